@@ -14,7 +14,7 @@ from spikeguard_cli.command import CommandFailed, say, warn_of_plain_http
 from spikeguard_cli.credentials import Credentials, load_login
 from spikeguard_client.calls import ApiError, Calls, with_query
 from spikeguard_protocol import Role
-from spikeguard_protocol.bounded_answer import MAX_DOCUMENT
+from spikeguard_protocol.bounded_answer import MAX_DOCUMENT, read_json
 from spikeguard_protocol.escaping import printable
 
 TIMEOUT_S = 15.0
@@ -108,7 +108,7 @@ class Api:
             return None
         try:
             login = load_login()
-            role = json.loads(self._ask("GET", "/v1/me"))["role"]
+            role = read_json(self._ask("GET", "/v1/me"))["role"]
         except CommandFailed:
             return None
         return login if role == Role.AGENT and login.server == mine.server else None
@@ -124,7 +124,7 @@ class Api:
 
 def _plain(answer: bytes) -> Any:
     try:
-        return json.loads(answer)
+        return read_json(answer)
     except (ValueError, RecursionError) as error:
         raise CommandFailed(
             f"the answer is no JSON ({error}). Is this the address of a spikeguard server?"

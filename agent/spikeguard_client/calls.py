@@ -31,6 +31,7 @@ from spikeguard_protocol.bearer import bearer
 from spikeguard_protocol.bounded_answer import (
     BoundedHTTPHandler,
     BoundedHTTPSHandler,
+    read_json,
 )
 from spikeguard_protocol.escaping import printable
 
@@ -202,7 +203,7 @@ def understood(shape: type[T], answer: bytes) -> T:
 
 def _understood(reading: Callable[[Any], T], answer: bytes) -> T:
     try:
-        return reading(json.loads(answer))
+        return reading(read_json(answer))
     except (NotUnderstood, ValueError, RecursionError) as error:
         raise stranger(str(error)) from error
 
@@ -217,7 +218,7 @@ def _refusal(error: HTTPError) -> ApiError:
             code="points_elsewhere",
         )
     try:
-        told = dict(json.loads(error.read())["error"])
+        told = dict(read_json(error.read())["error"])
     except (*UNREADABLE, KeyError, TypeError, RecursionError):
         told = {}
     message = told.get("message", f"The server answered {error.code}")

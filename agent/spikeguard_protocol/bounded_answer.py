@@ -7,6 +7,7 @@ server that sends a byte now and then, or one `100 Continue` after the other, go
 from __future__ import annotations
 
 import io
+import json
 import socket
 import time
 from http.client import HTTPConnection, HTTPResponse
@@ -102,3 +103,14 @@ class BoundedHTTPSHandler(HTTPSHandler):
 
     def do_open(self, http_class: Any, req: Request, **arguments: Any) -> HTTPResponse:
         return super().do_open(_bounded(http_class), req, **arguments)
+
+
+MAX_CONTAINERS = 1_000_000  # lists and tables of an answer; each takes 64 bytes and more
+
+
+def read_json(answer: bytes) -> Any:
+    """An answer's JSON; raise `ValueError` for what is none, and for what takes many times its
+    length of memory, as lists of nothing do."""
+    if answer.count(b"[") + answer.count(b"{") > MAX_CONTAINERS:
+        raise ValueError(f"it has more than {MAX_CONTAINERS:,} lists and tables")
+    return json.loads(answer)

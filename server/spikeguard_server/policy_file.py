@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from spikeguard_server.domain.policy.settings import PolicyError
 
 if TYPE_CHECKING:
-    from yaml import Token
+    from yaml import Node, Token
 
 MAX_CHARACTERS = 20_000  # YAML of 100,000 takes seconds to read
 MAX_DEPTH = 50
@@ -62,6 +62,7 @@ def _yaml(text: str) -> dict[str, Any]:
 
     try:
         _check(yaml.scan(text))
+        _check_twice(yaml.compose(text, yaml.SafeLoader))
         found = yaml.safe_load(text)
     except PolicyError:  # a ValueError, and says what is wrong
         raise
@@ -92,6 +93,28 @@ def _check(tokens: Iterable[Token]) -> None:
         depth += isinstance(token, begins) - isinstance(token, ends)
         if depth > MAX_DEPTH:
             raise _too_deep()
+
+
+def _check_twice(node: Node | None) -> None:
+    """Refuse a name that stands twice in one table: YAML forbids it, and the reader takes the last
+    one without a word."""
+    import yaml
+
+    if isinstance(node, yaml.SequenceNode):
+        for entry in node.value:
+            _check_twice(entry)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen = set[str]()
+    for name, entry in node.value:
+        text = str(name.value)
+        if text in seen:
+            line = name.start_mark.line + 1
+            raise PolicyError(
+                "document", f"names {text[:60]!r} once in a table (line {line})", "Leave one out"
+            )
+        seen.add(text)
+        _check_twice(entry)
 
 
 def _too_deep() -> PolicyError:

@@ -85,7 +85,7 @@ def test_every_container_is_closed_and_bounded(name: str) -> None:
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    assert service["deploy"]["resources"]["limits"].keys() == {"cpus", "memory"}
+    assert service["deploy"]["resources"]["limits"].keys() == {"cpus", "memory", "pids"}
     assert service["logging"]["options"]["max-size"]
     assert "privileged" not in service
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlencode
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -41,6 +41,7 @@ from spikeguard_server.store.tokens import (
     find_caller,
     known_people,
     lock_grant,
+    names_typed,
     opener_of,
     revoke_token,
     spend_token,
@@ -196,7 +197,7 @@ def make_sign_in_link(connection: sql.Connection, caller: Caller, person: str) -
     """The secret of a link that signs `person`'s browser in once, as the session of `caller`."""
     secret = new_secret()
     if caller.person is None:
-        person = typed_person(connection, person)
+        person = _typed_with(connection, caller, person)
     left = SIGN_IN_LINK_S if caller.expires_in_s is None else caller.expires_in_s
     by = caller.actor if caller.person is not None else _typed(caller, person)
     new = NewToken(
@@ -413,13 +414,29 @@ def checked_policy(policy: Policy) -> Policy:
 
 def _person(connection: sql.Connection, caller: Caller, name: str) -> str:
     if caller.person is None:
-        return typed_person(connection, name)
+        return _typed_with(connection, caller, name)
     if name.strip() and read_person(name) != caller.person:
         raise Forbidden(
             "This token was made for another person",
             "Leave the name empty, or log in with your own token",
         )
     return caller.person
+
+
+MOST_TYPED: Final = 100  # names that work at once by one token: each new one is held against all
+
+
+def _typed_with(connection: sql.Connection, caller: Caller, text: str) -> str:
+    """A name typed beside an unnamed token; raise `Unprocessable` where it gave too many."""
+    person = typed_person(connection, text)
+    names = names_typed(connection, caller.grant)
+    if person not in names and len(names) >= MOST_TYPED:
+        raise Unprocessable(
+            f"{MOST_TYPED} names are signed in with this token, which is the most",
+            "Log out with one of them, or ask an admin for a token of your own",
+            field="name",
+        )
+    return person
 
 
 def _words(token: Token) -> str:

@@ -23,6 +23,7 @@ from fastapi import Depends, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
+from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.paths import SPEAKS_FOR
 from spikeguard_server.access.grants import end_proxied_roles
@@ -33,7 +34,7 @@ from spikeguard_server.http.concurrency import UNCOUNTED, Calls
 from spikeguard_server.http.known_tokens import KnownTokens
 from spikeguard_server.http.proxies import SignedIn, signed_in
 from spikeguard_server.http.quotas import SharedQuota
-from spikeguard_server.http.rate_limits import FREE, address_of
+from spikeguard_server.http.rate_limits import FREE, LONGEST_HOST, address_of
 from spikeguard_server.http.request_limits import careful_headers
 from spikeguard_server.http.single_flight import Looks
 from spikeguard_server.identity.actors import Actor, KnownBy
@@ -247,11 +248,18 @@ def end_outranked(services: Services, known: SignedIn) -> None:
 def origin_of(request: Request) -> str:
     """The address that a call came from, as far as the server can know it, and behind `for` the
     one that the caller says it speaks for, as the dashboard does: a claim, and recorded as one."""
-    address = request.client.host if request.client is not None else "nowhere"
+    client = request.client.host if request.client is not None else ""
+    address = _plain_address(client) or printable(client)[:LONGEST_HOST] or "nowhere"
+    claimed = _plain_address(request.headers.get(SPEAKS_FOR, ""))
+    return address if claimed is None else f"{address} for {claimed}"
+
+
+def _plain_address(text: str) -> str | None:
+    """An address without its scope, which can be any text; None for what is no address."""
     try:
-        return f"{address} for {ip_address(request.headers.get(SPEAKS_FOR, ''))}"
+        return str(ip_address(text.partition("%")[0]))
     except ValueError:
-        return address
+        return None
 
 
 def on_this_machine(request: Request) -> bool:

@@ -115,6 +115,14 @@ def known_people(connection: sql.Connection, *, typed: bool) -> Sequence[str]:
     return [str(name) for name in connection.execute(query).scalars()]
 
 
+def names_typed(connection: sql.Connection, grant: int) -> Sequence[str]:
+    """The names that somebody typed beside a token and whose sessions or links work."""
+    c = tokens.c
+    mine = (c.made_with == grant) | (c.parent == grant)
+    query = sql.select(c.person).where(mine, c.known_by == KnownBy.TYPED.value, _works(tokens))
+    return [str(name) for name in connection.execute(query.distinct()).scalars()]
+
+
 def expiring_agents(
     connection: sql.Connection, within: timedelta = EXPIRES_SOON
 ) -> Sequence[Token]:

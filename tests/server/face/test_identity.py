@@ -11,7 +11,8 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import Role
-from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_protocol.paths import SPEAKS_FOR
+from spikeguard_server.access.grants import MOST_TYPED, Grant, issue_token
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Unprocessable
 from spikeguard_server.settings import SettingError, Settings, read_settings
@@ -206,3 +207,34 @@ def test_entries_from_before_it_was_asked_say_so(live: Live, job: Job) -> None:
             {"run": job.run},
         )
     assert newest(live, f"{job.path}/audit")["actor_kind"] is None
+
+
+def test_names_that_are_only_typed_do_not_pile_up(live: Live) -> None:
+    """Each new one is held against all that work."""
+    token = live.token(Grant(Role.VIEWER))
+    with live.client() as calls:
+        answers = [
+            calls.post("/v1/sessions", json={"token": token, "name": f"Zoe {n} Typed"})
+            for n in range(MOST_TYPED + 1)
+        ]
+    assert {answer.status_code for answer in answers[:-1]} == {201}
+    assert answers[-1].status_code == 422
+    assert "which is the most" in answers[-1].json()["error"]["message"]
+
+
+@pytest.mark.parametrize("claimed", ["fe80::1%<script>alert(1)</script>", "fe80::1%eth0"])
+def test_an_address_stands_in_the_record_without_its_scope(
+    live: Live, new_job: Any, claimed: str
+) -> None:
+    job = new_job(f"scoped-{len(claimed)}").spike()
+    proposal = job.incident()["proposal"]
+    with live.person("Ada") as ada:
+        done = ada.post(
+            f"{job.command_path(proposal)}/reject",
+            json={"revision": proposal["revision"], "reason": "not now"},
+            headers={SPEAKS_FOR: claimed},
+        )
+        assert done.status_code == 200, done.text
+        log = ada.get(f"{job.path}/audit").json()["items"]
+    [entry] = [entry for entry in log if entry["action"] == "reject"]
+    assert entry["reason"] == "not now (by the API from 127.0.0.1 for fe80::1)"

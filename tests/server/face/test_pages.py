@@ -133,3 +133,18 @@ def test_a_form_in_parts_is_refused_before_anything_of_it_is_decoded(live: Live,
     assert [answer.status_code for answer in answers] == [415] * 10
     assert "application/x-www-form-urlencoded" in answers[0].text
     assert took_s < 3.0
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}],
+)
+def test_another_sites_page_logs_nobody_out(live: Live, headers: dict[str, str]) -> None:
+    with live.person("Ada") as ada:
+        cookie = {"spikeguard_session": ada.headers["Authorization"].removeprefix("Bearer ")}
+    with httpx.Client(base_url=live.url, cookies=cookie, timeout=20) as page:
+        refused = page.post("/logout", headers=headers)
+        assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
+        assert page.get("/inbox").status_code == 200
+        own = {"Origin": live.url, "Sec-Fetch-Site": "same-origin"}
+        assert page.post("/logout", headers=own).status_code == 303

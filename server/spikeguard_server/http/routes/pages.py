@@ -152,6 +152,14 @@ def _check_login_form(request: Request, key: str) -> None:
         raise Forbidden("This form was not made for this browser, or is too old", "Send it again")
 
 
+def _check_own_page(request: Request) -> None:
+    """Raise `Forbidden` for what a page of another site had a browser send: browsers say so."""
+    origin = request.headers.get("origin")
+    theirs = origin is not None and urlsplit(origin).netloc != request.headers.get("host", "")
+    if theirs or request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise Forbidden("Another site's page asked for this", "Do it on a page of this server")
+
+
 Link = Annotated[str, Path(min_length=20, max_length=200)]
 
 
@@ -177,7 +185,8 @@ def do_sign_in(services: ServicesDep, request: Request, link: Link, next: str = 
 
 @router.post("/logout", summary="Log out from the page")
 def do_logout(services: ServicesDep, request: Request) -> Response:
-    """Ends the session and forgets the cookie."""
+    """Ends the session and forgets the cookie; not at the word of another site's page."""
+    _check_own_page(request)
     if secret := session_secret(request):
         with services.engine.begin() as connection:
             caller = find_caller(connection, hash_secret(secret))
