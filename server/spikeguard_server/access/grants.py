@@ -5,7 +5,7 @@ Law: the caller owns the transaction. A secret exists in the return value and no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -29,11 +29,11 @@ from spikeguard_server.domain.policy.settings import (
 from spikeguard_server.errors import Conflict, Forbidden, NotFound, NotSignedIn, Unprocessable
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.identity.permissions import READERS, Caller, hash_secret, new_secret
-from spikeguard_server.store.audit import SERVER, append
+from spikeguard_server.store.audit import append
 from spikeguard_server.store.policies import lock_policy, policy_of, write_policy, write_run_policy
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.runs import lock_run
-from spikeguard_server.store.tables.core import FLEET, tokens
+from spikeguard_server.store.tables.core import FLEET
 from spikeguard_server.store.tokens import (
     NewToken,
     Token,
@@ -45,13 +45,10 @@ from spikeguard_server.store.tokens import (
     opener_of,
     revoke_token,
     spend_token,
-    token_named,
-    tokens_where,
 )
 
 SIGN_IN_LINK = "sign-in link"  # the name of their rows
 SIGN_IN_LINK_S = 600.0
-BY_PROXY = "sign-in by the reverse proxy"  # the name of the tokens that such sessions hang on
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,35 +159,6 @@ def open_session(
     by = _typed(caller, person) if caller.person is None else caller.actor
     opened = OpenedSession(caller.token_id, caller.token_id)
     return start_session(connection, caller.role, caller.project, by, left, opened)
-
-
-def open_proxied_session(
-    connection: sql.Connection, person: str, role: Role, lasts_s: float
-) -> str:
-    """A session for whom a reverse proxy has signed in; its secret.
-
-    All of a person's hang on one token a role that nobody holds: revoking it ends them, and what
-    was made with it.
-    """
-    person = proven_person(connection, person)
-    parent = token_named(connection, BY_PROXY, role, person)
-    if parent is None:
-        parent = issue_token(connection, Grant(role, person=person, name=BY_PROXY), SERVER)[1].id
-    by = Actor(person, ActorKind.PERSON, token_id=parent, known_by=KnownBy.PROXY)
-    return start_session(
-        connection, role, None, by, lasts_s, OpenedSession(parent, parent, how=", by the proxy")
-    )[0]
-
-
-def end_proxied_roles(
-    connection: sql.Connection, person: str, over: Callable[[Role], bool]
-) -> None:
-    """Revoke what hangs on roles of `person` that the reverse proxy gives no longer."""
-    c = tokens.c
-    for token in tokens_where(connection, c.name == BY_PROXY, c.person == person):
-        if not token.session and over(token.role):
-            reason = f"the reverse proxy no longer gives this person the role {token.role}"
-            withdraw_token(connection, token.id, None, SERVER, reason)
 
 
 def make_sign_in_link(connection: sql.Connection, caller: Caller, person: str) -> str:

@@ -14,9 +14,9 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from spikeguard_server.access.grants import (
     close_session,
     holder_of_link,
-    open_proxied_session,
     use_sign_in_link,
 )
+from spikeguard_server.access.proxied_sessions import open_proxied_session
 from spikeguard_server.errors import Forbidden, ServiceError
 from spikeguard_server.http.dependencies import (
     COOKIE,
