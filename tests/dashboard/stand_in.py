@@ -304,7 +304,7 @@ def serving(world: World) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_DELETE = _handle
+        do_GET = do_POST = do_PUT = do_DELETE = _handle
 
         def log_message(self, *_: object) -> None:
             return

@@ -30,8 +30,9 @@ SECRET: Final = ("secret", "routing_key", "api_key", "authorization")
 ABOUT: Final = ("spikes", "decisions", "results", "runs")
 NEW: Final = "a new one"
 FIELDS: Final = (
-    *("name", "kind", "target", "about", "kinds", "runs", "level", "cooldown_s", "links"),
+    *("name", "kind", "about", "kinds", "runs", "level", "cooldown_s", "links"),
     *("person", "enabled", "reason"),
+    *(f"target.{name}" for fields in TARGETS.values() for name in fields),
 )
 
 
@@ -84,7 +85,6 @@ def _target(form: Form, kind: str, old: Channel | None) -> dict[str, Any]:
         form.mark(f"target.{field}")
         if typed.strip():
             told[field] = typed.strip()
-    form.mark("target")
     return {"target": told} if told or old is None else {}
 
 

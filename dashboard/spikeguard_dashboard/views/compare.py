@@ -28,6 +28,7 @@ from spikeguard_dashboard.history import Kept
 from spikeguard_dashboard.markup import Content, Html
 from spikeguard_dashboard.series import Series
 from spikeguard_dashboard.views.curves import is_norm, kept_stretches
+from spikeguard_dashboard.views.fields import wrong
 from spikeguard_dashboard.views.frame import framed, refreshed, staleness
 from spikeguard_dashboard.views.run_choice import MOST_COMPARED
 from spikeguard_dashboard.visit import Look as Seen
@@ -112,7 +113,7 @@ def _runs(names: Sequence[str]) -> list[RunId]:
         try:
             found.append(RunId.parse(name.strip()))
         except ProtocolError as error:
-            st.error(f"{name}: {error}")
+            wrong(f"{name}: {error}")
     return list(dict.fromkeys(found))
 
 

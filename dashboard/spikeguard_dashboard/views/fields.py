@@ -71,11 +71,16 @@ class Form:
         """Below a field: what the server refused in it."""
         said = st.session_state.get(self._said)
         if isinstance(said, Refused) and said_of(said)(field):
-            st.error(said.text)
+            wrong(said.text)
 
     @property
     def _said(self) -> str:
         return f"{self.name} said"
+
+
+def wrong(text: str) -> None:
+    """What is wrong with the field above; as text, whatever is in it."""
+    st.html(markup.block(markup.card("bad", markup.paragraph(text))))
 
 
 def said_of(refused: Refused) -> Callable[[str], bool]:
@@ -150,7 +155,7 @@ def _read(path: str, one: PolicySetting, typed: Any) -> Any:
     try:
         return json.loads(typed)
     except ValueError as error:
-        st.error(f"{path} is no JSON: {error}. Write it as the reference shows")
+        wrong(f"{path} is no JSON: {error}. Write it as the reference shows")
         return typed
 
 

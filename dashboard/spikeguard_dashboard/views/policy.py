@@ -15,7 +15,7 @@ import streamlit as st
 from spikeguard_client import Policy, PolicySettings
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.markup import Content
-from spikeguard_dashboard.views.fields import Form, changed, setting_field
+from spikeguard_dashboard.views.fields import Form, changed, setting_field, wrong
 from spikeguard_dashboard.views.frame import asked_run, framed, staleness
 from spikeguard_dashboard.views.policy_preview import Tried, draw_preview, preview
 from spikeguard_dashboard.visit import Person, Visit, look
@@ -205,7 +205,7 @@ def _asked_run(form: Form, subject: _Subject) -> RunId | None:
     try:
         return RunId(subject.project, text.strip().rpartition("/")[2])
     except ProtocolError as error:
-        st.error(str(error))
+        wrong(str(error))
         return None
 
 

@@ -132,7 +132,7 @@ def get_runs(
     "/v1/runs/export",
     summary="All runs that match, as a file",
     response_model=RunList,
-    responses={200: {"content": {"text/csv": {}}}},
+    responses={200: {"content": {"text/csv": {"example": "project,name,state\r\n"}}}},
 )
 async def export_runs(
     services: ServicesDep,
