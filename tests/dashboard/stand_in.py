@@ -117,8 +117,8 @@ def respond(world: World, method: str, url: str, bearer: str, body: Plain) -> An
         case ("GET", ["v1", "runs"]):
             detail = ("attempts", "segments", "targets", "precursors", "notes")
             keys = [key for key in world.runs[0] if key not in detail]
-            found = [run for run in world.runs if query.get("search", "") in run["id"]]
-            items = [{key: run[key] for key in keys} for run in found]
+            some = [run for run in world.runs if query.get("search", "") in run["id"]]
+            items = [{key: run[key] for key in keys} for run in some]
             return answer_json(200, {"items": items, "next_cursor": None, "total": len(world.runs)})
         case ("GET", ["v1", "policy", "settings"]):
             return answer_json(200, policy_settings().model_dump(mode="json"))
@@ -167,7 +167,7 @@ def _previewed(run: str, body: Plain) -> Answer:
             422, "unprocessable", "patience_steps lies in [0, 1e+06]", f"Got {patience}",
             field="patience_steps",
         )  # fmt: skip
-    spike = {
+    spike: Plain = {
         "branch": 0, "onset_step": 1246, "detected_step": 1247, "peak_step": 1266,
         "closed_step": None, "kind": "lingering", "confidence": 0.9, "signal": "loss",
         "peak_loss": 5.2, "proposals": [],

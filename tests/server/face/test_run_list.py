@@ -152,7 +152,7 @@ def session(live: Live) -> str:
 @pytest.mark.usefixtures("fleet")
 def test_all_runs_that_match_are_taken_away_as_csv_and_json(live: Live) -> None:
     with live.client(Role.VIEWER) as viewer:
-        asked = {"project": PROJECT, "sort": "name", "descending": False}
+        asked: dict[str, Any] = {"project": PROJECT, "sort": "name", "descending": False}
         table = viewer.get("/v1/runs/export", params={**asked, "format": "csv"})
         plain = viewer.get("/v1/runs/export", params=asked).json()
         whole = viewer.get("/v1/runs", params=asked).json()
