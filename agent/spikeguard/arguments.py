@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from spikeguard.data.batch_names import NameBatch
 from spikeguard.data.feed import DataFeed
 from spikeguard.errors import AttachError
+from spikeguard.measure.batch_contents import Decode
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.registry import held_by
 from spikeguard.settings import Settings, whole
@@ -67,6 +68,7 @@ class Arguments:
     feed: type[DataFeed]
     forward: Forward | None
     name_batch: NameBatch | None
+    decode: Decode | None
     replicated: bool | None
     pipeline: Ranks | None
     has_loss: bool | None
@@ -98,7 +100,8 @@ def check_arguments(given: Arguments, optimizers: Sequence[torch.optim.Optimizer
         _check_count("tokens_per_step", given.tokens_per_step, ", or None")
     _check_count("micro_batches", given.micro_batches)
     _check_feed(given.feed)
-    _check_function("name_batch", given.name_batch)
+    _check_function("name_batch", given.name_batch, "one item of the loader")
+    _check_function("decode", given.decode, "a list of token ids, as tokenizer.decode")
 
 
 def check_forward(forward: Forward | None) -> None:
@@ -171,6 +174,6 @@ def _check_feed(feed: Any) -> None:
         )
 
 
-def _check_function(argument: str, value: Callable[..., Any] | None) -> None:
+def _check_function(argument: str, value: Callable[..., Any] | None, takes: str) -> None:
     if value is not None and not callable(value):
-        raise AttachError(argument, _is_a(value), "Give a function of one item of the loader")
+        raise AttachError(argument, _is_a(value), f"Give a function of {takes}")

@@ -75,6 +75,7 @@ from spikeguard.topology.rank_group import (
 )
 from spikeguard.topology.refusals import raise_first, refusal_of
 from spikeguard.topology.shards import local
+from spikeguard.uplink.batch_telling import BatchTelling, Describing
 from spikeguard.uplink.opening import open_uplink
 from spikeguard.uplink.orphans import live_attempts
 from spikeguard.uplink.tracker import Forward
@@ -187,10 +188,16 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
             recovery.sweep(live_attempts(home / "outbox"))
     update_skipper, everywhere = _agreed_skipper(settings, job, world)
     rates.everywhere = not everywhere.rateless
+    decode = given.decode if settings.batch_text else None
     optional = OptionalSignals(settings, faults)
     optional.watch(checked.layers)
     collector = Collector(job, update_skipper, optional, settings, faults, checked.tokens_per_step)
     training.learnt = collector
+    put = outbox.put if outbox is not None else None
+    describing = Describing(given.name_batch, decode, faults)
+    ring = optional.batches
+    batches = BatchTelling(ring, home, world.rank, attempt.id, describing, put, faults)
+    data.items = ring.items = batches.items
     room = _room(recovery, training, attempt, settings, budget)
     rewind = rewind_ability(settings, room, job.unsaved)
     updates = _update_abilities(job, update_skipper, everywhere, settings, faults)
@@ -217,6 +224,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         ),
         rewind=rewind,
         usage=LoopUsage(checked.micro_batches, world.size, vocabulary_of(checked.modules)),
+        batches=batches,
     )
     watched = _registered(job, given.optimizer)
     guard = Guard(parts, job, watched, given.forward if world.leads else None, scalers)

@@ -17,6 +17,7 @@ from spikeguard.assembly import assemble
 from spikeguard.data.batch_names import NameBatch
 from spikeguard.data.feed import DataFeed
 from spikeguard.guard import Guard
+from spikeguard.measure.batch_contents import Decode
 from spikeguard.settings import Settings
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.topology.layout import Ranks
@@ -41,6 +42,7 @@ def attach(
     feed: type[DataFeed] = DataFeed,
     forward: Forward | None = None,
     name_batch: NameBatch | None = None,
+    decode: Decode | None = None,
     replicated: bool | None = None,
     pipeline: Ranks | None = None,
     has_loss: bool | None = None,
@@ -59,7 +61,10 @@ def attach(
     `forward`: the user's own tracker, told of every step too (rank 0).
     `feed`: `FrameworkFeed` where a framework owns the iterator (`spikeguard.integrations`).
     `name_batch`: told an item of the loader, returns what lies in it, a str or several; called for
-    items that are left out and for no other, so that the record says which documents they were.
+    items that are left out, and beside the loop for those of an incident, so that the record says
+    which documents they were.
+    `decode`: told a list of token ids, returns text (`tokenizer.decode`); called beside the loop
+    for the worst sequence of an incident's batches. Without it no text leaves the job.
     `replicated`: whether every rank has the same weights and, at each optimizer's step, the same
     gradients; by default as DistributedDataParallel around the model says. Without it, and without
     DTensors, several ranks are only reported of: what one of them alone drops would part them.
@@ -88,6 +93,7 @@ def attach(
             feed=feed,
             forward=forward,
             name_batch=name_batch,
+            decode=decode,
             replicated=replicated,
             pipeline=pipeline,
             has_loss=has_loss,

@@ -346,6 +346,8 @@ class Guard:
             if parts.feed.left_out is not None:
                 parts.feed.left_out.close(parts.settings.flush_s / 2)
         with parts.faults.shield("finish"):
+            parts.batches.close(parts.settings.flush_s / 2)
+        with parts.faults.shield("finish"):
             if self._begun:
                 self._report(AttemptEnded(reason))
             if parts.sender is not None:

@@ -39,8 +39,9 @@ class Settings:
     attention_logits: bool = True  # of what guard.attention_logit() is shown
     attention_layers: tuple[str, ...] = ()  # modules whose output are attention logits
     sampled_signals_every: int = 10  # activations and attention logits
-    flight_recorder: int = 0  # newest steps kept in full detail until an incident opens; 0: none
+    flight_recorder: int = 64  # newest steps kept in full detail until an incident opens; 0: none
     flight_recorder_bytes: int = 8 * MIB  # of that detail as it would be sent
+    batch_text: bool = True  # what attach(decode=...) makes of an incident's batches is told
     replica_checksum_every: int = 100  # of equal ranks (DDP), all bits of the weights; 0: never
     drop_non_finite: bool = True  # a step's update, where the optimizer can skip it
     skip_by_sync: bool = False  # on a GPU, where an optimizer can't: the host waits in each step
@@ -112,6 +113,7 @@ SETTING_VARIABLES: Mapping[str, str] = {  # setting -> what stands in for it in 
     "send_interval_s": "SPIKEGUARD_SEND_INTERVAL",
     "layer_norms_every": "SPIKEGUARD_LAYER_NORMS_EVERY",
     "flight_recorder": "SPIKEGUARD_FLIGHT_RECORDER",
+    "batch_text": "SPIKEGUARD_BATCH_TEXT",
     "outbox_directory": "SPIKEGUARD_OUTBOX_DIRECTORY",
     "order_keys_file": "SPIKEGUARD_ORDER_KEYS_FILE",
     "observe_only": "SPIKEGUARD_OBSERVE_ONLY",

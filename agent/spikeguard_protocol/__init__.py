@@ -37,6 +37,7 @@ from spikeguard_protocol.messages import (
     VERSION,
     AttemptEnded,
     AttemptStarted,
+    BatchDetail,
     BatchesSkipped,
     CommandResult,
     Gap,
@@ -47,6 +48,7 @@ from spikeguard_protocol.messages import (
     SegmentStarted,
     TargetDeleted,
     TargetSaved,
+    TokenHistogram,
 )
 from spikeguard_protocol.orders import (
     WAIT_HEADER,
@@ -101,6 +103,7 @@ __all__ = [
     "Answer",
     "AttemptEnded",
     "AttemptStarted",
+    "BatchDetail",
     "BatchRange",
     "BatchesSkipped",
     "Cause",
@@ -138,6 +141,7 @@ __all__ = [
     "Stop",
     "TargetDeleted",
     "TargetSaved",
+    "TokenHistogram",
     "UnknownVersion",
     "UnreadableOrder",
     "Verb",

@@ -6,7 +6,7 @@ are numbered without holes; what was lost is declared by a `Gap`, so that nothin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
 
 from spikeguard_protocol.batches import BatchRange, EvenRanges
@@ -30,6 +30,11 @@ MAX_LAYERS = 4_096  # a LayerNorms record
 MAX_TEXT = 2_000  # characters in a reason
 MAX_NAMES = 64  # a BatchesSkipped record
 MAX_NAME = 200  # characters in a name: of a batch, a setting, a verb, a release
+MAX_BINS = 32  # of a token histogram: by powers of two of how common a token is
+MAX_TOKEN_ID = 2**63
+MAX_TOKENS = 16  # that stand out in a batch
+MAX_TOKEN_TEXT = 40  # characters of one token
+MAX_SNIPPET = 1_000  # characters of a sequence
 MAX_BYTES = 4 * 2**20  # an encoded message
 _STANDARD = frozenset(Signal)  # names that need no check: records are made inside training steps
 
@@ -47,6 +52,20 @@ def _check_name(name: str, value: str) -> None:
 def _check_size(name: str, size: int, limit: int) -> None:
     if size > limit:
         raise ProtocolError(name, f"holds at most {limit} entries", f"Got {size}: send several")
+
+
+def _check_batch_names(names: tuple[str, ...]) -> None:
+    _check_size("names", len(names), MAX_NAMES)
+    for name in names:
+        if len(name) > MAX_NAME:
+            limit = f"take at most {MAX_NAME} characters each"
+            raise ProtocolError("names", limit, f"Got {len(name)}")
+
+
+def _check_alike(name: str, limit: int, first: Sized, *others: Sized) -> None:
+    _check_size(name, len(first), limit)
+    if any(len(other) != len(first) for other in others):
+        raise ProtocolError(name, "is as long as what is told of each", "Send lists of one length")
 
 
 def _check_target(name: str) -> None:
@@ -162,6 +181,67 @@ class LayerNorms:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenHistogram:
+    """The tokens of a batch beside those of the batches before.
+
+    Bins by how common a token was before: 0 the tokens that did not occur then, 1 the commonest,
+    2 the next two, 3 the next four, ... Shares of 1; all lists of bins, and of tokens, are alike.
+    """
+
+    counted: int  # tokens of this batch
+    before: int  # batches that it is compared with
+    before_last: int  # the last step of these
+    bins: tuple[float, ...]
+    bins_before: tuple[float, ...]
+    ids: tuple[int, ...]  # of the tokens that stand out, the most first
+    shares: tuple[float, ...]  # of each in this batch
+    shares_before: tuple[float, ...]
+    texts: tuple[str, ...] = ()  # of each, where the job tells text
+
+    def __post_init__(self) -> None:
+        for name in ("counted", "before", "before_last"):
+            check_count(name, getattr(self, name))
+        _check_alike("bins", MAX_BINS, self.bins, self.bins_before)
+        texts = (self.texts,) if self.texts else ()
+        _check_alike("ids", MAX_TOKENS, self.ids, self.shares, self.shares_before, *texts)
+        if any(not -MAX_TOKEN_ID <= id < MAX_TOKEN_ID for id in self.ids):
+            raise ProtocolError("ids", "lie in [-2**63, 2**63)", "Send the tokens' own ids")
+        if any(len(text) > MAX_TOKEN_TEXT for text in self.texts):
+            raise ProtocolError("texts", f"take at most {MAX_TOKEN_TEXT} characters", "Cut them")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDetail:
+    """What lay in the batch of a step on one rank. Detail: it never reaches the detector.
+
+    The worst sequence is the one with the highest loss where the loop shows `sequence_losses`, else
+    (no `sequence_loss`) the one whose tokens were rarest before.
+    """
+
+    segment: int
+    step: int
+    rank: int
+    position: int  # in the data order
+    names: tuple[str, ...] = ()  # of documents, shards with offsets, ... as `name_batch` says
+    names_cut: int = 0  # names that are missing here, or were shortened
+    sequences: int = 0  # on this rank
+    worst: int | None = None  # index of the worst of these
+    sequence_loss: float | None = None  # its mean, nats per token
+    snippet: str | None = None  # the beginning of it, where the job tells text
+    histogram: TokenHistogram | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("segment", "step", "rank", "position", "names_cut", "sequences"):
+            check_count(name, getattr(self, name))
+        _check_batch_names(self.names)
+        if self.worst is not None:
+            check_count("worst", self.worst)
+        if self.snippet is not None and len(self.snippet) > MAX_SNIPPET:
+            limit = f"takes at most {MAX_SNIPPET} characters"
+            raise ProtocolError("snippet", limit, f"Got {len(self.snippet)}")
+
+
+@dataclass(frozen=True, slots=True)
 class TargetSaved:
     """A checkpoint or memory snapshot exists and can be rolled back to."""
 
@@ -222,12 +302,7 @@ class BatchesSkipped:
         check_count("rank", self.rank)
         if self.command is not None:
             CommandId.parse(self.command)
-        _check_size("names", len(self.names), MAX_NAMES)
-        for name in self.names:
-            if len(name) > MAX_NAME:
-                raise ProtocolError(
-                    "names", f"take at most {MAX_NAME} characters each", f"Got {len(name)}"
-                )
+        _check_batch_names(self.names)
         check_count("names_cut", self.names_cut)
 
 
@@ -262,6 +337,7 @@ Record = (
     | SegmentStarted
     | Samples
     | LayerNorms
+    | BatchDetail
     | TargetSaved
     | TargetDeleted
     | CommandResult

@@ -111,9 +111,9 @@ def test_detail_larger_than_the_limit_is_not_kept_at_all() -> None:
     assert [d.step for d in recorder.pass_on(a_row(9, 100), True)] == [9]
 
 
-def test_the_environment_turns_the_recorder_on() -> None:
-    asked = with_environment(Settings(), {"SPIKEGUARD_FLIGHT_RECORDER": "64"})
-    assert (Settings().flight_recorder, asked.flight_recorder) == (0, 64)
+def test_the_recorder_is_on_until_the_environment_turns_it_off() -> None:
+    asked = with_environment(Settings(), {"SPIKEGUARD_FLIGHT_RECORDER": "0"})
+    assert (Settings().flight_recorder, asked.flight_recorder) == (64, 0)
 
 
 def test_after_a_rollback_steps_are_told_with_their_segments() -> None:

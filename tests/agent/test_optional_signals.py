@@ -57,6 +57,7 @@ def test_tokens_sequences_updates_and_activations_equal_those_computed_the_plain
             update_sample_share=0.5,
             slow_signals_every=5,
             sampled_signals_every=4,
+            flight_recorder=0,
             dtype=torch.bfloat16,
         )
         for name in ("blocks.0.attention", "blocks.1.attention", "norm"):

@@ -36,7 +36,9 @@ class TextJob:
         micro_batches: int = 1,
         dtype: torch.dtype = torch.float32,
         lr: float = 3e-3,
-        **chosen: Any,
+        name_batch: Any = None,
+        decode: Any = None,
+        **chosen: Any,  # of the settings
     ) -> None:
         torch.set_num_threads(1)
         torch.manual_seed(3)
@@ -57,6 +59,8 @@ class TextJob:
             server=server,
             directory=folder,
             micro_batches=micro_batches,
+            name_batch=name_batch,
+            decode=decode,
             settings=Settings(
                 send_interval_s=0.02, timeout_s=2.0, backoff_s=0.2, snapshot_every=0, **chosen
             ),

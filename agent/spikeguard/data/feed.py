@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 
 from spikeguard.data.batch_names import Names
 from spikeguard.data.by_position import ByPosition
+from spikeguard.data.kept_items import KeptItems
 from spikeguard.data.loader_marks import NOT_AGAIN, Fetched, Mark, counts_of, has_state, lies_before
 from spikeguard.data.skip_log import SkipLog
 from spikeguard.data.skips import Skips
@@ -60,6 +61,7 @@ class DataFeed:
         self.unusual = False  # the loop has shown something that nobody was told of
         self.mark_every = 10  # positions, where the loop fetches ahead
         self.left_out: SkipLog | None = None  # where it is told what was left out
+        self.items: KeptItems | None = None  # where somebody can name them
         self.micro_batches = micro_batches
         self._replay_limit_s = replay_limit_s
         self._waited_s = 0.0  # for the loader, of `_waits` items
@@ -154,6 +156,8 @@ class DataFeed:
                     yield self._copied(batch)
                 with self._shield:
                     self._count(item, returns)
+                    if self.items is not None:
+                        self.items.add(item.position, batch)
                 yield batch
         except StopIteration:
             return
@@ -304,6 +308,8 @@ class DataFeed:
         self._stale, self._returns = len(self._fetched), self._returns + 1
         self._undo_stale()
         self._micro, self._left_over = 0, None
+        if self.items is not None:
+            self.items.clear()
         self._rewind = {**tree, "random": random_numbers} if tree["kind"] != "none" else None
         if self.left_out is not None and (pending := tree.get("left_out")):
             with self.left_out.shield:

@@ -137,6 +137,10 @@ class Reporter:
             self._forward.put(row.step, draft.read())
         if row.step == 1:
             self._p.usage.see_first_loss(draft.read().get("loss", 0.0))
+        batches = self._p.batches
+        if batches.on:
+            worst = draft.agreed.tally.worst_rank if isinstance(draft, AgreedDraft) else 0
+            batches.pass_on(row.step, worst, self._p.collector.attentive)
         outbox = self._outbox
         if outbox is None:
             return

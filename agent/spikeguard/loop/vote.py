@@ -34,7 +34,7 @@ from spikeguard.topology.replicas import (
     number_of,
     ranks_apart,
 )
-from spikeguard_protocol import Signal
+from spikeguard_protocol import OptionalSignal, Signal
 
 PINS = 2
 PARTS = (
@@ -52,6 +52,7 @@ _OWN = _LOGGED + OWN_LENGTH  # from here on what rank 0 alone says of itself, th
 _SIZE = 3  # of a snapshot; before it loss, bits of the weights and step
 _HIGHEST = 4
 _EACH = _HIGHEST + len(HIGHEST)
+_WORST = HIGHEST.index(OptionalSignal.LOSS_SEQUENCE_MAX.value)
 _OPTIONAL = frozenset({*MEANS, *HIGHEST})
 _UNDERWAY = frozenset({LOSS_SUM, LOSS_WEIGHT, LOW, HIGH})
 EXCHANGED = frozenset({_LOSS, *_UNDERWAY, *_OPTIONAL, *PARTS})  # what a vote wants of a sample
@@ -146,6 +147,13 @@ class Tally(NamedTuple):
         """The ranks whose weights are not those of the most; None where nothing was compared."""
         numbers, steps = self.sums[_OWN + 1 :: _EACH], self.sums[_OWN + 2 :: _EACH]
         return ranks_apart(numbers, steps, self.same_as)
+
+    @property
+    def worst_rank(self) -> int:
+        """The rank with the highest loss of a sequence or, where none is shown, of its part."""
+        sequences = self.sums[_OWN + _HIGHEST + _WORST :: _EACH]
+        losses = sequences if max(sequences) > -math.inf else self.sums[_OWN::_EACH]
+        return losses.index(max(losses))
 
     def values(self, own: Mapping[str, float], replicated: bool) -> dict[str, float]:
         """`own`, what this rank measured, with what all ranks came to."""

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from spikeguard.faults import Faults, log
-from spikeguard.measure.global_norms import GlobalNorms
+from spikeguard.measure.global_norms import ByLayer, GlobalNorms
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
 from spikeguard.measure.norms import combine, gradients, own_norm, second_moments
 from spikeguard.measure.parameters import Parameters, begins_with
@@ -73,7 +73,7 @@ class Collector:
         self._modules, self._optimizers, self._topology = job.parts, job.optimizers, topology
         self._listed = Parameters(job.parts, job.optimizers)
         self._norms = GlobalNorms(topology, self._listed, lambda: update_skipper.armed, faults)
-        self._layers: dict[str, Tensor] = {}
+        self._layers: ByLayer | None = None
         self._step = 0
         self._ranks, self._tokens = topology.ranks, tokens_per_step
         self._ended_at: float | None = None  # of the newest step
@@ -268,8 +268,8 @@ class Collector:
         elif scale is not None:
             self._scalars[GRAD_NORM] = norm / scale
             self._limit = None  # that was one of the scaled norm
-        if scale is not None:
-            self._layers = {name: value / scale for name, value in self._layers.items()}
+        if scale is not None and self._layers is not None:
+            self._layers = ByLayer(self._layers.names, self._layers.norms / scale)
         return norm if scale is None else norm / scale
 
     @torch.no_grad()
@@ -310,11 +310,13 @@ class Collector:
         self._keep_loss()
         if not self._stepped:  # where a GradScaler finds inf, an optimizer not fused is not asked
             self._known[STEP_SKIPPED] = 1.0
-        layers = self._readback.send_many(self._layers) if self._layers else None
+        layers = self._readback.send_all(*self._layers) if self._layers is not None else None
         activations = None
         if not self.optional.idle:
             norms = self.optional.finish_step(step, self.attentive, self._scalars)
             activations = self._readback.send_many(norms) if norms else None
+        if self.optional.batches.on:
+            self.optional.batches.close(segment, step, position)
         own = self._take_own() if self.own.values else ()
         before, self._ended_at, self._step = self._ended_at, monotonic(), step
         row = Row(
@@ -370,7 +372,7 @@ class Collector:
 
     def _forget(self) -> None:
         self._scalars, self._known, self._grad_norm, self._rates = {}, {}, None, ()
-        self._layers, self._stepped, self._limit, self._begun = {}, False, None, 0
+        self._layers, self._stepped, self._limit, self._begun = None, False, None, 0
 
     def note(self, signal: str, value: Tensor | float) -> None:
         """Add a value of this step under a name: () on any device, or known on the host.

@@ -14,6 +14,7 @@ Where the GPU waits: the stream for the slowest rank, in that all-reduce; with g
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -21,12 +22,19 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from spikeguard.faults import MAX_SAID, Faults
-from spikeguard.measure.norms import combine, each_norm, global_norm, own_norm
+from spikeguard.measure.norms import combine, each_norm, global_norm, own_norm, stack
 from spikeguard.measure.parameters import Parameters
 from spikeguard.topology.layout import Topology
 from spikeguard.topology.shards import settled
 
 REST = "not in the model"  # the row of what a rank's optimizers train besides, where ranks differ
+
+
+class ByLayer(NamedTuple):
+    """One step's norms on their device."""
+
+    names: tuple[str, ...]
+    norms: Tensor  # (n,) fp32
 
 
 class GlobalNorms:
@@ -45,6 +53,7 @@ class GlobalNorms:
         self.unable: Tensor | None = None  # ranks that cannot, () fp64, once ranks have met
         self._copies: list[int] = []
         self._made: tuple[list[int], Tensor, Tensor] | None = None
+        self._told: tuple[tuple[frozenset[int], int], tuple[str, ...], list[int]] | None = None
 
     @property
     def names(self) -> Sequence[str]:
@@ -84,20 +93,35 @@ class GlobalNorms:
         whole = combine(norms)
         return None if whole is None else (whole, self._spread(norms))
 
-    def by_name(self) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """The norm of all, and of each parameter that has a gradient; or may have, elsewhere."""
+    def by_name(self) -> tuple[Tensor | None, ByLayer | None]:
+        """The norm of all, and of each parameter that has a gradient; or may have, elsewhere.
+
+        It is that of the norms of each, so what is stacked for it is what is told.
+        """
         listed = self._listed.tensors
+        without = frozenset(
+            row for row, p in zip(self.own_rows, listed, strict=True) if p.grad is None
+        )
         if self._topology.parted:
             squares = self._all_squares()
-            named = dict(enumerate(zip(self.names, squares.sqrt().float().unbind(), strict=True)))
-            for row, parameter in zip(self.own_rows, listed, strict=True):
-                if parameter.grad is None:
-                    named.pop(row, None)
-            return squares.sum().sqrt().float(), dict(named.values())
-        held = [(n, p.grad) for n, p in zip(self._listed.names, listed, strict=True)]
-        named_held = [(name, grad) for name, grad in held if grad is not None]
-        norms = each_norm([grad for _, grad in named_held])
-        return combine(norms), dict(zip((name for name, _ in named_held), norms, strict=True))
+            each = squares.sqrt().float()
+            names, rows = self._named(without, self.names)
+            told = each if len(rows) == len(each) else each[rows]
+            return squares.sum().sqrt().float(), ByLayer(names, told)
+        stacked = stack(each_norm([p.grad for p in listed if p.grad is not None]))
+        if stacked is None:
+            return None, None
+        names, _ = self._named(without, self._listed.names)
+        return torch.linalg.vector_norm(stacked), ByLayer(names, stacked)
+
+    def _named(
+        self, without: frozenset[int], names: Sequence[str]
+    ) -> tuple[tuple[str, ...], list[int]]:
+        """Names and rows but those `without`; made once as long as these are the same."""
+        if self._told is None or self._told[0] != (without, len(names)):
+            rows = [row for row in range(len(names)) if row not in without]
+            self._told = (without, len(names)), tuple(names[row] for row in rows), rows
+        return self._told[1:]
 
     def _all_squares(self) -> Tensor:
         """(n,) fp64, the square of each row's norm over all ranks."""

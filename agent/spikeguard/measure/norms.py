@@ -49,6 +49,8 @@ def shared_out(norm: Tensor, copies: int) -> Tensor:
 
 def _each_plain_norm(tensors: Sequence[Tensor]) -> list[Tensor]:
     norms: dict[int, Tensor] = {}
+    if tensors and all(t.dtype is torch.float32 for t in tensors):
+        return list(torch._foreach_norm(list(tensors)))
     halves = [(n, t) for n, t in enumerate(tensors) if t.dtype in _HALF]
     full = [(n, t) for n, t in enumerate(tensors) if t.dtype not in _HALF]
     if full:
@@ -67,13 +69,20 @@ def combine(norms: Sequence[Tensor]) -> Tensor | None:
     return _norm_of(norms)
 
 
-def _norm_of(norms: Sequence[Tensor]) -> Tensor:
+def stack(norms: Sequence[Tensor]) -> Tensor | None:
+    """(n,) fp32 on the first one's device; None if there are none."""
+    if not norms:
+        return None
     device = norms[0].device
     like = [  # two calls that change nothing would take longer than the stacking
         n if n.dtype is torch.float32 and n.device == device else n.float().to(device)
         for n in norms
     ]
-    total: Tensor = torch.linalg.vector_norm(torch.stack(like))
+    return torch.stack(like)
+
+
+def _norm_of(norms: Sequence[Tensor]) -> Tensor:
+    total: Tensor = torch.linalg.vector_norm(stack(norms))
     return total
 
 

@@ -154,6 +154,10 @@ class Readback:
         """The same for any number of scalars, now and then: the row is made for it."""
         names = tuple(scalars)
         stacked = _stack([scalars[name] for name in names]) if names else torch.empty(0)
+        return self.send_all(names, stacked)
+
+    def send_all(self, names: tuple[str, ...], stacked: Tensor) -> Pending:
+        """The same of values that lie in one tensor already, (n,), which nobody changes."""
         if not stacked.is_cuda:
             return Pending(names, stacked.cpu(), None)
         row = torch.empty(len(names), pin_memory=True)

@@ -23,6 +23,7 @@ from spikeguard.uplink.frames import Frame, Kind
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
+    BatchDetail,
     CommandResult,
     Gap,
     LayerNorms,
@@ -55,7 +56,7 @@ def texts_of(record: Record) -> Iterator[Text]:
             yield Text(Kind.SAMPLE, _row(record, at, step), 1)
         return
     kind = Kind.NEWS
-    if isinstance(record, LayerNorms):
+    if isinstance(record, LayerNorms | BatchDetail):
         kind = Kind.DETAIL
     elif isinstance(record, _ESSENTIAL):
         kind = Kind.ESSENTIAL

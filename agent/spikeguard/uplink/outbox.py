@@ -32,6 +32,7 @@ from spikeguard.uplink.shedding import Level, Outstanding
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
+    BatchDetail,
     Gap,
     LayerNorms,
     Record,
@@ -130,7 +131,7 @@ class Outbox:
 
     def _has_no_room(self, record: Record | Draft) -> bool:
         """Samples and detail go first: what commands came to is rare and worth more."""
-        plain = callable(record) or isinstance(record, Samples | LayerNorms)
+        plain = callable(record) or isinstance(record, Samples | LayerNorms | BatchDetail)
         if not plain and len(self._waiting) < 2 * WAITING:
             return False
         key = threading.get_ident(), "samples" if plain else "records"

@@ -1,7 +1,8 @@
 """The optional signals of one loop together: which are on, when they look, what a step showed.
 
-Activations and attention logits are looked at in one step of `sampled_signals_every`, at every
-step while the server is attentive, and at every step where a flight recorder keeps them.
+Activations and attention logits are looked at in one step of `sampled_signals_every`, and at every
+step while the server is attentive; activations, which a flight recorder keeps by layer, at every
+step where one runs.
 Law: what is off costs a test of one attribute. A failure is counted where it happened and ends
 with the step.
 """
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from spikeguard.faults import Faults
+from spikeguard.measure.batch_ring import BatchRing
 from spikeguard.measure.signals.activations import Activations
 from spikeguard.measure.signals.attention import AttentionLogits
 from spikeguard.measure.signals.layers import layers_named
@@ -35,6 +37,7 @@ class OptionalSignals:
         self.idle = True  # nothing was ever shown, and no layer is watched
         self._ended = False
         self._tokens, self._sequences = TokenStatistics(), WorstSequence()
+        self.batches = BatchRing(settings.flight_recorder)
         self._attention = AttentionLogits()
         self._activations = Activations(lambda error: faults.note("activations", error))
         self.handles: list[Any] = []  # with remove()
@@ -53,13 +56,17 @@ class OptionalSignals:
         """Token ids of one micro-batch."""
         if self._settings.token_statistics and not self._ended:
             self.idle = False
-            self._tokens.show(local(ids))
+            own = local(ids)
+            self._tokens.show(own)
+            self.batches.show_tokens(own)
 
     def show_sequences(self, losses: Tensor) -> None:
         """Losses of one micro-batch's sequences."""
         if self._settings.worst_sequence and not self._ended:
             self.idle = False
-            self._sequences.show(local(losses))
+            own = local(losses)
+            self._sequences.show(own)
+            self.batches.show_losses(own)
 
     def show_scores(self, scores: Tensor) -> None:
         """Attention logits; called from the model, so a failure ends here."""
@@ -106,6 +113,7 @@ class OptionalSignals:
     def reset(self) -> None:
         """Forget what was shown since the last step."""
         self._tokens.forget()
+        self.batches.forget()
         self._sequences.take()
         self._attention.take()
         self._activations.take()
@@ -118,9 +126,9 @@ class OptionalSignals:
 
     def _look(self, done: int, attentive: bool) -> None:
         every, recorded = self._settings.sampled_signals_every, self._settings.flight_recorder
-        due = attentive or recorded > 0 or (done + 1) % every == 0
-        self._activations.on = due and not self._ended
-        self._attention.on = self._activations.on and self._settings.attention_logits
+        due = (attentive or (done + 1) % every == 0) and not self._ended
+        self._activations.on = due or (recorded > 0 and not self._ended)
+        self._attention.on = due and self._settings.attention_logits
 
     # ---- what goes back in a rollback ------------------------------------------------------
 

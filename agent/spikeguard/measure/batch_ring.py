@@ -1,0 +1,174 @@
+"""What the loop showed of its newest batches, kept until the server watches closely.
+
+Token ids and the losses of sequences stay on the device that they were shown on. What leaves the
+ring is counted into a histogram of the batches before, in two windows that take turns, so that it
+is that of the last 100 to 200 of them. While the server watches nothing is counted: what is judged
+does not enter what it is compared with.
+Law: no value is read here and nothing waits for the device. Where the host is asked for, a copy to
+pinned memory is begun and its event noted. Bounded in steps and bytes; the oldest go first.
+Cost: 4 bytes on the device a token of the newest `STEPS` steps, at most `BYTES`, and two histograms
+of 1 MiB; a copy of a step's ids, and one `index_add_` over as many.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spikeguard.data.kept_items import KeptItems
+from spikeguard.measure.signals.tokens import BUCKETS
+
+STEPS = 48  # newest batches
+BYTES = 16 * 2**20  # of their tokens on the device
+WINDOW = 100  # batches, until the windows change places
+
+
+@dataclass(slots=True)
+class StepBatch:
+    """One step's batch on this rank, as far as it was shown."""
+
+    segment: int
+    step: int
+    position: int
+    rows: list[Tensor]  # int32 ids, (sequences, length) of each micro-batch
+    losses: list[Tensor]  # (sequences,) of each micro-batch, nats per token
+    items: list[Any] = field(default_factory=list)  # of the loader, once they are asked for
+    worst_rank: int = 0  # whose loss was the highest at that step
+    event: torch.cuda.Event | None = None  # of the copy to the host
+
+    @property
+    def bytes(self) -> int:
+        """Of its tokens."""
+        return sum(4 * rows.numel() for rows in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """How often each token occurred in the batches before."""
+
+    counts: Tensor  # (BUCKETS,) fp32
+    batches: int
+    last: int  # step
+    event: torch.cuda.Event | None = None
+
+
+class BatchRing:
+    """The newest batches of one rank; of no steps it keeps none."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = min(steps, STEPS)
+        self.items: KeptItems | None = None  # where somebody can name them
+        self._rows: list[Tensor] = []  # of the step under way
+        self._losses: list[Tensor] = []
+        self._kept: deque[StepBatch] = deque()
+        self.bytes = 0
+        self._windows = [torch.empty(0), torch.empty(0)]  # the older one first
+        self._held = [0, 0]  # batches in each
+        self._last = 0  # step that was counted
+
+    def __len__(self) -> int:
+        """Batches that are kept."""
+        return len(self._kept)
+
+    @property
+    def on(self) -> bool:
+        """Whether it keeps any."""
+        return self._steps > 0
+
+    @torch.no_grad()
+    def show_tokens(self, ids: Tensor) -> None:
+        """Ids of one micro-batch, of any shape; the last dimension is a sequence's length."""
+        if self._steps and ids.numel():
+            shape = (-1, ids.shape[-1]) if ids.ndim > 1 else (1, -1)
+            self._rows.append(ids.detach().reshape(shape).to(torch.int32, copy=True))
+
+    @torch.no_grad()
+    def show_losses(self, losses: Tensor) -> None:
+        """Of one micro-batch's sequences: (B,) means, or (B, ...) of the tokens."""
+        if self._steps and losses.numel():
+            each = losses.detach().float()
+            own = each.clone() if each.ndim < 2 else each.flatten(1).mean(1)
+            self._losses.append(own.reshape(-1))
+
+    def forget(self) -> None:
+        """Drop what was shown since the last step."""
+        self._rows, self._losses = [], []
+
+    @torch.no_grad()
+    def close(self, segment: int, step: int, position: int) -> None:
+        """The step is made."""
+        batch = StepBatch(segment, step, position, self._rows, self._losses)
+        self.forget()
+        if not (batch.rows or batch.losses or self.items is not None):
+            return
+        if self._kept and self._kept[-1].segment != segment:  # what was undone is no past
+            self._kept.clear()
+            self.bytes = 0
+        self._kept.append(batch)
+        self.bytes += batch.bytes
+        while len(self._kept) > self._steps or self.bytes > BYTES:
+            self._count(self._kept.popleft())
+
+    def settle(self, step: int, worst_rank: int) -> None:
+        """All ranks have told of `step`, and `worst_rank` has the highest loss."""
+        for batch in reversed(self._kept):
+            if batch.step <= step:
+                if batch.step == step:
+                    batch.worst_rank = worst_rank
+                return
+
+    @torch.no_grad()
+    def take(self, through: int) -> list[StepBatch]:
+        """Batches up to that step, on their way to the host; they are kept no longer."""
+        taken = []
+        while self._kept and self._kept[0].step <= through:
+            batch = self._kept.popleft()
+            self.bytes -= batch.bytes
+            moved, batch.event = _to_host([*batch.rows, *batch.losses])
+            batch.rows, batch.losses = moved[: len(batch.rows)], moved[len(batch.rows) :]
+            batch.items = self.items.of(batch.position) if self.items is not None else []
+            taken.append(batch)
+        return taken
+
+    @torch.no_grad()
+    def before(self) -> Before | None:
+        """The histogram of the batches before, on its way to the host."""
+        if not sum(self._held):
+            return None
+        (counts,), event = _to_host([self._windows[0] + self._windows[1]])
+        return Before(counts, sum(self._held), self._last, event)
+
+    def _count(self, batch: StepBatch) -> None:
+        self.bytes -= batch.bytes
+        if not batch.rows:
+            return
+        ids = torch.cat([rows.reshape(-1) for rows in batch.rows]).long() & (BUCKETS - 1)
+        if self._windows[0].device != ids.device or not len(self._windows[0]):
+            self._windows = [torch.zeros(BUCKETS, device=ids.device) for _ in self._windows]
+            self._held = [0, 0]
+        if self._held[1] >= WINDOW:
+            older, newer = self._windows
+            self._windows, self._held = [newer, older.zero_()], [self._held[1], 0]
+        ones = self._windows[1].new_ones(1).expand(len(ids))
+        self._windows[1].index_add_(0, ids, ones)
+        self._held[1] += 1
+        self._last = batch.step
+
+
+def _to_host(values: Sequence[Tensor]) -> tuple[list[Tensor], torch.cuda.Event | None]:
+    """Copies, and the event that passes once those of a device have come."""
+    event, copies = None, []
+    for value in values:
+        if not value.is_cuda:
+            copies.append(value.cpu())
+            continue
+        pinned = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+        copies.append(pinned.copy_(value, non_blocking=True))
+        event = event or torch.cuda.Event()
+        event.record(torch.cuda.current_stream(value.device))
+    return copies, event

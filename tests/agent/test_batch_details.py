@@ -1,0 +1,199 @@
+"""What lay in an incident's batches is told, by the rank that it hurt most, and only then."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spikeguard import AttachError
+from spikeguard.data.kept_items import BYTES, KeptItems, bytes_of
+from spikeguard.measure.batch_contents import histogram_of, reference_of, worst_of
+from spikeguard.measure.batch_ring import WINDOW, BatchRing
+from spikeguard_protocol import BatchDetail
+from spikeguard_trainer.data import Batch
+
+from .test_flight_recorder import arrived, watch
+from .text_job import ROWS, TextJob
+from .wire import Wire, served
+
+SICK = 60  # its batch holds random bytes
+
+
+def text_of(ids: list[int]) -> str:
+    return bytes(ids).decode("latin-1")
+
+
+def details(tmp_path: Path, **chosen: Any) -> tuple[dict[int, BatchDetail], TextJob]:
+    """By step, of a job whose batch of step `SICK` is bad, watched from a few steps later on."""
+    with served(Wire()) as wire:
+        fault = f"bad_batch@{SICK}:1:0.5"
+        job = TextJob(tmp_path, fault, server=wire.url, micro_batches=2, **chosen)
+        job.train_to(SICK + 2)
+        arrived(wire, SICK + 2)
+        assert wire.records(BatchDetail) == []
+        watch(wire, job, True)
+        job.train_to(SICK + 6)
+        job.guard.finish()
+        return {detail.step: detail for detail in wire.records(BatchDetail)}, job
+
+
+def test_the_batch_of_a_spike_is_told_with_names_worst_sequence_text_and_tokens(
+    tmp_path: Path,
+) -> None:
+    def name(batch: Batch) -> list[str]:
+        return [f"document {batch.position}", f"part {int(batch.completes_step)}"]
+
+    told, job = details(tmp_path, name_batch=name, decode=text_of)
+    assert job.guard.faults == {}
+    assert sorted(told) == list(range(SICK + 6 - 50, SICK + 7))[-len(told) :]
+    sick, calm = told[SICK], told[SICK - 3]
+    both = job.seen[SICK - 1]
+    losses = torch.cat([job.losses(batch).detach().mean(1) for batch in both])
+    rows = torch.cat([batch.tokens for batch in both])
+    assert (sick.rank, sick.position, sick.sequences) == (0, SICK - 1, ROWS)
+    assert sick.names == ("document 59", "part 0", "document 59", "part 1")
+    assert sick.worst is not None and sick.sequence_loss is not None
+    assert sick.sequence_loss > 1.5 * float(losses.median())
+    assert sick.snippet == text_of(rows[sick.worst].tolist())[:256]
+    unusual, usual = sick.histogram, calm.histogram
+    assert unusual is not None and usual is not None
+    assert unusual.counted == rows.numel()
+    assert 0 < unusual.before <= 2 * WINDOW and unusual.before_last < SICK
+    assert sum(unusual.bins) == pytest.approx(1.0) == pytest.approx(sum(unusual.bins_before))
+    assert unusual.bins[0] > 0.1 > usual.bins[0]  # bytes that no text has
+    assert unusual.texts == tuple(text_of([id]) for id in unusual.ids)
+
+
+def test_no_text_leaves_a_job_that_gives_no_decoder_or_forbids_it(tmp_path: Path) -> None:
+    silent, _ = details(tmp_path / "none")
+    forbidden, _ = details(tmp_path / "off", decode=text_of, batch_text=False)
+    for told in (silent, forbidden):
+        assert told[SICK].histogram is not None
+        assert all(
+            d.snippet is None and not d.histogram.texts for d in told.values() if d.histogram
+        )
+
+
+def test_a_job_without_a_recorder_tells_nothing(tmp_path: Path) -> None:
+    told, _ = details(tmp_path, decode=text_of, flight_recorder=0)
+    assert told == {}
+
+
+@pytest.mark.parametrize("fails", [lambda _: 1 / 0, lambda ids: ids])
+def test_a_decoder_or_namer_that_fails_is_counted_and_the_rest_is_told(
+    tmp_path: Path, fails: Any
+) -> None:
+    told, job = details(tmp_path, decode=fails, name_batch=lambda batch: batch.nothing)
+    assert job.guard.faults.keys() == {"decode", "name_batch"}
+    assert told[SICK].snippet is None and told[SICK].names == ()
+    assert told[SICK].histogram is not None
+
+
+def test_a_decoder_that_hangs_delays_no_step_and_no_sample(tmp_path: Path) -> None:
+    def hangs(ids: list[int]) -> str:
+        time.sleep(20)
+        return ""
+
+    began = time.monotonic()
+    told, job = details(tmp_path, decode=hangs)
+    assert time.monotonic() - began < 15
+    assert told == {}
+
+
+def test_a_wrong_decoder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AttachError, match=r"decode=\.\.\..*Give a function of a list of token ids"):
+        TextJob(tmp_path, decode="gpt2")
+
+
+def ring_of(steps: int, rows: list[list[int]]) -> BatchRing:
+    ring = BatchRing(steps)
+    for step, ids in enumerate(rows, start=1):
+        ring.show_tokens(torch.tensor([ids]))
+        ring.close(0, step, step - 1)
+    return ring
+
+
+def test_the_histogram_before_holds_no_batch_that_is_told() -> None:
+    ring = ring_of(3, [[1, 1, 2, 3]] * 5 + [[9, 9, 9, 1]])
+    before, taken = ring.before(), ring.take(6)
+    assert [batch.step for batch in taken] == [4, 5, 6]
+    assert before is not None and (before.batches, before.last) == (3, 3)
+    found = histogram_of(taken[-1].rows, reference_of(before), None)
+    assert found is not None
+    assert found.bins[:3] == (0.75, 0.25, 0.0)
+    assert found.bins_before[:3] == pytest.approx((0.0, 0.5, 0.5))
+    assert (found.ids[0], found.shares[0], found.shares_before[0]) == (9, 0.75, 0.0)
+
+
+def test_without_losses_the_worst_sequence_is_the_one_with_the_rarest_tokens() -> None:
+    ring = ring_of(1, [[1, 2, 3, 4]] * 4)
+    ring.show_tokens(torch.tensor([[1, 2, 3, 4], [1, 2, 77, 78]]))
+    ring.close(0, 5, 4)
+    reference = reference_of(ring.before())
+    (batch,) = ring.take(5)
+    worst = worst_of(batch, reference)
+    assert worst is not None and (worst.place, worst.loss, worst.ids) == (1, None, [1, 2, 77, 78])
+
+
+def test_a_sequence_with_a_loss_that_is_no_number_is_the_worst() -> None:
+    ring = BatchRing(1)
+    ring.show_losses(torch.tensor([2.0, float("nan"), 9.0]))
+    ring.close(0, 1, 0)
+    worst = worst_of(ring.take(1)[0], None)
+    assert worst is not None and worst.place == 1
+
+
+def test_what_a_rollback_undid_is_no_past() -> None:
+    ring = ring_of(4, [[1, 2]] * 3)
+    ring.show_tokens(torch.tensor([[5, 6]]))
+    ring.close(1, 2, 1)
+    assert [(batch.segment, batch.step) for batch in ring.take(9)] == [(1, 2)]
+
+
+def test_items_are_kept_in_bounds_and_named_by_position() -> None:
+    kept = KeptItems(4)
+    for position in range(20):
+        kept.add(position, {"ids": torch.zeros(1000, dtype=torch.long), "doc": f"d{position}"})
+    assert [item["doc"] for item in kept.of(18)] == ["d18"] and kept.of(3) == []
+    assert 5 * 8000 <= kept.bytes < 5 * 9000
+    for position in range(20, 24):
+        kept.add(position, torch.zeros(BYTES // 2 + 1, dtype=torch.uint8))
+    assert kept.bytes <= BYTES
+    assert bytes_of([torch.zeros(10)] * 5000) >= 5000 * 40
+
+
+def test_rank_0_tells_of_the_rank_with_the_highest_loss(tmp_path: Path) -> None:
+    """Two ranks of threads are none; their files are what passes between them."""
+    from spikeguard.faults import Faults
+    from spikeguard.uplink.batch_telling import BatchTelling, Describing
+
+    told: list[Any] = []
+    tellings = []
+    for rank, put in ((0, told.append), (1, None)):
+        ring = BatchRing(4)
+        describing = Describing(None, text_of, Faults(rank))
+        tellings.append(
+            (ring, BatchTelling(ring, tmp_path, rank, "a" * 16, describing, put, Faults(rank)))
+        )
+    for step, worst in ((1, 0), (2, 1), (3, 1)):
+        for rank, (ring, telling) in enumerate(tellings):
+            ring.show_tokens(torch.tensor([[65 + rank, 66]]))
+            ring.show_losses(torch.tensor([1.0 + rank]))
+            ring.close(0, step, step - 1)
+            telling.pass_on(step, worst, step > 1)
+    for _, telling in reversed(tellings):
+        telling.close(5.0)
+    assert [(d.step, d.rank, d.snippet) for d in sorted(told, key=lambda d: (d.step, d.rank))] == [
+        (1, 0, "AB"),
+        (2, 0, "AB"),
+        (2, 1, "BB"),
+        (3, 0, "AB"),
+        (3, 1, "BB"),
+    ]
+    lines = (tmp_path / "batches/rank-00001.jsonl").read_bytes().splitlines()
+    assert [json.loads(line)["detail"]["step"] for line in lines] == [2, 3]
