@@ -11,6 +11,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import Any
 
 from spikeguard_cli.api import Api
+from spikeguard_cli.batch_view import batch_lines
 from spikeguard_cli.command import Command, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.curve import Curve, drawn
@@ -33,12 +34,20 @@ def show(options: Namespace) -> int:
         run = RunId.parse(options.id)
         return _show_run(api, run, as_json=options.json)
     incident = IncidentId.parse(options.id)
+    if options.batch:
+        return _show_batch(api, incident, as_json=options.json)
     found = api.get(incident_path(incident))
     if options.json:
         print(json.dumps(found, indent=1))
         return 0
     series = api.get(f"{incident_path(incident)}/series", signals="loss")
     _print([*incident_card(found), "", *_curve(series, found["onset_step"], found["segment"])])
+    return 0
+
+
+def _show_batch(api: Api, incident: IncidentId, *, as_json: bool) -> int:
+    found = api.get(f"{incident_path(incident)}/batch")
+    _print([json.dumps(found, indent=1)] if as_json else batch_lines(found))
     return 0
 
 
@@ -166,6 +175,9 @@ def _steps(text: str) -> int:
 
 def _show_options(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="incident RUN#3 (quote it), or RUN")
+    parser.add_argument(
+        "--batch", action="store_true", help="what lay in the batches near an incident's onset"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

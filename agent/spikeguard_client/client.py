@@ -16,6 +16,7 @@ from spikeguard_client.reading import NotUnderstood
 from spikeguard_client.shapes import (
     AccessToken,
     AuditEntry,
+    BatchEvidence,
     Channel,
     ChannelTest,
     Command,
@@ -234,6 +235,10 @@ class Client:
     def incident_layers(self, incident: IncidentId, signal: str = "grad_norm") -> Layers:
         """Norms by layer around a spike's onset, as far as the agent sent them."""
         return self._calls.get(Layers, f"{incident_path(incident)}/layers", signal=signal)
+
+    def incident_batch(self, incident: IncidentId) -> BatchEvidence:
+        """What lay in the batches near a spike's onset, as far as the agent told of it."""
+        return self._calls.get(BatchEvidence, f"{incident_path(incident)}/batch")
 
     def postmortem(self, incident: IncidentId, form: str = "md") -> bytes:
         """The post-mortem as `md`, `html` or `json`."""

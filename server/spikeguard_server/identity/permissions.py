@@ -117,6 +117,7 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("GET", _INCIDENT): _READ,
     ("GET", _INCIDENT + "/series"): _READ,
     ("GET", _INCIDENT + "/layers"): _READ,
+    ("GET", _INCIDENT + "/batch"): _READ,
     ("GET", _INCIDENT + "/postmortem"): _READ,
     ("POST", _INCIDENT + "/acknowledgement"): _DECIDE,
     ("DELETE", _INCIDENT + "/acknowledgement"): _DECIDE,

@@ -358,28 +358,6 @@ class FirstLayerBody(Shape):
     layers_known: int
 
 
-class LayersBody(Shape):
-    """Norms by layer at the steps that were told, of the segment in which the spike began."""
-
-    model_config = example(
-        {
-            "signal": "grad_norm",
-            "onset_step": 4186,
-            "segment": SEGMENT_EXAMPLE,
-            "layers": ["blocks.6.attention.qkv.weight", "blocks.7.attention.qkv.weight"],
-            "steps": [4184, 4185, 4186],
-            "norms": [[0.041, 0.043], [0.042, 0.39], [0.044, "inf"]],
-        }
-    )
-
-    signal: str
-    onset_step: int
-    segment: SegmentRef
-    layers: list[str]
-    steps: list[int]
-    norms: list[list[Number | None]] = Field(description="by step, as long as `layers`")
-
-
 class ResponseBody(Shape):
     """What a person did about an incident, beside deciding on its commands."""
 

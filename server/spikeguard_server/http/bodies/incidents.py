@@ -16,8 +16,6 @@ from spikeguard_protocol import (
     RunId,
     Verb,
 )
-from spikeguard_protocol.messages import MAX_LAYERS
-from spikeguard_server.domain.diagnosis.cause.layers import LayerRow
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_server.domain.lifecycle.damage import rose
 from spikeguard_server.domain.lifecycle.incident import Incident
@@ -41,7 +39,6 @@ from spikeguard_server.http.bodies.incident_shapes import (
     IncidentBody,
     IncidentDetail,
     IncidentRevision,
-    LayersBody,
     PrecursorBody,
     RemedyBody,
     ResponseBody,
@@ -254,20 +251,6 @@ def series_body(series: Mapping[str, Any], row: Row | None) -> dict[str, Any]:
     """Curves with the trend of the incident that they are looked at for."""
     trend = None if row is None else trend_body(row)
     return {**series, "trend": None if trend is None else trend.model_dump()}
-
-
-def layers_body(row: Row, signal: str, found: Sequence[LayerRow]) -> LayersBody:
-    """Norms by layer as a table; a layer that a step did not tell of has no norm there. As many
-    layers as one step may tell of: where each tells of others, the table is their product."""
-    names = list(dict.fromkeys(name for told in found for name in told.norms))[:MAX_LAYERS]
-    return LayersBody(
-        signal=signal,
-        onset_step=row.onset_step,
-        segment=SegmentRef(attempt=row.attempt_id, number=row.segment),
-        layers=names,
-        steps=[told.step for told in found],
-        norms=[[told.norms.get(name) for name in names] for told in found],
-    )
 
 
 def _evidence(row: Row, evidence: EvidenceRows) -> EvidenceBody:

@@ -12,11 +12,16 @@ from fastapi import APIRouter, Query, Response
 from spikeguard_protocol import IncidentId, IncidentState, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.errors import NotClosed, NotFound, Unprocessable, Unready
-from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, IncidentList, LayersBody
+from spikeguard_server.http.bodies.evidence import (
+    BatchEvidence,
+    LayersBody,
+    batch_evidence,
+    layers_body,
+)
+from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, IncidentList
 from spikeguard_server.http.bodies.incidents import (
     incident_bodies,
     incident_detail,
-    layers_body,
     series_body,
 )
 from spikeguard_server.http.bodies.run_shapes import SeriesBody
@@ -35,6 +40,7 @@ from spikeguard_server.http.dependencies import (
 )
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.runs import Points, Signals, window
+from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.causes import read_layers
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.incidents import (
@@ -204,6 +210,23 @@ def get_incident_layers(
         around = (onset, rows)
         found = read_layers(connection, row.run_id, place, around, around, signal)
     return JsonReply(layers_body(row, signal, found))
+
+
+@router.get(
+    "/v1/runs/{project}/{name}/incidents/{number}/batch",
+    summary="What lay in the batches near an onset",
+    response_model=BatchEvidence,
+    response_class=JsonReply,
+    responses=NO_INCIDENT,
+)
+def get_incident_batch(services: ServicesDep, run: RunDep, number: Number) -> JsonReply:
+    """Document ids, the worst sequence and the tokens beside those of the batches before, of the
+    steps within 8 of the onset, on rank 0 and the rank with the highest loss."""
+    with services.engine.connect() as connection:
+        row = read_incident(connection, existing_run(connection, run), run, number)
+        place = (row.attempt, row.segment)
+        found = read_batches(connection, row.run_id, place, row.onset_step)
+    return JsonReply(batch_evidence(row, found))
 
 
 @router.get(

@@ -625,6 +625,19 @@ CREATE TABLE skipped_batches (
 CREATE INDEX skipped_batches_run_id_told_at_batch_first_rank_idx
     ON skipped_batches (run_id, told_at, batch_first, rank);
 
+-- What lay in the batches near an onset, as the agent told it: `detail` is the record's JSON, in
+-- which a loss that is not finite is a word. Rows that no incident is near go with the next ones.
+CREATE TABLE batch_details (
+    run_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    segment bigint NOT NULL,
+    step bigint NOT NULL,
+    rank bigint NOT NULL,
+    detail text NOT NULL,
+    CONSTRAINT batch_details_pkey PRIMARY KEY (run_id, attempt, segment, step, rank),
+    CONSTRAINT batch_details_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
+);
+
 -- The policies of projects and of runs: a row, once written, never changes.
 CREATE TABLE policies (
     project text NOT NULL,

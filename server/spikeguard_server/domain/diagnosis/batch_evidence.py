@@ -1,0 +1,68 @@
+"""Which of the batches near an onset is worth a look, and what it shows in a sentence.
+
+Law: pure. The onset's own batch comes first, of its ranks the one with the highest loss; the batches
+around it are what it is compared with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from spikeguard_protocol import BatchDetail, TokenHistogram
+
+NEAR = 8  # steps on either side of an onset whose batches stay with the incident
+MANY_NEW = 0.02  # share of tokens that no batch before held, that is worth a word
+MUCH_MORE = 3.0  # times its share before, of a token that stands out
+LEAST_SHARE = 0.02  # of a batch, that such a token makes up
+
+
+def onset_batch(batches: Sequence[BatchDetail], onset_step: int) -> BatchDetail | None:
+    """The batch of the onset, of the rank that it hurt most; else of the step nearest to it."""
+    if not batches:
+        return None
+    nearest = min((abs(b.step - onset_step), b.step) for b in batches)[1]
+    return max((b for b in batches if b.step == nearest), key=lambda b: (_badness(b), -b.rank))
+
+
+def _badness(batch: BatchDetail) -> float:
+    loss = batch.sequence_loss
+    if loss is None:
+        return -math.inf
+    return math.inf if math.isnan(loss) else loss
+
+
+def worst_sequence(batch: BatchDetail) -> str | None:
+    """The sequence that stands out, as the beginning of a sentence."""
+    if batch.worst is None:
+        return None
+    which = f"Sequence {batch.worst} of {batch.sequences} on rank {batch.rank}"
+    if batch.sequence_loss is None:
+        return f"{which} has the rarest tokens"
+    if not math.isfinite(batch.sequence_loss):
+        return f"{which} has a loss that is not finite"
+    return f"{which} has the highest loss, {batch.sequence_loss:.4g} nats a token"
+
+
+def contrast(histogram: TokenHistogram | None) -> str | None:
+    """How the tokens differ from those of the batches before; None where nothing is known."""
+    if histogram is None:
+        return None
+    found = [said for said in (_new(histogram), _more(histogram)) if said]
+    against = f"the {histogram.before} batches before step {histogram.before_last + 1}"
+    return f"Against {against}: {'; '.join(found) or 'the usual tokens in their usual shares'}"
+
+
+def _new(histogram: TokenHistogram) -> str | None:
+    new = histogram.bins[0] if histogram.bins else 0.0
+    return f"{new:.3g} of the tokens had not occurred in them" if new >= MANY_NEW else None
+
+
+def _more(histogram: TokenHistogram) -> str | None:
+    if not histogram.ids:
+        return None
+    share, before = histogram.shares[0], histogram.shares_before[0]
+    if share < max(LEAST_SHARE, MUCH_MORE * before):
+        return None
+    text = f" ({histogram.texts[0]!r})" if histogram.texts and histogram.texts[0] else ""
+    return f"token {histogram.ids[0]}{text} makes up {share:.3g} of it, {before:.3g} before"

@@ -1,0 +1,187 @@
+"""What travels of an incident's evidence: norms by layer, and what lay in the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from spikeguard_protocol import BatchDetail
+from spikeguard_protocol.messages import MAX_LAYERS
+from spikeguard_server.domain.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
+from spikeguard_server.domain.diagnosis.cause.layers import LayerRow
+from spikeguard_server.domain.diagnosis.layer_map import layer_map
+from spikeguard_server.http.bodies.run_shapes import (
+    SEGMENT_EXAMPLE,
+    Number,
+    SegmentRef,
+    Shape,
+    example,
+)
+from spikeguard_server.store.reads.history import Row
+
+
+class LayerMapBody(Shape):
+    """Norms by layer as a map: each against its own usual norm, many layers as few rows."""
+
+    rows: list[str] = Field(description="a layer, a block or some blocks, in the model's order")
+    ratios: list[list[Number | None]] = Field(description="by row, as long as `steps`")
+    layers: int = Field(description="that the rows stand for")
+    first_row: int | None = Field(description="of the layer that moved first; null: none did")
+    sentence: str = Field(description="which layer moved first, without its full stop")
+
+
+class LayersBody(Shape):
+    """Norms by layer at the steps that were told, of the segment in which the spike began."""
+
+    model_config = example(
+        {
+            "signal": "grad_norm",
+            "onset_step": 4186,
+            "segment": SEGMENT_EXAMPLE,
+            "layers": ["blocks.6.attention.qkv.weight", "blocks.7.attention.qkv.weight"],
+            "steps": [4184, 4185, 4186],
+            "norms": [[0.041, 0.043], [0.042, 0.39], [0.044, "inf"]],
+            "map": {
+                "rows": ["blocks.6.attention.qkv.weight", "blocks.7.attention.qkv.weight"],
+                "ratios": [[1.0, 1.0, 1.0], [1.0, 9.1, "inf"]],
+                "layers": 2,
+                "first_row": 1,
+                "sentence": "First to move: grad norm of blocks.7.attention.qkv.weight was 9.1 "
+                "times its usual size at step 4185, 1 step before the loss; 0 of the other 1 "
+                "layers moved with it",
+            },
+        }
+    )
+
+    signal: str
+    onset_step: int
+    segment: SegmentRef
+    layers: list[str]
+    steps: list[int]
+    norms: list[list[Number | None]] = Field(description="by step, as long as `layers`")
+    map: LayerMapBody | None = Field(description="the same to look at; null: nothing was told")
+
+
+class TokenHistogramBody(Shape):
+    """The tokens of a batch beside those of the batches before, in shares of 1."""
+
+    counted: int = Field(description="tokens of this batch on this rank")
+    before: int = Field(description="batches that it is compared with")
+    before_last: int = Field(description="the last step of these")
+    bins: list[Number] = Field(
+        description="by how common a token was before: 0 those that did not occur then, 1 the "
+        "commonest, 2 the next two, 3 the next four, ..."
+    )
+    bins_before: list[Number] = Field(description="the same of the batches before")
+    ids: list[int] = Field(description="tokens that stand out, the most first")
+    shares: list[Number] = Field(description="of each in this batch")
+    shares_before: list[Number]
+    texts: list[str] = Field(description="of each; empty where the job tells no text")
+
+
+class BatchDetailBody(Shape):
+    """What lay in the batch of one step on one rank."""
+
+    step: int
+    rank: int
+    position: int = Field(description="in the data order")
+    names: list[str] = Field(description="of documents, as the job's `name_batch` says")
+    names_cut: int = Field(description="names that are missing here, or were shortened")
+    sequences: int
+    worst: int | None = Field(description="index of the sequence that stands out")
+    sequence_loss: Number | None = Field(
+        description="its loss, nats per token; null: the loop shows none, and the worst is the one "
+        "with the rarest tokens"
+    )
+    snippet: str | None = Field(description="its beginning; null: the job tells no text")
+    histogram: TokenHistogramBody | None
+
+
+class BatchEvidence(Shape):
+    """What lay in the batches near an onset, as far as the agent told of it."""
+
+    model_config = example(
+        {
+            "onset_step": 4186,
+            "segment": SEGMENT_EXAMPLE,
+            "shown": 0,
+            "worst": "Sequence 3 of 16 on rank 5 has the highest loss, 9.81 nats a token",
+            "contrast": "Against the 143 batches before step 4137: 0.31 of the tokens had not "
+            "occurred in them",
+            "batches": [
+                {
+                    "step": 4186,
+                    "rank": 5,
+                    "position": 4185,
+                    "names": ["crawl-17:88121", "crawl-17:88122"],
+                    "names_cut": 0,
+                    "sequences": 16,
+                    "worst": 3,
+                    "sequence_loss": 9.81,
+                    "snippet": "\ufffd\ufffd 0x7f 0x45 ...",
+                    "histogram": {
+                        "counted": 65536,
+                        "before": 143,
+                        "before_last": 4136,
+                        "bins": [0.31, 0.02, 0.67],
+                        "bins_before": [0.0, 0.05, 0.95],
+                        "ids": [51234],
+                        "shares": [0.11],
+                        "shares_before": [0.0],
+                        "texts": ["0x"],
+                    },
+                }
+            ],
+        }
+    )
+
+    onset_step: int
+    segment: SegmentRef
+    shown: int | None = Field(
+        description="which of `batches` to look at first; null: there are none"
+    )
+    worst: str | None = Field(description="of that one the sequence that stands out, a sentence")
+    contrast: str | None = Field(description="of that one how its tokens differ, a sentence")
+    batches: list[BatchDetailBody] = Field(description="by step and rank")
+
+
+def layers_body(row: Row, signal: str, found: Sequence[LayerRow]) -> LayersBody:
+    """Norms by layer as a table; a layer that a step did not tell of has no norm there. As many
+    layers as one step may tell of: where each tells of others, the table is their product."""
+    names = list(dict.fromkeys(name for told in found for name in told.norms))[:MAX_LAYERS]
+    return LayersBody(
+        signal=signal,
+        onset_step=row.onset_step,
+        segment=SegmentRef(attempt=row.attempt_id, number=row.segment),
+        layers=names,
+        steps=[told.step for told in found],
+        norms=[[told.norms.get(name) for name in names] for told in found],
+        map=_layer_map(row, found),
+    )
+
+
+def _layer_map(row: Row, found: Sequence[LayerRow]) -> LayerMapBody | None:
+    shown = layer_map(found, row.onset_step)
+    if shown is None:
+        return None
+    return LayerMapBody(
+        rows=list(shown.rows),
+        ratios=[list(ratios) for ratios in shown.ratios],
+        layers=shown.layers,
+        first_row=shown.first_row,
+        sentence=shown.sentence,
+    )
+
+
+def batch_evidence(row: Row, found: Sequence[BatchDetail]) -> BatchEvidence:
+    """What lay in the batches near an onset, and which of them to look at first."""
+    shown = onset_batch(found, row.onset_step)
+    return BatchEvidence(
+        onset_step=row.onset_step,
+        segment=SegmentRef(attempt=row.attempt_id, number=row.segment),
+        shown=None if shown is None else found.index(shown),
+        worst=None if shown is None else worst_sequence(shown),
+        contrast=None if shown is None else contrast(shown.histogram),
+        batches=[BatchDetailBody.model_validate(detail) for detail in found],
+    )

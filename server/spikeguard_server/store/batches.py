@@ -1,0 +1,81 @@
+"""What lay in the batches near an onset, between the agent's record and the database.
+
+Law: told twice, stored once. Bounded: `RANKS` of a step, and of steps that no incident is near
+those of the newest `KEPT_STEPS`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import BatchDetail, TokenHistogram, encode, from_json
+from spikeguard_server.domain.diagnosis.batch_evidence import NEAR
+from spikeguard_server.store.stored_text import storable
+from spikeguard_server.store.tables.batches import batch_details
+
+RANKS: Final = 4  # that are kept of a step: rank 0 and the one with the highest loss are told
+KEPT_STEPS: Final = 200  # that may turn out to lie near an onset
+_KEY = "run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s"
+_WRITE = f"""
+INSERT INTO batch_details (run_id, attempt, segment, step, rank, detail)
+SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(step)s::bigint,
+       %(rank)s::bigint, %(detail)s::text
+WHERE (SELECT count(*) FROM batch_details WHERE {_KEY} AND step = %(step)s) < {RANKS}
+ON CONFLICT DO NOTHING
+"""
+_PRUNE = f"""
+DELETE FROM batch_details AS b WHERE b.run_id = %(run_id)s
+AND (b.attempt, b.segment) <= (%(attempt)s, %(segment)s)
+AND NOT (b.attempt = %(attempt)s AND b.segment = %(segment)s AND b.step > %(step)s - {KEPT_STEPS})
+AND NOT EXISTS (
+    SELECT FROM incidents AS i WHERE i.run_id = b.run_id AND i.attempt = b.attempt
+    AND i.segment = b.segment AND b.step BETWEEN i.onset_step - {NEAR} AND i.onset_step + {NEAR}
+)
+"""
+_C = batch_details.c
+
+
+def write_batch(
+    connection: sql.Connection, run_id: UUID, attempt: int, detail: BatchDetail
+) -> None:
+    """Store what one rank told of one step; the first one stands."""
+    values = {
+        "run_id": run_id, "attempt": attempt, "segment": detail.segment, "step": detail.step,
+        "rank": detail.rank, "detail": encode(_storable(detail)).decode(),
+    }  # fmt: skip
+    connection.exec_driver_sql(_WRITE, values)
+
+
+def prune_batches(
+    connection: sql.Connection, run_id: UUID, attempt: int, newest: BatchDetail
+) -> None:
+    """Delete what no incident is near, but for the steps just before `newest`."""
+    place = {"attempt": attempt, "segment": newest.segment, "step": newest.step}
+    connection.exec_driver_sql(_PRUNE, {"run_id": run_id, **place})
+
+
+def read_batches(
+    connection: sql.Connection, run_id: UUID, place: tuple[int, int], onset_step: int
+) -> list[BatchDetail]:
+    """Of the segment `place` (attempt, segment) near an onset, by step and rank."""
+    near = _C.step.between(onset_step - NEAR, onset_step + NEAR)
+    mine = (_C.run_id == run_id) & (_C.attempt == place[0]) & (_C.segment == place[1])
+    query = sql.select(_C.detail).where(mine, near).order_by(_C.step, _C.rank)
+    return [from_json(BatchDetail, json.loads(text)) for text in connection.scalars(query)]
+
+
+def _storable(detail: BatchDetail) -> BatchDetail:
+    snippet = None if detail.snippet is None else storable(detail.snippet)
+    names = tuple(map(storable, detail.names))
+    return replace(detail, names=names, snippet=snippet, histogram=_said(detail.histogram))
+
+
+def _said(histogram: TokenHistogram | None) -> TokenHistogram | None:
+    if histogram is None:
+        return None
+    return replace(histogram, texts=tuple(map(storable, histogram.texts)))
