@@ -57,13 +57,16 @@ def test_the_batch_of_a_spike_is_told_with_names_worst_sequence_text_and_tokens(
     rows = torch.cat([batch.tokens for batch in both])
     assert (sick.rank, sick.position, sick.sequences) == (0, SICK - 1, ROWS)
     assert sick.names == ("document 59", "part 0", "document 59", "part 1")
-    assert sick.worst is not None and sick.sequence_loss is not None
+    assert sick.worst is not None
+    assert sick.sequence_loss is not None
     assert sick.sequence_loss > 1.5 * float(losses.median())
     assert sick.snippet == text_of(rows[sick.worst].tolist())[:256]
     unusual, usual = sick.histogram, calm.histogram
-    assert unusual is not None and usual is not None
+    assert unusual is not None
+    assert usual is not None
     assert unusual.counted == rows.numel()
-    assert 0 < unusual.before <= 2 * WINDOW and unusual.before_last < SICK
+    assert 0 < unusual.before <= 2 * WINDOW
+    assert unusual.before_last < SICK
     assert sum(unusual.bins) == pytest.approx(1.0) == pytest.approx(sum(unusual.bins_before))
     assert unusual.bins[0] > 0.1 > usual.bins[0]  # bytes that no text has
     assert unusual.texts == tuple(text_of([id]) for id in unusual.ids)
@@ -90,17 +93,18 @@ def test_a_decoder_or_namer_that_fails_is_counted_and_the_rest_is_told(
 ) -> None:
     told, job = details(tmp_path, decode=fails, name_batch=lambda batch: batch.nothing)
     assert job.guard.faults.keys() == {"decode", "name_batch"}
-    assert told[SICK].snippet is None and told[SICK].names == ()
+    assert told[SICK].snippet is None
+    assert told[SICK].names == ()
     assert told[SICK].histogram is not None
 
 
 def test_a_decoder_that_hangs_delays_no_step_and_no_sample(tmp_path: Path) -> None:
-    def hangs(ids: list[int]) -> str:
+    def hangs(_: list[int]) -> str:
         time.sleep(20)
         return ""
 
     began = time.monotonic()
-    told, job = details(tmp_path, decode=hangs)
+    told, _job = details(tmp_path, decode=hangs)
     assert time.monotonic() - began < 15
     assert told == {}
 
@@ -122,7 +126,8 @@ def test_the_histogram_before_holds_no_batch_that_is_told() -> None:
     ring = ring_of(3, [[1, 1, 2, 3]] * 5 + [[9, 9, 9, 1]])
     before, taken = ring.before(), ring.take(6)
     assert [batch.step for batch in taken] == [4, 5, 6]
-    assert before is not None and (before.batches, before.last) == (3, 3)
+    assert before is not None
+    assert (before.batches, before.last) == (3, 3)
     found = histogram_of(taken[-1].rows, reference_of(before), None)
     assert found is not None
     assert found.bins[:3] == (0.75, 0.25, 0.0)
@@ -137,7 +142,8 @@ def test_without_losses_the_worst_sequence_is_the_one_with_the_rarest_tokens() -
     reference = reference_of(ring.before())
     (batch,) = ring.take(5)
     worst = worst_of(batch, reference)
-    assert worst is not None and (worst.place, worst.loss, worst.ids) == (1, None, [1, 2, 77, 78])
+    assert worst is not None
+    assert (worst.place, worst.loss, worst.ids) == (1, None, [1, 2, 77, 78])
 
 
 def test_a_sequence_with_a_loss_that_is_no_number_is_the_worst() -> None:
@@ -145,7 +151,8 @@ def test_a_sequence_with_a_loss_that_is_no_number_is_the_worst() -> None:
     ring.show_losses(torch.tensor([2.0, float("nan"), 9.0]))
     ring.close(0, 1, 0)
     worst = worst_of(ring.take(1)[0], None)
-    assert worst is not None and worst.place == 1
+    assert worst is not None
+    assert worst.place == 1
 
 
 def test_what_a_rollback_undid_is_no_past() -> None:
@@ -159,7 +166,8 @@ def test_items_are_kept_in_bounds_and_named_by_position() -> None:
     kept = KeptItems(4)
     for position in range(20):
         kept.add(position, {"ids": torch.zeros(1000, dtype=torch.long), "doc": f"d{position}"})
-    assert [item["doc"] for item in kept.of(18)] == ["d18"] and kept.of(3) == []
+    assert [item["doc"] for item in kept.of(18)] == ["d18"]
+    assert kept.of(3) == []
     assert 5 * 8000 <= kept.bytes < 5 * 9000
     for position in range(20, 24):
         kept.add(position, torch.zeros(BYTES // 2 + 1, dtype=torch.uint8))

@@ -49,6 +49,7 @@ def test_every_reading_call_is_answered(live: Live, spiked: Job) -> None:
     detail = client.incident(IncidentId(run, incident["number"]))
     assert detail["commands"][-1]["cost"]["steps"] >= 0
     assert client.incident_layers(IncidentId(run, incident["number"]))["steps"] == []
+    assert client.incident_batch(IncidentId(run, incident["number"]))["batches"] == []
     assert next(iter(client.audit(run)))["number"] > 0
     assert client.policy("default")["version"] >= 1
     assert isinstance(client.channels("default"), list)
@@ -239,6 +240,7 @@ METHODS = {
     "GET /v1/runs/{project}/{name}": Client.run,
     "GET /v1/runs/{project}/{name}/audit": Client.audit,
     "GET /v1/runs/{project}/{name}/incidents/{number}": Client.incident,
+    "GET /v1/runs/{project}/{name}/incidents/{number}/batch": Client.incident_batch,
     "GET /v1/runs/{project}/{name}/incidents/{number}/layers": Client.incident_layers,
     "GET /v1/runs/{project}/{name}/incidents/{number}/postmortem": Client.postmortem,
     "GET /v1/runs/{project}/{name}/incidents/{number}/series": Client.incident_series,

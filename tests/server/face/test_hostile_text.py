@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spikeguard_cli.main import main
-from spikeguard_protocol import BatchesSkipped, BatchRange, Role, SegmentId, SegmentPoint
+from spikeguard_protocol import (
+    BatchDetail,
+    BatchesSkipped,
+    BatchRange,
+    Role,
+    SegmentId,
+    SegmentPoint,
+    TokenHistogram,
+)
 from tests.hostile import HARMLESS, HOSTILE, acted_on
 from tests.server.face.conftest import Live
 from tests.server.face.test_decisions import KEY, browser, confirm_page
@@ -80,6 +88,27 @@ def test_names_of_batches_reach_terminal_and_spreadsheet_as_text(
     for cell in chain(*rows):
         assert acted_on(cell) == []
         assert not cell.startswith(("=", "+", "-", "@"))
+
+
+@pytest.mark.usefixtures("login")
+def test_what_lay_in_a_batch_reaches_terminal_and_page_as_text(
+    live: Live, job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.spike()
+    onset = job.incident()["onset_step"]
+    texts = tuple(text[:40] for text in TEXTS[:16])
+    numbers = tuple(1.0 / len(texts) for _ in texts)
+    histogram = TokenHistogram(
+        9, 120, 3, (1.0,), (1.0,), tuple(range(len(texts))), numbers, numbers, texts
+    )
+    names, snippet = tuple(text[:200] for text in TEXTS), "\n".join(TEXTS)[:1000]
+    job.send(BatchDetail(0, onset, 0, 1, names[:60], 0, 4, 1, 9.0, snippet, histogram))
+    is_told_safely(told(capsys, "show", f"default/{job.run}#1", "--batch"))
+    with live.person("Ada", Role.VIEWER) as viewer:
+        page = viewer.get(f"/incident/default/{job.run}/1")
+    assert page.status_code == 200
+    assert acted_on(unescape(re.sub(r"<[^>]*>", "", page.text))) == []
+    assert "<script" not in page.text
 
 
 @pytest.mark.usefixtures("login")

@@ -18,16 +18,19 @@ from spikeguard_protocol import (
     Answer,
     AttemptEnded,
     AttemptStarted,
+    BatchDetail,
     LayerNorms,
     Medium,
     Role,
     Samples,
     TargetDeleted,
     TargetSaved,
+    TokenHistogram,
     abilities_to_settings,
 )
 from spikeguard_protocol.encoding import float_from_json
-from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, IncidentList, LayersBody
+from spikeguard_server.http.bodies.evidence import BatchEvidence, LayersBody
+from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, IncidentList
 from spikeguard_server.http.bodies.run_shapes import AuditList, RunDetail, RunList, SeriesBody
 from spikeguard_server.http.routes.ledger import LedgerList
 
@@ -55,6 +58,7 @@ def get(live: Live, path: str, **query: Any) -> Any:
         ("/v1/runs/default/spiked/incidents/1", IncidentDetail),
         ("/v1/runs/default/spiked/incidents/1/series", SeriesBody),
         ("/v1/runs/default/spiked/incidents/1/layers", LayersBody),
+        ("/v1/runs/default/spiked/incidents/1/batch", BatchEvidence),
     ],
 )
 def test_an_answer_holds_exactly_what_its_shape_promises(
@@ -283,6 +287,8 @@ def test_norms_by_layer_around_an_incident_come_as_a_table(live: Live, job: Job)
     )
     assert (told["layers"], told["steps"]) == (["a", "b"], [onset - 1, onset])
     assert told["norms"] == [[1.0, 2.0], [None, "inf"]]
+    assert told["map"]["rows"] == ["a", "b"]
+    assert told["map"]["ratios"] == [[1.0, None], [1.0, "inf"]]
     assert get(live, path, signal="activation_norm")["norms"] == [[9.0]]
     job.send(*(LayerNorms(0, onset - n, "grad_norm", {"a": 1.0}) for n in range(2, 5)))
     assert get(live, path, rows=2)["steps"] == [onset - 2, onset - 1, onset]
@@ -296,7 +302,7 @@ def test_a_table_of_layers_stays_small_where_each_step_tells_of_others(
 ) -> None:
     """Ten steps of six layers each would be a table of 60 by 10; of the norms 20 are read on each
     side of the onset."""
-    monkeypatch.setattr("spikeguard_server.http.bodies.incidents.MAX_LAYERS", 6)
+    monkeypatch.setattr("spikeguard_server.http.bodies.evidence.MAX_LAYERS", 6)
     monkeypatch.setattr("spikeguard_server.store.causes.MOST_NORMS", 20)
     job.spike()
     onset = job.incident()["onset_step"]
@@ -307,6 +313,34 @@ def test_a_table_of_layers_stays_small_where_each_step_tells_of_others(
     assert told["steps"] == list(range(onset - 3, onset + 3))
     assert [len(row) for row in told["norms"]] == [6] * 6
     assert max(map(len, told["layers"])) == 200
+
+
+def a_batch(step: int, rank: int = 0, loss: float | None = 2.0, **said: Any) -> BatchDetail:
+    histogram = TokenHistogram(
+        512, 120, step - 48, (0.4, 0.6), (0.0, 1.0), (7,), (0.4,), (0.0,), ("\x00",)
+    )
+    return BatchDetail(0, step, rank, step - 1, ("doc",), 0, 16, 3, loss, None, histogram, **said)
+
+
+def test_the_batches_near_an_onset_are_told_and_the_one_that_it_hurt_most_is_shown_first(
+    live: Live, job: Job
+) -> None:
+    """Of a rank's loss that is no number, too; told twice, kept once; what lies far off is not."""
+    job.spike()
+    onset, path = job.incident()["onset_step"], f"{job.path}/incidents/1/batch"
+    assert get(live, path)["shown"] is None
+    ranks = [a_batch(onset, rank, loss) for rank, loss in ((0, 9.0), (2, math.nan))]
+    job.send(*(a_batch(step) for step in range(onset - 20, onset)), *ranks)
+    job.send(a_batch(onset, 0, 1.0))
+    told = get(live, path)
+    near = [*((step, 0) for step in range(onset - 8, onset + 1)), (onset, 2)]
+    assert [(batch["step"], batch["rank"]) for batch in told["batches"]] == near
+    assert told["shown"] == len(near) - 1
+    shown, other = told["batches"][-1], told["batches"][-2]
+    assert (shown["sequence_loss"], other["sequence_loss"]) == ("nan", 9.0)
+    assert shown["histogram"]["texts"] == ["\ufffd"]
+    assert told["worst"] == "Sequence 3 of 16 on rank 2 has a loss that is not finite"
+    assert "0.4 of the tokens had not occurred in them" in told["contrast"]
 
 
 def test_there_is_no_post_mortem_of_an_open_incident(live: Live, spiked: Job) -> None:

@@ -1,7 +1,7 @@
 """Which of the batches near an onset is worth a look, and what it shows in a sentence.
 
-Law: pure. The onset's own batch comes first, of its ranks the one with the highest loss; the batches
-around it are what it is compared with.
+Law: pure. The onset's own batch comes first, of its ranks the one with the highest loss; the
+batches around it are what it is compared with.
 """
 
 from __future__ import annotations

@@ -1,0 +1,73 @@
+"""A map of norms by layer can be read, however many layers there are, and names the first mover."""
+
+from __future__ import annotations
+
+import math
+
+from spikeguard_server.domain.diagnosis.cause.layers import LayerRow
+from spikeguard_server.domain.diagnosis.layer_map import ROWS, block_of, layer_map
+
+ONSET = 40
+
+
+def rows(names: list[str], moved: dict[tuple[str, int], float]) -> list[LayerRow]:
+    """Calm norms, with those of `moved` (layer, step) so many times as large."""
+    return [
+        LayerRow(
+            step,
+            "grad_norm",
+            {n: (1.0 + place) * moved.get((n, step), 1.0) for place, n in enumerate(names)},
+        )
+        for step in range(ONSET - 20, ONSET + 5)
+    ]
+
+
+def test_few_layers_are_a_row_each_and_the_first_to_move_is_named() -> None:
+    names = ["embedding.weight", "blocks.0.w", "blocks.1.w", "head.weight"]
+    moved = {("blocks.1.w", ONSET - 2): 9.0, ("blocks.0.w", ONSET): 30.0}
+    found = layer_map(rows(names, moved), ONSET)
+    assert found is not None
+    assert found.rows == tuple(names)
+    assert found.first is not None
+    assert (found.first.layer, found.first.step, found.first_row) == ("blocks.1.w", ONSET - 2, 2)
+    column = found.steps.index(ONSET - 2)
+    assert [row[column] for row in found.ratios] == [1.0, 1.0, 9.0, 1.0]
+    assert found.sentence.startswith("First to move: grad norm of blocks.1.w was 9 times its usual")
+
+
+def test_a_thousand_layers_are_as_many_rows_as_can_be_read() -> None:
+    """A row shows its worst layer, and the first mover is found among the layers."""
+    names = ["embedding.weight", *(f"blocks.{b}.{p}" for b in range(100) for p in "abcdefghij")]
+    found = layer_map(rows(names, {("blocks.57.d", ONSET - 1): 12.0}), ONSET)
+    assert found is not None
+    assert len(found.rows) <= ROWS
+    assert found.layers == len(names)
+    assert found.first is not None
+    assert found.first.layer == "blocks.57.d"
+    assert found.first_row is not None
+    assert "blocks.5" in found.rows[found.first_row]
+    assert max(ratio or 0.0 for ratio in found.ratios[found.first_row]) == 12.0
+
+
+def test_a_block_is_a_row_where_blocks_are_few() -> None:
+    names = [f"blocks.{b}.{p}" for b in range(8) for p in "abcdefgh"]
+    found = layer_map(rows(names, {}), ONSET)
+    assert found is not None
+    assert found.rows == tuple(f"blocks.{b}" for b in range(8))
+    assert found.first is None
+    assert found.sentence == "No layer left its usual norm ahead of the others"
+
+
+def test_a_norm_that_is_not_finite_is_infinitely_far() -> None:
+    found = layer_map(rows(["a", "b"], {("b", ONSET): math.nan}), ONSET)
+    assert found is not None
+    assert found.ratios[1][found.steps.index(ONSET)] == math.inf
+
+
+def test_without_norms_there_is_no_map() -> None:
+    assert layer_map([], ONSET) is None
+
+
+def test_blocks_are_named_by_their_first_number() -> None:
+    assert block_of("model.layers.12.mlp.0.weight") == "model.layers.12"
+    assert (block_of("embed.weight"), block_of("bias")) == ("embed", "bias")
