@@ -329,11 +329,12 @@ class IncidentRevision(TypedDict):
 
 
 class Cause(TypedDict):
-    """What may have started it, how likely that is, and what speaks for it."""
+    """What may have started it, how likely that is, and what speaks for and against it."""
 
     cause: str
     confidence: float
     reasons: list[str]
+    against: list[str]
 
 
 class Remedy(TypedDict):
@@ -344,6 +345,7 @@ class Remedy(TypedDict):
     title: str
     sentence: str  # the cause, how sure it is, and what speaks for it
     follow_ups: list[str]  # for the next morning
+    evidence: list[str]  # batch, layers, signals, in the order in which to look at them
 
 
 class Response(TypedDict):

@@ -263,11 +263,13 @@ def incident(**changes: Any) -> Plain:
                 "cause": "bad_batch",
                 "confidence": 0.87,
                 "reasons": [f"the loss rose by 40.6 scales within step {ONSET}"],
+                "against": ["its tokens have a usual entropy, 3.2 nats"],
             },
             {
                 "cause": "layer_fault",
                 "confidence": 0.09,
                 "reasons": ["grad norm of blocks.7.attention.qkv.weight was 31.5 times its usual"],
+                "against": [],
             },
         ],
         "remedy": {
@@ -276,6 +278,7 @@ def incident(**changes: Any) -> Plain:
             "title": "bad data",
             "sentence": "Likely cause (87%): bad data: the loss rose by 40.6 scales.",
             "follow_ups": ["Look at the data of batch 1,203."],
+            "evidence": ["batch", "signals", "layers"],
         },
         "first_layer": {
             "signal": "grad_norm",

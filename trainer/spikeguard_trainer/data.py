@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -87,6 +87,7 @@ class Batch:
     targets: Tensor  # (rows, context) int64, the bytes one further on
     position: int
     completes_step: bool  # the last micro-batch of its position
+    names: tuple[str, ...] = ()  # where each row begins in the text
 
     def to(self, device: torch.device) -> Self:
         """The same on `device`; the copy from pinned memory does not wait."""
@@ -95,7 +96,7 @@ class Batch:
         tokens, targets = (
             t.pin_memory().to(device, non_blocking=True) for t in (self.tokens, self.targets)
         )
-        return type(self)(tokens, targets, self.position, self.completes_step)
+        return type(self)(tokens, targets, self.position, self.completes_step, self.names)
 
 
 Corrupt = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -107,13 +108,25 @@ def leave_alone(position: int, tokens: Tensor, targets: Tensor) -> tuple[Tensor,
     return tokens, targets
 
 
+def starts_at(
+    text: Bytes, position: int, *, rows: int, context: int, seed: int, stream: int = _TRAINING
+) -> NDArray[np.int64]:
+    """Where in `text` each row of the batch at `position` begins."""
+    order = np.random.Philox(key=[seed, stream], counter=[0, 0, 0, position])
+    # Raw output: numpy keeps that stable for ever, unlike what its Generator draws from it.
+    return (order.random_raw(rows) % np.uint64(len(text) - context)).astype(np.int64)
+
+
+def text_of(ids: Sequence[int]) -> str:
+    """Tokens as the text that they are bytes of."""
+    return bytes(ids).decode("utf-8", "replace")
+
+
 def rows_at(
     text: Bytes, position: int, *, rows: int, context: int, seed: int, stream: int = _TRAINING
 ) -> tuple[Tensor, Tensor]:
     """All rows of the batch at `position`: tokens and targets, each (rows, context) int64."""
-    order = np.random.Philox(key=[seed, stream], counter=[0, 0, 0, position])
-    # Raw output: numpy keeps that stable for ever, unlike what its Generator draws from it.
-    starts = (order.random_raw(rows) % np.uint64(len(text) - context)).astype(np.int64)
+    starts = starts_at(text, position, rows=rows, context=context, seed=seed, stream=stream)
     window = text[starts[:, None] + np.arange(context + 1)]
     both = torch.from_numpy(window.astype(np.int64))
     return both[:, :-1].contiguous(), both[:, 1:].contiguous()
@@ -167,8 +180,14 @@ class BatchLoader:
             *rows_at(self._text, position, rows=self._rows, context=self._context, seed=self._seed),
         )
         mine = slice(first, first + size)
-        batch = Batch(tokens[mine], targets[mine], position, micro + 1 == self._micro_batches)
-        return batch.to(self._device)
+        completes = micro + 1 == self._micro_batches
+        names = tuple(f"byte {start}" for start in self._starts(position)[mine])
+        return Batch(tokens[mine], targets[mine], position, completes, names).to(self._device)
+
+    def _starts(self, position: int) -> NDArray[np.int64]:
+        return starts_at(
+            self._text, position, rows=self._rows, context=self._context, seed=self._seed
+        )
 
     def skip_to(self, position: int) -> None:
         """Leave out everything before `position` without reading it."""

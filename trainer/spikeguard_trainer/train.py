@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 import spikeguard
-from spikeguard_trainer.data import BatchLoader, read_corpus
+from spikeguard_trainer.data import BatchLoader, read_corpus, text_of
 from spikeguard_trainer.inject import FaultInjector, corrupt_batch
 from spikeguard_trainer.model import Transformer
 from spikeguard_trainer.options import Options
@@ -75,6 +75,8 @@ def train(options: Options, ranks: Ranks) -> Summary:
         tokens_per_step=options.tokens_per_step,
         micro_batches=n,
         replicated=True,  # the ranks average their gradients in `network`
+        name_batch=lambda batch: batch.names,  # which documents an incident's batch held
+        decode=text_of,  # and its worst sequence as text
     )  # server, project and token come from SPIKEGUARD_*; without a server it trains alone
     unfinished = guard.resume() < options.steps
     began, step_loss = time.monotonic(), torch.zeros((), device=device)

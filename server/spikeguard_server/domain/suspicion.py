@@ -34,6 +34,7 @@ class Suspicion:
     confidence: float  # probability that it is this one and no other, in [0, 1]
     reasons: tuple[str, ...] = ()  # sentences with numbers and steps, the weightiest first
     mark: Mark | None = None  # of the weightiest clue that has one
+    against: tuple[str, ...] = ()  # sentences like `reasons`, of what speaks against it
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Clue:
 
     cause: Cause
     weight: float  # logarithm of the likelihood ratio
-    reason: str = ""  # "" where it only speaks against
+    reason: str = ""  # of a negative weight, what speaks against
     mark: Mark | None = None
 
 
@@ -57,7 +58,13 @@ def ranked(prior: Iterable[tuple[Cause, float]], clues: Sequence[Clue]) -> Ranki
     parts = {cause: math.exp(score - most) for cause, score in scores.items()}
     whole = sum(parts.values())
     found = [
-        Suspicion(cause, part / whole, tuple(_reasons(cause, clues)), _mark(cause, clues))
+        Suspicion(
+            cause,
+            part / whole,
+            tuple(_reasons(cause, clues)),
+            _mark(cause, clues),
+            tuple(_against(cause, clues)),
+        )
         for cause, part in parts.items()
     ]
     return tuple(sorted(found, key=lambda one: -one.confidence))
@@ -72,6 +79,7 @@ def again(ranking: Ranking, clues: Sequence[Clue]) -> Ranking:
             one,
             reasons=(*one.reasons, *before[one.cause].reasons),
             mark=before[one.cause].mark or one.mark,
+            against=(*one.against, *before[one.cause].against),
         )
         for one in ranked(prior, clues)
     )
@@ -93,8 +101,13 @@ def questions_in(ranking: Ranking) -> tuple[str, ...]:
 
 
 def _reasons(cause: Cause, clues: Sequence[Clue]) -> list[str]:
-    mine = [clue for clue in clues if clue.cause is cause and clue.reason]
+    mine = [clue for clue in clues if clue.cause is cause and clue.reason and clue.weight >= 0.0]
     return [clue.reason for clue in sorted(mine, key=lambda clue: -clue.weight)]
+
+
+def _against(cause: Cause, clues: Sequence[Clue]) -> list[str]:
+    mine = [clue for clue in clues if clue.cause is cause and clue.reason and clue.weight < 0.0]
+    return [clue.reason for clue in sorted(mine, key=lambda clue: clue.weight)]
 
 
 def _mark(cause: Cause, clues: Sequence[Clue]) -> Mark | None:

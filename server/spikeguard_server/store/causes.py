@@ -25,10 +25,11 @@ _LAYER = ("layer_signal", "layer_name", "layer_step", "layer_ratio", "layers_mov
 
 def causes_of(row: Any) -> Ranking:
     """The ranking in a row of `incidents`."""
-    columns = (row.cause_names, row.cause_confidences, row.cause_reasons, _marks_of(row))
+    said = (row.cause_reasons, row.cause_against)
+    columns = (row.cause_names, row.cause_confidences, *said, _marks_of(row))
     return tuple(
-        Suspicion(Cause(name), sure, tuple(reasons.splitlines()), mark)
-        for name, sure, reasons, mark in zip(*columns, strict=True)
+        Suspicion(Cause(name), sure, tuple(reasons.splitlines()), mark, tuple(against.splitlines()))
+        for name, sure, reasons, against, mark in zip(*columns, strict=True)
     )
 
 
@@ -62,6 +63,7 @@ def explained_columns(incident: Incident) -> dict[str, Any]:
         "cause_names": [one.cause.value for one in incident.causes],
         "cause_confidences": [one.confidence for one in incident.causes],
         "cause_reasons": [storable("\n".join(one.reasons)) for one in incident.causes],
+        "cause_against": [storable("\n".join(one.against)) for one in incident.causes],
         **_mark_columns([one.mark for one in incident.causes]),
         **dict(zip(_LAYER, layer or [None] * len(_LAYER), strict=True)),
     }

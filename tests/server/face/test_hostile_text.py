@@ -104,7 +104,7 @@ def test_what_lay_in_a_batch_reaches_terminal_and_page_as_text(
     names, snippet = tuple(text[:200] for text in TEXTS), "\n".join(TEXTS)[:1000]
     job.send(BatchDetail(0, onset, 0, 1, names[:60], 0, 4, 1, 9.0, snippet, histogram))
     is_told_safely(told(capsys, "show", f"default/{job.run}#1", "--batch"))
-    with live.person("Ada", Role.VIEWER) as viewer:
+    with live.person("Ada", Role.VIEWER) as ada, browser(live, ada) as viewer:
         page = viewer.get(f"/incident/default/{job.run}/1")
     assert page.status_code == 200
     assert acted_on(unescape(re.sub(r"<[^>]*>", "", page.text))) == []

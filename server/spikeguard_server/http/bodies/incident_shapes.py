@@ -17,6 +17,7 @@ from spikeguard_protocol import (
     Verb,
 )
 from spikeguard_protocol.orders import MAX_SIGNATURE
+from spikeguard_server.domain.policy.evidence_order import EvidencePart
 from spikeguard_server.domain.policy.finding import Symptom
 from spikeguard_server.domain.policy.remedies import Diagnosis
 from spikeguard_server.domain.policy.settings import PolicyScope
@@ -152,6 +153,7 @@ DETAIL_EXAMPLE: dict[str, Any] = {
             "cause": "bad_batch",
             "confidence": 0.91,
             "reasons": ["its tokens have an entropy of 5.42 nats, and 3.22 before"],
+            "against": ["the loss did not come down once the batch had passed"],
         }
     ],
     "remedy": {
@@ -160,6 +162,7 @@ DETAIL_EXAMPLE: dict[str, Any] = {
         "title": "bad data",
         "sentence": "Likely cause (91%): bad data: its tokens have an entropy of 5.42 nats.",
         "follow_ups": ["Look at the data of batch 4,185: bad data is the likely cause."],
+        "evidence": ["batch", "signals", "layers"],
     },
     "first_layer": {
         "signal": "grad_norm",
@@ -330,11 +333,12 @@ class EvidenceBody(Shape):
 
 
 class CauseBody(Shape):
-    """What may have started it, how likely that is, and what speaks for it."""
+    """What may have started it, how likely that is, and what speaks for and against it."""
 
     cause: Cause
     confidence: float
-    reasons: list[str]
+    reasons: list[str] = Field(description="sentences without their full stops")
+    against: list[str] = Field(description="the same, of what speaks against it")
 
 
 class RemedyBody(Shape):
@@ -345,6 +349,7 @@ class RemedyBody(Shape):
     title: str
     sentence: str = Field(description="the cause, how sure it is, and what speaks for it")
     follow_ups: list[str] = Field(description="for the next morning")
+    evidence: list[EvidencePart] = Field(description="in which order to look at it")
 
 
 class FirstLayerBody(Shape):

@@ -20,6 +20,7 @@ from spikeguard_server.domain.lifecycle.command_life import EXECUTED, IN_FLIGHT,
 from spikeguard_server.domain.lifecycle.damage import rose
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.policy.cost import Cost, cost_of, cost_of_steps
+from spikeguard_server.domain.policy.evidence_order import EVIDENCE_ORDER
 from spikeguard_server.domain.policy.finding import (
     checks_of,
     diagnose,
@@ -170,6 +171,7 @@ def _remedy(pace: Pace, known: Sequence[CommandFacts]) -> RemedyBody:
         title=finding.remedy.title,
         sentence=finding.advice,
         follow_ups=list(follow_ups_of(pace.incident, pace.policy, skips, pace.data)),
+        evidence=list(EVIDENCE_ORDER[finding.remedy.diagnosis]),
     )
 
 
@@ -264,7 +266,12 @@ def _evidence(row: Row, evidence: EvidenceRows) -> EvidenceBody:
 
 def _causes(row: Row) -> list[CauseBody]:
     return [
-        CauseBody(cause=one.cause, confidence=one.confidence, reasons=list(one.reasons))
+        CauseBody(
+            cause=one.cause,
+            confidence=one.confidence,
+            reasons=list(one.reasons),
+            against=list(one.against),
+        )
         for one in worth_showing(causes_of(row))
     ]
 

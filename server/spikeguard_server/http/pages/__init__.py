@@ -6,6 +6,7 @@ outside is escaped; a form works only from the page it was made for.
 """
 
 from spikeguard_server.http.pages.render import (
+    EvidenceView,
     HtmlPage,
     InboxView,
     IncidentView,
@@ -21,6 +22,7 @@ from spikeguard_server.http.pages.render import (
 )
 
 __all__ = [
+    "EvidenceView",
     "HtmlPage",
     "InboxView",
     "IncidentView",

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from spikeguard_protocol import CommandState, IncidentId, IncidentState, Outcome
+from spikeguard_protocol import BatchDetail, CommandState, IncidentId, IncidentState, Outcome
 from spikeguard_protocol.escaping import html_text
 from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import (
@@ -28,9 +28,11 @@ from spikeguard_protocol.phrases import (
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITING
 from spikeguard_server.errors import ServiceError
+from spikeguard_server.http.pages.layer_cells import LayerCells
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.report.wording import ENDINGS
 from spikeguard_server.store.reads.inbox import Switch
+from spikeguard_server.store.reads.targets import ShownTarget
 
 FOLLOWED = IN_FLIGHT | {CommandState.APPLIED}
 _TONES = {
@@ -113,13 +115,29 @@ class IncidentView:
         return {**named, "picture": address if self.picture else ""}
 
 
+@dataclass(frozen=True, slots=True)
+class EvidenceView:
+    """What an incident was found out by, for its first view."""
+
+    batch: BatchDetail | None  # of the onset
+    batch_worst: str | None  # sentences
+    batch_contrast: str | None
+    layers: LayerCells | None
+    targets: Sequence[ShownTarget]  # newest first
+
+    def facts(self) -> dict[str, Any]:
+        """What a template shows of it."""
+        return {part.name: getattr(self, part.name) for part in fields(self)}
+
+
 def incident_page(
-    page: HtmlPage, view: IncidentView, *, key: str, refusal: ServiceError | None = None,
-    write: bool = False,
+    page: HtmlPage, view: IncidentView, evidence: EvidenceView, *, key: str,
+    refusal: ServiceError | None = None, write: bool = False,
 ) -> str:  # fmt: skip
     """An incident at a glance; without a `key` nothing can be done from it. `write`: with the forms
     for what has to be typed."""
-    return _render("incident.html", page, key=key, refusal=refusal, write=write, **view.facts())
+    shown = {**view.facts(), **evidence.facts()}
+    return _render("incident.html", page, key=key, refusal=refusal, write=write, **shown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,9 @@ import sqlalchemy as sql
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from spikeguard_protocol import CommandId, IncidentId, IncidentState, Outcome
+from spikeguard_protocol import CommandId, IncidentId, IncidentState, Outcome, Signal
+from spikeguard_server.domain.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
+from spikeguard_server.domain.diagnosis.layer_map import layer_map
 from spikeguard_server.errors import Forbidden, NotFound, ServiceError, Unprocessable
 from spikeguard_server.http.bodies.incidents import incident_detail
 from spikeguard_server.http.dependencies import (
@@ -28,7 +30,14 @@ from spikeguard_server.http.dependencies import (
     person_of,
     session_secret,
 )
-from spikeguard_server.http.pages import HtmlPage, IncidentView, confirm_page, incident_page
+from spikeguard_server.http.pages import (
+    EvidenceView,
+    HtmlPage,
+    IncidentView,
+    confirm_page,
+    incident_page,
+)
+from spikeguard_server.http.pages.layer_cells import cells_of
 from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.http.routes.decisions import Decision, decide
 from spikeguard_server.http.routes.pages import page_of
@@ -45,15 +54,20 @@ from spikeguard_server.notify.facts import read_spike
 from spikeguard_server.notify.message import brief
 from spikeguard_server.notify.picture import picture_of
 from spikeguard_server.notify.upkeep import silence_once, silent_for_s
+from spikeguard_server.store.batches import read_batches
+from spikeguard_server.store.causes import read_layers
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.incidents import read_incident
 from spikeguard_server.store.reads.notices import read_told
 from spikeguard_server.store.reads.runs import read_run
+from spikeguard_server.store.reads.targets import read_targets
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 Text = Annotated[str, Form(max_length=2000)]
 SNOOZE_S: Final = 900.0
+LAYER_STEPS: Final = 16  # before the onset and from it on, that the first view draws
+TARGETS: Final = 4  # of the newest, that it lists
 WRITTEN: Final = frozenset({"assign", "comment"})  # with something that was typed
 _PICTURES: Final = PictureCache()
 
@@ -187,10 +201,10 @@ def _incident(
     *,
     write: bool = False,
 ) -> Response:
-    view = _see(services, incident)
+    view, evidence = _see(services, incident), _look_into(services, incident)
     key = _key(request, incident) if caller.role in DECIDERS and caller.person else ""
-    page = page_of(services, caller)
-    html = incident_page(page, view, key=key, refusal=refusal, write=write and bool(key))
+    page, write = page_of(services, caller), write and bool(key)
+    html = incident_page(page, view, evidence, key=key, refusal=refusal, write=write)
     return HTMLResponse(html, status_code=refusal.status if refusal else 200)
 
 
@@ -232,6 +246,26 @@ def confirmation(
         spent=spent,
     )
     return HTMLResponse(html, status_code=refusal.status if refusal else 200)
+
+
+def _look_into(services: Services, incident: IncidentId) -> EvidenceView:
+    """What was found out about it."""
+    with services.engine.connect() as connection:
+        key = existing_run(connection, incident.run)
+        row = read_incident(connection, key, incident.run, incident.number)
+        place, onset = (row.attempt, row.segment), row.onset_step
+        batch = onset_batch(read_batches(connection, key, place, onset), onset)
+        signal = row.layer_signal or Signal.GRAD_NORM.value
+        around = (onset - LAYER_STEPS, LAYER_STEPS), (onset - LAYER_STEPS, 2 * LAYER_STEPS)
+        found = layer_map(read_layers(connection, key, place, *around, signal), onset)
+        targets = read_targets(connection, read_run(connection, key, services.silent_after))
+    return EvidenceView(
+        batch=batch,
+        batch_worst=None if batch is None else worst_sequence(batch),
+        batch_contrast=None if batch is None else contrast(batch.histogram),
+        layers=None if found is None else cells_of(found),
+        targets=targets[:TARGETS],
+    )
 
 
 def _see(services: Services, incident: IncidentId) -> IncidentView:

@@ -20,6 +20,7 @@ def explained() -> list[sql.Column[Any]]:
         sql.Column("cause_names", Names),  # the likeliest first
         sql.Column("cause_confidences", postgresql.ARRAY(Float)),
         sql.Column("cause_reasons", Names),  # of each, a sentence a line
+        sql.Column("cause_against", Names),  # of each what speaks against it, the same
         sql.Column("cause_first_steps", postgresql.ARRAY(sql.BigInteger)),  # where each shows
         sql.Column("cause_last_steps", postgresql.ARRAY(sql.BigInteger)),
         sql.Column("cause_ratios", postgresql.ARRAY(Float)),  # of a rate that rose

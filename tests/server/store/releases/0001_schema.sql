@@ -684,6 +684,7 @@ CREATE TABLE public.incidents (
     cause_names text[],
     cause_confidences double precision[],
     cause_reasons text[],
+    cause_against text[],
     cause_first_steps bigint[],
     cause_last_steps bigint[],
     cause_ratios double precision[],
@@ -993,41 +994,41 @@ INSERT INTO public.alembic_version VALUES
 
 
 INSERT INTO public.approval_links VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'vWFVg33fueYwu3P5', 1, 2, 1, 'team', 'Ada', '2026-11-24 14:47:14.013246+00', '2026-11-24 15:47:14.002354+00', NULL, NULL, NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'W0OeU7e7xV-dC6zH', 1, 2, 1, 'team', 'Ada', '2026-11-24 14:55:38.520755+00', '2026-11-24 15:55:38.509142+00', NULL, NULL, NULL);
 
 
 INSERT INTO public.attempts VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '00000000000000a1', NULL, NULL, NULL, '2026-11-24 14:47:11.704035+00', '2026-11-24 14:47:13.49475+00', '2026-11-24 14:47:13.39475+00', NULL, NULL, false, 8, 1, '{skip_batches,rollback,scale_lr,checkpoint_now,watch,stop}', '0.1', 4096, '{}', 0);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '00000000000000a1', NULL, NULL, NULL, '2026-11-24 14:55:36.5648+00', '2026-11-24 14:55:38.092354+00', '2026-11-24 14:55:37.992354+00', NULL, NULL, false, 8, 1, '{skip_batches,rollback,scale_lr,checkpoint_now,watch,stop}', '0.1', 4096, '{}', 0);
 
 
 INSERT INTO public.audit VALUES
-	('00000000-0000-0000-0000-000000000000', 1, '2026-11-24 14:47:09.272371+00', 'me', 'token.created', 'token 1', NULL, 'agent, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\x98176661d5b0137307c7d2eac811cd5434290b91ff5ff8a6f6ced06dc65dcbee'),
-	('00000000-0000-0000-0000-000000000000', 2, '2026-11-24 14:47:09.341559+00', 'me', 'token.created', 'token 2', NULL, 'admin, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\x128a39106623da063a934bd3e0236e961c4f614e6726b787808dff6993614939'),
-	('00000000-0000-0000-0000-000000000000', 3, '2026-11-24 14:47:10.99357+00', 'Ada', 'policy.written', 'policy of default', 'policy 1', 'policy 2', NULL, '[{"after": 98.0, "field": "price_per_hour", "before": null}]', 'person', 2, NULL, 'token', '\xa757bc85ea2b27b5317b04465ed04f8a072814e4007b6fa12ce49f38665a33d0'),
-	('00000000-0000-0000-0000-000000000000', 4, '2026-11-24 14:47:11.335161+00', 'Ada', 'channel.created', 'channel team of default', NULL, NULL, NULL, '[{"after": ["decisions", "results", "runs", "spikes"], "field": "about", "before": null}, {"after": 120.0, "field": "cooldown_s", "before": null}, {"after": true, "field": "enabled", "before": null}, {"after": "webhook", "field": "kind", "before": null}, {"after": ["divergent", "lingering", "outlier_batch", "recoverable"], "field": "kinds", "before": null}, {"after": 0, "field": "level", "before": null}, {"after": false, "field": "links", "before": null}, {"after": [], "field": "runs", "before": null}, {"after": "…", "field": "target.secret", "before": null}, {"after": "https://team.example/…", "field": "target.url", "before": null}]', 'person', 2, NULL, 'token', '\x09ac039ae0714cbcacab7815a9c6924d1b5822ae2a3a76078f6ee834a6e93b20'),
-	('00000000-0000-0000-0000-000000000000', 5, '2026-11-24 14:47:11.735766+00', 'Ada', 'silence.created', 'silence 1 of default/*#*', NULL, 'in 0 s, for 3600 s', 'moving', '[]', 'person', 2, NULL, 'token', '\xb92dd7b7009b0f9dc9f209eff1c6a6b07c556137c864072d99bc108471998495'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-24 14:47:11.964204+00', 'server', 'attempt.started', 'gpt', NULL, 'attempt 1', 'its first message came', '[]', 'server', NULL, NULL, NULL, '\xfa4c8ae30673375ac3d923d4f46205e1c8befe2675a42bf665b01a907a27363f'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-24 14:47:12.499715+00', 'server', 'open', 'gpt#1', NULL, 'recoverable', 'loss is 106.9 deviations above trend; most such spikes heal', '[]', 'server', NULL, NULL, NULL, '\x252efe849a872d4ee396f85d8e192f568c519bbf2261fa3f9da60a6acc7c9a18'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-24 14:47:12.770541+00', 'policy 2', 'propose', 'gpt#1.1', NULL, 'proposed', 'watch: Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', '[]', 'policy', NULL, NULL, NULL, '\xfe6979a009e6c9fffd24ba4a5a41016d8de73f559146a81da849ca8c42ba13b6'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-24 14:47:12.808122+00', 'policy 2', 'approve', 'gpt#1.1', 'proposed', 'approved', 'automatic approval 1 of 1,000 in 24 hours by policy 2', '[]', 'policy', NULL, NULL, NULL, '\xa74b6222c94a11c0a16a3922e0abc6ca50575e20bd62f1c6fead2287453cc79f'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-24 14:47:12.845783+00', 'server', 'deliver', 'gpt#1.1', 'approved', 'delivered', 'to attempt 1', '[]', 'server', NULL, NULL, NULL, '\xcec3147b7ebef24b9d00a2beb1fec537e22f865a13b19d268e9c056aed7dd3b7'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-24 14:47:13.558069+00', 'server', 'revise', 'gpt#1', 'recoverable', 'lingering', 'loss is 3 above trend at step 157 and has stopped falling', '[]', 'server', NULL, NULL, NULL, '\xc1d6d322789b879008fa9fe39f22b956a52d99c15c201a4c8ef17a6e0b567e5a'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 7, '2026-11-24 14:47:13.783612+00', 'policy 2', 'propose', 'gpt#1.2', NULL, 'proposed', 'rollback: Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
+	('00000000-0000-0000-0000-000000000000', 1, '2026-11-24 14:55:35.047328+00', 'me', 'token.created', 'token 1', NULL, 'agent, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\x587add3e7fc74770df9fa5a0ee2f57972ea89629d130caf2fe9fd2bc34741ca9'),
+	('00000000-0000-0000-0000-000000000000', 2, '2026-11-24 14:55:35.082427+00', 'me', 'token.created', 'token 2', NULL, 'admin, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\xbf366759772e728de0de2acd39bb75a8cf7db98caf980d5debc34297b978ec30'),
+	('00000000-0000-0000-0000-000000000000', 3, '2026-11-24 14:55:36.197948+00', 'Ada', 'policy.written', 'policy of default', 'policy 1', 'policy 2', NULL, '[{"after": 98.0, "field": "price_per_hour", "before": null}]', 'person', 2, NULL, 'token', '\xd75f36bdb2e03952acafbe2e4c2a3fcddd3c7e72a16f68c6f614c56a61fe1026'),
+	('00000000-0000-0000-0000-000000000000', 4, '2026-11-24 14:55:36.480445+00', 'Ada', 'channel.created', 'channel team of default', NULL, NULL, NULL, '[{"after": ["decisions", "results", "runs", "spikes"], "field": "about", "before": null}, {"after": 120.0, "field": "cooldown_s", "before": null}, {"after": true, "field": "enabled", "before": null}, {"after": "webhook", "field": "kind", "before": null}, {"after": ["divergent", "lingering", "outlier_batch", "recoverable"], "field": "kinds", "before": null}, {"after": 0, "field": "level", "before": null}, {"after": false, "field": "links", "before": null}, {"after": [], "field": "runs", "before": null}, {"after": "…", "field": "target.secret", "before": null}, {"after": "https://team.example/…", "field": "target.url", "before": null}]', 'person', 2, NULL, 'token', '\x04d62af7e500e57214f073a71be565f5ab734e8d7dc7dea8202b4a69649cbd56'),
+	('00000000-0000-0000-0000-000000000000', 5, '2026-11-24 14:55:36.619951+00', 'Ada', 'silence.created', 'silence 1 of default/*#*', NULL, 'in 0 s, for 3600 s', 'moving', '[]', 'person', 2, NULL, 'token', '\xfb0d4bd05b21e6e9588e4e32d0289d4a1b23d326d8b922ac2fb7556bbcf890e2'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-24 14:55:36.739275+00', 'server', 'attempt.started', 'gpt', NULL, 'attempt 1', 'its first message came', '[]', 'server', NULL, NULL, NULL, '\xd6fb599b79e81be304829ab819fe9ea7b279692600c6ec136c24d3bd8bdb6c4a'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-24 14:55:37.148387+00', 'server', 'open', 'gpt#1', NULL, 'recoverable', 'loss is 106.9 deviations above trend; most such spikes heal', '[]', 'server', NULL, NULL, NULL, '\x716d8368ad97de1b40945ee08f6538a19dd46cbbda532c2952b1715dd3dde5ad'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-24 14:55:37.374884+00', 'policy 2', 'propose', 'gpt#1.1', NULL, 'proposed', 'watch: Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', '[]', 'policy', NULL, NULL, NULL, '\xd77db279098074ce6734e6b9b60284d8ef40d3c8c0d50fa6c55764848c5912cb'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-24 14:55:37.402682+00', 'policy 2', 'approve', 'gpt#1.1', 'proposed', 'approved', 'automatic approval 1 of 1,000 in 24 hours by policy 2', '[]', 'policy', NULL, NULL, NULL, '\xf4ec94b3f65113dd50bd64b952e81566619594da620c196a1033129a6f3f83e6'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-24 14:55:37.428249+00', 'server', 'deliver', 'gpt#1.1', 'approved', 'delivered', 'to attempt 1', '[]', 'server', NULL, NULL, NULL, '\xc6391ad9ff840f9297a16a1b8d1fb789b27cb17692b3bd57131b4d5300647ba5'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-24 14:55:38.158226+00', 'server', 'revise', 'gpt#1', 'recoverable', 'lingering', 'loss is 3 above trend at step 157 and has stopped falling', '[]', 'server', NULL, NULL, NULL, '\x7796f67de02be5fce060fdd75a1e1c897b0c69d28d9a1824e57c53cca67cec63'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 7, '2026-11-24 14:55:38.303598+00', 'policy 2', 'propose', 'gpt#1.2', NULL, 'proposed', 'rollback: Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
-Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', '[]', 'policy', NULL, NULL, NULL, '\x8001085dbd8730871555aafeaf708fd64e88e29aa31aa268a837f14bd2059fa7'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 8, '2026-11-24 14:47:14.133959+00', 'Ada', 'policy.written', 'policy of gpt', 'policy 2', 'policy 1 of the run', NULL, '[{"after": 3.0, "field": "price_per_hour", "before": 98.0}]', 'person', 2, NULL, 'token', '\x1c161f3cc1c5f4cc8a3b1ee6d9c0c6824d1231d2ad6b6decf52e4d3d2e7f16fd'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 9, '2026-11-24 14:47:14.628586+00', 'Ada', 'approve', 'gpt#1.2', 'proposed', 'approved', 'approved revision 1 as shown (by the API from 127.0.0.1)', '[]', 'person', 2, NULL, 'token', '\xe738db2d5d8d733dc5a8bfdc4fa22ec34507de20993fa270c5c5398d82a1b144');
+Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', '[]', 'policy', NULL, NULL, NULL, '\x7d2aa4cb9fc3934c32fce2f80395d3a4ca7ca2dcd4f3fcaea590f910d891f81b'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 8, '2026-11-24 14:55:38.624519+00', 'Ada', 'policy.written', 'policy of gpt', 'policy 2', 'policy 1 of the run', NULL, '[{"after": 3.0, "field": "price_per_hour", "before": 98.0}]', 'person', 2, NULL, 'token', '\x4d9c894a8cbda9dbec9b46d6f8b08cadb385a3dfd60f04660b1eb9fd818ad639'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 9, '2026-11-24 14:55:39.000348+00', 'Ada', 'approve', 'gpt#1.2', 'proposed', 'approved', 'approved revision 1 as shown (by the API from 127.0.0.1)', '[]', 'person', 2, NULL, 'token', '\x420ac91c7906392b4edb7484c7f9b244f20f097201a3619d317194a6ea1b3949');
 
 
 INSERT INTO public.channels VALUES
-	('default', 'team', 'webhook', '{"url": "https://team.example/hook", "secret": "of more than sixteen signs"}', '{"runs": [], "about": ["decisions", "results", "runs", "spikes"], "kinds": ["divergent", "lingering", "outlier_batch", "recoverable"], "level": 0, "links": false, "person": null, "enabled": true, "cooldown_s": 120.0}', '2026-11-24 14:47:11.312532+00', 'Ada');
+	('default', 'team', 'webhook', '{"url": "https://team.example/hook", "secret": "of more than sixteen signs"}', '{"runs": [], "about": ["decisions", "results", "runs", "spikes"], "kinds": ["divergent", "lingering", "outlier_batch", "recoverable"], "level": 0, "links": false, "person": null, "enabled": true, "cooldown_s": 120.0}', '2026-11-24 14:55:36.46435+00', 'Ada');
 
 
 INSERT INTO public.command_revisions VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 1, '2026-11-24 14:47:12.313587+00', 'watch', '{"type": "Watch", "steps": 200}', 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 1, '2026-11-24 14:47:13.49475+00', 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 1, '2026-11-24 14:55:36.968298+00', 'watch', '{"type": "Watch", "steps": 200}', 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 1, '2026-11-24 14:55:38.092354+00', 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
@@ -1035,12 +1036,12 @@ Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from
 
 
 INSERT INTO public.commands VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 'watch', '{"type": "Watch", "steps": 200}', 'delivered', 1, 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project', 1, NULL, '2026-11-24 18:47:12.313587+00', 330, '2026-11-24 14:47:12.313587+00', NULL, '2026-11-24 14:47:12.313587+00', 'policy 2', 130, true, 1, NULL, NULL, NULL, NULL, NULL, 'automatic approval 1 of 1,000 in 24 hours by policy 2', '2026-11-24 14:47:12.313587+00', NULL, NULL, NULL, NULL, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 'watch', '{"type": "Watch", "steps": 200}', 'delivered', 1, 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project', 1, NULL, '2026-11-24 18:55:36.968298+00', 330, '2026-11-24 14:55:36.968298+00', NULL, '2026-11-24 14:55:36.968298+00', 'policy 2', 130, true, 1, NULL, NULL, NULL, NULL, NULL, 'automatic approval 1 of 1,000 in 24 hours by policy 2', '2026-11-24 14:55:36.968298+00', NULL, NULL, NULL, NULL, NULL),
 	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'approved', 1, 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
-Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', 2, 'project', 1, NULL, '2026-11-24 18:47:13.49475+00', 20160, '2026-11-24 14:47:13.49475+00', NULL, '2026-11-24 14:47:14.447836+00', 'Ada', 160, false, 1, NULL, NULL, NULL, NULL, NULL, 'approved revision 1 as shown', NULL, NULL, NULL, NULL, NULL, NULL);
+Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', 2, 'project', 1, NULL, '2026-11-24 18:55:38.092354+00', 20160, '2026-11-24 14:55:38.092354+00', NULL, '2026-11-24 14:55:38.865698+00', 'Ada', 160, false, 1, NULL, NULL, NULL, NULL, NULL, 'approved revision 1 as shown', NULL, NULL, NULL, NULL, NULL, NULL);
 
 
 INSERT INTO public.detector_snapshots VALUES
@@ -1053,14 +1054,14 @@ INSERT INTO public.detector_states VALUES
 
 
 INSERT INTO public.incident_revisions VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 122, '2026-11-24 14:47:12.313587+00', 'recoverable', 0.55, 'loss is 106.9 deviations above trend; most such spikes heal', 121, 7.921, 2.9708499758407045, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 123, '2026-11-24 14:47:12.313587+00', 'recoverable', 0.55, 'loss is 3 above trend at step 123, 2 steps after its last rise', 121, 7.921, 2.9881497713092013, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 3, 127, '2026-11-24 14:47:12.313587+00', 'recoverable', 0.6726778205950985, 'loss is 3 above trend at step 127, too early to say more', 121, 7.921, 2.988742176556473, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 4, 131, '2026-11-24 14:47:13.003584+00', 'recoverable', 0.6108250261934052, 'loss is 3 above trend at step 131, too early to say more', 121, 7.921, 2.9734645586462385, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 5, 147, '2026-11-24 14:47:13.242041+00', 'recoverable', 0.5601928215523884, 'loss is 3 above trend at step 147, too early to say more', 121, 7.921, 2.973168280537468, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 6, 151, '2026-11-24 14:47:13.49475+00', 'recoverable', 0.5, 'loss is 3 above trend at step 151 and has stopped falling', 121, 7.921, 2.9781975301759784, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 7, 157, '2026-11-24 14:47:13.49475+00', 'lingering', 0.6321205588285577, 'loss is 3 above trend at step 157 and has stopped falling', 121, 7.921, 2.965687928577995, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 8, 160, '2026-11-24 14:47:13.49475+00', 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 122, '2026-11-24 14:55:36.968298+00', 'recoverable', 0.55, 'loss is 106.9 deviations above trend; most such spikes heal', 121, 7.921, 2.9708499758407045, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 123, '2026-11-24 14:55:36.968298+00', 'recoverable', 0.55, 'loss is 3 above trend at step 123, 2 steps after its last rise', 121, 7.921, 2.9881497713092013, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 3, 127, '2026-11-24 14:55:36.968298+00', 'recoverable', 0.6726778205950985, 'loss is 3 above trend at step 127, too early to say more', 121, 7.921, 2.988742176556473, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 4, 131, '2026-11-24 14:55:37.581156+00', 'recoverable', 0.6108250261934052, 'loss is 3 above trend at step 131, too early to say more', 121, 7.921, 2.9734645586462385, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 5, 147, '2026-11-24 14:55:37.831211+00', 'recoverable', 0.5601928215523884, 'loss is 3 above trend at step 147, too early to say more', 121, 7.921, 2.973168280537468, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 6, 151, '2026-11-24 14:55:38.092354+00', 'recoverable', 0.5, 'loss is 3 above trend at step 151 and has stopped falling', 121, 7.921, 2.9781975301759784, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 7, 157, '2026-11-24 14:55:38.092354+00', 'lingering', 0.6321205588285577, 'loss is 3 above trend at step 157 and has stopped falling', 121, 7.921, 2.965687928577995, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 8, 160, '2026-11-24 14:55:38.092354+00', 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false);
 
 
 INSERT INTO public.incident_samples VALUES
@@ -1228,53 +1229,53 @@ INSERT INTO public.incident_samples VALUES
 
 
 INSERT INTO public.incidents VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 'open', 1, 0, 121, 120, 121, 122, 160, 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false, 'loss', 4.924756997393403, 120, 4.924756997393403, -0.00030598791791164683, 0.02426547804445132, 3, false, 160, 0, NULL, NULL, NULL, NULL, NULL, NULL, '{loss,grad_norm}', '{123.44480307656355,1.2998522170436062}', '{loss}', '{121}', '{unknown,bad_batch,lr_too_high,stale_second_moment,weight_corruption,rare_tokens,layer_fault,non_finite_source,loss_scale_overflow,stalled_weights}', '{0.5216352672172666,0.19189889059920404,0.11639256071325768,0.07059565663505493,0.04281843019170641,0.02597069071203503,0.02597069071203503,0.0021318041113590966,0.001293004554040737,0.001293004554040737}', '{"nothing that was measured tells the causes apart","the loss rose by 123 standard deviations within step 121","","","","","","","",""}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-11-24 14:47:12.313587+00', NULL, 8, 2, NULL, NULL, 0);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 'open', 1, 0, 121, 120, 121, 122, 160, 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false, 'loss', 4.924756997393403, 120, 4.924756997393403, -0.00030598791791164683, 0.02426547804445132, 3, false, 160, 0, NULL, NULL, NULL, NULL, NULL, NULL, '{loss,grad_norm}', '{123.44480307656355,1.2998522170436062}', '{loss}', '{121}', '{unknown,bad_batch,lr_too_high,stale_second_moment,weight_corruption,rare_tokens,layer_fault,non_finite_source,loss_scale_overflow,stalled_weights}', '{0.5216352672172666,0.19189889059920404,0.11639256071325768,0.07059565663505493,0.04281843019170641,0.02597069071203503,0.02597069071203503,0.0021318041113590966,0.001293004554040737,0.001293004554040737}', '{"nothing that was measured tells the causes apart","the loss rose by 123 standard deviations within step 121","","","","","","","",""}', '{"","the loss did not come down once the batch had passed","","","","","","every value was finite","",""}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-11-24 14:55:36.968298+00', NULL, 8, 2, NULL, NULL, 0);
 
 
 INSERT INTO public.new_runs VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', NULL, '2026-11-24 14:47:11.804035+00');
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', NULL, '2026-11-24 14:55:36.6648+00');
 
 
 INSERT INTO public.notices OVERRIDING SYSTEM VALUE VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-24 14:47:12.507326+00', 'opened', 1, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-24 14:47:12.772001+00', 'proposed', 1, 1),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-24 14:47:12.813889+00', 'approved', 1, 1),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-24 14:47:13.563531+00', 'renamed', 1, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-24 14:47:13.786068+00', 'proposed', 1, 2),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-24 14:47:14.645357+00', 'approved', 1, 2);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-24 14:55:37.151247+00', 'opened', 1, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-24 14:55:37.376005+00', 'proposed', 1, 1),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-24 14:55:37.405392+00', 'approved', 1, 1),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-24 14:55:38.159363+00', 'renamed', 1, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-24 14:55:38.316171+00', 'proposed', 1, 2),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-24 14:55:39.003434+00', 'approved', 1, 2);
 
 
 INSERT INTO public.policies VALUES
-	('default', 2, '{"rules": [], "halted": false, "version": 2, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 98.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-24 14:47:10.92135+00', 'Ada');
+	('default', 2, '{"rules": [], "halted": false, "version": 2, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 98.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-24 14:55:36.167609+00', 'Ada');
 
 
 INSERT INTO public.projects VALUES
-	('default', '2026-11-24 14:47:11.804035+00');
+	('default', '2026-11-24 14:55:36.6648+00');
 
 
 INSERT INTO public.run_policies VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '{"rules": [], "halted": false, "version": 1, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 3.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-24 14:47:14.106508+00', 'Ada');
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '{"rules": [], "halted": false, "version": 1, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 3.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-24 14:55:38.613903+00', 'Ada');
 
 
 INSERT INTO public.runs VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', 'gpt', '2026-11-24 14:47:11.804035+00', 'live', 1, 1, 1, '2026-11-24 14:47:13.49475+00', 1, 0, 160, 160, 7.887, 1.0329149176183912, 122.51222567670982, NULL, NULL, NULL, NULL, NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', 'gpt', '2026-11-24 14:55:36.6648+00', 'live', 1, 1, 1, '2026-11-24 14:55:38.092354+00', 1, 0, 160, 160, 7.887, 1.0329149176183912, 122.51222567670982, NULL, NULL, NULL, NULL, NULL);
 
 
 INSERT INTO public.segments VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 'start', NULL, NULL, NULL, 0, NULL, '2026-11-24 14:47:11.804035+00', 1, 160, '2026-11-23', NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 'start', NULL, NULL, NULL, 0, NULL, '2026-11-24 14:55:36.6648+00', 1, 160, '2026-11-23', NULL);
 
 
 INSERT INTO public.silences VALUES
-	('default', 1, NULL, NULL, '2026-11-24 14:47:11.71632+00', '2026-11-24 15:47:11.716321+00', 'moving', '2026-11-24 14:47:11.716321+00', 'Ada', NULL);
+	('default', 1, NULL, NULL, '2026-11-24 14:55:36.610411+00', '2026-11-24 15:55:36.610412+00', 'moving', '2026-11-24 14:55:36.610412+00', 'Ada', NULL);
 
 
 INSERT INTO public.targets VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'step-100', 1, 0, 100, 100, 'disk', '2026-11-24 14:47:12.262556+00', NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'step-100', 1, 0, 100, 100, 'disk', '2026-11-24 14:55:36.912782+00', NULL);
 
 
 INSERT INTO public.tokens OVERRIDING SYSTEM VALUE VALUES
-	(1, '\xb02f72fb62c0019da6e76c73ea63b0da82bb2c2241a2a64e50fde870c4293f5a', 'agent', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-24 14:47:09.199949+00', 'me', '2027-11-24 14:47:09.199949+00', NULL),
-	(2, '\x3989d616593c2866245ef61d1739d14f75cf7356ecd89e9b453ff7fa7bd8c27a', 'admin', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-24 14:47:09.305306+00', 'me', NULL, NULL);
+	(1, '\xecd814e7d96d106ed68f3d453a6e6cb1e58997a32ceed8c9198db19ee079623e', 'agent', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-24 14:55:34.886003+00', 'me', '2027-11-24 14:55:34.886003+00', NULL),
+	(2, '\xb65e174924302e77720b45074ee91213f98e2bd59e36c646df62a69911786150', 'admin', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-24 14:55:35.060859+00', 'me', NULL, NULL);
 
 
 INSERT INTO public.weeks VALUES

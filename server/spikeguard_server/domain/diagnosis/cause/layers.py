@@ -137,7 +137,7 @@ def _clues(first: FirstLayer) -> Iterator[Clue]:
         yield Clue(Cause.NON_FINITE_SOURCE, 0.5, first.sentence)
         return
     if not first.alone or first.ahead < 0:
-        yield Clue(Cause.LAYER_FAULT, -2.0)
+        yield Clue(Cause.LAYER_FAULT, -2.0, f"not one layer alone: {first.sentence}")
         return
     size = math.log(first.ratio) if math.isfinite(first.ratio) else math.inf
     if first.signal == Signal.PARAM_NORM:  # weights hardly move in a step
@@ -145,4 +145,5 @@ def _clues(first: FirstLayer) -> Iterator[Clue]:
         yield Clue(Cause.WEIGHT_CORRUPTION, min(MOST, 2.0 * size), first.sentence)
     yield Clue(Cause.LAYER_FAULT, min(MOST, 2.0 * size - 0.5), first.sentence)
     if first.ahead > 0:  # the batch of the onset was not read yet
-        yield Clue(Cause.BAD_BATCH, -1.5)
+        reason = "a layer moved before the batch of the onset was read"
+        yield Clue(Cause.BAD_BATCH, -1.5, reason)

@@ -62,7 +62,7 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
     peak = max(height for _, height in rows[:FIRST_ROWS])
     step, height = rows[0]
     if height < SUDDEN or height < peak / 2:
-        yield Clue(Cause.BAD_BATCH, -1.5)
+        yield Clue(Cause.BAD_BATCH, -1.5, "the loss rose by degrees, not in one step")
         yield Clue(Cause.LR_TOO_HIGH, 0.5, _climb(rows, peak))
         return
     yield Clue(
@@ -125,7 +125,7 @@ def _return(evidence: Evidence, rows: list[tuple[int, float]], peak: float) -> I
             yield Clue(Cause.BAD_BATCH, 2.5, f"the loss came down {_back(evidence, step)}", span)
             return
     if len(rows) >= FIRST_ROWS:
-        yield Clue(Cause.BAD_BATCH, -1.0)
+        yield Clue(Cause.BAD_BATCH, -1.0, "the loss did not come down once the batch had passed")
 
 
 def _back(evidence: Evidence, step: int) -> str:
@@ -147,18 +147,22 @@ def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
             reason = f"its tokens have an entropy of {value:.3g} nats, and {middle:.3g} before"
             yield Clue(Cause.BAD_BATCH, 4.0, reason, _span(evidence, TOKEN_ENTROPY, _strange))
         else:
-            yield Clue(Cause.BAD_BATCH, -0.5)
+            reason = f"its tokens have a usual entropy, {value:.3g} nats"
+            yield Clue(Cause.BAD_BATCH, -0.5, reason)
     if new is None:
         return
     value, before = new
     if value < UNSEEN or value < 5.0 * max(before, default=0.0):
-        yield Clue(Cause.RARE_TOKENS, -3.0)
+        yield Clue(Cause.RARE_TOKENS, -3.0, "its tokens had been seen before")
         return
     reason = f"{value:.1%} of its tokens were never seen before"
     ordinary = far is not None and far[2] < STRANGE and value < MOSTLY
     span = _span(evidence, UNSEEN_TOKENS, lambda share, _: share >= UNSEEN)
     yield Clue(Cause.RARE_TOKENS, 6.0 if ordinary else 2.5, reason, span)
-    yield Clue(Cause.BAD_BATCH, -2.0) if ordinary else Clue(Cause.BAD_BATCH, 1.5, reason, span)
+    usual = "its tokens are those of ordinary text, though new"
+    yield (
+        Clue(Cause.BAD_BATCH, -2.0, usual) if ordinary else Clue(Cause.BAD_BATCH, 1.5, reason, span)
+    )
 
 
 def clues_of_sequences(evidence: Evidence) -> Iterator[Clue]:
@@ -182,7 +186,8 @@ def clues_of_sequences(evidence: Evidence) -> Iterator[Clue]:
         "few sequences carry it",
         _span(evidence, WORST_SEQUENCE, _strange),
     )
-    yield Clue(Cause.RARE_TOKENS, -1.0)  # what is rare is mostly spread over a batch
+    few = "few sequences carry it, and what is rare is mostly spread over a batch"
+    yield Clue(Cause.RARE_TOKENS, -1.0, few)
 
 
 def _entropy(evidence: Evidence) -> tuple[float, float, float] | None:

@@ -22,7 +22,7 @@ def clues_of_non_finite(evidence: Evidence) -> Iterator[Clue]:
     """Which signal was the first that was not finite, and whether the loss was off before."""
     firsts = {name: step for name in ORDER if (step := _first(evidence, name)) is not None}
     if not firsts:
-        yield Clue(Cause.NON_FINITE_SOURCE, -4.0)
+        yield Clue(Cause.NON_FINITE_SOURCE, -4.0, "every value was finite")
         return
     step = min(firsts.values())
     name = next(name for name in ORDER if firsts.get(name) == step)

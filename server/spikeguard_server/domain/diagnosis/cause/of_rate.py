@@ -28,7 +28,7 @@ def clues_of_rate(evidence: Evidence) -> Iterator[Clue]:
     usual = max(lowest, evidence.first_rate or 0.0)
     highest = max((rate for _, rate in later), default=lowest)
     if not later or lowest <= 0.0 or highest < RISE * usual:
-        yield Clue(Cause.LR_TOO_HIGH, -1.0)
+        yield Clue(Cause.LR_TOO_HIGH, -1.0, "the learning rate had not risen before the onset")
         return
     rise = highest / usual
     began = next(s for s, value in later if value >= RISE * usual)

@@ -25,7 +25,7 @@ def clues_of_return(evidence: Evidence) -> Iterator[Clue]:
     elif evidence.passed:
         batches = evidence.onset_batches
         reason = f"after going back batches {batches} were trained on again and nothing stood out"
-        yield Clue(Cause.BAD_BATCH, -4.0)
+        yield Clue(Cause.BAD_BATCH, -4.0, reason)
         yield Clue(Cause.WEIGHT_CORRUPTION, 1.0, reason)
 
 
@@ -50,7 +50,7 @@ def _again(
         yield _with_the_same(step, now, began, then)
     elif abs(step - began) <= NEAR_STEPS:
         reason = f"after going back it came again at step {step} with other batches, {now}"
-        yield Clue(Cause.BAD_BATCH, -3.0)
+        yield Clue(Cause.BAD_BATCH, -3.0, reason)
         yield Clue(Cause.LR_TOO_HIGH, 2.5, reason)
 
 

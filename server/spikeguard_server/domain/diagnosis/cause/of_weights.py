@@ -44,7 +44,9 @@ def clues_of_weights(evidence: Evidence) -> Iterator[Clue]:
     if strange:
         yield _changed(max(strange, key=lambda move: (move.exact, move.change)))
     elif known:
-        yield Clue(Cause.WEIGHT_CORRUPTION, -2.5 if all(move.exact for move in known) else -1.5)
+        weight = -2.5 if all(move.exact for move in known) else -1.5
+        reason = "the weights moved no further than their updates"
+        yield Clue(Cause.WEIGHT_CORRUPTION, weight, reason)
 
 
 def _norm(value: float) -> str:
@@ -105,7 +107,9 @@ def _outgrown(evidence: Evidence) -> Iterator[Clue]:
         weight = 3.0 + min(2.0, math.log(grew / asked / GREW))
         yield Clue(Cause.STALE_SECOND_MOMENT, weight, reason, _sudden(grown, step))
     elif grew < GREW:
-        yield Clue(Cause.STALE_SECOND_MOMENT, -1.5)
+        yield Clue(
+            Cause.STALE_SECOND_MOMENT, -1.5, "the updates did not grow ahead of the gradients"
+        )
 
 
 def _first_updates(evidence: Evidence) -> list[tuple[int, float]]:

@@ -353,6 +353,7 @@ CREATE TABLE incidents (
     cause_names text[],
     cause_confidences float8[],
     cause_reasons text[],
+    cause_against text[],
     cause_first_steps bigint[],
     cause_last_steps bigint[],
     cause_ratios float8[],

@@ -1,0 +1,86 @@
+"""Norms by layer as the cells of a small picture in a page: geometry alone, drawn by a template.
+
+Law: pure. Cells of one level that follow one another are one, and those at their usual norm none,
+so that a map of any size is a few kilobytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from spikeguard_server.domain.diagnosis.layer_map import LayerMap
+
+WIDTH, NAMES, ROW = 320.0, 104.0, 11.0  # units of the picture; of it names; height of a row
+LONGEST_NAME: Final = 20  # characters
+LEVELS: Final = (1.5, 2.0, 4.0, 8.0, 16.0)  # times its usual norm; beyond them: not finite
+TICKS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Steps of one row that stand out alike."""
+
+    x: float
+    y: float
+    width: float
+    level: int  # 1 to len(LEVELS); one more: not finite
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCells:
+    """What the template draws."""
+
+    names: Sequence[tuple[str, float, bool]]  # text, y, whether the first to move lies there
+    cells: Sequence[Cell]
+    ticks: Sequence[tuple[str, float]]  # step, x
+    onset_x: float | None
+    height: float
+    layers: int
+    sentence: str
+
+
+def cells_of(found: LayerMap) -> LayerCells:
+    """`found` as it is drawn."""
+    size = (WIDTH - NAMES) / len(found.steps)
+    onset = next((n for n, step in enumerate(found.steps) if step >= found.onset_step), None)
+    return LayerCells(
+        names=[(_cut(name), n * ROW, n == found.first_row) for n, name in enumerate(found.rows)],
+        cells=[cell for n, ratios in enumerate(found.ratios) for cell in _row(n, ratios, size)],
+        ticks=[(f"{found.steps[n]:,}", _left(n, size)) for n in _ticks(len(found.steps))],
+        onset_x=None if onset is None else _left(onset, size),
+        height=len(found.rows) * ROW,
+        layers=found.layers,
+        sentence=found.sentence,
+    )
+
+
+def _row(number: int, ratios: Sequence[float | None], size: float) -> Iterator[Cell]:
+    for level, some in groupby(enumerate(ratios), key=lambda place: _level(place[1])):
+        places = [place for place, _ in some]
+        if level:
+            width = round(len(places) * size, 2)
+            yield Cell(_left(places[0], size), number * ROW, width, level)
+
+
+def _level(ratio: float | None) -> int:
+    if ratio is None:
+        return 0
+    return sum(ratio >= least for least in LEVELS) + (not math.isfinite(ratio))
+
+
+def _left(place: int, size: float) -> float:
+    return round(NAMES + place * size, 2)
+
+
+def _ticks(steps: int) -> list[int]:
+    return sorted({round(n * (steps - 1) / TICKS) for n in range(TICKS)})
+
+
+def _cut(name: str) -> str:
+    """Its end says most: `…7.attention.qkv.weight`."""
+    name = name.removesuffix(".weight")
+    return name if len(name) <= LONGEST_NAME else f"…{name[-LONGEST_NAME + 1 :]}"
