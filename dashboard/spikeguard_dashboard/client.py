@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from spikeguard_client import (
     ApiError,
     AuditEntry,
+    BatchEvidence,
     Channel,
     ChannelTest,
     Command,
@@ -23,6 +24,7 @@ from spikeguard_client import (
     Inbox,
     Incident,
     IncidentDetail,
+    Layers,
     Me,
     Policy,
     Response,
@@ -135,6 +137,18 @@ class Client:
         """The copied samples around an incident."""
         path = f"{incident_path(IncidentId(run, number))}/series"
         return _series(self._calls(token).call("GET", with_query(path, signals=",".join(signals))))
+
+    def incident_layers(
+        self, token: str, run: RunId, number: int, signal: str = "grad_norm"
+    ) -> Layers:
+        """Norms by layer around an onset, and the map of them."""
+        path = f"{incident_path(IncidentId(run, number))}/layers"
+        return _read(Layers, self._get(path, token, signal=signal))
+
+    def incident_batch(self, token: str, run: RunId, number: int) -> BatchEvidence:
+        """What lay in the batches near an onset."""
+        path = f"{incident_path(IncidentId(run, number))}/batch"
+        return _read(BatchEvidence, self._get(path, token))
 
     def postmortem(self, token: str, run: RunId, number: int, format: str) -> Document:
         """The post-mortem in one of `MEDIA_TYPES`."""

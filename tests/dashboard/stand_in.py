@@ -72,6 +72,8 @@ class World:
     incidents: list[Plain]  # details
     incident_series: dict[str, Plain]  # incident id -> Series
     postmortems: dict[str, dict[str, tuple[str, bytes]]] = field(default_factory=dict)
+    layers: Plain = field(default_factory=dict)
+    batch: Plain = field(default_factory=dict)
     audit: list[Plain] = field(default_factory=list)
     commands: list[Plain] = field(default_factory=list)  # of the first incident's run itself
     inbox: list[Plain] = field(default_factory=list)
@@ -236,6 +238,10 @@ def _of_incident(
             return answer_json(200, found)
         case ["series"]:
             return answer_json(200, world.incident_series[found["id"]])
+        case ["layers"]:
+            return answer_json(200, world.layers)
+        case ["batch"]:
+            return answer_json(200, world.batch)
         case ["postmortem"]:
             if not found["has_postmortem"]:
                 return error(409, "not_closed", "The incident is open", "Wait for its close.")

@@ -555,6 +555,42 @@ Recovered: the loss came back to trend after a command.
 """
 
 
+def layers() -> Plain:
+    """Layers of the API: four blocks, of which one moved a step before the loss."""
+    names = [f"blocks.{number}" for number in range(4)]
+    steps = list(range(ONSET - 12, ONSET + 6))
+    ratios: list[list[Any]] = [[1.0 if s < ONSET else 2.0 for s in steps] for _ in names]
+    ratios[3] = [1.0 if s < ONSET - 1 else "inf" if s > ONSET + 3 else 31.5 for s in steps]
+    said = "First to move: grad norm of blocks.3.w was 31.5 times its usual size"
+    return {
+        "signal": "grad_norm", "onset_step": ONSET, "segment": {"attempt": "a" * 16, "number": 0},
+        "layers": names, "steps": steps, "norms": [[1.0] * 4 for _ in steps],
+        "map": {"rows": names, "ratios": ratios, "layers": 148, "first_row": 3, "sentence": said},
+    }  # fmt: skip
+
+
+def batch() -> Plain:
+    """BatchEvidence of the API."""
+    histogram = {
+        "counted": 65536, "before": 143, "before_last": ONSET - 49,
+        "bins": [0.31, 0.02, 0.05, 0.62], "bins_before": [0.0, 0.05, 0.1, 0.85],
+        "ids": [51234, 17], "shares": [0.11, 0.04], "shares_before": [0.0, 0.01],
+        "texts": ["<b>0x", " the"],
+    }  # fmt: skip
+    sick = {
+        "step": ONSET, "rank": 5, "position": ONSET - 1, "names": ["crawl-17:88121"],
+        "names_cut": 2, "sequences": 16, "worst": 3, "sequence_loss": 9.81,
+        "snippet": "0x7f <script>alert(1)</script>", "histogram": histogram,
+    }  # fmt: skip
+    calm = {**sick, "step": ONSET - 1, "rank": 0, "sequence_loss": 3.1, "histogram": None}
+    return {
+        "onset_step": ONSET, "segment": {"attempt": "a" * 16, "number": 0}, "shown": 1,
+        "worst": "Sequence 4 of 16 on rank 5 has the highest loss, 9.81 nats a token",
+        "contrast": "Against the 143 batches before: 31.0% of its tokens had not occurred in them",
+        "batches": [calm, sick],
+    }  # fmt: skip
+
+
 def world() -> World:
     """Everything at once."""
     read = losses()
@@ -611,6 +647,8 @@ def world() -> World:
         "json": ("application/json", b'{"incident": "llama-8b-old#1"}'),
     }
     return World(
+        layers=layers(),
+        batch=batch(),
         inbox=inbox(),
         commands=[ordered()],
         runs=[run(), silent, old],

@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 import spikeguard_dashboard
 from spikeguard_dashboard import words
+from spikeguard_dashboard.views.incident import tab_title
 from tests.dashboard import story
 from tests.dashboard.stand_in import VIEWER_TOKEN, World, answer_json, error, serving
 
@@ -420,6 +421,33 @@ def test_an_incident_shows_its_likely_causes_and_the_layer_that_moved_first() ->
     assert "0 of the other 147 moved with it" in text
     assert "Check first: Is this data there on purpose" in text
     assert "For the next morning: Look at the data of batch 1,203." in text
+
+
+@pytest.mark.usefixtures("address")
+def test_an_incident_shows_its_batch_and_layers_in_the_order_that_its_remedy_asks_for(
+    world: World,
+) -> None:
+    """What lay in the batch is text from outside."""
+    test = opened(incident_script, run="default/llama-8b-c4", number="2")
+    text = said(test)
+    assert "its tokens have a usual entropy" in text
+    assert "Sequence 4 of 16 on rank 5 has the highest loss, 9.81 nats a token." in text
+    assert "crawl-17:88121" in text
+    assert "and 2 more" in text
+    assert "0x7f <script>alert(1)</script>" in text
+    assert "<script>" not in "".join(element.proto.body for element in test.get("html"))
+    assert "First to move: grad norm of blocks.3.w was 31.5 times its usual size." in text
+    assert text.index("The batch of step") < text.index("First to move: grad norm")
+    world.incidents[0]["remedy"]["evidence"] = ["layers", "signals", "batch", "of a newer server"]
+    text = said(opened(incident_script, run="default/llama-8b-c4", number="2"))
+    assert text.index("First to move: grad norm") < text.index("The batch of step")
+
+
+def test_the_tab_says_how_much_waits(world: World) -> None:
+    incident = world.incidents[0]
+    assert tab_title(incident) == "(1) llama-8b-c4#2"  # type: ignore[arg-type]
+    incident["commands"] = []
+    assert tab_title(incident) == "llama-8b-c4#2"  # type: ignore[arg-type]
 
 
 def test_an_incident_from_before_causes_were_asked_shows_none(world: World, address: str) -> None:

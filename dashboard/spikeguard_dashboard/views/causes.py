@@ -1,4 +1,4 @@
-"""What may have started an incident: the likeliest on top, each with what speaks for it."""
+"""What may have started an incident, the likeliest on top, with what speaks for and against."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from spikeguard_dashboard.markup import Column, Content, Html
 def causes(incident: IncidentDetail) -> Html:
     """The ranking of the causes, the layer that moved first, and what to do the next morning."""
     rows = [_row(cause) for cause in incident["causes"]]
-    columns = [Column("Cause"), Column("Sure", numeric=True), Column("Because")]
-    parts = [markup.table(columns, rows)]
+    columns = [Column("Cause"), Column("Sure", numeric=True), Column("For"), Column("Against")]
+    parts = [markup.table(columns, rows, stacked=True)]
     first = incident["first_layer"]
     if first is not None:
         parts.append(markup.paragraph(_layer(first, incident["onset_step"])))
@@ -24,7 +24,8 @@ def causes(incident: IncidentDetail) -> Html:
 
 def _row(cause: Cause) -> Sequence[Content]:
     because = "; ".join(cause["reasons"]) or "cannot be ruled out"
-    return [words.cause(cause["cause"]), words.percent(cause["confidence"]), because]
+    against = "; ".join(cause["against"]) or words.NOTHING
+    return [words.cause(cause["cause"]), words.percent(cause["confidence"]), because, against]
 
 
 def _layer(first: FirstLayer, onset: int) -> str:

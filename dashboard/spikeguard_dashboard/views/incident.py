@@ -14,6 +14,7 @@ from spikeguard_dashboard.series import Series
 from spikeguard_dashboard.views.causes import causes
 from spikeguard_dashboard.views.curves import draw_curves, is_norm, kept_stretches, legend, measured
 from spikeguard_dashboard.views.decision import decide, decided
+from spikeguard_dashboard.views.evidence import checkpoints, draw_evidence
 from spikeguard_dashboard.views.frame import (
     asked_incident,
     asked_run,
@@ -57,6 +58,7 @@ def _draw(visit: Visit, run: RunId, number: int) -> None:
     if seen.data is None:
         return
     incident = seen.data
+    st.set_page_config(page_title=tab_title(incident))
     st.html(markup.block(_head(incident)))
     with st.container(key="incident-now"):  # on a phone the decision comes first
         curves, decision = st.columns(PARTS, gap="medium")
@@ -64,14 +66,14 @@ def _draw(visit: Visit, run: RunId, number: int) -> None:
         _command(visit, run, incident)
     with curves:
         _curves(visit, run, incident)
-    measured_at, held_to_be = st.columns(PARTS, gap="medium")
-    measured_at.html(markup.block(markup.section("Evidence"), evidence(incident)))
-    held_to_be.html(markup.block(markup.section("Kind"), _kind(incident)))
-    if incident["precedents"]["incidents"]:
-        st.html(markup.block(markup.section("Earlier ones like it"), precedents(incident)))
-    draw_people(visit, incident)
     if incident["causes"]:
         st.html(markup.block(markup.section("Likely cause"), causes(incident)))
+    draw_evidence(visit, run, incident, evidence(incident))
+    st.html(markup.block(markup.section("Kind"), _kind(incident)))
+    if incident["precedents"]["incidents"]:
+        st.html(markup.block(markup.section("Earlier ones like it"), precedents(incident)))
+    _checkpoints(visit, run)
+    draw_people(visit, incident)
     st.html(markup.block(markup.section("Commands"), commands(incident["commands"], visit)))
     postmortem(visit, run, incident)
 
@@ -91,6 +93,18 @@ def _command(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
     else:
         newest = max(incident["commands"], key=lambda command: command["number"], default=None)
         decided(proposal or newest, incident["id"], visit, _job(visit, run, incident))
+
+
+def _checkpoints(visit: Visit, run: RunId) -> None:
+    detail = look(f"run {run}", lambda: visit.client.run(visit.token, run)).data
+    if detail is not None and detail["targets"]:
+        st.html(markup.block(markup.section("Checkpoints"), checkpoints(detail)))
+
+
+def tab_title(incident: IncidentDetail) -> str:
+    """`(1) gpt-7#3` while something waits for a decision."""
+    waits = sum(words.waiting(command) for command in incident["commands"])
+    return f"({waits}) {incident['id']}" if waits else incident["id"]
 
 
 def _job(visit: Visit, run: RunId, incident: IncidentDetail) -> str | None:

@@ -339,8 +339,8 @@ def test_the_batches_near_an_onset_are_told_and_the_one_that_it_hurt_most_is_sho
     shown, other = told["batches"][-1], told["batches"][-2]
     assert (shown["sequence_loss"], other["sequence_loss"]) == ("nan", 9.0)
     assert shown["histogram"]["texts"] == ["\ufffd"]
-    assert told["worst"] == "Sequence 3 of 16 on rank 2 has a loss that is not finite"
-    assert "0.4 of the tokens had not occurred in them" in told["contrast"]
+    assert told["worst"] == "Sequence 4 of 16 on rank 2 has a loss that is not finite"
+    assert "40.0% of its tokens had not occurred in them" in told["contrast"]
 
 
 def test_there_is_no_post_mortem_of_an_open_incident(live: Live, spiked: Job) -> None:

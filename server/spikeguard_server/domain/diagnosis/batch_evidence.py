@@ -36,7 +36,7 @@ def worst_sequence(batch: BatchDetail) -> str | None:
     """The sequence that stands out, as the beginning of a sentence."""
     if batch.worst is None:
         return None
-    which = f"Sequence {batch.worst} of {batch.sequences} on rank {batch.rank}"
+    which = f"Sequence {batch.worst + 1} of {batch.sequences} on rank {batch.rank}"
     if batch.sequence_loss is None:
         return f"{which} has the rarest tokens"
     if not math.isfinite(batch.sequence_loss):
@@ -55,7 +55,7 @@ def contrast(histogram: TokenHistogram | None) -> str | None:
 
 def _new(histogram: TokenHistogram) -> str | None:
     new = histogram.bins[0] if histogram.bins else 0.0
-    return f"{new:.3g} of the tokens had not occurred in them" if new >= MANY_NEW else None
+    return f"{new:.1%} of its tokens had not occurred in them" if new >= MANY_NEW else None
 
 
 def _more(histogram: TokenHistogram) -> str | None:
@@ -65,4 +65,4 @@ def _more(histogram: TokenHistogram) -> str | None:
     if share < max(LEAST_SHARE, MUCH_MORE * before):
         return None
     text = f" ({histogram.texts[0]!r})" if histogram.texts and histogram.texts[0] else ""
-    return f"token {histogram.ids[0]}{text} makes up {share:.3g} of it, {before:.3g} before"
+    return f"token {histogram.ids[0]}{text} makes up {share:.1%} of it, {before:.1%} before"

@@ -106,8 +106,8 @@ class BatchEvidence(Shape):
             "onset_step": 4186,
             "segment": SEGMENT_EXAMPLE,
             "shown": 0,
-            "worst": "Sequence 3 of 16 on rank 5 has the highest loss, 9.81 nats a token",
-            "contrast": "Against the 143 batches before step 4137: 0.31 of the tokens had not "
+            "worst": "Sequence 4 of 16 on rank 5 has the highest loss, 9.81 nats a token",
+            "contrast": "Against the 143 batches before step 4137: 31.0% of its tokens had not "
             "occurred in them",
             "batches": [
                 {

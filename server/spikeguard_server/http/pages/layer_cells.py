@@ -15,9 +15,8 @@ from typing import Final
 from spikeguard_server.domain.diagnosis.layer_map import LayerMap
 
 WIDTH, NAMES, ROW = 320.0, 104.0, 11.0  # units of the picture; of it names; height of a row
-LONGEST_NAME: Final = 20  # characters
+LONGEST_NAME: Final = 19  # characters
 LEVELS: Final = (1.5, 2.0, 4.0, 8.0, 16.0)  # times its usual norm; beyond them: not finite
-TICKS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class LayerCells:
 
     names: Sequence[tuple[str, float, bool]]  # text, y, whether the first to move lies there
     cells: Sequence[Cell]
-    ticks: Sequence[tuple[str, float]]  # step, x
+    ticks: Sequence[tuple[str, float, str]]  # step, x, which end of the text stands there
     onset_x: float | None
     height: float
     layers: int
@@ -50,7 +49,7 @@ def cells_of(found: LayerMap) -> LayerCells:
     return LayerCells(
         names=[(_cut(name), n * ROW, n == found.first_row) for n, name in enumerate(found.rows)],
         cells=[cell for n, ratios in enumerate(found.ratios) for cell in _row(n, ratios, size)],
-        ticks=[(f"{found.steps[n]:,}", _left(n, size)) for n in _ticks(len(found.steps))],
+        ticks=_ticks(found.steps, onset, size),
         onset_x=None if onset is None else _left(onset, size),
         height=len(found.rows) * ROW,
         layers=found.layers,
@@ -76,11 +75,18 @@ def _left(place: int, size: float) -> float:
     return round(NAMES + place * size, 2)
 
 
-def _ticks(steps: int) -> list[int]:
-    return sorted({round(n * (steps - 1) / TICKS) for n in range(TICKS)})
+def _ticks(steps: Sequence[int], onset: int | None, size: float) -> list[tuple[str, float, str]]:
+    """The first, the onset's and the last, as far as there is room between them."""
+    last = len(steps) - 1
+    ends = [(f"{steps[0]:,}", NAMES, "start"), (f"{steps[last]:,}", WIDTH, "end")]
+    if onset is None or not 0.2 < onset / len(steps) < 0.75:
+        return ends
+    return [*ends, (f"{steps[onset]:,}", _left(onset, size), "middle")]
 
 
 def _cut(name: str) -> str:
-    """Its end says most: `…7.attention.qkv.weight`."""
+    """Its end says most: `7.attention.qkv`."""
     name = name.removesuffix(".weight")
+    while len(name) > LONGEST_NAME and "." in name:
+        name = name.partition(".")[2]
     return name if len(name) <= LONGEST_NAME else f"…{name[-LONGEST_NAME + 1 :]}"
