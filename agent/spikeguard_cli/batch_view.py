@@ -34,7 +34,7 @@ def _names(batch: dict[str, Any]) -> list[str]:
     names = batch["names"]
     if not names:
         return []
-    more = len(names) - NAMES + batch["names_cut"]
+    more = max(0, len(names) - NAMES) + batch["names_cut"]
     rest = [f"  and {more} more"] if more > 0 else []
     return ["Documents:", *(f"  {name}" for name in names[:NAMES]), *rest]
 

@@ -95,7 +95,7 @@ def _contents(batch: BatchDetail) -> Html:
     """Documents, and the beginning of the worst sequence."""
     parts: list[Content] = []
     if batch["names"]:
-        more = len(batch["names"]) - NAMES + batch["names_cut"]
+        more = max(0, len(batch["names"]) - NAMES) + batch["names_cut"]
         rest = [f"and {more} more"] if more > 0 else []
         listed = markup.joined(*map(markup.code, batch["names"][:NAMES]), *rest)
         parts.append(markup.paragraph(markup.joined(markup.soft("Documents:"), listed)))
