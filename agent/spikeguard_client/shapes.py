@@ -333,8 +333,8 @@ class Cause(TypedDict):
 
     cause: str
     confidence: float
-    reasons: list[str]
-    against: list[str]
+    reasons: list[str]  # sentences without their full stops
+    against: list[str]  # the same, of what speaks against it
 
 
 class Remedy(TypedDict):
@@ -345,7 +345,7 @@ class Remedy(TypedDict):
     title: str
     sentence: str  # the cause, how sure it is, and what speaks for it
     follow_ups: list[str]  # for the next morning
-    evidence: list[str]  # batch, layers, signals, in the order in which to look at them
+    evidence: list[str]  # in which order to look at it
 
 
 class Response(TypedDict):
@@ -512,16 +512,6 @@ class Series(TypedDict):
     trend: Trend | None
 
 
-class LayerMap(TypedDict):
-    """Norms by layer as a map: each against its own usual norm, many layers as few rows."""
-
-    rows: list[str]  # a layer, a block or some blocks, in the model's order
-    ratios: list[list[float | None]]  # by row, as long as `steps`
-    layers: int  # that the rows stand for
-    first_row: int | None  # of the layer that moved first
-    sentence: str  # which layer moved first
-
-
 class Layers(TypedDict):
     """Norms by layer at the steps that were told, of the segment in which the spike began."""
 
@@ -531,47 +521,7 @@ class Layers(TypedDict):
     layers: list[str]
     steps: list[int]
     norms: list[list[float | None]]  # by step, as long as `layers`
-    map: LayerMap | None  # the same to look at; null: nothing was told
-
-
-class TokenHistogram(TypedDict):
-    """The tokens of a batch beside those of the batches before, in shares of 1."""
-
-    counted: int  # tokens of this batch on this rank
-    before: int  # batches that it is compared with
-    before_last: int  # the last step of these
-    bins: list[float]  # 0: tokens that did not occur before, 1: the commonest, 2: the next two, ...
-    bins_before: list[float]
-    ids: list[int]  # tokens that stand out, the most first
-    shares: list[float]  # of each in this batch
-    shares_before: list[float]
-    texts: list[str]  # of each; empty where the job tells no text
-
-
-class BatchDetail(TypedDict):
-    """What lay in the batch of one step on one rank."""
-
-    step: int
-    rank: int
-    position: int  # in the data order
-    names: list[str]  # of documents, as the job's `name_batch` says
-    names_cut: int  # names that are missing here, or were shortened
-    sequences: int
-    worst: int | None  # index of the sequence that stands out
-    sequence_loss: float | None  # nats per token; null: the worst has the rarest tokens
-    snippet: str | None  # its beginning; null: the job tells no text
-    histogram: TokenHistogram | None
-
-
-class BatchEvidence(TypedDict):
-    """What lay in the batches near an onset, as far as the agent told of it."""
-
-    onset_step: int
-    segment: SegmentRef
-    shown: int | None  # which of `batches` to look at first
-    worst: str | None  # of that one the sequence that stands out
-    contrast: str | None  # of that one how its tokens differ
-    batches: list[BatchDetail]  # by step and rank
+    map: dict[str, Any] | None  # the same to look at; null: nothing was told
 
 
 class Change(TypedDict):
