@@ -512,6 +512,16 @@ class Series(TypedDict):
     trend: Trend | None
 
 
+class LayerMap(TypedDict):
+    """Norms by layer as a map: each against its own usual norm, many layers as few rows."""
+
+    rows: list[str]  # a layer, a block or some blocks, in the model's order
+    ratios: list[list[float | None]]  # by row, as long as `steps`
+    layers: int  # that the rows stand for
+    first_row: int | None  # of the layer that moved first; null: none did
+    sentence: str  # which layer moved first, without its full stop
+
+
 class Layers(TypedDict):
     """Norms by layer at the steps that were told, of the segment in which the spike began."""
 
@@ -521,7 +531,51 @@ class Layers(TypedDict):
     layers: list[str]
     steps: list[int]
     norms: list[list[float | None]]  # by step, as long as `layers`
-    map: dict[str, Any] | None  # the same to look at; null: nothing was told
+    map: LayerMap | None  # the same to look at; null: nothing was told
+
+
+class TokenHistogram(TypedDict):
+    """The tokens of a batch beside those of the batches before, in shares of 1."""
+
+    counted: int  # tokens of this batch on this rank
+    before: int  # batches that it is compared with
+    before_last: int  # the last step of these
+    # by how common a token was before: 0 those that did not occur then, 1 the commonest, 2 the
+    # next two, 3 the next four, ...
+    bins: list[float]
+    bins_before: list[float]  # the same of the batches before
+    ids: list[int]  # tokens that stand out, the most first
+    shares: list[float]  # of each in this batch
+    shares_before: list[float]
+    texts: list[str]  # of each; empty where the job tells no text
+
+
+class BatchDetail(TypedDict):
+    """What lay in the batch of one step on one rank."""
+
+    step: int
+    rank: int
+    position: int  # in the data order
+    names: list[str]  # of documents, as the job's `name_batch` says
+    names_cut: int  # names that are missing here, or were shortened
+    sequences: int
+    worst: int | None  # index of the sequence that stands out
+    # its loss, nats per token; null: the loop shows none, and the worst is the one with the
+    # rarest tokens
+    sequence_loss: float | None
+    snippet: str | None  # its beginning; null: the job tells no text
+    histogram: TokenHistogram | None
+
+
+class BatchEvidence(TypedDict):
+    """What lay in the batches near an onset, as far as the agent told of it."""
+
+    onset_step: int
+    segment: SegmentRef
+    shown: int | None  # which of `batches` to look at first; null: there are none
+    worst: str | None  # of that one the sequence that stands out, a sentence
+    contrast: str | None  # of that one how its tokens differ, a sentence
+    batches: list[BatchDetail]  # by step and rank
 
 
 class Change(TypedDict):

@@ -118,7 +118,7 @@ def _ratio(ratio: float) -> Spec:
 
 
 def _any(found: TokenHistogram, number: int) -> bool:
-    return max(found["bins"][number], found["bins_before"][number]) > 0.0
+    return any(shares[number] > 0.0 for shares in (found["bins"], found["bins_before"]))
 
 
 def _steps(steps: list[int], colour: str) -> Spec:
