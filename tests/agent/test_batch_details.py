@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from spikeguard import AttachError
-from spikeguard.data.kept_items import BYTES, KeptItems, bytes_of
 from spikeguard.measure.batch_contents import histogram_of, reference_of, worst_of
 from spikeguard.measure.batch_ring import WINDOW, BatchRing
+from spikeguard.measure.kept_items import BYTES, KeptItems, bytes_of
 from spikeguard_protocol import BatchDetail
 from spikeguard_trainer.data import Batch
 

@@ -29,11 +29,11 @@ from typing import Any, TypeVar
 
 from spikeguard.data.batch_names import Names
 from spikeguard.data.by_position import ByPosition
-from spikeguard.data.kept_items import KeptItems
 from spikeguard.data.loader_marks import NOT_AGAIN, Fetched, Mark, counts_of, has_state, lies_before
 from spikeguard.data.skip_log import SkipLog
 from spikeguard.data.skips import Skips
 from spikeguard.errors import ResumeError
+from spikeguard.measure.kept_items import KeptItems
 from spikeguard.state.targets import Tree
 from spikeguard.state.training_state import random_state, restore_random_state
 

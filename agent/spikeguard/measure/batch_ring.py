@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeguard.data.kept_items import KeptItems
+from spikeguard.measure.kept_items import KeptItems
 from spikeguard.measure.signals.tokens import BUCKETS
 
 STEPS = 48  # newest batches

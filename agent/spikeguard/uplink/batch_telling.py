@@ -22,7 +22,6 @@ from threading import Event, Thread
 from typing import NamedTuple
 
 from spikeguard.data.batch_names import NameBatch, Names
-from spikeguard.data.kept_items import KeptItems
 from spikeguard.faults import Faults
 from spikeguard.measure.batch_contents import (
     Decode,
@@ -34,6 +33,7 @@ from spikeguard.measure.batch_contents import (
     worst_of,
 )
 from spikeguard.measure.batch_ring import STEPS, BatchRing, Before, StepBatch
+from spikeguard.measure.kept_items import KeptItems
 from spikeguard_protocol import BatchDetail, ProtocolError, Record, from_json, to_json
 
 FOLDER = "batches"
