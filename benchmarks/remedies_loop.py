@@ -169,7 +169,10 @@ class Loop:
         step = max(self.job.steps, incident.onset_step)
         targets = tuple(self._target(at, incident) for at in sorted(self.kept))
         every = frozenset(Verb)
-        return Situation(incident, step, self.position, targets, every, 1.0, None, tuple(self.past))
+        return Situation(
+            incident=incident, step=step, position=self.position, targets=targets,
+            capabilities=every, step_time_s=1.0, past=tuple(self.past),
+        )  # fmt: skip
 
     def _target(self, at: int, incident: Incident) -> Target:
         health = health_of(

@@ -157,8 +157,10 @@ class Story:
             PastCommand(c.action, c.state, 3, applied_step=c.applied_step) for c in self.commands
         )
         return Situation(
-            incident, self.step, self.position, targets, frozenset(Verb), STEP_TIME_S, 524_288, past
-        )
+            incident=incident, step=self.step, position=self.position, targets=targets,
+            capabilities=frozenset(Verb), step_time_s=STEP_TIME_S, tokens_per_step=524_288,
+            past=past,
+        )  # fmt: skip
 
     def _decide(self) -> None:
         incident = self.incident

@@ -31,6 +31,7 @@ from spikeguard_server.domain.policy.situation import PastCommand
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.store import audit
 from spikeguard_server.store.order_notifier import notify
+from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
 
@@ -149,6 +150,17 @@ def past_commands(
     return tuple(_past(_row(row), now) for row in rows)
 
 
+def recent_commands(
+    connection: sql.Connection, run_id: UUID, now: datetime
+) -> tuple[PastCommand, ...]:
+    """Every command of the run of the last two days, those of the run itself among them."""
+    recent = sql.select(*_COLUMNS).where(
+        _C.run_id == run_id, _C.proposed_at > now - timedelta(days=2)
+    )
+    rows = connection.execute(recent.order_by(_C.incident, _C.number))
+    return tuple(_past(_row(row), now) for row in rows)
+
+
 def _past(row: CommandRow, now: datetime) -> PastCommand:
     age = None if row.decided_at is None else max(0.0, (now - row.decided_at).total_seconds())
     return PastCommand(
@@ -177,8 +189,9 @@ def create_command(
     expires_at: datetime,
     expires_at_step: int | None,
     replaces: int | None,
+    person: Actor | None = None,
 ) -> CommandRow:
-    """Propose `action` as the incident's next command."""
+    """Propose `action` as the incident's next command; `person`: who orders it, if no policy."""
     i = tables.incidents.c
     number = connection.execute(
         sql.update(tables.incidents)
@@ -194,13 +207,14 @@ def create_command(
             attempt=attempt, replaces=replaces,
             expires_at=expires_at, expires_at_step=expires_at_step, proposed_at=now,
             automatic=False, approvals=policy.approval_of(verb_of(action)).approvals,
+            proposed_by=None if person is None else storable(person),
         )
     )  # fmt: skip
     _add_revision(connection, run_id, incident, number, 1, now, action, reason, policy)
     command = find_command(connection, run_id, incident, number)
     assert command is not None
     audit.append(
-        connection, run_id, actor=by_policy(policy), action="propose",
+        connection, run_id, actor=person or by_policy(policy), action="propose",
         subject=command.public_id(run), after=CommandState.PROPOSED.value,
         reason=f"{verb_of(action)}: {reason}",
     )  # fmt: skip

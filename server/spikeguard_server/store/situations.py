@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sql
 
@@ -16,9 +17,9 @@ from spikeguard_server.domain.diagnosis.lineage import Lineage, lineage_of
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.policy.order_limits import read_limits
 from spikeguard_server.domain.policy.settings import Policy
-from spikeguard_server.domain.policy.situation import Situation, Target
+from spikeguard_server.domain.policy.situation import RunSituation, Situation, Target
 from spikeguard_server.domain.policy.targeting import Alarm, alarms_of, health_of, worth_keeping
-from spikeguard_server.store.commands import past_commands, unfinished_commands
+from spikeguard_server.store.commands import past_commands, recent_commands, unfinished_commands
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
     Attempts,
@@ -45,18 +46,38 @@ def situation_of(
 
     The pace is left out: proposals do not depend on it, costs are reckoned when they are read.
     """
+    past = past_commands(connection, run.run_id, incident.number, now)
+    return Situation(incident=incident, past=past, **_job(connection, run, attempt, targets))
+
+
+def run_situation_of(
+    connection: sql.Connection,
+    run: RunRow,
+    attempt: AttemptRow,
+    attempts: Attempts,
+    policy: Policy,
+    now: datetime,
+) -> RunSituation:
+    """What there is to know before a person orders anything of the run, with `attempt` live."""
+    targets = targets_with_health(connection, run, attempt, attempts, policy)
+    past = recent_commands(connection, run.run_id, now)
+    return RunSituation(past=past, **_job(connection, run, attempt, targets))
+
+
+def _job(
+    connection: sql.Connection, run: RunRow, attempt: AttemptRow, targets: tuple[Target, ...]
+) -> dict[str, Any]:
+    """Where the job stands, what it can do, and its own limits."""
     settings = settings_of(connection, run.run_id, attempt.number)
-    return Situation(
-        incident=incident,
-        step=run.last_step or 0,
-        position=run.position,
-        targets=targets,
-        capabilities=frozenset(Verb(word) for word in attempt.capabilities if word in _VERBS),
-        tokens_per_step=attempt.tokens_per_step,
-        past=past_commands(connection, run.run_id, incident.number, now),
-        limits=read_limits(settings),
-        abilities=abilities_from_settings(settings),
-    )
+    return {
+        "step": run.last_step or 0,
+        "position": run.position,
+        "targets": targets,
+        "capabilities": frozenset(Verb(word) for word in attempt.capabilities if word in _VERBS),
+        "tokens_per_step": attempt.tokens_per_step,
+        "limits": read_limits(settings),
+        "abilities": abilities_from_settings(settings),
+    }
 
 
 def targets_with_health(

@@ -79,14 +79,14 @@ def situation(
 ) -> Situation:
     """What is asked of the policy at `step`."""
     return Situation(
-        about or incident(),
-        step,
-        step,
-        targets,
-        capabilities,
-        1.5,
-        524_288,
-        past,
+        incident=about or incident(),
+        step=step,
+        position=step,
+        targets=targets,
+        capabilities=capabilities,
+        step_time_s=1.5,
+        tokens_per_step=524_288,
+        past=past,
         abilities=abilities,
     )
 

@@ -29,7 +29,7 @@ from typing import Final
 
 from spikeguard_protocol import Action, Medium, Rollback, Stop
 from spikeguard_server.domain.policy.settings import Policy
-from spikeguard_server.domain.policy.situation import Situation
+from spikeguard_server.domain.policy.situation import RunSituation
 
 PACE_STEPS: Final = 200  # measured steps before the onset that the pace is the median of, at most
 
@@ -62,7 +62,7 @@ def pace_of(before: Sequence[float], since: Sequence[float] = ()) -> StepTime:
     return StepTime(median(times), len(times)) if times else StepTime()
 
 
-def cost_of(action: Action, situation: Situation, policy: Policy) -> Cost:
+def cost_of(action: Action, situation: RunSituation, policy: Policy) -> Cost:
     """The cost of `action` if it were carried out at `situation.step`."""
     return cost_of_steps(
         _steps_lost(action, situation), situation, policy,
@@ -70,7 +70,9 @@ def cost_of(action: Action, situation: Situation, policy: Policy) -> Cost:
     )  # fmt: skip
 
 
-def cost_of_steps(steps: int, situation: Situation, policy: Policy, *, grows: bool = False) -> Cost:
+def cost_of_steps(
+    steps: int, situation: RunSituation, policy: Policy, *, grows: bool = False
+) -> Cost:
     """The cost of training `steps` steps anew; `grows`: by every step that is trained meanwhile."""
     pace_s, tokens, price = situation.step_time_s, situation.tokens_per_step, policy.price_per_hour
     seconds = None if pace_s is None else steps * pace_s
@@ -94,7 +96,7 @@ def _steps_a_minute(pace_s: float | None) -> int | None:
     return round(60.0 / pace_s) if pace_s else None
 
 
-def _steps_lost(action: Action, situation: Situation) -> int:
+def _steps_lost(action: Action, situation: RunSituation) -> int:
     if isinstance(action, Rollback):
         return max(0, situation.step - action.step)
     if isinstance(action, Stop):
@@ -102,7 +104,7 @@ def _steps_lost(action: Action, situation: Situation) -> int:
     return 0
 
 
-def _newest_on_disk(situation: Situation) -> int:
+def _newest_on_disk(situation: RunSituation) -> int:
     """The step from which a stopped run would go on; 0 where nothing was saved.
 
     One beyond the run's step was left behind when the run went back.

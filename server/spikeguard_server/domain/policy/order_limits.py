@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from spikeguard_protocol import Action, BatchRange, Rollback, ScaleLr, SkipBatches, Verb, verb_of
 from spikeguard_protocol.phrases import batches_phrase
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
-from spikeguard_server.domain.policy.situation import OrderLimits, Situation
+from spikeguard_server.domain.policy.situation import OrderLimits, RunSituation, Situation
 
 DAY_S = 86_400.0
 ON_ITS_WAY = 20  # one part in so many of a distance is left for the steps until an order arrives
@@ -66,7 +66,7 @@ def reach_note(situation: Situation, reachable: Situation) -> str:
 
 def within_limits(action: Action, situation: Situation) -> Limited:
     """What of `action` the job would carry out."""
-    if (reason := _spent(action, situation)) is not None:
+    if (reason := spent_note(action, situation)) is not None:
         return Limited(None, reason)
     limits = situation.limits
     match action:
@@ -119,8 +119,8 @@ def _milder(factor: float, steps: int, limits: OrderLimits) -> tuple[tuple[float
     return (kept if kept[1] >= 1 else None), note
 
 
-def _spent(action: Action, situation: Situation) -> str | None:
-    """Why no more of this verb today."""
+def spent_note(action: Action, situation: RunSituation) -> str | None:
+    """Why the job takes no more of this verb today; None if it does."""
     verb = verb_of(action)
     limits = situation.limits
     most = limits.rollbacks_a_day if verb is Verb.ROLLBACK else limits.orders_a_day

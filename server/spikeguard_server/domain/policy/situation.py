@@ -62,11 +62,10 @@ class OrderLimits:
     orders_a_day: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """Everything a proposal depends on, besides the policy."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSituation:
+    """Where a run stands, and what can be done in it; with or without an incident."""
 
-    incident: Incident
     step: int  # newest step of the run
     position: int | None  # the next position in the data order
     targets: tuple[Target, ...]  # not deleted, and on the lineage of the current segment
@@ -84,6 +83,13 @@ class Situation:
     def ability(self, verb: Verb) -> Ability | None:
         """What the attempt says of `verb`; None where it says nothing."""
         return next((each for each in self.abilities if each.name == verb.value), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation(RunSituation):
+    """Everything a proposal depends on, besides the policy."""
+
+    incident: Incident
 
     @property
     def of_incident(self) -> tuple[PastCommand, ...]:
