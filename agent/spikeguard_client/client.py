@@ -24,11 +24,13 @@ from spikeguard_client.shapes import (
     Inbox,
     Incident,
     IncidentDetail,
+    Intervention,
     Layers,
     LedgerEntry,
     Me,
     NewToken,
     Note,
+    Options,
     Policy,
     PolicyPreview,
     PolicySettings,
@@ -264,13 +266,44 @@ class Client:
         """What was ordered of a run itself, without an incident, newest first."""
         return self._calls.items(RunCommand, f"{run_path(run)}/commands")
 
+    def options(self, run: RunId) -> Options:
+        """What can be ordered of a run now: verbs, targets with health and price, its limits."""
+        return self._calls.get(Options, f"{run_path(run)}/options")
+
     def order(
-        self, run: RunId, verb: Verb | str, reason: str, expires_in_s: float = 600.0
-    ) -> RunCommand:
-        """Have a run save a checkpoint (`checkpoint_now`) or stop (`stop`) at its next step
-        boundary, in the name that stands behind the token."""
-        body = {"verb": str(verb), "reason": reason, "expires_in_s": expires_in_s}
-        return self._calls.send(RunCommand, "POST", f"{run_path(run)}/commands", body)
+        self, run: RunId, verb: Verb | str, reason: str, expires_in_s: float = 600.0,
+        *, target: str | None = None, skip: tuple[int, int] | None = None,
+        factor: float | None = None, steps: int | None = None,
+        expect: str | None = None, expect_size: float | None = None,
+    ) -> RunCommand:  # fmt: skip
+        """Order something of a run, done at its next step boundary, in the name that stands behind
+        the token: `rollback` to a `target`, `skip_batches`, `scale_lr`, `checkpoint_now`, `stop`.
+
+        `skip` is half-open; `factor` multiplies every learning rate for `steps` steps; `expect` is
+        what the loss is expected to be, `lower`, `higher` or `none`, by `expect_size` nats. While
+        an incident is open, what changes the training is ordered of it: `order_instead`.
+        """
+        said = _order(verb, reason, expires_in_s, target, skip, factor, steps, expect, expect_size)
+        return self._calls.send(RunCommand, "POST", f"{run_path(run)}/commands", said)
+
+    def order_instead(
+        self, incident: IncidentId, verb: Verb | str, reason: str, expires_in_s: float = 600.0,
+        *, proposal: CommandId | None = None, revision: int | None = None,
+        target: str | None = None, skip: tuple[int, int] | None = None,
+        factor: float | None = None, steps: int | None = None,
+        expect: str | None = None, expect_size: float | None = None,
+    ) -> Command:  # fmt: skip
+        """The same of an open incident, in place of the `proposal` and `revision` that were seen
+        (None: nothing was proposed); a conflict where another one stands there by now. `watch`
+        leaves it alone for `steps` steps."""
+        said = _order(verb, reason, expires_in_s, target, skip, factor, steps, expect, expect_size)
+        if proposal is not None:
+            said |= {"command": proposal.number, "revision": revision}
+        return self._calls.send(Command, "POST", f"{incident_path(incident)}/commands", said)
+
+    def interventions(self, run: RunId) -> Iterator[Intervention]:
+        """What was done to a run, by whom, why, what was expected and what came, newest first."""
+        return self._calls.items(Intervention, f"{run_path(run)}/interventions")
 
     def approve_order(
         self, command: CommandId, revision: int, signature: str | None = None
@@ -430,6 +463,20 @@ class Client:
 def _why(reason: str | None) -> dict[str, str]:
     """Sent only where it was given."""
     return {} if reason is None else {"reason": reason}
+
+
+def _order(
+    verb: Verb | str, reason: str, expires_in_s: float, target: str | None,
+    skip: tuple[int, int] | None, factor: float | None, steps: int | None, expect: str | None,
+    expect_size: float | None,
+) -> dict[str, Any]:  # fmt: skip
+    """What is left out is not sent: a server may be older."""
+    body = {
+        "target": target, "skip": None if skip is None else list(skip), "factor": factor,
+        "steps": steps, "expect": expect, "expect_size": expect_size,
+    }  # fmt: skip
+    given = {name: value for name, value in body.items() if value is not None}
+    return {"verb": str(verb), "reason": reason, "expires_in_s": expires_in_s, **given}
 
 
 def _policy_path(run: RunId) -> str:

@@ -223,6 +223,7 @@ class Command(TypedDict):
     expires_in_s: float | None
     expires_at_step: int | None
     proposed_at: str
+    proposed_by: str | None  # the person who ordered it; null: the policy
     approvals: int  # people who have to approve it, one after the other
     first_approved_at: str | None
     first_approved_by: str | None  # of two people; the other is still asked
@@ -397,6 +398,74 @@ class RunCommand(TypedDict):
     result: str | None
     end_reason: str | None  # why it ended without reaching the job
     judgement: str | None
+
+
+class VerbOption(TypedDict):
+    """Whether a verb can be ordered now; if not, why, and what helps."""
+
+    verb: str
+    possible: bool
+    reason: str  # why not; empty where it is possible
+    remedy: str
+
+
+class TargetOption(TypedDict):
+    """What the run can go back to, and what that would cost now."""
+
+    name: str
+    step: int
+    position: int  # the next batch in the data order
+    medium: str
+    health: str
+    saved_at: str
+    age_s: float
+    reachable: bool  # false: further back than the job's own limit
+    cost: Cost
+
+
+class OrderLimits(TypedDict):
+    """The job's own limits, from its settings; null: it told none."""
+
+    lr_factor_least: float | None
+    lr_steps_most: float | None
+    skip_batches_most: float | None
+    rollback_steps_most: float | None
+
+
+class Options(TypedDict):
+    """What a person may order of a run now."""
+
+    step: int
+    position: int | None
+    incident: int | None  # number of the open one
+    command: int | None  # number of what it proposes, which an order replaces
+    revision: int | None
+    verbs: list[VerbOption]
+    targets: list[TargetOption]  # newest first, at most 1000
+    limits: OrderLimits
+
+
+class Intervention(TypedDict):
+    """One thing that was done to a run: a command that the job was given, or a change made
+    outside."""
+
+    id: str  # of a command its id, of a note `RUN/note-NUMBER`
+    source: str  # command: ordered here; person: told of; attempt: found where one began
+    at: str
+    by: str  # who ordered or told it; of a proposal the policy
+    approved_by: str | None
+    step: int | None  # it was carried out at; null: not, or not yet
+    goes_on_from: int | None  # the last step before what it changed
+    what: str
+    why: str | None
+    state: str | None  # of a command
+    expect: str | None
+    expect_size: float | None  # nats
+    effect: float | None  # of the loss above its earlier trend, nats
+    effect_error: float | None  # half width of its 95 % interval, nats
+    judged_step: int | None
+    outcome: str  # the effect, or why there is none, in words
+    judgement: str | None  # of a command: what became of it
 
 
 class ActionTally(TypedDict):

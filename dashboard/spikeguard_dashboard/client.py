@@ -143,12 +143,12 @@ class Client:
     ) -> Layers:
         """Norms by layer around an onset, and the map of them."""
         path = f"{incident_path(IncidentId(run, number))}/layers"
-        return _read(Layers, self._get(path, token, signal=signal))
+        return self.ask(Layers, path, token, signal=signal)
 
     def incident_batch(self, token: str, run: RunId, number: int) -> BatchEvidence:
         """What lay in the batches near an onset."""
         path = f"{incident_path(IncidentId(run, number))}/batch"
-        return _read(BatchEvidence, self._get(path, token))
+        return self.ask(BatchEvidence, path, token)
 
     def postmortem(self, token: str, run: RunId, number: int, format: str) -> Document:
         """The post-mortem in one of `MEDIA_TYPES`."""

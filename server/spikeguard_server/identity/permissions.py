@@ -101,6 +101,8 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("GET", _RUN + "/ledger"): _READ,
     ("GET", _RUN + "/notes"): _READ,
     ("POST", _RUN + "/notes"): _DECIDE,
+    ("GET", _RUN + "/options"): _READ,
+    ("GET", _RUN + "/interventions"): _READ,
     ("GET", _RUN + "/commands"): _READ,
     ("POST", _RUN + "/commands"): _DECIDE,
     ("POST", _RUN + "/commands/{command}/approve"): _DECIDE,
@@ -123,6 +125,7 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("DELETE", _INCIDENT + "/acknowledgement"): _DECIDE,
     ("POST", _INCIDENT + "/assignee"): _DECIDE,
     ("POST", _INCIDENT + "/comments"): _DECIDE,
+    ("POST", _INCIDENT + "/commands"): _DECIDE,
     ("POST", _COMMAND + "/approve"): _DECIDE,
     ("POST", _COMMAND + "/reject"): _DECIDE,
     ("GET", "/approve/{token}"): _PUBLIC,  # the link itself is what is judged

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import RUN_ITSELF, CommandId, Verb, Watch, verb_of
+from spikeguard_protocol import CommandId, Verb, Watch, verb_of
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.access.approvers import Approver, approver_of, why_not_another
 from spikeguard_server.domain.lifecycle.command_life import (
@@ -25,10 +25,11 @@ from spikeguard_server.domain.lifecycle.command_life import (
     can,
     withdrawal,
 )
+from spikeguard_server.domain.policy.orders import Plan, plan_of, wanted_of
 from spikeguard_server.domain.policy.proposal import renew
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.errors import IllegalMove, NotFound, RevisionChanged
-from spikeguard_server.identity.actors import KnownBy
+from spikeguard_server.identity.actors import Actor, KnownBy
 from spikeguard_server.ingest.proposals import revise
 from spikeguard_server.ingest.signing import Signing, by_server, order_keys
 from spikeguard_server.settings import Settings
@@ -39,7 +40,7 @@ from spikeguard_server.store.incidents import attempts_by_number, find_incident
 from spikeguard_server.store.links import use_link
 from spikeguard_server.store.policies import halted_since, policy_of
 from spikeguard_server.store.runs import AttemptRow, RunRow, attempts_of, lock_run, settings_of
-from spikeguard_server.store.situations import situation_of, targets_with_health
+from spikeguard_server.store.situations import run_situation_of, situation_of, targets_with_health
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.core import run_key
 from spikeguard_server.store.tokens import made_from
@@ -100,6 +101,15 @@ def approve(
         return _approve(decision, signing)
 
     _decide(engine, command, revision, person, now, CommandEvent.APPROVE, act, way)
+
+
+def approve_own(
+    connection: sql.Connection, command: CommandId, person: Actor, settings: Settings, way: Way
+) -> None:
+    """Say yes to what `person` has just ordered, in the same transaction. It waits where its job
+    asks for a signature, or the policy for a second person."""
+    decision = _open(connection, command, person, None, way)
+    _approve(decision, by_server(settings))
 
 
 def reject(
@@ -197,8 +207,9 @@ def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | Illegal
     if approved_at and halted_since(decision.connection, run.project, approved_at):
         _end(decision, CommandEvent.HALT, "the kill switch was on after the first approval")
         return _withdrawn(decision, "the kill switch was on after the first approval")
-    if command.incident == RUN_ITSELF:  # a person's, which no policy changes
-        return _say_yes(decision, attempt, policy, signing)
+    if command.proposed_by is not None:  # a person's, which no policy changes
+        refusal = _no_more(decision, attempt, policy)
+        return refusal or _say_yes(decision, attempt, policy, signing)
     incident = find_incident(decision.connection, run.run_id, command.incident, attempts)
     assert incident is not None
     targets = targets_with_health(decision.connection, run, attempt, attempts, policy)
@@ -214,6 +225,19 @@ def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | Illegal
     if revised is not None:
         return RevisionChanged(_current(decision, revised.revision))
     return _say_yes(decision, attempt, policy, signing)
+
+
+def _no_more(decision: _Decision, attempt: AttemptRow, policy: Policy) -> IllegalMove | None:
+    """Withdraw what a person ordered where the job would not do it by now; None where it would."""
+    run, attempts = decision.run, attempts_by_number(decision.connection, decision.run_id)
+    situation = run_situation_of(
+        decision.connection, run, attempt, attempts, policy, decision.now
+    )  # fmt: skip
+    plan = plan_of(wanted_of(decision.command.action), situation)
+    if isinstance(plan, Plan):
+        return None
+    _end(decision, CommandEvent.WITHDRAW, plan.message)
+    return _withdrawn(decision, plan.message)
 
 
 def _withdrawn(decision: _Decision, reason: str) -> IllegalMove:

@@ -10,8 +10,10 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import Action, CommandState, Watch, verb_of
+from spikeguard_protocol import RUN_ITSELF, Action, CommandState, Watch, verb_of
+from spikeguard_server.domain.diagnosis.incident_tracker import CURES
 from spikeguard_server.domain.lifecycle.command_life import (
+    IN_FLIGHT,
     TAKEN_BACK,
     WAITING,
     WHY_LATE,
@@ -34,6 +36,7 @@ from spikeguard_server.store.commands import (
     create_command,
     move,
     revise_command,
+    unfinished_commands,
 )
 from spikeguard_server.store.escalations import begin_escalation
 from spikeguard_server.store.runs import RunRow, settings_of
@@ -45,13 +48,15 @@ _VOID = TAKEN_BACK | {CommandState.UNKNOWN}
 def answer_incident(intake: Intake, incident: Incident) -> None:
     """Ask the policy about `incident` and write down what it wants."""
     connection, run, policy, now = intake.connection, intake.run, intake.policy, intake.now
+    commands = commands_of(connection, run.run_id, incident.number)
+    waiting = next((c for c in commands if c.state in WAITING), None)
+    if waiting is not None and waiting.proposed_by is not None and _in_time(intake, waiting):
+        return  # what a person ordered waits for a person, whatever the policy thinks meanwhile
     situation = situation_of(
         connection, run, intake.attempt, incident, targets=intake.targets, now=now
     )
     proposal = propose(situation, policy)
-    commands = commands_of(connection, run.run_id, incident.number)
-    waiting = next((c for c in commands if c.state in WAITING), None)
-    if waiting is not None and not waiting.valid(now, run.last_step):
+    if waiting is not None and not _in_time(intake, waiting):
         _end(connection, run, waiting, CommandEvent.EXPIRE, WHY_LATE[waiting.state], now)
         commands, waiting = commands_of(connection, run.run_id, incident.number), None
     if waiting is None:
@@ -63,10 +68,24 @@ def answer_incident(intake: Intake, incident: Incident) -> None:
         note_shadow(connection, run, command, situation, policy, now)
 
 
+def _in_time(intake: Intake, command: CommandRow) -> bool:
+    return command.valid(intake.now, intake.run.last_step)
+
+
+def _ordered_of_run(intake: Intake, action: Action) -> bool:
+    """Whether a person's order of the run itself is on its way, which changes the training too."""
+    if verb_of(action) not in CURES:
+        return False
+    return any(
+        command.incident == RUN_ITSELF and command.verb in CURES and command.state in IN_FLIGHT
+        for command in unfinished_commands(intake.connection, intake.run_id)
+    )
+
+
 def _first(
     intake: Intake, incident: Incident, commands: list[CommandRow], proposal: Proposal
 ) -> CommandRow | None:
-    if proposal.action is None:
+    if proposal.action is None or _ordered_of_run(intake, proposal.action):
         return None
     last = commands[-1] if commands else None
     void = last.number if last and last.state in _VOID else None

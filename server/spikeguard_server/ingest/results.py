@@ -13,6 +13,7 @@ from spikeguard_protocol import (
     CommandState,
     Outcome,
     ResultState,
+    Rollback,
     verb_of,
 )
 from spikeguard_server.domain.diagnosis.incident_tracker import CURES
@@ -30,6 +31,7 @@ from spikeguard_server.store.commands import (
     move,
     unfinished_commands,
 )
+from spikeguard_server.store.effects import await_effect
 from spikeguard_server.store.incidents import find_incident, save_incident
 from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.stored_text import storable
@@ -49,6 +51,8 @@ def take_result(intake: Intake, result: CommandResult) -> None:
         reason=storable(result.reason),
         now=intake.now, applied_step=result.step, result=storable(result.reason),
     )  # fmt: skip
+    if result.state is ResultState.APPLIED and command.verb in CURES:
+        _await_effect(intake, command, result.step)
     if command.incident == RUN_ITSELF:
         _judge_at_once(intake, command)
         return
@@ -58,8 +62,17 @@ def take_result(intake: Intake, result: CommandResult) -> None:
         _after_the_close(intake, command)
 
 
+def _await_effect(intake: Intake, command: CommandRow, step: int) -> None:
+    """What it does to the loss is looked at once the run has trained on from it."""
+    action, here = command.action, intake.detection.place
+    goes_on = action.step if isinstance(action, Rollback) else step
+    await_effect(intake.connection, intake.run, command, here, goes_on, intake.now)
+
+
 def _judge_at_once(intake: Intake, command: CommandRow) -> None:
-    """What is ordered of a run itself changes nothing that a loss could tell of."""
+    """What changes nothing of the training has nothing that a loss could tell of."""
+    if command.verb in CURES:
+        return
     done = find_command(intake.connection, intake.run_id, command.incident, command.number)
     if done is not None and done.state is CommandState.APPLIED:
         judgement = after_end(verb_of(done.action), None, outcome=Outcome.RUN_ENDED)

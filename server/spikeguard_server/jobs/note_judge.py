@@ -6,15 +6,13 @@ replicas may judge.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from threading import Event
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import CommandId, IncidentId, SegmentPoint, Signal
-from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_protocol import CommandId, IncidentId, Signal
 from spikeguard_server.domain.diagnosis.change_effect import (
     BEFORE,
     Effect,
@@ -24,14 +22,13 @@ from spikeguard_server.domain.diagnosis.change_effect import (
     learning_rate_change,
 )
 from spikeguard_server.domain.diagnosis.incident_tracker import CURES
-from spikeguard_server.domain.diagnosis.lineage import Lineage
-from spikeguard_server.ingest.detection import past_monitor
+from spikeguard_server.jobs.command_judge import WENT_BACK, judge_command
+from spikeguard_server.jobs.run_history import History, Row, trend_at, values_of
 from spikeguard_server.log_format import add_context
 from spikeguard_server.retries import survive
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.detectors import Place
-from spikeguard_server.store.incidents import Attempts, attempts_by_number
+from spikeguard_server.store.effects import SOURCE
 from spikeguard_server.store.notes import (
     DueNote,
     changes_of,
@@ -43,12 +40,9 @@ from spikeguard_server.store.notes import (
     settle_note,
     show_note,
 )
-from spikeguard_server.store.runs import ENDED, RunRow, lock_run, segments_of
-from spikeguard_server.store.samples import read_samples
-from spikeguard_server.store.situations import current_lineage
+from spikeguard_server.store.runs import ENDED, lock_run
 
 AT_ONCE: Final = 20
-Row = sql.Row[Any]
 
 
 def judge_notes(engine: sql.Engine, stopping: Event | None = None) -> None:
@@ -68,58 +62,25 @@ def _look_at(engine: sql.Engine, due: DueNote) -> None:
         if run is None or note is None:
             return
         add_context(run=str(run.id))
-        history = _History(connection, run)
-        if note.source == "attempt" and note.due_step == note.step + 1:
+        history = History(connection, run)
+        if note.source == SOURCE:
+            judge_command(history, note, due)
+        elif note.source == "attempt" and note.due_step == note.step + 1:
             _compare(history, note, due)
         elif run.state == ENDED or (run.last_step or 0) >= note.due_step:
             found = _effect(history, note)
             settle_note(connection, due, found, database_now(connection))
 
 
-class _History:
-    """A run's line of training, as it is at hand under its lock."""
-
-    def __init__(self, connection: sql.Connection, run: RunRow) -> None:
-        self.connection, self.run = connection, run
-        self.attempts: Attempts = attempts_by_number(connection, run.run_id)
-        self.segments = segments_of(connection, run.run_id)
-        newest = max(self.segments, key=lambda row: (row.attempt, row.segment), default=None)
-        instead = None if newest is None else self.attempts.segment(newest.attempt, newest.segment)
-        self.lineage = current_lineage(connection, run, self.attempts, instead)
-
-    def point(self, note: Row) -> SegmentPoint:
-        return SegmentPoint(self.attempts.segment(note.attempt, note.segment), note.step)
-
-    def samples(self, first: int, last: int) -> Iterator[Sample]:
-        """Those of steps [first, last] that the present weights descend from, in their order."""
-        places = sorted(_stretches(self, self.lineage, first, last))
-        for begin, end, attempt, segment in places:
-            yield from read_samples(self.connection, self.run.run_id, attempt, segment, begin, end)
-
-
-def _stretches(
-    history: _History, lineage: Lineage, first: int, last: int
-) -> Iterator[tuple[int, int, int, int]]:
-    """(first step, last step, attempt, segment) of each segment of the line."""
-    for row in history.segments:
-        id = history.attempts.segment(row.attempt, row.segment)
-        if id not in lineage.last_steps or row.first_step is None or row.last_step is None:
-            continue
-        end = lineage.last_steps[id]
-        stop = min(last, row.last_step if end is None else min(end, row.last_step))
-        if max(first, row.first_step) <= stop:
-            yield max(first, row.first_step), stop, row.attempt, row.segment
-
-
-def _compare(history: _History, note: Row, due: DueNote) -> None:
+def _compare(history: History, note: Row, due: DueNote) -> None:
     """Whether an attempt began with another learning rate as well; then its effect is due."""
     connection = history.connection
     if not history.lineage.holds(history.point(note)):
         _leave(connection, note, due)
         return
     changes = changes_of(note.changes)
-    before = [rate for _, rate in _values(history, Signal.LR, note.step - 8, note.step)]
-    after = [rate for _, rate in _values(history, Signal.LR, note.step + 1, note.step + 8)]
+    before = [rate for _, rate in values_of(history, Signal.LR, note.step - 8, note.step)]
+    after = [rate for _, rate in values_of(history, Signal.LR, note.step + 1, note.step + 8)]
     if not after and not _trained(history, note) and history.run.state != ENDED:
         return  # its newest step is still that of the attempt before
     rate = learning_rate_change(before, after[0]) if after else None
@@ -137,7 +98,7 @@ def _compare(history: _History, note: Row, due: DueNote) -> None:
     )  # fmt: skip
 
 
-def _trained(history: _History, note: Row) -> bool:
+def _trained(history: History, note: Row) -> bool:
     """Whether the attempt that the note is about has told of a step."""
     return any(row.attempt == note.began and row.last_step for row in history.segments)
 
@@ -150,11 +111,7 @@ def _leave(connection: sql.Connection, note: Row, due: DueNote) -> None:
         drop_note(connection, due)
 
 
-MOST_S: Final = 1.0  # of a core: the ticker has other runs to look at
-WENT_BACK: Final = "the run went back to before it"
-
-
-def _effect(history: _History, note: Row) -> Effect | str:
+def _effect(history: History, note: Row) -> Effect | str:
     """What became of the change, or why nobody can tell."""
     connection, run = history.connection, history.run
     to = note.step + judged_after(note.step)
@@ -164,22 +121,15 @@ def _effect(history: _History, note: Row) -> Effect | str:
     overtaken = later_change(connection, run.run_id, note.number, to) or _command(history, note, to)
     if overtaken is not None:
         return f"nobody can tell: {overtaken} followed before its effect showed"
-    here = Place(note.attempt, note.segment, note.step)
-    past = past_monitor(connection, run.run_id, here, MOST_S)
-    trend = None if past is None else past.monitor.heading(note.step)
-    before = _values(history, Signal.LOSS, note.step - BEFORE + 1, note.step)
-    after = _values(history, Signal.LOSS, note.step + 1, to)
+    trend = trend_at(history, point)
+    before = values_of(history, Signal.LOSS, note.step - BEFORE + 1, note.step)
+    after = values_of(history, Signal.LOSS, note.step + 1, to)
     return effect_of(trend, note.step, before, after)
 
 
-def _command(history: _History, note: Row, to: int) -> str | None:
+def _command(history: History, note: Row, to: int) -> str | None:
     """The first command that was carried out after it and changes the training, by its id."""
     verbs = [verb.value for verb in CURES]
     run = history.run
     applied = commands_applied(history.connection, run.run_id, verbs, note.step, to)
     return next((str(CommandId(IncidentId(run.id, i), n)) for i, n, _ in applied), None)
-
-
-def _values(history: _History, signal: Signal, first: int, last: int) -> list[tuple[int, float]]:
-    found = ((sample.step, sample.values.get(signal)) for sample in history.samples(first, last))
-    return [(step, value) for step, value in found if value is not None]

@@ -172,6 +172,7 @@ def _past(row: CommandRow, now: datetime) -> PastCommand:
         decided_step=row.decided_step,
         decided_s_ago=age,
         reason=row.reason,
+        ordered_by=row.proposed_by,
     )
 
 

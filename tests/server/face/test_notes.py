@@ -131,7 +131,7 @@ def test_an_attempt_that_goes_on_as_before_is_no_change(live: Live, job: Job) ->
     again = restart(job, 300, settings={"host": "another"})
     again.train(250, lr=3e-4)
     until = time.monotonic() + 10
-    waiting = "select count(*) from notes where due_step is not null"
+    waiting = "select count(*) from notes where due_step is not null and source = 'attempt'"
     while live.engine.connect().exec_driver_sql(waiting).scalar_one():
         assert time.monotonic() < until
         time.sleep(0.1)

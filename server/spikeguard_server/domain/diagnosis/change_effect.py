@@ -91,11 +91,14 @@ def effect_of(
     changed_at: int,
     before: Sequence[tuple[int, float]],
     rows: Sequence[tuple[int, float]],
+    *,
+    heads: int | None = None,
 ) -> Effect | str:
     """The effect of a change made after step `changed_at`, or why it is not known.
 
     `before` and `rows`: steps and their losses up to there and from there on; of `rows` the newer
-    half is judged.
+    half is judged. `heads`: the step up to which the trend and `before` go, where a spike began
+    before the change.
     """
     if trend is None or len(before) < 2 * FEWEST_ROWS:
         return "the run had trained too few steps before it for a trend, or a spike was open"
@@ -109,7 +112,8 @@ def effect_of(
         return f"only {len(rows):,} steps with a loss followed it"
     above = [value - trend.at(step) for step, value in rows if step > half]
     noise = INERTIA * trend.scale / math.sqrt(len(above))
-    bend = _straight_descent(before, changed_at, newest) - (trend.level - trend.at(newest))
+    heads = changed_at if heads is None else heads
+    bend = _straight_descent(before, heads, newest) - (trend.at(heads) - trend.at(newest))
     error = NORMAL_95 * math.hypot(noise, doubt_of(trend, newest), bend)
     return Effect(newest, clipped_mean(above, trend.scale), error)
 

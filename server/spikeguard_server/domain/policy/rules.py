@@ -32,7 +32,7 @@ from spikeguard_server.domain.policy.rollback import (
     with_its_batches,
 )
 from spikeguard_server.domain.policy.settings import Policy
-from spikeguard_server.domain.policy.situation import Situation
+from spikeguard_server.domain.policy.situation import PastCommand, Situation
 from spikeguard_server.domain.policy.targeting import choose_target, rollbacks, widened
 
 
@@ -67,6 +67,15 @@ def _being_judged(situation: Situation, _: Policy) -> Opinion | None:
         return Opinion(
             None, f"A command was applied; its effect is being judged. {said_of(situation)}"
         )
+    return None
+
+
+def _watched_by_a_person(situation: Situation, _: Policy) -> Opinion | None:
+    """Whoever said that they watch is left alone for as long."""
+    for past in situation.of_incident:
+        until = None if past.ordered_by is None else _watch_ends(past, situation)
+        if until is not None and situation.step < until:
+            return Opinion(None, f"{past.ordered_by} watches it until step {until:,}.")
     return None
 
 
@@ -285,7 +294,12 @@ def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
     return _watch(situation, policy, f"No way back: {why}. {said_of(situation)}")
 
 
-SETTLED: tuple[Rule, ...] = (_closed, _in_flight, _being_judged)  # no other rule is asked then
+SETTLED: tuple[Rule, ...] = (
+    _closed,
+    _in_flight,
+    _being_judged,
+    _watched_by_a_person,
+)  # no other rule is asked then
 RULES: tuple[Rule, ...] = (
     *SETTLED,
     _apart,
@@ -313,12 +327,15 @@ def _watch(situation: Situation, policy: Policy, why: str) -> Opinion:
 
 
 def _watched_until(situation: Situation) -> int | None:
-    ends = [
-        (p.applied_step if p.applied_step is not None else situation.step) + p.action.steps
-        for p in situation.of_incident
-        if isinstance(p.action, Watch) and p.state in EXECUTED | IN_FLIGHT
-    ]
-    return max(ends, default=None)
+    ends = (_watch_ends(past, situation) for past in situation.of_incident)
+    return max((end for end in ends if end is not None), default=None)
+
+
+def _watch_ends(past: PastCommand, situation: Situation) -> int | None:
+    """The step at which a watch that was taken up ends; None for any other command."""
+    if not isinstance(past.action, Watch) or past.state not in EXECUTED | IN_FLIGHT:
+        return None
+    return (situation.step if past.applied_step is None else past.applied_step) + past.action.steps
 
 
 def _executed_rollbacks(situation: Situation) -> list[Rollback]:

@@ -44,6 +44,7 @@ class PastCommand:
     decided_step: int | None = None  # newest step when it was approved or rejected
     decided_s_ago: float | None = None  # since it was approved or rejected
     reason: str = ""  # with which it was proposed
+    ordered_by: str | None = None  # the person whose it is; None: the policy's
 
     @property
     def verb(self) -> Verb:

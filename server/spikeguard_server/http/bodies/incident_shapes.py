@@ -61,6 +61,7 @@ COMMAND_EXAMPLE: dict[str, Any] = {
     "expires_in_s": 3480.0,
     "expires_at_step": None,
     "proposed_at": TIME,
+    "proposed_by": None,
     "approvals": 1,
     "first_approved_at": None,
     "first_approved_by": None,
@@ -233,6 +234,7 @@ class CommandBody(Shape):
     expires_in_s: float | None
     expires_at_step: int | None
     proposed_at: datetime
+    proposed_by: str | None = Field(description="the person who ordered it; null: the policy")
     approvals: int = Field(description="people who have to approve it, one after the other")
     first_approved_at: datetime | None
     first_approved_by: str | None = Field(description="of two people; the other is still asked")

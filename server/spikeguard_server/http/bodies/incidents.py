@@ -28,6 +28,7 @@ from spikeguard_server.domain.policy.finding import (
     follow_ups_of,
     symptom_of,
 )
+from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.suspicion import worth_showing
 from spikeguard_server.http.bodies.incident_shapes import (
     CauseBody,
@@ -70,7 +71,7 @@ _MEASURED = (
 _TOLD = (
     "number", "verb", "state", "revision", "reason", "policy_version", "policy_scope",
     "expires_at_step",
-    "proposed_at", "approvals", "first_approved_at", "first_approved_by",
+    "proposed_at", "proposed_by", "approvals", "first_approved_at", "first_approved_by",
     "decided_at", "decided_by", "decision_reason", "delivered_at", "finished_at",
     "applied_step", "result", "end_reason", "judgement",
 )  # fmt: skip
@@ -152,6 +153,16 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def cost_body(cost: Cost, policy: Policy) -> CostBody:
+    """A price as it is told."""
+    currency = None if cost.money is None else policy.currency
+    return CostBody(
+        steps=cost.steps, seconds=cost.seconds, tokens=cost.tokens, money=cost.money,
+        currency=currency, step_time_s=cost.pace.seconds, step_time_of=cost.pace.of_steps,
+        waiting_steps=cost.waiting_steps, waiting_money=cost.waiting_money,
+    )  # fmt: skip
+
+
 def _checks(row: Row, pace: Pace) -> list[str]:
     waits = CommandState(row.state) in WAITING and row.verb != Verb.WATCH
     return list(checks_of(pace.incident, pace.policy, pace.data)) if waits else []
@@ -180,13 +191,7 @@ def _pending(row: Row) -> bool:
 
 
 def _cost_body(row: Row, pace: Pace) -> CostBody:
-    cost = _cost(row, pace)
-    currency = None if cost.money is None else pace.policy.currency
-    return CostBody(
-        steps=cost.steps, seconds=cost.seconds, tokens=cost.tokens, money=cost.money,
-        currency=currency, step_time_s=cost.pace.seconds, step_time_of=cost.pace.of_steps,
-        waiting_steps=cost.waiting_steps, waiting_money=cost.waiting_money,
-    )  # fmt: skip
+    return cost_body(_cost(row, pace), pace.policy)
 
 
 def _cost(row: Row, pace: Pace) -> Cost:

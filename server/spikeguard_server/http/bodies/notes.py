@@ -68,11 +68,12 @@ def note_body(row: Row) -> NoteBody:
         attempt=row.attempt_id,
         expect=row.expected,
         expect_size=row.expected_size,
-        outcome=_outcome(row),
+        outcome=outcome_words(row),
     )
 
 
-def _outcome(row: Row) -> str:
+def outcome_words(row: Row) -> str:
+    """What became of a change, or why that is not known."""
     if row.due_step is not None:
         return f"not judged before step {row.due_step:,}"
     if row.effect is None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Any
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from spikeguard_protocol import CommandId, CommandState, IncidentId, RunId, Verb
 from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, WAITING
@@ -13,8 +13,6 @@ from spikeguard_server.http.bodies.incidents import plain_arguments
 from spikeguard_server.http.bodies.run_shapes import ATTEMPT, TIME, Shape, example
 from spikeguard_server.store.reads.history import Row
 
-SHORTEST_S: Final = 5.0
-LONGEST_S: Final = 86_400.0
 RUN_COMMAND_EXAMPLE: dict[str, Any] = {
     "id": "gpt-124m-7#0.1",
     "number": 1,
@@ -41,22 +39,6 @@ RUN_COMMAND_EXAMPLE: dict[str, Any] = {
     "end_reason": None,
     "judgement": None,
 }
-Why = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2000)]
-
-
-class RunOrder(Shape):
-    """What a person orders of a run, and why; the record keeps the reason."""
-
-    model_config = example(
-        {"verb": "checkpoint_now", "reason": "the file system is going down for an hour"}
-    )
-
-    verb: Literal["checkpoint_now", "stop"]
-    reason: Why
-    expires_in_s: float = Field(
-        600.0, ge=SHORTEST_S, le=LONGEST_S, allow_inf_nan=False,
-        description="void where the job has not fetched it by then",
-    )  # fmt: skip
 
 
 class RunCommandBody(Shape):

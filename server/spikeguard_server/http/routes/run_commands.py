@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from fastapi import APIRouter, Request
 
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, RunId, Verb
@@ -16,11 +14,11 @@ from spikeguard_server.errors import (
     Unprocessable,
 )
 from spikeguard_server.http.bodies.incident_shapes import Approval, Rejection
+from spikeguard_server.http.bodies.orders import RunOrder
 from spikeguard_server.http.bodies.run_commands import (
     RUN_COMMAND_EXAMPLE,
     RunCommandBody,
     RunCommandList,
-    RunOrder,
     run_command_body,
 )
 from spikeguard_server.http.dependencies import (
@@ -37,8 +35,8 @@ from spikeguard_server.http.dependencies import (
 )
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.decisions import Decision, decide
+from spikeguard_server.http.routes.incident_orders import order
 from spikeguard_server.ingest.decisions import Way
-from spikeguard_server.ingest.run_commands import Ordered, order_of_run
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.run_commands import list_run_commands, read_run_command
 
@@ -82,15 +80,14 @@ def get_run_commands(
 def post_run_command(
     services: ServicesDep, caller: CallerDep, run: RunDep, wanted: RunOrder, request: Request
 ) -> JsonReply:
-    """The job saves a checkpoint, or ends the attempt, at its next step boundary, on all ranks at
-    once. The order is the caller's yes too; it waits where the policy asks for a second person, or
-    the job for a signature. What the job did not say that it can do is a 422."""
+    """The job does it at its next step boundary, on all ranks at once: goes back, skips, lowers the
+    learning rate, saves a checkpoint, ends the attempt. The order is the caller's yes too; it waits
+    where the policy asks for a second person, or the job for a signature. What the job did not say
+    that it can do, or would refuse by its own limits, is a 422. While an incident is open, what
+    changes the training is ordered of the incident."""
     person, way = person_of(caller), Way("the API", origin_of(request))
-    told = Ordered(Verb(wanted.verb), wanted.reason, wanted.expires_in_s)
-    with services.engine.begin() as connection:
-        made = order_of_run(connection, run, told, person)
-    with suppress(IllegalMove):  # it waits for a signature: the answer says how it stands
-        decide(services, Decision(made, "approve", 1, person, way))
+    ordered, itself = wanted.ordered(Verb(wanted.verb)), IncidentId(run, RUN_ITSELF)
+    made = order(services, itself, ordered, person, way)
     return JsonReply(_read(services, made), status_code=201)
 
 

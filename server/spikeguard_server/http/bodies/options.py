@@ -1,0 +1,65 @@
+"""From what a run offers to the body that tells it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from spikeguard_protocol import Rollback
+from spikeguard_server.domain.policy.cost import cost_of
+from spikeguard_server.domain.policy.orders import TAKES, out_of_reach, why_not
+from spikeguard_server.domain.policy.situation import RunSituation, Target
+from spikeguard_server.http.bodies.incidents import cost_body
+from spikeguard_server.http.bodies.orders import LimitsBody, OptionsBody, TargetOption, VerbOption
+from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN
+from spikeguard_server.store.reads.options import Options
+
+
+def options_body(options: Options) -> OptionsBody:
+    """What can be ordered, newest target first; nothing can where no attempt trains."""
+    situation, waiting = options.situation, options.waiting
+    return OptionsBody(
+        step=options.run.last_step or 0,
+        position=options.run.position,
+        incident=options.incident,
+        command=None if waiting is None else waiting.number,
+        revision=None if waiting is None else waiting.revision,
+        verbs=_verbs(options),
+        targets=[] if situation is None else [
+            _target(target, situation, options) for target in reversed(situation.targets)
+        ],
+        limits=_limits(situation),
+    )  # fmt: skip
+
+
+def _verbs(options: Options) -> list[VerbOption]:
+    known = OF_RUN if options.incident is None else OF_RUN | OF_INCIDENT
+    found = []
+    for verb in (verb for verb in TAKES if verb in known):
+        if options.situation is None:
+            told = ("The run has no attempt that trains", "Start the job again first")
+        elif options.policy.halted:
+            told = ("The kill switch of the project is on", "An admin lifts it")
+        elif (refusal := why_not(verb, options.situation)) is not None:
+            told = (refusal.message, refusal.remedy)
+        else:
+            told = ("", "")
+        found.append(VerbOption(verb=verb, possible=not told[0], reason=told[0], remedy=told[1]))
+    return found
+
+
+def _target(target: Target, situation: RunSituation, options: Options) -> TargetOption:
+    saved_at = options.saved_at[target.name]
+    return TargetOption(
+        name=target.name, step=target.step, position=target.position, medium=target.medium,
+        health=target.health, saved_at=saved_at,
+        age_s=max(0.0, (options.now - saved_at).total_seconds()),
+        reachable=not out_of_reach(target, situation),
+        cost=cost_body(
+            cost_of(Rollback(target.name, target.step), situation, options.policy), options.policy
+        ),
+    )  # fmt: skip
+
+
+def _limits(situation: RunSituation | None) -> LimitsBody:
+    told = {} if situation is None else asdict(situation.limits)
+    return LimitsBody(**{name: told.get(name) for name in LimitsBody.model_fields})

@@ -1,0 +1,191 @@
+"""What travels of what a person orders, and of what they may order."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from spikeguard_protocol import BatchRange, Health, Medium, Verb
+from spikeguard_protocol.identity import MAX_STEP, TARGET_PATTERN
+from spikeguard_server.domain.diagnosis.change_effect import Expected
+from spikeguard_server.domain.policy.orders import Wanted
+from spikeguard_server.http.bodies.incident_shapes import CostBody
+from spikeguard_server.http.bodies.run_shapes import Shape, example
+from spikeguard_server.ingest.orders import Ordered, Seen
+
+SHORTEST_S: Final = 5.0
+LONGEST_S: Final = 86_400.0
+MAX_WHY: Final = 2000  # characters
+Why = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_WHY)
+]  # fmt: skip
+Position = Annotated[int, Field(ge=0, le=MAX_STEP)]
+Batches = Annotated[
+    list[Position], Field(min_length=2, max_length=2, description="[first, end) in the data order")
+]
+
+
+class OrderShape(Shape):
+    """What every order may say, whatever it is ordered of."""
+
+    target: str | None = Field(
+        None, pattern=f"^{TARGET_PATTERN.pattern}$", description="rollback: its name"
+    )
+    skip: Batches | None = Field(
+        None, description="skip_batches: those; rollback: those left out behind the target"
+    )
+    factor: float | None = Field(
+        None, gt=0.0, le=1.0, allow_inf_nan=False,
+        description="scale_lr, rollback: of every learning rate",
+    )  # fmt: skip
+    steps: int | None = Field(
+        None, ge=1, le=MAX_STEP, description="at that rate; watch: until the policy looks again"
+    )
+    reason: Why
+    expires_in_s: float = Field(
+        600.0, ge=SHORTEST_S, le=LONGEST_S, allow_inf_nan=False,
+        description="void where the job has not fetched it by then",
+    )  # fmt: skip
+    expect: Expected | None = Field(None, description="of the loss, against its trend")
+    expect_size: float | None = Field(
+        None, gt=0.0, lt=1e6, allow_inf_nan=False, description="by how much, nats"
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.skip is not None and self.skip[0] >= self.skip[1]:
+            raise ValueError(f"skip ends behind its first batch, not [{self.skip[0]}, ...)")
+        return self
+
+    def ordered(self, verb: Verb) -> Ordered:
+        """The order as it is judged."""
+        skip = None if self.skip is None else BatchRange(*self.skip)
+        wanted = Wanted(verb, self.target, skip, self.factor, self.steps)
+        return Ordered(wanted, self.reason, self.expires_in_s, self.expect, self.expect_size)
+
+
+class RunOrder(OrderShape):
+    """What a person orders of a run, and why; the record keeps the reason."""
+
+    model_config = example(
+        {"verb": "checkpoint_now", "reason": "the file system is going down for an hour"}
+    )
+
+    verb: Literal["rollback", "skip_batches", "scale_lr", "checkpoint_now", "stop"]
+
+
+INCIDENT_ORDER_EXAMPLE: dict[str, Any] = {
+    "verb": "rollback",
+    "target": "step-4000",
+    "skip": [4185, 4225],
+    "reason": "the shard began at 4185",
+    "command": 1,
+    "revision": 2,
+    "expect": "lower",
+}
+
+
+class IncidentOrder(OrderShape):
+    """What a person orders in place of the proposal that they have seen."""
+
+    model_config = example(INCIDENT_ORDER_EXAMPLE)
+
+    verb: Literal["rollback", "skip_batches", "scale_lr", "watch", "stop"]
+    command: int | None = Field(
+        None, ge=1, le=2**31 - 1, strict=True,
+        description="number of the proposal that it replaces; null: none was waiting",
+    )  # fmt: skip
+    revision: int | None = Field(None, ge=1, le=2**31 - 1, strict=True, description="of it")
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if (self.command is None) != (self.revision is None):
+            raise ValueError("command and revision go together")
+        return self
+
+    @property
+    def seen(self) -> Seen | None:
+        """The proposal that it is given in place of."""
+        if self.command is None or self.revision is None:
+            return None
+        return Seen(self.command, self.revision)
+
+
+class VerbOption(Shape):
+    """Whether a verb can be ordered now; if not, why, and what helps."""
+
+    verb: Verb
+    possible: bool
+    reason: str = Field(description="why not; empty where it is possible")
+    remedy: str
+
+
+class TargetOption(Shape):
+    """What the run can go back to, and what that would cost now."""
+
+    name: str
+    step: int
+    position: int = Field(description="the next batch in the data order")
+    medium: Medium
+    health: Health
+    saved_at: datetime
+    age_s: float
+    reachable: bool = Field(description="false: further back than the job's own limit")
+    cost: CostBody
+
+
+class LimitsBody(Shape):
+    """The job's own limits, from its settings; null: it told none."""
+
+    lr_factor_least: float | None
+    lr_steps_most: float | None
+    skip_batches_most: float | None
+    rollback_steps_most: float | None
+
+
+OPTIONS_EXAMPLE: dict[str, Any] = {
+    "step": 4260,
+    "position": 4260,
+    "incident": 3,
+    "command": 1,
+    "revision": 2,
+    "verbs": [{"verb": "rollback", "possible": True, "reason": "", "remedy": ""}],
+    "targets": [
+        {
+            "name": "step-4000",
+            "step": 4000,
+            "position": 4000,
+            "medium": "disk",
+            "health": "healthy",
+            "saved_at": "2026-03-14T02:40:01Z",
+            "age_s": 1631.0,
+            "reachable": True,
+            "cost": {
+                "steps": 260, "seconds": 156.0, "tokens": 136314880, "money": 4.25,
+                "currency": "USD", "step_time_s": 0.6, "step_time_of": 200,
+                "waiting_steps": 100, "waiting_money": 1.63,
+            },
+        }
+    ],
+    "limits": {
+        "lr_factor_least": 0.05, "lr_steps_most": 5000.0, "skip_batches_most": 2000.0,
+        "rollback_steps_most": 20000.0,
+    },
+}  # fmt: skip
+
+
+class OptionsBody(Shape):
+    """What a person may order of a run now."""
+
+    model_config = example(OPTIONS_EXAMPLE)
+
+    step: int
+    position: int | None
+    incident: int | None = Field(description="number of the open one")
+    command: int | None = Field(description="number of what it proposes, which an order replaces")
+    revision: int | None
+    verbs: list[VerbOption]
+    targets: list[TargetOption] = Field(description="newest first, at most 1000")
+    limits: LimitsBody

@@ -1,0 +1,141 @@
+"""What a command that was carried out did to the loss, by the judge of all changes.
+
+A rollback is judged from the step that it went back to, in the segment that it opened; a lower
+learning rate or skipped batches from the step at which they were applied. While a spike was open
+there is no trend at that step: then it is the one that the spike itself is judged by.
+
+Law: a command of an incident is judged by how the incident goes on, and this is told beside it; one
+of a run itself is judged by this alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from spikeguard_protocol import (
+    RUN_ITSELF,
+    CommandId,
+    CommandState,
+    IncidentId,
+    Rollback,
+    SegmentPoint,
+    Signal,
+)
+from spikeguard_server.domain.diagnosis.change_effect import (
+    BEFORE,
+    Effect,
+    Expected,
+    effect_of,
+    effect_words,
+    expectation_words,
+    judged_after,
+)
+from spikeguard_server.domain.diagnosis.incident_tracker import CURES
+from spikeguard_server.domain.events import Trend
+from spikeguard_server.domain.lifecycle.command_life import CommandEvent
+from spikeguard_server.jobs.run_history import History, Row, newest_step, trend_at, values_of
+from spikeguard_server.store import audit
+from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.commands import CommandRow, find_command, move
+from spikeguard_server.store.effects import followed_by, segment_opened_by
+from spikeguard_server.store.incidents import find_incident
+from spikeguard_server.store.notes import DueNote, settle_note
+from spikeguard_server.store.runs import ENDED
+
+WENT_BACK: Final = "the run went back to before it"
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where the steps begin that tell what a command did."""
+
+    point: SegmentPoint  # the last step before them
+    on_line: bool  # whether the present weights descend from them
+
+
+def judge_command(history: History, note: Row, due: DueNote) -> None:
+    """Settle what became of the command that `note` is about, once enough steps followed it."""
+    command = _command(history, note)
+    now = database_now(history.connection)
+    if command is None:
+        settle_note(history.connection, due, "the command is gone", now)
+        return
+    start = _start(history, command, note)
+    over = history.run.state == ENDED
+    if start is None and not over:
+        return  # the job has not told yet where it goes on
+    if start is not None and start.on_line and not over and newest_step(history) < note.due_step:
+        return
+    found = _effect(history, command, start)
+    settle_note(history.connection, due, found, now)
+    if command.incident == RUN_ITSELF and command.state is CommandState.APPLIED:
+        _judge(history, command, note, found)
+
+
+def _command(history: History, note: Row) -> CommandRow | None:
+    id = CommandId.parse(note.text)
+    return find_command(history.connection, history.run.run_id, id.incident.number, id.number)
+
+
+def _start(history: History, command: CommandRow, note: Row) -> _Start | None:
+    if not isinstance(command.action, Rollback):
+        point = history.point(note)
+        return _Start(point, history.lineage.holds(point))
+    opened = segment_opened_by(
+        history.connection, history.run.run_id, command.public_id(history.run.id)
+    )
+    if opened is None:
+        return None
+    return _Start(opened.parent, opened.segment in history.lineage.last_steps)
+
+
+def _effect(history: History, command: CommandRow, start: _Start | None) -> Effect | str:
+    """What it did to the loss, or why nobody can tell."""
+    if start is None:
+        return "the run ended before it went on from there"
+    if not start.on_line:
+        return WENT_BACK
+    began = start.point.step
+    to = began + judged_after(began)
+    later = followed_by(
+        history.connection, history.run.run_id, command, [verb.value for verb in CURES], to
+    )
+    if later is not None:
+        id = CommandId(IncidentId(history.run.id, later[0]), later[1])
+        return f"nobody can tell: {id} followed before its effect showed"
+    trend, heads = _trend(history, command, start.point)
+    before = values_of(history, Signal.LOSS, heads - BEFORE + 1, heads)
+    after = values_of(history, Signal.LOSS, began + 1, to)
+    return effect_of(trend, began, before, after, heads=heads)
+
+
+def _trend(history: History, command: CommandRow, point: SegmentPoint) -> tuple[Trend | None, int]:
+    """The trend that the loss is held against, and the step up to which it was drawn."""
+    trend = trend_at(history, point)
+    if trend is not None or command.incident == RUN_ITSELF:
+        return trend, point.step
+    incident = find_incident(
+        history.connection, history.run.run_id, command.incident, history.attempts
+    )
+    if incident is None or incident.trend is None:
+        return None, point.step
+    return incident.trend, min(incident.onset_step - 1, point.step)
+
+
+def _judge(history: History, command: CommandRow, note: Row, found: Effect | str) -> None:
+    judgement = found_words(found, note.expected, note.expected_size)
+    move(
+        history.connection, history.run.run_id, history.run.id, command, CommandEvent.JUDGE,
+        actor=audit.SERVER, reason=judgement, now=database_now(history.connection),
+        judgement=judgement,
+    )  # fmt: skip
+
+
+def found_words(found: Effect | str, expected: str | None, size: float | None) -> str:
+    """What became of it and of what was expected, in one sentence."""
+    if isinstance(found, str):
+        return f"not judged: {found}"
+    if expected is None:
+        return effect_words(found)
+    return f"{effect_words(found)}; {expectation_words(Expected(expected), size, found)}"

@@ -1,0 +1,85 @@
+"""A run's line of training as it lies in the database, for whoever judges what changed it.
+
+Invariants: reads only, under the run's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import SegmentPoint, Signal
+from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_server.domain.diagnosis.lineage import Lineage
+from spikeguard_server.domain.events import Trend
+from spikeguard_server.ingest.detection import past_monitor
+from spikeguard_server.store.detectors import Place
+from spikeguard_server.store.incidents import Attempts, attempts_by_number
+from spikeguard_server.store.runs import RunRow, segments_of
+from spikeguard_server.store.samples import read_samples
+from spikeguard_server.store.situations import current_lineage
+
+Row = sql.Row[Any]
+MOST_S: Final = 1.0  # of a core: the ticker has other runs to look at
+
+
+class History:
+    """A run's line of training, as it is at hand under its lock."""
+
+    def __init__(self, connection: sql.Connection, run: RunRow) -> None:
+        self.connection, self.run = connection, run
+        self.attempts: Attempts = attempts_by_number(connection, run.run_id)
+        self.segments = segments_of(connection, run.run_id)
+        newest = max(self.segments, key=lambda row: (row.attempt, row.segment), default=None)
+        instead = None if newest is None else self.attempts.segment(newest.attempt, newest.segment)
+        self.lineage = current_lineage(connection, run, self.attempts, instead)
+
+    def point(self, note: Row) -> SegmentPoint:
+        return SegmentPoint(self.attempts.segment(note.attempt, note.segment), note.step)
+
+    def samples(self, first: int, last: int) -> Iterator[Sample]:
+        """Those of steps [first, last] that the present weights descend from, in their order."""
+        places = sorted(_stretches(self, self.lineage, first, last))
+        for begin, end, attempt, segment in places:
+            yield from read_samples(self.connection, self.run.run_id, attempt, segment, begin, end)
+
+
+def _stretches(
+    history: History, lineage: Lineage, first: int, last: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """(first step, last step, attempt, segment) of each segment of the line."""
+    for row in history.segments:
+        id = history.attempts.segment(row.attempt, row.segment)
+        if id not in lineage.last_steps or row.first_step is None or row.last_step is None:
+            continue
+        end = lineage.last_steps[id]
+        stop = min(last, row.last_step if end is None else min(end, row.last_step))
+        if max(first, row.first_step) <= stop:
+            yield max(first, row.first_step), stop, row.attempt, row.segment
+
+
+def values_of(history: History, signal: Signal, first: int, last: int) -> list[tuple[int, float]]:
+    found = ((sample.step, sample.values.get(signal)) for sample in history.samples(first, last))
+    return [(step, value) for step, value in found if value is not None]
+
+
+def newest_step(history: History) -> int:
+    """The newest step of the line that is trained now; -1 where none is known."""
+    line = history.lineage.last_steps
+    steps = [
+        row.last_step
+        for row in history.segments
+        if line.get(history.attempts.segment(row.attempt, row.segment), -1) is None
+    ]
+    return max((step for step in steps if step is not None), default=-1)
+
+
+def trend_at(history: History, point: SegmentPoint) -> Trend | None:
+    """Where the loss was heading at `point`; None where too little was known, or a spike was
+    open."""
+    attempt = history.attempts.number(point.segment.attempt)
+    here = Place(attempt, point.segment.number, point.step)
+    past = past_monitor(history.connection, history.run.run_id, here, MOST_S)
+    return None if past is None else past.monitor.heading(point.step)

@@ -1,0 +1,111 @@
+"""What is expected of a command and what it did to the loss: a note that nobody is shown as one.
+
+Invariants: the caller holds the run's lock. One row a command, in the table of notes, under the
+command's public id; it is due once the command was carried out, and settled once like any note.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import SegmentId, SegmentPoint
+from spikeguard_server.domain.diagnosis.change_effect import Expected, judged_after
+from spikeguard_server.store.commands import CommandRow
+from spikeguard_server.store.detectors import Place
+from spikeguard_server.store.notes import NewNote, add_note
+from spikeguard_server.store.runs import RunRow
+from spikeguard_server.store.tables import core as tables
+from spikeguard_server.store.tables.notes import notes
+
+SOURCE: Final = "command"
+_N, _C, _S = notes.c, tables.commands.c, tables.segments.c
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The segment that a rollback opened, and where it goes on from."""
+
+    segment: SegmentId
+    parent: SegmentPoint
+
+
+def expect_effect(
+    connection: sql.Connection, run: RunRow, command: CommandRow, by: str, now: datetime, *,
+    expected: Expected | None = None, size: float | None = None,
+) -> None:  # fmt: skip
+    """Keep what whoever ordered `command` expects of it."""
+    note = NewNote(
+        SOURCE, by, run.last_step or 0, command.public_id(run.id), expected=expected,
+        expected_size=size, shown=False,
+    )  # fmt: skip
+    add_note(connection, run.run_id, note, now)
+
+
+def await_effect(
+    connection: sql.Connection, run: RunRow, command: CommandRow, place: Place, goes_on: int,
+    now: datetime,
+) -> None:  # fmt: skip
+    """The command was carried out at `place`; the run goes on from step `goes_on`."""
+    mine = _mine(run.run_id, command.public_id(run.id))
+    if connection.execute(sql.select(_N.number).where(mine)).one_or_none() is None:
+        expect_effect(connection, run, command, command.decided_by or "the policy", now)
+    connection.execute(
+        sql.update(notes).where(mine).values(
+            attempt=place.attempt, segment=place.segment, step=goes_on,
+            due_step=goes_on + judged_after(goes_on),
+        )
+    )  # fmt: skip
+
+
+def segment_opened_by(connection: sql.Connection, run_id: UUID, command: str) -> Opened | None:
+    """None where the job has not told of it yet."""
+    here = sql.and_(
+        tables.attempts.c.run_id == _S.run_id, tables.attempts.c.number == _S.attempt
+    )  # fmt: skip
+    row = connection.execute(
+        sql.select(tables.attempts.c.id, _S.segment, _S.parent_attempt, _S.parent_segment)
+        .add_columns(_S.parent_step)
+        .join(tables.attempts, here)
+        .where(_S.run_id == run_id, _S.command == command)
+        .order_by(_S.attempt.desc(), _S.segment.desc())
+        .limit(1)
+    ).one_or_none()
+    if row is None or row.parent_attempt is None:
+        return None
+    parent = SegmentPoint(SegmentId(row.parent_attempt, row.parent_segment), row.parent_step)
+    return Opened(SegmentId(row.id, row.segment), parent)
+
+
+def followed_by(
+    connection: sql.Connection, run_id: UUID, command: CommandRow, verbs: list[str], to_step: int
+) -> tuple[int, int] | None:
+    """(incident, number) of the first command that changed the training behind `command`, before
+    its effect showed at `to_step`; None if none did."""
+    later = sql.select(_C.finished_at).where(
+        _C.run_id == run_id, _C.incident == command.incident, _C.number == command.number
+    )
+    row = connection.execute(
+        sql.select(_C.incident, _C.number)
+        .where(_C.run_id == run_id, _C.verb.in_(verbs), _C.applied_step <= to_step)
+        .where(_C.finished_at > later.scalar_subquery(), _C.state.in_(["applied", "judged"]))
+        .order_by(_C.finished_at)
+        .limit(1)
+    ).one_or_none()
+    return None if row is None else (row.incident, row.number)
+
+
+def effects_of(connection: sql.Connection, run_id: UUID, ids: list[str]) -> dict[str, sql.Row[Any]]:
+    """What was expected of some commands and what they did, by their ids."""
+    rows = connection.execute(
+        sql.select(notes).where(_N.run_id == run_id, _N.source == SOURCE, _N.text.in_(ids))
+    )
+    return {row.text: row for row in rows}
+
+
+def _mine(run_id: UUID, id: str) -> sql.ColumnElement[bool]:
+    return sql.and_(_N.run_id == run_id, _N.source == SOURCE, _N.text == id)

@@ -1,0 +1,283 @@
+"""People act, not only answer: another target, other batches, a lower rate, by the same rails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from typing import TypeVar
+
+import pytest
+
+from spikeguard_client import Client
+from spikeguard_protocol import (
+    AttemptStarted,
+    BatchRange,
+    CommandId,
+    CommandResult,
+    IncidentId,
+    ResultState,
+    Role,
+    Rollback,
+    RunId,
+    ScaleLr,
+    SegmentId,
+    SegmentPoint,
+    SegmentReason,
+    SegmentStarted,
+    Watch,
+)
+from spikeguard_server.access.grants import Grant
+from tests.server.face.conftest import VERBS, Job, Live
+from tests.server.face.test_run_commands import client_of, orders, refusal, run_of
+
+T = TypeVar("T")
+_RUNS = count(1)
+LIMITS = {
+    "lr_factor_least": "0.1", "lr_steps_most": "500", "skip_batches_most": "50",
+    "rollback_steps_most": "350",
+}  # fmt: skip
+
+
+@pytest.fixture
+def project() -> str:
+    return f"acting-{next(_RUNS)}"
+
+
+@pytest.fixture
+def spiking(live: Live, project: str) -> Job:
+    """A run with targets at 100, 200, 300 and 400, and a rollback that is proposed."""
+    return Job(live, "gpt", project=project).start().spike()
+
+
+@pytest.fixture
+def calm(live: Live, project: str) -> Job:
+    """A run with targets at 100, 200 and 300, and no incident."""
+    job = Job(live, "gpt", project=project).start()
+    for _ in range(3):
+        job.send(job.steps(100), job.saved())
+    job.train(20)
+    return job
+
+
+def incident_of(job: Job) -> IncidentId:
+    return IncidentId(run_of(job), job.incident()["number"])
+
+
+def proposal_of(job: Job) -> tuple[CommandId, int]:
+    found = job.incident()["proposal"]
+    return CommandId.parse(found["id"]), found["revision"]
+
+
+def go_back(job: Job, command: str, step: int, segment: int) -> None:
+    """The job rolls back to `step` and says so."""
+    parent = SegmentPoint(SegmentId(job.attempt, segment - 1), step)
+    job.send(
+        SegmentStarted(segment, SegmentReason.ROLLBACK, parent, step, command),
+        CommandResult(command, ResultState.APPLIED, f"back to step {step}", job.step),
+    )
+    job.step = step
+
+
+def train_on(job: Job, segment: int, steps: int, excess: float = 0.0) -> None:
+    job.send(replace(job.steps(steps, excess), segment=segment))
+
+
+def test_another_target_takes_the_place_of_the_proposal_by_one_act(
+    live: Live, project: str, spiking: Job
+) -> None:
+    ada, incident = client_of(live, project), incident_of(spiking)
+    options = ada.options(run_of(spiking))
+    proposal, revision = proposal_of(spiking)
+    assert (options["command"], options["revision"]) == (proposal.number, revision)
+    named = {target["name"]: target for target in options["targets"]}
+    assert [named[name]["step"] for name in named] == [400, 300, 200, 100]
+    older = named["step-200"]
+    assert older["cost"]["steps"] == options["step"] - 200
+    assert older["age_s"] >= 0.0
+    made = ada.order_instead(
+        incident, "rollback", "the shard began before 300", proposal=proposal, revision=revision,
+        target="step-200", skip=(390, 420), expect="lower",
+    )  # fmt: skip
+    assert (made["state"], made["proposed_by"], made["decided_by"]) == ("approved", "Ada", "Ada")
+    before, own = ada.incident(incident)["commands"][-2:]
+    assert (before["state"], own["id"]) == ("superseded", made["id"])
+    assert before["end_reason"] == (
+        "Ada ordered to roll back to step 200 (step-200), skip batches 390 to 419 (30) instead"
+    )
+    [order] = orders(spiking)
+    assert order.action == Rollback("step-200", 200, BatchRange(390, 420))
+    go_back(spiking, order.command, 200, 1)
+    train_on(spiking, 1, 120)
+    found = next(iter(ada.interventions(run_of(spiking))))
+    assert found["why"] == "the shard began before 300"
+    assert (found["by"], found["expect"], found["goes_on_from"]) == ("Ada", "lower", 200)
+
+
+def test_a_proposal_that_changed_or_was_answered_meanwhile_is_not_replaced(
+    live: Live, project: str, spiking: Job
+) -> None:
+    ada, bob = client_of(live, project), client_of(live, project, "Bob")
+    incident, (proposal, revision) = incident_of(spiking), proposal_of(spiking)
+    for seen in ((None, None), (proposal, revision + 1)):
+        error = refusal(
+            lambda seen=seen: bob.order_instead(
+                incident, "rollback", "older", proposal=seen[0], revision=seen[1], target="step-100"
+            )
+        )
+        assert (error.code, error.error["current"]["id"]) == ("revision_changed", str(proposal))
+    ada.approve(proposal, revision)
+    error = refusal(
+        lambda: bob.order_instead(
+            incident, "rollback", "older", proposal=proposal, revision=revision, target="step-100"
+        )
+    )
+    assert (error.status, "was approved by Ada" in str(error)) == (409, True)
+    assert len(orders(spiking)) == 1
+
+
+def test_what_the_job_would_refuse_is_refused_with_field_limit_and_remedy(
+    live: Live, project: str, calm: Job
+) -> None:
+    ada, run = client_of(live, project), run_of(calm)
+    other = Job(live, "other", project=project).start()
+    other.send(other.steps(100), other.saved())
+    calm.send(AttemptStarted(None, 1, VERBS, "test", 4096, LIMITS))
+    wrong: tuple[tuple[str, dict[str, object], str], ...] = (
+        ("rollback", {"target": "step-999"}, "target"),
+        ("rollback", {}, "target"),
+        ("rollback", {"target": "../../etc"}, "target"),
+        ("rollback", {"target": "step-300", "skip": (299, 310)}, "skip"),
+        ("rollback", {"target": "step-300", "skip": (300, 351)}, "skip"),
+        ("rollback", {"target": "step-300", "factor": 0.5}, "steps"),
+        ("scale_lr", {"factor": 0.05, "steps": 10}, "factor"),
+        ("scale_lr", {"factor": 0.5, "steps": 501}, "steps"),
+        ("scale_lr", {"factor": 1.5, "steps": 10}, "factor"),
+        ("scale_lr", {"factor": 0.5}, "steps"),
+        ("skip_batches", {"skip": (100, 110)}, "skip"),
+        ("skip_batches", {"skip": (400, 400)}, "body"),
+        ("stop", {"factor": 0.5}, "factor"),
+        ("watch", {"steps": 10}, "verb"),
+    )
+    for verb, given, field in wrong:
+        error = refusal(lambda verb=verb, given=given: ada.order(run, verb, "x", **given))  # type: ignore[arg-type]
+        assert (error.status, field in (error.error["field"] or "")) == (422, True), (verb, given)
+    calm.train(150)
+    error = refusal(lambda: ada.order(run, "rollback", "x", target="step-100"))
+    assert (error.status, "rollback_steps_most" in str(error)) == (422, True)
+    assert list(ada.run_commands(run)) == []
+
+
+def test_a_target_that_is_not_healthy_is_allowed_with_a_warning_that_names_it(
+    live: Live, project: str, calm: Job
+) -> None:
+    ada, run = client_of(live, project), run_of(calm)
+    made = ada.order(run, "rollback", "wrong data since 300", target="step-300")
+    assert made["state"] == "approved"
+    assert "step-300 is pending" in made["reason"]
+    assert "the run reads batches 300 to 319 (20) again" in made["reason"]
+    error = refusal(lambda: ada.order(run, "scale_lr", "too hot", factor=0.5, steps=50))
+    assert (error.status, made["id"] in str(error)) == (409, True)
+
+
+def test_a_rate_that_a_person_lowers_is_judged_by_what_the_loss_did(
+    live: Live, project: str, calm: Job
+) -> None:
+    ada, run = client_of(live, project), run_of(calm)
+    made = ada.order(
+        run, "scale_lr", "the norm creeps up", factor=0.5, steps=60, expect="lower", expect_size=0.1
+    )
+    [order] = orders(calm)
+    assert order.action == ScaleLr(0.5, 60)
+    calm.send(CommandResult(order.command, ResultState.APPLIED, "at half the rate", calm.step))
+    [item] = ada.interventions(run)
+    assert item["outcome"] == "not judged before step 384"
+    train_on(calm, 0, 80, excess=-0.03)
+    done = eventually(lambda: next(iter(ada.run_commands(run))), lambda c: c["state"] == "judged")
+    [item] = ada.interventions(run)
+    assert item["effect"] is not None
+    assert item["effect"] < 0.0
+    assert item["effect_error"] > 0.0
+    assert done["judgement"] == item["outcome"]
+    assert (item["by"], item["step"], item["why"]) == ("Ada", 320, "the norm creeps up")
+    told = [(e["action"], e["actor"]) for e in ada.audit(run) if e["subject"] == made["id"]]
+    assert told[::-1] == [
+        ("propose", "Ada"), ("approve", "Ada"), ("deliver", "server"),
+        ("apply", "attempt 1"), ("judge", "server"),
+    ]  # fmt: skip
+
+
+def test_a_rollback_of_a_calm_run_is_judged_on_the_branch_that_it_opened(
+    live: Live, project: str, calm: Job
+) -> None:
+    ada, run = client_of(live, project), run_of(calm)
+    made = ada.order(run, "rollback", "the mix was wrong", target="step-200", expect="none")
+    [order] = orders(calm)
+    go_back(calm, order.command, 200, 1)
+    train_on(calm, 1, 60)
+    done = eventually(lambda: next(iter(ada.run_commands(run))), lambda c: c["state"] == "judged")
+    [item] = ada.interventions(run)
+    assert (item["id"], item["judged_step"], item["goes_on_from"]) == (made["id"], 240, 200)
+    assert "as expected" in done["judgement"]
+
+
+def test_whoever_watches_is_left_alone_for_the_steps_that_they_named(
+    live: Live, project: str, spiking: Job
+) -> None:
+    ada, incident = client_of(live, project), incident_of(spiking)
+    proposal, revision = proposal_of(spiking)
+    ada.order_instead(
+        incident, "watch", "I look at it", proposal=proposal, revision=revision, steps=30
+    )
+    [order] = orders(spiking)
+    assert order.action == Watch(30)
+    spiking.send(CommandResult(order.command, ResultState.APPLIED, "watching", spiking.step))
+    spiking.train(10, excess=3.0)
+    assert ada.incident(incident)["proposal"] is None
+
+
+def test_an_own_order_waits_for_the_second_person_and_the_policy_leaves_it_alone(
+    live: Live, project: str, spiking: Job
+) -> None:
+    eve = client_of(live, project, "Eve", Role.ADMIN)
+    eve.put_policy(project, {"approval": {"rollback": {"approvals": 2}}})
+    ada, bob = client_of(live, project), client_of(live, project, "Bob")
+    incident, (proposal, revision) = incident_of(spiking), proposal_of(spiking)
+    made = ada.order_instead(
+        incident, "rollback", "older", proposal=proposal, revision=revision, target="step-200"
+    )
+    assert (made["state"], made["first_approved_by"]) == ("approved_once", "Ada")
+    spiking.train(10, excess=3.0)
+    assert orders(spiking) == []
+    waiting = ada.incident(incident)["proposal"]
+    assert (waiting["id"], waiting["revision"]) == (made["id"], 1)
+    id = CommandId.parse(made["id"])
+    assert refusal(lambda: ada.approve(id, 1)).status == 409
+    assert bob.approve(id, 1)["decided_by"] == "Ada and Bob"
+    assert [order.command for order in orders(spiking)] == [made["id"]]
+
+
+def test_a_run_with_an_open_incident_is_ordered_of_the_incident_alone(
+    live: Live, project: str, spiking: Job
+) -> None:
+    ada, incident = client_of(live, project), incident_of(spiking)
+    error = refusal(lambda: ada.order(run_of(spiking), "rollback", "x", target="step-200"))
+    assert (error.status, f"{incident} is open" in str(error)) == (409, True)
+    nobody = live.token(Grant(Role.VIEWER, project, person="Ada"))
+    viewer = Client(live.url, nobody)
+    assert refusal(lambda: viewer.order_instead(incident, "stop", "x")).status == 403
+    ghost = IncidentId(RunId(project, "gpt"), 99)
+    assert refusal(lambda: ada.order_instead(ghost, "stop", "x")).status == 404
+    with live.client() as stranger:
+        assert stranger.post(f"{spiking.path}/incidents/1/commands", json={}).status_code == 401
+    ada.order(run_of(spiking), "checkpoint_now", "before anything else")
+    assert [order.action for order in orders(spiking)] != []
+
+
+def eventually(look: Callable[[], T], good: Callable[[T], bool]) -> T:
+    until = time.monotonic() + 30
+    while not good(found := look()):
+        assert time.monotonic() < until, found
+        time.sleep(0.1)
+    return found
