@@ -41,6 +41,11 @@ def incident_page_path(incident: IncidentId) -> str:
     return f"/incident/{_part(run.project)}/{_part(run.name)}/{incident.number}"
 
 
+def act_path(run: RunId) -> str:
+    """The page on which a person orders something of a run or of its open incident."""
+    return f"/act/{_part(run.project)}/{_part(run.name)}"
+
+
 def channel_path(project: str, name: str) -> str:
     """A channel of a project."""
     return f"/v1/channels/{_part(project)}/{_part(name)}"

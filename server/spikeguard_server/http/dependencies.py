@@ -54,7 +54,7 @@ FLEET_S: Final = 5.0  # how old the numbers of the fleet may be
 READY_S: Final = 1.0  # how old the word that the database is there may be
 PREVIEW: Final = "/v1/runs/{project}/{name}/policy/preview"  # a POST, since it brings a policy
 COOKIE: Final = "spikeguard_session"
-PAGES: Final = ("/login", "/logout", "/confirm/", "/incident/", "/inbox", "/approve/")
+PAGES: Final = ("/login", "/logout", "/confirm/", "/incident/", "/act/", "/inbox", "/approve/")
 _NAME = f"^{NAME_PATTERN.pattern}$"
 
 

@@ -134,6 +134,8 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("POST", _CONFIRM): _DECIDE,
     ("GET", "/incident/{project}/{name}/{number}"): _READ,
     ("POST", "/incident/{project}/{name}/{number}"): _DECIDE,
+    ("GET", "/act/{project}/{name}"): _READ,
+    ("POST", "/act/{project}/{name}"): _DECIDE,
     ("GET", "/v1/policy"): _READ.by(Scope.QUERY),
     ("GET", "/v1/policy/settings"): _READ.by(Scope.NONE),
     ("PUT", "/v1/policy"): _ADMIN.by(Scope.BODY),

@@ -38,7 +38,7 @@ def call(client: httpx.Client, method: str, path: str, token: str | None) -> htt
         path = path.replace(place, value)
     if path.endswith("/orders"):
         path += "?wait_s=0"  # whoever may wait would wait here in vain
-    if path.startswith(("/confirm", "/incident", "/inbox")) and token:
+    if path.startswith(("/confirm", "/incident", "/act", "/inbox")) and token:
         return client.request(method, path, headers={"Cookie": f"{COOKIE}={token}"})
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with client.stream(method, path, headers=headers) as answer:
@@ -84,9 +84,9 @@ def test_a_guarded_call_without_a_good_token_is_not_answered(
 ) -> None:
     with live.client() as client:
         answer = call(client, method, path, token)
-        if path.startswith(("/confirm", "/incident", "/inbox")) and method == "GET":
+        if path.startswith(("/confirm", "/incident", "/act", "/inbox")) and method == "GET":
             assert answer.status_code == 303
-            assert answer.headers["location"].startswith(f"/login?next={path[:6]}")
+            assert answer.headers["location"].startswith(f"/login?next={path[:4]}")
         else:
             assert answer.status_code == 401
             assert "bearer" in answer.headers["www-authenticate"].lower()

@@ -32,7 +32,7 @@ from tests.server.face.serving import SILENT_S
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
 
-PAGES = ("/login", "/logout", "/confirm/", "/incident/", "/inbox", "/approve/")
+PAGES = ("/login", "/logout", "/confirm/", "/incident/", "/act/", "/inbox", "/approve/")
 FOR_ONE_PROCESS = {"/docs", "/docs/{file}", "/metrics", "/openapi.json", "/readyz", "/healthz"}
 
 

@@ -9,13 +9,21 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from spikeguard_protocol import BatchDetail, CommandState, IncidentId, IncidentState, Outcome
+from spikeguard_protocol import (
+    BatchDetail,
+    CommandState,
+    IncidentId,
+    IncidentState,
+    Outcome,
+    RunId,
+)
 from spikeguard_protocol.escaping import html_text
-from spikeguard_protocol.paths import incident_page_path
+from spikeguard_protocol.paths import act_path, incident_page_path
 from spikeguard_protocol.phrases import (
     CAUSE_WORDS,
     batches_phrase,
@@ -112,7 +120,8 @@ class IncidentView:
         """What a template shows of it."""
         address = f"data:image/svg+xml;base64,{b64encode(self.picture).decode()}"
         named = {part.name: getattr(self, part.name) for part in fields(self)}
-        return {**named, "picture": address if self.picture else ""}
+        run = IncidentId.parse(self.incident["id"]).run
+        return {**named, "picture": address if self.picture else "", "act": act_path(run)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +184,13 @@ def confirm_page(
     follows = going_on and view.incident["state"] != IncidentState.CLOSED
     facts = {"command": command, "outdated": outdated, "spent": spent, "follows": follows}
     return _render("confirm.html", page, key=key, refusal=refusal, **view.facts(), **facts)
+
+
+def act_page(page: HtmlPage, *, refusal: ServiceError | None = None, **facts: Any) -> str:
+    """What can be ordered of a run, or, with a plan, exactly what is going to be done."""
+    run: RunId = facts["run"]
+    place = f"{quote(run.project, safe='')}/{quote(run.name, safe='')}"
+    return _render("act.html", page, refusal=refusal, place=place, **facts)
 
 
 def refusal_page(page: HtmlPage, refusal: ServiceError) -> str:

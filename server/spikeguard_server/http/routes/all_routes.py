@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 
 from spikeguard_server.http.routes import (
+    act_pages,
     archive,
     audit,
     channels,
@@ -66,6 +67,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     oidc.router,  # before the links, whose path takes any word
     pages.router,
     incident_pages.router,
+    act_pages.router,
     links.router,
     scrape.router,
     health.router,

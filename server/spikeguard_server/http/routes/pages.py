@@ -77,7 +77,9 @@ def login_form(
 
 def safe_next(settings: Settings, path: str) -> str:
     """Where to go after the login: a page of ours or the dashboard, else the login page."""
-    if path.startswith(("/confirm/", "/incident/", "/inbox")) and not set("\\\r\n") & set(path):
+    if path.startswith(("/confirm/", "/incident/", "/act/", "/inbox")) and not set("\\\r\n") & set(
+        path
+    ):
         return path
     dashboard = settings.dashboard_url
     return path if dashboard and _origin(path) == _origin(dashboard) else "/login"

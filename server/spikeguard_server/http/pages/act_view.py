@@ -1,0 +1,148 @@
+"""The page to act as it is shown: what can be chosen, what is chosen, and what it would do.
+
+Invariants: pure; the domain says what can be ordered, here it is put before somebody's eyes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spikeguard_protocol import Verb
+from spikeguard_protocol.phrases import action_phrase
+from spikeguard_server.domain.diagnosis.incident_tracker import CURES
+from spikeguard_server.domain.policy.cost import cost_of
+from spikeguard_server.domain.policy.orders import Plan, Refusal, plan_of
+from spikeguard_server.errors import IllegalMove, ServiceError, Unprocessable
+from spikeguard_server.http.bodies.incidents import cost_body
+from spikeguard_server.http.bodies.orders import OptionsBody, TargetOption
+from spikeguard_server.http.pages.act_fields import VERB_WORDS, Fields, of_verb, with_target
+from spikeguard_server.http.pages.target_curve import TargetMark
+from spikeguard_server.ingest.orders import OF_INCIDENT
+from spikeguard_server.store.commands import action_of
+from spikeguard_server.store.reads.options import Options
+
+SHOWN: Final = 12  # targets, until somebody asks for all
+MOST_SHOWN: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """Exactly what an order would do, and its price."""
+
+    words: str
+    warnings: Sequence[str]
+    cost: Mapping[str, Any]
+    approvals: int
+    changes: bool  # whether the loss could tell of it
+    stops: bool
+    button: str
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What is shown to whom: the path of the page, and what has been filled in there."""
+
+    path: str
+    fields: Fields
+    proposed: Fields | None  # as the proposal would fill it in
+    all: bool = False  # whether every target is listed
+
+    def chosen(self, options: OptionsBody) -> TargetOption | None:
+        """The target that is chosen, if it is one."""
+        return next((t for t in options.targets if t.name == self.fields.to), None)
+
+
+def plan_view(fields: Fields, options: Options) -> PlanView:
+    """What `fields` would have done; raise what would be refused."""
+    if options.situation is None:
+        raise IllegalMove(f"{options.run.id} has no attempt that trains", "Start the job again")
+    plan = plan_of(fields.wanted(), options.situation)
+    if isinstance(plan, Refusal):
+        raise Unprocessable(plan.message, plan.remedy, field=plan.field)
+    return _shown(plan, Verb(fields.verb), options)
+
+
+def _shown(plan: Plan, verb: Verb, options: Options) -> PlanView:
+    assert options.situation is not None
+    words = action_phrase(plan.action)
+    approvals = options.policy.approval_of(verb).approvals
+    cost = cost_of(plan.action, options.situation, options.policy)
+    button = VERB_WORDS[verb] + (" (first of two approvals)" if approvals > 1 else "")
+    return PlanView(
+        f"{words[:1].upper()}{words[1:]}", plan.warnings,
+        cost_body(cost, options.policy).model_dump(), approvals, verb in CURES,
+        verb is Verb.STOP, button,
+    )  # fmt: skip
+
+
+def first_fields(options: OptionsBody, proposed: Fields | None) -> Fields:
+    """What the form begins with: the proposal, else the first thing that can be done."""
+    if proposed is not None and proposed.verb != Verb.WATCH:
+        return proposed
+    possible = next((each.verb for each in options.verbs if each.possible), Verb.ROLLBACK)
+    return Fields(possible.value)
+
+
+def verbs_shown(form: Form, options: OptionsBody) -> list[dict[str, Any]]:
+    """The verbs; one that cannot be done says why and leads nowhere."""
+    return [
+        {
+            "words": VERB_WORDS[each.verb], "possible": each.possible, "reason": each.reason,
+            "remedy": each.remedy, "chosen": each.verb == form.fields.verb,
+            "url": of_verb(each.verb, form.proposed).address(form.path),
+        }
+        for each in options.verbs
+    ]  # fmt: skip
+
+
+def targets_shown(form: Form, options: OptionsBody) -> list[dict[str, Any]]:
+    """The newest targets, and whatever is chosen or proposed among the older ones."""
+    most = MOST_SHOWN if form.all else SHOWN
+    proposed = "" if form.proposed is None else form.proposed.to
+    named = {form.fields.to, proposed}
+    found = [t for i, t in enumerate(options.targets) if i < most or t.name in named]
+    return [
+        {
+            **target.model_dump(),
+            "chosen": target.name == form.fields.to,
+            "proposed": target.name == proposed,
+            "url": with_target(form.fields, target.name, target.position).address(
+                form.path, **({"all": "true"} if form.all else {})
+            ),
+        }
+        for target in found
+    ]
+
+
+def marks_shown(targets: Sequence[Mapping[str, Any]]) -> list[TargetMark]:
+    """The same in the picture."""
+    return [
+        TargetMark(
+            target["name"], target["step"], target["health"], target["url"], target["chosen"],
+            target["proposed"],
+        )
+        for target in targets
+    ]  # fmt: skip
+
+
+def proposal_shown(options: Options) -> dict[str, Any] | None:
+    """The proposal that an order would take the place of."""
+    row = options.waiting
+    if row is None:
+        return None
+    words = action_phrase(action_of(row.arguments))
+    return {"number": row.number, "revision": row.revision, "words": words, "by": row.proposed_by}
+
+
+def of_incident(verb: str, options: Options) -> bool:
+    """Whether an order of `verb` is one of the open incident, or of the run itself."""
+    return options.incident is not None and verb in OF_INCIDENT
+
+
+def refused(options: Options) -> ServiceError | None:
+    """Why nothing at all can be ordered, where a form was sent all the same."""
+    if options.situation is None:
+        return IllegalMove(f"{options.run.id} has no attempt that trains", "Start the job again")
+    return None
