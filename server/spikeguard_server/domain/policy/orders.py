@@ -116,7 +116,7 @@ def why_not(verb: Verb, situation: RunSituation) -> Refusal | None:
     remedy = "" if ability is None else ability.remedy
     return Refusal(
         "verb",
-        f"The run cannot be ordered to {verb}: {why.rstrip('.')}",
+        f"The job cannot {verb.replace('_', ' ')}: {why.rstrip('.')}",
         remedy or "docs/agent.md says what a job needs for it",
     )
 

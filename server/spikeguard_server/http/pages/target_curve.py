@@ -16,6 +16,7 @@ from typing import Any, Final
 WIDTH, HEIGHT = 480.0, 230.0
 LEFT, RIGHT, TOP, BOTTOM = 8.0, 472.0, 26.0, 196.0  # of the frame
 HALF_HIT: Final = 11.0  # of the stretch that is a link, each side of a mark
+Row = tuple[int, float]  # step, loss
 USUAL: Final = 0.97  # share of the values that the frame shows whole
 
 
@@ -99,17 +100,17 @@ def target_curve(
 ) -> TargetCurve | None:
     """The picture of a run that stands at `step`; None where no loss is known. `segments`: as the
     API's series; `done`: steps at which something was done, with words."""
-    rows = [(segment, _rows(segment)) for segment in segments]
-    known = [row for _, found in rows for row in found]
+    stretches = _stretches(segments)
+    known = [row for _, found in stretches for row in found]
     values = sorted(value for _, value in known if math.isfinite(value))
     if not values:
         return None
     frame = _frame(known, values, step)
-    kept = dict(sorted(row for segment, found in rows if segment["current"] for row in found))
+    kept = dict(sorted(row for on_line, found in stretches if on_line for row in found))
     chosen = next((target for target in targets if target.chosen), None)
     within = [(at, words) for at, words in done if frame.first <= at <= frame.last]
     return TargetCurve(
-        tuple(line for segment, found in rows for line in _lines(found, segment, frame)),
+        tuple(line for on_line, found in stretches for line in _lines(found, on_line, frame)),
         tuple(_mark(target, kept, frame) for target in targets),
         None if onset is None else Point(frame.x(onset), f"onset, step {onset:,}"),
         tuple(Point(frame.x(at), words) for at, words in within),
@@ -118,12 +119,27 @@ def target_curve(
     )  # fmt: skip
 
 
-def _rows(segment: Mapping[str, Any]) -> list[tuple[int, float]]:
+def _stretches(segments: Sequence[Mapping[str, Any]]) -> list[tuple[bool, list[Row]]]:
+    """The rows that the present weights descend from, and those that were given up. A segment of
+    the line ends where the next one of it goes on, whatever it trained behind that."""
+    found, goes_on = list[tuple[bool, list[Row]]](), math.inf
+    for segment in reversed(segments):  # the line's own come first, the oldest before the newer
+        rows = _rows(segment)
+        if not segment["current"]:
+            found.append((False, rows))
+        elif rows:
+            found.append((True, [row for row in rows if row[0] < goes_on]))
+            found.append((False, [row for row in rows if row[0] >= goes_on]))
+            goes_on = min(goes_on, rows[0][0])
+    return found
+
+
+def _rows(segment: Mapping[str, Any]) -> list[Row]:
     pairs = zip(segment["steps"], segment["values"]["loss"], strict=True)
     return [(step, float(value)) for step, value in pairs if value is not None]
 
 
-def _frame(rows: Sequence[tuple[int, float]], values: Sequence[float], step: int) -> _Frame:
+def _frame(rows: Sequence[Row], values: Sequence[float], step: int) -> _Frame:
     low, high = values[0], values[-1]
     usual = values[int(USUAL * (len(values) - 1))]
     high = min(high, low + 2.0 * (usual - low)) if usual > low else high
@@ -132,15 +148,13 @@ def _frame(rows: Sequence[tuple[int, float]], values: Sequence[float], step: int
     return _Frame(min(steps), max(*steps, step), low - room, high + room)
 
 
-def _lines(
-    rows: Sequence[tuple[int, float]], segment: Mapping[str, Any], frame: _Frame
-) -> list[Line]:
+def _lines(rows: Sequence[Row], on_line: bool, frame: _Frame) -> list[Line]:
     """An unbroken line for each stretch of finite values."""
     found = []
     for finite, run in groupby(rows, lambda row: math.isfinite(row[1])):
         if finite:
             points = " ".join(f"{frame.x(at)},{frame.y(value)}" for at, value in run)
-            found.append(Line(f"M{points}", bool(segment["current"])))
+            found.append(Line(f"M{points}", on_line))
     return found
 
 
