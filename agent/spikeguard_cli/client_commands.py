@@ -24,6 +24,15 @@ from spikeguard_cli.inbox_command import COMMANDS as INBOX
 from spikeguard_cli.ledger_command import COMMANDS as LEDGER
 from spikeguard_cli.note_command import COMMANDS as NOTE
 from spikeguard_cli.open_command import COMMANDS as OPEN
+from spikeguard_cli.orders import (
+    add_order_options,
+    edited_body,
+    edits,
+    options_of,
+    planned_lines,
+    seen_of,
+    send_order,
+)
 from spikeguard_cli.response_commands import COMMANDS as RESPONSE
 from spikeguard_cli.run_command import COMMANDS as RUN
 from spikeguard_cli.show_commands import COMMANDS as SHOW
@@ -148,6 +157,8 @@ def approve(options: Namespace) -> int:
     api = Api(load_credentials())
     command = _proposed(api, options.id)
     print(proposal_words(command))
+    if edits(options):
+        return _edit_and_approve(api, command, options)
     order = _order(command) if options.order_key else None
     if order is not None:
         print(signed_words(order, _left_s(command)))
@@ -164,6 +175,30 @@ def approve(options: Namespace) -> int:
         body["signature"] = _signature(Path(options.order_key), order, _left_s(command))
     done = _decide(api, CommandId.parse(command["id"]), "approve", body)
     say(approved_words(done, restart=restart))
+    return 0
+
+
+def _edit_and_approve(api: Api, command: dict[str, Any], options: Namespace) -> int:
+    """Order the proposal with other arguments, in its place and by one act."""
+    if not options.reason:
+        raise CommandFailed("say why you change it: --reason; the record keeps it")
+    run = CommandId.parse(command["id"]).incident.run
+    offered = options_of(api, run)
+    body = edited_body(command, options, offered)
+    print("Changed to:")
+    for line in planned_lines(body, offered):
+        print(line)
+    if not (options.yes or _agrees("Approve this?")):
+        print("Nothing was approved.")
+        return 1
+    made = send_order(api, run, body, options, seen_of(command, options.revision))
+    if made["state"] == "proposed" and options.order_key:
+        order = _order(made)
+        print(signed_words(order, _left_s(made)))
+        signature = _signature(Path(options.order_key), order, _left_s(made))
+        said = {"revision": made["revision"], "signature": signature}
+        made = _decide(api, CommandId.parse(made["id"]), "approve", said)
+    say(approved_words(made, restart=_goes_by_restart(api, made)))
     return 0
 
 
@@ -347,6 +382,10 @@ def _approve_options(parser: ArgumentParser) -> None:
         help="sign the order with the first key in FILE, for a job that asks for it",
     )  # fmt: skip
     parser.add_argument("--yes", action="store_true", help="approve what is proposed now, unasked")
+    add_order_options(parser)
+    parser.add_argument("--no-skip", action="store_true", help="leave no batches out")
+    parser.add_argument("--reason", help="why you change it; the record keeps it")
+    parser.set_defaults(within=600.0)
 
 
 def _reject_options(parser: ArgumentParser) -> None:
@@ -380,7 +419,12 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options
     ),
-    Command("approve", "approve what an incident proposes", approve, _approve_options),
+    Command(
+        "approve",
+        "approve what an incident proposes, as it is or changed",
+        approve,
+        _approve_options,
+    ),
     Command("reject", "reject what an incident proposes, with a reason", reject, _reject_options),
     Command(
         "postmortem",

@@ -1,4 +1,4 @@
-"""`spikeguard run`: have a run save a checkpoint or stop, without an incident."""
+"""`spikeguard run`: have a run do something, of its own or in place of what is proposed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ from typing import Any
 from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, CommandFailed, say
 from spikeguard_cli.credentials import load_credentials
+from spikeguard_cli.orders import (
+    VERBS,
+    add_order_options,
+    options_of,
+    order_body,
+    planned_lines,
+    send_order,
+)
 from spikeguard_cli.show_commands import lasting
 from spikeguard_cli.wording import command_words, duration, state_words, table
 from spikeguard_protocol import RUN_ITSELF, Action, CommandId, IncidentId, RunId, Verb, from_json
 from spikeguard_protocol.order_signature import Signed, read_order_keys, sign
 from spikeguard_protocol.orders import read_action
-from spikeguard_protocol.paths import command_path, run_path
+from spikeguard_protocol.paths import command_path, incident_path, run_path
 
-VERBS = {"checkpoint": Verb.CHECKPOINT_NOW, "stop": Verb.STOP}
 HEAD = ("ID", "ORDER", "STATE", "BY", "STEP", "SAID")
 
 
@@ -40,15 +47,29 @@ def order(options: Namespace) -> int:
 
 
 def _give(api: Api, run: RunId, options: Namespace) -> int:
-    verb = VERBS[options.what]
-    if verb is Verb.STOP and not (options.yes or _agrees(f"Stop {run} on all ranks?")):
-        print("Nothing was ordered.")
-        return 1
-    body = {"verb": verb.value, "reason": _reason(options), "expires_in_s": options.within}
-    made = api.post(f"{run_path(run)}/commands", body)
+    verb, reason = VERBS[options.what], _reason(options)
+    offered = options_of(api, run)
+    body = order_body(verb.value, options, offered)
+    if verb is not Verb.CHECKPOINT_NOW and not options.yes:
+        for line in (*planned_lines(body, offered), *_in_place_of(api, run, offered)):
+            print(line)
+        if not _agrees(f"Have {run} do this, on all ranks?"):
+            print("Nothing was ordered.")
+            return 1
+    options.reason = reason
+    made = send_order(api, run, body, options, offered)
     if made["state"] == "proposed" and options.order_key:
         made = _signed(api, CommandId.parse(made["id"]), made, Path(options.order_key))
     return _told(options, made)
+
+
+def _in_place_of(api: Api, run: RunId, offered: dict[str, Any]) -> list[str]:
+    """What the order takes the place of, if anything is proposed."""
+    if offered["command"] is None:
+        return []
+    incident = api.get(incident_path(IncidentId(run, offered["incident"])))
+    found = (c for c in incident["commands"] if c["number"] == offered["command"])
+    return [f"  in place of {one['id']}: {command_words(one)}" for one in found]
 
 
 def _approve(api: Api, id: CommandId, options: Namespace) -> int:
@@ -97,24 +118,37 @@ def _told(options: Namespace, made: dict[str, Any]) -> int:
         print(json.dumps(made, indent=1))
         return 0
     what, id = command_words(made), made["id"]
-    run, number = CommandId.parse(id).incident.run, made["number"]
+    run = CommandId.parse(id).incident.run
     match made["state"]:
         case "approved_once":
             say(
                 f"Ordered {id}, the first of two: {what}. Nothing is done until another person "
-                f"approves it: spikeguard run {run} approve {number}"
+                f"approves it: {_answer(made, run)}"
             )
         case "proposed":
             say(
                 f"Ordered {id}: {what}. The job takes signed orders only: "
-                f"spikeguard run {run} approve {number} --order-key FILE"
+                f"{_answer(made, run)} --order-key FILE"
             )
         case "approved" | "delivered":
             left = duration(made["expires_in_s"])
-            say(f"Ordered {id}: {what}. The job has {left} to fetch it; spikeguard run {run}")
+            follow = f"run {run}" if CommandId.parse(id).of_run else f"show {_quoted(made)}"
+            say(f"Ordered {id}: {what}. The job has {left} to fetch it; spikeguard {follow}")
         case state:
             say(f"{id} is {state_words(state)}: {what}.")
     return 0
+
+
+def _answer(made: dict[str, Any], run: RunId) -> str:
+    """The command that answers it."""
+    id = CommandId.parse(made["id"])
+    if id.of_run:
+        return f"spikeguard run {run} approve {id.number}"
+    return f"spikeguard approve '{id}'"
+
+
+def _quoted(made: dict[str, Any]) -> str:
+    return f"'{CommandId.parse(made['id']).incident}'"
 
 
 def _list(api: Api, run: RunId, options: Namespace) -> int:
@@ -160,6 +194,7 @@ def _options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "number", metavar="N", nargs="?", type=_number, help="approve, reject: of RUN#0.N"
     )
+    add_order_options(parser)
     parser.add_argument("--reason", help="why; the record keeps it")
     parser.add_argument(
         "--within", type=lasting, default=600.0, metavar="TIME",
@@ -175,5 +210,7 @@ def _options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("run", "have a run save a checkpoint or stop, incident or not", order, _options),
+    Command(
+        "run", "have a run roll back, skip, save, stop; list what was ordered", order, _options
+    ),
 )

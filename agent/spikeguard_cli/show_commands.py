@@ -15,6 +15,7 @@ from spikeguard_cli.batch_view import batch_lines
 from spikeguard_cli.command import Command, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.curve import Curve, drawn
+from spikeguard_cli.orders import done_lines
 from spikeguard_cli.wording import duration, incident_card, run_card
 from spikeguard_protocol import IncidentId, RunId
 from spikeguard_protocol.escaping import printable
@@ -56,7 +57,8 @@ def _show_run(api: Api, run: RunId, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(found, indent=1))
         return 0
-    _print(_run_screen(api, run, found, None))
+    done = done_lines(api, run)
+    _print([*_run_screen(api, run, found, None), *([""] if done else []), *done])
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +32,14 @@ from spikeguard_protocol import (
 )
 from spikeguard_server.access.grants import Grant
 from tests.server.face.conftest import VERBS, Job, Live
-from tests.server.face.test_run_commands import client_of, orders, refusal, run_of
+from tests.server.face.test_run_commands import (  # noqa: F401 - typed is a fixture
+    Typed,
+    client_of,
+    orders,
+    refusal,
+    run_of,
+    typed,
+)
 
 T = TypeVar("T")
 _RUNS = count(1)
@@ -272,6 +280,79 @@ def test_a_run_with_an_open_incident_is_ordered_of_the_incident_alone(
         assert stranger.post(f"{spiking.path}/incidents/1/commands", json={}).status_code == 401
     ada.order(run_of(spiking), "checkpoint_now", "before anything else")
     assert [order.action for order in orders(spiking)] != []
+
+
+def test_the_command_line_orders_by_target_and_edits_what_it_approves(
+    project: str, spiking: Job, typed: Typed  # noqa: F811
+) -> None:
+    name = f"{project}/gpt"
+    nowhere = ("run", name, "rollback", "--to", "7", "--reason", "x", "--yes")
+    assert "there are step-400, step-300, step-200, step-100" in typed(*nowhere, status=1)
+    said = typed("run", name, "rollback", "--to", "200", "--reason", "x", status=1)
+    assert "roll back to step 200 (step-200)" in said
+    assert "costs: 280 steps" in said
+    assert f"in place of {name}#1.1: roll back to step 300" in said
+    assert "Nothing was ordered." in said
+    edit = ("approve", f"{name}#1", "--to", "200", "--factor", "0.5", "--steps", "50", "--yes")
+    assert "--reason" in typed(*edit, status=1)
+    said = typed(*edit, "--reason", "the shard began before")
+    assert "Changed to:\nroll back to step 200 (step-200), skip batches 399 to 417 (19), " in said
+    assert "Approved: roll back to step 200" in said
+    [order] = orders(spiking)
+    assert order.action == Rollback("step-200", 200, BatchRange(399, 418), 0.5, 50)
+    told = typed("show", name)
+    assert "(Ada)" in told
+    assert "why: the shard began before" in told
+    assert "has not reported yet" in typed(
+        *edit[:1], f"{name}#1.1", *edit[2:], "--reason", "x", status=1
+    )
+
+
+KEY = re.compile(r'name="key" value="([0-9a-f]+)"')
+HIDDEN = re.compile(r'type="hidden" name="(\w+)" value="([^"]*)"')
+
+
+def test_the_page_shows_what_would_be_done_and_does_it_once(
+    live: Live, project: str, spiking: Job
+) -> None:
+    ada, bob = client_of(live, project), client_of(live, project, "Bob")
+    place = f"/act/{project}/gpt"
+    with live.client() as page:
+        page.cookies.set(
+            "spikeguard_session", live.token(Grant(Role.OPERATOR, project, person="Ada"))
+        )
+        first = page.get(place).text
+        assert 'aria-label="Go back to step-200, step 200, healthy"' in first
+        assert len(first) < 40_000
+        assert f'href="{place}?' in page.get(f"/incident/{project}/gpt/1").text or place in first
+        for asked in (
+            "to=step-9",
+            "to=<script>",
+            "to=step-200&skip_first=x",
+            "to=step-200&factor=9",
+        ):
+            answer = page.get(f"{place}?verb=rollback&review=true&{asked}")
+            assert (answer.status_code, "<script>" in answer.text) == (422, False), asked
+        shown = page.get(f"{place}?verb=rollback&to=step-200&review=true").text
+        assert "Roll back to step 200 (step-200)" in shown
+        assert "It takes the place of what is proposed" in shown
+        form = dict(HIDDEN.findall(shown))
+        for wrong, status in (
+            ({"key": "0" * 64}, 403), ({"reason": " "}, 422), ({"expect": "gold"}, 422),
+            ({"revision": "9"}, 409), ({"verb": "explode"}, 422), ({"to": "step-9"}, 422),
+        ):  # fmt: skip
+            sent = {**form, "reason": "older", **wrong}
+            assert page.post(place, data=sent).status_code == status, wrong
+        bob.order_instead(
+            incident_of(spiking), "rollback", "first", target="step-100",
+            proposal=proposal_of(spiking)[0], revision=proposal_of(spiking)[1],
+        )  # fmt: skip
+        late = page.post(place, data={**form, "reason": "older"})
+        assert (late.status_code, "approved" in late.text) == (409, True)
+        assert 'value="older"' in late.text
+    assert [c["proposed_by"] for c in ada.incident(incident_of(spiking))["commands"]] == [
+        None, "Bob"
+    ]  # fmt: skip
 
 
 def eventually(look: Callable[[], T], good: Callable[[T], bool]) -> T:

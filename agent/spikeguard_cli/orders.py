@@ -1,0 +1,221 @@
+"""What a person orders on the command line, in its own words or as an edited proposal."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from typing import Any
+
+from spikeguard_cli.api import Api, Refused
+from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.wording import command_words, cost_words, duration
+from spikeguard_protocol import CommandId, IncidentId, RunId, Verb
+from spikeguard_protocol.escaping import printable
+from spikeguard_protocol.paths import incident_path, run_path
+
+CHANGING = frozenset({"rollback", "skip_batches", "scale_lr"})
+OF_INCIDENT = CHANGING | {"watch", "stop"}  # takes the place of a proposal, where one is open
+_SHOWN_TARGETS = 8
+_SHOWN_DONE = 5
+
+
+def options_of(api: Api, run: RunId) -> dict[str, Any]:
+    """What can be ordered of a run now."""
+    found: dict[str, Any] = api.get(f"{run_path(run)}/options")
+    return found
+
+
+def order_body(verb: str, options: Namespace, offered: dict[str, Any]) -> dict[str, Any]:
+    """What the server is asked for; what the verb does not need is left out."""
+    body: dict[str, Any] = {"verb": verb}
+    if options.to is not None:
+        body["target"] = _target(options.to, offered)["name"]
+    if options.skip is not None:
+        body["skip"] = list(options.skip)
+    if options.factor is not None:
+        body["factor"] = options.factor
+    if options.steps is not None:
+        body["steps"] = options.steps
+    return body
+
+
+def edits(options: Namespace) -> bool:
+    """Whether an approval changes what is proposed."""
+    given = (options.to, options.skip, options.factor, options.steps)
+    return options.no_skip or any(value is not None for value in given)
+
+
+def edited_body(
+    proposal: dict[str, Any], options: Namespace, offered: dict[str, Any]
+) -> dict[str, Any]:
+    """The proposal with what was given in place of what it says."""
+    changed = order_body(proposal["verb"], options, offered)
+    if "target" in changed:
+        changed["verb"] = "rollback"
+    given = proposal["arguments"] if changed["verb"] == proposal["verb"] else {}
+    known = {
+        "target": given.get("target"),
+        "skip": None if options.no_skip else given.get("skip") or given.get("batches"),
+        "factor": given.get("lr_factor") or given.get("factor"),
+        "steps": given.get("lr_steps") or given.get("steps"),
+    }
+    return {**{name: value for name, value in known.items() if value is not None}, **changed}
+
+
+def _target(text: str, offered: dict[str, Any]) -> dict[str, Any]:
+    """By its name, or by the step that it was taken at; of two of one step the one on disk."""
+    found = [t for t in offered["targets"] if text in (t["name"], str(t["step"]))]
+    found.sort(key=lambda target: (target["name"] != text, target["medium"] != "disk"))
+    if found:
+        first: dict[str, Any] = found[0]
+        return first
+    there = ", ".join(t["name"] for t in offered["targets"][:_SHOWN_TARGETS]) or "none"
+    raise CommandFailed(f"the run cannot go back to {text}: there are {there}")
+
+
+def planned_lines(body: dict[str, Any], offered: dict[str, Any]) -> list[str]:
+    """What is going to be done, what it costs, and the health of what it goes back to."""
+    target = next((t for t in offered["targets"] if t["name"] == body.get("target")), None)
+    lines = [command_words({"verb": body["verb"], "arguments": _arguments(body, target)})]
+    if target is not None:
+        lines.append(f"  costs: {cost_words(target['cost'])}")
+        lines.append(
+            f"  to:    {target['name']}, {target['medium']}, {duration(target['age_s'])} old, "
+            f"{target['health']}"
+        )
+    return [printable(line) for line in lines]
+
+
+def _arguments(body: dict[str, Any], target: dict[str, Any] | None) -> dict[str, Any]:
+    """As the phrases for people name them."""
+    skip, factor, steps = body.get("skip"), body.get("factor"), body.get("steps")
+    if body["verb"] != "rollback":
+        return {"batches": skip, "factor": factor, "steps": steps}
+    step = None if target is None else target["step"]
+    return {
+        "target": body.get("target"), "step": step, "skip": skip, "lr_factor": factor,
+        "lr_steps": steps,
+    }  # fmt: skip
+
+
+def send_order(
+    api: Api, run: RunId, body: dict[str, Any], options: Namespace, seen: dict[str, Any]
+) -> dict[str, Any]:
+    """Order it of the open incident in place of the proposal that was `seen`, else of the run."""
+    body = {**body, "reason": options.reason, "expires_in_s": options.within, **_expected(options)}
+    number = seen["incident"]
+    if number is None or body["verb"] not in OF_INCIDENT:
+        made: dict[str, Any] = api.post(f"{run_path(run)}/commands", body)
+        return made
+    if seen["command"] is not None:
+        body |= {"command": seen["command"], "revision": seen["revision"]}
+    try:
+        made = api.post(f"{incident_path(IncidentId(run, number))}/commands", body)
+    except Refused as refusal:
+        if refusal.code != "revision_changed":
+            raise
+        now = refusal.body["current"]
+        raise CommandFailed(
+            f"nothing was done: {now['id']}, revision {now['revision']}, is proposed by now: "
+            f"{command_words(now)}. Look at it and order anew"
+        ) from refusal
+    return made
+
+
+def _expected(options: Namespace) -> dict[str, Any]:
+    said = {"expect": options.expect, "expect_size": options.expect_size}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def done_lines(api: Api, run: RunId) -> list[str]:
+    """What was done to a run lately: by whom, why, what was expected, what came of it."""
+    try:
+        found = api.get(f"{run_path(run)}/interventions", limit=_SHOWN_DONE)["items"]
+    except Refused:
+        return []  # an older server keeps no such list
+    lines = ["what was done, newest first"] if found else []
+    for one in found:
+        at = "" if one["step"] is None else f" at step {one['step']:,}"
+        by = one["by"] if one["approved_by"] in (None, one["by"]) else (
+            f"{one['by']}, approved by {one['approved_by']}"
+        )  # fmt: skip
+        lines.append(f"  {one['id']}{at}: {one['what']} ({by})")
+        if one["why"]:
+            lines.append(f"    why: {' '.join(one['why'].split())}")
+        if one["expect"]:
+            lines.append(f"    expected of the loss: {one['expect']}")
+        lines += [
+            f"    {said}" for said in dict.fromkeys((one["outcome"], one["judgement"])) if said
+        ]
+    return [printable(line) for line in lines]
+
+
+def skip_range(text: str) -> tuple[int, int]:
+    """`390:420`, batches 390 to 419."""
+    first, colon, end = text.partition(":")
+    numbers = [part for part in (first, end) if part.isascii() and part.isdigit()]
+    if not colon or len(numbers) != 2 or not int(first) < int(end):
+        raise ArgumentTypeError(f"{text!r} is no range: write A:B for batches A to B - 1")
+    return int(first), int(end)
+
+
+def _factor(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value <= 1.0:
+        raise ArgumentTypeError(f"{text!r}: a learning rate is multiplied by above 0, up to 1")
+    return value
+
+
+def _size(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < 1e6:
+        raise ArgumentTypeError(f"{text!r}: give nats, above 0")
+    return value
+
+
+def _steps(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise ArgumentTypeError(f"{text!r} is no number of steps: give 1 or more")
+    return int(text)
+
+
+def add_order_options(parser: ArgumentParser) -> None:
+    """What an order, or an edited proposal, says beside its verb."""
+    parser.add_argument(
+        "--to", metavar="TARGET", help="rollback: name of a checkpoint or snapshot, or its step"
+    )
+    parser.add_argument(
+        "--skip", type=skip_range, metavar="A:B",
+        help="batches A to B - 1 to leave out; of a rollback behind its target",
+    )  # fmt: skip
+    parser.add_argument("--factor", type=_factor, help="of every learning rate, above 0 up to 1")
+    parser.add_argument(
+        "--steps", type=_steps, help="for so many steps; watch: until the policy looks again"
+    )
+    parser.add_argument(
+        "--expect", choices=("lower", "higher", "none"),
+        help="what you expect of the loss against its trend; it is measured afterwards",
+    )  # fmt: skip
+    parser.add_argument("--expect-size", type=_size, metavar="NATS", help="by how much")
+
+
+def seen_of(proposal: dict[str, Any], revision: int | None) -> dict[str, Any]:
+    """The proposal that an order takes the place of."""
+    id = CommandId.parse(proposal["id"])
+    number = revision or proposal["revision"]
+    return {"incident": id.incident.number, "command": id.number, "revision": number}
+
+
+VERBS = {
+    "rollback": Verb.ROLLBACK,
+    "skip": Verb.SKIP_BATCHES,
+    "scale-lr": Verb.SCALE_LR,
+    "checkpoint": Verb.CHECKPOINT_NOW,
+    "stop": Verb.STOP,
+    "watch": Verb.WATCH,
+}
