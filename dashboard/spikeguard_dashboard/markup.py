@@ -14,7 +14,7 @@ from spikeguard_dashboard import words
 from spikeguard_dashboard.palette import TONE
 from spikeguard_protocol import IncidentId, RunId
 from spikeguard_protocol.escaping import html_text as escape
-from spikeguard_protocol.paths import incident_page_path
+from spikeguard_protocol.paths import act_path, incident_page_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,11 @@ def confirm_address(public_url: str, run: RunId, incident: int, command: int) ->
 def first_view_address(public_url: str, incident: str) -> str:
     """The server's own page of an incident, on which people respond to it."""
     return f"{public_url}{incident_page_path(IncidentId.parse(incident))}"
+
+
+def act_address(public_url: str, run: RunId) -> str:
+    """The server's own page on which people order something of a run."""
+    return f"{public_url}{act_path(run)}"
 
 
 def login_address(public_url: str, back: str) -> str:

@@ -30,7 +30,7 @@ def wait_until(seen: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("launcher", [[], TWO_RANKS], ids=["one process", "two ranks"])
-def test_a_calm_run_saves_a_checkpoint_and_stops_when_it_is_told(
+def test_a_calm_run_saves_goes_back_skips_and_stops_when_it_is_told(
     launcher: list[str], folder: Path, service: Service, children: Children
 ) -> None:
     name = f"ordered-{len(launcher)}"
@@ -45,22 +45,38 @@ def test_a_calm_run_saves_a_checkpoint_and_stops_when_it_is_told(
                  if run["name"] == name]  # fmt: skip
         return found[0] if found else 0
 
-    def carried_out(verb: str) -> dict[str, Any]:
-        made = service.api.post(f"{path}/commands", {"verb": verb, "reason": "maintenance"})
+    def carried_out(verb: str, *, judged: bool = True, **more: Any) -> dict[str, Any]:
+        wanted = {"verb": verb, "reason": "maintenance", **more}
+        made = service.api.post(f"{path}/commands", wanted)
 
-        def judged() -> dict[str, Any] | None:
+        def done() -> dict[str, Any] | None:
             items = service.api.get(f"{path}/commands")["items"]
             found: dict[str, Any] = next(one for one in items if one["id"] == made["id"])
-            return found if found["state"] == "judged" else None
+            ends = ("judged",) if judged else ("judged", "applied")
+            return found if found["state"] in ends else None
 
-        done: dict[str, Any] = wait_until(judged)
-        return done
+        seen: dict[str, Any] = wait_until(done)
+        return seen
 
     wait_until(lambda: step() > 30)
     saved = carried_out("checkpoint_now")
     targets = {t["name"]: t for t in service.api.get(path)["targets"]}
     assert targets[saved["result"]]["step"] == saved["applied_step"]
+    lowered = carried_out("scale_lr", factor=0.5, steps=20, expect="none")
+    options = service.api.get(f"{path}/options")
+    [target] = [t for t in options["targets"] if t["name"] == saved["result"]]
+    assert target["cost"]["steps"] == options["step"] - saved["applied_step"]
+    ahead = target["position"] + 10
+    back = carried_out("rollback", target=target["name"], skip=[ahead, ahead + 5])
+    far = service.api.get(f"{path}/options")["position"] + 500
+    carried_out("skip_batches", judged=False, skip=[far, far + 5])
+    done = service.api.get(f"{path}/interventions")["items"]
+    order = [(d["id"], d["goes_on_from"]) for d in done if d["effect"] is not None]
+    assert order == [(back["id"], target["step"]), (lowered["id"], lowered["applied_step"])]
+    assert all(d["effect_error"] > 0.0 for d in done if d["effect"] is not None)
+    left_out = service.api.get(f"{path}/ledger")["items"]
+    assert [ahead, ahead + 5] in [e["batches"] for e in left_out if e["kind"] == "batches"]
     stopped = carried_out("stop")
     assert job.process.wait(LIMIT_S) != 0  # 3 of a rank; torchrun's own where it started them
-    assert job.summary()["steps"] == stopped["applied_step"] > saved["applied_step"]
+    assert job.summary()["steps"] >= stopped["applied_step"] > saved["applied_step"]
     assert service.incidents(name) == []

@@ -277,5 +277,7 @@ def _other_ways(visit: Visit, run: RunId, incident: int, proposal: Command) -> H
             markup.link("the server's own page", page),
             markup.soft("or"),
             markup.code(f"spikeguard approve '{proposal['id']}'"),
+            markup.soft("or change it on"),
+            markup.link("the page to act", markup.act_address(visit.settings.public_url, run)),
         )
     )

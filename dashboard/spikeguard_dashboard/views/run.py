@@ -170,7 +170,16 @@ def _marks(notes: Sequence[Note]) -> list[Marker]:
     ]
 
 
+def _act(visit: Visit, run: RunId) -> Html:
+    """Where people order something of the run, whatever its incident."""
+    page = markup.link("Act on this run", markup.act_address(visit.settings.public_url, run))
+    said = "roll back, skip batches, lower the learning rate, save a checkpoint, watch, stop"
+    return markup.paragraph(markup.joined(page, markup.soft(said)))
+
+
 def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Incident]) -> None:
+    if detail["state"] != "ended":
+        st.html(markup.block(_act(visit, run)))
     if incidents:
         st.html(markup.block(markup.section("Incidents"), incident_table(incidents, visit)))
     ordered = look(f"commands {run}", lambda: visit.client.run_commands(visit.token, run)).data
