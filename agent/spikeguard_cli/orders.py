@@ -122,7 +122,9 @@ def send_order(
 
 
 def _expected(options: Namespace) -> dict[str, Any]:
-    said = {"expect": options.expect, "expect_size": options.expect_size}
+    if options.by is not None and options.expect not in ("lower", "higher"):
+        raise CommandFailed("--by is the size of an effect: give --expect lower or higher with it")
+    said = {"expect": options.expect, "expect_size": options.by}
     return {name: value for name, value in said.items() if value is not None}
 
 
@@ -201,7 +203,7 @@ def add_order_options(parser: ArgumentParser) -> None:
         "--expect", choices=("lower", "higher", "none"),
         help="what you expect of the loss against its trend; it is measured afterwards",
     )  # fmt: skip
-    parser.add_argument("--expect-size", type=_size, metavar="NATS", help="by how much")
+    parser.add_argument("--by", type=_size, metavar="NATS", help="by how much")
 
 
 def seen_of(proposal: dict[str, Any], revision: int | None) -> dict[str, Any]:
