@@ -63,6 +63,7 @@ class CommandFact:
     revision: int
     policy_version: int
     proposed_at: datetime
+    proposed_by: str | None = None  # the person who ordered it; None: the policy
     auto: bool = False  # the policy approved it
     first_approved_at: datetime | None = None  # where two people had to
     first_approved_by: str | None = None

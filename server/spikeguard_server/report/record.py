@@ -51,7 +51,8 @@ def _decider(command: CommandFact) -> str:
 
 
 def _command_reason(command: CommandFact) -> str:
-    words = [f"{command.id}, proposed {time_of(command.proposed_at)}: {command.reason}"]
+    began = f"ordered by {command.proposed_by}" if command.proposed_by else "proposed"
+    words = [f"{command.id}, {began} {time_of(command.proposed_at)}: {command.reason}"]
     if command.decision_reason:
         words.append(f"{_decider(command)}: {command.decision_reason.rstrip('.')}.")
     if command.first_approved_by is not None and command.decided_at is None:
@@ -121,7 +122,8 @@ def _step(step: int | None) -> str:
 
 def _command_events(command: CommandFact) -> list[tuple[datetime, str, str]]:
     what, said = action_phrase(command.action), command.state.value
-    events = [(command.proposed_at, "", f"{command.id} proposed: {what}")]
+    began = f"ordered by {command.proposed_by}" if command.proposed_by else "proposed"
+    events = [(command.proposed_at, "", f"{command.id} {began}: {what}")]
     if command.first_approved_at is not None:
         first = f"{command.id} approved by {command.first_approved_by}, the first of two people"
         events.append((command.first_approved_at, "", first))

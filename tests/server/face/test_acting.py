@@ -283,7 +283,9 @@ def test_a_run_with_an_open_incident_is_ordered_of_the_incident_alone(
 
 
 def test_the_command_line_orders_by_target_and_edits_what_it_approves(
-    project: str, spiking: Job, typed: Typed  # noqa: F811
+    project: str,
+    spiking: Job,
+    typed: Typed,  # noqa: F811
 ) -> None:
     name = f"{project}/gpt"
     nowhere = ("run", name, "rollback", "--to", "7", "--reason", "x", "--yes")
