@@ -1,26 +1,92 @@
-"""What may have started the spike, for a reader.
+"""The root cause, for a reader: what it is, the evidence, and what was ruled out.
 
 Law: the ranking as it was when the incident closed; a cause that nothing speaks for is not named.
 """
 
 from __future__ import annotations
 
-from spikeguard_protocol.phrases import cause_phrase
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.suspicion import Suspicion, worth_showing
-from spikeguard_server.report.document import Block, Paragraph, Table
+from spikeguard_protocol.phrases import batches_phrase, cause_phrase
+from spikeguard_server.domain.lifecycle.damage import rose
+from spikeguard_server.domain.policy.finding import diagnose
+from spikeguard_server.domain.suspicion import worth_showing
+from spikeguard_server.report.alternatives import Alternative, Verdict, alternatives_of
+from spikeguard_server.report.document import Block, Bullets, Paragraph
+from spikeguard_server.report.facts import PostMortem
+from spikeguard_server.report.symptoms import lead_of
+from spikeguard_server.report.wording import plural, word
+
+MOST_REASONS = 3  # on the page; the appendix has all
+MOST_RULED_OUT = 4
 
 
-def causes_of(incident: Incident) -> tuple[Block, ...]:
-    """The likely causes with what speaks for each, and the layer that moved first."""
-    rows = tuple(_row(one) for one in worth_showing(incident.causes))
-    table = Table(("cause", "confidence", "because"), rows, frozenset({1}))
-    first = incident.first_layer
-    if first is None:
-        return (table,)
-    return (table, Paragraph(f"The first layer to move: {first.sentence}."))
+def root_cause_of(facts: PostMortem) -> tuple[Block, ...]:
+    """The cause in a sentence, what speaks for it, and what does not."""
+    return (Paragraph(_named(facts)), *_evidence(facts), *_others(facts))
 
 
-def _row(one: Suspicion) -> tuple[str, str, str]:
-    because = "; ".join(one.reasons) or "cannot be ruled out"
-    return cause_phrase(one.cause), f"{one.confidence:.0%}", because
+def cause_sentence(facts: PostMortem) -> str:
+    """The cause and how sure it is."""
+    finding, incident = diagnose(facts.incident, facts.policy), facts.incident
+    if incident.apart:
+        return "Ranks of the job did not hold the same weights, which updates keep equal."
+    likely = finding.suspicion
+    if likely is None:
+        return "Nobody asked for its cause when it happened."
+    if finding.known or finding.switched_off:
+        return f"The cause is {cause_phrase(likely.cause)} ({likely.confidence:.0%} sure)."
+    nearest = [one for one in worth_showing(finding.ranking) if one.cause.value != "unknown"]
+    if not nearest:
+        return "The cause is not known: nothing that was measured tells it."
+    near = " or ".join(f"{cause_phrase(o.cause)} ({o.confidence:.0%})" for o in nearest[:2])
+    return f"The cause is not known; nearest is {near}."
+
+
+def _named(facts: PostMortem) -> str:
+    words = [cause_sentence(facts)]
+    if facts.incident.onset_batches is not None:
+        words.append(f"The onset trained on {batches_phrase(facts.incident.onset_batches)}.")
+    return " ".join(words)
+
+
+def _evidence(facts: PostMortem) -> tuple[Block, ...]:
+    incident, items = facts.incident, list[str]()
+    likely = next(iter(incident.causes), None)
+    if likely is not None and diagnose(incident, facts.policy).known:
+        items += [f"{reason[:1].upper()}{reason[1:]}." for reason in likely.reasons[:MOST_REASONS]]
+    lead = lead_of(facts)
+    if lead is not None:
+        items.append(_lead(lead.signal, lead.step, lead.steps, rose(incident)))
+    if incident.first_layer is not None:
+        items.append(f"The first layer to move: {incident.first_layer.sentence}.")
+    if incident.recurred_batches is not None:
+        items.append(f"It came back at {batches_phrase(incident.recurred_batches)}.")
+    if incident.dropped:
+        items.append("The agent kept the onset's update out of the weights.")
+    if incident.stuck:
+        items.append("It was stuck: update after update was dropped, the weights stood still.")
+    return (Bullets(tuple(items)),) if items else ()
+
+
+def _others(facts: PostMortem) -> tuple[Block, ...]:
+    found = alternatives_of(facts)
+    out = [one for one in found if one.verdict is Verdict.RULED_OUT][:MOST_RULED_OUT]
+    left = [one for one in found if one.verdict is Verdict.OPEN]
+    said = [_said("Ruled out", out), _said("Not ruled out", left[:MOST_RULED_OUT])]
+    text = " ".join(filter(None, said))
+    return (Paragraph(text),) if text else ()
+
+
+def _said(head: str, found: list[Alternative]) -> str:
+    return f"{head}: {'; '.join(one.phrase for one in found)}." if found else ""
+
+
+def _lead(signal: str, step: int, steps: int | None, loss_rose: bool) -> str:
+    name = word(signal)
+    name = f"{name[:1].upper()}{name[1:]}"
+    if steps is None and loss_rose:
+        return f"{name} moved first, at step {step:,}; the loss rose later."
+    if steps is None:
+        return f"{name} moved first, at step {step:,}; the loss itself never moved."
+    if steps == 0:
+        return f"The first signal to move was the loss, at step {step:,}."
+    return f"{name} moved first, at step {step:,}, {plural(steps, 'step')} before the loss."

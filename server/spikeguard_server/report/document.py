@@ -6,6 +6,7 @@ Law: plain text in every block; whoever writes a format escapes for that format.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,30 +32,59 @@ class Table:
     numbers: frozenset[int] = frozenset()
 
 
+class PictureName(StrEnum):
+    """Which picture; a document shows each at most once."""
+
+    CURVES = "curves"  # the loss with its branches, and the signal that the cause speaks of
+    LAYERS = "layers"  # norms by layer over steps
+    TOKENS = "tokens"  # tokens of the batch beside those of the batches before
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The curves around the incident."""
+    """One of the incident's pictures."""
 
     caption: str
+    name: PictureName = PictureName.CURVES
 
 
-Block = Paragraph | Bullets | Table | Picture
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Addresses under their names; http or https, as they were checked when they came."""
+
+    items: tuple[tuple[str, str], ...]  # (name, address)
+
+
+Block = Paragraph | Bullets | Table | Picture | Links
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and what stands under it."""
+    """A heading and what stands under it. `beside`: it shares the width with its neighbour that
+    says so too, where there is room for both."""
 
     title: str
     blocks: tuple[Block, ...]
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A post-mortem as a reader meets it."""
+    """A post-mortem as a reader meets it: one page, and what it rests on behind it."""
 
     title: str
-    summary: str
-    figures: tuple[tuple[str, str], ...]  # (value, what it is): the few to see first
-    sections: tuple[Section, ...]
+    header: tuple[tuple[str, str], ...]  # (what it is, value)
+    body: tuple[Section, ...]
+    appendix: tuple[Section, ...]
     footer: str
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """All of them, in the order in which they are read."""
+        return (*self.body, *self.appendix)
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """Those that it shows, in the order in which they stand."""
+        blocks = (block for section in self.sections for block in section.blocks)
+        return tuple(block for block in blocks if isinstance(block, Picture))

@@ -15,12 +15,14 @@ from spikeguard_protocol import (
     Action,
     BatchRange,
     CommandState,
+    FollowupState,
     Kind,
     Rollback,
     RunId,
     SegmentId,
     SegmentReason,
 )
+from spikeguard_server.domain.diagnosis.cause.layers import LayerRow
 from spikeguard_server.domain.events import Precursor
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.domain.lifecycle.incident import Incident
@@ -103,6 +105,25 @@ class LeftOutFact:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowupFact:
+    """Something to be done because of the incident, as people have it now."""
+
+    number: int  # from 1, within the incident
+    text: str
+    state: FollowupState = FollowupState.OPEN
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """How often kinds of tokens came: in the batch of the onset, and in the batches before it."""
+
+    labels: tuple[str, ...]  # of the bars
+    batch: tuple[float, ...]  # share of the batch's tokens, one a label
+    before: tuple[float, ...]  # the same of the batches before
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptFact:
     """One start of the run's processes that took part."""
 
@@ -114,6 +135,7 @@ class AttemptFact:
     ended_at: datetime | None = None
     end_reason: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)  # name -> address of its tracker's run
 
 
 class Pictured(Protocol):
@@ -177,6 +199,9 @@ class PostMortem:
     precursors: tuple[Precursor, ...] = ()
     peaks: Mapping[str, float] = field(default_factory=dict)  # signal -> its largest value
     attempts: tuple[AttemptFact, ...] = ()
+    followups: tuple[FollowupFact, ...] = ()  # as they are stored, by number
+    layers: tuple[LayerRow, ...] = ()  # norms by layer around the onset, where they were sent
+    tokens: TokenCounts | None = None  # where somebody counted them
     step_time_s: float | None = None  # median before the onset
     tokens_per_step: int | None = None
     policy: Policy = DEFAULT_POLICY  # in force when it was written

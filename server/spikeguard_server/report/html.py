@@ -1,11 +1,12 @@
 """A post-mortem as one HTML file: no script, nothing fetched, fit for screen and print.
 
-Invariants: `templates/postmortem.html` is the page; whatever it shows is escaped. The picture is an
-inline SVG whose colours are CSS variables, so that one picture serves light, dark and paper.
+Invariants: `templates/postmortem.html` is the page; whatever it shows is escaped. Pictures are
+inline SVGs whose colours are CSS variables, so that one serves light, dark and paper.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -13,7 +14,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from spikeguard_protocol.escaping import html_text
+from spikeguard_server.report.document import Document
 from spikeguard_server.report.facts import PostMortem
+from spikeguard_server.report.pictures import svgs_of
 from spikeguard_server.report.style import STYLE
 from spikeguard_server.report.writing import document_of
 
@@ -22,18 +25,16 @@ SHORT: Final = 20  # characters that a cell keeps on one line: a time, a state, 
 
 def html_of(facts: PostMortem) -> str:
     """The whole page."""
+    document = document_of(facts)
+    pictures = {name: Markup(svg) for name, svg in svgs_of(facts, document).items()}
+    return page_of(document, pictures, "Post-mortem")
+
+
+def page_of(document: Document, pictures: Mapping[str, Markup], what: str) -> str:
+    """Any document as a page; `what` it is stands above its title."""
     return _template().render(
-        document=document_of(facts),
-        picture=Markup(_drawn(facts) if facts.curves else ""),
-        style=Markup(STYLE),
-        short=SHORT,
+        document=document, pictures=pictures, what=what, style=Markup(STYLE), short=SHORT
     )
-
-
-def _drawn(facts: PostMortem) -> str:
-    from spikeguard_server.report.plots import svg_of  # matplotlib would slow every start by 0.7 s
-
-    return svg_of(facts)
 
 
 @cache

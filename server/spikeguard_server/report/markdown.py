@@ -1,6 +1,6 @@
-"""A post-mortem in Markdown (CommonMark with tables), its picture embedded as a reference.
+"""A post-mortem in Markdown (CommonMark with tables), its pictures embedded as references.
 
-Law: whatever came from outside is escaped; the picture's data stands at the very end, so that the
+Law: whatever came from outside is escaped; the pictures' data stands at the very end, so that the
 text stays readable in an editor.
 """
 
@@ -10,31 +10,38 @@ import base64
 from collections.abc import Iterable
 
 from spikeguard_protocol.escaping import markdown_text as escape
-from spikeguard_server.report.document import Block, Bullets, Paragraph, Picture, Section, Table
+from spikeguard_server.report.document import (
+    Block,
+    Bullets,
+    Links,
+    Paragraph,
+    Picture,
+    Section,
+    Table,
+)
 from spikeguard_server.report.facts import PostMortem
+from spikeguard_server.report.pictures import pngs_of
 from spikeguard_server.report.writing import document_of
 
 
 def markdown_of(facts: PostMortem) -> str:
     """The whole document."""
     document = document_of(facts)
-    figures = " · ".join(f"**{escape(v)}** {escape(what)}" for v, what in document.figures)
-    parts = [f"# {escape(document.title)}", escape(document.summary), figures]
-    for section in document.sections:
-        parts += _section(section)
+    header = " · ".join(f"**{escape(what)}** {escape(value)}" for what, value in document.header)
+    parts = [f"# {escape(document.title)}", header]
+    for section in document.body:
+        parts += section_of(section)
+    parts += ["---", "# Appendix"]
+    for section in document.appendix:
+        parts += section_of(section)
     parts += ["---", escape(document.footer)]
-    if facts.curves:
-        parts.append(f"[curves]: data:image/png;base64,{_drawn(facts)}")
+    for name, png in pngs_of(facts, document).items():
+        parts.append(f"[{name}]: data:image/png;base64,{base64.b64encode(png).decode()}")
     return "\n\n".join(parts) + "\n"
 
 
-def _drawn(facts: PostMortem) -> str:
-    from spikeguard_server.report.plots import png_of  # matplotlib would slow every start by 0.7 s
-
-    return base64.b64encode(png_of(facts)).decode()
-
-
-def _section(section: Section) -> Iterable[str]:
+def section_of(section: Section) -> Iterable[str]:
+    """Its heading and its blocks."""
     return [f"## {section.title}", *(_block(block) for block in section.blocks)]
 
 
@@ -44,8 +51,10 @@ def _block(block: Block) -> str:
             return escape(text)
         case Bullets(items):
             return "\n".join(f"- {escape(item)}" for item in items)
-        case Picture(caption):
-            return f"![{escape(caption)}][curves]\n\n*{escape(caption)}*"
+        case Links(items):
+            return "\n".join(f"- {escape(name)}: {escape(address)}" for name, address in items)
+        case Picture(caption, name):
+            return f"![{escape(caption)}][{name}]\n\n*{escape(caption)}*"
         case Table():
             return _table(block)
 

@@ -13,8 +13,12 @@ from typing import Any
 
 from spikeguard_protocol import BatchRange, RunId, Signal, verb_of
 from spikeguard_protocol.encoding import float_to_json
-from spikeguard_server.report.facts import CommandFact, PostMortem, RecordedCurve
+from spikeguard_server.report.alternatives import alternatives_of
+from spikeguard_server.report.facts import CommandFact, FollowupFact, PostMortem, RecordedCurve
 from spikeguard_server.report.followups import followups_of
+from spikeguard_server.report.inaction import inaction_of
+from spikeguard_server.report.lessons import lessons_of
+from spikeguard_server.report.narrative import happened
 from spikeguard_server.report.symptoms import lead_of, spent_by, symptoms_of
 from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.writing import document_of
@@ -37,7 +41,7 @@ def _body(facts: PostMortem) -> dict[str, Any]:
         "project": facts.run.project,
         "run": facts.run.name,
         "title": document.title,
-        "summary": document.summary,
+        "what_happened": list(happened(facts)),
         "opened_at": plain(facts.opened_at),
         "closed_at": plain(facts.closed_at),
         "written_at": plain(facts.written_at),
@@ -53,12 +57,20 @@ def _body(facts: PostMortem) -> dict[str, Any]:
         "commands": [_command(command) for command in facts.commands],
         "left_out": plain(facts.left_out),
         "left_out_count": facts.left_out_count,
+        "alternatives": plain(alternatives_of(facts)),
         "cost": {**plain(spent_by(facts)), "currency": facts.currency},
+        "doing_nothing": plain(inaction_of(facts)),
         "attempts": plain(facts.attempts),
-        "follow_ups": list(followups_of(facts)),
+        "lessons": list(lessons_of(facts)),
+        "follow_ups": plain(_followups(facts)),
         "notes": list(facts.notes),
         "curves": [_curve(curve) for curve in facts.curves],
     }
+
+
+def _followups(facts: PostMortem) -> tuple[FollowupFact, ...]:
+    asked = enumerate(followups_of(facts), 1)
+    return facts.followups or tuple(FollowupFact(number, text) for number, text in asked)
 
 
 def plain(value: Any) -> Any:

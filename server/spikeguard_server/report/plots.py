@@ -1,4 +1,5 @@
-"""The curves around an incident, as a picture: loss with its trend above, gradient norm below.
+"""The curves around an incident, as a picture: loss with its trend above, below it the signal that
+the cause speaks of.
 
 Law: matplotlib's object interface only; its global settings are borrowed under a lock and given
 back, since servers render in threads. The same facts give the same picture. Values that are not
@@ -10,7 +11,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
@@ -25,15 +26,15 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from spikeguard_protocol import Signal
 from spikeguard_server.report.facts import Pictured, RecordedCurve
+from spikeguard_server.report.plot_choice import NORMS, picture_label, signal_beside
 from spikeguard_server.report.style import COLOURS, FONTS, THEMES
 from spikeguard_server.report.thinning import kept_indices
-from spikeguard_server.report.wording import SIGMA, number
+from spikeguard_server.report.wording import SIGMA, number, word
 
 POINTS = 700  # of a segment
 MOST_MARKS = 40  # of values that are not finite, a stretch
 LARGEST = 1e100  # beyond it the differences that a scale is made of overflow
 LOG_RATIO = 6.0  # a loss that spans more than this is drawn on a logarithmic scale
-NORMS = (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDATE_NORM)
 LIGHT = {name: pair[0] for name, pair in COLOURS.items()}
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: searchable, and in the page's own font
@@ -61,6 +62,7 @@ class Size:
 
 
 PAGE = Size(9.2, 1.9, 0.4, legend=4, ticks=8)
+SHEET = Size(9.2, 1.15, 0.4, legend=4, ticks=8)  # flat: a page has more to say
 PHONE = Size(3.9, 1.0, 0.4, legend=2, ticks=4)
 
 
@@ -75,12 +77,7 @@ class PlottedRun:
 
 def png_of(facts: Pictured, size: Size = PAGE, dpi: int = 100) -> bytes:
     """The picture on white, for Markdown and mails."""
-    out = io.BytesIO()
-    with _settings():
-        figure = figure_of(facts, size)
-        FigureCanvasAgg(figure)
-        figure.savefig(out, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
-    return out.getvalue()
+    return drawn_png(lambda: figure_of(facts, size), dpi)
 
 
 def svg_image(facts: Pictured) -> bytes:
@@ -91,24 +88,39 @@ def svg_image(facts: Pictured) -> bytes:
         figure = figure_of(facts, PHONE)
         FigureCanvasSVG(figure)
         figure.savefig(out, format="svg", facecolor="none", metadata={"Date": None})
-    image = _inline(out.getvalue(), f"Loss and gradient norm around {facts.id}")
+    image = inline(out.getvalue(), picture_label(facts))
     end = image.index(">", image.index("<svg")) + 1
     return f"{image[:end]}<style>{THEMES}text{{font-family:{FONTS}}}</style>{image[end:]}".encode()
 
 
 def svg_of(facts: Pictured) -> str:
     """The picture as an inline SVG element whose colours are the page's CSS variables."""
+    return drawn_inline(lambda: figure_of(facts, SHEET), picture_label(facts))
+
+
+def drawn_inline(draw: Callable[[], Figure], label: str) -> str:
+    """What `draw` makes, as an inline SVG element in the page's colours."""
     out = io.StringIO()
     with _settings():
-        figure = figure_of(facts)
+        figure = draw()
         FigureCanvasSVG(figure)
         figure.savefig(out, format="svg", facecolor="none", metadata={"Date": None})
-    return _inline(out.getvalue(), f"Loss and gradient norm around {facts.id}")
+    return inline(out.getvalue(), label)
+
+
+def drawn_png(draw: Callable[[], Figure], dpi: int) -> bytes:
+    """What `draw` makes, on white."""
+    out = io.BytesIO()
+    with _settings():
+        figure = draw()
+        FigureCanvasAgg(figure)
+        figure.savefig(out, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
+    return out.getvalue()
 
 
 def figure_of(facts: Pictured, size: Size = PAGE) -> Figure:
-    """The figure: loss above; below it the gradient norm, where one was measured."""
-    norm = next((s.value for s in NORMS if any(s in curve.values for curve in facts.curves)), None)
+    """The figure: loss above; below it the signal that the cause speaks of, where measured."""
+    norm = signal_beside(facts)
     heights = [2.0] if norm is None else [2.0, 1.0]
     inches = size.panel * sum(heights)
     figure = Figure(figsize=(size.width, inches))
@@ -127,7 +139,7 @@ def figure_of(facts: Pictured, size: Size = PAGE) -> Figure:
         below = panels[1][0]
         _draw_signal(below, facts, norm)
         _scale_norm(below, facts, norm)
-        below.set_ylabel(norm.replace("_", " "))
+        below.set_ylabel(word(norm))
     for row in panels:
         _finish(row[0], facts, size)
     _label_onset(loss, facts)
@@ -142,7 +154,8 @@ def _settings() -> Iterator[None]:
         yield
 
 
-def _inline(svg: str, label: str) -> str:
+def inline(svg: str, label: str) -> str:
+    """The picture as an element of a page, in the page's colours and font."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
     for name, colour in LIGHT.items():
@@ -345,8 +358,13 @@ def _scale_loss(axes: Axes, facts: Pictured) -> None:
 
 
 def _scale_norm(axes: Axes, facts: Pictured, signal: str) -> None:
-    if any(value > 0 for value in _finite(facts, signal)):
+    values = _finite(facts, signal)
+    low, high = (min(values), max(values)) if values else (0.0, 0.0)
+    if (signal in NORMS and high > 0) or (low > 0 and high / low > LOG_RATIO):
         _logarithmic(axes)
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 4)))
 
 
 def _logarithmic(axes: Axes) -> None:

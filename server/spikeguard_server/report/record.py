@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from spikeguard_protocol import Verb, verb_of
 from spikeguard_protocol.phrases import action_phrase, ended_phrase, response_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK
-from spikeguard_server.report.document import Block, Bullets, Paragraph, Table
+from spikeguard_server.report.document import Block, Bullets, Links, Paragraph, Table
 from spikeguard_server.report.facts import (
     AttemptFact,
     CommandFact,
@@ -21,11 +22,14 @@ from spikeguard_server.report.facts import (
 from spikeguard_server.report.wording import ENDINGS, count, plural, time_of, word
 
 MOST_NAMES = 8  # of one entry
+MOST_TURNS = 8  # of the timeline on the page
+SHORT_S = 600.0  # an incident that took less is told by the second
 
 
 def commands_of(facts: PostMortem) -> tuple[Block, ...]:
+    """Every command with who decided it, and why."""
     if not facts.commands:
-        return (Paragraph("None was proposed."),)
+        return ()
     rows = tuple(_command_row(command) for command in facts.commands)
     header = ("command", "order", "state", "decided by", "decided", "ended", "at step")
     reasons = Bullets(tuple(_command_reason(command) for command in facts.commands))
@@ -106,6 +110,62 @@ def timeline_of(facts: PostMortem) -> Table:
     entries.sort(key=lambda entry: entry[0])
     rows = tuple((time_of(at), step, what) for at, step, what in entries)
     return Table(("time", "step", "what"), rows, frozenset({1}))
+
+
+def timeline_by_minute(facts: PostMortem) -> Table:
+    """What turned the incident, by the minute; by the second where it took only a few."""
+    short = (facts.closed_at - facts.opened_at).total_seconds() < SHORT_S
+    entries = sorted(_turns(facts), key=lambda entry: entry[0])
+    if len(entries) > MOST_TURNS:
+        half = MOST_TURNS // 2
+        left = f"{len(entries) - MOST_TURNS} more in the appendix"
+        middle = (entries[half][0], "", left)
+        entries = [*entries[:half], middle, *entries[-half:]]
+    clock = "%H:%M:%S" if short else "%H:%M"
+    days = facts.opened_at.date() != facts.closed_at.date()
+    form = f"%m-%d {clock}" if days else clock
+    rows = tuple((f"{at:{form}}", step, what) for at, step, what in entries)
+    return Table(("UTC", "step", "what"), rows, frozenset({1}))
+
+
+def _turns(facts: PostMortem) -> list[tuple[datetime, str, str]]:
+    """Opened, decided, carried out, closed; and who took it."""
+    incident = facts.incident
+    found: list[tuple[datetime, str, str]] = [
+        (facts.opened_at, f"{incident.detected_step:,}", "incident opened"),
+        (facts.closed_at, _step(incident.closed_step), f"closed: {ENDINGS[incident.outcome]}"),
+    ]
+    found += [(r.at, "", _responded(r)) for r in facts.responses if r.text is None]
+    for command in facts.commands:
+        if verb_of(command.action) in (Verb.WATCH, Verb.CHECKPOINT_NOW):
+            continue
+        if command.state in TAKEN_BACK:
+            continue
+        verb = action_phrase(command.action, brief=True)
+        found.append((command.proposed_at, "", f"proposed: {verb}"))
+        if command.decided_at is not None:
+            verdict = "rejected" if command.state.value == "rejected" else "approved"
+            by = f"{verdict} by {_decider(command)}"
+            found.append((command.decided_at, _step(command.decided_step), by))
+        if command.finished_at is not None and command.state.value != "rejected":
+            done = command.state.value in ("applied", "judged")
+            end = "carried out" if done else COMMAND_STATE_WORDS[command.state]
+            found.append((command.finished_at, _step(command.applied_step), end))
+    return found
+
+
+def responses_of(facts: PostMortem) -> tuple[Block, ...]:
+    """Comments, as they were written."""
+    said = tuple(f"{time_of(r.at)} {_responded(r)}" for r in facts.responses if r.text)
+    return (Bullets(said),) if said else ()
+
+
+def links_of(facts: PostMortem) -> tuple[Block, ...]:
+    """Where the run stands in the job's own trackers; of the newest attempt that said so."""
+    newest = next((a.links for a in reversed(facts.attempts) if a.links), None)
+    if not newest:
+        return ()
+    return (Links(tuple(newest.items())),)
 
 
 def _responded(response: ResponseFact) -> str:

@@ -12,6 +12,7 @@ from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.html import html_of
 from spikeguard_server.report.markdown import markdown_of
 from spikeguard_server.report.plain import json_of
+from spikeguard_server.report.text import text_of
 
 
 class ReportFormat(StrEnum):
@@ -20,21 +21,31 @@ class ReportFormat(StrEnum):
     MARKDOWN = "md"
     HTML = "html"
     JSON = "json"
+    PDF = "pdf"
+    TEXT = "txt"
 
 
 MEDIA_TYPES: Mapping[ReportFormat, str] = {
     ReportFormat.MARKDOWN: "text/markdown; charset=utf-8",
     ReportFormat.HTML: "text/html; charset=utf-8",
     ReportFormat.JSON: "application/json",
+    ReportFormat.PDF: "application/pdf",
+    ReportFormat.TEXT: "text/plain; charset=utf-8",
 }
 
 _WRITERS: Mapping[ReportFormat, Callable[[PostMortem], str]] = {
     ReportFormat.MARKDOWN: markdown_of,
     ReportFormat.HTML: html_of,
     ReportFormat.JSON: json_of,
+    ReportFormat.TEXT: text_of,
 }
 
 
 def render(facts: PostMortem, form: ReportFormat | str) -> bytes:
-    """The document as UTF-8; raise `ValueError` for a format that is none."""
-    return _WRITERS[ReportFormat(form)](facts).encode()
+    """The document, text as UTF-8; raise `ValueError` for a format that is none."""
+    wanted = ReportFormat(form)
+    if wanted is ReportFormat.PDF:
+        from spikeguard_server.report.pdf import pdf_of  # its library would slow every start
+
+        return pdf_of(facts)
+    return _WRITERS[wanted](facts).encode()

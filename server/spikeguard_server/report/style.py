@@ -36,16 +36,20 @@ body{margin:0;background:var(--paper);color:var(--ink);
     + """}
 main{max-width:58rem;margin:0 auto;padding:3rem 1.5rem 4rem}
 h1{font-size:1.65rem;line-height:1.25;margin:0 0 .75rem;letter-spacing:-.01em;text-wrap:balance}
-h2{font-size:1.1rem;margin:2.5rem 0 .75rem;padding-top:1rem;border-top:1px solid var(--rule)}
+h2{font-size:1.1rem;margin:1.6rem 0 .5rem;padding-top:.8rem;border-top:1px solid var(--rule)}
 p{margin:.5rem 0 .9rem;max-width:46rem}
 .eyebrow{margin:0 0 .35rem;font-size:.75rem;letter-spacing:.12em;text-transform:uppercase;
  color:var(--muted)}
-.summary{font-size:1.08rem}
-.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.5rem,1fr));gap:.75rem;
- margin:1.5rem 0 0}
-.figures div{background:var(--panel);border-radius:6px;padding:.7rem .9rem}
-.figures dd{margin:0;font-size:1.3rem;font-weight:600;font-variant-numeric:tabular-nums}
-.figures dt{font-size:.8rem;color:var(--muted)}
+.header{display:grid;grid-template-columns:repeat(auto-fit,minmax(13rem,1fr));gap:.4rem 1.5rem;
+ margin:1rem 0 0;padding:.8rem 1rem;background:var(--panel);border-radius:6px}
+.header dt{font-size:.75rem;color:var(--muted)}
+.header dd{margin:0;font-size:.92rem;overflow-wrap:anywhere;font-variant-numeric:tabular-nums}
+.page{display:grid;grid-template-columns:minmax(0,1fr) minmax(0,1fr);column-gap:2.5rem}
+.page>section{grid-column:1/-1}
+.page>.beside{grid-column:auto}
+.beside table{min-width:0}
+.beside td:not([class]){min-width:0}
+.appendix{margin-top:3.5rem;padding-top:1rem;border-top:3px double var(--rule)}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;min-width:24rem;font-size:.875rem;line-height:1.4;
  margin:.25rem 0 1rem;font-variant-numeric:tabular-nums}
@@ -63,11 +67,22 @@ figure svg{width:100%;min-width:34rem;height:auto;display:block}
 figcaption{font-size:.82rem;color:var(--muted);max-width:46rem;margin-top:.4rem}
 footer{margin-top:3rem;padding-top:1rem;border-top:1px solid var(--rule);font-size:.8rem;
  color:var(--muted)}
-@media screen and (max-width:40rem){main{padding:1.5rem 1rem 3rem}table{min-width:0}
- td:not([class]){min-width:6rem}}
-@page{margin:18mm 16mm}
-@media print{body{font-size:10.5pt;background:none}main{max-width:none;padding:0}
- h2{break-after:avoid}tr,figure,.figures{break-inside:avoid}
- .scroll,figure{overflow:visible}figure svg{min-width:0}}
+a{color:var(--kept);overflow-wrap:anywhere}
+@media screen and (max-width:48rem){main{padding:1.5rem 1rem 3rem}table{min-width:0}
+ td:not([class]){min-width:6rem}.page>.beside{grid-column:1/-1}}
+@page{size:A4;margin:11mm 14mm}
+@media print{body{font-size:8.3pt;line-height:1.32;background:none}main{max-width:none;padding:0}
+ h1{font-size:12.5pt;margin:0 0 .3rem}h2{font-size:9.2pt;margin:.45rem 0 .15rem;padding-top:.3rem;
+ break-after:avoid}
+ p{margin:.1rem 0 .25rem;max-width:none}ul{margin:.1rem 0 .25rem;max-width:none}li{margin:.08rem 0}
+ .eyebrow{display:none}.header{margin:.2rem 0 0;padding:.3rem .5rem;gap:.1rem .8rem;
+ grid-template-columns:repeat(5,auto)}.header dt{font-size:6.5pt}.header dd{font-size:7.6pt}
+ table{font-size:7.6pt;line-height:1.25;margin:.1rem 0 .25rem}th{font-size:7pt}
+ th,td{padding:.13rem .6rem .13rem 0}
+ figure{margin:.25rem 0}figcaption{font-size:6.8pt;margin-top:0;max-width:none}
+ .page .curves svg{height:66mm}.page .layers svg,.page .tokens svg{height:44mm}
+ .page{column-gap:1.4rem}.appendix{break-before:page;margin-top:0;padding-top:0;border-top:0}
+ tr,figure{break-inside:avoid}.scroll,figure{overflow:visible}figure svg{min-width:0}
+ footer{margin-top:.6rem;padding-top:.3rem;font-size:6.8pt}}
 """
 )

@@ -84,6 +84,11 @@ def time_of(at: datetime | None) -> str:
     return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
+def minute_of(at: datetime | None) -> str:
+    """A time in UTC to the minute, of one day."""
+    return "" if at is None else f"{at:%H:%M}"
+
+
 def word(name: str) -> str:
     """A word of the vocabulary as it stands in a sentence."""
     return name.replace("_", " ")

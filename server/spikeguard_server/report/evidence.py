@@ -1,0 +1,159 @@
+"""What was seen, for the appendix: losses, signals that moved, how the kind was found, causes.
+
+Law: every row is a fact; a signal that stayed within its baseline has none.
+"""
+
+from __future__ import annotations
+
+import math
+
+from spikeguard_protocol import Signal, verb_of
+from spikeguard_protocol.phrases import cause_phrase
+from spikeguard_server.domain.diagnosis.incident_tracker import CURES
+from spikeguard_server.domain.lifecycle.command_life import EXECUTED
+from spikeguard_server.domain.suspicion import SHOWN
+from spikeguard_server.report.alternatives import alternatives_of
+from spikeguard_server.report.document import Block, Paragraph, Table
+from spikeguard_server.report.facts import PostMortem, RevisionFact
+from spikeguard_server.report.symptoms import symptoms_of
+from spikeguard_server.report.wording import (
+    NOT_YET,
+    SIGMA,
+    deviations,
+    number,
+    plural,
+    time_of,
+    word,
+)
+
+MOST_REVISIONS = 5  # rows of the table of revisions
+DEVIATES = 3.0  # a signal whose largest deviation is below it, and that never moved, has no row
+
+
+def seen_before_and_after(facts: PostMortem) -> tuple[Block, ...]:
+    """The loss before, at and after the spike, and the largest gradient norm."""
+    seen, incident = symptoms_of(facts), facts.incident
+    rows = [("Loss before the spike", number(seen.pre_loss), _trend_note(facts))]
+    rows.append(("Peak loss", number(seen.peak_loss), f"step {seen.peak_step:,}"))
+    if seen.non_finite_steps:
+        steps = plural(seen.non_finite_steps, "step")
+        rows.append(("Loss not finite", steps, "in the copied samples"))
+    if seen.later_step is not None:
+        after = plural(seen.later_step - incident.peak_step, "step")
+        trend = "" if seen.later_trend is None else f"; trend there {number(seen.later_trend)}"
+        where = f"step {seen.later_step:,}, {after} after the peak{trend}"
+        rows.append(("Loss later", number(seen.later_loss), where))
+    elif facts.followed_to is not None:
+        where = f"step {facts.followed_to:,} or the end of the run; this is written again then"
+        rows.append(("Loss later", NOT_YET, where))
+    if seen.grad_norm_signal is not None:
+        name, peak = word(seen.grad_norm_signal), seen.grad_norm_peak
+        value = "not finite" if peak is None else number(peak)
+        rows.append((f"Peak {name}", value, "global L2 before clipping"))
+    return (Table(("", "value", "where"), tuple(rows), frozenset({1})),)
+
+
+def _trend_note(facts: PostMortem) -> str:
+    trend = facts.incident.trend
+    return (
+        "" if trend is None else f"trend at step {trend.step:,}, {SIGMA} {number(trend.scale, 2)}"
+    )
+
+
+def signals_of(facts: PostMortem) -> tuple[Block, ...]:
+    """What each signal that left its baseline did, the first to move first."""
+    incident, columns = facts.incident, 4 if facts.peaks else 3
+    names = sorted(
+        (name for name in {*incident.worst_z, *incident.first_moves} if _deviates(facts, name)),
+        key=lambda name: (incident.first_moves.get(name, 2**60), name != Signal.LOSS, name),
+    )
+    if not names:
+        return ()
+    header = ("signal", "first moved", "largest deviation", "largest value")[:columns]
+    rows = tuple(_signal_row(facts, name)[:columns] for name in names)
+    return (Table(header, rows, frozenset({1, 2, 3})),)
+
+
+def _deviates(facts: PostMortem, name: str) -> bool:
+    z = facts.incident.worst_z.get(name, 0.0)
+    return name in facts.incident.first_moves or not math.isfinite(z) or abs(z) >= DEVIATES
+
+
+def _signal_row(facts: PostMortem, name: str) -> tuple[str, ...]:
+    incident = facts.incident
+    step, z = incident.first_moves.get(name), incident.worst_z.get(name)
+    return (
+        word(name),
+        "" if step is None else f"step {step:,}",
+        "" if z is None else deviations(z),
+        number(facts.peaks[name]) if name in facts.peaks else "",
+    )
+
+
+def classification_of(facts: PostMortem) -> tuple[Block, ...]:
+    """What the incident was classified as and why, and how that changed."""
+    incident = facts.incident
+    final = Paragraph(
+        f"{word(incident.kind).capitalize()}, with a confidence of {incident.confidence:.0%}: "
+        f"{_reason_of_kind(facts).rstrip('.')}."
+    )
+    if not facts.revisions:
+        return (final,)
+    rows = tuple(
+        (f"{r.step:,}", time_of(r.at), word(r.kind), f"{r.confidence:.0%}", r.reason)
+        for r in _telling(facts)
+    )
+    left_out = max(facts.revision_count, len(facts.revisions)) - len(rows)
+    table = Table(
+        ("step", "time", "classified as", "confidence", "because"), rows, frozenset({0, 3})
+    )
+    if not left_out:
+        return (final, table)
+    return (final, table, Paragraph(f"{plural(left_out, 'revision')} in between left out."))
+
+
+def _reason_of_kind(facts: PostMortem) -> str:
+    """The last reason for the kind itself, from before a command changed what there was to see;
+    what closed the incident stands in the outcome."""
+    incident, end = facts.incident, facts.incident.closed_step
+    cures = [c for c in facts.commands if c.state in EXECUTED and verb_of(c.action) in CURES]
+    done = min((c.finished_at for c in cures if c.finished_at is not None), default=None)
+    said = [
+        r
+        for r in facts.revisions
+        if r.kind is incident.kind and r.step != end and (done is None or r.at < done)
+    ]
+    return said[-1].reason if said else incident.reason
+
+
+def _telling(facts: PostMortem) -> list[RevisionFact]:
+    """Every change of kind, the first and the last, and of the rest as many as fit."""
+    revisions = facts.revisions
+    if len(revisions) <= MOST_REVISIONS:
+        return list(revisions)
+    last = len(revisions) - 1
+    changes = [i for i in range(1, last) if revisions[i].kind != revisions[i - 1].kind]
+    changes = changes[: MOST_REVISIONS - 2]
+    spare = MOST_REVISIONS - 2 - len(changes)
+    spread = [round((k + 1) * last / (spare + 1)) for k in range(spare)]
+    return [revisions[i] for i in sorted({0, last, *changes, *spread})]
+
+
+def causes_considered(facts: PostMortem) -> tuple[Block, ...]:
+    """Every cause with its share and what speaks for it, or what rules it out."""
+    causes = facts.incident.causes
+    if not causes:
+        return ()
+    others = {one.cause: one for one in alternatives_of(facts)}
+    rows = []
+    for one in causes:
+        other = others.get(one.cause)
+        verdict = "the likeliest" if other is None and one is causes[0] else ""
+        because = "; ".join(one.reasons)
+        if other is not None:
+            verdict = other.verdict.value
+            because = "; ".join(filter(None, (because, other.because)))
+        sure = "<1%" if 0 < one.confidence < SHOWN / 10 else f"{one.confidence:.0%}"
+        rows.append((cause_phrase(one.cause), sure, verdict, because))
+    header = ("cause", "confidence", "", "because")
+    return (Table(header, tuple(rows), frozenset({1})),)

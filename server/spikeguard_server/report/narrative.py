@@ -1,0 +1,174 @@
+"""What happened and what was done, in sentences; and the lines above them.
+
+Law: four sentences tell the incident: what was seen, its cause, what was done, how it ended and
+what that cost.
+"""
+
+from __future__ import annotations
+
+from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
+from spikeguard_protocol.phrases import action_phrase, paragraphs
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
+from spikeguard_server.domain.lifecycle.command_life import EXECUTED, TAKEN_BACK
+from spikeguard_server.report.causes import cause_sentence
+from spikeguard_server.report.cost_table import lost_words
+from spikeguard_server.report.document import Block, Bullets, Paragraph
+from spikeguard_server.report.facts import CommandFact, PostMortem
+from spikeguard_server.report.heading import summary_of
+from spikeguard_server.report.symptoms import spent_by
+from spikeguard_server.report.wording import (
+    ENDINGS,
+    duration,
+    minute_of,
+    plural,
+    time_of,
+    word,
+)
+
+MOST_REASON = 420  # characters of a command's reason on the page
+QUIET_VERBS = frozenset({Verb.WATCH, Verb.CHECKPOINT_NOW})  # that change nothing of the training
+OUTCOMES: dict[Outcome | None, str] = {
+    Outcome.HEALED: "The loss came back to its trend by itself",
+    Outcome.RECOVERED: "The loss came back to its trend after a command",
+    Outcome.LEVEL_ACCEPTED: "The loss stayed above its trend; the new level became the baseline",
+    Outcome.OUTLIER: "One batch stood out; the model did not move",
+    Outcome.WITHDRAWN: "The evidence on which it was opened did not hold",
+    Outcome.RUN_ENDED: "The run ended before it was settled",
+    None: "It has no outcome on record",
+}
+
+
+def header_of(facts: PostMortem) -> tuple[tuple[str, str], ...]:
+    """Run, times, size, kind, who decided."""
+    incident = facts.incident
+    open_s = (facts.closed_at - facts.opened_at).total_seconds()
+    kind = f"{word(incident.kind)} ({incident.confidence:.0%}), {ENDINGS[incident.outcome]}"
+    sizes = [f"attempt {a.number}, {plural(a.world_size, 'rank')}" for a in facts.attempts]
+    people = dict.fromkeys(p for c in facts.commands for p in _people(c))
+    rows = [
+        ("Run", f"{facts.run.name} in project {facts.run.project}"),
+        ("Open", f"{time_of(facts.opened_at)} UTC, for {duration(open_s)}"),
+        ("Kind", kind),
+        ("Job", "; ".join(sizes[-2:])),
+        ("Decided by", ", ".join(people) or "nobody had to"),
+    ]
+    return tuple((what, value) for what, value in rows if value)
+
+
+def _people(command: CommandFact) -> list[str]:
+    if verb_of(command.action) in QUIET_VERBS:
+        return []
+    if command.auto:
+        return [f"policy {command.policy_version}"]
+    return [name for name in (command.first_approved_by, command.decided_by) if name]
+
+
+def happened(facts: PostMortem) -> tuple[str, str, str, str]:
+    """The incident in four sentences."""
+    return (_seen(facts), cause_sentence(facts), _did(facts), _came_to(facts))
+
+
+def _seen(facts: PostMortem) -> str:
+    incident, told = facts.incident, summary_of(facts.incident)
+    at = f"At step {incident.onset_step:,} ({minute_of(facts.opened_at)} UTC) "
+    return f"{at}{told[:1].lower()}{told[1:]}; it was detected {_delay(facts)}."
+
+
+def _delay(facts: PostMortem) -> str:
+    steps = facts.incident.detected_step - facts.incident.onset_step
+    return "at its first step" if steps <= 0 else f"{plural(steps, 'step')} later"
+
+
+def acting(facts: PostMortem) -> list[CommandFact]:
+    """Commands that change the training, oldest first."""
+    return [c for c in facts.commands if verb_of(c.action) not in QUIET_VERBS]
+
+
+def _did(facts: PostMortem) -> str:
+    known = acting(facts)
+    done = [c for c in known if c.state in EXECUTED]
+    if done:
+        return _carried_out(done)
+    asked = [c for c in known if c.state not in TAKEN_BACK]
+    if asked:
+        last = asked[-1]
+        what = action_phrase(last.action, brief=True)
+        return (
+            f"Proposed was to {what}; nothing was carried out: {COMMAND_STATE_WORDS[last.state]}."
+        )
+    return "Nothing was done: it was watched."
+
+
+def _carried_out(done: list[CommandFact]) -> str:
+    first = done[0]
+    what = action_phrase(first.action, brief=True)
+    by = _decider(first)
+    waited = ""
+    if first.decided_at is not None and not first.auto:
+        waited_s = (first.decided_at - first.proposed_at).total_seconds()
+        waited = f" {duration(waited_s)} after it was proposed"
+    at = "" if first.applied_step is None else f" (carried out at step {first.applied_step:,})"
+    more = f"; {plural(len(done) - 1, 'more command')} followed" if len(done) > 1 else ""
+    return (
+        f"{by} approved to {what}{at},{waited}{more}."
+        if waited
+        else f"{by} approved to {what}{at}{more}."
+    )
+
+
+def _decider(command: CommandFact) -> str:
+    if command.auto:
+        return f"The policy ({command.policy_version})"
+    both = [name for name in (command.first_approved_by, command.decided_by) if name]
+    return " and ".join(dict.fromkeys(both)) or "Somebody"
+
+
+def _came_to(facts: PostMortem) -> str:
+    lost = lost_words(facts, spent_by(facts))
+    return (
+        f"{OUTCOMES[facts.incident.outcome]}; {lost} {'was' if lost == 'no step' else 'were'} lost."
+    )
+
+
+def what_was_done(facts: PostMortem) -> tuple[Block, ...]:
+    """Every command that would change the training, with its reason; who agreed and why."""
+    known = [c for c in acting(facts) if c.state is not CommandState.SUPERSEDED]
+    if not known:
+        return (Paragraph("Nothing but watching was proposed: such spikes heal by themselves."),)
+    carried = [c for c in known if c.state in EXECUTED]
+    rest = [c for c in known if c.state not in EXECUTED]
+    items = [_told(c) for c in (*carried, *rest)[:3]]
+    more = len(known) - len(items)
+    if more > 0:
+        items.append(f"And {plural(more, 'more command')}, in the appendix.")
+    return (Bullets(tuple(items)),)
+
+
+def _told(command: CommandFact) -> str:
+    what = action_phrase(command.action)
+    head = f"{what[:1].upper()}{what[1:]}: {COMMAND_STATE_WORDS[command.state]}."
+    return f"{head} Why: {_reason(command)}{_consent(command)}"
+
+
+def _reason(command: CommandFact) -> str:
+    said = " ".join(paragraphs(command.reason))
+    return said if len(said) <= MOST_REASON else f"{said[:MOST_REASON].rstrip()} ..."
+
+
+def _consent(command: CommandFact) -> str:
+    """What who decided gave as reason, or said of it."""
+    if not command.decision_reason or command.decided_by is None or command.auto:
+        return ""
+    return f" {command.decided_by}: {command.decision_reason.rstrip('.')}."
+
+
+def outcome_of(facts: PostMortem) -> str:
+    """How it ended, and whether what was done worked."""
+    incident = facts.incident
+    closed = "" if incident.closed_step is None else f"Closed at step {incident.closed_step:,}: "
+    said = [f"{OUTCOMES[incident.outcome]}. {closed}{incident.reason.rstrip('.')}."]
+    for command in acting(facts):
+        if command.judgement and command.state in EXECUTED:
+            verb = word(verb_of(command.action)).capitalize()
+            said.append(f"{verb} {command.id}: {command.judgement.rstrip('.')}.")
+    return " ".join(said)

@@ -1,0 +1,63 @@
+"""Which signal a picture shows beside the loss, and what stands under each picture.
+
+Law: the signal is the one that the likeliest cause speaks of, as far as it was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from spikeguard_protocol import Cause, OptionalSignal, Signal
+from spikeguard_server.report.facts import Pictured, PostMortem
+from spikeguard_server.report.wording import SIGMA, word
+
+NORMS: Final = (Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value, Signal.UPDATE_NORM.value)
+_SPEAKS_OF: Final[Mapping[Cause, tuple[str, ...]]] = {
+    Cause.BAD_BATCH: (OptionalSignal.LOSS_SEQUENCE_MAX.value, Signal.LOSS_RANK_MAX.value),
+    Cause.RARE_TOKENS: (OptionalSignal.UNSEEN_TOKENS.value, OptionalSignal.TOKEN_ENTROPY.value),
+    Cause.STALE_SECOND_MOMENT: (Signal.ADAM_V_NORM.value, Signal.UPDATE_NORM.value),
+    Cause.LR_TOO_HIGH: (Signal.LR.value,),
+    Cause.WEIGHT_CORRUPTION: (Signal.PARAM_NORM.value,),
+    Cause.LOSS_SCALE_OVERFLOW: (OptionalSignal.STEP_SKIPPED.value,),
+    Cause.STALLED_WEIGHTS: (OptionalSignal.UNCHANGED_PARAMETERS.value,),
+}
+
+
+def signal_beside(facts: Pictured) -> str | None:
+    """The signal below the loss; None where nothing of the kind was measured."""
+    likely = next(iter(facts.incident.causes), None)
+    wanted = _SPEAKS_OF.get(likely.cause, ()) if likely is not None else ()
+    measured = {
+        name
+        for curve in facts.curves
+        for name, column in curve.values.items()
+        if any(value is not None for value in column)
+    }
+    return next((name for name in (*wanted, *NORMS) if name in measured), None)
+
+
+def picture_label(facts: Pictured) -> str:
+    """What the picture of the curves shows, for those who do not see it."""
+    beside = signal_beside(facts)
+    what = "Loss" if beside is None else f"Loss and {word(beside)}"
+    return f"{what} around {facts.id}"
+
+
+def caption_of(facts: PostMortem) -> str:
+    """Under the picture of the curves."""
+    beside = signal_beside(facts)
+    what = "Loss" if beside is None else f"Loss and {word(beside)}"
+    words = [f"{what} around step {facts.incident.onset_step:,}."]
+    if (trend := facts.incident.trend) is not None:
+        words.append(
+            f"The band is the trend before the spike, extrapolated, ± {trend.band:g} {SIGMA}."
+        )
+    if any(curve.kept_to is not None for curve in facts.curves):
+        words.append("Steps that a rollback undid are drawn apart.")
+    return " ".join(words)
+
+
+def token_caption(facts: PostMortem) -> str:
+    """Under the histogram of the tokens."""
+    return f"Tokens of the batch at step {facts.incident.onset_step:,} beside the batches before."
