@@ -41,6 +41,14 @@ def cause_sentence(facts: PostMortem) -> str:
     return f"The cause is not known; nearest is {near}."
 
 
+def because_of(facts: PostMortem) -> str:
+    """The cause with the reason that speaks most for it."""
+    said, likely = cause_sentence(facts), next(iter(facts.incident.causes), None)
+    if likely is None or not likely.reasons or not diagnose(facts.incident, facts.policy).known:
+        return said
+    return f"{said.rstrip('.')}: {likely.reasons[0]}."
+
+
 def _named(facts: PostMortem) -> str:
     words = [cause_sentence(facts)]
     if facts.incident.onset_batches is not None:

@@ -10,7 +10,7 @@ from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
 from spikeguard_protocol.phrases import action_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED, TAKEN_BACK
-from spikeguard_server.report.causes import cause_sentence
+from spikeguard_server.report.causes import because_of
 from spikeguard_server.report.cost_table import lost_words
 from spikeguard_server.report.document import Block, Bullets, Paragraph
 from spikeguard_server.report.facts import CommandFact, PostMortem
@@ -65,7 +65,7 @@ def _people(command: CommandFact) -> list[str]:
 
 def happened(facts: PostMortem) -> tuple[str, str, str, str]:
     """The incident in four sentences."""
-    return (_seen(facts), cause_sentence(facts), _did(facts), _came_to(facts))
+    return (_seen(facts), because_of(facts), _did(facts), _came_to(facts))
 
 
 def _seen(facts: PostMortem) -> str:
@@ -102,18 +102,15 @@ def _did(facts: PostMortem) -> str:
 def _carried_out(done: list[CommandFact]) -> str:
     first = done[0]
     what = action_phrase(first.action, brief=True)
-    by = _decider(first)
-    waited = ""
+    at = (
+        "" if first.applied_step is None else f"; it was carried out at step {first.applied_step:,}"
+    )
+    more = f", {plural(len(done) - 1, 'more command')} followed" if len(done) > 1 else ""
+    said = f"{_decider(first)} approved to {what}"
     if first.decided_at is not None and not first.auto:
         waited_s = (first.decided_at - first.proposed_at).total_seconds()
-        waited = f" {duration(waited_s)} after it was proposed"
-    at = "" if first.applied_step is None else f" (carried out at step {first.applied_step:,})"
-    more = f"; {plural(len(done) - 1, 'more command')} followed" if len(done) > 1 else ""
-    return (
-        f"{by} approved to {what}{at},{waited}{more}."
-        if waited
-        else f"{by} approved to {what}{at}{more}."
-    )
+        said = f"{_decider(first)} took {duration(waited_s)} to approve this: {what}"
+    return f"{said}{at}{more}."
 
 
 def _decider(command: CommandFact) -> str:

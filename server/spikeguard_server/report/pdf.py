@@ -57,9 +57,16 @@ _INK, _MUTED, _RULE, _PANEL = (COLOURS[name][0] for name in ("ink", "muted", "ru
 def pdf_of(facts: PostMortem) -> bytes:
     """The whole document."""
     document = document_of(facts)
-    sheet = _Sheet(document.title, facts.written_at)
     labels = {p.name.value: label_of(facts, p.name) for p in document.pictures}
-    sheet.draw(document, pngs_of(facts, document, DPI), labels)
+    return printed(document, pngs_of(facts, document, DPI), labels, facts.written_at)
+
+
+def printed(
+    document: Document, pictures: Mapping[str, bytes], labels: Mapping[str, str], at: datetime
+) -> bytes:
+    """Any document on A4; `pictures` and their `labels` by name."""
+    sheet = _Sheet(document.title, at)
+    sheet.draw(document, pictures, labels)
     return bytes(sheet.pdf.output())
 
 

@@ -69,7 +69,7 @@ footer{margin-top:3rem;padding-top:1rem;border-top:1px solid var(--rule);font-si
  color:var(--muted)}
 a{color:var(--kept);overflow-wrap:anywhere}
 @media screen and (max-width:48rem){main{padding:1.5rem 1rem 3rem}table{min-width:0}
- td:not([class]){min-width:6rem}.page>.beside{grid-column:1/-1}}
+ td:not([class]){min-width:6rem}td.short{white-space:normal}.page>.beside{grid-column:1/-1}}
 @page{size:A4;margin:11mm 14mm}
 @media print{body{font-size:8.3pt;line-height:1.32;background:none}main{max-width:none;padding:0}
  h1{font-size:12.5pt;margin:0 0 .3rem}h2{font-size:9.2pt;margin:.45rem 0 .15rem;padding-top:.3rem;
