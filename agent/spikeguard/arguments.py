@@ -26,6 +26,7 @@ from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.topology.layout import Ranks
 from spikeguard.topology.model_parts import parameters
 from spikeguard.topology.tied import check_tied
+from spikeguard.uplink.run_links import check_told
 from spikeguard.uplink.tracker import Forward
 
 RANKS: tuple[type, ...] = (ProcessGroup, DeviceMesh)
@@ -39,6 +40,7 @@ _KINDS: Mapping[str, tuple[_Kind, str]] = {
     "checkpoints": (CheckpointDirectory, "Wrap the path in a CheckpointDirectory"),
     "settings": (Settings, "Give Settings(...), or None for the defaults"),
     "forward": (Forward, "Wrap the tracker: Forward(writer)"),
+    "links": (Mapping, "Give a dict: names and http(s) addresses"),
     "replicated": (bool, "Give True, False, or None where DistributedDataParallel says it"),
     "pipeline": (RANKS, "Give the process group or the mesh of the stages, as mesh['pp']"),
     "has_loss": (bool, "Give True or False: whether this rank computes the loss"),
@@ -67,6 +69,7 @@ class Arguments:
     settings: Settings | None
     feed: type[DataFeed]
     forward: Forward | None
+    links: Mapping[str, str] | None
     name_batch: NameBatch | None
     decode: Decode | None
     replicated: bool | None
@@ -91,6 +94,7 @@ def check_arguments(given: Arguments, optimizers: Sequence[torch.optim.Optimizer
     for pattern, ranks in (given.shard_groups or {}).items():
         if not isinstance(pattern, str) or not isinstance(ranks, RANKS):
             raise AttachError("shard_groups", f"it has {pattern!r}: {ranks!r:.80}", _GROUP_REMEDY)
+    check_told(given.links)
     if given.tied is not None:
         check_tied(given.tied)
     if given.scheduler is not None:

@@ -78,6 +78,7 @@ from spikeguard.topology.shards import local
 from spikeguard.uplink.batch_telling import BatchTelling, Describing
 from spikeguard.uplink.opening import open_uplink
 from spikeguard.uplink.orphans import live_attempts
+from spikeguard.uplink.run_links import log_directory, run_links
 from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import Ability, Record, RunId
 
@@ -217,7 +218,11 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         outbox=outbox,
         sender=sender,
         tokens_per_step=checked.tokens_per_step,
-        facts=facts_of(job, update_skipper, settings, checked.micro_batches, everywhere.parameters),
+        facts={
+            **facts_of(job, update_skipper, settings, checked.micro_batches, everywhere.parameters),
+            **log_directory(given.forward),
+        },
+        links=run_links(given.links) if world.leads else {},
         version=agent_version(),
         abilities=within_limits(
             (*updates, *data_abilities(data, rewind, writes, begun=False)), settings

@@ -41,6 +41,7 @@ def attach(
     settings: Settings | None = None,
     feed: type[DataFeed] = DataFeed,
     forward: Forward | None = None,
+    links: Mapping[str, str] | None = None,
     name_batch: NameBatch | None = None,
     decode: Decode | None = None,
     replicated: bool | None = None,
@@ -59,6 +60,8 @@ def attach(
     outbox, shared by all attempts of the run; by default `spikeguard` beside the checkpoints.
     `micro_batches`: items of the loader per optimizer step. `tokens_per_step`: over all ranks.
     `forward`: the user's own tracker, told of every step too (rank 0).
+    `links`: where the run is shown, name to http(s) address, at most 8; a run of Weights & Biases
+    or MLflow that is active here, or that their variables name, is found and added.
     `feed`: `FrameworkFeed` where a framework owns the iterator (`spikeguard.integrations`).
     `name_batch`: told an item of the loader, returns what lies in it, a str or several; called for
     items that are left out, and beside the loop for those of an incident, so that the record says
@@ -92,6 +95,7 @@ def attach(
             settings=settings,
             feed=feed,
             forward=forward,
+            links=links,
             name_batch=name_batch,
             decode=decode,
             replicated=replicated,

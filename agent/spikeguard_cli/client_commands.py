@@ -20,6 +20,7 @@ from spikeguard_cli.credentials import (
     load_credentials,
     save_credentials,
 )
+from spikeguard_cli.followup_command import COMMANDS as FOLLOWUP
 from spikeguard_cli.inbox_command import COMMANDS as INBOX
 from spikeguard_cli.ledger_command import COMMANDS as LEDGER
 from spikeguard_cli.note_command import COMMANDS as NOTE
@@ -61,6 +62,7 @@ from spikeguard_protocol.orders import read_action
 from spikeguard_protocol.paths import command_path, incident_path, run_path
 
 MOST_RUNS = 20  # that a list of incidents asks about their jobs
+FORMS = ("txt", "md", "html", "pdf", "json")  # of a post-mortem
 SIGNED_MOST_S = 31 * 86_400.0  # that a signature is good for
 
 
@@ -256,14 +258,23 @@ def postmortem(options: Namespace) -> int:
     """Print or save the post-mortem of a closed incident."""
     incident = IncidentId.parse(options.id)
     path = f"{incident_path(incident)}/postmortem"
-    document = Api(load_credentials()).read(path, format=options.format)
+    form = options.format or _form_of(options.output)
+    document = Api(load_credentials()).read(path, format=form)
     if options.output:
         Path(options.output).write_bytes(document)
         say(options.output)
-    else:
-        text = document.decode()
-        sys.stdout.write(printable(text, keep="\n\t") if sys.stdout.isatty() else text)
+        return 0
+    if form == "pdf":
+        raise CommandFailed("a PDF goes into a file: give --output FILE.pdf")
+    text = document.decode()
+    sys.stdout.write(printable(text, keep="\n\t") if sys.stdout.isatty() else text)
     return 0
+
+
+def _form_of(output: str | None) -> str:
+    """As the name of the file says; text where nothing does."""
+    suffix = Path(output or "").suffix.lstrip(".").lower()
+    return suffix if suffix in FORMS else "txt"
 
 
 def _decide(api: Api, command: CommandId, verdict: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -396,9 +407,10 @@ def _reject_options(parser: ArgumentParser) -> None:
 def _postmortem_options(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="incident RUN#3 (quote it)")
     parser.add_argument(
-        "--format", choices=("md", "html", "json"), default="md", help="how it is written"
-    )
-    parser.add_argument("--output", help="file to write instead of printing")
+        "--format", choices=FORMS,
+        help="how it is written (default: as the name of the file ends, else txt)",
+    )  # fmt: skip
+    parser.add_argument("--output", metavar="FILE", help="file to write instead of printing")
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -413,6 +425,7 @@ COMMANDS: tuple[Command, ...] = (
     *SHOW,
     *OPEN,
     *RESPONSE,
+    *FOLLOWUP,
     *RUN,
     *ARCHIVE,
     *TAG,

@@ -21,6 +21,7 @@ from spikeguard_client.shapes import (
     ChannelTest,
     Command,
     Delivery,
+    Followup,
     Inbox,
     Incident,
     IncidentDetail,
@@ -45,7 +46,7 @@ from spikeguard_client.shapes import (
     Silence,
 )
 from spikeguard_client.stream import HappenedEvent, Place, lines_of, read_events
-from spikeguard_protocol import CommandId, IncidentId, Role, RunId, Verb
+from spikeguard_protocol import CommandId, FollowupState, IncidentId, Role, RunId, Verb
 from spikeguard_protocol.paths import (
     channel_path,
     command_path,
@@ -230,6 +231,30 @@ class Client:
         path = f"{incident_path(incident)}/comments"
         return self._calls.send(Response, "POST", path, {"text": text})
 
+    def followups(self, incident: IncidentId) -> list[Followup]:
+        """What is to be done because of a spike, with owner and state."""
+        path = f"{incident_path(incident)}/followups"
+        return list(self._calls.items(Followup, path, paged=False))
+
+    def add_followup(self, incident: IncidentId, text: str, owner: str | None = None) -> Followup:
+        """Want something done because of a spike."""
+        path, body = f"{incident_path(incident)}/followups", {"text": text, "owner": owner}
+        return self._calls.send(Followup, "POST", path, body)
+
+    def change_followup(
+        self, incident: IncidentId, number: int, revision: int, *, text: str | None = None,
+        owner: str | None = None, nobody: bool = False, state: FollowupState | str | None = None,
+    ) -> Followup:  # fmt: skip
+        """Reword it, give it to `owner` or to `nobody`, or move it to `state` (open, done,
+        dropped); a conflict if `revision` is no longer the one in force."""
+        path = f"{incident_path(incident)}/followups/{number}"
+        state_word = None if state is None else str(state)
+        body = {
+            "revision": revision, "text": text, "owner": owner, "nobody": nobody,
+            "state": state_word,
+        }  # fmt: skip
+        return self._calls.send(Followup, "POST", path, body)
+
     def incident_series(self, incident: IncidentId) -> Series:
         """The samples around a spike, which outlive the run's own."""
         return self._calls.get(Series, f"{incident_path(incident)}/series")
@@ -243,7 +268,7 @@ class Client:
         return self._calls.get(BatchEvidence, f"{incident_path(incident)}/batch")
 
     def postmortem(self, incident: IncidentId, form: str = "md") -> bytes:
-        """The post-mortem as `md`, `html` or `json`."""
+        """The post-mortem as `md`, `html`, `pdf`, `json` or `txt`."""
         return self._calls.call(
             "GET", with_query(f"{incident_path(incident)}/postmortem", format=form)
         )

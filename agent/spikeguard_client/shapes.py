@@ -77,6 +77,7 @@ class Attempt(TypedDict):
     capabilities: list[str]
     settings: dict[str, str]
     abilities: list[Ability]
+    links: dict[str, str]  # where the job's own trackers show it, by name
     dropped_samples: int
 
 
@@ -347,6 +348,20 @@ class Remedy(TypedDict):
     sentence: str  # the cause, how sure it is, and what speaks for it
     follow_ups: list[str]  # for the next morning
     evidence: list[str]  # in which order to look at it
+
+
+class Followup(TypedDict):
+    """Something to be done because of an incident."""
+
+    number: int  # from 1, within the incident
+    text: str
+    state: str
+    owner: str | None  # None: nobody's
+    revision: int  # one more with every change: who changes names it
+    asked_by: str  # post-mortem, or the person who added it
+    created_at: str
+    changed_at: str
+    changed_by: str
 
 
 class Response(TypedDict):

@@ -20,6 +20,8 @@ from spikeguard_protocol.identity import (
     check_attempt,
     check_count,
 )
+from spikeguard_protocol.links import check_links
+from spikeguard_protocol.orders import LEFT_OUT_IF_NONE
 from spikeguard_protocol.vocabulary import Medium, ResultState, SegmentReason, Signal
 
 VERSION = 1
@@ -86,6 +88,8 @@ class AttemptStarted:
     agent_version: str
     tokens_per_step: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)  # optimizer, beta2, clip, ... as text
+    # Where the job's own trackers show it, by their names.
+    links: Mapping[str, str] | None = field(default=None, metadata=LEFT_OUT_IF_NONE)
 
     def __post_init__(self) -> None:
         check_count("world_size", self.world_size, least=1)
@@ -97,6 +101,7 @@ class AttemptStarted:
         for name, value in self.settings.items():
             _check_name("settings", name)
             _check_text(f"settings.{name}"[:80], value)
+        check_links(self.links or {})
 
 
 @dataclass(frozen=True, slots=True)

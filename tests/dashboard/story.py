@@ -436,6 +436,7 @@ def run(**changes: Any) -> Plain:
                     ability("rollback", "yes", cost="the steps since then are trained again"),
                     ability("rewind_from_memory", "not known yet"),
                 ],
+                "links": {},
                 "dropped_samples": 0,
             },
         ],

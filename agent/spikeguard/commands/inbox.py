@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from spikeguard.commands.order_limits import DAY_S
 from spikeguard.faults import log
-from spikeguard_protocol import Ack, Action, Order, UnreadableOrder
+from spikeguard_protocol import Ack, Action, IncidentEnded, Order, UnreadableOrder
 
 WARNINGS = 3  # an hour that other attempts of the run are alive
 HOUR_S = 3_600.0
@@ -78,6 +78,7 @@ class Inbox:
     alone: bool = True  # whether no other attempt of the run is alive
     stirred: bool = False  # the loop has something to look at; it takes this back, nobody else
     keep: Callable[[frozenset[str]], object] = bool  # called with what is protected anew
+    tell: Callable[[IncidentEnded], object] = bool  # called with an incident that closed
 
     @property
     def attentive(self) -> bool:
@@ -124,3 +125,5 @@ class Inbox:
         self.alone = ack.live_attempts <= 1
         if self.protected != before[2]:
             self.keep(self.protected)
+        if ack.ended is not None:
+            self.tell(ack.ended)

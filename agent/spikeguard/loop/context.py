@@ -45,6 +45,7 @@ class Parts:
     sender: Sender | OfflineSender | None  # without a server, what is said is kept
     tokens_per_step: int | None
     facts: dict[str, str]  # optimizer, betas, ... for the record
+    links: dict[str, str]  # where the job's own trackers show the run
     version: str
     abilities: tuple[Ability, ...]  # what can be done in this job, as far as is known
     rewind: Ability  # whether there are snapshots in memory, whatever the loop does with its data

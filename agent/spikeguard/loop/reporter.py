@@ -16,7 +16,7 @@ from spikeguard.loop.vote import Word, alone
 from spikeguard.measure.flight_recorder import FlightRecorder
 from spikeguard.measure.readback import DEPTH, Row, arrived, copied, take
 from spikeguard.uplink.tracker import Forward
-from spikeguard_protocol import CommandResult, Record, Samples, SegmentStarted
+from spikeguard_protocol import CommandResult, IncidentEnded, Record, Samples, SegmentStarted
 
 
 class AgreedDraft(NamedTuple):
@@ -47,6 +47,18 @@ class OwnDraft(NamedTuple):
         return self.row.record(self.read())
 
 
+def said_of(result: CommandResult) -> str:
+    """For the job's own tracker."""
+    why = f": {result.reason}" if result.reason else ""
+    return f"spikeguard {result.command} {result.state.value} at step {result.step}{why}"
+
+
+def said_of_end(ended: IncidentEnded) -> str:
+    """The same of an incident that closed, with where its post-mortem stands."""
+    where = f"; post-mortem: {ended.address}" if ended.address else ""
+    return f"spikeguard incident {ended.incident} closed: {ended.outcome.replace('_', ' ')}{where}"
+
+
 class Reporter:
     """Holds the rows of the last steps until their values have arrived."""
 
@@ -54,9 +66,13 @@ class Reporter:
         self._p, self._forward, self._outbox = parts, forward, parts.outbox
         self._rows: deque[Row] = deque()
         self._recorder = FlightRecorder(parts.settings)
+        if forward is not None:
+            parts.inbox.tell = lambda ended: forward.note(ended.incident, said_of_end(ended))
 
     def report(self, record: Record) -> None:
-        """Tell the server of something other than a sample."""
+        """Tell the server of something other than a sample, and the tracker what was done."""
+        if self._forward is not None and isinstance(record, CommandResult):
+            self._forward.note(record.command, said_of(record))
         if self._p.outbox is not None and self._p.sender is not None:
             self._p.outbox.put(record)
             if isinstance(record, CommandResult | SegmentStarted):

@@ -85,6 +85,7 @@ def introduction(parts: Parts, capabilities: tuple[Verb, ...]) -> AttemptStarted
         parts.version,
         parts.tokens_per_step,
         {**parts.facts, **abilities_to_settings(parts.abilities)},
+        parts.links or None,
     )
 
 

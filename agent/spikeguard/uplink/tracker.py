@@ -1,4 +1,5 @@
-"""Each step's values also into the user's own run: TensorBoard, Weights & Biases or MLflow.
+"""Each step's values also into the user's own run: TensorBoard, Weights & Biases or MLflow; and a
+note there of what was done about a spike, and how it ended.
 
     guard = attach(model, optimizer, run="name", forward=Forward(SummaryWriter("runs/name")))
 
@@ -14,12 +15,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
 from spikeguard_protocol import Signal
 
 Write = Callable[[dict[str, float], int], None]
+WriteNote = Callable[[str, str, int], None]  # name, text, step
 WAITING = 1_000  # steps between the loop and the tracker
 CLOSE_S = 3.0  # close() waits no longer for the tracker
 
@@ -30,6 +33,14 @@ NAMES: Mapping[str, str] = {
     Signal.LR: "train/learning_rate",
     "clip_lambda": "train/lambda",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A sentence for people who look at the tracker."""
+
+    name: str  # one of its own for every command and every incident
+    text: str
 
 
 class Forward:
@@ -43,7 +54,10 @@ class Forward:
         """
         self._write, self._prefix = writing(writer), prefix
         self.problem = _problem(writer)  # why it can't forward
-        self._waiting: deque[tuple[int, dict[str, float]]] = deque(maxlen=WAITING)
+        self._write_note = noting(writer)
+        self.log_directory = getattr(writer, "log_dir", None)  # of TensorBoard
+        self._newest = 0  # step
+        self._waiting: deque[tuple[int, dict[str, float] | Note]] = deque(maxlen=WAITING)
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self.dropped = 0  # steps that the tracker was too slow for
@@ -57,8 +71,15 @@ class Forward:
             self._thread.daemon = True
             self._thread.start()
         self.dropped += len(self._waiting) == WAITING
+        self._newest = step
         self._waiting.append((step, dict(values)))
         self._wake.set()
+
+    def note(self, name: str, text: str) -> None:
+        """Called from any thread: never waits. Written once the next step's values are."""
+        if self._write_note is not None:
+            self._waiting.append((self._newest, Note(name, text)))
+            self._wake.set()
 
     def close(self) -> None:
         """Write what waits, for at most `CLOSE_S`; the tracker itself stays open."""
@@ -76,8 +97,12 @@ class Forward:
             if self._closing.is_set() and not self._waiting:
                 return
 
-    def _hand_over(self, step: int, values: dict[str, float]) -> None:
+    def _hand_over(self, step: int, values: dict[str, float] | Note) -> None:
         try:
+            if isinstance(values, Note):
+                if self._write_note is not None:
+                    self._write_note(values.name, values.text, step)
+                return
             self._write({self._named(name): value for name, value in values.items()}, step)
         except Exception as error:
             self.failed += 1
@@ -107,6 +132,34 @@ def writing(writer: Any) -> Write:
         f"Forward takes a SummaryWriter, a W&B run, the mlflow module or a function of "
         f"(values, step), not a {type(writer).__name__}"
     )
+
+
+def noting(writer: Any) -> WriteNote | None:
+    """How `writer` is told a sentence; None where it takes none.
+
+    TensorBoard shows it as text, Weights & Biases in the run's summary, MLflow as a tag.
+    """
+    if hasattr(writer, "add_text"):
+        return lambda name, text, step: writer.add_text(f"spikeguard/{name}", text, step)
+    if _is_mlflow(writer):
+        return _as_tag(writer)
+    summary = getattr(writer, "summary", None)
+    if hasattr(writer, "log") and hasattr(summary, "update"):
+        return lambda name, text, _: writer.summary.update({f"spikeguard/{name}": text})
+    return None
+
+
+def _as_tag(mlflow: Any) -> WriteNote | None:
+    active = mlflow.active_run()
+    if active is None or not hasattr(mlflow, "MlflowClient"):
+        return None
+    run_id = active.info.run_id
+
+    def write(name: str, text: str, _: int) -> None:
+        key = "spikeguard." + "".join(c if c.isalnum() or c in "-_. /" else "." for c in name)
+        mlflow.MlflowClient().set_tag(run_id, key, text)
+
+    return write
 
 
 def _is_mlflow(writer: Any) -> bool:

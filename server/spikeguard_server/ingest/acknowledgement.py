@@ -6,7 +6,8 @@ database's clock, again and again until a result is stored.
 
 from __future__ import annotations
 
-from spikeguard_protocol import Ack, CommandState, Order
+from spikeguard_protocol import Ack, CommandState, IncidentEnded, IncidentId, Order
+from spikeguard_protocol.paths import incident_page_path
 from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, CommandEvent
 from spikeguard_server.ingest.halt import not_halted
 from spikeguard_server.ingest.message_context import Intake
@@ -30,7 +31,19 @@ def acknowledge(intake: Intake) -> Ack:
         attentive=attentive,
         protected=_protected(intake) if attentive or commands else (),
         live_attempts=live,
+        ended=_ended(intake),
     )
+
+
+def _ended(intake: Intake) -> IncidentEnded | None:
+    """The incident that closed with this very message, for a note where the job keeps its own."""
+    incident = intake.incident
+    if incident is None or incident.outcome is None:
+        return None
+    id = IncidentId(intake.run.id, incident.number)
+    public = intake.settings.public_url.rstrip("/")
+    address = f"{public}{incident_page_path(id)}"
+    return IncidentEnded(str(id), incident.outcome.value, address)
 
 
 def _live_attempts(intake: Intake) -> int:

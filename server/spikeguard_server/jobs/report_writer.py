@@ -13,7 +13,7 @@ from typing import Final
 
 import sqlalchemy as sql
 
-from spikeguard_server.jobs.postmortem_facts import checkpoints_before, gather
+from spikeguard_server.jobs.postmortem_facts import checkpoints_before, gather, with_followups
 from spikeguard_server.log_format import add_context
 from spikeguard_server.report.figures import figures_of
 from spikeguard_server.report.render import ReportFormat, render
@@ -68,7 +68,9 @@ def _write(engine: sql.Engine, claim: DueReport) -> None:
         if run is None:  # deleted meanwhile
             return
         add_context(run=str(run.id), incident=number)
-        facts = gather(connection, run, number, database_now(connection))
+        facts = with_followups(
+            connection, run, gather(connection, run, number, database_now(connection))
+        )
         figures = figures_of(facts, checkpoints_before(connection, run, facts))
         write_figures(connection, run, number, figures, facts.written_at)
     documents = {form: render(facts, form) for form in ReportFormat}

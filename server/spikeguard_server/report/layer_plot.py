@@ -47,7 +47,7 @@ def heat_map_of(facts: PostMortem) -> Figure:
     _name_steps(axes, steps, facts.incident.onset_step)
     bar = figure.colorbar(image, ax=axes, pad=0.015, fraction=0.03)
     bar.set_label("doublings")
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     return figure
 
 

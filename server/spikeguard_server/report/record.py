@@ -162,10 +162,13 @@ def responses_of(facts: PostMortem) -> tuple[Block, ...]:
 
 def links_of(facts: PostMortem) -> tuple[Block, ...]:
     """Where the run stands in the job's own trackers; of the newest attempt that said so."""
-    newest = next((a.links for a in reversed(facts.attempts) if a.links), None)
-    if not newest:
-        return ()
-    return (Links(tuple(newest.items())),)
+    links = next((a.links for a in reversed(facts.attempts) if a.links), {})
+    folders = [a.settings.get("tensorboard_log_dir") for a in facts.attempts]
+    folder = next(filter(None, reversed(folders)), None)
+    blocks: list[Block] = [Links(tuple(links.items()))] if links else []
+    if folder:
+        blocks.append(Paragraph(f"TensorBoard reads {folder}."))
+    return tuple(blocks)
 
 
 def _responded(response: ResponseFact) -> str:

@@ -28,7 +28,13 @@ if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
 
 CALLS = sorted(TABLE)
-PLACES = {"{project}": "default", "{name}": "spiked", "{number}": "1", "{command}": "99"}
+PLACES = {
+    "{project}": "default",
+    "{name}": "spiked",
+    "{number}": "1",
+    "{command}": "99",
+    "{followup}": "1",
+}
 COOKIE = "spikeguard_session"
 
 

@@ -32,7 +32,14 @@ SHOWN_CHANGES: Final = 20  # in the words of a change
 # What an attempt says of itself and that changes nothing of its training.
 APART: Final = frozenset(
     {
-        *("host", "order_keys", "update_skipper", "observe_only", "allowed_verbs"),
+        *(
+            "host",
+            "order_keys",
+            "tensorboard_log_dir",
+            "update_skipper",
+            "observe_only",
+            "allowed_verbs",
+        ),
         *("lr_factor_least", "lr_steps_most", "skip_batches_most", "rollback_steps_most"),
         *("rollbacks_a_day", "orders_a_day"),
         TAGS_FACT,

@@ -138,6 +138,7 @@ class AttemptBody(Shape):
     capabilities: list[str]
     settings: dict[str, str]
     abilities: list[AbilityBody]
+    links: dict[str, str] = Field(description="where the job's own trackers show it, by name")
     dropped_samples: int
 
 
@@ -253,6 +254,7 @@ RUN_DETAIL_EXAMPLE: dict[str, Any] = {
                     "cost": "the steps since then are trained again",
                 }
             ],
+            "links": {"Weights & Biases": "https://wandb.ai/acme/gpt/runs/8f3k2x1q"},
             "dropped_samples": 0,
         }
     ],

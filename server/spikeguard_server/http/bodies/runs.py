@@ -40,7 +40,7 @@ _MEASURED = (
 )  # fmt: skip
 _ATTEMPT = (
     "id", "number", "started_at", "last_message_at", "ended_at", "end_reason", "world_size",
-    "agent_version", "tokens_per_step", "capabilities", "dropped_samples",
+    "agent_version", "tokens_per_step", "capabilities", "links", "dropped_samples",
 )  # fmt: skip
 _WARNED = ("attempt", "segment", "step", "signal", "value", "z", "at")
 

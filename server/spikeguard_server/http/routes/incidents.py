@@ -65,12 +65,16 @@ class Format(StrEnum):
     MD = "md"
     HTML = "html"
     JSON = "json"
+    PDF = "pdf"
+    TXT = "txt"
 
 
 _MEDIA = {
     Format.MD: "text/markdown; charset=utf-8",
     Format.HTML: "text/html; charset=utf-8",
     Format.JSON: "application/json",
+    Format.PDF: "application/pdf",
+    Format.TXT: "text/plain; charset=utf-8",
 }
 _HTML_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 _REPORT = {
@@ -80,6 +84,8 @@ _REPORT = {
             "text/markdown": {"example": "# gpt-124m-7#3: lingering spike at step 4186\n"},
             "text/html": {"example": "<!doctype html><title>gpt-124m-7#3</title>"},
             "application/json": {"example": {"incident": {"id": "gpt-124m-7#3"}}},
+            "application/pdf": {"example": "%PDF-1.3"},
+            "text/plain": {"example": "gpt-124m-7#3: lingering spike at step 4186"},
         },
     },
     **refusals(
@@ -238,7 +244,8 @@ def get_incident_batch(services: ServicesDep, run: RunDep, number: Number) -> Js
 def get_postmortem(
     services: ServicesDep, run: RunDep, number: Number, format: Format = Format.MD
 ) -> Response:
-    """Written when the incident closes; as Markdown, self-contained HTML or JSON."""
+    """Written when the incident closes; as Markdown, self-contained HTML, PDF, JSON or plain
+    text."""
     with services.engine.connect() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
         body = read_report(connection, row.run_id, number, format)

@@ -136,6 +136,7 @@ attempts = sql.Table(
     _needed("agent_version", sql.Text),
     sql.Column("tokens_per_step", Count),
     _needed("settings", postgresql.JSONB),  # text to text
+    _needed("links", postgresql.JSONB),  # name to address
     _needed("dropped_samples", Count),  # by declared gaps
     sql.UniqueConstraint("run_id", "id"),
     _of("runs"),

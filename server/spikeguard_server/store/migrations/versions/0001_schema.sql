@@ -61,6 +61,7 @@ CREATE TABLE attempts (
     agent_version text NOT NULL,
     tokens_per_step bigint,
     settings jsonb NOT NULL,
+    links jsonb NOT NULL,
     dropped_samples bigint NOT NULL,
     CONSTRAINT attempts_pkey PRIMARY KEY (run_id, number),
     CONSTRAINT attempts_run_id_id_key UNIQUE (run_id, id),
@@ -408,6 +409,26 @@ CREATE TABLE responses (
     CONSTRAINT responses_incidents_fkey
         FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
 );
+
+CREATE TABLE followups (
+    run_id uuid NOT NULL,
+    incident integer NOT NULL,
+    number integer NOT NULL,
+    rule text,
+    text text NOT NULL,
+    state text NOT NULL,
+    owner text,
+    revision integer NOT NULL,
+    created_at timestamptz NOT NULL,
+    created_by text NOT NULL,
+    changed_at timestamptz NOT NULL,
+    changed_by text NOT NULL,
+    CONSTRAINT followups_pkey PRIMARY KEY (run_id, incident, number),
+    CONSTRAINT followups_run_id_incident_rule_key UNIQUE (run_id, incident, rule),
+    CONSTRAINT followups_incidents_fkey
+        FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
+);
+CREATE INDEX followups_open_idx ON followups (run_id, created_at) WHERE state = 'open';
 
 CREATE TABLE notes (
     run_id uuid NOT NULL,

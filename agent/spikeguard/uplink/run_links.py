@@ -1,0 +1,101 @@
+"""Where the job's own trackers show its run: told to `attach()`, or found.
+
+Law: a tracker is asked only where the job has imported it already, and only for what it holds in
+memory: nothing is imported, and nothing waits on a network. What is found and is no good link is
+left out; nothing raises.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Final
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from spikeguard.errors import AttachError
+from spikeguard_protocol import ProtocolError
+from spikeguard_protocol.links import MAX_LINKS, check_links
+
+WANDB, MLFLOW = "Weights & Biases", "MLflow"
+WANDB_SITE: Final = "https://wandb.ai"
+LOG_DIRECTORY: Final = "TENSORBOARD_LOGGING_DIR"  # as the Hugging Face Trainer reads it
+LOG_DIRECTORY_FACT: Final = "tensorboard_log_dir"
+
+
+def check_told(links: Mapping[str, str] | None) -> None:
+    """Raise `AttachError` for a link of the user's that no page could show."""
+    for name, address in (links or {}).items():
+        if not isinstance(name, str) or not isinstance(address, str):
+            raise AttachError(
+                "links", f"it has {name!r}: {address!r:.80}", "Give names and addresses"
+            )
+    try:
+        check_links(links or {})
+    except ProtocolError as error:
+        raise AttachError(
+            "links", str(error), "Give at most 8 names with http(s) addresses"
+        ) from None
+
+
+def run_links(
+    told: Mapping[str, str] | None,
+    environment: Mapping[str, str] = os.environ,
+    modules: Mapping[str, ModuleType] = sys.modules,
+) -> dict[str, str]:
+    """Name to address: what was told, and of each tracker what is found."""
+    links = dict(told or {})
+    for find, name in ((_wandb, WANDB), (_mlflow, MLFLOW)):
+        if name in links or len(links) >= MAX_LINKS:
+            continue
+        try:
+            address = _without_user(find(environment, modules) or "")
+            check_links({name: address})
+        except Exception:  # a tracker of any release: it may raise anything
+            continue
+        links[name] = address
+    return links
+
+
+def log_directory(forward: Any, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """TensorBoard's folder as a fact of the record: it has no address of its own."""
+    folder = getattr(forward, "log_directory", None) or environment.get(LOG_DIRECTORY)
+    return {LOG_DIRECTORY_FACT: str(folder)[:500]} if folder else {}
+
+
+def _wandb(environment: Mapping[str, str], modules: Mapping[str, Any]) -> str | None:
+    run = getattr(modules.get("wandb"), "run", None)
+    if run is not None:
+        return str(run.url) if run.url else None
+    parts = [environment.get(f"WANDB_{word}") for word in ("ENTITY", "PROJECT", "RUN_ID")]
+    off = environment.get("WANDB_MODE") in ("offline", "disabled")
+    if off or not all(parts):
+        return None
+    entity, project, run_id = (quote(part or "", safe="") for part in parts)
+    base = environment.get("WANDB_BASE_URL", "").rstrip("/")
+    site = WANDB_SITE if base in ("", "https://api.wandb.ai") else base
+    return f"{site}/{entity}/{project}/runs/{run_id}"
+
+
+def _mlflow(environment: Mapping[str, str], modules: Mapping[str, Any]) -> str | None:
+    mlflow = modules.get("mlflow")
+    active = mlflow.active_run() if mlflow is not None else None
+    if mlflow is not None and active is not None:
+        ids = [active.info.experiment_id, active.info.run_id]
+        return _of_mlflow(mlflow.get_tracking_uri(), ids)
+    ids = [environment.get(f"MLFLOW_{word}_ID") for word in ("EXPERIMENT", "RUN")]
+    return _of_mlflow(environment.get("MLFLOW_TRACKING_URI"), ids)
+
+
+def _of_mlflow(uri: str | None, ids: list[Any]) -> str | None:
+    if not uri or not all(ids):
+        return None
+    experiment, run = (quote(str(each), safe="") for each in ids)
+    return f"{uri.rstrip('/')}/#/experiments/{experiment}/runs/{run}"
+
+
+def _without_user(address: str) -> str:
+    """A tracking server's password stays in the job."""
+    parts = urlsplit(address)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

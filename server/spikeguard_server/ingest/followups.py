@@ -1,0 +1,146 @@
+"""What people do with an incident's follow-ups: add, reword, give to somebody, tick off.
+
+Invariants: one transaction under the run's lock, each change with its entry in the audit; who
+changes names the revision that was seen. A closed incident has its post-mortem written anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import FollowupState, IncidentId, IncidentState
+from spikeguard_server.access.grants import typed_person
+from spikeguard_server.domain.lifecycle import moves
+from spikeguard_server.domain.lifecycle.followup_life import moved
+from spikeguard_server.errors import Conflict, IllegalMove, NotFound, Unprocessable
+from spikeguard_server.identity.actors import Actor
+from spikeguard_server.store import audit
+from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.followups import (
+    MAX_FOLLOWUPS,
+    add_followup,
+    change_followup,
+    read_followup,
+    read_followups,
+)
+from spikeguard_server.store.reads.history import Row, existing_run
+from spikeguard_server.store.reads.incidents import read_incident
+from spikeguard_server.store.reports import want_report
+from spikeguard_server.store.runs import lock_run
+from spikeguard_server.store.stored_text import storable
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is to become of a follow-up; None leaves a part as it is."""
+
+    revision: int  # that was seen
+    text: str | None = None
+    owner: str | None = None
+    nobody: bool = False  # it is nobody's from now on
+    state: FollowupState | None = None
+
+
+def add(
+    connection: sql.Connection, incident: IncidentId, text: str, owner: str | None, by: Actor
+) -> int:
+    """Keep what `by` wants done; its number."""
+    row = _locked(connection, incident)
+    if len(read_followups(connection, row.run_id, incident.number)) >= MAX_FOLLOWUPS:
+        raise Conflict(
+            f"{incident} has {MAX_FOLLOWUPS:,} follow-ups, which is the most",
+            "Keep what else is to be done in your own tracker",
+        )
+    name, now = _person(connection, owner, by), database_now(connection)
+    number = add_followup(connection, row.run_id, incident.number, text, by, now, owner=name)
+    _record(connection, incident, row, by, number, None, _words(text, name, FollowupState.OPEN))
+    return number
+
+
+def change(
+    connection: sql.Connection, incident: IncidentId, number: int, wanted: Change, by: Actor
+) -> None:
+    """Reword it, give it to somebody, move it on; what is so already changes nothing."""
+    row = _locked(connection, incident)
+    found = read_followup(connection, row.run_id, incident.number, number)
+    if found is None:
+        raise no_followup(incident, number)
+    if found.revision != wanted.revision:
+        raise Conflict(
+            f"Follow-up {number} of {incident} was changed by {found.changed_by} meanwhile",
+            f"Look at it again: it is at revision {found.revision} now",
+            field="revision",
+        )
+    columns = _columns(connection, found, wanted, by)
+    if not columns:
+        return
+    now = database_now(connection)
+    change_followup(connection, row.run_id, incident.number, number, by, now, columns)
+    after = {"text": found.text, "owner": found.owner, "state": found.state} | columns
+    _record(
+        connection, incident, row, by, number, _words(found.text, found.owner, found.state),
+        _words(after["text"], after["owner"], after["state"]),
+    )  # fmt: skip
+
+
+def no_followup(incident: IncidentId, number: int) -> NotFound:
+    """There is none of that number."""
+    return NotFound(
+        f"{incident} has no follow-up {number}", f"`spikeguard followup '{incident}'` lists them"
+    )
+
+
+def _locked(connection: sql.Connection, incident: IncidentId) -> Row:
+    key = existing_run(connection, incident.run)
+    if lock_run(connection, key) is None:  # deleted meanwhile
+        existing_run(connection, incident.run)
+    return read_incident(connection, key, incident.run, incident.number)
+
+
+def _columns(connection: sql.Connection, found: Row, wanted: Change, by: Actor) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    if wanted.text is not None:
+        columns["text"] = storable(wanted.text)
+    if wanted.owner is not None:
+        columns["owner"] = _person(connection, wanted.owner, by)
+    elif wanted.nobody:
+        columns["owner"] = None
+    if wanted.state is not None:
+        columns["state"] = _state(FollowupState(found.state), wanted.state)
+    return {name: value for name, value in columns.items() if getattr(found, name) != value}
+
+
+def _state(now: FollowupState, to: FollowupState) -> str:
+    try:
+        return moved(now, to).value
+    except moves.IllegalMove:
+        raise IllegalMove(f"The follow-up is {now}", "Reopen it first", field="state") from None
+
+
+def _person(connection: sql.Connection, name: str | None, by: Actor) -> str | None:
+    """Whose it is to be; who signed in is who they are."""
+    if name is None or name == by:
+        return name
+    try:
+        return typed_person(connection, name)
+    except Unprocessable as refusal:
+        raise Unprocessable(refusal.message, refusal.remedy, field="owner") from None
+
+
+def _words(text: str, owner: str | None, state: str) -> str:
+    return f"{state}, {owner or 'nobody'}: {text}"
+
+
+def _record(
+    connection: sql.Connection, incident: IncidentId, row: Row, by: Actor, number: int,
+    before: str | None, after: str,
+) -> None:  # fmt: skip
+    audit.append(
+        connection, row.run_id, actor=by, action="follow_up", subject=f"{incident} {number}",
+        before=before, after=after,
+    )  # fmt: skip
+    if row.state == IncidentState.CLOSED:
+        want_report(connection, row.run_id, incident.number, database_now(connection))
