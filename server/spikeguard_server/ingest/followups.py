@@ -131,7 +131,7 @@ def _person(connection: sql.Connection, name: str | None, by: Actor) -> str | No
 
 
 def _words(text: str, owner: str | None, state: str) -> str:
-    return f"{state}, {owner or 'nobody'}: {text}"
+    return storable(f"{state}, {owner or 'nobody'}: {text}")
 
 
 def _record(
