@@ -356,7 +356,7 @@ class Followup(TypedDict):
     number: int  # from 1, within the incident
     text: str
     state: str
-    owner: str | None  # None: nobody's
+    owner: str | None  # null: nobody's
     revision: int  # one more with every change: who changes names it
     asked_by: str  # post-mortem, or the person who added it
     created_at: str
@@ -520,6 +520,75 @@ class Inbox(TypedDict):
     person: str | None  # whose it is; null: the token names nobody
     items: list[InboxItem]
     more: bool  # whether there is more of a kind than `limit`
+
+
+class IncidentFigures(TypedDict):
+    """What some incidents came to."""
+
+    incidents: int
+    still_open: int
+    detect_s: float | None  # median, from the onset to the detection
+    decide_s: float | None  # median, from the first proposal to a person's first decision
+    recover_s: float | None  # median, from the onset to the close, of those that recovered
+    lost_steps: int
+    lost_s: float
+    saved_steps: int  # that a restart from disk would have trained again
+    saved_s: float
+    lost_money: dict[str, float]  # by currency
+    saved_money: dict[str, float]
+
+
+class WeekFigures(TypedDict):
+    """One week, Monday to Sunday, UTC."""
+
+    week: str
+    begins: str
+    figures: IncidentFigures
+
+
+class RunFigures(TypedDict):
+    """One run."""
+
+    project: str
+    name: str
+    figures: IncidentFigures
+
+
+class CauseFigures(TypedDict):
+    """Incidents of one kind and one likeliest cause."""
+
+    kind: str | None  # null: of every kind
+    cause: str | None  # null: nobody asked for it
+    incidents: int
+    runs: int  # that had one
+    lost_steps: int
+
+
+class OpenFollowup(TypedDict):
+    """Something that is still to be done."""
+
+    incident: str
+    project: str
+    number: int
+    text: str
+    owner: str | None
+    since: str
+
+
+class Summary(TypedDict):
+    """What the incidents of some weeks came to."""
+
+    begins: str
+    ends: str
+    in_short: str
+    total: IncidentFigures
+    weeks: list[WeekFigures]  # oldest first
+    runs: list[RunFigures]  # that lost most first, 50 at most
+    runs_count: int
+    causes: list[CauseFigures]  # the most frequent first
+    recurring: list[CauseFigures]  # causes that came more than once
+    followups: list[OpenFollowup]  # open ones, the oldest 50
+    followups_count: int
 
 
 class IncidentDetail(TypedDict):

@@ -7,12 +7,13 @@ text stays readable in an editor.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from spikeguard_protocol.escaping import markdown_text as escape
 from spikeguard_server.report.document import (
     Block,
     Bullets,
+    Document,
     Links,
     Paragraph,
     Picture,
@@ -27,15 +28,23 @@ from spikeguard_server.report.writing import document_of
 def markdown_of(facts: PostMortem) -> str:
     """The whole document."""
     document = document_of(facts)
-    header = " · ".join(f"**{escape(what)}** {escape(value)}" for what, value in document.header)
-    parts = [f"# {escape(document.title)}", header]
+    return document_markdown(document, pngs_of(facts, document))
+
+
+def document_markdown(document: Document, pictures: Mapping[str, bytes]) -> str:
+    """Any document; `pictures` by name."""
+    parts = [f"# {escape(document.title)}"]
+    if document.header:
+        told = [f"**{escape(what)}** {escape(value)}" for what, value in document.header]
+        parts.append(" · ".join(told))
     for section in document.body:
         parts += section_of(section)
-    parts += ["---", "# Appendix"]
+    if document.appendix:
+        parts += ["---", "# Appendix"]
     for section in document.appendix:
         parts += section_of(section)
     parts += ["---", escape(document.footer)]
-    for name, png in pngs_of(facts, document).items():
+    for name, png in pictures.items():
         parts.append(f"[{name}]: data:image/png;base64,{base64.b64encode(png).decode()}")
     return "\n\n".join(parts) + "\n"
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 
+from spikeguard_server.report.document import Document
 from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.html import html_of
-from spikeguard_server.report.markdown import markdown_of
+from spikeguard_server.report.html import html_of, page_of
+from spikeguard_server.report.markdown import document_markdown, markdown_of
 from spikeguard_server.report.plain import json_of
-from spikeguard_server.report.text import text_of
+from spikeguard_server.report.text import plain_text, text_of
 
 
 class ReportFormat(StrEnum):
@@ -49,3 +50,15 @@ def render(facts: PostMortem, form: ReportFormat | str) -> bytes:
 
         return pdf_of(facts)
     return _WRITERS[wanted](facts).encode()
+
+
+def render_document(document: Document, form: ReportFormat | str, what: str) -> bytes:
+    """Any document without pictures, as Markdown, HTML or text; `what` it is."""
+    match ReportFormat(form):
+        case ReportFormat.MARKDOWN:
+            return document_markdown(document, {}).encode()
+        case ReportFormat.HTML:
+            return page_of(document, {}, what).encode()
+        case ReportFormat.TEXT:
+            return plain_text(document).encode()
+    raise ValueError(f"a {what} is not written as {form}")

@@ -37,6 +37,7 @@ from spikeguard_server.http.routes import (
     scrape,
     sessions,
     silences,
+    summary,
     tokens,
 )
 
@@ -54,6 +55,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     inbox.router,
     incidents.router,
     responses.router,
+    summary.router,
     followups.router,
     decisions.router,
     incident_orders.router,

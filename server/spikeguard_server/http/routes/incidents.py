@@ -76,7 +76,7 @@ _MEDIA = {
     Format.PDF: "application/pdf",
     Format.TXT: "text/plain; charset=utf-8",
 }
-_HTML_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
+HTML_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 _REPORT = {
     200: {
         "description": "The document.",
@@ -257,5 +257,5 @@ def get_postmortem(
     name = f"{run.name}-{number}-postmortem.{format.value}"
     headers = {"Content-Disposition": f'inline; filename="{name}"'}
     if format is Format.HTML:
-        headers["Content-Security-Policy"] = _HTML_POLICY
+        headers["Content-Security-Policy"] = HTML_POLICY
     return Response(body, media_type=_MEDIA[format], headers=headers)
