@@ -37,9 +37,10 @@ def document_of(facts: Summary) -> Document:
         body=tuple(section for section in sections if section.blocks),
         appendix=(),
         footer=(
-            f"Read {facts.ends[:19].replace('T', ' ')} UTC. Weeks begin on Monday, UTC; an incident counts in "
-            "the week in which it opened. Times are medians. Saved is what a restart from the "
-            "newest checkpoint on disk would have trained again and a rollback did not."
+            f"Read {facts.ends[:19].replace('T', ' ')} UTC. Weeks begin on Monday, UTC; an "
+            "incident counts in the week in which it opened. Times are medians. Saved is what a "
+            "restart from the newest checkpoint on disk would have trained again and a rollback "
+            "did not."
         ),
     )
 

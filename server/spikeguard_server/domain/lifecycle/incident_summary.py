@@ -1,7 +1,7 @@
 """What the incidents of some weeks came to, by week, by run, by kind and cause.
 
-Law: facts alone; moments are texts in UTC. Times are medians, since one forgotten night would drown all others in a mean.
-Money is told by currency and never added across them.
+Law: facts alone; moments are texts in UTC. Times are medians, since one forgotten night would drown
+all others in a mean. Money is told by currency and never added across them.
 """
 
 from __future__ import annotations

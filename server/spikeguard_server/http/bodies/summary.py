@@ -134,12 +134,12 @@ class SummaryBody(Shape):
 def summary_body(facts: Summary) -> SummaryBody:
     """As programs read it."""
     return SummaryBody(
-        begins=facts.begins,
-        ends=facts.ends,
+        begins=_at(facts.begins),
+        ends=_at(facts.ends),
         in_short=in_short(facts),
         total=_figures(facts.total),
         weeks=[
-            WeekBody(week=w.name, begins=w.begins, figures=_figures(w.figures)) for w in facts.weeks
+            WeekBody(week=w.name, begins=_at(w.begins), figures=_figures(w.figures)) for w in facts.weeks
         ],
         runs=[
             RunFiguresBody(project=r.project, name=r.name, figures=_figures(r.figures))
@@ -151,7 +151,7 @@ def summary_body(facts: Summary) -> SummaryBody:
         followups=[
             OpenFollowupBody(
                 incident=str(IncidentId(RunId(f.project, f.run), f.incident)), project=f.project,
-                number=f.number, text=f.text, owner=f.owner, since=f.since,
+                number=f.number, text=f.text, owner=f.owner, since=_at(f.since),
             )
             for f in facts.followups
         ],
@@ -166,3 +166,7 @@ def summary_document(facts: Summary, form: str) -> bytes:
 
 def _figures(figures: Figures) -> FiguresBody:
     return FiguresBody(**asdict(figures))
+
+
+def _at(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -95,7 +95,7 @@ def _figures(
 ) -> dict[tuple[Any, ...], Figures]:  # fmt: skip
     """By `keys`; with a `limit` those that lost most first."""
     lost = sql.func.coalesce(sql.func.sum(_F.lost_s), 0.0)
-    query = sql.select(
+    query: sql.Select[Any] = sql.select(
         *keys,
         sql.func.count().label("incidents"),
         sql.func.count().filter(_I.state != IncidentState.CLOSED.value).label("still_open"),
