@@ -21,6 +21,7 @@ from spikeguard_client import (
     ChannelTest,
     Command,
     Delivery,
+    Followup,
     Inbox,
     Incident,
     IncidentDetail,
@@ -32,6 +33,7 @@ from spikeguard_client import (
     RunCommand,
     RunDetail,
     Silence,
+    Summary,
 )
 from spikeguard_client import Client as TypedClient
 from spikeguard_client import Series as SeriesAnswer
@@ -46,7 +48,12 @@ TEST_TIMEOUT_S = 60.0  # the server waits for the channel's own service
 MAX_POINTS = 2000
 T = TypeVar("T")
 MEDIA_TYPES: Mapping[str, str] = MappingProxyType(
-    {"md": "text/markdown", "html": "text/html", "json": "application/json"}
+    {
+        "md": "text/markdown",
+        "html": "text/html",
+        "pdf": "application/pdf",
+        "json": "application/json",
+    }
 )
 
 
@@ -211,6 +218,37 @@ class Client:
     def comment(self, person: Signer, incident: IncidentId, text: str) -> Response:
         """Keep what `person` says of it."""
         return self._for(person).comment(incident, text)
+
+    def followups(self, token: str, incident: IncidentId) -> Page[Followup]:
+        """What is to be done because of an incident, by number."""
+        return self._calls(token).page(Followup, f"{incident_path(incident)}/followups")
+
+    def add_followup(
+        self, person: Signer, incident: IncidentId, text: str, owner: str | None
+    ) -> Followup:
+        """Keep what `person` wants done."""
+        body = {"text": text, "owner": owner}
+        return self._followup(person, f"{incident_path(incident)}/followups", body)
+
+    def change_followup(
+        self, person: Signer, incident: IncidentId, number: int, change: Mapping[str, Any]
+    ) -> Followup:
+        """Reword it, give it to somebody, move it on: as the API takes it."""
+        return self._followup(person, f"{incident_path(incident)}/followups/{number}", change)
+
+    def _followup(self, person: Signer, path: str, body: Mapping[str, Any]) -> Followup:
+        calls = self._calls(person.token, _headers(person))
+        return calls.send(Followup, "POST", path, dict(body))
+
+    def summary(self, token: str, weeks: int, run: RunId | None = None) -> Summary:
+        """What the incidents of the last weeks came to."""
+        name = f"{run.project}/{run.name}" if run else None
+        return self.ask(Summary, "/v1/summary", token, weeks=weeks, run=name)
+
+    def summary_document(self, token: str, weeks: int, format: str) -> Document:
+        """The same as `md` or `html`."""
+        path = with_query("/v1/summary", weeks=weeks, format=format)
+        return Document(self._calls(token).call("GET", path), MEDIA_TYPES[format])
 
     def ask(self, shape: type[T], path: str, token: str, **query: Any) -> T:
         """The answer to any other reading call, as `shape`."""

@@ -54,7 +54,9 @@ def bar(visit: Visit, trail: Sequence[Content]) -> None:
 def _who(visit: Visit) -> Html:
     sign_in = markup.login_address(visit.settings.public_url, visit.address)
     told = markup.link("Notifications", "./notifications")
-    told = markup.joined(markup.link("Inbox", "./inbox"), told, gap=DOT)
+    told = markup.joined(
+        markup.link("Inbox", "./inbox"), markup.link("Summary", "./summary"), told, gap=DOT
+    )
     if visit.person is None:
         state = "Your session has ended" if visit.session_ended else "Not signed in"
         reading = markup.soft(f"{state}, reading only")

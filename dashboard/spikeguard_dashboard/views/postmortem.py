@@ -9,12 +9,16 @@ import streamlit as st
 from spikeguard_client import IncidentDetail
 from spikeguard_dashboard import markup
 from spikeguard_dashboard.client import Document
+from spikeguard_dashboard.views.followups import draw_followups, followups_seen
 from spikeguard_dashboard.views.frame import staleness
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import RunId
 
-FORMATS = {"md": "Markdown", "html": "HTML, with plots", "json": "JSON"}
-_INLINE_PICTURE = re.compile(r"!\[[^\]]*\]\(\s*data:[^)]*\)")
+FORMATS = {
+    "pdf": "PDF, one page", "html": "HTML, with plots", "md": "Markdown", "json": "JSON",
+}  # fmt: skip
+_PICTURE = re.compile(r"!\[[^\]]*\](\(\s*data:[^)]*\)|\[[a-z]+\]\n\n\*[^\n]*\*)")
+_PICTURE_DATA = re.compile(r"^\[[a-z]+\]: data:.*$", re.MULTILINE)
 
 
 def postmortem(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
@@ -23,8 +27,10 @@ def postmortem(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
     if not incident["has_postmortem"]:
         text = "It is written when the incident closes."
         st.html(markup.block(markup.paragraph(markup.soft(text))))
+        draw_followups(visit, incident)
         return
-    key = f"{run}#{incident['number']} {incident['closed_at']}"
+    draw_followups(visit, incident)
+    key = f"{run}#{incident['number']} {incident['closed_at']} {followups_seen(incident['id'])}"
     held_key, held = st.session_state.get("postmortem", ("", {}))
     if held_key != key:
         documents = look(f"postmortem {key}", lambda: _all_formats(visit, run, incident["number"]))
@@ -59,4 +65,4 @@ def _downloads(documents: dict[str, Document], name: str) -> None:
 
 def readable(markdown: str) -> str:
     """The document without pictures that lie inside it: the curves above show the same."""
-    return _INLINE_PICTURE.sub("", markdown)
+    return _PICTURE_DATA.sub("", _PICTURE.sub("", markdown))

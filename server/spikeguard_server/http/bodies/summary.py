@@ -139,7 +139,8 @@ def summary_body(facts: Summary) -> SummaryBody:
         in_short=in_short(facts),
         total=_figures(facts.total),
         weeks=[
-            WeekBody(week=w.name, begins=_at(w.begins), figures=_figures(w.figures)) for w in facts.weeks
+            WeekBody(week=w.name, begins=_at(w.begins), figures=_figures(w.figures))
+            for w in facts.weeks
         ],
         runs=[
             RunFiguresBody(project=r.project, name=r.name, figures=_figures(r.figures))
