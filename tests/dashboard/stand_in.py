@@ -77,6 +77,8 @@ class World:
     audit: list[Plain] = field(default_factory=list)
     commands: list[Plain] = field(default_factory=list)  # of the first incident's run itself
     inbox: list[Plain] = field(default_factory=list)
+    followups: list[Plain] = field(default_factory=list)  # of every incident
+    summary: Plain | None = None
     notices: dict[str, list[Plain]] = field(default_factory=dict)  # last part of the path -> items
     policy: Plain = field(default_factory=lambda: copy.deepcopy(POLICY))
     heard: list[Heard] = field(default_factory=list)
@@ -143,6 +145,8 @@ def respond(world: World, method: str, url: str, bearer: str, body: Plain) -> An
             return answer_json(200, {"result": "sent", "reason": f"to {channel}", "took_ms": 84.0})
         case ("GET", ["v1", "inbox"]):
             return answer_json(200, {"person": person["name"], "items": world.inbox, "more": False})
+        case ("GET", ["v1", "summary"]) if world.summary is not None:
+            return answer_json(200, world.summary)
         case ("GET", ["v1", "incidents"]):
             wanted = query.get("run")
             return _list([i for i in world.incidents if wanted in (None, _run_of(i))])
@@ -153,6 +157,8 @@ def respond(world: World, method: str, url: str, bearer: str, body: Plain) -> An
                 return error(403, "forbidden", "Only an operator may decide", "Sign in as one.")
             place = f"{project}/{name}", int(number), int(which)
             return _decide(world, place, act, body, person["name"])
+        case ("POST", ["v1", "runs", _, _, "incidents", _, "followups", *which]):
+            return _follow_up(world, which, body, person["name"])
         case (_, ["v1", "runs", project, name, "incidents", number, what]):
             if person["role"] not in ("operator", "admin") or not person["name"]:
                 return error(403, "forbidden", "Only an operator may respond", "Sign in as one.")
@@ -180,6 +186,25 @@ def _previewed(run: str, body: Plain) -> Answer:
         "run": run, "first_step": 1, "last_step": 1400, "samples": 1400, "whole": True,
         "checkpoint_every": 100, "now": now, "then": then,
     })  # fmt: skip
+
+
+def _follow_up(world: World, which: list[str], body: Plain, person: str) -> Answer:
+    if not which:
+        now = "2026-03-14T04:10:00Z"
+        world.followups.append({
+            "number": len(world.followups) + 1, "text": body["text"], "state": "open",
+            "owner": body["owner"], "revision": 1, "asked_by": person, "created_at": now,
+            "changed_at": now, "changed_by": person,
+        })  # fmt: skip
+        return answer_json(201, world.followups[-1])
+    one = next(each for each in world.followups if each["number"] == int(which[0]))
+    if one["revision"] != body["revision"]:
+        return error(409, "conflict", "It was changed meanwhile", "Look at it again.")
+    one |= {key: body[key] for key in ("text", "owner", "state") if key in body}
+    if body.get("nobody"):
+        one["owner"] = None
+    one["revision"] += 1
+    return answer_json(200, one)
 
 
 def _list(items: list[Plain]) -> Answer:
@@ -242,6 +267,8 @@ def _of_incident(
             return answer_json(200, world.layers)
         case ["batch"]:
             return answer_json(200, world.batch)
+        case ["followups"]:
+            return answer_json(200, {"items": world.followups})
         case ["postmortem"]:
             if not found["has_postmortem"]:
                 return error(409, "not_closed", "The incident is open", "Wait for its close.")

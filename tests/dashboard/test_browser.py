@@ -233,6 +233,26 @@ def test_who_has_an_incident_is_said_and_changed_in_the_persons_name(
     assert {heard.bearer for heard in world.decisions()} == {ADA_TOKEN}
 
 
+def test_follow_ups_are_ticked_off_and_added_in_the_persons_name(
+    ada: Any, address: str, world: World
+) -> None:
+    with opened(ada, address + INCIDENT) as page:
+        page.get_by_role("button", name="Change a follow-up").click()
+        page.get_by_role("button", name="Done", exact=True).click()
+        page.locator(".chip", has_text="done").first.wait_for()
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Add a follow-up").click()
+        page.get_by_label("What is to be done").fill("filter the mix")
+        await_refreshes(page, world, 2)  # they must not take the words away
+        page.get_by_role("button", name="Add it").click()
+        page.locator("td", has_text="filter the mix").wait_for()
+    bodies = [heard.body for heard in world.decisions()]
+    assert bodies == [
+        {"revision": 1, "state": "done"}, {"text": "filter the mix", "owner": None},
+    ]  # fmt: skip
+    assert {heard.bearer for heard in world.decisions()} == {ADA_TOKEN}
+
+
 def test_a_proposal_that_changed_is_shown_and_asked_for_again(
     ada: Any, address: str, world: World
 ) -> None:

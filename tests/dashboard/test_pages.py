@@ -70,6 +70,12 @@ def inbox_script() -> None:
     inbox_page()
 
 
+def summary_script() -> None:
+    from spikeguard_dashboard.views.summary import summary_page
+
+    summary_page()
+
+
 def broken_script() -> None:
     from spikeguard_dashboard.views.frame import refreshed
     from spikeguard_dashboard.visit import arrive
@@ -337,7 +343,9 @@ def test_a_closed_incident_has_its_post_mortem_and_who_approved() -> None:
     assert "the loss is back on trend 100 steps later" in text
     assert "Recovered: the loss came back" in test.markdown[0].value
     assert "data:image" not in test.markdown[0].value
-    assert len(test.get("download_button")) == 3
+    assert len(test.get("download_button")) == 4
+    assert "Look at the data of" in text
+    assert "<b>again</b>" not in "".join(e.proto.body for e in test.get("html"))
 
 
 @pytest.mark.usefixtures("address")
@@ -486,3 +494,21 @@ def test_a_run_says_what_was_ordered_of_it_without_an_incident() -> None:
     assert "Ordered of the run itself" in text
     assert "the file system goes down; step-1180" in text
     assert "Ordered of the run itself" not in said(opened(run_script, run="vision/vit-g"))
+
+
+@pytest.mark.usefixtures("address")
+def test_a_run_leads_to_where_its_trackers_show_it() -> None:
+    assert "https://wandb.ai/acme/llama/runs/8f3k2x1q" in said(
+        opened(run_script, run="default/llama-8b-c4")
+    )
+
+
+@pytest.mark.usefixtures("address")
+def test_the_summary_says_what_weeks_runs_and_causes_came_to(world: World) -> None:
+    text = said(opened(summary_script))
+    for part in ("2 incidents opened", "2026-W11", "391 steps, 22.30 EUR", "bad data", "shard-14"):
+        assert part in text, part
+    assert "./incident?run=default/llama-8b-c4&number=2" in text
+    assert world.summary is not None
+    world.summary |= {"causes": [], "runs": [], "followups": [], "followups_count": 0}
+    assert "None had one." in said(opened(summary_script))

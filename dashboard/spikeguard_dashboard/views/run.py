@@ -340,7 +340,17 @@ def _attempts(detail: RunDetail, visit: Visit) -> Html:
         ]
         for attempt in detail["attempts"]
     ]
-    return markup.table(columns, rows)
+    return markup.joined(_links(detail), markup.table(columns, rows), gap="")
+
+
+def _links(detail: RunDetail) -> Html:
+    """Where the newest attempt is shown by the job's own trackers."""
+    newest = max(detail["attempts"], key=lambda attempt: attempt["number"], default=None)
+    links = (newest or {}).get("links") or {}
+    if not links:
+        return markup.EMPTY
+    shown = [markup.link(name, address) for name, address in links.items()]
+    return markup.paragraph(markup.joined(markup.soft("Also in"), *shown))
 
 
 def _record(visit: Visit, run: RunId) -> None:
