@@ -205,6 +205,9 @@ def _read_postmortem(
     if options.examples is not None:
         options.examples.mkdir(parents=True, exist_ok=True)
         (options.examples / f"{story.name}.md").write_text(said)
+        (options.examples / f"{story.name}.pdf").write_bytes(
+            site.service.postmortem(incident, "pdf")
+        )
     page = site.directory / f"{story.name}.html"
     page.write_bytes(site.service.postmortem(incident, "html"))
     phone.open("post-mortem", page.as_uri())

@@ -40,7 +40,7 @@ from spikeguard_server.report.writing import document_of
 
 logging.getLogger("fpdf").setLevel(logging.ERROR)  # it warns of every glyph a font lacks
 logging.getLogger("fontTools").setLevel(logging.ERROR)
-MOST_LINES: Final = 400
+MOST_LINES: Final = 150
 MOST_TEXT: Final = 4_000
 DPI: Final = 160
 MARGIN: Final = 13.0  # mm
@@ -198,6 +198,8 @@ class _Sheet:
                 for cell in line:
                     row.cell(_cut(cell))
         self.space(0.5)
+        if (more := len(block.rows) - MOST_LINES) > 0:
+            self.write(f"And {more:,} more rows, in the other forms.", SMALL, colour=_MUTED)
 
     def _widths(self, lines: Sequence[Sequence[str]]) -> list[float]:
         """In mm: what each column needs; the long ones share what is left where not all fit."""
