@@ -100,6 +100,8 @@ def _moment_held(facts: PostMortem) -> str | None:
     if not _measured(facts, Signal.ADAM_V_NORM.value):
         return None
     z = abs(facts.incident.worst_z.get(Signal.ADAM_V_NORM, 0.0))
+    if z < 0.1:
+        return "its norm did not leave its baseline"
     return f"its norm stayed within {z:.1f} deviations" if z < QUIET_Z else None
 
 

@@ -83,8 +83,9 @@ def _alone(alone: Inaction, of_steps: Callable[[int], str] | None) -> str:
         return f"{of_steps(alone.least or 0)} and more"
     if alone.low == alone.high:
         return of_steps(alone.steps)
-    until = "more" if alone.high is None else of_steps(alone.high)
-    return f"{of_steps(alone.steps)} ({of_steps(alone.low)} to {until})"
+    if alone.high is None:
+        return f"{of_steps(alone.steps)} (at least {of_steps(alone.low)})"
+    return f"{of_steps(alone.steps)} ({of_steps(alone.low)} to {of_steps(alone.high)})"
 
 
 def _ranks(facts: PostMortem) -> int | None:

@@ -127,10 +127,10 @@ def _estimated(branch: _Branch, trend: Trend, onset: int) -> Inaction:
             "did not fall. Every further step would have been lost.",
             least=branch.seen, low=low,
         )  # fmt: skip
-    until = "with no upper end" if high is None else f"to {high:,}"
+    ranged = f"at least {low:,}" if high is None else f"{low:,} to {high:,}"
     return Inaction(
         f"Left alone, the loss would have been back in its band after about {middle:,} steps "
-        f"({low:,} {until}, 95 %), by how it fell over {where}, where it still stood {level}.",
+        f"({ranged}, 95 %), by how it fell over {where}, where it still stood {level}.",
         least=branch.seen, steps=middle, low=low, high=high,
     )  # fmt: skip
 

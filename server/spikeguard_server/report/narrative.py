@@ -156,6 +156,8 @@ def _consent(command: CommandFact) -> str:
     """What who decided gave as reason, or said of it."""
     if not command.decision_reason or command.decided_by is None or command.auto:
         return ""
+    if command.decision_reason.startswith("approved revision "):  # as the server words a bare yes
+        return ""
     return f" {command.decided_by}: {command.decision_reason.rstrip('.')}."
 
 

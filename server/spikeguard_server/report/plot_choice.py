@@ -37,17 +37,22 @@ def signal_beside(facts: Pictured) -> str | None:
     return next((name for name in (*wanted, *NORMS) if name in measured), None)
 
 
+def named(signal: str) -> str:
+    """A signal as a reader says it."""
+    return "learning rate" if signal == Signal.LR else word(signal)
+
+
 def picture_label(facts: Pictured) -> str:
     """What the picture of the curves shows, for those who do not see it."""
     beside = signal_beside(facts)
-    what = "Loss" if beside is None else f"Loss and {word(beside)}"
+    what = "Loss" if beside is None else f"Loss and {named(beside)}"
     return f"{what} around {facts.id}"
 
 
 def caption_of(facts: PostMortem) -> str:
     """Under the picture of the curves."""
     beside = signal_beside(facts)
-    what = "Loss" if beside is None else f"Loss and {word(beside)}"
+    what = "Loss" if beside is None else f"Loss and {named(beside)}"
     words = [f"{what} around step {facts.incident.onset_step:,}."]
     if (trend := facts.incident.trend) is not None:
         words.append(

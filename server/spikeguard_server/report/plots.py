@@ -26,12 +26,13 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from spikeguard_protocol import Signal
 from spikeguard_server.report.facts import Pictured, RecordedCurve
-from spikeguard_server.report.plot_choice import NORMS, picture_label, signal_beside
+from spikeguard_server.report.plot_choice import NORMS, named, picture_label, signal_beside
 from spikeguard_server.report.style import COLOURS, FONTS, THEMES
 from spikeguard_server.report.thinning import kept_indices
-from spikeguard_server.report.wording import SIGMA, number, word
+from spikeguard_server.report.wording import SIGMA, number
 
 POINTS = 700  # of a segment
+DECADES = 50.0  # from the least value to the largest: beyond it ticks would lie too close
 MOST_MARKS = 40  # of values that are not finite, a stretch
 LARGEST = 1e100  # beyond it the differences that a scale is made of overflow
 LOG_RATIO = 6.0  # a loss that spans more than this is drawn on a logarithmic scale
@@ -139,7 +140,7 @@ def figure_of(facts: Pictured, size: Size = PAGE) -> Figure:
         below = panels[1][0]
         _draw_signal(below, facts, norm)
         _scale_norm(below, facts, norm)
-        below.set_ylabel(word(norm))
+        below.set_ylabel(named(norm))
     for row in panels:
         _finish(row[0], facts, size)
     _label_onset(loss, facts)
@@ -349,7 +350,7 @@ def _scale_loss(axes: Axes, facts: Pictured) -> None:
         return
     low, high = min(values), max(values)
     if low > 0 and high / low > LOG_RATIO:
-        _logarithmic(axes)
+        _logarithmic(axes, high / low)
         axes.set_ylim(low / 1.25, high * 1.35)
         return
     room = (high - low) or abs(high) or 1.0
@@ -361,15 +362,18 @@ def _scale_norm(axes: Axes, facts: Pictured, signal: str) -> None:
     values = _finite(facts, signal)
     low, high = (min(values), max(values)) if values else (0.0, 0.0)
     if (signal in NORMS and high > 0) or (low > 0 and high / low > LOG_RATIO):
-        _logarithmic(axes)
+        least = min((value for value in values if value > 0), default=high)
+        _logarithmic(axes, high / least)
     else:
         axes.yaxis.set_major_locator(MaxNLocator(4))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 4)))
 
 
-def _logarithmic(axes: Axes) -> None:
+def _logarithmic(axes: Axes, ratio: float) -> None:
+    """`ratio`: of the largest value to the least; over many decades only these are named."""
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0), numticks=8))
+    subs = (1.0, 2.0, 5.0) if ratio < DECADES else (1.0,)
+    axes.yaxis.set_major_locator(LogLocator(10, subs=subs, numticks=8))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 3)))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
