@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -42,7 +41,7 @@ def check_told(links: Mapping[str, str] | None) -> None:
 def run_links(
     told: Mapping[str, str] | None,
     environment: Mapping[str, str] = os.environ,
-    modules: Mapping[str, ModuleType] = sys.modules,
+    modules: Mapping[str, Any] = sys.modules,
 ) -> dict[str, str]:
     """Name to address: what was told, and of each tracker what is found."""
     links = dict(told or {})

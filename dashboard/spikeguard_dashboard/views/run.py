@@ -346,10 +346,9 @@ def _attempts(detail: RunDetail, visit: Visit) -> Html:
 def _links(detail: RunDetail) -> Html:
     """Where the newest attempt is shown by the job's own trackers."""
     newest = max(detail["attempts"], key=lambda attempt: attempt["number"], default=None)
-    links = (newest or {}).get("links") or {}
-    if not links:
+    if newest is None or not newest["links"]:
         return markup.EMPTY
-    shown = [markup.link(name, address) for name, address in links.items()]
+    shown = [markup.link(name, address) for name, address in newest["links"].items()]
     return markup.paragraph(markup.joined(markup.soft("Also in"), *shown))
 
 

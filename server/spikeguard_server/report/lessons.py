@@ -36,7 +36,7 @@ BY_CAUSE: Final[Mapping[Diagnosis, str]] = {
     Diagnosis.REPLICAS_APART: "Ranks drift apart without a sound: only comparing their weights "
     "shows it.",
 }
-WAITED_PART: Final = 0.5  # of the lost steps, from which the wait for a decision is a lesson
+WAITED_PART: Final = 0.5  # of the lost time, from which the wait for a decision is a lesson
 NEAR_STEPS: Final = 50
 
 
@@ -59,19 +59,17 @@ def _unknown(known: bool) -> str | None:
 
 def _waited(facts: PostMortem) -> str | None:
     """Where most of what was lost passed before somebody decided."""
-    lost = spent_by(facts).steps
+    again_s = spent_by(facts).again_s
     for command in facts.commands:
         if not isinstance(command.action, Rollback) or command.state not in EXECUTED:
             continue
-        if command.decided_step is None or command.decided_at is None or command.auto:
+        if command.decided_at is None or command.auto or not again_s:
             continue
         waited_s = (command.decided_at - command.proposed_at).total_seconds()
-        pace = facts.step_time_s
-        steps = None if not pace else min(lost, round(waited_s / pace))
-        if steps is not None and lost and steps >= WAITED_PART * lost:
+        if WAITED_PART * again_s <= waited_s <= again_s:
             return (
-                f"Of {plural(lost, 'step')} that were trained again, about {steps:,} passed while "
-                f"the proposal waited {duration(waited_s)} for a decision."
+                f"Of the {duration(again_s)} that was trained again, {duration(waited_s)} passed "
+                "while the proposal waited for a decision."
             )
     return None
 
