@@ -40,8 +40,7 @@ INTERVENTION_EXAMPLE: dict[str, Any] = {
 
 
 class InterventionBody(Shape):
-    """One thing that was done to a run: a command that the job was given, or a change made
-    outside."""
+    """One thing that was done to a run: a command of the job, or a change made outside."""
 
     model_config = example(INTERVENTION_EXAMPLE)
 
