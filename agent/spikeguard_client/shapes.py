@@ -461,8 +461,7 @@ class Options(TypedDict):
 
 
 class Intervention(TypedDict):
-    """One thing that was done to a run: a command that the job was given, or a change made outside.
-    """
+    """One thing that was done to a run: a command of the job, or a change made outside."""
 
     id: str  # of a command its id, of a note `RUN/note-NUMBER`
     source: str  # command: ordered here; person: told of; attempt: found where one began
