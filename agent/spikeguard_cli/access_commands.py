@@ -17,6 +17,7 @@ from typing import Any
 from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, CommandFailed, say
 from spikeguard_cli.credentials import load_credentials
+from spikeguard_cli.options import json_option, most, print_json, told
 from spikeguard_cli.toml_text import to_toml
 from spikeguard_cli.wording import duration, table
 from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, Role, RunId
@@ -30,7 +31,6 @@ from spikeguard_protocol.paths import (
 )
 
 DAY_S = 86_400.0
-MAX_LISTED = 1000
 MAX_DAYS = 3660
 MAX_POLICY = 100_000  # characters as JSON; a server takes no longer document than 20,000
 EXPIRES_SOON_S = 14 * DAY_S
@@ -64,13 +64,21 @@ def _create(api: Api, options: Namespace) -> int:
         "reason": options.reason,
     }
     made = api.post("/v1/tokens", {k: v for k, v in wanted.items() if v is not None})
-    print(printable(made["token"]))
+    print_secret(options, made, made["token"])
     say(
         f"token {made['id']}: {token_words(made)}. It is shown this once; whoever holds it may do "
         "this.",
         to_error=True,
     )
     return 0
+
+
+def print_secret(options: Namespace, token: Mapping[str, Any], secret: str) -> None:
+    """A new token: its secret alone, or with all that is known of it."""
+    if options.json:
+        print_json({**token, "token": secret})
+    else:
+        print(printable(secret))
 
 
 def asked_person(options: Namespace) -> str | None:
@@ -121,8 +129,10 @@ def token_words(token: Mapping[str, Any]) -> str:
 
 
 def _list(api: Api, options: Namespace) -> int:
-    del options
-    found = list(api.items("/v1/tokens", MAX_LISTED))
+    found = list(api.items("/v1/tokens", most(options)))
+    if options.json:
+        print_json(found)
+        return 0
     print(table(TOKEN_HEAD, [token_row(t) for t in found]) if found else "No token works.")
     for token in filter(_ends_soon, found):
         say(expiry_words(token), to_error=True)
@@ -141,8 +151,7 @@ def token_row(token: Mapping[str, Any]) -> list[str]:
 
 def _revoke(api: Api, options: Namespace) -> int:
     api.delete(f"/v1/tokens/{options.id}", reason=options.reason)
-    say(revoked_words(options.id))
-    return 0
+    return told(options, {"id": options.id, "revoked": True}, revoked_words(options.id))
 
 
 def revoked_words(token: int) -> str:
@@ -179,11 +188,15 @@ def policy_over_http(options: Namespace) -> int:
 
 def _show(api: Api, options: Namespace) -> int:
     if options.run is None:
-        print(_as_toml(api.get("/v1/policy", project=options.project)), end="")
-        return 0
-    found = api.get(f"{run_path(RunId(options.project, options.run))}/policy")
+        found = api.get("/v1/policy", project=options.project)
+    else:
+        found = api.get(f"{run_path(RunId(options.project, options.run))}/policy")
     text = _as_toml(found)
-    say(f"# {_policy_name(found)}")
+    if options.json:
+        print_json(found)
+        return 0
+    if options.run is not None:
+        say(f"# {_policy_name(found)}")
     print(text, end="")
     return 0
 
@@ -207,14 +220,13 @@ def _import(api: Api, options: Namespace) -> int:
         run = RunId(options.project, options.run)
         body = {"policy": _toml(text, options.file, is_yaml), "reason": options.reason}
         written = api.put(f"{run_path(run)}/policy", body)
-        say(f"{_policy_name(written)} is in force for {run} alone")
-        return 0
+        return told(options, written, f"{_policy_name(written)} is in force for {run} alone")
     written = api.put_document(
         "/v1/policy/document", text.encode(), project=options.project,
         format="yaml" if is_yaml else "toml", reason=options.reason,
     )  # fmt: skip
-    say(f"{_policy_name(written)} is in force for project {options.project}")
-    return 0
+    said = f"{_policy_name(written)} is in force for project {options.project}"
+    return told(options, written, said)
 
 
 def _text(file: Path) -> str:
@@ -237,20 +249,22 @@ def _drop(api: Api, options: Namespace) -> int:
     run = RunId(options.project, options.run)
     api.delete(f"{run_path(run)}/policy", reason=options.reason)
     left = api.get(f"{run_path(run)}/policy")
-    say(f"{run} follows its project again: {_policy_name(left)}")
-    return 0
+    return told(options, left, f"{run} follows its project again: {_policy_name(left)}")
 
 
 def _switch(api: Api, options: Namespace) -> int:
     body = {"project": options.project, "reason": options.reason}
     written = api.post(f"/v1/policy/{options.word}", body)
     stands = "on: nothing is approved, nothing delivered" if options.word == "halt" else "off"
-    say(f"policy {written['version']}: the kill switch of project {options.project} is {stands}")
-    return 0
+    switch = f"the kill switch of project {options.project} is {stands}"
+    return told(options, written, f"policy {written['version']}: {switch}")
 
 
 def _scorecard(api: Api, options: Namespace) -> int:
     card = api.get("/v1/policy/scorecard", project=options.project)
+    if options.json:
+        print_json(card)
+        return 0
     rows = [
         [
             entry["command"], entry["verb"], str(entry["step"]), str(entry["cost_steps"]),
@@ -286,6 +300,9 @@ def _channels(options: Namespace) -> int:
 
 def _list_channels(api: Api, options: Namespace) -> int:
     found = api.get("/v1/channels", project=options.project)["items"]
+    if options.json:
+        print_json(found)
+        return 0
     rows = [
         [c["name"], c["kind"], json.dumps(c["target"]), str(c["level"]),
          "yes" if c["enabled"] else "no", c["changed_by"]]
@@ -303,20 +320,20 @@ def _put_channel(api: Api, options: Namespace) -> int:
         raise CommandFailed(f"{options.file} is no TOML: {error}") from error
     body = wanted if options.reason is None else {**wanted, "reason": options.reason}
     made = api.put(channel_path(options.project, options.name), body)
-    say(f"channel {made['name']} of project {options.project} is written: {made['kind']}")
-    return 0
+    said = f"channel {made['name']} of project {options.project} is written: {made['kind']}"
+    return told(options, made, said)
 
 
 def _remove_channel(api: Api, options: Namespace) -> int:
     api.delete(channel_path(options.project, options.name), reason=options.reason)
-    say(f"channel {options.name} of project {options.project} is told nothing any more")
-    return 0
+    said = f"channel {options.name} of project {options.project} is told nothing any more"
+    return told(options, {"name": options.name, "removed": True}, said)
 
 
 def _test_channel(api: Api, options: Namespace) -> int:
     tested = api.post(f"{channel_path(options.project, options.name)}/test", {})
     reason = f": {tested['reason']}" if tested["reason"] else ""
-    say(f"{tested['result']}{reason} ({tested['took_ms']:.0f} ms)")
+    told(options, tested, f"{tested['result']}{reason} ({tested['took_ms']:.0f} ms)")
     return 0 if tested["result"] == "sent" else 1
 
 
@@ -344,6 +361,7 @@ def _channel_options(parser: ArgumentParser) -> None:
         word.add_argument("--reason", help="why; the record keeps it")
     for word in (listing, put, remove, test):
         word.add_argument("--project", default=DEFAULT_PROJECT, help="whose (default: default)")
+        json_option(word)
 
 
 # --- a browser --------------------------------------------------------------------------------
@@ -352,7 +370,8 @@ def _channel_options(parser: ArgumentParser) -> None:
 def _browser(options: Namespace) -> int:
     """A link that signs a browser in once; to a command's page where one is named."""
     api = Api(load_credentials())
-    say(api.post("/v1/sessions/links", {"next": _page_of(api, options.id)})["link"])
+    made = api.post("/v1/sessions/links", {"next": _page_of(api, options.id)})
+    told(options, made, made["link"])
     print(
         "It signs a browser on the server's machine in, once, within 10 minutes.", file=sys.stderr
     )
@@ -378,6 +397,7 @@ def _browser_options(parser: ArgumentParser) -> None:
         "id", metavar="ID", nargs="?",
         help="go on to the page of incident RUN#3, or of command RUN#3.1 (quote it)",
     )  # fmt: skip
+    json_option(parser)
 
 
 COMMANDS: tuple[Command, ...] = (

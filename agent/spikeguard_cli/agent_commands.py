@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from importlib.metadata import entry_points
 
 from spikeguard_cli.command import Command
+from spikeguard_cli.options import json_option, limit_option, lines_option, since_option
 
 GROUP = "spikeguard.agent"
 
@@ -34,7 +35,9 @@ def _journal_options(parser: ArgumentParser) -> None:
         metavar="ID",
         help="undo an order, RUN#3.1 (quote it), from the next start on",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    limit_option(parser, default=0)
+    since_option(parser)
+    lines_option(parser)
 
 
 def _sync_options(parser: ArgumentParser) -> None:
@@ -48,6 +51,7 @@ def _sync_options(parser: ArgumentParser) -> None:
         "--token-file",
         help="file with an agent's token (default: SPIKEGUARD_TOKEN or SPIKEGUARD_TOKEN_FILE)",
     )
+    json_option(parser)
 
 
 COMMANDS: tuple[Command, ...] = (

@@ -7,13 +7,24 @@ token is exchanged for the login that lies beside it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spikeguard_cli.command import CommandFailed, say, warn_of_plain_http
+from spikeguard_cli.command import (
+    CHANGED,
+    FAILED,
+    NO_SERVER,
+    NOT_ALLOWED,
+    CommandFailed,
+    NoServer,
+    say,
+    warn_of_plain_http,
+    with_next,
+)
 from spikeguard_cli.credentials import Credentials, load_login
 from spikeguard_client.calls import ApiError, Calls, with_query
-from spikeguard_protocol import Role
+from spikeguard_protocol import DEFAULT_PROJECT, Role
 from spikeguard_protocol.bounded_answer import MAX_DOCUMENT, read_json
 from spikeguard_protocol.escaping import printable
 
@@ -21,11 +32,32 @@ TIMEOUT_S = 15.0
 
 
 class Refused(CommandFailed):
-    """The server answered with an error, in its own words."""
+    """The server answered with an error, in its own words, and what to type next."""
 
-    def __init__(self, error: ApiError) -> None:
-        super().__init__(str(error))
-        self.status, self.code, self.body = error.status, error.error.get("code"), error.error
+    def __init__(self, error: ApiError, path: str) -> None:
+        way = _next_of(error.status, path)
+        super().__init__(with_next(str(error), way) if way else str(error))
+        self.answered, self.code, self.body = error.status, error.error.get("code"), error.error
+        self.status = _EXITS.get(error.status or 0, FAILED)
+
+
+_EXITS = {401: NOT_ALLOWED, 403: NOT_ALLOWED, 409: CHANGED} | dict.fromkeys(
+    (429, 502, 503, 504), NO_SERVER
+)
+
+
+def _next_of(status: int | None, path: str) -> str:
+    """What helps where something is not there, or not as it was; empty: the words say it."""
+    run = _RUN.match(path)
+    name = f"{run[1]}/{run[2]}".removeprefix(f"{DEFAULT_PROJECT}/") if run else ""
+    if status == 404:
+        return f"spikeguard incidents {name}" if run and run[3] else "spikeguard runs"
+    if status == 409 and run:
+        return f"spikeguard show '{name}#{run[3]}'" if run[3] else f"spikeguard show {name}"
+    return ""
+
+
+_RUN = re.compile(r"/v1/runs/([\w.-]+)/([\w.-]+)(?:/incidents/(\d+))?")
 
 
 class Api:
@@ -88,7 +120,7 @@ class Api:
         try:
             return self._ask(method, path, body)
         except Refused as refusal:
-            if refusal.status not in (401, 403) or not self.credentials.source:
+            if refusal.answered not in (401, 403) or not self.credentials.source:
                 raise
             if (login := self._login_instead()) is None:
                 raise _with_source(refusal, self.credentials) from refusal.__cause__
@@ -119,7 +151,14 @@ class Api:
                 method, path, body
             )
         except ApiError as error:
-            raise (CommandFailed(str(error)) if error.status is None else Refused(error)) from error
+            raise self._failure(error, path) from error
+
+    def _failure(self, error: ApiError, path: str) -> CommandFailed:
+        if error.status is not None:
+            return Refused(error, path)
+        return NoServer(
+            with_next(str(error), f"spikeguard login --server {self.credentials.server}")
+        )
 
 
 def _plain(answer: bytes) -> Any:

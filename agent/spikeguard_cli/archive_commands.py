@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from typing import Any
 
 from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, say
 from spikeguard_cli.credentials import load_credentials
+from spikeguard_cli.options import json_option, told
 from spikeguard_protocol import RunId
 from spikeguard_protocol.paths import run_path
 
@@ -15,33 +17,32 @@ from spikeguard_protocol.paths import run_path
 def archive(options: Namespace) -> int:
     """Leave a run out of lists, metrics and quotas."""
     run = RunId.parse(options.run)
-    _put(options, run, "archive")
-    say(f"Archived {run}. It comes back when it trains again, or with: spikeguard unarchive {run}")
-    return 0
+    return told(
+        options, _put(options, run, "archive"),
+        f"Archived {run}. It comes back when it trains again, or with: spikeguard unarchive {run}",
+    )  # fmt: skip
 
 
 def unarchive(options: Namespace) -> int:
     """Show a run again."""
     run = RunId.parse(options.run)
-    _put(options, run, "unarchive")
-    say(f"{run} is listed again.")
-    return 0
+    return told(options, _put(options, run, "unarchive"), f"{run} is listed again.")
 
 
 def delete(options: Namespace) -> int:
     """Remove a run for good; its audit stays."""
     run = RunId.parse(options.run)
     if not (options.yes or _named_again(run)):
-        print("Nothing was deleted.")
+        say("Nothing was deleted.", to_error=options.json)
         return 1
     Api(load_credentials()).delete(run_path(run), reason=options.reason)
-    say(f"Deleted {run}. Its record stays: spikeguard audit {run}")
-    return 0
+    said = f"Deleted {run}. Its record stays: spikeguard audit {run}"
+    return told(options, {"id": str(run), "deleted": True}, said)
 
 
-def _put(options: Namespace, run: RunId, word: str) -> None:
+def _put(options: Namespace, run: RunId, word: str) -> Any:
     body = {} if options.reason is None else {"reason": options.reason}
-    Api(load_credentials()).post(f"{run_path(run)}/{word}", body)
+    return Api(load_credentials()).post(f"{run_path(run)}/{word}", body)
 
 
 def _named_again(run: RunId) -> bool:
@@ -51,6 +52,7 @@ def _named_again(run: RunId) -> bool:
 
 def _run_option(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="NAME or PROJECT/NAME")
+    json_option(parser)
 
 
 def _put_options(parser: ArgumentParser) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -13,7 +12,7 @@ from typing import Any
 from spikeguard_cli.access_commands import COMMANDS as ACCESS
 from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.archive_commands import COMMANDS as ARCHIVE
-from spikeguard_cli.command import Command, CommandFailed, say
+from spikeguard_cli.command import Changed, Command, CommandFailed, say
 from spikeguard_cli.credentials import (
     Credentials,
     credentials_path,
@@ -25,6 +24,17 @@ from spikeguard_cli.inbox_command import COMMANDS as INBOX
 from spikeguard_cli.ledger_command import COMMANDS as LEDGER
 from spikeguard_cli.note_command import COMMANDS as NOTE
 from spikeguard_cli.open_command import COMMANDS as OPEN
+from spikeguard_cli.options import (
+    chosen,
+    json_option,
+    limit_option,
+    lines_option,
+    most,
+    print_entries,
+    print_json,
+    since_option,
+    told,
+)
 from spikeguard_cli.orders import (
     add_order_options,
     edited_body,
@@ -74,8 +84,10 @@ def login(options: Namespace) -> int:
     session = _session(Api(Credentials(server, token)), token, options.name)
     path = credentials_path()
     save_credentials(Credentials(server, session["token"], session["name"]), path)
-    say(f"Logged in at {server} as {session['name']} ({session['role']}); kept in {path}")
-    return 0
+    kept = {"server": server, "credentials": str(path)}
+    known = {name: session.get(name) for name in ("name", "role", "project")}
+    said = f"Logged in at {server} as {session['name']} ({session['role']}); kept in {path}"
+    return told(options, kept | known, said)
 
 
 def _session(api: Api, token: str, name: str | None) -> dict[str, Any]:
@@ -98,7 +110,8 @@ def runs(options: Namespace) -> int:
     asked: dict[str, Any] = {"project": options.project, "state": options.state}
     asked["order"] = "newest" if options.newest else "attention"
     asked["archived"] = "true" if options.archived else None
-    found = list(Api(load_credentials()).items("/v1/runs", options.limit, **asked))
+    listed = Api(load_credentials()).items("/v1/runs", most(options), **asked)
+    found = list(chosen(options, listed, "last_message_at", "created_at", ordered=False))
     return _print_list(options, found, RUN_HEAD, [run_row(run) for run in found], "No runs yet.")
 
 
@@ -110,9 +123,10 @@ def incidents(options: Namespace) -> int:
     api = Api(load_credentials())
     asked = {"run": wanted, "state": state, "project": options.project}
     asked["order"] = "newest" if options.newest else "attention"
-    found = list(api.items("/v1/incidents", options.limit, **asked))
+    listed = api.items("/v1/incidents", most(options), **asked)
+    found = list(chosen(options, listed, "opened_at", ordered=False))
     if options.json:
-        print(json.dumps(found, indent=1))
+        print_json(found)
     else:
         print(incident_table(found, _jobs(api, found)) if found else "No incidents.")
     return 0
@@ -144,13 +158,11 @@ def audit(options: Namespace) -> int:
     path = "/v1/audit"
     if options.run:
         path = f"{run_path(RunId.parse(options.run))}/audit"
-    limit = options.limit or sys.maxsize
-    entries = Api(load_credentials()).items(path, limit, held=not options.jsonl)
-    if options.jsonl:
-        for entry in entries:  # page by page: a record may be long
-            print(json.dumps(entry))
+    entries = Api(load_credentials()).items(path, most(options), held=not options.jsonl)
+    shown = chosen(options, entries, "at")
+    if print_entries(options, shown):
         return 0
-    found = list(entries)
+    found = list(shown)
     print(audit_table(found) if found else "Nothing has happened yet.")
     return 0
 
@@ -159,50 +171,59 @@ def approve(options: Namespace) -> int:
     """Approve the proposal that the person has seen."""
     api = Api(load_credentials())
     command = _proposed(api, options.id)
-    print(proposal_words(command))
     if edits(options):
         return _edit_and_approve(api, command, options)
     order = _order(command) if options.order_key else None
-    if order is not None:
-        print(signed_words(order, _left_s(command)))
     restart = _goes_by_restart(api, command)
-    if restart:
-        print("  restart: the job ends when it is told, and carries this out once it is restarted")
+    seen_by = sys.stderr if options.json else sys.stdout
+    print(_shown(command, order, restart=restart), file=seen_by)
     revision = options.revision or command["revision"]
     seen = options.revision and order is None  # elsewhere; what is signed is what stands here
     if not (options.yes or seen or _agrees("Approve this?")):
-        print("Nothing was approved.")
+        print("Nothing was approved.", file=seen_by)
         return 1
     body: dict[str, Any] = {"revision": revision}
     if order is not None:
         body["signature"] = _signature(Path(options.order_key), order, _left_s(command))
     done = _decide(api, CommandId.parse(command["id"]), "approve", body)
-    say(approved_words(done, restart=restart))
-    return 0
+    return told(options, done, approved_words(done, restart=restart))
+
+
+def _shown(command: dict[str, Any], order: Signed | None, *, restart: bool) -> str:
+    """What a person is asked to say yes to."""
+    lines = [proposal_words(command)]
+    if order is not None:
+        lines.append(signed_words(order, _left_s(command)))
+    if restart:
+        lines.append(
+            "  restart: the job ends when it is told, and carries this out once it is restarted"
+        )
+    return "\n".join(lines)
 
 
 def _edit_and_approve(api: Api, command: dict[str, Any], options: Namespace) -> int:
     """Order the proposal with other arguments, in its place and by one act."""
+    screen = sys.stderr if options.json else sys.stdout
+    print(proposal_words(command), file=screen)
     if not options.reason:
         raise CommandFailed("say why you change it: --reason; the record keeps it")
     run = CommandId.parse(command["id"]).incident.run
     offered = options_of(api, run)
     body = edited_body(command, options, offered)
-    print("Changed to:")
+    print("Changed to:", file=screen)
     for line in planned_lines(body, offered):
-        print(line)
+        print(line, file=screen)
     if not (options.yes or _agrees("Approve this?")):
-        print("Nothing was approved.")
+        print("Nothing was approved.", file=screen)
         return 1
     made = send_order(api, run, body, options, seen_of(command, options.revision))
     if made["state"] == "proposed" and options.order_key:
         order = _order(made)
-        print(signed_words(order, _left_s(made)))
+        print(signed_words(order, _left_s(made)), file=screen)
         signature = _signature(Path(options.order_key), order, _left_s(made))
         said = {"revision": made["revision"], "signature": signature}
         made = _decide(api, CommandId.parse(made["id"]), "approve", said)
-    say(approved_words(made, restart=_goes_by_restart(api, made)))
-    return 0
+    return told(options, made, approved_words(made, restart=_goes_by_restart(api, made)))
 
 
 def _goes_by_restart(api: Api, command: dict[str, Any]) -> bool:
@@ -250,16 +271,15 @@ def reject(options: Namespace) -> int:
     api = Api(load_credentials())
     command = _proposed(api, options.id)
     body = {"revision": options.revision or command["revision"], "reason": options.reason}
-    _decide(api, CommandId.parse(command["id"]), "reject", body)
-    say(f"Rejected {command['id']}: {options.reason}")
-    return 0
+    done = _decide(api, CommandId.parse(command["id"]), "reject", body)
+    return told(options, done, f"Rejected {command['id']}: {options.reason}")
 
 
 def postmortem(options: Namespace) -> int:
     """Print or save the post-mortem of a closed incident."""
     incident = IncidentId.parse(options.id)
     path = f"{incident_path(incident)}/postmortem"
-    form = options.format or _form_of(options.output)
+    form = "json" if options.json else options.format or _form_of(options.output)
     document = Api(load_credentials()).read(path, format=form)
     if options.output:
         Path(options.output).write_bytes(document)
@@ -285,9 +305,10 @@ def _decide(api: Api, command: CommandId, verdict: str, body: dict[str, Any]) ->
         if refusal.code != "revision_changed":
             raise
         current = refusal.body["current"]
-        raise CommandFailed(
+        raise Changed(
             "The proposal has changed meanwhile; nothing was done. It now reads:\n"
-            f"{proposal_words(current)}\nLook at it and decide again."
+            f"{proposal_words(current)}\n"
+            f"Look at it and decide again: spikeguard show '{command.incident}'"
         ) from refusal
     return done
 
@@ -300,11 +321,17 @@ def _proposed(api: Api, text: str) -> dict[str, Any]:
         for entry in found:
             if entry["number"] == command.number:
                 return _of_incident(command.incident, entry)
-        raise CommandFailed(f"{command.incident} has no command {command.number}")
+        raise CommandFailed(
+            f"{command.incident} has no command {command.number}: "
+            f"spikeguard show '{command.incident}'"
+        )
     incident = IncidentId.parse(text)
     proposal: dict[str, Any] | None = api.get(incident_path(incident))["proposal"]
     if proposal is None:
-        raise CommandFailed(f"{incident} proposes nothing at present")
+        raise Changed(
+            f"{incident} proposes nothing at present: "
+            f"`spikeguard show '{incident}'` says what was done"
+        )
     return _of_incident(incident, proposal)
 
 
@@ -334,7 +361,7 @@ def _print_list(
     nothing: str,
 ) -> int:
     if options.json:
-        print(json.dumps(found, indent=1))
+        print_json(found)
     else:
         print(table(head, rows) if rows else nothing)
     return 0
@@ -347,15 +374,17 @@ def _login_options(parser: ArgumentParser) -> None:
         help="your name, as approvals will carry it (default: the token's, else the account's)",
     )
     parser.add_argument("--token-file", help="file with the token; else it is asked for, or stdin")
+    json_option(parser)
 
 
 def _list_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--limit", type=int, default=50, help="how many (default 50)")
+    limit_option(parser)
+    since_option(parser)
     parser.add_argument("--project", help="only those of this project")
     parser.add_argument(
         "--newest", action="store_true", help="newest first, whatever needs somebody"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    json_option(parser)
 
 
 def _run_options(parser: ArgumentParser) -> None:
@@ -376,15 +405,15 @@ def audit_options(parser: ArgumentParser) -> None:
         "run", nargs="?",
         help="NAME or PROJECT/NAME; left out: tokens, policies, channels, silences (an admin's)",
     )  # fmt: skip
-    parser.add_argument(
-        "--limit", type=int, default=50, help="how many, newest first (default 50, 0 for all)"
-    )
-    parser.add_argument("--jsonl", action="store_true", help="print one JSON object a line")
+    limit_option(parser)
+    since_option(parser)
+    lines_option(parser)
 
 
 def _decision_options(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="incident RUN#3 or command RUN#3.1 (quote it)")
     parser.add_argument("--revision", type=int, help="the revision you have seen")
+    json_option(parser)
 
 
 def _approve_options(parser: ArgumentParser) -> None:
@@ -407,10 +436,12 @@ def _reject_options(parser: ArgumentParser) -> None:
 
 def _postmortem_options(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="incident RUN#3 (quote it)")
-    parser.add_argument(
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
         "--format", choices=FORMS,
         help="how it is written (default: as the name of the file ends, else txt)",
     )  # fmt: skip
+    form.add_argument("--json", action="store_true", help="the same as --format json")
     parser.add_argument("--output", metavar="FILE", help="file to write instead of printing")
 
 

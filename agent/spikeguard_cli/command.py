@@ -21,11 +21,18 @@ def _no_options(parser: ArgumentParser) -> None:
     del parser
 
 
+FAILED, NOT_ALLOWED, CHANGED, NO_SERVER = 1, 4, 5, 6
+PIPE_CLOSED = 141
 EXITS: Mapping[int, str] = {
     0: "done",
-    1: "not done: one line on stderr says why, or a question was answered with no",
+    FAILED: "not done: one line on stderr says why and what to type next, or a question was "
+    "answered with no",
     2: "an option or argument is not known, is missing, or is not one of its choices",
+    NOT_ALLOWED: "nobody is logged in, the token does not work, or its role may not do this",
+    CHANGED: "it is no longer as you saw it (another revision, decided already): nothing was done",
+    NO_SERVER: "the server did not answer, or can't at present: the same again may do it",
     130: "interrupted (Ctrl-C)",
+    PIPE_CLOSED: "whoever read its output, such as `head`, has stopped reading",
 }
 
 
@@ -57,5 +64,30 @@ def say(sentence: str, *, to_error: bool = False) -> None:
     print(printable(sentence), file=sys.stderr if to_error else sys.stdout)
 
 
+def with_next(said: str, command: str) -> str:
+    """An error, and what to type next."""
+    return f"{said}{'' if said.endswith(('.', '?', '!')) else '.'} Next: `{command}`"
+
+
 class CommandFailed(Exception):
-    """Ends a command with one clear line on stderr and exit status 1."""
+    """Ends a command with one clear line on stderr and an exit status of `EXITS`."""
+
+    status = FAILED
+
+
+class NotAllowed(CommandFailed):
+    """Nobody is logged in, or whoever is may not."""
+
+    status = NOT_ALLOWED
+
+
+class NoServer(CommandFailed):
+    """There is no answer, or none at present."""
+
+    status = NO_SERVER
+
+
+class Changed(CommandFailed):
+    """What was decided on is no longer what stands."""
+
+    status = CHANGED

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.command import CommandFailed, NotAllowed
 from spikeguard_cli.own_files import read_own
 
 VARIABLES: Mapping[str, str] = {
@@ -72,7 +72,7 @@ def load_login(environ: Mapping[str, str] = os.environ) -> Credentials:
         stored = json.loads(read_own(path))
         return Credentials(stored["server"], stored["token"], stored.get("name"), str(path))
     except FileNotFoundError:
-        raise CommandFailed(
+        raise NotAllowed(
             "nobody is logged in here. Run `spikeguard login --server URL`, "
             "or set SPIKEGUARD_SERVER and SPIKEGUARD_TOKEN"
         ) from None

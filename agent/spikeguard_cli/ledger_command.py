@@ -13,13 +13,20 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_cli.credentials import load_credentials
+from spikeguard_cli.options import (
+    chosen,
+    limit_option,
+    lines_option,
+    most,
+    print_entries,
+    since_option,
+)
 from spikeguard_cli.wording import LEDGER_HEAD, ledger_row, table
 from spikeguard_protocol import RunId
 from spikeguard_protocol.escaping import csv_text
@@ -34,17 +41,14 @@ COLUMNS = (
 
 def ledger(options: Namespace) -> int:
     """Print or export the ledger of a run."""
-    limit = options.limit or sys.maxsize
     directory = Path(options.what)
     local = directory.is_dir() and not options.run
-    held = not (options.json or options.csv)
-    found = islice(_of_directory(directory), limit) if local else _of_run(options.what, limit, held)
-    if options.json:
-        for entry in found:
-            print(json.dumps(entry))
-    elif options.csv:
+    held = not (options.jsonl or options.csv)
+    found = _of_directory(directory) if local else _of_run(options.what, most(options), held)
+    found = chosen(options, found, "at", ordered=False)
+    if options.csv:
         _print_csv(found)
-    else:
+    elif not print_entries(options, found):
         rows = [ledger_row(entry) for entry in found]
         print(table(LEDGER_HEAD, rows) if rows else "Nothing was ordered and nothing left out.")
     return 0
@@ -94,11 +98,9 @@ def _options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--run", action="store_true", help="it names a run, also where a directory is called so"
     )
-    parser.add_argument(
-        "--limit", type=int, default=0, help="how many, newest first (default 0: all)"
-    )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", "--jsonl", action="store_true", help="print one JSON object a line")
+    limit_option(parser, default=0)
+    since_option(parser)
+    form = lines_option(parser)
     form.add_argument("--csv", action="store_true", help="print CSV with a head line")
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from spikeguard_cli.api import Api
-from spikeguard_cli.command import Command, CommandFailed, say
+from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_cli.credentials import load_credentials
+from spikeguard_cli.options import (
+    chosen,
+    limit_option,
+    lines_option,
+    most,
+    print_entries,
+    since_option,
+    told,
+)
 from spikeguard_cli.wording import note_lines
 from spikeguard_protocol import RunId
 from spikeguard_protocol.paths import run_path
@@ -29,20 +37,15 @@ def note(options: Namespace) -> int:
         "expect_size": options.by, **({"reason": options.why} if options.why else {}),
     }  # fmt: skip
     made = api.post(f"{run_path(run)}/notes", body)
-    if options.json:
-        print(json.dumps(made))
-        return 0
-    say(f"Note {made['number']} of {run} at step {made['step']:,}: {made['outcome']}.")
-    return 0
+    said = f"Note {made['number']} of {run} at step {made['step']:,}: {made['outcome']}."
+    return told(options, made, said)
 
 
 def _list(api: Api, run: RunId, options: Namespace) -> int:
     if options.step is not None or options.expect or options.by is not None or options.why:
         raise CommandFailed("a note needs its text: spikeguard note RUN 'what was changed'")
-    found = api.items(f"{run_path(run)}/notes", options.limit)
-    if options.json:
-        for one in found:
-            print(json.dumps(one))
+    found = chosen(options, api.items(f"{run_path(run)}/notes", most(options)), "at")
+    if print_entries(options, found):
         return 0
     lines = [line for one in found for line in note_lines(one)]
     print("\n".join(lines) if lines else "Nobody told of a change, and no attempt began with one.")
@@ -67,12 +70,6 @@ def _step(text: str) -> int:
     return int(text)
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise ArgumentTypeError(f"{text!r} is no number of notes: give 1 or more")
-    return int(text)
-
-
 def _options(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="NAME or PROJECT/NAME")
     parser.add_argument(
@@ -86,8 +83,9 @@ def _options(parser: ArgumentParser) -> None:
         "--expect", choices=EXPECTED, help="what you expect of the loss, against its trend"
     )
     parser.add_argument("--by", type=_nats, metavar="NATS", help="by how much")
-    parser.add_argument("--limit", type=_count, default=100, help="how many are listed")
-    parser.add_argument("--json", action="store_true", help="print JSON, a line a note")
+    limit_option(parser)
+    since_option(parser)
+    lines_option(parser)
 
 
 COMMANDS: tuple[Command, ...] = (

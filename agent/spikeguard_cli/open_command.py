@@ -9,6 +9,7 @@ from contextlib import suppress
 from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_cli.credentials import Credentials, load_credentials
+from spikeguard_cli.options import json_option, told
 from spikeguard_protocol import IncidentId, RunId
 from spikeguard_protocol.paths import incident_page_path, run_path
 
@@ -16,9 +17,10 @@ from spikeguard_protocol.paths import incident_page_path, run_path
 def open_page(options: Namespace) -> int:
     """Print where the incident's page is, and show it where there is a browser."""
     used = load_credentials()
-    url = f"{used.server}{incident_page_path(_incident(options.id, used))}"
-    print(url)
-    if not options.print:
+    incident = _incident(options.id, used)
+    url = f"{used.server}{incident_page_path(incident)}"
+    told(options, {"id": str(incident), "url": url}, url)
+    if not (options.print or options.json):
         _show(url)
     return 0
 
@@ -45,6 +47,7 @@ def _options(parser: ArgumentParser) -> None:
         "id", metavar="ID", help="incident RUN#3 (quote it), or RUN: its open or newest incident"
     )
     parser.add_argument("--print", action="store_true", help="only print the address")
+    json_option(parser)
 
 
 COMMANDS: tuple[Command, ...] = (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from typing import Any
 
 from spikeguard_cli.api import Api
-from spikeguard_cli.command import Command, CommandFailed, say
+from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_cli.credentials import load_credentials
+from spikeguard_cli.options import json_option, told
 from spikeguard_protocol import IncidentId
 from spikeguard_protocol.paths import incident_path
 
@@ -20,8 +20,8 @@ def ack(options: Namespace) -> int:
     found = json.loads(api.delete(path)) if options.undo else api.post(path, {})
     by = found["acknowledged_by"]
     if by is None:
-        return _told(options, found, f"Nobody looks at {incident} now; it is escalated as before.")
-    return _told(
+        return told(options, found, f"Nobody looks at {incident} now; it is escalated as before.")
+    return told(
         options, found,
         f"{incident} is acknowledged by {by}: it is not escalated, and nobody is told again of "
         "what stands. What is proposed waits, and expires as before.",
@@ -36,7 +36,7 @@ def assign(options: Namespace) -> int:
     api = Api(load_credentials())
     name = None if options.nobody else options.name or _me(api)
     found = api.post(f"{incident_path(incident)}/assignee", {"assignee": name})
-    return _told(options, found, f"{incident} is {found['assignee'] or 'nobody'}'s now.")
+    return told(options, found, f"{incident} is {found['assignee'] or 'nobody'}'s now.")
 
 
 def comment(options: Namespace) -> int:
@@ -44,7 +44,7 @@ def comment(options: Namespace) -> int:
     incident = IncidentId.parse(options.id)
     path = f"{incident_path(incident)}/comments"
     made = Api(load_credentials()).post(path, {"text": options.text})
-    return _told(options, made, f"Kept with {incident}, and in its post-mortem.")
+    return told(options, made, f"Kept with {incident}, and in its post-mortem.")
 
 
 def _me(api: Api) -> str:
@@ -54,17 +54,9 @@ def _me(api: Api) -> str:
     return name
 
 
-def _told(options: Namespace, answer: dict[str, Any], said: str) -> int:
-    if options.json:
-        print(json.dumps(answer, indent=1))
-    else:
-        say(said)
-    return 0
-
-
 def _options(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="incident RUN#3 (quote it)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    json_option(parser)
 
 
 def _ack_options(parser: ArgumentParser) -> None:

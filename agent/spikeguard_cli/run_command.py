@@ -12,6 +12,7 @@ from typing import Any
 from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, CommandFailed, say
 from spikeguard_cli.credentials import load_credentials
+from spikeguard_cli.options import MOST_LIMIT, json_option, lasting, limit_option
 from spikeguard_cli.orders import (
     VERBS,
     add_order_options,
@@ -20,7 +21,6 @@ from spikeguard_cli.orders import (
     planned_lines,
     send_order,
 )
-from spikeguard_cli.show_commands import lasting
 from spikeguard_cli.wording import command_words, duration, state_words, table
 from spikeguard_protocol import RUN_ITSELF, Action, CommandId, IncidentId, RunId, Verb, from_json
 from spikeguard_protocol.order_signature import Signed, read_order_keys, sign
@@ -152,7 +152,7 @@ def _quoted(made: dict[str, Any]) -> str:
 
 
 def _list(api: Api, run: RunId, options: Namespace) -> int:
-    found = list(api.items(f"{run_path(run)}/commands", options.limit))
+    found = list(api.items(f"{run_path(run)}/commands", options.limit or MOST_LIMIT))
     if options.json:
         print(json.dumps(found, indent=1))
         return 0
@@ -205,8 +205,8 @@ def _options(parser: ArgumentParser) -> None:
         help="sign the order with the first key in FILE, for a job that asks for it",
     )  # fmt: skip
     parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--limit", type=int, default=50, help="how many are listed (default 50)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    limit_option(parser)
+    json_option(parser)
 
 
 COMMANDS: tuple[Command, ...] = (

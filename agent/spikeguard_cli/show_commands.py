@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sys
 import time
@@ -12,9 +11,10 @@ from typing import Any
 
 from spikeguard_cli.api import Api
 from spikeguard_cli.batch_view import batch_lines
-from spikeguard_cli.command import Command, say
+from spikeguard_cli.command import Command
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.curve import Curve, drawn
+from spikeguard_cli.options import json_option, lasting, print_json, told
 from spikeguard_cli.orders import done_lines
 from spikeguard_cli.wording import duration, incident_card, run_card
 from spikeguard_protocol import IncidentId, RunId
@@ -24,8 +24,6 @@ from spikeguard_protocol.paths import incident_path, run_path
 POINTS = 2000  # of a curve that is drawn; the server keeps every extreme
 HEIGHT = 8  # lines of a curve
 CLEAR = "\x1b[H\x1b[2J"  # home, and an empty screen (ECMA-48)
-_LASTS = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d)")
-_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def show(options: Namespace) -> int:
@@ -39,7 +37,7 @@ def show(options: Namespace) -> int:
         return _show_batch(api, incident, as_json=options.json)
     found = api.get(incident_path(incident))
     if options.json:
-        print(json.dumps(found, indent=1))
+        print_json(found)
         return 0
     series = api.get(f"{incident_path(incident)}/series", signals="loss")
     _print([*incident_card(found), "", *_curve(series, found["onset_step"], found["segment"])])
@@ -55,7 +53,7 @@ def _show_batch(api: Api, incident: IncidentId, *, as_json: bool) -> int:
 def _show_run(api: Api, run: RunId, *, as_json: bool) -> int:
     found = api.get(run_path(run))
     if as_json:
-        print(json.dumps(found, indent=1))
+        print_json(found)
         return 0
     done = done_lines(api, run)
     _print([*_run_screen(api, run, found, None), *([""] if done else []), *done])
@@ -136,12 +134,12 @@ def snooze(options: Namespace) -> int:
         "project": run.project, "run": run.name, "incident": number, "begins_in_s": 0.0,
         "lasts_s": options.lasts, "reason": options.reason,
     }  # fmt: skip
-    Api(load_credentials()).post("/v1/silences", body)
-    say(
+    made = Api(load_credentials()).post("/v1/silences", body)
+    return told(
+        options, made,
         f"{options.id} tells nobody for {duration(options.lasts)}. "
-        "What is proposed waits meanwhile, and expires as before."
-    )
-    return 0
+        "What is proposed waits meanwhile, and expires as before.",
+    )  # fmt: skip
 
 
 def _named(text: str) -> tuple[RunId, int | None]:
@@ -149,14 +147,6 @@ def _named(text: str) -> tuple[RunId, int | None]:
         return RunId.parse(text), None
     incident = IncidentId.parse(text)
     return incident.run, incident.number
-
-
-def lasting(text: str) -> float:
-    """Seconds of `90s`, `15min`, `2h`, `1d`."""
-    found = _LASTS.fullmatch(text.strip())
-    if found is None or not float(found[1]):
-        raise ArgumentTypeError(f"{text!r} is no duration: write 90s, 15min, 2h or 1d")
-    return float(found[1]) * _SECONDS[found[2]]
 
 
 def _every(text: str) -> float:
@@ -180,7 +170,7 @@ def _show_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--batch", action="store_true", help="what lay in the batches near an incident's onset"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    json_option(parser)
 
 
 def _watch_options(parser: ArgumentParser) -> None:
@@ -188,7 +178,9 @@ def _watch_options(parser: ArgumentParser) -> None:
     parser.add_argument("--steps", type=_steps, help="draw the newest N steps (default: all)")
     parser.add_argument("--every", type=_every, default=2.0, help="seconds (default 2)")
     parser.add_argument("--once", action="store_true", help="look once and end")
-    parser.add_argument("--json", action="store_true", help="a JSON object for each change")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object a line, a line for each change"
+    )
 
 
 def _snooze_options(parser: ArgumentParser) -> None:
@@ -198,6 +190,7 @@ def _snooze_options(parser: ArgumentParser) -> None:
         help="90s, 15min (the default), 2h, 1d",
     )  # fmt: skip
     parser.add_argument("--reason", default="snoozed", help="why; the record keeps it")
+    json_option(parser)
 
 
 COMMANDS: tuple[Command, ...] = (

@@ -15,6 +15,12 @@ Every command of `spikeguard` with its arguments and options, as `spikeguard COM
 them.
 
 Ids such as `gpt-7#3` and `gpt-7#3.1` want quotes: a shell takes `#` for a comment.
+
+`--json` prints one JSON document, as the API answers; long lists also take `--jsonl`, one object a
+line as they come, and `watch --json` writes a line for each change. `--limit` counts entries, the
+newest or most pressing first, and 0 lists all. `--since` takes a duration (`15min`, `24h`, `7d`
+ago) or a time (`2026-03-14`, `2026-03-14T03:00Z`; UTC where it names no zone). An error is one line
+on stderr and names what to type next.
 """
 EXIT_CODES = "## Exit codes\n\nOf every command; one with codes of its own lists them.\n"
 

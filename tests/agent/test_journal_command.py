@@ -73,7 +73,7 @@ def test_the_orders_of_a_run_are_listed_with_what_of_them_holds(
     assert re.search(r"skip_batches\(batches=\[70, 75\)\) +applied +leaves out batches \[70, 75\)$",
                      second)  # fmt: skip
     assert "leaves out batches [52, 54); the steps after 50 of segment " in first
-    plain = [json.loads(line) for line in shown(capsys, str(tmp_path), "--json").splitlines()]
+    plain = json.loads(shown(capsys, str(tmp_path), "--json"))
     assert [entry["command"] for entry in plain] == ["test#1.3", "test#1.2", "test#1.1"]
     assert plain[1]["holds"] == ["leaves out batches [70, 75)"]
     assert {path: path.read_bytes() for path in before} == before

@@ -401,7 +401,7 @@ def test_a_directory_is_exported_as_lines_of_json_and_as_csv(
     job.train_to(30)
     job.guard.finish()
     capsys.readouterr()
-    assert spikeguard(["ledger", str(tmp_path), "--json"]) == 0
+    assert spikeguard(["ledger", str(tmp_path), "--jsonl"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["kind"] for line in lines] == [*repeat("batches", 3), "command", "command"]
     done, refused = lines[3:]

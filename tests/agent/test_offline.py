@@ -37,7 +37,7 @@ def trained_offline(folder: Path, steps: int = 30) -> Guard:
 
 
 def asked(directory: Path) -> Namespace:
-    return Namespace(directory=str(directory), server=None, token_file=None)
+    return Namespace(directory=str(directory), server=None, token_file=None, json=False)
 
 
 def aim(monkeypatch: pytest.MonkeyPatch, wire: Wire) -> None:

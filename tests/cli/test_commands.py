@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from spikeguard_cli.command import CHANGED, FAILED, NO_SERVER, NOT_ALLOWED
 from spikeguard_cli.credentials import Credentials, save_credentials
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client
@@ -389,7 +390,7 @@ def test_a_changed_proposal_is_shown_and_not_approved(home: dict[str, str], serv
         {"error": {"code": "revision_changed", "message": "changed", "current": newer}},
     )
     done = spikeguard(home, "approve", "gpt-1#3", "--yes")
-    assert done.returncode == 1
+    assert done.returncode == CHANGED
     assert "the loss went non-finite" in done.stderr
 
 
@@ -419,7 +420,7 @@ def test_an_error_of_the_server_is_told_in_its_own_words(
     error = {"code": "forbidden", "message": "role viewer may not", "remedy": "Ask an operator"}
     server.answers["/v1/runs"] = (403, {"error": error})
     done = spikeguard(home, "runs")
-    assert done.returncode == 1
+    assert done.returncode == NOT_ALLOWED
     assert done.stderr.startswith("spikeguard: role viewer may not. Ask an operator. ")
     file = home["SPIKEGUARD_CREDENTIALS"]
     way = f"`spikeguard login --server {server.url}` signs you in with another token"
@@ -441,7 +442,7 @@ def test_a_token_of_the_wrong_role_is_named_by_the_variable_that_it_came_from(
     del home["SPIKEGUARD_CREDENTIALS"]
     alone = {"SPIKEGUARD_CREDENTIALS": str(tmp_path / "none"), "SPIKEGUARD_SERVER": server.url}
     done = spikeguard({**home, **alone, variable: value}, "runs")
-    assert done.returncode == 1
+    assert done.returncode == NOT_ALLOWED
     named = f"{variable} ({file})" if variable.endswith("FILE") else variable
     assert f"The token came from {named}. Unset {variable} and run `spikeguard login" in done.stderr
 
@@ -470,7 +471,7 @@ def test_a_login_elsewhere_is_never_used_for_the_server_that_was_named(
     server.answers["/v1/me"] = (200, {"role": "agent"})
     given = {"SPIKEGUARD_SERVER": server.url, "SPIKEGUARD_TOKEN": "job"}
     done = spikeguard({**home, **given, "SPIKEGUARD_CREDENTIALS": str(elsewhere)}, "runs")
-    assert done.returncode == 1
+    assert done.returncode == NOT_ALLOWED
     assert all("secret" not in token for _, _, token, _ in server.asked)
 
 
@@ -517,7 +518,7 @@ def test_an_answer_that_is_none_of_the_api_is_one_line_that_drives_no_terminal(
     for url in answering(answer):
         monkeypatch.setenv("SPIKEGUARD_SERVER", url)
         monkeypatch.setenv("SPIKEGUARD_TOKEN", "x")
-        assert main(["runs"]) == 1
+        assert main(["runs"]) in (FAILED, NO_SERVER)
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("spikeguard: ")
@@ -531,7 +532,7 @@ def test_an_answer_without_end_ends_at_a_limit(
     for url in answering(b"HTTP/1.1 200 OK\r\n\r\n[", b" " * 2**20, times=80):
         monkeypatch.setenv("SPIKEGUARD_SERVER", url)
         monkeypatch.setenv("SPIKEGUARD_TOKEN", "x")
-        assert main(["runs"]) == 1
+        assert main(["runs"]) == NO_SERVER
         assert "the answer is longer than 67108864 bytes" in capsys.readouterr().err
     for url in answering(b"HTTP/1.1 200 OK\r\n\r\n[", b" " * 2**20, times=80):
         with pytest.raises(ApiError, match="longer than 67108864 bytes"):
@@ -648,7 +649,7 @@ def test_a_redirect_takes_no_token_elsewhere(home: dict[str, str]) -> None:
         named = {"SPIKEGUARD_SERVER": f"http://127.0.0.1:{elsewhere.server_address[1]}"}
         done = spikeguard({**home, **named, "SPIKEGUARD_TOKEN": "secret"}, "runs")
         elsewhere.shutdown()
-    assert done.returncode == 1
+    assert done.returncode == NO_SERVER
     assert "The server points elsewhere (307, /thief)" in done.stderr
     assert len(asked) == 1
 
@@ -658,7 +659,7 @@ def test_an_absent_server_is_one_clear_line(home: dict[str, str]) -> None:
     file = Path(home["SPIKEGUARD_CREDENTIALS"])
     file.write_text(json.dumps({"server": "http://127.0.0.1:9", "token": "x"}))
     done = spikeguard(home, "runs")
-    assert done.returncode == 1
+    assert done.returncode == NO_SERVER
     assert done.stderr.startswith("spikeguard: http://127.0.0.1:9 does not answer")
     assert "Traceback" not in done.stderr
 
@@ -693,7 +694,9 @@ def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
     missing = str(tmp_path / "token")
     done = spikeguard(dict(os.environ), "login", "--name", "ada", "--token-file", missing)
     assert done.returncode == 1
-    assert done.stderr == f"spikeguard: {missing}: No such file or directory\n"
+    assert done.stderr == (
+        f"spikeguard: {missing}: No such file or directory. Next: `spikeguard login --help`\n"
+    )
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
@@ -766,7 +769,7 @@ def test_no_cell_of_an_exported_ledger_is_a_formula(
     for cell in row:
         assert acted_on(cell) == []
         assert not cell.lstrip().startswith(("=", "+", "-", "@"))
-    assert main(("ledger", "gpt-1", "--json")) == 0
+    assert main(("ledger", "gpt-1", "--jsonl")) == 0
     assert json.loads(capsys.readouterr().out) == entry
 
 

@@ -22,6 +22,7 @@ from spikeguard.errors import AttachError
 from spikeguard.settings import Settings, with_environment
 from spikeguard.uplink.orphans import live_attempts
 from spikeguard_cli.command import CommandFailed, say
+from spikeguard_cli.options import chosen, print_entries, told
 from spikeguard_cli.wording import table
 from spikeguard_protocol import (
     Action,
@@ -41,12 +42,11 @@ def journal(options: Namespace) -> int:
     home = _home(Path(options.directory))
     held = _read(home, None)
     if options.undo is not None:
-        return _undo(home, held, options.undo)
+        return _undo(home, held, options)
     refused = _read(home, with_environment(Settings())).held_back
     orders = [_order(held, command, refused) for command in reversed(list(held.ordered))]
-    if options.json:
-        for order in orders:
-            print(json.dumps(order))
+    orders = list(chosen(options, orders, "at", ordered=False))
+    if print_entries(options, orders):
         return 0
     say(f"run {run_of(home)}, {home}")
     print(table(HEAD, [_row(order) for order in orders]) if orders else "Nothing was ordered.")
@@ -129,16 +129,20 @@ def _words(order: dict[str, Any]) -> str:
         return json.dumps(order["action"])
 
 
-def _undo(home: Path, held: Journal, command: str) -> int:
+def _undo(home: Path, held: Journal, options: Namespace) -> int:
+    command = options.undo
     if (earlier := held.undone.get(command)) is not None:
-        say(f"{command} was undone already, by {earlier.by} on {_time(earlier.at)}")
-        return 0
+        plain = _order(held, command, {}) | {"undoes": []}
+        said = f"{command} was undone already, by {earlier.by} on {_time(earlier.at)}"
+        return told(options, plain, said)
     if command not in held.ordered:
         raise CommandFailed(_why_not(held, command))
     effects = list(_effects(held, command))
     if not effects:
         raise CommandFailed(f"{command} left nothing that a start would repeat: nothing to undo")
     add_undo(home / UNDONE, Undo(command, time.time(), getpass.getuser()))
+    if options.json or options.jsonl:
+        return told(options, _order(_read(home, None), command, {}) | {"undoes": effects}, "")
     say(f"{command} is undone from the next start of the run on. It no longer holds that it:")
     for effect in effects:
         say(f"  {effect}")

@@ -13,7 +13,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.sender import stored_or_not
 from spikeguard.uplink.transport import Advice, Transport, Verdict
 from spikeguard_cli.command import CommandFailed, say, warn_of_plain_http
+from spikeguard_cli.options import print_json
 from spikeguard_protocol import RunId
 
 TIMEOUT_S = 30.0  # connecting, and each read of an answer
@@ -50,9 +51,14 @@ def sync(options: Namespace) -> int:
     transport = Transport(server, token, TIMEOUT_S)
     try:
         found = homes(Path(options.directory))
+        runs = []
         for home in found:
-            _sync_run(home, transport, _progress_line)
-        if not found:
+            runs.append(_sync_run(home, transport, _progress_line))
+            if not options.json:
+                say(_end_words(runs[-1]))
+        if options.json:
+            print_json([asdict(run) for run in runs])
+        elif not found:
             print("nothing was waiting")
     finally:
         transport.close()
@@ -159,7 +165,17 @@ def _mend(outbox: Outbox, message: EncodedMessage, verdict: Verdict, done: Uploa
     )
 
 
-def _sync_run(home: Path, transport: Transport, tell: Tell) -> None:
+@dataclass(frozen=True, slots=True)
+class SyncedRun:
+    """What became of one run's messages."""
+
+    run: str
+    messages: int  # uploaded
+    refused: int  # of them, those whose content the server refuses: it has a gap in their place
+    alive: list[str]  # attempts that run now and were left alone
+
+
+def _sync_run(home: Path, transport: Transport, tell: Tell) -> SyncedRun:
     run = run_of(home)
     waiting = orphans(home / "outbox", run, partial(say, to_error=True))
     alive = _alive(home / "outbox", {outbox.attempt for outbox in waiting})
@@ -171,7 +187,8 @@ def _sync_run(home: Path, transport: Transport, tell: Tell) -> None:
     finally:
         for outbox in waiting:
             outbox.close()
-    _say_end(run, sent, refused, list(alive))
+    _progress_line("")
+    return SyncedRun(str(run), sent, refused, list(alive))
 
 
 def _alive(folder: Path, taken: set[str]) -> Iterator[str]:
@@ -181,14 +198,14 @@ def _alive(folder: Path, taken: set[str]) -> Iterator[str]:
             yield path.parent.name
 
 
-def _say_end(run: RunId, sent: int, refused: int, alive: list[str]) -> None:
-    words = f"{run}: {sent} messages uploaded" if sent else f"{run}: nothing was waiting"
-    if refused:
-        words += f", {refused} of them as gaps because the server refuses their content"
-    if alive:
-        words += f"; left alone, since it runs: attempt {', '.join(alive)}"
-    _progress_line("")
-    say(words)
+def _end_words(done: SyncedRun) -> str:
+    sent = f"{done.messages} messages uploaded" if done.messages else "nothing was waiting"
+    words = f"{done.run}: {sent}"
+    if done.refused:
+        words += f", {done.refused} of them as gaps because the server refuses their content"
+    if done.alive:
+        words += f"; left alone, since it runs: attempt {', '.join(done.alive)}"
+    return words
 
 
 def _progress_line(text: str) -> None:

@@ -7,24 +7,27 @@ error. Everything done here stands in the audit under the name of the account th
 from __future__ import annotations
 
 import getpass
+import json
 from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sql
 
 from spikeguard_cli.access_commands import (
     DAY_S,
     MAX_DAYS,
-    MAX_LISTED,
     SCORE_HEAD,
     TOKEN_HEAD,
     asked_person,
     expiry_words,
+    print_secret,
     revoked_words,
     scope_of,
 )
 from spikeguard_cli.command import CommandFailed, say
+from spikeguard_cli.options import most, print_json, told
 from spikeguard_cli.toml_text import to_toml
 from spikeguard_cli.wording import duration, table
 from spikeguard_protocol import CommandId, IncidentId, RunId
@@ -42,6 +45,9 @@ from spikeguard_server.access.token_lifetimes import Ceilings
 from spikeguard_server.domain.audit.changes import MAX_REASON
 from spikeguard_server.domain.policy.settings import policy_to_mapping
 from spikeguard_server.domain.policy.shadow import judge_shadow, scorecard
+from spikeguard_server.http.bodies.policy import scorecard_body
+from spikeguard_server.http.responses import JsonReply
+from spikeguard_server.http.routes.policy import policy_body
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.identity.permissions import read_secret
 from spikeguard_server.policy_file import form_of, read_policy_text
@@ -98,7 +104,7 @@ def _create(connection: sql.Connection, options: Namespace) -> int:
     secret, token = issue_token(
         connection, _grant(options), operator_name(), options.reason, _ceilings(options)
     )
-    print(secret)
+    print_secret(options, _plain(token), secret)
     say(
         f"token {token.id}: {_words(token)}. It is shown this once; whoever holds it may do this.",
         to_error=True,
@@ -115,6 +121,8 @@ def _register(connection: sql.Connection, options: Namespace) -> int:
     token = register_token(
         connection, grant, secret, operator_name(), options.reason, _ceilings(options)
     )
+    if options.json:
+        print_json(_plain(token))
     say(f"token {token.id}: {_words(token)}", to_error=True)
     return 0
 
@@ -124,8 +132,10 @@ def _ceilings(options: Namespace) -> Ceilings:
 
 
 def _list(connection: sql.Connection, options: Namespace) -> int:
-    del options
-    found = list_tokens(connection, None, limit=MAX_LISTED)
+    found = list_tokens(connection, None, limit=most(options))
+    if options.json:
+        print_json([_plain(token) for token in found])
+        return 0
     print(table(TOKEN_HEAD, [_line(token) for token in found]) if found else "No token works.")
     for token in expiring_agents(connection):
         say(expiry_words(asdict(token)), to_error=True)
@@ -134,11 +144,27 @@ def _list(connection: sql.Connection, options: Namespace) -> int:
 
 def _revoke(connection: sql.Connection, options: Namespace) -> int:
     withdraw_token(connection, options.id, None, operator_name(), options.reason)
-    say(revoked_words(options.id))
-    return 0
+    return told(options, {"id": options.id, "revoked": True}, revoked_words(options.id))
 
 
 _TOKEN_WORDS = {"create": _create, "register": _register, "list": _list, "revoke": _revoke}
+
+
+def _as_answered(content: Any) -> Any:
+    """As the API answers it."""
+    return json.loads(bytes(JsonReply(content).body))
+
+
+def _plain(token: Token) -> dict[str, Any]:
+    """As the API has it."""
+    plain: dict[str, Any] = _as_answered(asdict(token))
+    return plain
+
+
+def _policy(connection: sql.Connection, options: Namespace) -> Any:
+    """The one in force, as the API has it."""
+    body = policy_body(connection, options.project, getattr(options, "run", None))
+    return _as_answered(body)
 
 
 def _line(token: Token) -> list[str]:
@@ -167,19 +193,21 @@ def _import(connection: sql.Connection, options: Namespace) -> int:
     by, why = operator_name(), options.reason
     if options.run is None:
         written = put_policy(connection, options.project, plain, by, reason=why)
-        say(f"{written.name} is in force for project {options.project}")
-        return 0
+        said = f"{written.name} is in force for project {options.project}"
+        return told(options, _policy(connection, options), said)
     run = RunId(options.project, options.run)
     written = put_run_policy(connection, run, plain, by, reason=why)
-    say(f"{written.name} is in force for {run} alone")
-    return 0
+    return told(
+        options, _policy(connection, options), f"{written.name} is in force for {run} alone"
+    )
 
 
 def _drop(connection: sql.Connection, options: Namespace) -> int:
     run = RunId(options.project, options.run)
     left = drop_run_policy(connection, run, operator_name(), options.reason)
-    say(f"{run} follows its project again: {left.name}")
-    return 0
+    return told(
+        options, _policy(connection, options), f"{run} follows its project again: {left.name}"
+    )
 
 
 def _text(file: Path) -> str:
@@ -195,12 +223,15 @@ def _halt(connection: sql.Connection, options: Namespace) -> int:
         connection, options.project, halted=halted, reason=options.reason, by=operator_name()
     )
     stands = "on: nothing is approved, nothing delivered" if halted else "off"
-    say(f"policy {written.version}: the kill switch of project {options.project} is {stands}")
-    return 0
+    switch = f"the kill switch of project {options.project} is {stands}"
+    return told(options, _policy(connection, options), f"policy {written.version}: {switch}")
 
 
 def _scorecard(connection: sql.Connection, options: Namespace) -> int:
     shown = read_shadows(connection, options.project)
+    if options.json:
+        print_json(_as_answered(scorecard_body(options.project, shown)))
+        return 0
     scores = [judge_shadow(entry.decision) for entry in shown]
     card = scorecard(scores)
     lines = [
@@ -229,6 +260,9 @@ def _show(connection: sql.Connection, options: Namespace) -> int:
     if options.run is not None:
         key = existing_run(connection, RunId(options.project, options.run))
     policy = policy_of(connection, options.project, key)
+    if options.json:
+        print_json(_policy(connection, options))
+        return 0
     if key is not None:
         say(f"# {policy.name}")
     print(to_toml(policy_to_mapping(policy)), end="")

@@ -17,6 +17,7 @@ from spikeguard_cli.access_commands import policy_over_http, token_over_http
 from spikeguard_cli.client_commands import audit, audit_options
 from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_cli.credentials import logged_in
+from spikeguard_cli.options import json_option, limit_option
 from spikeguard_protocol import DEFAULT_PROJECT, Role
 from spikeguard_server.replay.backtest_command import BACKTEST
 from spikeguard_server.replay.command import REPLAY
@@ -82,6 +83,9 @@ def _up_options(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="write addresses and token files here once all is healthy, for scripts",
     )
+    parser.add_argument(
+        "--json", action="store_true", help="say them as one JSON object once all is healthy"
+    )
 
 
 def _serve_options(parser: ArgumentParser) -> None:
@@ -98,6 +102,11 @@ def _directory_option(parser: ArgumentParser) -> None:
     )
 
 
+def _migrate_options(parser: ArgumentParser) -> None:
+    _directory_option(parser)
+    json_option(parser)
+
+
 def _token_options(parser: ArgumentParser) -> None:
     words = parser.add_subparsers(dest="word", required=True, metavar="WORD")
     create = words.add_parser("create", help="make a token; it is printed this once")
@@ -110,8 +119,10 @@ def _token_options(parser: ArgumentParser) -> None:
     revoke.add_argument("id", type=int, metavar="ID", help="its number in `spikeguard token list`")
     for word in (create, register, revoke):
         word.add_argument("--reason", help="why; the record keeps it")
+    limit_option(listing, default=0)
     for word in (create, register, listing, revoke):
         _directory_option(word)
+        json_option(word)
 
 
 def _grant_options(parser: ArgumentParser) -> None:
@@ -169,10 +180,11 @@ def _policy_options(parser: ArgumentParser) -> None:
             "--project", default=DEFAULT_PROJECT, help="whose policy (default: default)"
         )
         _directory_option(word)
+        json_option(word)
 
 
 VERIFY = "verify"
-_OF_VERIFY = ("heads", "of_run", "json", "directory")
+_OF_VERIFY = ("heads", "of_run", "directory")
 
 
 def _audit(options: Namespace) -> int:
@@ -180,7 +192,7 @@ def _audit(options: Namespace) -> int:
     if options.run == VERIFY:
         return _on_database("audit verify", "audit_verify", "run", options)
     if any(getattr(options, name) for name in _OF_VERIFY):
-        raise CommandFailed("--heads, --run, --json and --directory belong to `audit verify`")
+        raise CommandFailed("--heads, --run and --directory belong to `audit verify`")
     return audit(options)
 
 
@@ -196,7 +208,6 @@ def _audit_options(parser: ArgumentParser) -> None:
         help="digests that were written down outside the database: a file, or their directory",
     )  # fmt: skip
     verify.add_argument("--run", dest="of_run", metavar="RUN", help="only this run's entries")
-    verify.add_argument("--json", action="store_true", help="print one JSON object")
     _directory_option(parser)
 
 
@@ -226,7 +237,7 @@ COMMANDS: tuple[Command, ...] = (
         "migrate",
         "bring the database to this version's schema, once",
         _from("serve", "migrate_database"),
-        _directory_option,
+        _migrate_options,
     ),
     Command(
         "token",

@@ -21,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.options import told
 from spikeguard_server.cli.sockets import listen
 from spikeguard_server.http.app import create_app
 from spikeguard_server.http.connections import bounded_http, raise_descriptor_limit
@@ -84,8 +85,8 @@ def migrate_database(options: Namespace) -> int:
     """Bring the schema to this version's revision."""
     settings = settings_of(options.directory)
     prepare(settings)
-    print("the database is at this version's schema")
     with opened(settings) as engine:
+        told(options, {"migrated": True}, "the database is at this version's schema")
         _warn(engine)
     return 0
 

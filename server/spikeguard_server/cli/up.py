@@ -110,7 +110,7 @@ def _start(stack: ExitStack, options: Namespace, supervisor: Supervisor) -> None
     limit = RestartLimit(settings.child_restarts, settings.child_restarts_within_s)
     stack.enter_context(supervisor.watching(limit, *children))
     stack.enter_context(_state(directory, settings))
-    announcement = _announcement(place, login, options.json_ready)
+    announcement = _announcement(place, login, options)
     stack.enter_context(announce_when_ready(announcement))
     serve(settings, engine, place.listener, supervisor.stop)
 
@@ -120,13 +120,14 @@ def _of_server(url: str) -> str:
     return make_url(url).set(username=SERVER_ROLE).render_as_string(hide_password=False)
 
 
-def _announcement(place: UpDirectory, login: Login, json_ready: Path | None) -> Announcement:
+def _announcement(place: UpDirectory, login: Login, options: Namespace) -> Announcement:
     return Announcement(
         directory=place.directory,
         server=place.server,
         dashboard=place.dashboard,
         login=login,
-        json_ready=json_ready,
+        json_ready=options.json_ready,
+        as_json=options.json,
     )
 
 

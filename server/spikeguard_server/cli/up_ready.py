@@ -32,6 +32,7 @@ class Announcement:
     dashboard: str | None
     login: Login
     json_ready: Path | None
+    as_json: bool = False  # what is said on standard output
 
     def health(self) -> tuple[str, ...]:
         """The addresses that must answer first."""
@@ -99,7 +100,8 @@ def _watch(announcement: Announcement, over: Event) -> None:
             waited_s = 0.0
     if announcement.json_ready is not None:
         write_private(announcement.json_ready, json.dumps(announcement.facts(), indent=1))
-    print(announcement.text(), flush=True)
+    said = json.dumps(announcement.facts()) if announcement.as_json else announcement.text()
+    print(said, flush=True)
 
 
 def _answers(url: str) -> bool:

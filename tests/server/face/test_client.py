@@ -192,7 +192,7 @@ def test_the_ledger_of_a_run_is_read_by_programs_and_exported_as_json_and_csv(
     monkeypatch.setenv("SPIKEGUARD_CREDENTIALS", str(file))
     save_credentials(Credentials(live.url, live.tokens[Role.VIEWER]), file)
     assert main(["ledger", job.run, "--json"]) == 0
-    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == found
+    assert json.loads(capsys.readouterr().out) == found
     assert main(["ledger", f"default/{job.run}", "--csv", "--limit", "1"]) == 0
     head, row = csv.DictReader(capsys.readouterr().out.splitlines()), found[0]
     [cells] = head

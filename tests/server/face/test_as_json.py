@@ -1,0 +1,93 @@
+"""`--json` of every command that asks a server: one document, with what the API answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spikeguard_cli.main import main
+from spikeguard_protocol import Role
+from spikeguard_server.access.grants import Grant
+from tests.server.face.conftest import Job, Live
+
+LOOKING = (
+    ("runs", "--limit", "0"), ("runs", "--since", "1h"), ("incidents", "RUN", "--since", "1h"),
+    ("inbox",), ("inbox", "--limit", "1"), ("show", "RUN#1"), ("show", "RUN"),
+    ("watch", "RUN", "--once"), ("open", "RUN#1"), ("note", "RUN"), ("run", "RUN"),
+    ("audit", "RUN", "--since", "1h"), ("audit", "--limit", "2"), ("ledger", "RUN", "--run"),
+    ("token", "list"), ("policy", "show"), ("policy", "show", "--run", "RUN"),
+    ("policy", "scorecard"), ("channels", "list"), ("browser", "RUN#1"),
+)  # fmt: skip
+ACTING = (
+    ("note", "RUN", "another data mix"), ("ack", "RUN#1"), ("assign", "RUN#1"),
+    ("comment", "RUN#1", "the batch"), ("snooze", "RUN#1"), ("reject", "RUN#1", "--reason", "wait"),
+    ("token", "create", "--role", "agent", "--name", "json"),
+    ("policy", "halt", "--project", "as-json", "--reason", "test"),
+    ("policy", "resume", "--project", "as-json", "--reason", "test"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def signed_in(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ada, who may do all of it."""
+    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.token(Grant(Role.ADMIN, person="Ada")))
+
+
+def answer(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], run: str) -> Any:
+    capsys.readouterr()
+    status = main([*(word.replace("RUN", run) for word in words), "--json"])
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    return json.loads(said.out)
+
+
+@pytest.mark.usefixtures("signed_in")
+def test_whatever_is_looked_at_can_be_had_as_one_document(
+    spiked: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in LOOKING:
+        found = answer(capsys, words, spiked.run)
+        assert found or isinstance(found, list), words
+    [only] = answer(capsys, ("inbox", "--limit", "1"), spiked.run)["items"]
+    assert only["title"]
+    assert answer(capsys, ("runs", "--since", "2099-01-01"), spiked.run) == []
+
+
+@pytest.mark.usefixtures("signed_in")
+def test_whatever_is_done_answers_with_one_document(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.spike()
+    found = {words[0]: answer(capsys, words, job.run) for words in ACTING}
+    assert found["reject"]["state"] == "rejected"
+    assert found["assign"]["assignee"] == "Ada"
+    assert len(found["token"]["token"]) > 20
+    with pytest.raises(AssertionError, match=f"Next: `spikeguard show '{job.run}#1'`"):
+        answer(capsys, ("reject", f"{job.run}#1.1", "--reason", "again"), job.run)
+    with pytest.raises(AssertionError, match="Next: `spikeguard runs`"):
+        answer(capsys, ("show", "never-heard-of"), job.run)
+    with pytest.raises(AssertionError, match=f"Next: `spikeguard incidents {job.run}`"):
+        answer(capsys, ("show", f"{job.run}#9"), job.run)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("signed_in", "spiked")
+def test_a_reader_that_stops_is_no_error_of_the_command(tmp_path: Path) -> None:
+    """As `| head -1` does."""
+    command = [sys.executable, "-m", "spikeguard_cli.main", "runs", "--json"]
+    with subprocess.Popen(
+        command, env={**os.environ, "HOME": str(tmp_path)}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 141
