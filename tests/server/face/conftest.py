@@ -82,10 +82,14 @@ class Live:
 
     def person(self, name: str, role: Role = Role.OPERATOR) -> httpx.Client:
         """Calls as a person who logged in."""
+        return self.bearing(self.session(name, role))
+
+    def session(self, name: str, role: Role = Role.OPERATOR) -> str:
+        """The token of a person's login."""
         login = {"token": self.tokens[role], "name": name}
         with self.client() as client:
-            session = client.post("/v1/sessions", json=login).json()
-        return self.bearing(session["token"])
+            token: str = client.post("/v1/sessions", json=login).json()["token"]
+        return token
 
 
 @dataclass
