@@ -35,7 +35,7 @@ from spikeguard_protocol import (
 VERBS = ("rollback", "skip_batches", "scale_lr", "checkpoint_now", "watch", "stop")
 CALM = {"lr": 3e-3, "update_norm": 30.0, "param_norm": 50.0, "token_entropy": 3.1}
 EXCESS = 2.4  # nats above the trend
-LOOK_EVERY_S = 0.1
+LOOK_EVERY_S = 0.4
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,23 @@ class Fault:
     first: Mapping[str, float]  # signals of the first steps, beside a loss that leaves its trend
     lasts: int  # steps with these
     stays: Mapping[str, float]  # signals of all steps after them
-    causes: tuple[str, ...]  # words of which a page names one
-    remedy: str  # as the proposal begins
+    cause: str  # as pages name it
+
+    def __str__(self) -> str:
+        return self.name
 
 
 FAULTS = (
-    Fault("bad-batch", {"token_entropy": 0.2}, 3, {}, ("bad batch", "batch"), "roll back to step"),
-    Fault("learning-rate-bump", {"lr": 0.12}, 10, {}, ("learning rate",), "roll back to step"),
-    Fault("damaged-weights", {"param_norm": 75.0}, 3, {"param_norm": 75.0}, ("weights",),
-          "roll back to step"),
-)  # fmt: skip
+    Fault("bad-batch", {"token_entropy": 0.2}, 3, {}, "bad data"),
+    Fault("learning-rate-bump", {"lr": 0.12}, 10, {}, "learning rate too high"),
+    Fault(
+        "damaged-weights",
+        {"param_norm": 75.0},
+        3,
+        {"param_norm": 75.0},
+        "weights changed by no update",
+    ),
+)
 
 
 @dataclass

@@ -72,7 +72,8 @@ HISTOGRAMS: Final = (
     ),
     Measured(
         "spikeguard_recovery_duration_steps",
-        "The same in optimizer steps, those that were trained again included.",
+        "Optimizer steps from a spike's onset to its close, those that were trained again included,"
+        " of those that are back on their trend.",
         "recovery_steps",
         _STEPS,
         "outcome",
@@ -85,13 +86,19 @@ SUMS: Final = {  # name of the counter -> (meaning, column)
         "Optimizer steps that incidents cost: trained again, kept out of the weights, or damaged.",
         "lost_steps",
     ),
-    "spikeguard_lost_seconds": ("Seconds of training that these steps took.", "lost_s"),
+    "spikeguard_lost_seconds": (
+        "Seconds of training that the steps which incidents cost took.",
+        "lost_s",
+    ),
     "spikeguard_saved_steps": (
         "Optimizer steps that rollbacks did not train again, and a restart from the newest"
         " checkpoint on disk from before the onset would have.",
         "saved_steps",
     ),
-    "spikeguard_saved_seconds": ("Seconds of training that these steps took.", "saved_s"),
+    "spikeguard_saved_seconds": (
+        "Seconds of training that the steps which rollbacks saved took.",
+        "saved_s",
+    ),
 }
 MONEY: Final = {
     "spikeguard_lost_money": ("The price of the lost steps, where the policy sets one.", "lost"),

@@ -137,6 +137,7 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("GET", _CONFIRM): _DECIDE,
     ("POST", _CONFIRM): _DECIDE,
     ("GET", "/incident/{project}/{name}/{number}"): _READ,
+    ("GET", "/incident/{project}/{name}/{number}/postmortem"): _READ,
     ("POST", "/incident/{project}/{name}/{number}"): _DECIDE,
     ("GET", "/act/{project}/{name}"): _READ,
     ("POST", "/act/{project}/{name}"): _DECIDE,

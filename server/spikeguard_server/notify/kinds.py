@@ -8,13 +8,14 @@ Opsgenie Alert API v2, Alertmanager API v2.
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import quote
 
 from spikeguard_protocol.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
-from spikeguard_server.domain.notification.channel import Channel, ChannelKind
+from spikeguard_server.domain.notification.channel import PNG, Channel, ChannelKind
 from spikeguard_server.domain.notification.topics import Urgency
 from spikeguard_server.notify.addresses import Network
 from spikeguard_server.notify.apprise import Text, send_by_apprise
@@ -43,7 +44,8 @@ def carry(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
 
 
 def _webhook(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
-    body = json.dumps(message.facts(), ensure_ascii=False, separators=(",", ":")).encode()
+    content = message.facts() | _drawn(channel, message)
+    body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     timestamp = str(int(by.clock_s))
     headers = {
         "Content-Type": "application/json",
@@ -52,6 +54,18 @@ def _webhook(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
         SIGNATURE_HEADER: sign(channel.target["secret"], timestamp, body),
     }
     send("POST", channel.target["url"], body, headers, by.networks)
+
+
+def _drawn(channel: Channel, message: ChannelMessage) -> dict[str, object]:
+    """The curve for a channel that asks for it; None where there is none to draw."""
+    if channel.target.get("picture") != PNG:
+        return {}
+    drawn = mail_picture(message)
+    return {
+        "picture": {"media_type": "image/png", "base64": b64encode(drawn).decode()}
+        if drawn
+        else None
+    }
 
 
 _PAGERDUTY_SEVERITY = {
@@ -167,7 +181,9 @@ def _apprise(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
 
 
 def shows_picture(channel: Channel) -> bool:
-    """Whether a message there has room for the curve: in a mail."""
+    """Whether a message there carries the curve: a mail, and a webhook that asks for it."""
+    if channel.kind is ChannelKind.WEBHOOK:
+        return channel.target.get("picture") == PNG
     url = str(channel.target.get("url", "")).lower()
     return channel.kind is ChannelKind.APPRISE and url.startswith(("mailto:", "mailtos:"))
 

@@ -15,8 +15,15 @@ from spikeguard_server.notify.picture import ImageForm, draw
 _PAGE = "font:16px/1.5 -apple-system,'Segoe UI',Roboto,sans-serif;max-width:40em;margin:0 auto"
 _CURVE = "width:100%;max-width:34em;height:auto"
 _BUTTON = (
-    "display:inline-block;padding:12px 24px;border-radius:8px;background:#1d5fd1;color:#ffffff;"
+    "display:inline-block;padding:12px 20px;margin:0 8px 8px 0;border-radius:8px;"
     "text-decoration:none;font-weight:600"
+)
+_FILLED = "background:#1d5fd1;color:#ffffff;border:1px solid #1d5fd1"
+_PLAIN = "background:#ffffff;color:#1d5fd1;border:1px solid #9bb3dd"
+_VERBS = (  # label, place on the page that decides, style
+    ("Approve", "approve", _FILLED),
+    ("Reject", "reject", _PLAIN),
+    ("Snooze 15 min", "snooze", _PLAIN),
 )
 
 
@@ -41,17 +48,21 @@ def mail_html(message: ChannelMessage, *, drawn: bool = False) -> str:
 
 
 def _ways_to_decide(page: str | None, link: str | None) -> list[str]:
-    """One button. With a `link` that needs no signing in it is that, and says what it is."""
+    """A button for each verb, which leads to its form: opening a page decides nothing. With a
+    `link` that needs no signing in they lead there, and it is said."""
     if page is None:
         return []
+    verbs = "".join(_button(link or page, *verb) for verb in _VERBS)
     if link is None:
-        return [f"<p>{_button(page, 'Look and decide')}</p>"]
+        return [f"<p>{verbs}</p>", "<p>They lead to a page; nothing is done before you press.</p>"]
     other = f'<a href="{html_text(page)}">sign in and decide</a>'
     return [
-        f"<p>{_button(link, LABEL)}</p>",
-        f"<p>The button works once, for this proposal, without signing in. Or {other}.</p>",
+        f"<p>{verbs}</p>",
+        "<p>They lead to a page that needs no signing in and decides once, for this proposal. "
+        f"Nothing is done before you press. Or {other}.</p>",
     ]
 
 
-def _button(address: str, label: str) -> str:
-    return f'<a style="{_BUTTON}" href="{html_text(address)}">{html_text(label)}</a>'
+def _button(address: str, label: str, place: str, style: str) -> str:
+    target = html_text(f"{address}#{place}")
+    return f'<a style="{_BUTTON};{style}" href="{target}">{html_text(label)}</a>'

@@ -13,7 +13,15 @@ from typing import Any, Final
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import CommandState, IncidentId, RunId, SegmentId, SegmentReason, Signal
+from spikeguard_protocol import (
+    CommandState,
+    IncidentId,
+    OptionalSignal,
+    RunId,
+    SegmentId,
+    SegmentReason,
+    Signal,
+)
 from spikeguard_server.report.facts import IncidentPicture, RecordedCurve, rollbacks_of
 from spikeguard_server.store.commands import action_of
 from spikeguard_server.store.incidents import attempts_by_number, incident_of
@@ -23,7 +31,13 @@ from spikeguard_server.store.reads.series import Window, read_incident_series
 
 POINTS: Final = 1200  # of all segments together
 _log = logging.getLogger(__name__)
-_SHOWN: Final = (Signal.LOSS.value, Signal.GRAD_NORM.value)
+_SHOWN: Final = (  # the loss, and what a cause may speak of: the picture chooses one
+    Signal.LOSS.value, Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value,
+    Signal.UPDATE_NORM.value, Signal.ADAM_V_NORM.value, Signal.PARAM_NORM.value, Signal.LR.value,
+    Signal.LOSS_RANK_MAX.value, OptionalSignal.LOSS_SEQUENCE_MAX.value,
+    OptionalSignal.TOKEN_ENTROPY.value, OptionalSignal.UNSEEN_TOKENS.value,
+    OptionalSignal.STEP_SKIPPED.value, OptionalSignal.UNCHANGED_PARAMETERS.value,
+)  # fmt: skip
 
 
 class ImageForm(StrEnum):

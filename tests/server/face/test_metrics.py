@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import sqlalchemy as sql
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -547,3 +550,15 @@ def test_the_fleet_is_told_without_reading_what_history_has_piled_up(engine: sql
         for statement, values in asked:
             plan = connection.exec_driver_sql(f"EXPLAIN {statement}", values).scalars().all()
             assert not whole.search("\n".join(plan)), (statement, plan)
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not here")
+def test_names_and_help_are_what_promtool_expects(live: Live, spiked: Job) -> None:
+    del spiked
+    with live.client(Role.METRICS) as metrics:
+        for path in ("/metrics", "/metrics/fleet"):
+            text = metrics.get(path).content
+            checked = subprocess.run(
+                ["promtool", "check", "metrics"], input=text, capture_output=True, timeout=60
+            )
+            assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socketserver
 import threading
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,13 +13,14 @@ from email.message import EmailMessage
 
 import pytest
 
-from spikeguard_server.domain.notification.channel import channel_from_mapping
+from spikeguard_server.domain.notification.channel import ChannelError, channel_from_mapping
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.kinds import Carriage, carry
 from spikeguard_server.notify.links import LABEL
 from spikeguard_server.notify.mail import mail_html
 from tests.hostile import HOSTILE
-from tests.server.notify.conftest import Desk
+from tests.server.notify.conftest import SECRET, Desk
+from tests.server.notify.listener import listening
 from tests.server.notify.test_hostile_text import message
 
 
@@ -76,7 +78,7 @@ def test_a_mail_wraps_its_lines_and_links_to_where_to_decide() -> None:
     assert rich is not None
     assert plain is not None
     assert "&nbsp;" not in rich.get_content()
-    assert 'href="https://guard.example/confirm/1?a=b&amp;c=d"' in rich.get_content()
+    assert 'href="https://guard.example/confirm/1?a=b&amp;c=d#approve"' in rich.get_content()
     assert "Proposed: roll back to wait a while. Costs 3 steps" in plain.get_content()
 
 
@@ -103,12 +105,28 @@ def test_of_two_ways_to_decide_a_mail_says_which_needs_no_signing_in() -> None:
     sent = message("wait a while")
     page, link = "https://guard.example/confirm/1", "https://guard.example/approve/abc"
     html = mail_html(replace(sent, links={LABEL: link, "Decide": page, **sent.links}))
-    assert html.count("display:inline-block") == 1
-    assert f'href="{link}">{LABEL}</a>' in html
-    assert f'without signing in. Or <a href="{page}">sign in and decide</a>' in html
+    for place, label in (("approve", "Approve"), ("reject", "Reject"), ("snooze", "Snooze 15 min")):
+        assert f'href="{link}#{place}">{label}</a>' in html
+    assert "needs no signing in and decides once" in html
+    assert f'Or <a href="{page}">sign in and decide</a>' in html
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_what_others_wrote_is_text_in_a_mail(text: str) -> None:
     tags = {part.split(">")[0].split()[0] for part in mail_html(message(text)).split("<")[1:]}
     assert tags <= {"div", "/div", "p", "/p", "b", "/b", "a", "/a"}
+
+
+def test_a_webhook_carries_the_curve_where_its_target_asks_for_it(desk: Desk) -> None:
+    with listening() as listener:
+        target = {"url": f"{listener.url}/hook", "secret": SECRET}
+        desk.channel("webhook", "drawn", target={**target, "picture": "png"})
+        desk.channel("webhook", "plain", target=target)
+        assert desk.tell() == 2
+    told = [request.json() for request in listener.received]
+    [drawn] = [message["picture"] for message in told if "picture" in message]
+    assert drawn["media_type"] == "image/png"
+    assert b64decode(drawn["base64"]).startswith(b"\x89PNG")
+    assert len(drawn["base64"]) < 200_000
+    with pytest.raises(ChannelError, match="one of none, png"):
+        desk.channel("webhook", "odd", target={**target, "picture": "gif"})

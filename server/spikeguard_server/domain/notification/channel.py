@@ -41,8 +41,9 @@ class _Fields:
     optional: Mapping[str, str] = field(default_factory=dict)  # with their defaults
 
 
+NO_PICTURE, PNG = PICTURES = ("none", "png")  # what a webhook carries beside the facts
 _TARGETS: Mapping[ChannelKind, _Fields] = {
-    ChannelKind.WEBHOOK: _Fields(("url", "secret")),
+    ChannelKind.WEBHOOK: _Fields(("url", "secret"), {"picture": NO_PICTURE}),
     ChannelKind.PAGERDUTY: _Fields(("routing_key",), {"url": "https://events.pagerduty.com"}),
     ChannelKind.OPSGENIE: _Fields(("api_key",), {"url": "https://api.opsgenie.com"}),
     ChannelKind.ALERTMANAGER: _Fields(("url",), {"authorization": ""}),
@@ -91,6 +92,8 @@ def _hint(kind: ChannelKind, name: str, value: str) -> str:
         return f"{parts.scheme}://{parts.hostname or ''}{'/…' if parts.path.strip('/') else ''}"
     if name == "url":
         return f"{value.partition('://')[0]}://…"
+    if name == "picture":
+        return value
     return "…" if value else ""
 
 
@@ -148,6 +151,8 @@ def _check_target(kind: ChannelKind, found: Mapping[str, str]) -> None:
                 "target.url", "is an Apprise URL", "Write slack://…, mailtos://… and the like"
             )
         return
+    if found.get("picture", NO_PICTURE) not in PICTURES:
+        raise ChannelError("target.picture", f"is one of {', '.join(PICTURES)}", "Leave it out")
     parts = _split(found["url"])
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ChannelError("target.url", "is an http or https URL", "Write https://HOST/PATH")

@@ -40,6 +40,7 @@ from spikeguard_server.http.pages import (
 from spikeguard_server.http.pages.layer_cells import cells_of
 from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.http.routes.decisions import Decision, decide
+from spikeguard_server.http.routes.incidents import Format, get_postmortem
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.identity.permissions import DECIDERS, Caller, form_key, same_key
@@ -99,6 +100,12 @@ def show_incident(
     looks again by itself until the incident is closed; with `write`, which shows the forms for a
     comment and an assignee, it does not."""
     return _incident(services, caller, request, IncidentId(run, number), write=write)
+
+
+@router.get("/incident/{project}/{name}/{number}/postmortem", summary="A post-mortem to read")
+def show_postmortem(services: ServicesDep, run: RunDep, number: Number) -> Response:
+    """The post-mortem of a closed incident as HTML, for whoever is signed in in a browser."""
+    return get_postmortem(services, run, number, Format.HTML)
 
 
 @router.post("/incident/{project}/{name}/{number}", summary="Respond to an incident")
