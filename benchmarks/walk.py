@@ -30,7 +30,7 @@ from benchmarks.browser import browsing
 from benchmarks.machine import machine
 from benchmarks.truth_site import Lengths, Site
 from spikeguard_trainer.stage.job import Job
-from spikeguard_trainer.stage.service import awaiting
+from spikeguard_trainer.stage.service import Service, awaiting
 
 PHONE, LAPTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 FAULT_STEP = 220
@@ -89,11 +89,11 @@ class Walk:
 class Reader:
     """A browser of one width, signed in."""
 
-    def __init__(self, browser: Any, site: Site, size: dict[str, int], walk: Walk) -> None:
+    def __init__(self, browser: Any, service: Service, size: dict[str, int], walk: Walk) -> None:
         self.size, self.walk = size, walk
         self.context = browser.new_context(viewport=size, device_scale_factor=1)
-        session = site.service.api.credentials.token
-        cookie = {"name": "spikeguard_session", "value": session, "url": site.service.place.server}
+        session = service.api.credentials.token
+        cookie = {"name": "spikeguard_session", "value": session, "url": service.place.server}
         self.context.add_cookies([cookie])
         self.page = self.context.new_page()
         self.page.set_default_timeout(SHOW_MS)
@@ -144,8 +144,8 @@ def walk(site: Site, browser: Any, story: Story, options: Namespace) -> Walk:
         *SIZE, *PACE, "--run", story.name, "--fault", story.fault,
     )  # fmt: skip
     link = _paged(site, story)
-    phone = Reader(browser, site, PHONE, found)
-    laptop = Reader(browser, site, LAPTOP, found)
+    phone = Reader(browser, site.service, PHONE, found)
+    laptop = Reader(browser, site.service, LAPTOP, found)
     for reader in (phone, laptop):
         said = reader.open("incident", link)
         found.expect(f"cause at {reader.size['width']} px", said, story.causes)
