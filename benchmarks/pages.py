@@ -47,11 +47,11 @@ class Page:
 def own_pages(command: int) -> tuple[Page, ...]:
     """Those of the server; `command` is the one that waits."""
     return (
-        Page("login", "/login", "Sign in"),
+        Page("login", "/login"),
         Page("incident", f"/incident/default/{WAITING}/1"),
-        Page("confirm", f"/confirm/default/{WAITING}/1/{command}", "Approve"),
+        Page("confirm", f"/confirm/default/{WAITING}/1/{command}"),
         Page("inbox", "/inbox"),
-        Page("incident-closed", f"/incident/default/{CLOSED}/1", "Post-mortem"),
+        Page("incident-closed", f"/incident/default/{CLOSED}/1"),
         Page("postmortem", f"/incident/default/{CLOSED}/1/postmortem"),
         Page("api", "/docs"),
     )

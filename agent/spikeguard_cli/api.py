@@ -36,7 +36,8 @@ class Refused(CommandFailed):
 
     def __init__(self, error: ApiError, path: str) -> None:
         way = _next_of(error.status, path)
-        super().__init__(with_next(str(error), way) if way else str(error))
+        unsaid = way and "`spikeguard " not in str(error)
+        super().__init__(with_next(str(error), way) if unsaid else str(error))
         self.answered, self.code, self.body = error.status, error.error.get("code"), error.error
         self.status = _EXITS.get(error.status or 0, FAILED)
 

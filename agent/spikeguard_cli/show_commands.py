@@ -11,7 +11,7 @@ from typing import Any
 
 from spikeguard_cli.api import Api
 from spikeguard_cli.batch_view import batch_lines
-from spikeguard_cli.command import Command
+from spikeguard_cli.command import Command, NoServer, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.curve import Curve, drawn
 from spikeguard_cli.options import json_option, lasting, print_json, told
@@ -63,18 +63,40 @@ def _show_run(api: Api, run: RunId, *, as_json: bool) -> int:
 def watch(options: Namespace) -> int:
     """A run as it goes on: a screen drawn anew, or a line for each change where there is none."""
     api, run = Api(load_credentials()), RunId.parse(options.run)
-    seen: tuple[Any, ...] = ()
+    found, seen = api.get(run_path(run)), ()
     while True:
-        found = api.get(run_path(run))
-        if sys.stdout.isatty():
-            sys.stdout.write(CLEAR)
-            _print(_run_screen(api, run, found, options.steps))
-        elif (now := _standing(found)) != seen:
-            print(json.dumps(found) if options.json else _line(found), flush=True)
-            seen = now
+        seen = _look(api, run, found, seen, options)
         if found["state"] == "ended" or options.once:
             return 0
-        time.sleep(options.every)
+        found = _next_look(api, run, options.every)
+
+
+def _look(
+    api: Api, run: RunId, found: dict[str, Any], seen: tuple[Any, ...], options: Namespace
+) -> tuple[Any, ...]:
+    """Show the run as `found`; answers with what was shown, so that a line comes once."""
+    if sys.stdout.isatty():
+        screen = _run_screen(api, run, found, options.steps)
+        sys.stdout.write(CLEAR)
+        _print(screen)
+    elif _standing(found) != seen:
+        print(json.dumps(found) if options.json else _line(found), flush=True)
+    return _standing(found)
+
+
+def _next_look(api: Api, run: RunId, every_s: float) -> dict[str, Any]:
+    """The run after `every_s`; a server that is away meanwhile is said once and waited for."""
+    away = False
+    while True:
+        time.sleep(every_s)
+        try:
+            found: dict[str, Any] = api.get(run_path(run))
+        except NoServer as gone:
+            if not away:
+                say(f"spikeguard: {gone}. Looking on", to_error=True)
+            away = True
+        else:
+            return found
 
 
 def _standing(run: dict[str, Any]) -> tuple[Any, ...]:

@@ -69,11 +69,11 @@ def test_whatever_is_done_answers_with_one_document(
     assert found["reject"]["state"] == "rejected"
     assert found["assign"]["assignee"] == "Ada"
     assert len(found["token"]["token"]) > 20
-    with pytest.raises(AssertionError, match=f"Next: `spikeguard show '{job.run}#1'`"):
+    with pytest.raises(AssertionError, match=f"`spikeguard show '{job.run}#1'`"):
         answer(capsys, ("reject", f"{job.run}#1.1", "--reason", "again"), job.run)
-    with pytest.raises(AssertionError, match="Next: `spikeguard runs`"):
+    with pytest.raises(AssertionError, match="`spikeguard runs`"):
         answer(capsys, ("show", "never-heard-of"), job.run)
-    with pytest.raises(AssertionError, match=f"Next: `spikeguard incidents {job.run}`"):
+    with pytest.raises(AssertionError, match=f"`spikeguard incidents {job.run}`"):
         answer(capsys, ("show", f"{job.run}#9"), job.run)
 
 

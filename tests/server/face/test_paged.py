@@ -90,10 +90,9 @@ def paged(live: Live, inbox: Listener, name: str, fault: Fault) -> tuple[SeededR
     proposal = run.fail(fault)["proposal"]
 
     def asks(message: dict[str, Any]) -> bool:
-        asked = (message["incident"] or {}).get("proposal")
-        return bool(asked) and (asked["command"], asked["revision"]) == (
-            proposal["id"], proposal["revision"],
-        )  # fmt: skip
+        asked = (message["incident"] or {}).get("proposal") or {}
+        seen = asked.get("command"), asked.get("revision")
+        return seen == (proposal["id"], proposal["revision"])
 
     inbox.wait_for(lambda messages: any(map(asks, messages)))
     return run, next(m.json() for m in reversed(inbox.received) if asks(m.json()))
