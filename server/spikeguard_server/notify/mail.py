@@ -20,10 +20,10 @@ _BUTTON = (
 )
 _FILLED = "background:#1d5fd1;color:#ffffff;border:1px solid #1d5fd1"
 _PLAIN = "background:#ffffff;color:#1d5fd1;border:1px solid #9bb3dd"
-_VERBS = (  # label, place on the page that decides, style
-    ("Approve", "approve", _FILLED),
-    ("Reject", "reject", _PLAIN),
-    ("Snooze 15 min", "snooze", _PLAIN),
+_VERBS = (  # place on the page that decides, label, style
+    ("approve", "Approve", _FILLED),
+    ("reject", "Reject", _PLAIN),
+    ("snooze", "Snooze 15 min", _PLAIN),
 )
 
 
@@ -38,7 +38,8 @@ def mail_html(message: ChannelMessage, *, drawn: bool = False) -> str:
     links, five = dict(message.links), len(brief(message.spike)) - 1 if message.spike else 0
     parts = [f"<p><b>{html_text(first)}</b></p>"]
     parts += [f"<p>{html_text(line)}</p>" for line in rest[:five]]
-    parts += _ways_to_decide(links.pop("Decide", None), links.pop(LABEL, None))
+    page, link = links.pop("Decide", None), links.pop(LABEL, None)
+    parts += _ways_to_decide(page, link, links.pop("Open", None) if page else None)
     parts += [f'<p><img src="cid:{PICTURE}" alt="The curve" style="{_CURVE}"></p>'] * drawn
     parts += [f"<p>{html_text(line)}</p>" for line in rest[five:]]
     parts += [
@@ -47,12 +48,13 @@ def mail_html(message: ChannelMessage, *, drawn: bool = False) -> str:
     return f'<div style="{_PAGE}">{"".join(parts)}</div>'
 
 
-def _ways_to_decide(page: str | None, link: str | None) -> list[str]:
+def _ways_to_decide(page: str | None, link: str | None, first_view: str | None) -> list[str]:
     """A button for each verb, which leads to its form: opening a page decides nothing. With a
     `link` that needs no signing in they lead there, and it is said."""
     if page is None:
         return []
-    verbs = "".join(_button(link or page, *verb) for verb in _VERBS)
+    verbs = "".join(_button(f"{link or page}#{place}", *verb) for place, *verb in _VERBS)
+    verbs += _button(first_view, "Open", _PLAIN) if first_view else ""
     if link is None:
         return [f"<p>{verbs}</p>", "<p>They lead to a page; nothing is done before you press.</p>"]
     other = f'<a href="{html_text(page)}">sign in and decide</a>'
@@ -63,6 +65,6 @@ def _ways_to_decide(page: str | None, link: str | None) -> list[str]:
     ]
 
 
-def _button(address: str, label: str, place: str, style: str) -> str:
-    target = html_text(f"{address}#{place}")
+def _button(address: str, label: str, style: str) -> str:
+    target = html_text(address)
     return f'<a style="{_BUTTON};{style}" href="{target}">{html_text(label)}</a>'
