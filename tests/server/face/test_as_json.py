@@ -62,19 +62,21 @@ def test_whatever_is_looked_at_can_be_had_as_one_document(
 
 @pytest.mark.usefixtures("signed_in")
 def test_whatever_is_done_answers_with_one_document(
-    job: Job, capsys: pytest.CaptureFixture[str]
+    live: Live, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job.spike()
-    found = {words[0]: answer(capsys, words, job.run) for words in ACTING}
+    """In a project of its own: what is snoozed is held for every channel of its project."""
+    Job(live, "done", "as-json").start().spike()
+    run = "as-json/done"
+    found = {words[0]: answer(capsys, words, run) for words in ACTING}
     assert found["reject"]["state"] == "rejected"
     assert found["assign"]["assignee"] == "Ada"
     assert len(found["token"]["token"]) > 20
-    with pytest.raises(AssertionError, match=f"`spikeguard show '{job.run}#1'`"):
-        answer(capsys, ("reject", f"{job.run}#1.1", "--reason", "again"), job.run)
+    with pytest.raises(AssertionError, match=f"`spikeguard show '{run}#1'`"):
+        answer(capsys, ("reject", "as-json/done#1.1", "--reason", "again"), run)
     with pytest.raises(AssertionError, match="`spikeguard runs`"):
-        answer(capsys, ("show", "never-heard-of"), job.run)
-    with pytest.raises(AssertionError, match=f"`spikeguard incidents {job.run}`"):
-        answer(capsys, ("show", f"{job.run}#9"), job.run)
+        answer(capsys, ("show", "never-heard-of"), run)
+    with pytest.raises(AssertionError, match=f"`spikeguard incidents {run}`"):
+        answer(capsys, ("show", f"{run}#9"), run)
 
 
 @pytest.mark.slow
