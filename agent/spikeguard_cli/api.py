@@ -38,8 +38,8 @@ class Refused(CommandFailed):
         way = _next_of(error.status, path)
         unsaid = way and "`spikeguard " not in str(error)
         super().__init__(with_next(str(error), way) if unsaid else str(error))
-        self.answered, self.code, self.body = error.status, error.error.get("code"), error.error
-        self.status = _EXITS.get(error.status or 0, FAILED)
+        self.status, self.code, self.body = error.status, error.error.get("code"), error.error
+        self.exit_status = _EXITS.get(error.status or 0, FAILED)
 
 
 _EXITS = {401: NOT_ALLOWED, 403: NOT_ALLOWED, 409: CHANGED} | dict.fromkeys(
@@ -121,7 +121,7 @@ class Api:
         try:
             return self._ask(method, path, body)
         except Refused as refusal:
-            if refusal.answered not in (401, 403) or not self.credentials.source:
+            if refusal.status not in (401, 403) or not self.credentials.source:
                 raise
             if (login := self._login_instead()) is None:
                 raise _with_source(refusal, self.credentials) from refusal.__cause__

@@ -72,22 +72,22 @@ def with_next(said: str, command: str) -> str:
 class CommandFailed(Exception):
     """Ends a command with one clear line on stderr and an exit status of `EXITS`."""
 
-    status = FAILED
+    exit_status = FAILED
 
 
 class NotAllowed(CommandFailed):
     """Nobody is logged in, or whoever is may not."""
 
-    status = NOT_ALLOWED
+    exit_status = NOT_ALLOWED
 
 
 class NoServer(CommandFailed):
     """There is no answer, or none at present."""
 
-    status = NO_SERVER
+    exit_status = NO_SERVER
 
 
 class Changed(CommandFailed):
     """What was decided on is no longer what stands."""
 
-    status = CHANGED
+    exit_status = CHANGED

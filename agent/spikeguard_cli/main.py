@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # a reader that has gone is seen here, not as Python ends
         return status
     except CommandFailed as error:
-        return _fail(_with_next(str(error), usage), error.status)
+        return _fail(_with_next(str(error), usage), error.exit_status)
     except ProtocolError as error:
         return _fail(_with_next(str(error), usage))
     except BrokenPipeError:

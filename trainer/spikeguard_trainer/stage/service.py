@@ -74,7 +74,7 @@ class Service:
         try:
             found = list(self.api.items("/v1/incidents", 100, run=f"default/{run}"))
         except Refused as refusal:
-            if refusal.answered == 404:  # the job has not reported yet
+            if refusal.status == 404:  # the job has not reported yet
                 return []
             raise
         ids = sorted((IncidentId.parse(entry["id"]) for entry in found), key=lambda i: i.number)
