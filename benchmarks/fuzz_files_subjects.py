@@ -208,7 +208,7 @@ class LogFiles:
         if self.acknowledged is not None:
             store.answer(self.acknowledged)
         with heard() as told:
-            sync(Namespace(directory=str(folder), server=store.url, token_file=None))
+            sync(Namespace(directory=str(folder), server=store.url, token_file=None, json=False))
         samples = store.of(Samples)
         got = {s: v for r in samples for s, v in zip(r.steps, r.signals["loss"], strict=True)}
         steps = [step for r in samples for step in r.steps]

@@ -193,7 +193,7 @@ class _NoRedirect(HTTPRedirectHandler):
 def with_query(path: str, **query: Query) -> str:
     """`path` with what is asked; None asks nothing."""
     given = {name: value for name, value in query.items() if value is not None}
-    return f"{path}?{urlencode(given)}" if given else path
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path
 
 
 def understood(shape: type[T], answer: bytes) -> T:

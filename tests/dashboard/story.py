@@ -148,6 +148,7 @@ def command(**changes: Any) -> Plain:
         "approvals": 1,
         "first_approved_at": None,
         "first_approved_by": None,
+        "proposed_by": None,
         "decided_at": None,
         "decided_by": None,
         "decision_reason": None,
@@ -340,7 +341,9 @@ def inbox() -> list[Plain]:
 
 def ordered() -> Plain:
     """A checkpoint that somebody ordered of the run itself."""
-    nothing = ("first_approved_at", "first_approved_by", "end_reason", "expires_in_s")
+    nothing = (
+        "first_approved_at", "first_approved_by", "proposed_by", "end_reason", "expires_in_s",
+    )  # fmt: skip
     return {
         **dict.fromkeys(nothing), "id": "llama-8b-c4#0.1", "number": 1, "verb": "checkpoint_now",
         "arguments": {}, "state": "judged", "revision": 1, "reason": "the file system goes down",

@@ -83,5 +83,6 @@ def test_a_channel_of_another_kind_tells_the_target_that_went() -> None:
         "kind": ("webhook", "pagerduty"),
         "target.url": ("https://hooks.example/…", "https://events.pagerduty.com"),
         "target.secret": ("…", None),
+        "target.picture": ("none", None),
         "target.routing_key": (None, "…"),
     }
