@@ -99,14 +99,15 @@ class BatchRing:
         """Drop what was shown since the last step."""
         self._rows, self._losses = [], []
 
-    @torch.no_grad()
     def close(self, segment: int, step: int, position: int) -> None:
         """The step is made."""
-        batch = StepBatch(segment, step, position, self._rows, self._losses)
+        if self._rows or self._losses or self.items is not None:
+            self._close(StepBatch(segment, step, position, self._rows, self._losses))
+
+    @torch.no_grad()
+    def _close(self, batch: StepBatch) -> None:
         self.forget()
-        if not (batch.rows or batch.losses or self.items is not None):
-            return
-        if self._kept and self._kept[-1].segment != segment:  # what was undone is no past
+        if self._kept and self._kept[-1].segment != batch.segment:  # what was undone is no past
             self._kept.clear()
             self.bytes = 0
         self._kept.append(batch)

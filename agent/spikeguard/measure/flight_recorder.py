@@ -24,6 +24,9 @@ ENTRY_BYTES = 26  # of a message, quotes and the number for one layer besides it
 RECORD_BYTES = 100  # of a message, for one record besides its layers
 
 
+GRAD_NORM, ACTIVATION_NORM = Signal.GRAD_NORM.value, OptionalSignal.ACTIVATION_NORM.value
+
+
 class Detail(NamedTuple):
     """Norms by layer of one step; a call waits for them and makes the record."""
 
@@ -60,31 +63,40 @@ class FlightRecorder:
     def pass_on(self, row: Row, watched: bool) -> Iterable[Detail]:
         """What is to be sent now of `row` and of the steps before it; the rest is kept."""
         details = details_of(row)
-        self._tell_of_cut(details)
+        if not self._told:
+            self._tell_of_cut(details)
         if not self._steps:
             return details
         if watched:
             return [*self._emptied(), *details]
-        due = [d for d in details if self._is_due(d)]
-        self._keep([d for d in details if not self._is_due(d)])
+        due: list[Detail] = []
+        kept: list[Detail] = []
+        for detail in details:
+            (due if self._is_due(detail) else kept).append(detail)
+        if kept:
+            self._keep(kept)
         return due
 
     def _tell_of_cut(self, details: list[Detail]) -> None:
-        most = max((len(d.norms.names) for d in details), default=0)
-        if most > MAX_LAYERS and not self._told:
-            self._told = True
-            log.warning("norms by layer are told of the first %d of %d layers", MAX_LAYERS, most)
+        for detail in details:
+            most = len(detail.norms.names)
+            if most > MAX_LAYERS:
+                self._told = True
+                log.warning(
+                    "norms by layer are told of the first %d of %d layers", MAX_LAYERS, most
+                )
+                return
 
     def _is_due(self, detail: Detail) -> bool:
         every = self._every[detail.signal]
         return every > 0 and detail.step % every == 0
 
     def _keep(self, details: list[Detail]) -> None:
-        if not details:
-            return
         if self._kept:
             _settle(self._kept[-1][0])
-        size = sum(map(self._size, details))
+        size = 0
+        for detail in details:
+            size += self._size(detail)
         self._kept.append((details, size))
         self.bytes += size
         while len(self._kept) > self._steps or self.bytes > self._limit:
@@ -107,11 +119,12 @@ class FlightRecorder:
 
 def details_of(row: Row) -> list[Detail]:
     """What `row` tells layer by layer."""
-    held = (
-        (Signal.GRAD_NORM.value, row.layers),
-        (OptionalSignal.ACTIVATION_NORM.value, row.activations),
-    )
-    return [Detail(row.segment, row.step, name, norms) for name, norms in held if norms is not None]
+    found = []
+    if row.layers is not None:
+        found.append(Detail(row.segment, row.step, GRAD_NORM, row.layers))
+    if row.activations is not None:
+        found.append(Detail(row.segment, row.step, ACTIVATION_NORM, row.activations))
+    return found
 
 
 def _settle(details: list[Detail]) -> None:

@@ -147,7 +147,7 @@ class Readback:
     def _copied(self, names: tuple[str, ...], values: list[Tensor]) -> Pending:
         stacked = _stack(values)
         if not stacked.is_cuda:
-            return Pending(names, stacked.cpu(), None)
+            return Pending(names, stacked if stacked.is_cpu else stacked.cpu(), None)
         return self._copy(names, stacked)
 
     def send_many(self, scalars: Mapping[str, Tensor]) -> Pending:
@@ -159,7 +159,7 @@ class Readback:
     def send_all(self, names: tuple[str, ...], stacked: Tensor) -> Pending:
         """The same of values that lie in one tensor already, (n,), which nobody changes."""
         if not stacked.is_cuda:
-            return Pending(names, stacked.cpu(), None)
+            return Pending(names, stacked if stacked.is_cpu else stacked.cpu(), None)
         row = torch.empty(len(names), pin_memory=True)
         event = torch.cuda.Event()
         row.copy_(stacked, non_blocking=True)
