@@ -129,20 +129,13 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
     message, monitors = received.message, received.monitors
     key = run_key(message.run_id)
     kept = monitors.take(key) if monitors is not None else None
-    asked_s = steady_s()
-    opening = open_message(
-        connection, key, message.project, message.attempt, kept.version if kept else -1,
-        received.bearer,
-    )  # fmt: skip
-    watch_of(connection.engine).check(Reading(opening.now.timestamp(), asked_s, steady_s()))
-    if received.bearer is not None:
-        _check(opening.bearer, message)
-    now, run, attempt = received.now or opening.now, opening.run, opening.attempt
-    last = attempt.last_sequence if attempt is not None else 0
-    if reached(last, message) is None:
+    try:
+        opening = _opened(connection, received, kept.version if kept else -1)
+    except BaseException:
         if kept is not None and monitors is not None:
-            monitors.keep(key, kept)  # or whoever leaves holes had it read anew each time
-        raise SequenceGap(last + 1, message.sequence)
+            monitors.keep(key, kept)  # or whoever is refused had it read anew each time
+        raise
+    now, run, attempt = received.now or opening.now, opening.run, opening.attempt
     former = former_run(connection, key) if run is None else None
     if run is None:
         run = _begin_run(connection, received, opening, former)
@@ -176,6 +169,22 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
         if before is not None:
             give_up(intake, f"attempt {attempt.number} took over", attempt=before)
     return intake
+
+
+def _opened(connection: sql.Connection, received: Received, known: int) -> Opening:
+    """Lock the run and read what there is; refuse who may not send and what leaves a hole."""
+    message, asked_s = received.message, steady_s()
+    opening = open_message(
+        connection, run_key(message.run_id), message.project, message.attempt, known,
+        received.bearer,
+    )  # fmt: skip
+    watch_of(connection.engine).check(Reading(opening.now.timestamp(), asked_s, steady_s()))
+    if received.bearer is not None:
+        _check(opening.bearer, message)
+    last = opening.attempt.last_sequence if opening.attempt is not None else 0
+    if reached(last, message) is None:
+        raise SequenceGap(last + 1, message.sequence)
+    return opening
 
 
 def _begin_run(

@@ -31,6 +31,7 @@ from spikeguard_protocol import (
     TargetDeleted,
     TargetSaved,
 )
+from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.domain.lifecycle.command_life import CommandEvent
 from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.ingest import run_lifecycle
@@ -104,7 +105,8 @@ def _take(intake: Intake, record: Record, targets: Collection[int]) -> None:
         case CommandResult():
             take_result(intake, record)
         case Gap():
-            intake.attempt.dropped_samples += record.samples_lost
+            lost = intake.attempt.dropped_samples + record.samples_lost
+            intake.attempt.dropped_samples = min(lost, MAX_STEP)
         case AttemptEnded():
             _end(intake, record)
 

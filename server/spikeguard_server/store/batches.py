@@ -1,7 +1,7 @@
 """What lay in the batches near an onset, between the agent's record and the database.
 
 Law: told twice, stored once. Bounded: `RANKS` of a step, and of steps that no incident is near
-those of the newest `KEPT_STEPS`.
+those of the newest `KEPT_STEPS`, in whatever order a job tells of them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,18 @@ ON CONFLICT DO NOTHING
 """
 _PRUNE = f"""
 DELETE FROM batch_details AS b WHERE b.run_id = %(run_id)s
-AND (b.attempt, b.segment) <= (%(attempt)s, %(segment)s)
-AND NOT (b.attempt = %(attempt)s AND b.segment = %(segment)s AND b.step > %(step)s - {KEPT_STEPS})
+AND (
+    (b.attempt, b.segment) <= (%(attempt)s, %(segment)s)
+    AND NOT (
+        b.attempt = %(attempt)s AND b.segment = %(segment)s AND b.step > %(step)s - {KEPT_STEPS}
+    )
+    OR (b.attempt, b.segment, b.step, b.rank) < (
+        SELECT k.attempt, k.segment, k.step, k.rank FROM batch_details AS k
+        WHERE k.run_id = %(run_id)s
+        ORDER BY k.attempt DESC, k.segment DESC, k.step DESC, k.rank DESC
+        OFFSET {KEPT_STEPS * RANKS - 1} LIMIT 1
+    )
+)
 AND NOT EXISTS (
     SELECT FROM incidents AS i WHERE i.run_id = b.run_id AND i.attempt = b.attempt
     AND i.segment = b.segment AND b.step BETWEEN i.onset_step - {NEAR} AND i.onset_step + {NEAR}
@@ -54,7 +64,8 @@ def write_batch(
 def prune_batches(
     connection: sql.Connection, run_id: UUID, attempt: int, newest: BatchDetail
 ) -> None:
-    """Delete what no incident is near, but for the steps just before `newest`."""
+    """Delete what no incident is near, but for the steps just before `newest`, and of what is told
+    of later steps but for as many."""
     place = {"attempt": attempt, "segment": newest.segment, "step": newest.step}
     connection.exec_driver_sql(_PRUNE, {"run_id": run_id, **place})
 

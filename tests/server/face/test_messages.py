@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import MAX_BYTES, Role, decode_ack, encode, to_json
+from spikeguard_protocol import MAX_BYTES, Gap, Role, decode_ack, encode, to_json
+from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.errors import TooLarge
 from spikeguard_server.http.request_limits import BodyLimit
 from spikeguard_server.store.tables.core import run_key
@@ -148,6 +149,16 @@ def test_numbers_that_no_column_takes_are_refused(job: Job) -> None:
     segment = {"type": "SegmentStarted", "reason": "start", "parent": None, "position": 0}
     answer = job.post(json.dumps({**body, "records": [{**segment, "segment": 2**60}]}).encode())
     assert answer.status_code == 422
+
+
+def test_more_lost_samples_than_can_be_counted_are_taken(job: Job) -> None:
+    """An error of the database would have the detector read anew with every such message."""
+    lost = Gap(1, 1, "the disk was full", MAX_STEP)
+    for _ in range(3):
+        job.send(*[lost] * 500)
+    with job.live.client(Role.VIEWER) as client:
+        told = client.get(job.path).json()["attempts"][-1]
+    assert told["dropped_samples"] == MAX_STEP
 
 
 def test_an_integer_that_no_float_can_hold_is_refused(job: Job) -> None:

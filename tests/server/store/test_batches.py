@@ -41,3 +41,16 @@ def test_of_a_step_no_more_ranks_are_kept_than_can_be_looked_at(engine: sql.Engi
     job.start()
     job.send(*(batch(7, rank) for rank in range(50)))
     assert steps(engine) == [7] * RANKS
+
+
+def test_batches_told_from_the_last_step_back_are_as_few(engine: sql.Engine) -> None:
+    """What lies behind the newest that a message tells of is not pruned by it."""
+    job = Job(engine)
+    job.start()
+    top, most = 10**6, KEPT_STEPS * RANKS
+    for last in range(top, top - 6 * KEPT_STEPS, -KEPT_STEPS):
+        job.send(*(batch(step) for step in range(last, last - KEPT_STEPS, -1)))
+    assert steps(engine) == [*range(top - most + 1, top + 1)]
+    for segment in range(top, top - 3 * most, -most):
+        job.send(*(batch(1, segment=each) for each in range(segment, segment - most, -1)))
+    assert steps(engine) == [1] * most

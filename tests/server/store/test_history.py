@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import SegmentId, SegmentPoint, SegmentReason, SegmentStarted
 from spikeguard_server.domain.monitor.monitor import Monitor
-from spikeguard_server.errors import SequenceGap
-from spikeguard_server.ingest import Monitors
+from spikeguard_server.errors import NotSignedIn, SequenceGap
+from spikeguard_server.ingest import Monitors, receive
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.detectors import Place
@@ -168,6 +170,16 @@ def test_a_message_that_leaves_a_hole_does_not_have_the_detector_read_anew(
     job.train(1, 50)
     with pytest.raises(SequenceGap):
         job.post(job.message(sequence=99))
+    assert job.monitors is not None
+    assert job.monitors.take(run_key(job.message(sequence=1).run_id)) is not None
+
+
+def test_a_token_of_another_run_does_not_have_the_detector_read_anew(engine: sql.Engine) -> None:
+    job, stranger = Job(engine), sha256(b"no token of this run").digest()
+    job.start()
+    job.train(1, 50)
+    with pytest.raises(NotSignedIn):
+        receive(engine, job.message(), monitors=job.monitors, bearer=stranger)
     assert job.monitors is not None
     assert job.monitors.take(run_key(job.message(sequence=1).run_id)) is not None
 
