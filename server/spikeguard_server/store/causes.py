@@ -5,13 +5,14 @@ Law: shapes only. Nulls are of incidents that were written before anybody asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sql
 
 from spikeguard_protocol import Cause
+from spikeguard_protocol.messages import MAX_LAYERS
 from spikeguard_server.domain.diagnosis.cause.layers import FirstLayer, LayerRow
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.suspicion import Mark, Ranking, Suspicion
@@ -98,10 +99,20 @@ def read_layers(
         *_nearest(connection, mine & (c.step < before[0]), c.step.desc(), before[1]),
         *_nearest(connection, mine & (c.step >= after[0]), c.step.asc(), after[1]),
     ]
-    return [
-        LayerRow(row.step, row.signal, dict(zip(row.names, row.norms, strict=True)))
-        for row in sorted(rows, key=lambda row: (row.step, row.signal))
-    ]
+    return list(_layers_of(sorted(rows, key=lambda row: (row.step, row.signal))))
+
+
+def _layers_of(rows: Iterable[Any]) -> Iterator[LayerRow]:
+    """As many layers of a signal as one step may tell of: whoever looks at them makes a table of
+    layers by steps, which would be their product where each step tells of others."""
+    known: dict[str, set[str]] = {}
+    for row in rows:
+        layers, norms = known.setdefault(row.signal, set()), dict[str, float]()
+        for name, norm in zip(row.names, row.norms, strict=True):
+            if name in layers or len(layers) < MAX_LAYERS:
+                layers.add(name)
+                norms[name] = norm
+        yield LayerRow(row.step, row.signal, norms)
 
 
 def _nearest(

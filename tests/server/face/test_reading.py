@@ -300,9 +300,9 @@ def test_norms_by_layer_around_an_incident_come_as_a_table(live: Live, job: Job)
 def test_a_table_of_layers_stays_small_where_each_step_tells_of_others(
     live: Live, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten steps of six layers each would be a table of 60 by 10; of the norms 20 are read on each
-    side of the onset."""
-    monkeypatch.setattr("spikeguard_server.http.bodies.evidence.MAX_LAYERS", 6)
+    """Ten steps of six layers each would be a table of 60 by 10, and so would the map and the
+    picture of the post-mortem; of the norms 20 are read on each side of the onset."""
+    monkeypatch.setattr("spikeguard_server.store.causes.MAX_LAYERS", 6)
     monkeypatch.setattr("spikeguard_server.store.causes.MOST_NORMS", 20)
     job.spike()
     onset = job.incident()["onset_step"]
@@ -312,6 +312,7 @@ def test_a_table_of_layers_stays_small_where_each_step_tells_of_others(
     told = get(live, f"{job.path}/incidents/1/layers")
     assert told["steps"] == list(range(onset - 3, onset + 3))
     assert [len(row) for row in told["norms"]] == [6] * 6
+    assert told["map"]["layers"] == 6
     assert max(map(len, told["layers"])) == 200
 
 

@@ -51,6 +51,3 @@ def test_batches_told_from_the_last_step_back_are_as_few(engine: sql.Engine) -> 
     for last in range(top, top - 6 * KEPT_STEPS, -KEPT_STEPS):
         job.send(*(batch(step) for step in range(last, last - KEPT_STEPS, -1)))
     assert steps(engine) == [*range(top - most + 1, top + 1)]
-    for segment in range(top, top - 3 * most, -most):
-        job.send(*(batch(1, segment=each) for each in range(segment, segment - most, -1)))
-    assert steps(engine) == [1] * most

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from spikeguard_protocol import BatchDetail
-from spikeguard_protocol.messages import MAX_LAYERS
 from spikeguard_server.domain.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
 from spikeguard_server.domain.diagnosis.cause.layers import LayerRow
 from spikeguard_server.domain.diagnosis.layer_map import layer_map
@@ -147,9 +146,8 @@ class BatchEvidence(Shape):
 
 
 def layers_body(row: Row, signal: str, found: Sequence[LayerRow]) -> LayersBody:
-    """Norms by layer as a table; a layer that a step did not tell of has no norm there. As many
-    layers as one step may tell of: where each tells of others, the table is their product."""
-    names = list(dict.fromkeys(name for told in found for name in told.norms))[:MAX_LAYERS]
+    """Norms by layer as a table; a layer that a step did not tell of has no norm there."""
+    names = list(dict.fromkeys(name for told in found for name in told.norms))
     return LayersBody(
         signal=signal,
         onset_step=row.onset_step,
