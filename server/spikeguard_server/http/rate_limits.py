@@ -108,14 +108,17 @@ def callers_of(scope: Scope, known_tokens: KnownTokens) -> Mapping[Hashable, flo
     """
     hashed = hash_secret(_secret(scope))
     if hashed not in known_tokens:
-        return _of_stranger((scope["client"] or ("",))[0])
+        return buckets_of_stranger((scope["client"] or ("",))[0])
     if _ORDERS.fullmatch(scope["path"]):
         return {(hashed, scope["path"]): 1.0, (hashed, "orders"): RUNS}
     return {hashed: 1.0}
 
 
-def _of_stranger(host: str) -> Mapping[Hashable, float]:
-    """The narrowest first: what is refused there takes nothing from the others."""
+def buckets_of_stranger(host: str) -> Mapping[Hashable, float]:
+    """Of somebody whose token has not worked here: the address's, its site's and that of all.
+
+    The narrowest first: what is refused there takes nothing from the others.
+    """
     address = address_of(host)
     site = _site_of(address)
     wider: dict[Hashable, float] = {} if site is None else {site: SITE}

@@ -39,7 +39,7 @@ from spikeguard_server.http.bodies.run_shapes import ATTEMPT
 from spikeguard_server.http.dependencies import Services, sign_in
 from spikeguard_server.http.fast.json_reader import read_envelope, read_json
 from spikeguard_server.http.quotas import SharedQuota
-from spikeguard_server.http.rate_limits import Rates, address_of
+from spikeguard_server.http.rate_limits import Rates, address_of, buckets_of_stranger
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.orders import LONGEST_S
 from spikeguard_server.identity.permissions import TABLE, hash_secret, judge
@@ -164,7 +164,7 @@ class OpenEndpoint:
             return bearer
         if hash_secret(secret or "") in self.services.known_tokens:
             return await run_sync(self._judge, secret, limiter=self.judges)
-        return await self._examine(secret, address_of(host))
+        return await self._examine(secret, host)
 
     async def take(self, bearer: bytes, body: bytes, host: str) -> tuple[bytes, Mapping[str, str]]:
         """Take one message; its acknowledgement and the headers to go with it.
@@ -190,11 +190,12 @@ class OpenEndpoint:
         ack: Ack = await asyncio.wrap_future(waiting)
         return encode(ack), {WAIT_HEADER: f"{LONGEST_S:g}"} if ack.attentive else {}
 
-    async def _examine(self, secret: str | None, address: str) -> bytes:
+    async def _examine(self, secret: str | None, host: str) -> bytes:
         """Judge a token that has never worked here: an address has as many tries as a token has
-        calls, and few of them wait at once."""
+        calls, all strangers together a few times as many, and few of them wait at once."""
+        address = address_of(host)
         try:
-            self.rates.check({address: 1.0}, monotonic())
+            self.rates.check(buckets_of_stranger(host), monotonic())
             self.strangers.take(address)
         except Busy:
             await asyncio.sleep(REFUSED_S)
