@@ -38,7 +38,7 @@ SIZE = ("--preset", "tiny", "--batch", "36", "--checkpoint-every", "25", "--keep
 PACE = ("--steps", "620", "--step-time", "0.03")
 SEND_INTERVAL_S = 0.2
 LIMIT_S, SHOW_MS = 120.0, 40_000
-MOST_HEIGHT, COLOURS = 1800, 64  # of a picture that is kept
+MOST_HEIGHT, COLOURS = 1800, 256  # of a picture that is kept
 
 
 @dataclass(frozen=True)

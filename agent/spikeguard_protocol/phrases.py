@@ -74,6 +74,15 @@ def cause_phrase(cause: str) -> str:
     return CAUSE_WORDS[Cause(cause)] if cause in set(Cause) else cause.replace("_", " ")
 
 
+def token_rank_phrase(number: int) -> str:
+    """Which tokens bin `number` of a histogram holds, by their rank before: `new`, `1st`, `2 to
+    3`."""
+    if number < 2:
+        return ("new", "1st")[number]
+    first, last = 2 ** (number - 1), 2**number - 1
+    return f"{first:,} to {last:,}" if last < 1000 else f"{first // 1000}k to {-(-last // 1000)}k"
+
+
 def in_paragraphs(*parts: str) -> str:
     """A reason of those `parts` that say something, each a paragraph of its own."""
     return PARAGRAPH.join(" ".join(part.split()) for part in parts if part.strip())

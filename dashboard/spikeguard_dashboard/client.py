@@ -25,6 +25,7 @@ from spikeguard_client import (
     Inbox,
     Incident,
     IncidentDetail,
+    Intervention,
     Layers,
     Me,
     Policy,
@@ -169,6 +170,10 @@ class Client:
     def run_commands(self, token: str, run: RunId, *, limit: int = 20) -> Page[RunCommand]:
         """What was ordered of a run itself, without an incident, newest first."""
         return self._calls(token).page(RunCommand, f"{run_path(run)}/commands", limit=limit)
+
+    def interventions(self, token: str, run: RunId, *, limit: int = 20) -> Page[Intervention]:
+        """What was done to a run, ordered here or told of, newest first."""
+        return self._calls(token).page(Intervention, f"{run_path(run)}/interventions", limit=limit)
 
     def run_policy(self, token: str, run: RunId) -> Policy:
         """The policy in force for a run, with its project's kill switch."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from spikeguard_client import Layers, TokenHistogram
 from spikeguard_dashboard.palette import palette
+from spikeguard_protocol.phrases import token_rank_phrase
 
 ROW_PX, BARS_PX = 17, 170
 MOST_DOUBLINGS = 5.0  # of a norm, at which the colour is deepest
@@ -77,7 +78,7 @@ def histogram(found: TokenHistogram, *, dark: bool) -> Spec:
     """Shares of the batch's tokens by how common they were before, beside those before."""
     colours = palette(dark=dark)
     last = max((n for n in range(len(found["bins"])) if _any(found, n)), default=0)
-    names = [bin_name(number) for number in range(last + 1)]
+    names = [token_rank_phrase(number) for number in range(last + 1)]
     bars = [
         {"bin": name, "of": of, "share": shares[number]}
         for of, shares in (("this batch", found["bins"]), ("before", found["bins_before"]))
@@ -100,14 +101,6 @@ def histogram(found: TokenHistogram, *, dark: bool) -> Spec:
         },
     }  # fmt: skip
     return _framed([layer], bars, BARS_PX, colours.text)
-
-
-def bin_name(number: int) -> str:
-    """`new` for tokens that did not occur, else the ranks that a bin holds."""
-    if number < 2:
-        return ("new", "1st")[number]
-    first, last = 2 ** (number - 1), 2**number - 1
-    return f"{first:,} to {last:,}" if last < 1000 else f"{first // 1000}k to {-(-last // 1000)}k"
 
 
 def _ratio(ratio: float) -> Spec:

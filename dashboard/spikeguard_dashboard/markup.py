@@ -6,7 +6,7 @@ a piece that is HTML already is an `Html`, and only this module makes those.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
@@ -75,6 +75,12 @@ def link(text: Content, address: str) -> Html:
     if not address.startswith(("http://", "https://", "/", "./")):
         return Html(piece(text))
     return Html(f'<a href="{escape(address)}" target="_self">{piece(text)}</a>')
+
+
+def tracker_links(links: Mapping[str, str]) -> Html:
+    """Where the job's own trackers show the run; `links`: addresses by name."""
+    shown = [link(name, address) for name, address in links.items()]
+    return paragraph(joined(soft("The run in"), *shown)) if shown else EMPTY
 
 
 def run_address(run: RunId) -> str:

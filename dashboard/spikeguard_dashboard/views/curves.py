@@ -6,13 +6,17 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from spikeguard_client import RunDetail
+from spikeguard_client import Intervention, RunDetail
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker, Panel, Span, Spec, Window, signal_chart
 from spikeguard_dashboard.history import Kept, kept_of, kept_steps
 from spikeguard_dashboard.series import Series
+from spikeguard_dashboard.visit import Visit, look
+from spikeguard_protocol import RunId
 
 TALL_PX, LOW_PX = 220, 130
+MARKS, MARK = 6, 28  # interventions on the curve, and characters of each
+DONE = frozenset({"applied", "judged", None})  # None: a note
 
 
 def draw_curves(
@@ -44,6 +48,26 @@ def draw_curves(
     if missing:
         names = ", ".join(words.title(signal).lower() for signal in missing)
         st.html(markup.block(markup.paragraph(markup.soft(f"Not measured here: {names}."))))
+
+
+def intervention_marks(visit: Visit, run: RunId, *, but: str) -> list[Marker]:
+    """The newest commands that were carried out and changes from outside, named as in their
+    tables; without those whose id or order begins with `but`."""
+    found = look(f"interventions {run}", lambda: visit.client.interventions(visit.token, run)).data
+    shown = [
+        one
+        for one in ([] if found is None else found.items)
+        if one["step"] is not None and one["state"] in DONE
+        if not one["id"].startswith(but) and not one["what"].startswith(but)
+    ]
+    return [_mark(one, one["step"] or 0) for one in shown[:MARKS]]
+
+
+def _mark(one: Intervention, step: int) -> Marker:
+    if one["state"] is not None:
+        return Marker(step, words.shortened(one["what"], MARK), "command")
+    number = one["id"].rpartition("-")[2]
+    return Marker(step, words.shortened(f"note {number}: {one['what']}", MARK), "note")
 
 
 def all_steps(series: Series) -> Window | None:

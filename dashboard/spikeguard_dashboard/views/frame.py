@@ -19,6 +19,12 @@ from spikeguard_protocol import ProtocolError, RunId
 
 log = logging.getLogger(__name__)
 DOT = ' <span class="soft">·</span> '
+PAGES = (
+    ("Inbox", "./inbox"),
+    ("Summary", "./summary"),
+    ("Policy", "./policy"),
+    ("Notifications", "./notifications"),
+)
 DIFFERENT_HOST = (
     "Signing in works only if dashboard and server are opened under the same host name: "
     "this page has another one than the server's address."
@@ -53,10 +59,7 @@ def bar(visit: Visit, trail: Sequence[Content]) -> None:
 
 def _who(visit: Visit) -> Html:
     sign_in = markup.login_address(visit.settings.public_url, visit.address)
-    told = markup.link("Notifications", "./notifications")
-    told = markup.joined(
-        markup.link("Inbox", "./inbox"), markup.link("Summary", "./summary"), told, gap=DOT
-    )
+    told = markup.joined(*(markup.link(name, address) for name, address in PAGES), gap=DOT)
     if visit.person is None:
         state = "Your session has ended" if visit.session_ended else "Not signed in"
         reading = markup.soft(f"{state}, reading only")

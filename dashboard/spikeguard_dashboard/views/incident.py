@@ -12,7 +12,14 @@ from spikeguard_dashboard.charts import Marker
 from spikeguard_dashboard.markup import Column, Content, Html
 from spikeguard_dashboard.series import Series
 from spikeguard_dashboard.views.causes import causes
-from spikeguard_dashboard.views.curves import draw_curves, is_norm, kept_stretches, legend, measured
+from spikeguard_dashboard.views.curves import (
+    draw_curves,
+    intervention_marks,
+    is_norm,
+    kept_stretches,
+    legend,
+    measured,
+)
 from spikeguard_dashboard.views.decision import decide, decided
 from spikeguard_dashboard.views.evidence import checkpoints, draw_evidence
 from spikeguard_dashboard.views.frame import (
@@ -73,6 +80,7 @@ def _draw(visit: Visit, run: RunId, number: int) -> None:
     if incident["precedents"]["incidents"]:
         st.html(markup.block(markup.section("Earlier ones like it"), precedents(incident)))
     _checkpoints(visit, run)
+    _trackers(visit, run)
     draw_people(visit, incident)
     st.html(markup.block(markup.section("Commands"), commands(incident["commands"], visit)))
     postmortem(visit, run, incident)
@@ -99,6 +107,16 @@ def _checkpoints(visit: Visit, run: RunId) -> None:
     detail = look(f"run {run}", lambda: visit.client.run(visit.token, run)).data
     if detail is not None and detail["targets"]:
         st.html(markup.block(markup.section("Checkpoints"), checkpoints(detail)))
+
+
+def _trackers(visit: Visit, run: RunId) -> None:
+    """Where the newest attempt that has links is shown by the job's own trackers."""
+    detail = look(f"run {run}", lambda: visit.client.run(visit.token, run)).data
+    attempts = [] if detail is None else detail["attempts"]
+    linked = [attempt for attempt in attempts if attempt["links"]]
+    if linked:
+        newest = max(linked, key=lambda attempt: attempt["number"])
+        st.html(markup.block(markup.tracker_links(newest["links"])))
 
 
 def tab_title(incident: IncidentDetail) -> str:
@@ -173,7 +191,10 @@ def _curves(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
         chosen,
         log_norms=log_norms,
         dark=visit.dark,
-        markers=markers(incident),
+        markers=[
+            *markers(incident),
+            *intervention_marks(visit, run, but=f"{incident['id']}."),
+        ],
     )
     legend(seen.data.trend.band if seen.data.trend else None)
 

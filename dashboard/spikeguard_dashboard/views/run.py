@@ -12,7 +12,12 @@ from spikeguard_client import Ability, AuditEntry, Incident, Note, RunCommand, R
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker, Span, Window
 from spikeguard_dashboard.markup import Column, Content, Html
-from spikeguard_dashboard.views.curves import draw_curves, kept_stretches, legend
+from spikeguard_dashboard.views.curves import (
+    draw_curves,
+    intervention_marks,
+    kept_stretches,
+    legend,
+)
 from spikeguard_dashboard.views.frame import asked_run, framed, nothing_named, refreshed, staleness
 from spikeguard_dashboard.views.runs import incident_table
 from spikeguard_dashboard.visit import Visit, look
@@ -23,7 +28,7 @@ RECORD_COLUMNS = (
     *(Column("When"), Column("Who"), Column("What"), Column("Subject"), Column("State")),
     Column("Reason"),
 )
-MARKS, MARK = 6, 28  # notes on the curve, and characters of each
+ROLLED_BACK = "roll back"  # drawn where they went back to
 FIRST_CHOICE = ["loss", "grad_norm", "update_norm"]
 
 
@@ -112,7 +117,7 @@ def _curves(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         log_norms=log_norms,
         dark=visit.dark,
         window=window,
-        markers=[*_returns(detail), *_marks(detail["notes"])],
+        markers=[*_returns(detail), *intervention_marks(visit, run, but=ROLLED_BACK)],
         spans=[_span(incident) for incident in incidents],
     )
     legend(None)
@@ -157,16 +162,6 @@ def _returns(detail: RunDetail) -> list[Marker]:
         Marker(segment["parent"]["step"], words.plain(segment["reason"]), "command")
         for segment in detail["segments"]
         if segment["parent"] is not None
-    ]
-
-
-def _marks(notes: Sequence[Note]) -> list[Marker]:
-    """The newest changes that nobody ordered here, named as in their table."""
-    return [
-        Marker(
-            note["step"], words.shortened(f"note {note['number']}: {note['text']}", MARK), "note"
-        )
-        for note in notes[:MARKS]
     ]
 
 
@@ -346,10 +341,7 @@ def _attempts(detail: RunDetail, visit: Visit) -> Html:
 def _links(detail: RunDetail) -> Html:
     """Where the newest attempt is shown by the job's own trackers."""
     newest = max(detail["attempts"], key=lambda attempt: attempt["number"], default=None)
-    if newest is None or not newest["links"]:
-        return markup.EMPTY
-    shown = [markup.link(name, address) for name, address in newest["links"].items()]
-    return markup.paragraph(markup.joined(markup.soft("Also in"), *shown))
+    return markup.EMPTY if newest is None else markup.tracker_links(newest["links"])
 
 
 def _record(visit: Visit, run: RunId) -> None:

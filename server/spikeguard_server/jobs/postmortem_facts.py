@@ -17,6 +17,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_protocol import (
+    BatchDetail,
     BatchRange,
     CommandState,
     FollowupState,
@@ -28,9 +29,11 @@ from spikeguard_protocol import (
     Signal,
 )
 from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_server.domain.diagnosis.batch_evidence import onset_batch
 from spikeguard_server.domain.diagnosis.cause.layers import LayerRow
 from spikeguard_server.domain.diagnosis.lineage import Lineage
 from spikeguard_server.domain.events import Precursor
+from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.policy.cost import cost_of
 from spikeguard_server.domain.policy.settings import Policy
@@ -46,9 +49,11 @@ from spikeguard_server.report.facts import (
     RevisionFact,
 )
 from spikeguard_server.report.followups import asked_of
+from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.causes import read_layers
 from spikeguard_server.store.commands import action_of
 from spikeguard_server.store.data_records import data_record_of
+from spikeguard_server.store.effects import effects_of, outcome_words
 from spikeguard_server.store.followups import keep_followups, read_followups
 from spikeguard_server.store.incident_figures import checkpoints_at
 from spikeguard_server.store.incidents import Attempts, attempts_by_number, incident_of
@@ -106,6 +111,7 @@ def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) 
         peaks=_peaks(curves, incident),
         attempts=_attempts(connection, run.run_id, took_part),
         layers=_layers(connection, row, incident),
+        batch=_batch(connection, row),
         step_time_s=pace_s,
         tokens_per_step=tokens,
         policy=policy,
@@ -180,7 +186,12 @@ def _commands(
     tokens: int | None,
 ) -> tuple[CommandFact, ...]:
     rows = commands_with_times(connection, run_id, incident.number)
-    return tuple(_command(row, run, incident, policy, pace_s, tokens) for row in rows)
+    found = [_command(row, run, incident, policy, pace_s, tokens) for row in rows]
+    effects = effects_of(connection, run_id, [one.id for one in found if one.state in EXECUTED])
+    return tuple(
+        replace(one, effect=outcome_words(effects[one.id])) if one.id in effects else one
+        for one in found
+    )
 
 
 def _command(
@@ -249,6 +260,13 @@ def _layers(connection: sql.Connection, row: Any, incident: Incident) -> tuple[L
     place = (row.attempt, row.segment)
     found = read_layers(connection, row.run_id, place, around, around, signal)
     return tuple(found) if len(found) >= FEWEST_LAYER_ROWS else ()
+
+
+def _batch(connection: sql.Connection, row: Any) -> BatchDetail | None:
+    """That of the onset, on the rank that it hurt most."""
+    onset = row.onset_step
+    near = read_batches(connection, row.run_id, (row.attempt, row.segment), onset)
+    return onset_batch(near, onset)
 
 
 def _attempts(

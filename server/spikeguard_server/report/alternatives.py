@@ -18,7 +18,7 @@ from spikeguard_protocol import Cause, OptionalSignal, Rollback, Signal
 from spikeguard_protocol.phrases import batches_phrase, cause_phrase
 from spikeguard_server.domain.diagnosis.silent_failures import LIMIT
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
-from spikeguard_server.domain.suspicion import SHOWN
+from spikeguard_server.domain.suspicion import SHOWN, Suspicion
 from spikeguard_server.report.facts import PostMortem
 
 AROUND: Final = 20  # steps on either side of the onset that are compared
@@ -53,19 +53,23 @@ class Alternative:
 def alternatives_of(facts: PostMortem) -> tuple[Alternative, ...]:
     """Every cause but the likeliest, the likeliest of them first."""
     return tuple(
-        _judged(one.cause, one.confidence, facts)
-        for one in facts.incident.causes[1:]
-        if one.cause is not Cause.UNKNOWN
+        _judged(one, facts) for one in facts.incident.causes[1:] if one.cause is not Cause.UNKNOWN
     )
 
 
-def _judged(cause: Cause, confidence: float, facts: PostMortem) -> Alternative:
+def _judged(one: Suspicion, facts: PostMortem) -> Alternative:
+    cause, confidence = one.cause, one.confidence
     fact = _AGAINST[cause](facts) if cause in _AGAINST else None
     if fact is not None and confidence < SHOWN:
         return Alternative(cause, confidence, Verdict.RULED_OUT, fact)
     if confidence < SHOWN:
-        return Alternative(cause, confidence, Verdict.UNLIKELY, "the evidence speaks for another")
+        return Alternative(cause, confidence, Verdict.UNLIKELY, _weighed(one))
     return Alternative(cause, confidence, Verdict.OPEN, fact or _left_open(cause, facts))
+
+
+def _weighed(one: Suspicion) -> str:
+    """What speaks most against it."""
+    return one.against[0] if one.against else "the evidence speaks for another"
 
 
 def _rate_held(facts: PostMortem) -> str | None:
@@ -73,7 +77,8 @@ def _rate_held(facts: PostMortem) -> str | None:
     if len(rates) < 4 or max(rates) > STEADY_RATE * min(rates):
         return None
     part = max(rates) / min(rates) - 1
-    return f"the learning rate moved by {part:.1%} within {AROUND} steps of the onset"
+    moved = f"moved by {part:.1%}" if part >= 0.0005 else "did not move"
+    return f"the learning rate {moved} within {AROUND} steps of the onset"
 
 
 def _batches_came_again(facts: PostMortem) -> str | None:
@@ -125,7 +130,9 @@ def _weights_held(facts: PostMortem) -> str | None:
         return None
     if max(norms) > STEADY_WEIGHTS * min(norms):
         return None
-    return f"the parameter norm moved by {max(norms) / min(norms) - 1:.2%} around the onset"
+    part = max(norms) / min(norms) - 1
+    moved = f"moved by {part:.2%}" if part >= 0.00005 else "did not move"
+    return f"the parameter norm {moved} around the onset"
 
 
 def _no_scaler(facts: PostMortem) -> str | None:

@@ -5,7 +5,9 @@ Law: the ranking as it was when the incident closed; a cause that nothing speaks
 
 from __future__ import annotations
 
+from spikeguard_protocol import BatchDetail
 from spikeguard_protocol.phrases import batches_phrase, cause_phrase
+from spikeguard_server.domain.diagnosis.batch_evidence import contrast, worst_sequence
 from spikeguard_server.domain.lifecycle.damage import rose
 from spikeguard_server.domain.policy.finding import diagnose
 from spikeguard_server.domain.suspicion import worth_showing
@@ -17,6 +19,9 @@ from spikeguard_server.report.wording import plural, word
 
 MOST_REASONS = 3  # on the page; the appendix has all
 MOST_RULED_OUT = 4
+MOST_AGAINST = 2
+MOST_DOCUMENTS = 8  # of a batch, and characters of the name of each
+LONGEST_NAME = 120
 
 
 def root_cause_of(facts: PostMortem) -> tuple[Block, ...]:
@@ -61,6 +66,9 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
     likely = next(iter(incident.causes), None)
     if likely is not None and diagnose(incident, facts.policy).known:
         items += [f"{reason[:1].upper()}{reason[1:]}." for reason in likely.reasons[:MOST_REASONS]]
+        if likely.against:
+            items.append(f"Against it: {'; '.join(likely.against[:MOST_AGAINST])}.")
+    items += batch_sentences(facts.batch)[:1]
     lead = lead_of(facts)
     if lead is not None:
         items.append(_lead(lead.signal, lead.step, lead.steps, rose(incident)))
@@ -73,6 +81,29 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
     if incident.stuck:
         items.append("It was stuck: update after update was dropped, the weights stood still.")
     return (Bullets(tuple(items)),) if items else ()
+
+
+def batch_sentences(batch: BatchDetail | None) -> list[str]:
+    """What the onset's batch shows, and which documents lay in it; empty: unknown."""
+    if batch is None:
+        return []
+    said = [one for one in (worst_sequence(batch), contrast(batch.histogram)) if one]
+    found = [" ".join(f"{one}." for one in said)] if said else []
+    if batch.names:
+        shown = [name[:LONGEST_NAME] for name in batch.names[:MOST_DOCUMENTS]]
+        more = len(batch.names) - len(shown) + batch.names_cut
+        rest = f", and {more:,} more" if more > 0 else ""
+        found.append(f"Its documents: {', '.join(shown)}{rest}.")
+    return found
+
+
+def batch_of(facts: PostMortem) -> tuple[Block, ...]:
+    """The onset's batch, for the appendix."""
+    said = batch_sentences(facts.batch)
+    if facts.batch is None or not said:
+        return ()
+    head = f"Step {facts.batch.step:,}, rank {facts.batch.rank}."
+    return (Paragraph(head), Bullets(tuple(said)))
 
 
 def _others(facts: PostMortem) -> tuple[Block, ...]:

@@ -149,10 +149,11 @@ def causes_considered(facts: PostMortem) -> tuple[Block, ...]:
     for one in causes:
         other = others.get(one.cause)
         verdict = "the likeliest" if other is None and one is causes[0] else ""
-        because = "; ".join(one.reasons)
+        speaks = [*one.reasons, *(f"against: {said}" for said in one.against)]
         if other is not None:
             verdict = other.verdict.value
-            because = "; ".join(filter(None, (because, other.because)))
+            speaks += [other.because] if other.because not in one.against else []
+        because = "; ".join(speaks)
         sure = "<1%" if 0 < one.confidence < SHOWN / 10 else f"{one.confidence:.0%}"
         rows.append((cause_phrase(one.cause), sure, verdict, because))
     header = ("cause", "confidence", "", "because")

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from spikeguard_protocol import (
     Action,
+    BatchDetail,
     BatchRange,
     CommandState,
     FollowupState,
@@ -79,6 +80,7 @@ class CommandFact:
     result: str | None = None  # what the agent said
     end_reason: str | None = None  # why it ended without reaching the job
     judgement: str | None = None  # whether it worked, against the trend
+    effect: str | None = None  # of it on the loss, measured; or why that is not known
     cost: Cost | None = None  # at the step at which it was applied
 
 
@@ -112,15 +114,6 @@ class FollowupFact:
     text: str
     state: FollowupState = FollowupState.OPEN
     owner: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TokenCounts:
-    """How often kinds of tokens came: in the batch of the onset, and in the batches before it."""
-
-    labels: tuple[str, ...]  # of the bars
-    batch: tuple[float, ...]  # share of the batch's tokens, one a label
-    before: tuple[float, ...]  # the same of the batches before
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +194,7 @@ class PostMortem:
     attempts: tuple[AttemptFact, ...] = ()
     followups: tuple[FollowupFact, ...] = ()  # as they are stored, by number
     layers: tuple[LayerRow, ...] = ()  # norms by layer around the onset, where they were sent
-    tokens: TokenCounts | None = None  # where somebody counted them
+    batch: BatchDetail | None = None  # of the onset, where the loop showed it
     step_time_s: float | None = None  # median before the onset
     tokens_per_step: int | None = None
     policy: Policy = DEFAULT_POLICY  # in force when it was written

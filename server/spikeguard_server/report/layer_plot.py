@@ -14,15 +14,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from spikeguard_protocol import TokenHistogram
+from spikeguard_protocol.phrases import token_rank_phrase
 from spikeguard_server.domain.diagnosis.cause.layers import FirstLayer, LayerRow
-from spikeguard_server.report.facts import PostMortem, TokenCounts
+from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.style import COLOURS
 from spikeguard_server.report.wording import word
 
 MOST_ROWS: Final = 48
-MOST_BARS: Final = 24
 REACH: Final = 6.0  # doublings of a norm at which the colour is deepest
 LONGEST_NAME: Final = 30
 _LIGHT = {name: pair[0] for name, pair in COLOURS.items()}
@@ -51,17 +52,20 @@ def heat_map_of(facts: PostMortem) -> Figure:
     return figure
 
 
-def histogram_of(counts: TokenCounts) -> Figure:
-    """Shares of the batch's tokens beside those of the batches before."""
+def histogram_of(found: TokenHistogram) -> Figure:
+    """Shares of the batch's tokens by how common they were before, beside those before."""
+    pairs = list(zip(found.bins, found.bins_before, strict=True))
+    shown = max((n for n, pair in enumerate(pairs, 1) if any(pair)), default=1)
     figure = Figure(figsize=(_WIDTH, 2.2))
     figure.subplots_adjust(left=0.075, right=0.975, top=0.95, bottom=0.27)
     axes = figure.subplots()
-    places = np.arange(min(len(counts.labels), MOST_BARS))
-    shown = len(places)
-    axes.bar(places - 0.2, counts.before[:shown], 0.4, color=_LIGHT["muted"], label="before")
-    axes.bar(places + 0.2, counts.batch[:shown], 0.4, color=_LIGHT["alarm"], label="this batch")
-    axes.set_xticks(places, [_cut(label, 12) for label in counts.labels[:shown]], rotation=40)
+    places = np.arange(shown)
+    axes.bar(places - 0.2, found.bins[:shown], 0.4, color=_LIGHT["alarm"], label="this batch")
+    axes.bar(places + 0.2, found.bins_before[:shown], 0.4, color=_LIGHT["muted"], label="before")
+    axes.set_xticks(places, [token_rank_phrase(n) for n in range(shown)])
+    axes.set_xlabel("how common the token was before (rank)")
     axes.set_ylabel("share of tokens")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     return figure

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from spikeguard_server.report.document import Document, PictureName
 from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.plot_choice import picture_label, token_caption
+from spikeguard_server.report.plot_choice import histogram_shown, picture_label, token_caption
 
 
 def svgs_of(facts: PostMortem, document: Document) -> Mapping[str, str]:
@@ -39,7 +39,7 @@ def _svg(facts: PostMortem, name: PictureName) -> str:
     label = label_of(facts, name)
     if name is PictureName.LAYERS:
         return plots.drawn_inline(lambda: layer_plot.heat_map_of(facts), label)
-    counts = facts.tokens
+    counts = histogram_shown(facts)
     assert counts is not None, "a document shows what it has counts of"
     return plots.drawn_inline(lambda: layer_plot.histogram_of(counts), label)
 
@@ -51,6 +51,6 @@ def _png(facts: PostMortem, name: PictureName, dpi: int) -> bytes:
         return plots.png_of(facts, plots.SHEET, dpi)
     if name is PictureName.LAYERS:
         return plots.drawn_png(lambda: layer_plot.heat_map_of(facts), dpi)
-    counts = facts.tokens
+    counts = histogram_shown(facts)
     assert counts is not None, "a document shows what it has counts of"
     return plots.drawn_png(lambda: layer_plot.histogram_of(counts), dpi)

@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from spikeguard_protocol import Cause, OptionalSignal, Signal
+from spikeguard_protocol import Cause, OptionalSignal, Signal, TokenHistogram
 from spikeguard_server.report.facts import Pictured, PostMortem
 from spikeguard_server.report.wording import SIGMA, word
 
 NORMS: Final = (Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value, Signal.UPDATE_NORM.value)
 _SPEAKS_OF: Final[Mapping[Cause, tuple[str, ...]]] = {
-    Cause.BAD_BATCH: (OptionalSignal.LOSS_SEQUENCE_MAX.value, Signal.LOSS_RANK_MAX.value),
+    Cause.BAD_BATCH: (
+        OptionalSignal.LOSS_SEQUENCE_MAX.value,
+        Signal.LOSS_RANK_MAX.value,
+        OptionalSignal.TOKEN_ENTROPY.value,
+        OptionalSignal.UNSEEN_TOKENS.value,
+    ),
     Cause.RARE_TOKENS: (OptionalSignal.UNSEEN_TOKENS.value, OptionalSignal.TOKEN_ENTROPY.value),
     Cause.STALE_SECOND_MOMENT: (Signal.ADAM_V_NORM.value, Signal.UPDATE_NORM.value),
     Cause.LR_TOO_HIGH: (Signal.LR.value,),
@@ -63,6 +68,15 @@ def caption_of(facts: PostMortem) -> str:
     return " ".join(words)
 
 
+def histogram_shown(facts: PostMortem) -> TokenHistogram | None:
+    """The tokens of the onset's batch; None where nobody counted them."""
+    return None if facts.batch is None else facts.batch.histogram
+
+
 def token_caption(facts: PostMortem) -> str:
     """Under the histogram of the tokens."""
-    return f"Tokens of the batch at step {facts.incident.onset_step:,} beside the batches before."
+    assert facts.batch is not None, "a document shows the tokens of a batch"
+    shown = f"Tokens of the batch of step {facts.batch.step:,}, rank {facts.batch.rank}"
+    found = histogram_shown(facts)
+    before = "the batches" if found is None else f"the {found.before:,} batches"
+    return f"{shown}, beside those of {before} before, by how common each was before."

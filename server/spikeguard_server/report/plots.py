@@ -32,8 +32,9 @@ from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.wording import SIGMA, number
 
 POINTS = 700  # of a segment
-DECADES = 50.0  # from the least value to the largest: beyond it ticks would lie too close
+DECADES = 20.0  # from the least value to the largest: beyond it ticks would lie too close
 MOST_MARKS = 40  # of values that are not finite, a stretch
+BESIDE = 0.45  # of the axis, that words beside an arrow need on a phone
 LARGEST = 1e100  # beyond it the differences that a scale is made of overflow
 LOG_RATIO = 6.0  # a loss that spans more than this is drawn on a logarithmic scale
 LIGHT = {name: pair[0] for name, pair in COLOURS.items()}
@@ -145,6 +146,7 @@ def figure_of(facts: Pictured, size: Size = PAGE) -> Figure:
         _finish(row[0], facts, size)
     _label_onset(loss, facts)
     panels[-1][0].set_xlabel("step")
+    figure.align_ylabels([row[0] for row in panels])
     _legend(figure, loss, size)
     return figure
 
@@ -248,7 +250,7 @@ def _draw_trend(axes: Axes, facts: Pictured) -> None:
         color=LIGHT["trend"],
         linewidth=1.1,
         linestyle=(0, (4, 3)),
-        label=f"trend before the spike, ± {trend.band:g} {SIGMA}",
+        label=f"earlier trend ± {trend.band:g} {SIGMA}",
         zorder=4,
     )
 
@@ -304,15 +306,17 @@ def _arrow_back(axes: Axes, facts: Pictured, start: int, end: int, height: float
     axes.annotate(
         "", (end, height), (start, height), xycoords=across, textcoords=across, arrowprops=style
     )
-    left = _fraction(facts, start) > 0.7
+    before, after = _fraction(facts, end) > BESIDE, _fraction(facts, start) < 1 - BESIDE
+    place = {"xytext": (5, 2), "ha": "left", "va": "bottom"}  # above the arrow
+    if before or after:
+        place = {"xytext": (-5 if before else 5, 0), "ha": "right" if before else "left"}
+        place["va"] = "center"
     axes.annotate(
         f"rollback to step {end:,}",
-        (end if left else start, height),
+        (start if after and not before else end, height),
         xycoords=across,
-        xytext=(-5 if left else 5, 0),
         textcoords="offset points",
-        ha="right" if left else "left",
-        va="center",
+        **place,
         fontsize=8.5,
         zorder=7,
     )

@@ -63,6 +63,8 @@ def _command_reason(command: CommandFact) -> str:
         words.append(f"Approved by {command.first_approved_by}, and by no second person.")
     if command.end_reason:
         words.append(ended_phrase(COMMAND_STATE_WORDS[command.state], command.end_reason))
+    if command.effect:
+        words.append(f"Effect on the loss: {command.effect}.")
     if command.result:
         words.append(f"The agent reported: {command.result.rstrip('.')}.")
     return " ".join(words)

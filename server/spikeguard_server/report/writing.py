@@ -5,7 +5,7 @@ Law: every sentence comes from a fact; where there is none, the section says so 
 
 from __future__ import annotations
 
-from spikeguard_server.report.causes import root_cause_of
+from spikeguard_server.report.causes import batch_of, root_cause_of
 from spikeguard_server.report.cost_table import cost_of, cost_parts
 from spikeguard_server.report.document import (
     Block,
@@ -28,7 +28,7 @@ from spikeguard_server.report.followups import followups_of
 from spikeguard_server.report.heading import heading_of
 from spikeguard_server.report.lessons import lessons_of
 from spikeguard_server.report.narrative import happened, header_of, outcome_of, what_was_done
-from spikeguard_server.report.plot_choice import caption_of, token_caption
+from spikeguard_server.report.plot_choice import caption_of, histogram_shown, token_caption
 from spikeguard_server.report.record import (
     attempts_of,
     commands_of,
@@ -78,6 +78,7 @@ def _appendix(facts: PostMortem) -> list[Section]:
     notes = (Bullets(facts.notes),) if facts.notes else ()
     return [
         Section("Before, at and after the spike", seen_before_and_after(facts)),
+        Section("The batch of the onset", batch_of(facts)),
         Section("Signals that moved", signals_of(facts)),
         Section("Classification", classification_of(facts)),
         Section("Causes considered", causes_considered(facts)),
@@ -99,7 +100,7 @@ def _pictures(facts: PostMortem) -> tuple[Block, ...]:
             f"{facts.layers[0].signal.replace('_', ' ')} by layer, over its norm before the onset."
         )
         shown.append(Picture(said.capitalize(), PictureName.LAYERS))
-    if facts.tokens is not None:
+    if histogram_shown(facts) is not None:
         shown.append(Picture(token_caption(facts), PictureName.TOKENS))
     return tuple(shown)
 

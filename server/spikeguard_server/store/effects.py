@@ -14,7 +14,12 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_protocol import SegmentId, SegmentPoint
-from spikeguard_server.domain.diagnosis.change_effect import Expected, judged_after
+from spikeguard_server.domain.diagnosis.change_effect import (
+    Effect,
+    Expected,
+    judged_after,
+    told_effect,
+)
 from spikeguard_server.store.commands import CommandRow
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.notes import NewNote, add_note
@@ -105,6 +110,17 @@ def effects_of(connection: sql.Connection, run_id: UUID, ids: list[str]) -> dict
         sql.select(notes).where(_N.run_id == run_id, _N.source == SOURCE, _N.text.in_(ids))
     )
     return {row.text: row for row in rows}
+
+
+def outcome_words(row: sql.Row[Any]) -> str:
+    """What became of a change, or why that is not known; `row`: of the notes."""
+    if row.due_step is not None:
+        return f"not judged before step {row.due_step:,}"
+    if row.effect is None:
+        return f"not known: {row.unknown or 'the run had no steps to judge it by'}"
+    expected = None if row.expected is None else Expected(row.expected)
+    effect = Effect(row.judged_step, row.effect, row.effect_error)
+    return told_effect(expected, row.expected_size, effect)
 
 
 def _mine(run_id: UUID, id: str) -> sql.ColumnElement[bool]:

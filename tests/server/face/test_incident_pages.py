@@ -64,7 +64,7 @@ def test_the_first_view_says_what_the_message_says_with_the_curve_small_and_at_o
         assert line in text, line
         assert line in unescape(also.text), line
     [picture] = CURVE.findall(text)
-    assert b"trend before the spike" in base64.b64decode(picture)
+    assert b"earlier trend" in base64.b64decode(picture)
 
 
 def test_a_snooze_from_the_page_silences_the_incident_once_and_decides_nothing(

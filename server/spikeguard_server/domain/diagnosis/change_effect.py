@@ -166,6 +166,12 @@ def expectation_words(expected: Expected, size: float | None, effect: Effect) ->
     return "as expected"
 
 
+def told_effect(expected: Expected | None, size: float | None, effect: Effect) -> str:
+    """The effect, and whether it is what was expected where anything was."""
+    said = effect_words(effect)
+    return said if expected is None else f"{said}; {expectation_words(expected, size, effect)}"
+
+
 def changes_between(before: Introduction, after: Introduction) -> tuple[Changed, ...]:
     """What an attempt trains with otherwise than the one that it goes on from."""
     old, new = _trained_with(before), _trained_with(after)

@@ -13,8 +13,8 @@ from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, CommandState
 from spikeguard_server.domain.diagnosis.change_effect import Expected
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.http.bodies.incidents import plain_arguments
-from spikeguard_server.http.bodies.notes import outcome_words
 from spikeguard_server.http.bodies.run_shapes import TIME, Number, Shape, example
+from spikeguard_server.store.effects import outcome_words
 from spikeguard_server.store.reads.history import Row
 from spikeguard_server.store.reads.interventions import Intervention
 

@@ -7,12 +7,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from spikeguard_protocol.identity import MAX_STEP
-from spikeguard_server.domain.diagnosis.change_effect import (
-    Effect,
-    Expected,
-    effect_words,
-    expectation_words,
-)
+from spikeguard_server.domain.diagnosis.change_effect import Expected
 from spikeguard_server.http.bodies.run_shapes import (
     NOTE_EXAMPLE,
     NoteBody,
@@ -20,6 +15,7 @@ from spikeguard_server.http.bodies.run_shapes import (
     Shape,
     example,
 )
+from spikeguard_server.store.effects import outcome_words
 from spikeguard_server.store.reads.history import Row
 
 MAX_TEXT = 500  # characters of a note
@@ -70,16 +66,3 @@ def note_body(row: Row) -> NoteBody:
         expect_size=row.expected_size,
         outcome=outcome_words(row),
     )
-
-
-def outcome_words(row: Row) -> str:
-    """What became of a change, or why that is not known."""
-    if row.due_step is not None:
-        return f"not judged before step {row.due_step:,}"
-    if row.effect is None:
-        return f"not known: {row.unknown or 'the run had no steps to judge it by'}"
-    effect = Effect(row.judged_step, row.effect, row.effect_error)
-    if row.expected is None:
-        return effect_words(effect)
-    came = expectation_words(Expected(row.expected), row.expected_size, effect)
-    return f"{effect_words(effect)}; {came}"

@@ -110,6 +110,7 @@ class IncidentView:
     incident: Mapping[str, Any]  # as the API tells it, with its commands
     lines: Sequence[str]  # what is needed to decide, as the messages say it
     picture: bytes  # SVG; empty where nothing was measured
+    picture_label: str  # for those who do not see it
     halted: bool  # the kill switch stops every approval
     job: str | None  # what to look at where the run's job may have died
     snoozed_s: float | None  # nobody is told of it for so long
@@ -133,6 +134,7 @@ class EvidenceView:
     batch_contrast: str | None
     layers: LayerCells | None
     targets: Sequence[ShownTarget]  # newest first
+    links: Mapping[str, str]  # name -> where the job's own tracker shows the attempt
 
     def facts(self) -> dict[str, Any]:
         """What a template shows of it."""

@@ -55,9 +55,11 @@ from spikeguard_server.notify.facts import read_spike
 from spikeguard_server.notify.message import brief
 from spikeguard_server.notify.picture import picture_of
 from spikeguard_server.notify.upkeep import silence_once, silent_for_s
+from spikeguard_server.report.plot_choice import picture_label
 from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.causes import read_layers
 from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.postmortems import attempts_named
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.incidents import read_incident
 from spikeguard_server.store.reads.notices import read_told
@@ -266,12 +268,14 @@ def _look_into(services: Services, incident: IncidentId) -> EvidenceView:
         around = (onset - LAYER_STEPS, LAYER_STEPS), (onset - LAYER_STEPS, 2 * LAYER_STEPS)
         found = layer_map(read_layers(connection, key, place, *around, signal), onset)
         targets = read_targets(connection, read_run(connection, key, services.silent_after))
+        [attempt] = attempts_named(connection, key, {row.attempt}, ["links"])
     return EvidenceView(
         batch=batch,
         batch_worst=None if batch is None else worst_sequence(batch),
         batch_contrast=None if batch is None else contrast(batch.histogram),
         layers=None if found is None else cells_of(found),
         targets=targets[:TARGETS],
+        links=attempt.links,
     )
 
 
@@ -290,6 +294,7 @@ def _see(services: Services, incident: IncidentId) -> IncidentView:
             incident=incident_detail(connection, row).model_dump(),
             lines=brief(spike),
             picture=b"",
+            picture_label=picture_label(picture),
             halted=policy_of(connection, run.project, key).halted,
             job=told.job if concerns else None,
             snoozed_s=silent_for_s(connection, incident),

@@ -84,7 +84,7 @@ def _unmoved(evidence: Evidence) -> Iterator[Clue]:
         return
     if last in grew and any(move.exact and move.last == last for move in known):
         if grew[last] < AS_EVER:
-            reason = f"the update of step {last} was as ever, {grew[last]:.2g} times the usual one"
+            reason = f"the update of step {last} was of its usual size ({grew[last]:.2g} times it)"
             yield Clue(Cause.BAD_BATCH, 2.0, reason)
     elif grew and asked is not None and max(grew.values()) < LARGE * asked:
         yield Clue(Cause.BAD_BATCH, 1.2)
