@@ -80,7 +80,11 @@ def token_rank_phrase(number: int) -> str:
     if number < 2:
         return ("new", "1st")[number]
     first, last = 2 ** (number - 1), 2**number - 1
-    return f"{first:,} to {last:,}" if last < 1000 else f"{first // 1000}k to {-(-last // 1000)}k"
+    return f"{_rank(first)} to {_rank(last)}"
+
+
+def _rank(rank: int) -> str:
+    return str(rank) if rank < 1000 else f"{round(rank / 1000)}k"
 
 
 def in_paragraphs(*parts: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Final
 
 
 class Kind(StrEnum):
@@ -223,3 +224,20 @@ STANDARD_SIGNALS: tuple[str, ...] = tuple(signal.value for signal in Signal)
 OPTIONAL_SIGNALS: tuple[str, ...] = tuple(
     signal.value for signal in OptionalSignal if signal is not OptionalSignal.ACTIVATION_NORM
 )
+
+
+# Signals in which a cause shows, the most telling first: what a picture has beside the loss.
+SPEAKS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    Cause.BAD_BATCH: (
+        OptionalSignal.LOSS_SEQUENCE_MAX.value,
+        Signal.LOSS_RANK_MAX.value,
+        OptionalSignal.TOKEN_ENTROPY.value,
+        OptionalSignal.UNSEEN_TOKENS.value,
+    ),
+    Cause.RARE_TOKENS: (OptionalSignal.UNSEEN_TOKENS.value, OptionalSignal.TOKEN_ENTROPY.value),
+    Cause.STALE_SECOND_MOMENT: (Signal.ADAM_V_NORM.value, Signal.UPDATE_NORM.value),
+    Cause.LR_TOO_HIGH: (Signal.LR.value,),
+    Cause.WEIGHT_CORRUPTION: (Signal.PARAM_NORM.value,),
+    Cause.LOSS_SCALE_OVERFLOW: (OptionalSignal.STEP_SKIPPED.value,),
+    Cause.STALLED_WEIGHTS: (OptionalSignal.UNCHANGED_PARAMETERS.value,),
+}

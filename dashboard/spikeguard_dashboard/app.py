@@ -24,7 +24,7 @@ STYLE = Path(__file__).with_name("style.css")
 
 def main() -> None:
     """Draw the page that the address names."""
-    st.set_page_config(page_title="spikeguard", layout="wide")
+    st.set_page_config(layout="wide")  # each page has its own title
     st.html(STYLE)
     page = st.navigation(
         [

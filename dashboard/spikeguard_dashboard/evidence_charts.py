@@ -35,7 +35,7 @@ def heat_map(found: Layers, *, dark: bool) -> Spec:
     across = {"field": "step", "type": "ordinal", "axis": _steps(found["steps"], colours.text)}
     down: Spec = {"field": "row", "type": "nominal", "sort": shown["rows"], "title": None}
     down["axis"] = {
-        "labelLimit": 260, "ticks": False, "domain": False, "labelColor": colours.text,
+        "labelLimit": 260, "labelOverlap": False, "labelFontSize": 10, "ticks": False, "domain": False, "labelColor": colours.text,
         "labelFontWeight": {"condition": {"test": f"datum.value === {_js(bold)}", "value": "bold"},
                             "value": "normal"},
     }  # fmt: skip
@@ -53,7 +53,8 @@ def heat_map(found: Layers, *, dark: bool) -> Spec:
                     "color": {
                         "field": "doublings", "type": "quantitative", "title": "doublings",
                         "scale": {"domain": [0, MOST_DOUBLINGS], "clamp": True,
-                                  "range": [colours.grid, colours.onset]},
+                                  "range": [colours.grid, colours.onset],
+                                  "interpolate": "rgb"},
                     },
                 },
             },
@@ -89,7 +90,7 @@ def histogram(found: TokenHistogram, *, dark: bool) -> Spec:
         "mark": {"type": "bar"},
         "encoding": {
             "x": {
-                "field": "bin", "type": "nominal", "sort": names, "axis": {**axis, "labelAngle": 0},
+                "field": "bin", "type": "nominal", "sort": names, "axis": {**axis, "labelAngle": -35, "labelOverlap": False},
                 "title": "how common the token was before (rank)",
             },
             "xOffset": {"field": "of", "sort": ["this batch", "before"]},

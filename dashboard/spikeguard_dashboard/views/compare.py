@@ -72,7 +72,9 @@ def _page(visit: Visit, _trail: Sequence[Content]) -> None:
     choice = _choose()
     if len(choice.runs) < 2 or not choice.signals:
         said = markup.paragraph("Name two to six runs and a signal.", "order")
-        how = markup.paragraph(markup.joined(markup.link("Tick runs in the table", "./"), "."))
+        how = markup.paragraph(
+            markup.joined(markup.link("Tick runs in the table", "./"), "or name them above.")
+        )
         st.html(markup.block(markup.card("calm", said, how)))
         return
     refreshed(visit, lambda: _draw(visit, choice))

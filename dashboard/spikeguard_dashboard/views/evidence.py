@@ -148,7 +148,7 @@ def checkpoints(run: RunDetail) -> Html:
             target["name"],
             words.count(target["step"]),
             markup.chip(target["health"]),
-            "kept for a decision" if target["protected"] else words.NOTHING,
+            "kept for a decision" if target["protected"] else "",
         ]
         for target in run["targets"][:TARGETS]
     ]

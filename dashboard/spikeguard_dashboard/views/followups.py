@@ -21,7 +21,7 @@ from spikeguard_dashboard.visit import Person, Visit, look
 from spikeguard_protocol import IncidentId
 
 MAX_TEXT, MAX_NAME = 2000, 80
-COLUMNS = (Column(""), Column("Follow-up"), Column("Owner"), Column("State"))
+COLUMNS = (Column(""), Column("Follow-up"), Column("Owner", named=True), Column("State"))
 NEXT = {"open": (("Done", "done"), ("Drop", "dropped")), "done": (("Reopen", "open"),),
         "dropped": (("Reopen", "open"),)}  # fmt: skip
 

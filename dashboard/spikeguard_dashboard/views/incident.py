@@ -34,11 +34,12 @@ from spikeguard_dashboard.views.people import draw_people
 from spikeguard_dashboard.views.postmortem import postmortem
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, IncidentId, RunId
+from spikeguard_protocol.vocabulary import SPEAKS_OF
 
 PARTS = (13, 7)  # widths of the two columns; on a phone they stand one below the other
 SHOWN_AT_FIRST = 3
 AROUND = 200  # steps before the onset, where the server has no copied samples yet
-COPIED = ("loss", "grad_norm", "update_norm", "lr", *OPTIONAL_SIGNALS)  # shown where measured
+COPIED = (*STANDARD_SIGNALS, *OPTIONAL_SIGNALS)  # shown where measured
 
 
 def incident_page() -> None:
@@ -184,7 +185,7 @@ def _curves(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
         st.html(markup.block(markup.paragraph("No samples of it have arrived yet.")))
         return
     there = [signal for signal in _ordered(seen.data) if measured(seen.data, signal)]
-    chosen, log_norms = _controls(there)
+    chosen, log_norms = _controls(incident, there)
     draw_curves(
         seen.data,
         kept_stretches(seen.data, detail),
@@ -214,9 +215,12 @@ def _ordered(series: Series) -> list[str]:
     return usual + [signal for signal in series.signals if signal not in usual]
 
 
-def _controls(there: list[str]) -> tuple[list[str], bool]:
+def _controls(incident: IncidentDetail, there: list[str]) -> tuple[list[str], bool]:
     which, how = st.columns([4, 1], vertical_alignment="bottom")
-    telling = [s for s in there if s == "loss" or (is_norm(s) and s != "param_norm")]
+    likely = next(iter(incident["causes"]), None)
+    spoken = SPEAKS_OF.get(likely["cause"], ()) if likely else ()
+    usual = [s for s in there if is_norm(s) and s != "param_norm"]
+    telling = list(dict.fromkeys(s for s in ("loss", *spoken, *usual) if s in there))
     chosen = which.multiselect(
         "Signals",
         there,

@@ -18,7 +18,14 @@ from spikeguard_dashboard.views.curves import (
     kept_stretches,
     legend,
 )
-from spikeguard_dashboard.views.frame import asked_run, framed, nothing_named, refreshed, staleness
+from spikeguard_dashboard.views.frame import (
+    DOT,
+    asked_run,
+    framed,
+    nothing_named,
+    refreshed,
+    staleness,
+)
 from spikeguard_dashboard.views.runs import incident_table
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, RunId
@@ -84,6 +91,7 @@ def _beside(run: RunId, detail: RunDetail) -> Html:
         *(markup.chip("calm", tag) for tag in detail["tags"]),
         markup.link("Policy and detection", f"./policy?run={name}"),
         markup.link("Compare with another run", f"./compare?run={name}"),
+        gap=DOT,
     )
 
 

@@ -89,7 +89,8 @@ def _runs(found: Summary) -> Html:
 def _causes(found: Summary) -> Html:
     if not found["causes"]:
         return markup.paragraph(markup.soft("None."))
-    columns = [Column(name) for name in ("Kind", "Likeliest cause", "Incidents", "Runs", "Steps")]
+    columns = [Column("Kind"), Column("Likeliest cause")]
+    columns += [Column(name, named=True) for name in ("Incidents", "Runs", "Steps lost")]
     rows: list[Sequence[Content]] = [
         [
             markup.chip(cause["kind"] or "unknown"),
@@ -110,5 +111,10 @@ def _followups(found: Summary) -> Html:
         link = markup.link(one["incident"], markup.incident_address(place.run, place.number))
         owner = one["owner"] or "nobody"
         rows.append([link, markup.prose(one["text"]), owner, one["since"][:10]])
-    columns = [Column("Incident"), Column("What"), Column("Owner"), Column("Since", wide=True)]
+    columns = [
+        Column("Incident"),
+        Column("What"),
+        Column("Owner", named=True),
+        Column("Since", wide=True),
+    ]
     return markup.table(columns, rows, stacked=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from enum import StrEnum
+from itertools import chain
 from typing import Any, Final
 
 import sqlalchemy as sql
@@ -16,13 +17,14 @@ import sqlalchemy as sql
 from spikeguard_protocol import (
     CommandState,
     IncidentId,
-    OptionalSignal,
     RunId,
     SegmentId,
     SegmentReason,
     Signal,
 )
+from spikeguard_protocol.vocabulary import SPEAKS_OF
 from spikeguard_server.report.facts import IncidentPicture, RecordedCurve, rollbacks_of
+from spikeguard_server.report.plot_choice import NORMS
 from spikeguard_server.store.commands import action_of
 from spikeguard_server.store.incidents import attempts_by_number, incident_of
 from spikeguard_server.store.reads.history import Row, current_line, read_segments
@@ -31,13 +33,9 @@ from spikeguard_server.store.reads.series import Window, read_incident_series
 
 POINTS: Final = 1200  # of all segments together
 _log = logging.getLogger(__name__)
-_SHOWN: Final = (  # the loss, and what a cause may speak of: the picture chooses one
-    Signal.LOSS.value, Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value,
-    Signal.UPDATE_NORM.value, Signal.ADAM_V_NORM.value, Signal.PARAM_NORM.value, Signal.LR.value,
-    Signal.LOSS_RANK_MAX.value, OptionalSignal.LOSS_SEQUENCE_MAX.value,
-    OptionalSignal.TOKEN_ENTROPY.value, OptionalSignal.UNSEEN_TOKENS.value,
-    OptionalSignal.STEP_SKIPPED.value, OptionalSignal.UNCHANGED_PARAMETERS.value,
-)  # fmt: skip
+_SHOWN: Final = tuple(  # the loss, and what a cause may speak of: the picture chooses one
+    dict.fromkeys([Signal.LOSS.value, *NORMS, *chain.from_iterable(SPEAKS_OF.values())])
+)
 
 
 class ImageForm(StrEnum):

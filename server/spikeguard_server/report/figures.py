@@ -2,7 +2,8 @@
 what was lost and saved.
 
 Detection lasts from the onset to the step at which the incident opened. A decision takes from the
-first proposal to the first approval or rejection, whoever gave it. A recovery lasts from the onset
+first proposal to the first approval or rejection, whoever gave it, of what changes the training:
+watching asks nobody. A recovery lasts from the onset
 to the close, of an incident that ended with the loss back on its trend. What is lost is what the
 post-mortem states. Saved are the steps that lie between the newest checkpoint on disk from before
 the onset, from which a job is restarted by hand, and a later target that a rollback went back to.
@@ -21,6 +22,7 @@ from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.domain.lifecycle.incident_figures import PERSON, POLICY, IncidentFigures
 from spikeguard_server.domain.policy.cost import money_of
 from spikeguard_server.report.facts import CommandFact, PostMortem
+from spikeguard_server.report.narrative import acting
 from spikeguard_server.report.symptoms import spent_by
 
 RECOVERED: Final = frozenset({Outcome.HEALED, Outcome.RECOVERED})
@@ -29,7 +31,7 @@ RECOVERED: Final = frozenset({Outcome.HEALED, Outcome.RECOVERED})
 def figures_of(facts: PostMortem, on_disk: Sequence[SegmentPoint]) -> IncidentFigures:
     """The figures of an incident; `on_disk`: checkpoints that the present weights descend from."""
     incident, spent = facts.incident, spent_by(facts)
-    detection_s, decision = _detection_s(facts), _first_decision(facts.commands)
+    detection_s, decision = _detection_s(facts), _first_decision(acting(facts))
     recovered = incident.outcome in RECOVERED
     open_s = (facts.closed_at - facts.opened_at).total_seconds() + (detection_s or 0.0)
     saved = _saved_steps(facts, on_disk)

@@ -5,34 +5,20 @@ Law: the signal is the one that the likeliest cause speaks of, as far as it was 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-from spikeguard_protocol import Cause, OptionalSignal, Signal, TokenHistogram
+from spikeguard_protocol import Signal, TokenHistogram
+from spikeguard_protocol.vocabulary import SPEAKS_OF
 from spikeguard_server.report.facts import Pictured, PostMortem
 from spikeguard_server.report.wording import SIGMA, word
 
 NORMS: Final = (Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value, Signal.UPDATE_NORM.value)
-_SPEAKS_OF: Final[Mapping[Cause, tuple[str, ...]]] = {
-    Cause.BAD_BATCH: (
-        OptionalSignal.LOSS_SEQUENCE_MAX.value,
-        Signal.LOSS_RANK_MAX.value,
-        OptionalSignal.TOKEN_ENTROPY.value,
-        OptionalSignal.UNSEEN_TOKENS.value,
-    ),
-    Cause.RARE_TOKENS: (OptionalSignal.UNSEEN_TOKENS.value, OptionalSignal.TOKEN_ENTROPY.value),
-    Cause.STALE_SECOND_MOMENT: (Signal.ADAM_V_NORM.value, Signal.UPDATE_NORM.value),
-    Cause.LR_TOO_HIGH: (Signal.LR.value,),
-    Cause.WEIGHT_CORRUPTION: (Signal.PARAM_NORM.value,),
-    Cause.LOSS_SCALE_OVERFLOW: (OptionalSignal.STEP_SKIPPED.value,),
-    Cause.STALLED_WEIGHTS: (OptionalSignal.UNCHANGED_PARAMETERS.value,),
-}
 
 
 def signal_beside(facts: Pictured) -> str | None:
     """The signal below the loss; None where nothing of the kind was measured."""
     likely = next(iter(facts.incident.causes), None)
-    wanted = _SPEAKS_OF.get(likely.cause, ()) if likely is not None else ()
+    wanted = SPEAKS_OF.get(likely.cause, ()) if likely is not None else ()
     measured = {
         name
         for curve in facts.curves

@@ -61,11 +61,12 @@ class Size:
     above: float  # the panels, for the legend
     legend: int  # entries a line
     ticks: int  # of steps, at most
+    small: bool = False  # shorter words
 
 
 PAGE = Size(9.2, 1.9, 0.4, legend=4, ticks=8)
 SHEET = Size(9.2, 1.15, 0.4, legend=4, ticks=8)  # flat: a page has more to say
-PHONE = Size(3.9, 1.0, 0.4, legend=2, ticks=4)
+PHONE = Size(3.9, 1.0, 0.4, legend=2, ticks=4, small=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +137,12 @@ def figure_of(facts: Pictured, size: Size = PAGE) -> Figure:
     _draw_peak(loss, facts)
     _draw_rollbacks(loss, facts)
     _scale_loss(loss, facts)
-    loss.set_ylabel("loss (nats per token)")
+    loss.set_ylabel("loss (nats)" if size.small else "loss (nats per token)")
     if norm is not None:
         below = panels[1][0]
         _draw_signal(below, facts, norm)
         _scale_norm(below, facts, norm)
-        below.set_ylabel(named(norm))
+        below.set_ylabel(named(norm), fontsize=8.0 if size.small else 9.0)
     for row in panels:
         _finish(row[0], facts, size)
     _label_onset(loss, facts)
@@ -403,11 +404,11 @@ def _legend(figure: Figure, axes: Axes, size: Size) -> None:
         list(named.values()),
         list(named),
         loc="upper left",
-        bbox_to_anchor=(0.6 / size.width, 1.0),
+        bbox_to_anchor=((0.1 if size.small else 0.6) / size.width, 1.0),
         borderaxespad=0.2,
         ncols=size.legend,
         frameon=False,
-        fontsize=8.5,
-        handlelength=1.8,
-        columnspacing=1.6,
+        fontsize=8.0 if size.small else 8.5,
+        handlelength=1.2 if size.small else 1.8,
+        columnspacing=1.0 if size.small else 1.6,
     )

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from os.path import commonprefix
 from typing import Final
 
 from spikeguard_server.domain.diagnosis.layer_map import LayerMap
@@ -46,8 +47,12 @@ def cells_of(found: LayerMap) -> LayerCells:
     """`found` as it is drawn."""
     size = (WIDTH - NAMES) / len(found.steps)
     onset = next((n for n, step in enumerate(found.steps) if step >= found.onset_step), None)
+    shared = _shared(found.rows)
     return LayerCells(
-        names=[(_cut(name), n * ROW, n == found.first_row) for n, name in enumerate(found.rows)],
+        names=[
+            (_cut(name[shared:]), n * ROW, n == found.first_row)
+            for n, name in enumerate(found.rows)
+        ],
         cells=[cell for n, ratios in enumerate(found.ratios) for cell in _row(n, ratios, size)],
         ticks=_ticks(found.steps, onset, size),
         onset_x=None if onset is None else _left(onset, size),
@@ -55,6 +60,11 @@ def cells_of(found: LayerMap) -> LayerCells:
         layers=found.layers,
         sentence=found.sentence,
     )
+
+
+def _shared(names: Sequence[str]) -> int:
+    """Characters of the parts that every name begins with, which tell no layer from another."""
+    return commonprefix(list(names)).rfind(".") + 1 if len(names) > 1 else 0
 
 
 def _row(number: int, ratios: Sequence[float | None], size: float) -> Iterator[Cell]:
