@@ -1,6 +1,6 @@
 """How heavy and how quick the pages are that somebody opens who was paged, and pictures of all.
 
-`python -m benchmarks.pages [--quick] [--json] [--pictures DIR]`. A server and a dashboard as
+`python -m benchmarks.pages [--quick] [--json] [--out FILE] [--pictures DIR]`. A server and a dashboard as
 `spikeguard up` starts them, incidents made of messages (`benchmarks.seeded`), Chromium at a phone's
 width and at a laptop's. Each page is opened several times; told are the bytes of all answers and
 the time until everything had loaded. Bars: 400 kB and 1.5 s (median) for the server's own pages.
@@ -25,13 +25,13 @@ import httpx
 from benchmarks.browser import browsing
 from benchmarks.machine import machine
 from benchmarks.seeded import FAULTS, SeededRun
-from benchmarks.walk import LAPTOP, PHONE, Reader, View, Walk
+from benchmarks.walk import LAPTOP, PHONE, Reader, View, Walk, sizes_of
 from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Service
 
 MOST_BYTES, MOST_S = 400_000, 1.5
 TIMES = 5
-SETTLE_MS = 6_000  # what the dashboard's web socket brings
+SETTLE_MS = 10_000  # what the dashboard's web socket brings
 WAITING, CLOSED = FAULTS[1].name, FAULTS[0].name
 
 
@@ -62,6 +62,10 @@ DASHBOARD = (
     Page("dashboard-inbox", "inbox", "Inbox"),
     Page("dashboard-run", f"run?run=default/{WAITING}", WAITING),
     Page("dashboard-evidence", f"incident?run=default/{WAITING}&number=1", "Causes"),
+    Page("dashboard-closed", f"incident?run=default/{CLOSED}&number=1", "Causes"),
+    Page("dashboard-compare", f"compare?run=default/{WAITING}&run=default/{CLOSED}", "Compare"),
+    Page("dashboard-summary", "summary", "Incidents from"),
+    Page("dashboard-policy", "policy", "Policy of"),
     Page("dashboard-notifications", "notifications", "Notifications"),
 )
 
@@ -117,9 +121,11 @@ def look(
     own = list(seen.views)
     if service.place.dashboard is not None:
         for page in DASHBOARD:
-            readers[1].open(page.name, f"{service.place.dashboard}/{page.path}", page.wait_for)
-            readers[1].page.wait_for_timeout(SETTLE_MS)
-            readers[1].picture(options.pictures, page.name)
+            for reader in readers:
+                reader.open(page.name, f"{service.place.dashboard}/{page.path}", page.wait_for)
+                reader.page.wait_for_timeout(SETTLE_MS)
+                reader.unfold()
+                reader.picture(options.pictures, page.name)
     for reader in readers:
         reader.context.close()
     return seen.views, [*_over(own)]
@@ -151,6 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="python -m benchmarks.pages", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="each page once, and no dashboard")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--out", type=Path, help="file for sizes and times by page")
     parser.add_argument("--pictures", type=Path, help="folder for the pages as PNG")
     options = parser.parse_args(arguments)
     more = ("--no-dashboard",) if options.quick else ()
@@ -160,6 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         browsing() as browser,
     ):
         views, over = look(service, browser, command, options)
+    if options.out is not None:
+        options.out.write_text(json.dumps({"pages": sizes_of(views)}, indent=1) + "\n")
     if options.json:
         found = {"views": [asdict(view) for view in views], "over": over}
         print(json.dumps({**found, "machine": machine()}))

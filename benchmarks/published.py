@@ -124,10 +124,10 @@ def _causes() -> list[Row]:
     ]
 
 
-def _walk() -> list[Row]:
+def _pages(name: str) -> list[Row]:
     head = ["page", "views", "kB at most", "seconds until all was loaded"]
     rows = []
-    for name, page in _result("walk")["pages"].items():
+    for name, page in _result(name)["pages"].items():
         middle, least, most = (f"{one:.2f}" for one in page["seconds"])
         size = f"{page['most_bytes'] / 1000:,.0f}"
         rows.append([name, str(page["views"]), size, f"{middle} ({least} to {most})"])
@@ -144,7 +144,8 @@ TABLES: dict[str, Callable[[], list[Row]]] = {
     "detection": _detection,
     "naming": _naming,
     "causes": _causes,
-    "walk": _walk,
+    "walk": lambda: _pages("walk"),
+    "pages": lambda: _pages("pages"),
     "real_jobs": lambda: real_jobs_report.lines(_result("real_jobs")),
 }
 

@@ -120,6 +120,13 @@ class Reader:
     def text(self) -> str:
         return str(self.page.inner_text("body"))
 
+    def unfold(self) -> None:
+        """Make the window as high as what scrolls within it, for a picture of all."""
+        high = self.page.evaluate("document.querySelector('.stMain')?.scrollHeight ?? 0")
+        height = max(self.size["height"], min(int(high), MOST_HEIGHT))
+        self.page.set_viewport_size({**self.size, "height": height})
+        self.page.wait_for_timeout(1_500)  # charts are drawn anew
+
     def picture(self, place: Path | None, name: str) -> None:
         """Keep what is on the screen."""
         if place is not None:
@@ -254,17 +261,23 @@ def measure(options: Namespace) -> dict[str, Any]:
 def by_page(found: dict[str, Any]) -> dict[str, Any]:
     """Of each page the bytes and the times of all stories, and whether all was found."""
     views = [view for one in found["walks"] for view in one["views"]]
-    pages = {}
-    for page in dict.fromkeys(view["page"] for view in views):
-        seen = [view for view in views if view["page"] == page]
-        seconds = [round(view["seconds"], 2) for view in seen]
-        pages[page] = {
-            "views": len(seen),
-            "most_bytes": max(view["bytes"] for view in seen),
-            "seconds": [statistics.median(seconds), min(seconds), max(seconds)],
-        }
+    pages = sizes_of([View(**view) for view in views])
     missing = [what for one in found["walks"] for what in one["missing"]]
     return {"pages": pages, "missing": missing, "stories": len(found["walks"])}
+
+
+def sizes_of(views: Sequence[View]) -> dict[str, Any]:
+    """Of each page how often it was opened, its bytes at most, and its times."""
+    pages = {}
+    for page in dict.fromkeys(view.page for view in views):
+        seen = [view for view in views if view.page == page]
+        seconds = [round(view.seconds, 2) for view in seen]
+        pages[page] = {
+            "views": len(seen),
+            "most_bytes": max(view.bytes for view in seen),
+            "seconds": [round(statistics.median(seconds), 2), min(seconds), max(seconds)],
+        }
+    return pages
 
 
 def show(found: dict[str, Any]) -> None:

@@ -35,7 +35,8 @@ def heat_map(found: Layers, *, dark: bool) -> Spec:
     across = {"field": "step", "type": "ordinal", "axis": _steps(found["steps"], colours.text)}
     down: Spec = {"field": "row", "type": "nominal", "sort": shown["rows"], "title": None}
     down["axis"] = {
-        "labelLimit": 260, "labelOverlap": False, "labelFontSize": 10, "ticks": False, "domain": False, "labelColor": colours.text,
+        "labelLimit": 260, "labelFontSize": 10, "labelOverlap": False,
+        "ticks": False, "domain": False, "labelColor": colours.text,
         "labelFontWeight": {"condition": {"test": f"datum.value === {_js(bold)}", "value": "bold"},
                             "value": "normal"},
     }  # fmt: skip
@@ -90,7 +91,8 @@ def histogram(found: TokenHistogram, *, dark: bool) -> Spec:
         "mark": {"type": "bar"},
         "encoding": {
             "x": {
-                "field": "bin", "type": "nominal", "sort": names, "axis": {**axis, "labelAngle": -35, "labelOverlap": False},
+                "field": "bin", "type": "nominal", "sort": names, 
+                "axis": {**axis, "labelAngle": -35, "labelOverlap": False},
                 "title": "how common the token was before (rank)",
             },
             "xOffset": {"field": "of", "sort": ["this batch", "before"]},

@@ -146,6 +146,7 @@ def command(**changes: Any) -> Plain:
         "expires_at_step": 2200,
         "proposed_at": "2026-03-14T03:07:12.450Z",
         "approvals": 1,
+        "proposed_by": None,
         "first_approved_at": None,
         "first_approved_by": None,
         "proposed_by": None,

@@ -308,7 +308,7 @@ def _arrow_back(axes: Axes, facts: Pictured, start: int, end: int, height: float
         "", (end, height), (start, height), xycoords=across, textcoords=across, arrowprops=style
     )
     before, after = _fraction(facts, end) > BESIDE, _fraction(facts, start) < 1 - BESIDE
-    place = {"xytext": (5, 2), "ha": "left", "va": "bottom"}  # above the arrow
+    place: dict[str, Any] = {"xytext": (5, 2), "ha": "left", "va": "bottom"}  # above the arrow
     if before or after:
         place = {"xytext": (-5 if before else 5, 0), "ha": "right" if before else "left"}
         place["va"] = "center"

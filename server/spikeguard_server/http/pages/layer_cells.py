@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from os.path import commonprefix
+from itertools import groupby, takewhile
 from typing import Final
 
 from spikeguard_server.domain.diagnosis.layer_map import LayerMap
@@ -64,7 +63,9 @@ def cells_of(found: LayerMap) -> LayerCells:
 
 def _shared(names: Sequence[str]) -> int:
     """Characters of the parts that every name begins with, which tell no layer from another."""
-    return commonprefix(list(names)).rfind(".") + 1 if len(names) > 1 else 0
+    parts = [name.split(".")[:-1] for name in names]
+    same = takewhile(lambda alike: len(set(alike)) == 1, zip(*parts, strict=False))
+    return sum(len(part[0]) + 1 for part in same) if len(names) > 1 else 0
 
 
 def _row(number: int, ratios: Sequence[float | None], size: float) -> Iterator[Cell]:
