@@ -124,10 +124,10 @@ def _causes() -> list[Row]:
     ]
 
 
-def _pages(name: str) -> list[Row]:
+def _pages(benchmark: str) -> list[Row]:
     head = ["page", "views", "kB at most", "seconds until all was loaded"]
     rows = []
-    for name, page in _result(name)["pages"].items():
+    for name, page in _result(benchmark)["pages"].items():
         middle, least, most = (f"{one:.2f}" for one in page["seconds"])
         size = f"{page['most_bytes'] / 1000:,.0f}"
         rows.append([name, str(page["views"]), size, f"{middle} ({least} to {most})"])
