@@ -1,10 +1,10 @@
 """How heavy and how quick the pages are that somebody opens who was paged, and pictures of all.
 
-`python -m benchmarks.pages [--quick] [--json] [--out FILE] [--pictures DIR]`.
-A server and a dashboard as `spikeguard up` starts them, incidents made of messages (`benchmarks.seeded`), Chromium at a phone's
-width and at a laptop's. Each page is opened several times; told are the bytes of all answers and
-the time until everything had loaded. Bars: 400 kB and 1.5 s (median) for the server's own pages.
-Exit status 1 where one is missed. `--pictures` keeps every page as a PNG of under 200 kB.
+`python -m benchmarks.pages [--quick] [--json] [--out FILE] [--pictures DIR]`. A server and a
+dashboard as `spikeguard up` starts them, incidents made of messages (`benchmarks.seeded`), Chromium
+at a phone's width and at a laptop's. Each page is opened several times; told are the bytes of all
+answers and the time until everything had loaded. Bars: 400 kB and 1.5 s (median) for the server's
+own pages. Exit status 1 where one is missed. `--pictures` keeps every page as a PNG of under 200 kB.
 """
 
 from __future__ import annotations

@@ -379,7 +379,7 @@ def _logarithmic(axes: Axes, ratio: float) -> None:
     axes.set_yscale("log")
     subs = (1.0, 2.0, 5.0) if ratio < DECADES else (1.0,)
     axes.yaxis.set_major_locator(LogLocator(10, subs=subs, numticks=8))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 3)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 

@@ -5,6 +5,7 @@ Law: every sentence comes from a fact; where there is none, the section says so 
 
 from __future__ import annotations
 
+from spikeguard_protocol import Cause
 from spikeguard_server.report.causes import batch_of, root_cause_of
 from spikeguard_server.report.cost_table import cost_of, cost_parts
 from spikeguard_server.report.document import (
@@ -79,6 +80,7 @@ def _appendix(facts: PostMortem) -> list[Section]:
     return [
         Section("Before, at and after the spike", seen_before_and_after(facts)),
         Section("The batch of the onset", batch_of(facts)),
+        Section("More pictures", tuple(_evidence_pictures(facts)[1:])),
         Section("Signals that moved", signals_of(facts)),
         Section("Classification", classification_of(facts)),
         Section("Causes considered", causes_considered(facts)),
@@ -94,15 +96,24 @@ def _appendix(facts: PostMortem) -> list[Section]:
 
 
 def _pictures(facts: PostMortem) -> tuple[Block, ...]:
-    shown: list[Block] = [Picture(caption_of(facts))] if facts.curves else []
+    """The curves, and of the evidence the picture that the cause asks for: a page has no room for
+    more."""
+    curves = [Picture(caption_of(facts))] if facts.curves else []
+    return (*curves, *_evidence_pictures(facts)[:1])
+
+
+def _evidence_pictures(facts: PostMortem) -> list[Picture]:
+    """Layers and tokens as far as they are known; of bad data the tokens first."""
+    found = []
     if facts.layers:
-        said = (
-            f"{facts.layers[0].signal.replace('_', ' ')} by layer, over its norm before the onset."
-        )
-        shown.append(Picture(said.capitalize(), PictureName.LAYERS))
+        what = facts.layers[0].signal.replace("_", " ")
+        said = f"{what} by layer, over its norm before the onset."
+        found.append(Picture(said.capitalize(), PictureName.LAYERS))
     if histogram_shown(facts) is not None:
-        shown.append(Picture(token_caption(facts), PictureName.TOKENS))
-    return tuple(shown)
+        found.append(Picture(token_caption(facts), PictureName.TOKENS))
+    likely = next(iter(facts.incident.causes), None)
+    of_data = likely is not None and likely.cause in (Cause.BAD_BATCH, Cause.RARE_TOKENS)
+    return found[::-1] if of_data else found
 
 
 def _lessons(facts: PostMortem) -> tuple[Block, ...]:
