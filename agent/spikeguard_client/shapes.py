@@ -787,6 +787,7 @@ class Me(TypedDict):
     project: str | None
     run: str | None  # null = every run of the project
     expires_in_s: float | None
+    token: int  # number of the token that stands behind it, the same for all its sessions
 
 
 class Session(TypedDict):

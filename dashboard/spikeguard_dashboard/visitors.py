@@ -3,7 +3,8 @@
 A page of Streamlit's is a web socket, and each of its messages runs a script in a thread that all
 pages share. Whoever reaches the port can open one and write to it without a pause.
 
-Invariants: who has signed in is limited alone, by their own session. All others share what is left
+Invariants: who has signed in is limited alone, with everybody who uses the same token, however many
+sessions it opened: a role that only reads may not hold up the others. All others share what is left
 to strangers: so many sockets, scripts and minutes by address and in all. A message that comes too
 early waits; nothing that is remembered grows without a bound. Lives in the event loop's thread.
 """
@@ -13,26 +14,29 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv6Network, ip_address
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from spikeguard_dashboard.inbox import Inbox
+
 COOKIE: Final = "spikeguard_session"
 MAX_COOKIE: Final = 200  # characters
-MAX_MESSAGE: Final = 2**20  # bytes: a page of ours uploads nothing
+MOST_OF_PERSON: Final = 32  # sockets
 MOST_OF_ADDRESS: Final = 16  # sockets of strangers
 MOST: Final = 64  # of all of them
 STRANGER_S: Final = 1800.0  # a stranger's socket; the browser then opens another
 BELIEVED_S: Final = 60.0  # how long a session that worked is believed to work
 REMEMBERED: Final = 2000
 ALL: Final = "strangers"
-BUSY, TOO_BIG, GOING = 1013, 1009, 1001
+BUSY: Final = 1013
 
 
 class Pace(NamedTuple):
@@ -42,7 +46,7 @@ class Pace(NamedTuple):
     burst: float
 
 
-OF_PERSON: Final = Pace(20.0, 80.0)
+OF_PERSON: Final = Pace(3.0, 12.0)  # a script takes some 0.2 s of a core
 OF_ADDRESS: Final = Pace(1.0, 4.0)  # a script takes some 0.3 s; an open page asks every 5 s
 OF_STRANGERS: Final = Pace(1.5, 5.0)
 OPENED: Final = Pace(3.0, 15.0)  # by one address: to open a socket costs little
@@ -65,74 +69,76 @@ class Paces:
 
 
 class Visitors:
-    """Stands before Streamlit's web socket. `check` says whether a session's secret works; it is
-    asked in a thread."""
+    """Stands before Streamlit's web socket. `check` tells the token behind a session's secret, None
+    where it does not work; it is asked in a thread."""
 
-    def __init__(self, app: ASGIApp, check: Callable[[str], bool]) -> None:
+    def __init__(self, app: ASGIApp, check: Callable[[str], int | None]) -> None:
         self._app, self._check = app, check
         self._paces = Paces()
-        self._open: Counter[str] = Counter()
-        self._known: OrderedDict[bytes, float] = OrderedDict()  # hashes of secrets, and until when
+        self._open: Counter[str] = Counter()  # of strangers, by address
+        self._of_token: Counter[int] = Counter()
+        self._known: OrderedDict[bytes, tuple[int, float]] = OrderedDict()  # hashes of secrets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":
             await self._app(scope, receive, send)
             return
         secret = HTTPConnection(scope).cookies.get(COOKIE, "")[: MAX_COOKIE + 1]
-        person = hashlib.sha256(secret.encode("utf-8", "replace")).digest()
-        if self._known.get(person, 0.0) > monotonic():
-            await self._serve_person(person, scope, receive, send)
+        hashed = hashlib.sha256(secret.encode("utf-8", "replace")).digest()
+        token, until = self._known.get(hashed, (None, 0.0))
+        if token is not None and until > monotonic():
+            await self._serve_person(token, scope, receive, send)
         else:
-            await self._serve_stranger(secret, person, scope, receive, send)
+            await self._serve_stranger(secret, hashed, scope, receive, send)
 
-    async def _serve_person(
-        self, person: bytes, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        async def paced() -> Message:
-            message = await _receive(receive, send, None)
-            await asyncio.sleep(self._paces.take(person, OF_PERSON, monotonic()))
-            return message
+    async def _serve_person(self, token: int, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._of_token[token] >= MOST_OF_PERSON:
+            await refuse(send)
+            return
+        with _counted(self._of_token, token):
+            async with Inbox(receive, send) as inbox:
 
-        await self._app(scope, paced, send)
+                async def paced() -> Message:
+                    message = await inbox.next()
+                    if message["type"] != "websocket.disconnect":
+                        await asyncio.sleep(self._paces.take(token, OF_PERSON, monotonic()))
+                    return message
+
+                await self._app(scope, paced, send)
 
     async def _serve_stranger(
-        self, secret: str, person: bytes, scope: Scope, receive: Receive, send: Send
+        self, secret: str, hashed: bytes, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """A stranger, or somebody whose session has to be asked for first."""
         address = address_of((scope.get("client") or ("",))[0])
         if self._open[address] >= MOST_OF_ADDRESS or self._open.total() >= MOST:
-            await send({"type": "websocket.close", "code": BUSY})  # before it is accepted: a 403
+            await refuse(send)
             return
-        self._open[address] += 1
-        try:
+        with _counted(self._open, address):
             await asyncio.sleep(self._paces.take(("opened", address), OPENED, monotonic()))
             await asyncio.sleep(self._paces.take("opened", ALL_OPENED, monotonic()))
-            known = await self._works(secret)
-            if not known:
+            token = await self._token_of(secret)
+            if token is None:
                 await self._serve_until(address, scope, receive, send)
-        finally:
-            self._open[address] -= 1
-            if not self._open[address]:
-                del self._open[address]
-        if known:
-            self._note(person)
-            await self._serve_person(person, scope, receive, send)
+                return
+        self._note(hashed, token)
+        await self._serve_person(token, scope, receive, send)
 
-    async def _works(self, secret: str) -> bool:
+    async def _token_of(self, secret: str) -> int | None:
         if not 0 < len(secret) <= MAX_COOKIE:
-            return False
+            return None
         return await run_in_threadpool(self._check, secret)
 
     async def _serve_until(self, address: str, scope: Scope, receive: Receive, send: Send) -> None:
-        end_s = monotonic() + STRANGER_S
+        async with Inbox(receive, send, until_s=monotonic() + STRANGER_S) as inbox:
 
-        async def paced() -> Message:
-            message = await _receive(receive, send, end_s)
-            if message["type"] == "websocket.receive":
-                await self._turn(address)
-            return message
+            async def paced() -> Message:
+                message = await inbox.next()
+                if message["type"] == "websocket.receive":
+                    await self._turn(address)
+                return message
 
-        await self._app(scope, paced, send)
+            await self._app(scope, paced, send)
 
     async def _turn(self, address: str) -> None:
         """Wait until a stranger's script may run."""
@@ -140,27 +146,30 @@ class Visitors:
         await asyncio.sleep(self._paces.take(address, OF_ADDRESS, now))
         await asyncio.sleep(self._paces.take(ALL, OF_STRANGERS, monotonic()))
 
-    def _note(self, person: bytes) -> None:
-        self._known.pop(person, None)
-        self._known[person] = monotonic() + BELIEVED_S
+    def _note(self, hashed: bytes, token: int) -> None:
+        self._known.pop(hashed, None)
+        self._known[hashed] = token, monotonic() + BELIEVED_S
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
 
 
-async def _receive(receive: Receive, send: Send, end_s: float | None) -> Message:
-    """The next message; the socket's end where it is too long or the time is over."""
-    left_s = None if end_s is None else max(0.0, end_s - monotonic())
+async def refuse(send: Send) -> None:
+    """Turn a socket away before it is accepted: its browser sees a 403, and tries again."""
+    await send({"type": "websocket.close", "code": BUSY})
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+@contextmanager
+def _counted(counts: Counter[K], key: K) -> Iterator[None]:
+    counts[key] += 1
     try:
-        message = await asyncio.wait_for(receive(), left_s)
-    except TimeoutError:
-        return await _closed(send, GOING)
-    size = len(message.get("bytes") or b"") + len(message.get("text") or "")
-    return await _closed(send, TOO_BIG) if size > MAX_MESSAGE else message
-
-
-async def _closed(send: Send, code: int) -> Message:
-    await send({"type": "websocket.close", "code": code})
-    return {"type": "websocket.disconnect", "code": code}
+        yield
+    finally:
+        counts[key] -= 1
+        if not counts[key]:
+            del counts[key]
 
 
 def address_of(host: str) -> str:

@@ -90,13 +90,12 @@ def _client(server: str) -> Client:
     return Client(server)
 
 
-def _works(secret: str) -> bool:
-    """Whether the server takes a session's secret."""
+def _token_of(secret: str) -> int | None:
+    """The token behind a session's secret; None for one that the server does not take."""
     try:
-        _client(read_settings(os.environ).server).me(secret)
+        return _client(read_settings(os.environ).server).me(secret)["token"]
     except (ApiError, SettingError):
-        return False
-    return True
+        return None
 
 
 app = App(
@@ -105,6 +104,6 @@ app = App(
         Middleware(CarefulHeaders),
         Middleware(KnownHosts),
         Middleware(PlainCookies),
-        Middleware(Visitors, check=_works),
+        Middleware(Visitors, check=_token_of),
     ],
 )

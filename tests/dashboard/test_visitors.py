@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from time import monotonic
 
 from starlette.types import Message, Receive, Scope, Send
 
-from spikeguard_dashboard.visitors import MAX_MESSAGE, OF_STRANGERS, Visitors
+from spikeguard_dashboard.inbox import MAX_MESSAGE, MOST_WAITING
+from spikeguard_dashboard.visitors import MOST_OF_PERSON, OF_PERSON, OF_STRANGERS, Visitors
 
 SECRET = "the-session-of-ada"
+FLOOD = "a-session-of-eve"
+TOKENS = {SECRET: 1, FLOOD: 2, "another-session-of-eve": 2}  # the token behind each session
 
 
 class Page:
@@ -24,13 +28,17 @@ class Page:
         while (await receive())["type"] != "websocket.disconnect":
             self.ran[scope["path"]] += 1
 
-    async def visit(self, face: Visitors, path: str, *messages: Message, cookie: str = "") -> None:
-        """A socket whose messages are all there at once, and which stays open then."""
+    async def visit(
+        self, face: Visitors, path: str, *messages: Message, cookie: str = "", leaves: bool = False
+    ) -> None:
+        """A socket whose messages are all there at once, and which stays open then or `leaves`."""
         waiting = list(messages)
 
         async def receive() -> Message:
             if waiting:
                 return waiting.pop(0)
+            if leaves:
+                return {"type": "websocket.disconnect", "code": 1001}
             await asyncio.sleep(60)
             raise AssertionError
 
@@ -46,29 +54,79 @@ def message(size: int = 3) -> Message:
     return {"type": "websocket.receive", "bytes": b"x" * size}
 
 
-async def together(page: Page, *visits: tuple[str, str, int]) -> None:
-    """Half a second of sockets of (path, cookie, messages)."""
-    face = Visitors(page, lambda secret: secret == SECRET)
+async def together(page: Page, ada: int, *visits: tuple[str, str, int]) -> float:
+    """Sockets of (path, cookie, messages), beside one of Ada's, until `ada` messages of hers ran;
+    how many seconds that took."""
+    face = Visitors(page, TOKENS.get)
     tasks = [
         asyncio.create_task(page.visit(face, path, *[message()] * count, cookie=cookie))
-        for path, cookie, count in visits
+        for path, cookie, count in (*visits, ("/ada", SECRET, ada))
     ]
-    await asyncio.wait(tasks, timeout=0.5)
+    began = monotonic()
+    while page.ran["/ada"] < ada and monotonic() < began + 10:
+        await asyncio.sleep(0.05)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    return monotonic() - began
 
 
 def test_ten_sockets_that_write_without_a_pause_run_a_few_scripts_and_a_person_all() -> None:
     page = Page()
-    floods = [("/stranger", "", 200)] * 9 + [("/stranger", "made-up", 200)]
-    asyncio.run(together(page, *floods, ("/ada", SECRET, 40)))
-    assert page.ran["/ada"] == 40
-    assert 1 <= page.ran["/stranger"] <= OF_STRANGERS.burst + 2
+    floods = [("/stranger", "", 30)] * 9 + [("/stranger", "made-up", 30)]
+    took_s = asyncio.run(together(page, 12, *floods))
+    assert page.ran["/ada"] == 12
+    assert page.ran["/stranger"] <= OF_STRANGERS.burst + 2 + OF_STRANGERS.per_s * took_s
 
 
 def test_a_message_longer_than_any_page_sends_ends_its_socket() -> None:
     page = Page()
-    face = Visitors(page, lambda _: False)
+    face = Visitors(page, TOKENS.get)
     asyncio.run(page.visit(face, "/", message(MAX_MESSAGE + 1)))
     assert (page.closed, page.ran["/"]) == ([1009], 0)
+
+
+def test_who_only_reads_cannot_have_more_scripts_run_by_more_sockets_or_sessions() -> None:
+    page = Page()
+    eve = [("/eve", FLOOD, 30)] * 5 + [("/eve", "another-session-of-eve", 30)] * 5
+    took_s = asyncio.run(together(page, 12, *eve))
+    assert page.ran["/ada"] == 12
+    assert page.ran["/eve"] <= OF_PERSON.burst + 2 + OF_PERSON.per_s * took_s
+
+
+def test_a_socket_that_writes_more_than_it_waits_for_is_cut_off() -> None:
+    page = Page()
+    face = Visitors(page, TOKENS.get)
+    flood = page.visit(face, "/eve", *[message()] * 10 * MOST_WAITING, cookie=FLOOD)
+    asyncio.run(asyncio.wait_for(flood, 5))
+    assert page.closed == [1008]
+    assert page.ran["/eve"] <= MOST_WAITING
+
+
+def test_what_a_socket_left_waiting_is_not_run_once_it_is_gone() -> None:
+    page = Page()
+    face = Visitors(page, TOKENS.get)
+    gone = page.visit(face, "/eve", *[message()] * 30, cookie=FLOOD, leaves=True)
+    asyncio.run(asyncio.wait_for(gone, 5))
+    assert page.ran["/eve"] <= 1
+
+
+def test_a_token_holds_so_many_sockets_and_no_more() -> None:
+    page = Page()
+
+    async def open_many() -> None:
+        face = Visitors(page, TOKENS.get)
+        await page.visit(face, "/eve", cookie=FLOOD, leaves=True)  # known from here on
+        held = [page.visit(face, "/eve", cookie=FLOOD) for _ in range(MOST_OF_PERSON)]
+        tasks = [asyncio.create_task(each) for each in held]
+        await asyncio.sleep(0.1)
+        assert page.closed == []
+        await page.visit(face, "/eve", message(), cookie=FLOOD)
+        assert page.closed == [1013]
+        await page.visit(face, "/ada", message(), message(), cookie=SECRET, leaves=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(open_many(), 10))
+    assert page.closed == [1013]  # others are not turned away

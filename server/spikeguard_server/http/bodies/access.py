@@ -74,6 +74,7 @@ class Me(Shape):
             "project": None,
             "run": None,
             "expires_in_s": 41000.0,
+            "token": 12,
         }
     )
 
@@ -82,6 +83,9 @@ class Me(Shape):
     project: str | None
     run: str | None = Field(description="null = every run of the project")
     expires_in_s: float | None
+    token: int = Field(
+        description="number of the token that stands behind it, the same for all its sessions"
+    )
 
 
 class TokenWanted(Shape):

@@ -128,5 +128,6 @@ def get_me(caller: CallerDep) -> JsonReply:
             project=caller.project,
             run=caller.run,
             expires_in_s=caller.expires_in_s,
+            token=caller.grant,
         )
     )
