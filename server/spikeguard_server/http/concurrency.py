@@ -9,7 +9,7 @@ database is, with what every call asks before it is let in.
 
 from __future__ import annotations
 
-from asyncio import Semaphore
+from asyncio import Semaphore, wait_for
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -59,3 +59,34 @@ class Calls:
             lane.count -= 1
             if not lane.count:
                 del self._lanes[grant]
+
+
+class OneAtATime:
+    """Lets through one call of all: what computes for seconds. Whoever waits holds no thread, and
+    no grant has a second one under way."""
+
+    def __init__(self, wait_s: float, busy: Busy) -> None:
+        self._wait_s, self._busy = wait_s, busy
+        self._turn = Semaphore(1)
+        self._grants: set[Hashable] = set()
+
+    @asynccontextmanager
+    async def one_of(self, grant: Hashable) -> AsyncIterator[None]:
+        """A call of `grant` is answered; raise `Busy` where its turn does not come."""
+        if grant in self._grants:
+            raise self._busy
+        self._grants.add(grant)
+        try:
+            await self._acquire()
+            try:
+                yield
+            finally:
+                self._turn.release()
+        finally:
+            self._grants.discard(grant)
+
+    async def _acquire(self) -> None:
+        try:
+            await wait_for(self._turn.acquire(), self._wait_s)
+        except TimeoutError:
+            raise self._busy from None

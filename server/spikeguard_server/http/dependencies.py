@@ -29,8 +29,8 @@ from spikeguard_protocol.paths import SPEAKS_FOR
 from spikeguard_server.access.oidc.attempt import AT_ONCE
 from spikeguard_server.access.proxied_sessions import end_proxied_roles
 from spikeguard_server.domain.audit.changes import MAX_REASON
-from spikeguard_server.errors import NotSignedIn, ReadsOnly
-from spikeguard_server.http.concurrency import UNCOUNTED, Calls
+from spikeguard_server.errors import Busy, NotSignedIn, ReadsOnly
+from spikeguard_server.http.concurrency import UNCOUNTED, Calls, OneAtATime
 from spikeguard_server.http.known_tokens import KnownTokens
 from spikeguard_server.http.proxies import SignedIn, signed_in
 from spikeguard_server.http.quotas import SharedQuota
@@ -53,6 +53,8 @@ if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
 FLEET_S: Final = 5.0  # how old the numbers of the fleet may be
 READY_S: Final = 1.0  # how old the word that the database is there may be
 PREVIEW: Final = "/v1/runs/{project}/{name}/policy/preview"  # a POST, since it brings a policy
+PREVIEW_WAIT_S: Final = 20.0  # for others to end
+PREVIEW_BUSY: Final = Busy("Another preview is being computed", "Ask again in a few seconds")
 COOKIE: Final = "spikeguard_session"
 PAGES: Final = ("/login", "/logout", "/confirm/", "/incident/", "/act/", "/inbox", "/approve/")
 _NAME = f"^{NAME_PATTERN.pattern}$"
@@ -105,7 +107,9 @@ class Services:
             AT_ONCE, "sign-ins wait for the identity provider", "Try again"
         )
     )
-    previews: Lock = field(default_factory=Lock)  # who holds it replays a run's history
+    previews: OneAtATime = field(  # replays of a run's history
+        default_factory=lambda: OneAtATime(PREVIEW_WAIT_S, PREVIEW_BUSY)
+    )
     readiness: Looks[DatabaseLook] = field(default_factory=lambda: Looks(READY_S))
 
     @property

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +12,7 @@ import pytest
 
 from spikeguard_client import ApiError, Client
 from spikeguard_protocol import Role, RunId, SegmentId, SegmentPoint, SegmentReason, SegmentStarted
+from spikeguard_server.access.grants import Grant
 from spikeguard_server.detectors import SHIPPED
 from spikeguard_server.domain.policy.settings import LIMITS
 from tests.server.face.conftest import Job
@@ -91,3 +95,25 @@ def test_every_setting_is_told_with_unit_default_range_and_meaning(viewer: Clien
     assert (patience["default"], patience["least"], patience["unit"]) == (20, 0, "steps")
     assert all(one["meaning"] for one in [*told["policy"], *told["approval"]])
     assert {one["name"] for one in told["detectors"]} >= set(SHIPPED)
+
+
+def test_people_who_ask_for_many_previews_at_once_keep_nobody_else_waiting(
+    live: Live, undone: Job
+) -> None:
+    """Each token has one under way; whoever waits for another's holds no thread."""
+    two = [live.token(Grant(Role.VIEWER, person=f"Reader {name}")) for name in ("One", "Two")]
+
+    def ask(token: str) -> int:
+        with live.bearing(token) as calls:
+            return calls.post(f"{undone.path}/policy/preview", json={"policy": BLIND}).status_code
+
+    with ThreadPoolExecutor(80) as pool, live.client(Role.VIEWER) as other:
+        previews = [pool.submit(ask, token) for token in two * 40]
+        time.sleep(0.2)
+        began = time.monotonic()
+        assert other.get("/v1/runs").status_code == 200
+        waited_s = time.monotonic() - began
+        answers = Counter(each.result() for each in previews)
+    assert set(answers) == {200, 429}
+    assert answers[200] >= 2
+    assert waited_s < 5.0

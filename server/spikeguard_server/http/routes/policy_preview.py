@@ -1,7 +1,7 @@
 """A policy tried on a run's stored history before it is put in force; nothing is written.
 
 Invariants: bounded in steps and in the time that it computes, and one at a time in a process, since
-it computes for a second or more where messages of jobs are taken.
+it computes for a second or more where messages of jobs are taken. Whoever waits holds no thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import time
 from typing import Final
 
 from fastapi import APIRouter
+from fastapi.concurrency import run_in_threadpool
 
+from spikeguard_protocol import RunId
 from spikeguard_server.access.grants import checked_policy
 from spikeguard_server.detectors import choose
 from spikeguard_server.domain.policy.settings import (
@@ -19,7 +21,7 @@ from spikeguard_server.domain.policy.settings import (
     over,
     policy_from_mapping,
 )
-from spikeguard_server.errors import Busy, NotFound
+from spikeguard_server.errors import NotFound
 from spikeguard_server.http.bodies.policy_preview import (
     ForeseenBody,
     PreviewBody,
@@ -27,7 +29,13 @@ from spikeguard_server.http.bodies.policy_preview import (
     foreseen_body,
 )
 from spikeguard_server.http.bodies.policy_settings import PolicySettings, policy_settings
-from spikeguard_server.http.dependencies import RunDep, ServicesDep
+from spikeguard_server.http.dependencies import (
+    PREVIEW_BUSY,
+    CallerDep,
+    RunDep,
+    Services,
+    ServicesDep,
+)
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.replay.advice import Assumed
 from spikeguard_server.replay.preview import Branch, HistoryReplay, Stretch, branches_of
@@ -41,10 +49,8 @@ from spikeguard_server.store.reads.stored_history import (
 )
 
 router = APIRouter(tags=["policy"])
-WAIT_S: Final = 10.0  # for another one to end
 NOT_SET: Final = ("version", "halted")  # by nobody who writes a policy
 COMPUTE_S: Final = 5.0  # of a processor, for each of the two policies
-_BUSY = Busy("Another preview is being computed", "Ask again in a few seconds")
 _NO_RUN = NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those there are")
 
 
@@ -59,11 +65,19 @@ def get_settings() -> JsonReply:
 
 @router.post(
     "/v1/runs/{project}/{name}/policy/preview", summary="Try a policy on a run's history",
-    response_model=PreviewBody, response_class=JsonReply, responses=refusals(_NO_RUN, _BUSY),
+    response_model=PreviewBody, response_class=JsonReply, responses=refusals(_NO_RUN, PREVIEW_BUSY),
 )  # fmt: skip
-def preview_policy(services: ServicesDep, run: RunDep, wanted: PreviewWanted) -> JsonReply:
+async def preview_policy(
+    services: ServicesDep, caller: CallerDep, run: RunDep, wanted: PreviewWanted
+) -> JsonReply:
     """Replays up to 20,000 stored steps by the policy in force and by the one that is sent. Nothing
-    is written, and commands that would have been proposed are answered by nobody."""
+    is written, and commands that would have been proposed are answered by nobody. One is computed
+    at a time, and none of a token that waits for another."""
+    async with services.previews.one_of(caller.grant):
+        return JsonReply(await run_in_threadpool(_previewed, services, run, wanted))
+
+
+def _previewed(services: Services, run: RunId, wanted: PreviewWanted) -> PreviewBody:
     with services.engine.connect() as connection:
         key = existing_run(connection, run)
         project = policy_of(connection, run.project)
@@ -72,24 +86,17 @@ def preview_policy(services: ServicesDep, run: RunDep, wanted: PreviewWanted) ->
         stored = read_stored_segments(connection, key, wanted.steps)
         every = checkpoints_apart(connection, key) or Assumed().checkpoint_every
         assumed = Assumed(every, tokens_per_step=tokens_per_step(connection, key))
-    if not services.previews.acquire(timeout=WAIT_S):
-        raise _BUSY
-    try:
-        branches = branches_of([_stretch(one) for one in stored])
-        now = _foreseen(branches, in_force, assumed)
-        then = _foreseen(branches, proposed, assumed)
-    finally:
-        services.previews.release()
+    branches = branches_of([_stretch(one) for one in stored])
+    now = _foreseen(branches, in_force, assumed)
+    then = _foreseen(branches, proposed, assumed)
     steps = [(one.samples[0].step, one.samples[-1].step) for one in stored if one.samples]
     last = max((end for _, end in steps), default=None)
     ends = [one.samples[-1].step for one in branches if one.samples]
-    return JsonReply(
-        PreviewBody(
-            run=str(run), first_step=min((begin for begin, _ in steps), default=None),
-            last_step=last, samples=sum(len(one.samples) for one in stored),
-            whole=not ends or (now.to_step, then.to_step) == (ends[-1], ends[-1]),
-            checkpoint_every=assumed.checkpoint_every, now=now, then=then,
-        )
+    return PreviewBody(
+        run=str(run), first_step=min((begin for begin, _ in steps), default=None),
+        last_step=last, samples=sum(len(one.samples) for one in stored),
+        whole=not ends or (now.to_step, then.to_step) == (ends[-1], ends[-1]),
+        checkpoint_every=assumed.checkpoint_every, now=now, then=then,
     )  # fmt: skip
 
 
