@@ -148,6 +148,15 @@ def test_the_page_that_people_sign_is_one_sheet_of_a4(
     assert body.count(b"/Type /Page\n") == 1
 
 
+def test_a_pdf_has_an_end_however_much_people_wrote(rolled_back: PostMortem) -> None:
+    """Each character of it costs its writer, which all post-mortems share."""
+    todo = tuple(FollowupFact(n, "Look again. " * 160, "open") for n in range(1, 101))
+    body = printed(
+        document_of(replace(rolled_back, followups=todo)), {}, {}, rolled_back.written_at
+    )
+    assert 2 <= body.count(b"/Type /Page\n") <= 10
+
+
 def test_in_a_terminal_it_is_text_and_nothing_but_text(rolled_back: PostMortem) -> None:
     nasty = replace(rolled_back, notes=("\x1b[2Jgone \u202eback",))
     text = render(nasty, "txt").decode()

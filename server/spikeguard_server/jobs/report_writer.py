@@ -2,13 +2,15 @@
 
 Law: each is claimed before it is drawn, so that replicas share them; a claim that its replica did
 not live to settle is free again after `CLAIM_S`. One that cannot be written is put off, for longer
-each time, so that the others get their turn.
+each time, so that the others get their turn; each round writes one of each project, so that none
+waits for all that another one has due.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from threading import Event
+from time import monotonic
 from typing import Final
 
 import sqlalchemy as sql
@@ -30,18 +32,27 @@ from spikeguard_server.store.reports import (
 )
 from spikeguard_server.store.runs import lock_run
 
-AT_ONCE: Final = 20  # then the thread looks after its other work
+AT_ONCE: Final = 20  # projects of a round
+PASS_S: Final = 5.0  # after so long the thread looks after its other work
 CLAIM_S: Final = 300.0
 
 
 def write_reports(engine: sql.Engine, stopping: Event | None = None) -> None:
-    """Write what is due, one after the other, `AT_ONCE` of them or until `stopping`."""
-    with engine.connect() as connection:
-        found = due_reports(connection, AT_ONCE)
-    for due in found:
-        if stopping is not None and stopping.is_set():
+    """Write what is due, round by round, for `PASS_S` or until `stopping`."""
+    until, before = monotonic() + PASS_S, list[DueReport]()
+    while (found := _round(engine)) and found != before:  # else they cannot even be claimed
+        for due in found:
+            if stopping is not None and stopping.is_set():
+                return
+            survive(partial(_claim, engine, due), f"post-mortem {due.run_id}#{due.incident}")
+        if monotonic() > until:
             return
-        survive(partial(_claim, engine, due), f"post-mortem {due.run_id}#{due.incident}")
+        before = found
+
+
+def _round(engine: sql.Engine) -> list[DueReport]:
+    with engine.connect() as connection:
+        return due_reports(connection, AT_ONCE)
 
 
 def _claim(engine: sql.Engine, due: DueReport) -> None:

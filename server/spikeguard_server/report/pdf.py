@@ -4,7 +4,7 @@ fpdf2 draws it: pure Python, with DejaVu Sans as it comes with matplotlib. What 
 (Chinese, emoji) is shown as an empty box; the other forms have it.
 
 Invariants: pure; the same facts give the same bytes. Bounded: a section has `MOST_LINES` rows or
-items, a text `MOST_TEXT` characters.
+items, a text `MOST_TEXT` characters, all of them `MOST_IN_ALL`, since fpdf2 takes 40 us for each.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ logging.getLogger("fpdf").setLevel(logging.ERROR)  # it warns of every glyph a f
 logging.getLogger("fontTools").setLevel(logging.ERROR)
 MOST_LINES: Final = 150
 MOST_TEXT: Final = 4_000
+MOST_IN_ALL: Final = 40_000  # a long post-mortem has 12,000
 DPI: Final = 160
 MARGIN: Final = 13.0  # mm
 GUTTER: Final = 7.0  # mm, between two columns
@@ -74,6 +75,7 @@ class _Sheet:
     """A4 pages that are filled from above."""
 
     def __init__(self, title: str, at: datetime) -> None:
+        self._left = MOST_IN_ALL
         self.pdf = pdf = FPDF(format="A4")
         pdf.set_creation_date(at)
         pdf.set_title(printable(title))
@@ -99,6 +101,9 @@ class _Sheet:
             self.pdf.add_page()
             self.write("Appendix", 11.5, bold=True)
             self._sections(document.appendix)
+        if self._left <= 0:
+            self._left = MOST_TEXT
+            self.write("More text than fits here stands in the other forms.", colour=_MUTED)
 
     def _header(self, rows: Sequence[tuple[str, str]]) -> None:
         self.space(0.6)
@@ -108,7 +113,7 @@ class _Sheet:
             self.pdf.cell(22.0, SMALL * 0.3528 * LEADING, what, new_x=XPos.RIGHT, new_y=YPos.TOP)
             self._colour(_INK)
             self.pdf.multi_cell(
-                0, SMALL * 0.3528 * LEADING, _cut(value), align="L",
+                0, SMALL * 0.3528 * LEADING, self._cut(value), align="L",
                 new_x=XPos.LMARGIN, new_y=YPos.NEXT,
             )  # fmt: skip
 
@@ -154,13 +159,24 @@ class _Sheet:
         for block in section.blocks:
             self._block(block)
 
+    def _cut(self, text: str) -> str:
+        """What there is still room for."""
+        shown = _cut(text)
+        if len(shown) > self._left:
+            shown = f"{shown[: max(0, self._left)]} ..."
+        self._left -= len(shown)
+        return shown
+
     def _block(self, block: Block) -> None:
+        if self._left <= 0:
+            return
         match block:
             case Paragraph(text):
                 self.write(text)
             case Bullets(items):
                 for item in items[:MOST_LINES]:
-                    self._item(item)
+                    if self._left > 0:
+                        self._item(item)
             case Links(items):
                 for name, address in items:
                     self._item(f"{name}: {address}", address)
@@ -175,7 +191,7 @@ class _Sheet:
         self._colour(_INK)
         pdf.cell(3.0, SIZE * 0.3528 * LEADING, "•", new_x=XPos.RIGHT, new_y=YPos.TOP)
         pdf.multi_cell(
-            0, SIZE * 0.3528 * LEADING, _cut(text), align="L", link=link,
+            0, SIZE * 0.3528 * LEADING, self._cut(text), align="L", link=link,
             new_x=XPos.LMARGIN, new_y=YPos.NEXT,
         )  # fmt: skip
 
@@ -194,9 +210,11 @@ class _Sheet:
             line_height=(SMALL + 0.3) * 0.3528 * 1.22, padding=(0.25, 1.2, 0.25, 0),
         ) as table:  # fmt: skip
             for line in lines:
+                if self._left <= 0:
+                    break
                 row = table.row()
                 for cell in line:
-                    row.cell(_cut(cell))
+                    row.cell(self._cut(cell))
         self.space(0.5)
         if (more := len(block.rows) - MOST_LINES) > 0:
             self.write(f"And {more:,} more rows, in the other forms.", SMALL, colour=_MUTED)
@@ -234,7 +252,12 @@ class _Sheet:
         self.pdf.set_font(_FONT, "B" if bold else "", size)
         self._colour(colour)
         self.pdf.multi_cell(
-            0, size * 0.3528 * LEADING, _cut(text), align="L", new_x=XPos.LMARGIN, new_y=YPos.NEXT
+            0,
+            size * 0.3528 * LEADING,
+            self._cut(text),
+            align="L",
+            new_x=XPos.LMARGIN,
+            new_y=YPos.NEXT,
         )
 
     def space(self, mm: float) -> None:

@@ -51,16 +51,17 @@ def want_report(connection: sql.Connection, run_id: UUID, incident: int, now: da
 
 
 def due_reports(connection: sql.Connection, limit: int) -> list[DueReport]:
-    """Post-mortems that are due: the projects in turn, of each the longest waiting first; read
+    """Of each project the post-mortem that has been due longest, the longest waiting first; read
     without a lock."""
-    turn = sql.func.row_number().over(partition_by=_R.project, order_by=_I.report_due_at)
-    rows = connection.execute(
+    longest = (
         sql.select(_I.run_id, _I.number, _I.report_due_at)
+        .distinct(_R.project)
         .join(tables.runs, _R.run_id == _I.run_id)
         .where(_I.report_due_at <= sql.func.clock_timestamp())
-        .order_by(turn, _I.report_due_at)
-        .limit(limit)
+        .order_by(_R.project, _I.report_due_at)
+        .subquery()
     )
+    rows = connection.execute(sql.select(longest).order_by(longest.c.report_due_at).limit(limit))
     return [DueReport(*row) for row in rows]
 
 
