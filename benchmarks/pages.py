@@ -4,7 +4,7 @@
 dashboard as `spikeguard up` starts them, incidents made of messages (`benchmarks.seeded`), Chromium
 at a phone's width and at a laptop's. Each page is opened several times; told are the bytes of all
 answers and the time until everything had loaded. Bars: 400 kB and 1.5 s (median) for the server's
-own pages. Exit status 1 where one is missed. `--pictures` keeps every page as a PNG of under 200 kB.
+own pages. Exit status 1 where one is missed. `--pictures` keeps every page as a PNG below 200 kB.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ DASHBOARD = (
     Page("dashboard-runs", "", "Runs"),
     Page("dashboard-inbox", "inbox", "Inbox"),
     Page("dashboard-run", f"run?run=default/{WAITING}", WAITING),
-    Page("dashboard-evidence", f"incident?run=default/{WAITING}&number=1", "Causes"),
-    Page("dashboard-closed", f"incident?run=default/{CLOSED}&number=1", "Causes"),
+    Page("dashboard-evidence", f"incident?run=default/{WAITING}&number=1", "Likely cause"),
+    Page("dashboard-closed", f"incident?run=default/{CLOSED}&number=1", "Likely cause"),
     Page("dashboard-compare", f"compare?run=default/{WAITING}&run=default/{CLOSED}", "Compare"),
     Page("dashboard-summary", "summary", "Incidents from"),
     Page("dashboard-policy", "policy", "Policy of"),

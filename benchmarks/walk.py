@@ -101,6 +101,7 @@ class Reader:
     def open(self, name: str, url: str, wait_for: str = "") -> str:
         """Open a page, measure it, and return what it says."""
         self.page.goto("about:blank")  # where no page is about to look again by itself
+        self.page.set_viewport_size(self.size)
         answers: list[Any] = []
 
         def note(answer: Any) -> None:
@@ -228,7 +229,7 @@ def _look_around(site: Site, laptop: Reader, options: Namespace) -> None:
     pages = {
         "runs": ("", "Runs"),
         "run": (f"run?run=default/{STORIES[0].name}", STORIES[0].name),
-        "evidence": (f"incident?run=default/{STORIES[0].name}&number=1", "Causes"),
+        "evidence": (f"incident?run=default/{STORIES[0].name}&number=1", "Likely cause"),
         "notifications": ("notifications", "Notifications"),
     }
     for name, (path, wait_for) in pages.items():

@@ -12,7 +12,8 @@ from spikeguard_dashboard.markup import Column, Content, Html
 def causes(incident: IncidentDetail) -> Html:
     """The ranking of the causes, the layer that moved first, and what to do the next morning."""
     rows = [_row(cause) for cause in incident["causes"]]
-    columns = [Column("Cause"), Column("Sure", numeric=True), Column("For"), Column("Against")]
+    columns = [Column("Cause"), Column("Sure", numeric=True)]
+    columns += [Column("For", named=True), Column("Against", named=True)]
     parts = [markup.table(columns, rows, stacked=True)]
     first = incident["first_layer"]
     if first is not None:

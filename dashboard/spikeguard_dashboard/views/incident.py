@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import streamlit as st
 
@@ -39,7 +40,15 @@ from spikeguard_protocol.vocabulary import SPEAKS_OF
 PARTS = (13, 7)  # widths of the two columns; on a phone they stand one below the other
 SHOWN_AT_FIRST = 3
 AROUND = 200  # steps before the onset, where the server has no copied samples yet
-COPIED = (*STANDARD_SIGNALS, *OPTIONAL_SIGNALS)  # shown where measured
+MOST_ASKED = 16  # signals that the server answers with at once
+_WANTED = (
+    "loss",
+    "grad_norm",
+    "grad_norm_at_step",
+    "update_norm",
+    *chain.from_iterable(SPEAKS_OF.values()),
+)
+COPIED = tuple(dict.fromkeys([*_WANTED, *OPTIONAL_SIGNALS]))[:MOST_ASKED]  # where measured
 
 
 def incident_page() -> None:
