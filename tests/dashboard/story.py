@@ -149,7 +149,6 @@ def command(**changes: Any) -> Plain:
         "proposed_by": None,
         "first_approved_at": None,
         "first_approved_by": None,
-        "proposed_by": None,
         "decided_at": None,
         "decided_by": None,
         "decision_reason": None,
