@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt as CommonMark
 
-from spikeguard_protocol import BatchRange, CommandState, FollowupState, Outcome, Rollback
+from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback
 from spikeguard_server.domain.diagnosis.cause.layers import FirstLayer
 from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK
 from spikeguard_server.http.pages.picture_cache import PictureCache
@@ -150,7 +150,7 @@ def test_the_page_that_people_sign_is_one_sheet_of_a4(
 
 def test_a_pdf_has_an_end_however_much_people_wrote(rolled_back: PostMortem) -> None:
     """Each character of it costs its writer, which all post-mortems share."""
-    todo = tuple(FollowupFact(n, "Look again. " * 160, FollowupState.OPEN) for n in range(1, 101))
+    todo = tuple(FollowupFact(n, "Look again. " * 160) for n in range(1, 101))
     body = printed(
         document_of(replace(rolled_back, followups=todo)), {}, {}, rolled_back.written_at
     )
@@ -521,7 +521,7 @@ def test_the_picture_draws_what_was_undone_apart(rolled_back: PostMortem) -> Non
     assert "undone by the rollback" in svg
     assert "rollback to step 1,200" in svg
     assert "onset 1,203" in svg
-    assert "earlier trend" in svg
+    assert "trend before the spike" in svg
 
 
 def test_the_inline_picture_takes_its_colours_from_the_page(rolled_back: PostMortem) -> None:

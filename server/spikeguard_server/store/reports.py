@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import distinct_on, insert
 
 from spikeguard_server.store.tables import core as tables
 
@@ -55,7 +55,7 @@ def due_reports(connection: sql.Connection, limit: int) -> list[DueReport]:
     without a lock."""
     longest = (
         sql.select(_I.run_id, _I.number, _I.report_due_at)
-        .distinct(_R.project)
+        .ext(distinct_on(_R.project))
         .join(tables.runs, _R.run_id == _I.run_id)
         .where(_I.report_due_at <= sql.func.clock_timestamp())
         .order_by(_R.project, _I.report_due_at)
