@@ -5,7 +5,7 @@ Law: the ranking as it was when the incident closed; a cause that nothing speaks
 
 from __future__ import annotations
 
-from spikeguard_protocol import BatchDetail
+from spikeguard_protocol import BatchDetail, Cause
 from spikeguard_protocol.phrases import batches_phrase, cause_phrase
 from spikeguard_server.domain.diagnosis.batch_evidence import contrast, worst_sequence
 from spikeguard_server.domain.lifecycle.damage import rose
@@ -68,7 +68,8 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
         items += [f"{reason[:1].upper()}{reason[1:]}." for reason in likely.reasons[:MOST_REASONS]]
         if likely.against:
             items.append(f"Against it: {'; '.join(likely.against[:MOST_AGAINST])}.")
-    items += batch_sentences(facts.batch)[:1]
+    if of_data(facts):
+        items += batch_sentences(facts.batch)[:1]
     lead = lead_of(facts)
     if lead is not None:
         items.append(_lead(lead.signal, lead.step, lead.steps, rose(incident)))
@@ -81,6 +82,12 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
     if incident.stuck:
         items.append("It was stuck: update after update was dropped, the weights stood still.")
     return (Bullets(tuple(items)),) if items else ()
+
+
+def of_data(facts: PostMortem) -> bool:
+    """Whether the likeliest cause lies in the data, so that the batch is what to look at."""
+    likely = next(iter(facts.incident.causes), None)
+    return likely is not None and likely.cause in (Cause.BAD_BATCH, Cause.RARE_TOKENS)
 
 
 def batch_sentences(batch: BatchDetail | None) -> list[str]:

@@ -5,8 +5,7 @@ Law: every sentence comes from a fact; where there is none, the section says so 
 
 from __future__ import annotations
 
-from spikeguard_protocol import Cause
-from spikeguard_server.report.causes import batch_of, root_cause_of
+from spikeguard_server.report.causes import batch_of, of_data, root_cause_of
 from spikeguard_server.report.cost_table import cost_of, cost_parts
 from spikeguard_server.report.document import (
     Block,
@@ -111,9 +110,7 @@ def _evidence_pictures(facts: PostMortem) -> list[Picture]:
         found.append(Picture(said.capitalize(), PictureName.LAYERS))
     if histogram_shown(facts) is not None:
         found.append(Picture(token_caption(facts), PictureName.TOKENS))
-    likely = next(iter(facts.incident.causes), None)
-    of_data = likely is not None and likely.cause in (Cause.BAD_BATCH, Cause.RARE_TOKENS)
-    return found[::-1] if of_data else found
+    return found[::-1] if of_data(facts) else found
 
 
 def _lessons(facts: PostMortem) -> tuple[Block, ...]:
