@@ -25,7 +25,7 @@ from spikeguard_server.report.wording import (
     word,
 )
 
-MOST_REASON = 420  # characters of a command's reason on the page
+MOST_REASON = 340  # characters of a command's reason on the page
 QUIET_VERBS = frozenset({Verb.WATCH, Verb.CHECKPOINT_NOW})  # that change nothing of the training
 OUTCOMES: dict[Outcome | None, str] = {
     Outcome.HEALED: "The loss came back to its trend by itself",

@@ -49,7 +49,7 @@ GUTTER: Final = 7.0  # mm, between two columns
 SIZE, SMALL, STRETCH = 7.7, 6.6, 93.0  # points, points, percent: DejaVu is wide
 LEADING: Final = 1.28
 PICTURE_MM: Final[Mapping[PictureName, float]] = {
-    PictureName.CURVES: 54.0, PictureName.LAYERS: 34.0, PictureName.TOKENS: 32.0,
+    PictureName.CURVES: 50.0, PictureName.LAYERS: 30.0, PictureName.TOKENS: 32.0,
 }  # fmt: skip
 _FONT: Final = "DejaVu"
 _INK, _MUTED, _RULE, _PANEL = (COLOURS[name][0] for name in ("ink", "muted", "rule", "panel"))
