@@ -350,7 +350,7 @@ def test_nothing_runs_out_of_a_phones_width(stranger: Any, address: str, world: 
             width = "document.querySelector('[data-testid=stMain]').scrollWidth"
             assert page.evaluate(width) <= 390, path
         order = page.get_by_text("Proposed command").bounding_box()
-        curves = page.get_by_text("Signals", exact=True).bounding_box()
+        curves = page.get_by_role("heading", name="Signals").bounding_box()
         assert order["y"] < curves["y"]  # who is woken sees what is proposed without scrolling
 
 

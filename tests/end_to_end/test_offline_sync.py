@@ -26,7 +26,9 @@ RUN = RunId("default", "test")
 
 def again(service: Service, directory: Path, token_file: str) -> int:
     server = service.place.server
-    return sync(Namespace(directory=str(directory), server=server, token_file=token_file))
+    return sync(
+        Namespace(directory=str(directory), server=server, token_file=token_file, json=False)
+    )
 
 
 def command(service: Service, directory: Path) -> subprocess.CompletedProcess[str]:

@@ -164,7 +164,7 @@ class Reader:
         case = self.calls.schema[path]["GET"].Case(path_parameters=places, query=query)
         answer = case.call(base_url=self.calls.url, **self.calls.options(case))
         self.calls.judge(case, answer)
-        return answer.json() if answer.headers["content-type"] == ["application/json"] else None
+        return answer.json() if answer.headers.get("content-type") == ["application/json"] else None
 
     def pages(self, path: str, limit: int, **query: Any) -> list[Any]:
         """All entries of a list, `limit` at a time."""

@@ -70,4 +70,4 @@ def test_the_first_of_its_kind_says_that_there_is_none(live: Live, project: str)
     with live.client() as page:
         page.cookies.set("spikeguard_session", live.token(Grant(Role.VIEWER, project)))
         text = page.get(f"/incident/{project}/first/1").text
-    assert f"No spike of this kind and likeliest cause is on record in project {project}." in text
+    assert f"no spike of this kind and likeliest cause is on record in project {project}." in text

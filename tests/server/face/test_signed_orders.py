@@ -100,7 +100,7 @@ def test_a_yes_that_the_job_would_refuse_is_refused_at_once_with_the_remedy(
 ) -> None:
     sign_in(live)
     signed = [] if key is None else ["--order-key", key_file(home, key)]
-    assert main(["approve", proposal["id"], "--yes", *signed]) == 1
+    assert main(["approve", proposal["id"], "--yes", *signed]) == 5
     said = capfd.readouterr().err
     assert f"signed with key {KEY.name}, {OTHER.name} only" in said
     assert "--order-key FILE" in said
