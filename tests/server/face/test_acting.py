@@ -306,7 +306,7 @@ def test_the_command_line_orders_by_target_and_edits_what_it_approves(
     assert "(Ada)" in told
     assert "why: the shard began before" in told
     assert "has not reported yet" in typed(
-        *edit[:1], f"{name}#1.1", *edit[2:], "--reason", "x", status=1
+        *edit[:1], f"{name}#1.1", *edit[2:], "--reason", "x", status=5
     )
 
 
