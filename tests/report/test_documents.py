@@ -521,7 +521,7 @@ def test_the_picture_draws_what_was_undone_apart(rolled_back: PostMortem) -> Non
     assert "undone by the rollback" in svg
     assert "rollback to step 1,200" in svg
     assert "onset 1,203" in svg
-    assert "trend before the spike" in svg
+    assert "earlier trend" in svg
 
 
 def test_the_inline_picture_takes_its_colours_from_the_page(rolled_back: PostMortem) -> None:

@@ -29,6 +29,12 @@ READS = {  # beside the modules of `store/reads`
     "storable",  # whether a text can be stored; touches nothing
     "run_key",  # how a row of a run is named
     "FLEET",
+    "MAX_TEXT",
+    "outcome_words",
+    "read_followup",
+    "read_followups",
+    "read_batches",
+    "attempts_named",
     "require_schema",  # as it stands
     "WriteCheck",  # takes room in a temporary file, no row
 }

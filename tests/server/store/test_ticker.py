@@ -111,7 +111,7 @@ def test_a_post_mortem_is_written_once_the_incident_closes(spiked: sql.Engine) -
     job.train(301, 700, segment=1, shift=20, batch=50)
     write_reports(spiked)
     written = {str(row[0]): row[1] for row in rows(spiked, "select format, body from reports")}
-    assert sorted(written) == ["html", "json", "md"]
+    assert sorted(written) == ["html", "json", "md", "pdf", "txt"]
     assert b"Ada" in written["md"]
     assert json.loads(written["json"])
     assert b"<svg" in written["html"] or b"data:image" in written["html"]
