@@ -237,7 +237,7 @@ def _what_it_says_to_set_for_a_job_leaves_the_command_line_working(
     kept = up.environment.pop("SPIKEGUARD_CREDENTIALS")
     up.environment["SPIKEGUARD_CREDENTIALS"] = "/nonexistent/credentials.json"
     refused = up.command("runs")
-    assert refused.returncode == 1
+    assert refused.returncode == 4
     for words in ("role agent may not", ready["agent_token_file"], "Unset", "spikeguard login"):
         assert words in refused.stderr
     up.environment["SPIKEGUARD_CREDENTIALS"] = kept
