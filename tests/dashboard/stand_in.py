@@ -29,6 +29,7 @@ PEOPLE: dict[str, dict[str, Any]] = {
         "project": None,
         "run": None,
         "expires_in_s": None,
+        "token": 1,
     },
     ADA_TOKEN: {
         "name": "Ada Lovelace",
@@ -36,6 +37,7 @@ PEOPLE: dict[str, dict[str, Any]] = {
         "project": None,
         "run": None,
         "expires_in_s": 39600.0,
+        "token": 2,
     },
 }
 Plain = dict[str, Any]
