@@ -75,7 +75,7 @@ from spikeguard.topology.rank_group import (
 )
 from spikeguard.topology.refusals import raise_first, refusal_of
 from spikeguard.topology.shards import local
-from spikeguard.uplink.batch_telling import BatchTelling, Describing
+from spikeguard.uplink.batch_reporter import BatchReporter, Describing
 from spikeguard.uplink.opening import open_uplink
 from spikeguard.uplink.orphans import live_attempts
 from spikeguard.uplink.run_links import log_directory, run_links
@@ -197,7 +197,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     put = outbox.put if outbox is not None else None
     describing = Describing(given.name_batch, decode, faults)
     ring = optional.batches
-    batches = BatchTelling(ring, home, world.rank, attempt.id, describing, put, faults)
+    batches = BatchReporter(ring, home, world.rank, attempt.id, describing, put, faults)
     data.items = ring.items = batches.items
     room = _room(recovery, training, attempt, settings, budget)
     rewind = rewind_ability(settings, room, job.unsaved)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import Any
 
 from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, CommandFailed, say
 from spikeguard_cli.credentials import load_credentials
+from spikeguard_cli.options import json_option, print_json
 from spikeguard_cli.wording import table
 from spikeguard_protocol import FollowupState, IncidentId
 from spikeguard_protocol.escaping import printable
@@ -40,7 +40,7 @@ def followup(options: Namespace) -> int:
 def _list(api: Api, path: str, incident: IncidentId, options: Namespace) -> int:
     found: list[dict[str, Any]] = api.get(path)["items"]
     if options.json:
-        print(json.dumps(found, indent=1))
+        print_json(found)
         return 0
     rows = [[str(f["number"]), f["text"], f["owner"] or "nobody", f["state"]] for f in found]
     print(table(HEAD, rows) if rows else f"Nothing is to be done because of {incident}.")
@@ -76,7 +76,7 @@ def _changes(options: Namespace) -> dict[str, Any]:
 
 def _told(options: Namespace, answer: dict[str, Any], said: str) -> int:
     if options.json:
-        print(json.dumps(answer, indent=1))
+        print_json(answer)
     else:
         say(printable(said))
     return 0
@@ -105,7 +105,7 @@ def _options(parser: ArgumentParser) -> None:
     whose.add_argument("--owner", metavar="NAME", help="whose it is")
     whose.add_argument("--nobody", action="store_true", help="take it from whoever has it")
     parser.add_argument("--text", metavar="TEXT", help="say it in other words")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    json_option(parser)
 
 
 COMMANDS: tuple[Command, ...] = (

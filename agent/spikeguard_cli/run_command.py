@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -12,7 +11,7 @@ from typing import Any
 from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, CommandFailed, say
 from spikeguard_cli.credentials import load_credentials
-from spikeguard_cli.options import MOST_LIMIT, json_option, lasting, limit_option
+from spikeguard_cli.options import MOST_LIMIT, json_option, lasting, limit_option, print_json
 from spikeguard_cli.orders import (
     VERBS,
     add_order_options,
@@ -115,7 +114,7 @@ def _signed(api: Api, id: CommandId, command: dict[str, Any], path: Path) -> dic
 
 def _told(options: Namespace, made: dict[str, Any]) -> int:
     if options.json:
-        print(json.dumps(made, indent=1))
+        print_json(made)
         return 0
     what, id = command_words(made), made["id"]
     run = CommandId.parse(id).incident.run
@@ -154,7 +153,7 @@ def _quoted(made: dict[str, Any]) -> str:
 def _list(api: Api, run: RunId, options: Namespace) -> int:
     found = list(api.items(f"{run_path(run)}/commands", options.limit or MOST_LIMIT))
     if options.json:
-        print(json.dumps(found, indent=1))
+        print_json(found)
         return 0
     rows = [
         [

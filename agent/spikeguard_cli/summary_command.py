@@ -9,6 +9,7 @@ from pathlib import Path
 from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, say
 from spikeguard_cli.credentials import load_credentials
+from spikeguard_cli.options import json_option
 from spikeguard_protocol import RunId
 from spikeguard_protocol.escaping import printable
 
@@ -51,7 +52,7 @@ def _options(parser: ArgumentParser) -> None:
         "else txt)",
     )  # fmt: skip
     parser.add_argument("--output", metavar="FILE", help="file to write instead of printing")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    json_option(parser)
 
 
 COMMANDS: tuple[Command, ...] = (

@@ -150,13 +150,11 @@ class Client:
         self, token: str, run: RunId, number: int, signal: str = "grad_norm"
     ) -> Layers:
         """Norms by layer around an onset, and the map of them."""
-        path = f"{incident_path(IncidentId(run, number))}/layers"
-        return self.ask(Layers, path, token, signal=signal)
+        return self._of(token).incident_layers(IncidentId(run, number), signal)
 
     def incident_batch(self, token: str, run: RunId, number: int) -> BatchEvidence:
         """What lay in the batches near an onset."""
-        path = f"{incident_path(IncidentId(run, number))}/batch"
-        return self.ask(BatchEvidence, path, token)
+        return self._of(token).incident_batch(IncidentId(run, number))
 
     def postmortem(self, token: str, run: RunId, number: int, format: str) -> Document:
         """The post-mortem in one of `MEDIA_TYPES`."""
@@ -232,23 +230,19 @@ class Client:
         self, person: Signer, incident: IncidentId, text: str, owner: str | None
     ) -> Followup:
         """Keep what `person` wants done."""
-        body = {"text": text, "owner": owner}
-        return self._followup(person, f"{incident_path(incident)}/followups", body)
+        return self._for(person).add_followup(incident, text, owner)
 
     def change_followup(
         self, person: Signer, incident: IncidentId, number: int, change: Mapping[str, Any]
     ) -> Followup:
         """Reword it, give it to somebody, move it on: as the API takes it."""
-        return self._followup(person, f"{incident_path(incident)}/followups/{number}", change)
-
-    def _followup(self, person: Signer, path: str, body: Mapping[str, Any]) -> Followup:
         calls = self._calls(person.token, _headers(person))
-        return calls.send(Followup, "POST", path, dict(body))
+        path = f"{incident_path(incident)}/followups/{number}"
+        return calls.send(Followup, "POST", path, dict(change))
 
     def summary(self, token: str, weeks: int, run: RunId | None = None) -> Summary:
         """What the incidents of the last weeks came to."""
-        name = f"{run.project}/{run.name}" if run else None
-        return self.ask(Summary, "/v1/summary", token, weeks=weeks, run=name)
+        return self._of(token).summary(run=run, weeks=weeks)
 
     def summary_document(self, token: str, weeks: int, format: str) -> Document:
         """The same as `md` or `html`."""
@@ -270,12 +264,12 @@ class Client:
 
     def change(
         self, method: str, path: str, person: Signer, body: Any = None,
-        query: Mapping[str, str] = NO_HEADERS,
+        query: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Change something as `person`; raises `ApiError` with the field that was refused."""
         content = None if body is None else json.dumps(body).encode()
         calls = self._calls(person.token, _headers(person))
-        calls.call(method, with_query(path, **query), content)
+        calls.call(method, with_query(path, **(query or {})), content)
 
     def _for(self, person: Signer) -> TypedClient:
         return self._of(person.token, headers=_headers(person))

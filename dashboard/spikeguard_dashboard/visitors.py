@@ -25,7 +25,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from spikeguard_dashboard.inbox import Inbox
+from spikeguard_dashboard.socket_queue import SocketQueue
 
 COOKIE: Final = "spikeguard_session"
 MAX_COOKIE: Final = 200  # characters
@@ -96,7 +96,7 @@ class Visitors:
             await refuse(send)
             return
         with _counted(self._of_token, token):
-            async with Inbox(receive, send) as inbox:
+            async with SocketQueue(receive, send) as inbox:
 
                 async def paced() -> Message:
                     message = await inbox.next()
@@ -130,7 +130,7 @@ class Visitors:
         return await run_in_threadpool(self._check, secret)
 
     async def _serve_until(self, address: str, scope: Scope, receive: Receive, send: Send) -> None:
-        async with Inbox(receive, send, until_s=monotonic() + STRANGER_S) as inbox:
+        async with SocketQueue(receive, send, until_s=monotonic() + STRANGER_S) as inbox:
 
             async def paced() -> Message:
                 message = await inbox.next()

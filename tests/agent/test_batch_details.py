@@ -178,7 +178,7 @@ def test_items_are_kept_in_bounds_and_named_by_position() -> None:
 def test_rank_0_tells_of_the_rank_with_the_highest_loss(tmp_path: Path) -> None:
     """Two ranks of threads are none; their files are what passes between them."""
     from spikeguard.faults import Faults
-    from spikeguard.uplink.batch_telling import BatchTelling, Describing
+    from spikeguard.uplink.batch_reporter import BatchReporter, Describing
 
     told: list[Any] = []
     tellings = []
@@ -186,7 +186,7 @@ def test_rank_0_tells_of_the_rank_with_the_highest_loss(tmp_path: Path) -> None:
         ring = BatchRing(4)
         describing = Describing(None, text_of, Faults(rank))
         tellings.append(
-            (ring, BatchTelling(ring, tmp_path, rank, "a" * 16, describing, put, Faults(rank)))
+            (ring, BatchReporter(ring, tmp_path, rank, "a" * 16, describing, put, Faults(rank)))
         )
     for step, worst in ((1, 0), (2, 1), (3, 1)):
         for rank, (ring, telling) in enumerate(tellings):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
 
-from spikeguard_dashboard.inbox import MAX_MESSAGE, MOST_WAITING
+from spikeguard_dashboard.socket_queue import MAX_MESSAGE, MOST_WAITING
 from spikeguard_dashboard.visitors import MOST_OF_PERSON, OF_PERSON, OF_STRANGERS, Visitors
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.settings import Settings
 from spikeguard.state.progress import Progress
 from spikeguard.topology.rank_group import World
-from spikeguard.uplink.batch_telling import BatchTelling
+from spikeguard.uplink.batch_reporter import BatchReporter
 from spikeguard.uplink.opening import OfflineSender
 from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.sender import Sender
@@ -50,4 +50,4 @@ class Parts:
     abilities: tuple[Ability, ...]  # what can be done in this job, as far as is known
     rewind: Ability  # whether there are snapshots in memory, whatever the loop does with its data
     usage: LoopUsage
-    batches: BatchTelling
+    batches: BatchReporter

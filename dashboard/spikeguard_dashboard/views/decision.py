@@ -188,6 +188,15 @@ def _approved(command: Command, name: str) -> Notice:
     return Notice("good", f"Approved by {command['decided_by']}. The job fetches it next.")
 
 
+def failure_of(act: Callable[[], object]) -> Notice | None:
+    """Do it; what is to be said where that failed."""
+    try:
+        act()
+    except ApiError as error:
+        return refusal(error)
+    return None
+
+
 def refusal(error: ApiError) -> Notice:
     """Why a decision was not taken, in words that lead on."""
     if error.code == "revision_changed":

@@ -12,10 +12,10 @@ from typing import Any
 
 import streamlit as st
 
-from spikeguard_client import ApiError, Followup, IncidentDetail
+from spikeguard_client import Followup, IncidentDetail
 from spikeguard_dashboard import markup
 from spikeguard_dashboard.markup import Column, Content, Html
-from spikeguard_dashboard.views.decision import Notice, refusal
+from spikeguard_dashboard.views.decision import Notice, failure_of
 from spikeguard_dashboard.views.frame import staleness
 from spikeguard_dashboard.visit import Person, Visit, look
 from spikeguard_protocol import IncidentId
@@ -40,12 +40,7 @@ class _Press:
 
     def send(self, act: Callable[[], object]) -> None:
         """Do it, and say where that failed."""
-        notice: Notice | None = None
-        try:
-            act()
-        except ApiError as error:
-            notice = refusal(error)
-        st.session_state[_notice(self.incident)] = notice
+        st.session_state[_notice(self.incident)] = failure_of(act)
 
     def change(self, one: Followup, change: Mapping[str, Any]) -> None:
         """Move it on from what was seen."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from spikeguard_client import ApiError, IncidentDetail
+from spikeguard_client import IncidentDetail
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.markup import Column, Content, Html
-from spikeguard_dashboard.views.decision import Notice, refusal
+from spikeguard_dashboard.views.decision import Notice, failure_of
 from spikeguard_dashboard.visit import Person, Visit
 from spikeguard_protocol import IncidentId
 from spikeguard_protocol.phrases import response_phrase
@@ -40,12 +40,7 @@ class _Press:
 
     def send(self, act: Callable[[], object]) -> None:
         """Do it, and say where that failed."""
-        notice: Notice | None = None
-        try:
-            act()
-        except ApiError as error:
-            notice = refusal(error)
-        st.session_state[self._notice] = notice
+        st.session_state[self._notice] = failure_of(act)
 
     def say(self, message: str, remedy: str) -> None:
         """Nothing was sent, and why."""

@@ -17,6 +17,7 @@ from spikeguard_server.domain.lifecycle import moves
 from spikeguard_server.domain.lifecycle.followup_life import moved
 from spikeguard_server.errors import Conflict, IllegalMove, NotFound, Unprocessable
 from spikeguard_server.identity.actors import Actor
+from spikeguard_server.ingest.responses import locked_incident
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.followups import (
@@ -26,10 +27,8 @@ from spikeguard_server.store.followups import (
     read_followup,
     read_followups,
 )
-from spikeguard_server.store.reads.history import Row, existing_run
-from spikeguard_server.store.reads.incidents import read_incident
+from spikeguard_server.store.reads.history import Row
 from spikeguard_server.store.reports import want_report
-from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.stored_text import storable
 
 
@@ -48,7 +47,7 @@ def add(
     connection: sql.Connection, incident: IncidentId, text: str, owner: str | None, by: Actor
 ) -> int:
     """Keep what `by` wants done; its number."""
-    row = _locked(connection, incident)
+    row = locked_incident(connection, incident)
     if len(read_followups(connection, row.run_id, incident.number)) >= MAX_FOLLOWUPS:
         raise Conflict(
             f"{incident} has {MAX_FOLLOWUPS:,} follow-ups, which is the most",
@@ -64,7 +63,7 @@ def change(
     connection: sql.Connection, incident: IncidentId, number: int, wanted: Change, by: Actor
 ) -> None:
     """Reword it, give it to somebody, move it on; what is so already changes nothing."""
-    row = _locked(connection, incident)
+    row = locked_incident(connection, incident)
     found = read_followup(connection, row.run_id, incident.number, number)
     if found is None:
         raise no_followup(incident, number)
@@ -91,13 +90,6 @@ def no_followup(incident: IncidentId, number: int) -> NotFound:
     return NotFound(
         f"{incident} has no follow-up {number}", f"`spikeguard followup '{incident}'` lists them"
     )
-
-
-def _locked(connection: sql.Connection, incident: IncidentId) -> Row:
-    key = existing_run(connection, incident.run)
-    if lock_run(connection, key) is None:  # deleted meanwhile
-        existing_run(connection, incident.run)
-    return read_incident(connection, key, incident.run, incident.number)
 
 
 def _columns(connection: sql.Connection, found: Row, wanted: Change, by: Actor) -> dict[str, Any]:

@@ -103,12 +103,16 @@ def _checked(connection: sql.Connection, name: str) -> str:
         raise Unprocessable(refusal.message, refusal.remedy, field="assignee") from None
 
 
-def _open(connection: sql.Connection, incident: IncidentId, by: Actor) -> _Work:
-    run, number = incident.run, incident.number
-    key = existing_run(connection, run)
+def locked_incident(connection: sql.Connection, incident: IncidentId) -> Row:
+    """The incident under its run's lock; `NotFound` where there is none."""
+    key = existing_run(connection, incident.run)
     if lock_run(connection, key) is None:  # deleted meanwhile
-        existing_run(connection, run)
-    row = read_incident(connection, key, run, number)
+        existing_run(connection, incident.run)
+    return read_incident(connection, key, incident.run, incident.number)
+
+
+def _open(connection: sql.Connection, incident: IncidentId, by: Actor) -> _Work:
+    row = locked_incident(connection, incident)
     return _Work(connection, incident, row, by, database_now(connection))
 
 

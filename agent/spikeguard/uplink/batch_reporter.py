@@ -110,7 +110,7 @@ class Describing:
             self._faults.note(place, f"took {SPENT_S:g} s for one incident: it is not asked more")
 
 
-class BatchTelling:
+class BatchReporter:
     """One rank's. `pass_on` is the loop's, the rest the thread's."""
 
     def __init__(

@@ -20,7 +20,7 @@ MOST_WAITING: Final = 32  # messages; a page whose script is slow sends one ever
 FLOODED, TOO_BIG, GOING = 1008, 1009, 1001
 
 
-class Inbox:
+class SocketQueue:
     """Reads `receive` in a task of its own while it is entered, until `until_s` (monotonic)."""
 
     def __init__(self, receive: Receive, send: Send, until_s: float | None = None) -> None:
