@@ -34,8 +34,8 @@ from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.cli.serve import serve
 from spikeguard_server.cli.sockets import listen
 from spikeguard_server.domain.policy.settings import (
-    Approval,
     ApprovalMode,
+    ApprovalRule,
     Policy,
     policy_to_mapping,
 )
@@ -267,7 +267,7 @@ def new_site(database: Database, name: str, replicas: int, **settings: float) ->
 
 def automatic_rollbacks(engine: sql.Engine) -> None:
     """Let the policy approve rollbacks by itself, as often as it wants to."""
-    auto = Approval(ApprovalMode.AUTO, budget=100, cooldown_s=0.0)
+    auto = ApprovalRule(ApprovalMode.AUTO, budget=100, cooldown_s=0.0)
     policy = Policy(approval={**Policy().approval, Verb.ROLLBACK: auto})
     with engine.begin() as connection:
         put_policy(connection, "default", policy_to_mapping(policy), "benchmark")

@@ -34,8 +34,8 @@ from spikeguard_protocol import Medium, Samples, TargetSaved, Verb, decode_ack
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.domain.policy.settings import (
-    Approval,
     ApprovalMode,
+    ApprovalRule,
     Policy,
     policy_to_mapping,
 )
@@ -247,7 +247,7 @@ def measure(
 
 
 def _approve_rollbacks(database: str) -> None:
-    auto = Approval(ApprovalMode.AUTO, budget=100, cooldown_s=0.0)
+    auto = ApprovalRule(ApprovalMode.AUTO, budget=100, cooldown_s=0.0)
     policy = Policy(approval={**Policy().approval, Verb.ROLLBACK: auto})
     engine = open_engine(Settings(database_url=database))
     with engine.begin() as connection:

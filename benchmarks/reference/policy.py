@@ -18,8 +18,8 @@ from spikeguard_server.domain.policy.settings import (
     APPROVAL_LIMITS,
     DEFAULT_POLICY,
     LIMITS,
-    Approval,
     ApprovalMode,
+    ApprovalRule,
     Policy,
 )
 
@@ -48,7 +48,7 @@ def page() -> str:
         "## `[approval.VERB]`\n",
         f"VERB is one of {_words(Verb)}. Without a word of the policy `watch` is `auto`, every "
         "other verb `manual`.\n",
-        _table(Approval, dict(APPROVAL_LIMITS), {"mode": ApprovalMode}),
+        _table(ApprovalRule, dict(APPROVAL_LIMITS), {"mode": ApprovalMode}),
         "## `[[rules]]`\n",
         f"{OwnRule.__doc__} The first rule whose conditions all hold decides; at most "
         f"{own_rules.MOST_RULES}.\n",

@@ -22,7 +22,10 @@ from spikeguard_protocol import OptionalSignal, Signal
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.domain.detection.detectors.contract import Detector, Setting, Values, Verdict
 from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice, Plugin
-from spikeguard_server.domain.detection.detectors.robust_trend import RobustTrend, settings_of
+from spikeguard_server.domain.detection.detectors.robust_trend import (
+    RobustTrend,
+    detection_settings,
+)
 from spikeguard_server.domain.detection.detectors.textbook import Ewma, ZScore
 from spikeguard_server.domain.detection.own_signals import MOST_OWN, Direction, Opens, OwnChoice
 from spikeguard_server.domain.detection.precursors import LEADING
@@ -30,7 +33,16 @@ from spikeguard_server.domain.detection.settings import DetectionSettings
 from spikeguard_server.domain.events import Trend
 from spikeguard_server.domain.policy.settings import PolicyError
 
-__all__ = ["Detector", "Setting", "Trend", "Values", "Verdict", "choose", "find", "installed"]
+__all__ = [
+    "Detector",
+    "Setting",
+    "Trend",
+    "Values",
+    "Verdict",
+    "choose",
+    "find",
+    "installed_detectors",
+]
 
 GROUP = "spikeguard.detectors"
 DEFAULT = "robust_trend"
@@ -53,7 +65,7 @@ _JUDGED = frozenset({Signal.LOSS.value, OptionalSignal.UNCHANGED_PARAMETERS.valu
 
 
 @cache
-def installed() -> Mapping[str, EntryPoint]:
+def installed_detectors() -> Mapping[str, EntryPoint]:
     """What other packages add, by name; a name that ships goes first."""
     found = entry_points(group=GROUP)
     return {one.name: one for one in found if one.name not in SHIPPED}
@@ -61,14 +73,14 @@ def installed() -> Mapping[str, EntryPoint]:
 
 def names() -> list[str]:
     """Every detector that can be chosen here."""
-    return [*SHIPPED, *sorted(installed())]
+    return [*SHIPPED, *sorted(installed_detectors())]
 
 
 def find(name: str, path: str = "detector") -> type[Detector]:
     """The detector called `name`; raises `PolicyError` about `path`."""
     if name in SHIPPED:
         return SHIPPED[name]
-    if name not in installed():
+    if name not in installed_detectors():
         raise PolicyError(
             path, f"{name!r:.60} is no detector that is installed here",
             f"Known: {', '.join(names())}; pip install the package of another one",
@@ -78,7 +90,7 @@ def find(name: str, path: str = "detector") -> type[Detector]:
 
 @cache
 def _loaded(name: str, path: str) -> type[Detector]:
-    entry = installed()[name]
+    entry = installed_detectors()[name]
     try:
         kind = entry.load()
     except Exception as error:
@@ -118,7 +130,7 @@ def choose(plain: Mapping[str, Any], path: str = "") -> DetectorChoice:
     signals = plain.get("signals", {})
     precursors, own = _precursors(signals, path), _own_choices(signals, path)
     if kind is RobustTrend:
-        return DetectorChoice(settings_of(values, usual), None, precursors, own)
+        return DetectorChoice(detection_settings(values, usual), None, precursors, own)
     return DetectorChoice(usual, Plugin(name, kind, values), precursors, own)
 
 

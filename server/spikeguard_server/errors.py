@@ -214,7 +214,7 @@ class RevisionChanged(Conflict):
         )
 
 
-class IllegalMove(Conflict):
+class WrongState(Conflict):
     """The command or incident is past the state that this needs."""
 
     code = "illegal_move"
@@ -367,7 +367,7 @@ ERRORS: tuple[type[ServiceError], ...] = (
     Conflict,
     SequenceGap,
     RevisionChanged,
-    IllegalMove,
+    WrongState,
     NotClosed,
     RequestTimeout,
     TooLarge,

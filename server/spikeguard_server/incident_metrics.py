@@ -25,7 +25,7 @@ _MINUTES: Final = (10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 28800, 86400)
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class IncidentHistogram:
     """A figure of every incident, told as a histogram."""
 
     name: str
@@ -38,19 +38,19 @@ class Measured:
 
 
 HISTOGRAMS: Final = (
-    Measured(
+    IncidentHistogram(
         "spikeguard_detection_delay_steps",
         "Optimizer steps from a spike's onset to its detection, of incidents that have closed.",
         "detection_steps",
         (0, 1, 2, 3, 5, 10, 20, 50, 100, 500),
     ),
-    Measured(
+    IncidentHistogram(
         "spikeguard_detection_delay_seconds",
         "Seconds of training from a spike's onset to its detection, of incidents that have closed.",
         "detection_s",
         (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600),
     ),
-    Measured(
+    IncidentHistogram(
         "spikeguard_decision_delay_seconds",
         "Seconds from an incident's first proposal to the first approval or rejection, by person or"
         " policy.",
@@ -60,7 +60,7 @@ HISTOGRAMS: Final = (
         "decided_by",
         (PERSON, POLICY),
     ),
-    Measured(
+    IncidentHistogram(
         "spikeguard_recovery_duration_seconds",
         "Seconds from a spike's onset to its close, of those that are back on their trend: by"
         " themselves (healed) or after a command (recovered).",
@@ -70,7 +70,7 @@ HISTOGRAMS: Final = (
         "outcome",
         _RECOVERED,
     ),
-    Measured(
+    IncidentHistogram(
         "spikeguard_recovery_duration_steps",
         "Optimizer steps from a spike's onset to its close, those that were trained again included,"
         " of those that are back on their trend.",
@@ -115,7 +115,7 @@ class Distribution:
     total: float
 
     @classmethod
-    def empty(cls, measured: Measured) -> Distribution:
+    def empty(cls, measured: IncidentHistogram) -> Distribution:
         """Of no incident."""
         return cls((0,) * len(measured.edges), 0, 0.0)
 
@@ -156,7 +156,7 @@ class IncidentFamilies(Collector):
 
 
 def _histogram(
-    measured: Measured, found: Mapping[tuple[str, ...], Distribution]
+    measured: IncidentHistogram, found: Mapping[tuple[str, ...], Distribution]
 ) -> HistogramMetricFamily:
     labels = ("project",) if measured.label is None else ("project", measured.label)
     family = HistogramMetricFamily(measured.name, measured.about, labels=labels)

@@ -21,23 +21,23 @@ MAX_CHARACTERS = 20_000  # YAML of 100,000 takes seconds to read
 MAX_DEPTH = 50
 
 
-class Form(StrEnum):
+class PolicyFormat(StrEnum):
     """How a policy is written."""
 
     TOML = "toml"
     YAML = "yaml"
 
 
-def form_of(name: str) -> Form:
+def form_of(name: str) -> PolicyFormat:
     """The form that a file's name tells: `.yaml` and `.yml` are YAML, the rest TOML."""
-    return Form.YAML if name.lower().endswith((".yaml", ".yml")) else Form.TOML
+    return PolicyFormat.YAML if name.lower().endswith((".yaml", ".yml")) else PolicyFormat.TOML
 
 
-def read_policy_text(text: str, form: Form) -> dict[str, Any]:
+def read_policy_text(text: str, form: PolicyFormat) -> dict[str, Any]:
     """What `text` says; raise `PolicyError` where it is no table in that form."""
     if len(text) > MAX_CHARACTERS:
         raise PolicyError("document", f"has at most {MAX_CHARACTERS} characters", "Shorten it")
-    return _toml(text) if form is Form.TOML else _yaml(text)
+    return _toml(text) if form is PolicyFormat.TOML else _yaml(text)
 
 
 def _toml(text: str) -> dict[str, Any]:

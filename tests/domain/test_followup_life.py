@@ -7,7 +7,12 @@ from itertools import product
 import pytest
 
 from spikeguard_protocol import FollowupState
-from spikeguard_server.domain.lifecycle.followup_life import Asked, Kept, moved, reconciled
+from spikeguard_server.domain.lifecycle.followup_life import (
+    Kept,
+    ProposedFollowup,
+    moved,
+    reconciled,
+)
 from spikeguard_server.domain.lifecycle.moves import IllegalMove
 
 LEGAL = {("open", "done"), ("open", "dropped"), ("done", "open"), ("dropped", "open")}
@@ -31,12 +36,14 @@ def test_what_people_touched_stays_and_the_rest_follows_the_facts() -> None:
         Kept("died-1", "gone, but taken", touched=True),
     ]
     asked = [
-        Asked("cause-1", "as asked"), Asked("data-1", "as asked"), Asked("level-1", "0.29 nats"),
-        Asked("targets-1", "new"),
-    ]  # fmt: skip
+        ProposedFollowup("cause-1", "as asked"),
+        ProposedFollowup("data-1", "as asked"),
+        ProposedFollowup("level-1", "0.29 nats"),
+        ProposedFollowup("targets-1", "new"),
+    ]
     plan = reconciled(kept, asked)
-    assert plan.new == (Asked("targets-1", "new"),)
-    assert plan.reworded == (Asked("level-1", "0.29 nats"),)
+    assert plan.new == (ProposedFollowup("targets-1", "new"),)
+    assert plan.reworded == (ProposedFollowup("level-1", "0.29 nats"),)
     assert plan.gone == ("undone-1",)
     assert (
         reconciled([Kept(one.rule, one.text, touched=False) for one in asked], asked)

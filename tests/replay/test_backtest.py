@@ -12,7 +12,7 @@ import pytest
 from spikeguard_cli.command import CommandFailed
 from spikeguard_server.replay.backtest import DEEPEST, sources
 from spikeguard_server.replay.backtest_command import BACKTEST
-from spikeguard_server.replay.progress import shown
+from spikeguard_server.replay.progress import with_progress
 from tests.hostile import HOSTILE, acted_on
 from tests.replay.running import run
 
@@ -120,8 +120,8 @@ class Terminal(io.StringIO):
 
 def test_progress_is_drawn_on_a_terminal_and_nowhere_else() -> None:
     silent, seen = io.StringIO(), Terminal()
-    assert list(shown(range(4), 4, "files", silent)) == [0, 1, 2, 3]
+    assert list(with_progress(range(4), 4, "files", silent)) == [0, 1, 2, 3]
     assert silent.getvalue() == ""
-    assert list(shown(range(4), 4, "files", seen)) == [0, 1, 2, 3]
+    assert list(with_progress(range(4), 4, "files", seen)) == [0, 1, 2, 3]
     assert "] 2 of 4 files" in seen.getvalue()
     assert seen.getvalue().endswith("\r\x1b[K")

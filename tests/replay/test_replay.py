@@ -10,7 +10,7 @@ import pytest
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_server.replay.command import REPLAY
-from spikeguard_server.replay.reading import read_samples
+from spikeguard_server.replay.reading import read_log_samples
 from tests.domain.detection.curves import plateau, spiked
 from tests.replay.running import run
 
@@ -97,7 +97,7 @@ def test_a_plot_that_cannot_be_written_says_so(log: Path, tmp_path: Path) -> Non
 def test_blank_is_not_measured_and_nan_was(tmp_path: Path) -> None:
     path = tmp_path / "run.csv"
     path.write_text("step,loss,grad_norm\n1,2.5,\n2,,0.3\n\n3,nan,inf\n")
-    rows = read_samples(path)
+    rows = read_log_samples(path)
     assert [row.step for row in rows] == [1, 2, 3]
     assert rows[0].values == {"loss": 2.5}
     assert rows[1].values == {"grad_norm": 0.3}
@@ -123,16 +123,16 @@ def test_a_bad_file_names_line_column_and_remedy(tmp_path: Path, body: str, word
     path = tmp_path / "run.csv"
     path.write_text(body)
     with pytest.raises(CommandFailed, match=words):
-        read_samples(path)
+        read_log_samples(path)
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="no such file"):
-        read_samples(tmp_path / "none.csv")
+        read_log_samples(tmp_path / "none.csv")
 
 
 def test_a_binary_file_says_so(tmp_path: Path) -> None:
     path = tmp_path / "run.csv"
     path.write_bytes(bytes(range(256)))
     with pytest.raises(CommandFailed, match="cannot be read as CSV in UTF-8"):
-        read_samples(path)
+        read_log_samples(path)

@@ -14,7 +14,7 @@ import pytest
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_server.replay.command import REPLAY
-from spikeguard_server.replay.reading import read_log, read_samples
+from spikeguard_server.replay.reading import read_log, read_log_samples
 from tests.replay.running import run
 
 Writer = Callable[[Sequence[float], Sequence[float]], str]
@@ -133,14 +133,14 @@ def write(tmp_path: Path, name: str, body: str) -> Path:
 @pytest.mark.parametrize("writer", [jsonl, trainer_state, megatron])
 def test_the_format_is_guessed_without_an_ending(tmp_path: Path, writer: Writer) -> None:
     losses, norms = curve()
-    samples = read_samples(write(tmp_path, "log", writer(losses, norms)))
+    samples = read_log_samples(write(tmp_path, "log", writer(losses, norms)))
     assert [sample.step for sample in samples] == list(range(1, 501))
     assert samples[7].values["loss"] == pytest.approx(losses[7], rel=1e-6)
 
 
 def test_a_trainer_state_on_one_line_is_no_jsonl(tmp_path: Path) -> None:
     text = json.dumps(json.loads(trainer_state(*curve())))
-    assert len(read_samples(write(tmp_path, "state.json", text))) == 500
+    assert len(read_log_samples(write(tmp_path, "state.json", text))) == 500
 
 
 def test_an_own_name_goes_before_a_guess(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_null_is_not_measured_and_nan_was(tmp_path: Path) -> None:
         '{"step": 1, "loss": NaN, "grad_norm": null}\r\n\r\n'
         '{"step": 2.0, "loss": "inf"}\r\n{"step": 3, "grad_norm": 0.5}\r\n'
     )
-    rows = read_samples(write(tmp_path, "a.jsonl", body))
+    rows = read_log_samples(write(tmp_path, "a.jsonl", body))
     assert [row.step for row in rows] == [1, 2, 3]
     assert list(rows[0].values) == ["loss"]
     assert math.isnan(rows[0].values["loss"])
@@ -170,7 +170,7 @@ def test_a_skipped_megatron_iteration_has_no_loss(tmp_path: Path) -> None:
         " iteration  1/ 10 | lm loss: 2.5E+00 | grad norm: nan | params norm: 8.5 |\n"
         " iteration  2/ 10 | loss scale: 1.0 | number of skipped iterations: 1 |\n"
     )
-    (row,) = read_samples(write(tmp_path, "train.log", body))
+    (row,) = read_log_samples(write(tmp_path, "train.log", body))
     assert row.values["loss"] == 2.5
     assert math.isnan(row.values["grad_norm"])
     assert row.values["param_norm"] == 8.5
@@ -228,14 +228,14 @@ def test_a_bad_log_names_file_line_field_and_remedy(
 ) -> None:
     path = write(tmp_path, name, body)
     with pytest.raises(CommandFailed, match=words) as caught:
-        read_samples(path)
+        read_log_samples(path)
     assert str(caught.value).startswith(str(path))
 
 
 def test_a_guessed_csv_column_is_refused_under_its_own_name(tmp_path: Path) -> None:
     path = write(tmp_path, "a.csv", "iteration,lm loss\n1,2.5\n2,x\n")
     with pytest.raises(CommandFailed, match="line 3, column `lm loss`: 'x' is not a number"):
-        read_samples(path)
+        read_log_samples(path)
 
 
 def test_a_csv_reads_from_a_pipe(tmp_path: Path) -> None:
@@ -244,6 +244,6 @@ def test_a_csv_reads_from_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=("step,loss\n1,2.5\n",))
     writer.start()
-    samples = read_samples(pipe)
+    samples = read_log_samples(pipe)
     writer.join()
     assert [sample.step for sample in samples] == [1]

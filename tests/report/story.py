@@ -30,7 +30,11 @@ from spikeguard_protocol import (
 )
 from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.events import Event, Precursor, Revised
-from spikeguard_server.domain.lifecycle.command_life import EVENT_OF_OUTCOME, can, move
+from spikeguard_server.domain.lifecycle.command_life import (
+    EVENT_OF_OUTCOME,
+    can,
+    next_command_state,
+)
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.lifecycle.incident_life import acted, fold
 from spikeguard_server.domain.monitor.monitor import Monitor
@@ -267,7 +271,10 @@ def _void(command: CommandFact, outcome: Outcome, now: datetime) -> CommandFact:
     if not can(command.state, event):
         return command
     return replace(
-        command, state=move(command.state, event), finished_at=now, end_reason="it closed"
+        command,
+        state=next_command_state(command.state, event),
+        finished_at=now,
+        end_reason="it closed",
     )
 
 

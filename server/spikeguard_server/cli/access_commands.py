@@ -51,7 +51,7 @@ from spikeguard_server.http.routes.policy import policy_body
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.identity.permissions import read_secret
 from spikeguard_server.policy_file import form_of, read_policy_text
-from spikeguard_server.store.database import opened, settings_of
+from spikeguard_server.store.database import database_settings, opened
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.history import Row, existing_run
 from spikeguard_server.store.reads.shadows import read_shadows
@@ -70,7 +70,7 @@ def operator_name() -> Actor:
 def run_token(options: Namespace) -> int:
     """One of create, register, list, revoke."""
     _check_reason(options)
-    with opened(settings_of(options.directory)) as engine, engine.begin() as connection:
+    with opened(database_settings(options.directory)) as engine, engine.begin() as connection:
         return _TOKEN_WORDS[options.word](connection, options)
 
 
@@ -78,7 +78,7 @@ def run_policy(options: Namespace) -> int:
     """One of import, show, drop, halt, resume, scorecard."""
     RunId(options.project, getattr(options, "run", None) or "any")  # refuses what can't be a name
     _check_reason(options)
-    with opened(settings_of(options.directory)) as engine, engine.begin() as connection:
+    with opened(database_settings(options.directory)) as engine, engine.begin() as connection:
         return _POLICY_WORDS[options.word](connection, options)
 
 
@@ -128,7 +128,7 @@ def _register(connection: sql.Connection, options: Namespace) -> int:
 
 
 def _ceilings(options: Namespace) -> Ceilings:
-    return Ceilings(settings_of(options.directory).agent_token_days)
+    return Ceilings(database_settings(options.directory).agent_token_days)
 
 
 def _list(connection: sql.Connection, options: Namespace) -> int:

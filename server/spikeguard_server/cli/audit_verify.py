@@ -24,7 +24,7 @@ from spikeguard_server.cli.commands import DOES_NOT_FIT
 from spikeguard_server.domain.audit.chain import TOLD, Checked, Heads, check_chain
 from spikeguard_server.jobs.audit_heads import BadHeads, read_heads
 from spikeguard_server.store.audit_chain import ChainHead, read_chains, read_plainly, run_names
-from spikeguard_server.store.database import opened, settings_of
+from spikeguard_server.store.database import database_settings, opened
 from spikeguard_server.store.roles import who_can_change
 from spikeguard_server.store.tables.core import FLEET, run_key
 
@@ -64,7 +64,7 @@ def run(options: Namespace) -> int:
     """Read, compute, compare, and say what does not fit."""
     heads = _heads(options.heads)
     run_id = run_key(RunId.parse(options.of_run)) if options.of_run else None
-    with opened(settings_of(options.directory), migrated=False) as engine:
+    with opened(database_settings(options.directory), migrated=False) as engine:
         verdict = _verify(engine, heads, run_id)
     findings = verdict.findings()
     if options.json:

@@ -26,10 +26,10 @@ from spikeguard_server.cli.sockets import listen
 from spikeguard_server.http.app import create_app
 from spikeguard_server.http.connections import bounded_http, raise_descriptor_limit
 from spikeguard_server.http.dependencies import Services
-from spikeguard_server.http.event_feed import Feed
+from spikeguard_server.http.event_feed import EventFeed
 from spikeguard_server.log_limits import write_log
 from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
-from spikeguard_server.store.database import opened, settings_of
+from spikeguard_server.store.database import database_settings, opened
 from spikeguard_server.store.migrations import NewerSchema
 from spikeguard_server.store.reads.standby import is_standby
 from spikeguard_server.store.schema import audit_warning, prepare
@@ -83,7 +83,7 @@ def _refuse_standby(engine: sql.Engine) -> None:
 
 def migrate_database(options: Namespace) -> int:
     """Bring the schema to this version's revision."""
-    settings = settings_of(options.directory)
+    settings = database_settings(options.directory)
     prepare(settings)
     with opened(settings) as engine:
         told(options, {"migrated": True}, "the database is at this version's schema")
@@ -140,7 +140,7 @@ class Server(uvicorn.Server):
     """Ends streams when it is told to stop; it would wait for them otherwise."""
 
     def __init__(
-        self, config: uvicorn.Config, feed: Feed, on_stop: Callable[[], None] = lambda: None
+        self, config: uvicorn.Config, feed: EventFeed, on_stop: Callable[[], None] = lambda: None
     ) -> None:
         super().__init__(config)
         self._feed, self._on_stop = feed, on_stop

@@ -32,13 +32,13 @@ from spikeguard_server.cli.private_files import kept_secret, write_private
 from spikeguard_server.cli.serve import serve
 from spikeguard_server.cli.sockets import listen
 from spikeguard_server.cli.supervision import Child, RestartLimit, Supervisor
-from spikeguard_server.cli.up_dashboard import dashboard, installed
-from spikeguard_server.cli.up_login import Login, prepare_login
+from spikeguard_server.cli.up_dashboard import dashboard, dashboard_installed
+from spikeguard_server.cli.up_login import UpCredentials, prepare_login
 from spikeguard_server.cli.up_ready import Announcement, announce_when_ready
 from spikeguard_server.identity.permissions import new_secret
 from spikeguard_server.log_limits import write_log
 from spikeguard_server.settings import LEAST_LINK_KEY, SettingError, Settings, read_settings
-from spikeguard_server.store.database import STATE, default_directory, opened
+from spikeguard_server.store.database import STATE, data_directory, opened
 from spikeguard_server.store.schema import prepare
 
 HOST = "127.0.0.1"
@@ -89,7 +89,7 @@ def run(options: Namespace) -> int:
 
 
 def _start(stack: ExitStack, options: Namespace, supervisor: Supervisor) -> None:
-    directory = _prepare((options.directory or default_directory()).expanduser().resolve())
+    directory = _prepare((options.directory or data_directory()).expanduser().resolve())
     stack.enter_context(_owned(directory))
     place = _place(stack, options, directory)
     settings = _settings(place)
@@ -120,7 +120,7 @@ def _of_server(url: str) -> str:
     return make_url(url).set(username=SERVER_ROLE).render_as_string(hide_password=False)
 
 
-def _announcement(place: UpDirectory, login: Login, options: Namespace) -> Announcement:
+def _announcement(place: UpDirectory, login: UpCredentials, options: Namespace) -> Announcement:
     return Announcement(
         directory=place.directory,
         server=place.server,
@@ -196,7 +196,7 @@ def _place(stack: ExitStack, options: Namespace, directory: Path) -> UpDirectory
     listener = stack.enter_context(listen(HOST, options.port))
     if options.no_dashboard:
         return UpDirectory(directory, listener, None)
-    if not installed():
+    if not dashboard_installed():
         print("no dashboard: pip install 'spikeguard[dashboard]' brings it", file=sys.stderr)
         return UpDirectory(directory, listener, None)
     pages = listen(HOST, options.dashboard_port, "--dashboard-port, or --no-dashboard")

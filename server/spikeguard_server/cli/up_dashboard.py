@@ -29,7 +29,7 @@ GRACE_S = 5.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def installed() -> bool:
+def dashboard_installed() -> bool:
     """Whether there is a dashboard to start, with what it needs."""
     return all(importlib.util.find_spec(name) for name in (PACKAGE, "streamlit"))
 

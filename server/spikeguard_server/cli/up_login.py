@@ -34,7 +34,7 @@ MADE_BY = Actor("spikeguard up", ActorKind.COMMAND_LINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class UpCredentials:
     """What whoever started us gets."""
 
     agent_token_file: Path
@@ -47,7 +47,7 @@ class Login:
 
 def prepare_login(
     engine: sql.Engine, settings: Settings, directory: Path, name: str | None
-) -> Login:
+) -> UpCredentials:
     """Make what is missing, and log `name` in on the command line."""
     address = f"http://{settings.host}:{settings.port}"  # this machine's, whatever proxy is before
     with engine.begin() as connection:
@@ -63,7 +63,7 @@ def prepare_login(
     path = credentials_path()
     save_credentials(Credentials(address, session, name), path)
     agent, people = directory / "agent_token", directory / "login_token"
-    return Login(agent, people, path, name, viewer, link)
+    return UpCredentials(agent, people, path, name, viewer, link)
 
 
 def account_name() -> str:

@@ -16,7 +16,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from spikeguard_server.cli.private_files import write_private
-from spikeguard_server.cli.up_login import Login
+from spikeguard_server.cli.up_login import UpCredentials
 
 LOOK_EVERY_S = 0.1
 SLOW_S = 60.0
@@ -30,7 +30,7 @@ class Announcement:
     directory: Path
     server: str
     dashboard: str | None
-    login: Login
+    login: UpCredentials
     json_ready: Path | None
     as_json: bool = False  # what is said on standard output
 

@@ -32,7 +32,6 @@ from spikeguard_protocol import VERSION, ProtocolError, UnknownVersion
 from spikeguard_server.domain.lifecycle.moves import IllegalMove as DomainIllegalMove
 from spikeguard_server.errors import (
     Busy,
-    IllegalMove,
     InternalError,
     Malformed,
     MethodNotAllowed,
@@ -44,10 +43,11 @@ from spikeguard_server.errors import (
     Unprocessable,
     Unready,
     VersionNotSpoken,
+    WrongState,
 )
 from spikeguard_server.http.concurrency import Calls
 from spikeguard_server.http.dependencies import Services, guard, is_page
-from spikeguard_server.http.event_feed import Feed
+from spikeguard_server.http.event_feed import EventFeed
 from spikeguard_server.http.fast.ingest_middleware import IngestMiddleware, MessageEndpoint
 from spikeguard_server.http.known_tokens import MOST
 from spikeguard_server.http.openapi import DESCRIPTION, TAGS, describe
@@ -62,7 +62,7 @@ from spikeguard_server.http.request_limits import (
     PlainCookies,
     PlainForms,
 )
-from spikeguard_server.http.request_metrics import Measured
+from spikeguard_server.http.request_metrics import RequestMetrics
 from spikeguard_server.http.responses import JsonReply, answer_of
 from spikeguard_server.http.routes.all_routes import include_all
 from spikeguard_server.http.routes.messages import EXAMINERS, JUDGES, OpenEndpoint, ReadOnlyEndpoint
@@ -126,7 +126,7 @@ def create_app(
     services.metrics.info.labels(version("spikeguard"), settings.public_url.rstrip("/")).set(1)
     watch_of(engine).tell = services.metrics.count_clock_jump
     order_waiters = OrderWaiters(settings)
-    feed = Feed(engine)
+    feed = EventFeed(engine)
     heads = _heads(services)
     notifier = Notifier(settings, engine, services.metrics.count_notice) if ticker else None
     turns = FairQueue(_workers(settings), settings.ingest_waiting)
@@ -154,7 +154,7 @@ def create_app(
     app.add_middleware(PlainCookies)
     app.add_middleware(PlainForms, refuse=_answer)
     app.add_middleware(RateLimit, rates=rates, known_tokens=services.known_tokens, refuse=_answer)
-    app.add_middleware(Measured, metrics=services.metrics)
+    app.add_middleware(RequestMetrics, metrics=services.metrics)
     app.add_middleware(BodyLimit)
     app.add_middleware(CarefulAnswers, headers=services.headers)
     app.add_middleware(
@@ -194,7 +194,7 @@ def _lifespan(
     services: Services,
     turns: FairQueue,
     order_waiters: OrderWaiters,
-    feed: Feed,
+    feed: EventFeed,
     notifier: Notifier | None,
     heads: HeadWriter | None,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
@@ -308,7 +308,7 @@ def service_error(error: Exception) -> ServiceError:
         case HTTPException():
             return _refused(error)
         case DomainIllegalMove():
-            return IllegalMove(str(error), "Look at it again: something else happened first")
+            return WrongState(str(error), "Look at it again: something else happened first")
         case DataError():
             return Unprocessable(
                 "A value is outside what can be stored", "Send smaller numbers and plain text"

@@ -38,7 +38,13 @@ from spikeguard_server.http.rate_limits import FREE, LONGEST_HOST, address_of
 from spikeguard_server.http.request_limits import careful_headers
 from spikeguard_server.http.single_flight import Looks
 from spikeguard_server.identity.actors import Actor, KnownBy
-from spikeguard_server.identity.permissions import TABLE, AccessRule, Caller, hash_secret, judge
+from spikeguard_server.identity.permissions import (
+    TABLE,
+    AccessRule,
+    Caller,
+    check_access,
+    hash_secret,
+)
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
@@ -225,7 +231,7 @@ def _judged(request: Request, services: Services, rule: AccessRule, secret: str 
     caller = sign_in(services, secret)
     if caller.known_by is KnownBy.PROXY:
         _check_proxied(request, services, caller)
-    judge(caller, rule, named_only=services.named_only)
+    check_access(caller, rule, named_only=services.named_only)
     if project := request.path_params.get("project"):
         caller.check_project(project)
         if caller.run is not None and (name := request.path_params.get("name")):

@@ -26,8 +26,8 @@ from spikeguard_server.http.quotas import SharedQuota
 from spikeguard_server.store.reads.feed import (
     PAGE,
     WINDOW,
+    FeedPosition,
     Happening,
-    Seen,
     happened_since,
     read_now,
 )
@@ -48,7 +48,7 @@ class Follower:
     grant: int  # the token whose stream it is, or that of one of its sessions
     queue: asyncio.Queue[Happening | None] = field(default_factory=asyncio.Queue)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
-    place: Seen = field(default_factory=Seen)  # where it began, once it is ready
+    place: FeedPosition = field(default_factory=FeedPosition)  # where it began, once it is ready
 
     def wants(self, entry: Happening) -> bool:
         """Whether it is about what is followed."""
@@ -56,12 +56,12 @@ class Follower:
             return entry.run_id == self.run_id
         return self.project in (None, entry.project)
 
-    def tell(self, entries: Sequence[Happening | None], before: Seen | None = None) -> None:
+    def tell(self, entries: Sequence[Happening | None], before: FeedPosition | None = None) -> None:
         """Called from any thread. `before`: the place that they come behind, for the first time."""
         with suppress(RuntimeError):  # the loop has ended, and the stream with it
             self.loop.call_soon_threadsafe(self._take, entries, before)
 
-    def _take(self, entries: Sequence[Happening | None], before: Seen | None) -> None:
+    def _take(self, entries: Sequence[Happening | None], before: FeedPosition | None) -> None:
         if before is not None and not self.ready.is_set():
             self.place = before
         self.ready.set()
@@ -72,7 +72,7 @@ class Follower:
             self.queue.put_nowait(entry)
 
 
-class Feed:
+class EventFeed:
     """Looks what happened, in whichever replica, and tells who follows here."""
 
     def __init__(self, engine: sql.Engine) -> None:
@@ -82,7 +82,7 @@ class Feed:
         self._lock = Lock()
         self._wanted, self._stopping = Event(), Event()
         self._thread: Thread | None = None
-        self._seen: Seen | None = None  # None: nobody has followed for a while
+        self._seen: FeedPosition | None = None  # None: nobody has followed for a while
 
     def start(self) -> None:
         """Begin to look, once somebody follows."""
@@ -134,7 +134,7 @@ class Feed:
 
     def _look(self) -> None:
         """Tell what is new; the first look after a pause only finds out what is not."""
-        first, seen = self._seen is None, self._seen or Seen()
+        first, seen = self._seen is None, self._seen or FeedPosition()
         with self._lock:
             followers = list(self._followers)
         before = seen.copy() if any(not each.ready.is_set() for each in followers) else None

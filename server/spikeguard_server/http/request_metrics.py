@@ -16,7 +16,7 @@ GONE: Final = 499  # the status of who hung up before there was anything to answ
 _METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"})
 
 
-class Measured:
+class RequestMetrics:
     """Tells `metrics` of every request that comes by."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -39,10 +39,10 @@ class Measured:
         finally:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             route = getattr(scope.get("route"), "path", "unmatched")
-            note(self._metrics, method, route, status, perf_counter() - began)
+            count_request(self._metrics, method, route, status, perf_counter() - began)
 
 
-def note(metrics: Metrics, method: str, route: str, status: int, seconds: float) -> None:
+def count_request(metrics: Metrics, method: str, route: str, status: int, seconds: float) -> None:
     """Count and time one answered request."""
     metrics.requests.labels(method, route, str(status)).inc()
     metrics.latency.labels(method, route).observe(seconds)

@@ -78,6 +78,6 @@ def _entry(error: ServiceError) -> dict[str, Any]:
     return {"model": ErrorBody, "description": words, "content": content}
 
 
-def merge(*parts: Iterable[tuple[int | str, dict[str, Any]]]) -> Documented:
+def merged_refusals(*parts: Iterable[tuple[int | str, dict[str, Any]]]) -> Documented:
     """Several `refusals` as one."""
     return {status: entry for part in parts for status, entry in part}

@@ -223,7 +223,7 @@ def _check_project(project: str | None, wanted: str) -> None:
         )
 
 
-def judge(caller: Caller, rule: AccessRule, *, named_only: bool = False) -> None:
+def check_access(caller: Caller, rule: AccessRule, *, named_only: bool = False) -> None:
     """Return if `caller` may make a call of `rule`; raise `Forbidden` or `NoPerson` otherwise.
 
     `named_only`: a name that was only typed decides nothing.

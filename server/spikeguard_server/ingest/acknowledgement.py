@@ -12,12 +12,12 @@ from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, CommandEv
 from spikeguard_server.ingest.halt import not_halted
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
-from spikeguard_server.store.commands import CommandRow, move, unfinished_commands
+from spikeguard_server.store.commands import CommandRow, move_command, unfinished_commands
 from spikeguard_server.store.runs import attempts_of, is_live
 from spikeguard_server.store.situations import kept_targets
 
 
-def acknowledge(intake: Intake) -> Ack:
+def acknowledgement_of(intake: Intake) -> Ack:
     """The answer to the message that `intake` took in."""
     live = _live_attempts(intake)
     attentive = intake.current and intake.detection.monitor.attentive
@@ -66,7 +66,7 @@ def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:
         if not command.valid(intake.now, intake.run.last_step):
             continue
         if command.state is CommandState.APPROVED:
-            move(
+            move_command(
                 intake.connection, intake.run_id, intake.run.id, command, CommandEvent.DELIVER,
                 actor=audit.SERVER, reason=f"to attempt {command.attempt}", now=intake.now,
             )  # fmt: skip

@@ -25,21 +25,21 @@ from spikeguard_server.domain.lifecycle.command_life import (
     can,
     withdrawal,
 )
-from spikeguard_server.domain.policy.orders import Plan, plan_of, wanted_of
+from spikeguard_server.domain.policy.orders import Plan, order_request_of, plan_of
 from spikeguard_server.domain.policy.proposal import renew
 from spikeguard_server.domain.policy.settings import Policy
-from spikeguard_server.errors import IllegalMove, NotFound, RevisionChanged
+from spikeguard_server.errors import NotFound, RevisionChanged, WrongState
 from spikeguard_server.identity.actors import Actor, KnownBy
 from spikeguard_server.ingest.proposals import revise
 from spikeguard_server.ingest.signing import Signing, by_server, order_keys
 from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.commands import CommandRow, find_command, move
+from spikeguard_server.store.commands import CommandRow, find_command, move_command
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
-from spikeguard_server.store.links import use_link
+from spikeguard_server.store.links import spend_link
 from spikeguard_server.store.policies import halted_since, policy_of
-from spikeguard_server.store.runs import AttemptRow, RunRow, attempts_of, lock_run, settings_of
+from spikeguard_server.store.runs import AttemptRow, RunRow, attempt_settings, attempts_of, lock_run
 from spikeguard_server.store.situations import run_situation_of, situation_of, targets_with_health
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.core import run_key
@@ -97,7 +97,7 @@ def approve(
     """
     signing = replace(by_server(settings), given=signature)
 
-    def act(decision: _Decision) -> RevisionChanged | IllegalMove | None:
+    def act(decision: _Decision) -> RevisionChanged | WrongState | None:
         return _approve(decision, signing)
 
     _decide(engine, command, revision, person, now, CommandEvent.APPROVE, act, way)
@@ -126,7 +126,7 @@ def reject(
     """Say no to `revision` of `command` in the name of `person`; raises as `approve` does."""
     del settings
 
-    def act(decision: _Decision) -> RevisionChanged | IllegalMove | None:
+    def act(decision: _Decision) -> RevisionChanged | WrongState | None:
         _move(decision, CommandEvent.REJECT, reason)
         return None
 
@@ -140,7 +140,7 @@ def _decide(
     person: str,
     now: datetime | None,
     event: CommandEvent,
-    act: Callable[[_Decision], RevisionChanged | IllegalMove | None],
+    act: Callable[[_Decision], RevisionChanged | WrongState | None],
     way: Way,
 ) -> None:
     """Check, act, commit; what `act` learned on the way is stored before it is raised."""
@@ -170,28 +170,28 @@ def _spend(decision: _Decision) -> None:
     link, way = decision.way.link, decision.way
     if link is None:
         return
-    if not use_link(decision.connection, decision.run_id, link, decision.person, way.origin):
-        raise IllegalMove("This link was used before", "Sign in to see what became of it")
+    if not spend_link(decision.connection, decision.run_id, link, decision.person, way.origin):
+        raise WrongState("This link was used before", "Sign in to see what became of it")
 
 
 def _refused(
     decision: _Decision, revision: int, event: CommandEvent
-) -> RevisionChanged | IllegalMove | None:
+) -> RevisionChanged | WrongState | None:
     """Why nothing can be decided; None if something can."""
     command, id = decision.command, decision.command.public_id(decision.run.id)
     if not can(command.state, event):
         by = f" by {command.decided_by}" if command.decided_by else ""
         words = COMMAND_STATE_WORDS[command.state]
-        return IllegalMove(f"{id} is {command.state}{by} ({words})", "Nothing is left to decide")
+        return WrongState(f"{id} is {command.state}{by} ({words})", "Nothing is left to decide")
     if command.state in WAITING and not command.valid(decision.now, decision.run.last_step):
         _end(decision, CommandEvent.EXPIRE, WHY_LATE[command.state])
-        return IllegalMove(f"{id} expired before it was decided", "Wait for a new proposal")
+        return WrongState(f"{id} expired before it was decided", "Wait for a new proposal")
     if command.revision != revision:
         return RevisionChanged(_current(decision, command.revision))
     return None
 
 
-def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | IllegalMove | None:
+def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | WrongState | None:
     run, command = decision.run, decision.command
     attempts = attempts_by_number(decision.connection, run.run_id)
     attempt = next(
@@ -199,7 +199,7 @@ def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | Illegal
     )
     policy = policy_of(decision.connection, run.project, run.run_id)
     if policy.halted:
-        return IllegalMove(
+        return WrongState(
             f"The kill switch of project {run.project} is on: nothing is approved",
             "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
         )
@@ -227,29 +227,29 @@ def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | Illegal
     return _say_yes(decision, attempt, policy, signing)
 
 
-def _no_more(decision: _Decision, attempt: AttemptRow, policy: Policy) -> IllegalMove | None:
+def _no_more(decision: _Decision, attempt: AttemptRow, policy: Policy) -> WrongState | None:
     """Withdraw what a person ordered where the job would not do it by now; None where it would."""
     run, attempts = decision.run, attempts_by_number(decision.connection, decision.run_id)
     situation = run_situation_of(
         decision.connection, run, attempt, attempts, policy, decision.now
     )  # fmt: skip
-    plan = plan_of(wanted_of(decision.command.action), situation)
+    plan = plan_of(order_request_of(decision.command.action), situation)
     if isinstance(plan, Plan):
         return None
     _end(decision, CommandEvent.WITHDRAW, plan.message)
     return _withdrawn(decision, plan.message)
 
 
-def _withdrawn(decision: _Decision, reason: str) -> IllegalMove:
+def _withdrawn(decision: _Decision, reason: str) -> WrongState:
     id = decision.command.public_id(decision.run.id)
-    return IllegalMove(f"{id} is withdrawn: {reason}", "Wait for a new proposal")
+    return WrongState(f"{id} is withdrawn: {reason}", "Wait for a new proposal")
 
 
 def _say_yes(
     decision: _Decision, attempt: AttemptRow, policy: Policy, signing: Signing
-) -> IllegalMove | None:
+) -> WrongState | None:
     run, command = decision.run, decision.command
-    told = settings_of(decision.connection, run.run_id, attempt.number)
+    told = attempt_settings(decision.connection, run.run_id, attempt.number)
     signature = signing.signature(run.id, command, attempt.id, told) or command.signature
     if signature is None and order_keys(told):
         return _unsigned(decision, order_keys(told))
@@ -260,15 +260,15 @@ def _say_yes(
     return None
 
 
-def _unsigned(decision: _Decision, names: Sequence[str]) -> IllegalMove:
-    return IllegalMove(
+def _unsigned(decision: _Decision, names: Sequence[str]) -> WrongState:
+    return WrongState(
         f"{decision.command.public_id(decision.run.id)} has to be signed: its job takes orders "
         f"signed with key {', '.join(names)} only (its Settings.order_keys_file)",
         "Approve it with `spikeguard approve ID --order-key FILE`, where FILE holds that key",
     )
 
 
-def _approve_as_one_of_two(decision: _Decision) -> IllegalMove | None:
+def _approve_as_one_of_two(decision: _Decision) -> WrongState | None:
     command = decision.command
     said = f"approved revision {command.revision} as shown"
     if command.first_approved_by is None:
@@ -276,7 +276,7 @@ def _approve_as_one_of_two(decision: _Decision) -> IllegalMove | None:
         return None
     reason = _not_another(decision, command.first_approved_by)
     if reason is not None:
-        return IllegalMove(
+        return WrongState(
             f"{command.public_id(decision.run.id)} needs two people, and {reason}",
             "Another person has to approve it; anybody may reject it",
         )
@@ -287,7 +287,7 @@ def _approve_as_one_of_two(decision: _Decision) -> IllegalMove | None:
 
 def _approve_first(decision: _Decision, reason: str) -> None:
     first = approver_of(decision.person)
-    move(
+    move_command(
         decision.connection, decision.run_id, decision.run.id, decision.command,
         CommandEvent.APPROVE_FIRST,
         actor=decision.person, reason=decision.way.words(reason), now=decision.now, approvals=2,
@@ -315,7 +315,7 @@ def _not_another(decision: _Decision, name: str) -> str | None:
 def _move(
     decision: _Decision, event: CommandEvent, reason: str, decided_by: str | None = None
 ) -> None:
-    move(
+    move_command(
         decision.connection, decision.run_id, decision.run.id, decision.command, event,
         actor=decision.person, reason=decision.way.words(reason), now=decision.now,
         decided_by=storable(decided_by or decision.person), decision_reason=storable(reason),
@@ -324,7 +324,7 @@ def _move(
 
 
 def _end(decision: _Decision, event: CommandEvent, reason: str) -> None:
-    move(
+    move_command(
         decision.connection, decision.run_id, decision.run.id, decision.command, event,
         actor=audit.SERVER, reason=reason, now=decision.now,
     )  # fmt: skip

@@ -25,7 +25,7 @@ from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.ingest.detection import Detection, KeptMonitor, detection_of, read_monitor
 from spikeguard_server.ingest.message_context import Intake
-from spikeguard_server.ingest.spikes import tell
+from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.log_format import add_context
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import commands_of
@@ -73,7 +73,7 @@ def _begin_anew(intake: Intake, step: int, failure: str) -> None:
     judgement = Judgement(incident.kind, incident.confidence, "detection failed and began anew")
     try:
         with intake.connection.begin_nested():
-            tell(intake, [Closed(step, Outcome.RUN_ENDED, judgement)])
+            write_events(intake, [Closed(step, Outcome.RUN_ENDED, judgement)])
     except Exception:
         add_context(incident=incident.number)
         _log.exception("incident %s of %s cannot be closed", incident.number, intake.run.id)
@@ -119,7 +119,7 @@ def take_over(intake: Intake) -> None:
     elif monitor.open:
         _tell_what_was_done(intake, incident)
     else:
-        tell(intake, [_end_of(intake, incident, events)])
+        write_events(intake, [_end_of(intake, incident, events)])
 
 
 def _tell_what_was_done(intake: Intake, incident: Incident) -> None:

@@ -318,7 +318,7 @@ class UrgentRuns:
         self._runs[line] = run
         if len(self._runs) > MOST_RUNS:
             del self._runs[next(iter(self._runs))]
-        out = stands_out(loss, run.losses)
+        out = loss_stands_out(loss, run.losses)
         if math.isfinite(loss):
             run.losses.append(loss)
         if not out or now < run.rests_until:
@@ -327,7 +327,7 @@ class UrgentRuns:
         return True
 
 
-def stands_out(loss: float, before: deque[float]) -> bool:
+def loss_stands_out(loss: float, before: deque[float]) -> bool:
     """Whether it is not finite, or far above all of a full window."""
     if not math.isfinite(loss):
         return True

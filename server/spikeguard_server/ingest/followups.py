@@ -15,7 +15,7 @@ from spikeguard_protocol import FollowupState, IncidentId, IncidentState
 from spikeguard_server.access.grants import typed_person
 from spikeguard_server.domain.lifecycle import moves
 from spikeguard_server.domain.lifecycle.followup_life import moved
-from spikeguard_server.errors import Conflict, IllegalMove, NotFound, Unprocessable
+from spikeguard_server.errors import Conflict, NotFound, Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.ingest.responses import locked_incident
 from spikeguard_server.store import audit
@@ -23,9 +23,9 @@ from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.followups import (
     MAX_FOLLOWUPS,
     add_followup,
-    change_followup,
     read_followup,
     read_followups,
+    update_followup,
 )
 from spikeguard_server.store.reads.history import Row
 from spikeguard_server.store.reports import want_report
@@ -33,7 +33,7 @@ from spikeguard_server.store.stored_text import storable
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FollowupEdit:
     """What is to become of a follow-up; None leaves a part as it is."""
 
     revision: int  # that was seen
@@ -60,7 +60,7 @@ def add(
 
 
 def change(
-    connection: sql.Connection, incident: IncidentId, number: int, wanted: Change, by: Actor
+    connection: sql.Connection, incident: IncidentId, number: int, wanted: FollowupEdit, by: Actor
 ) -> None:
     """Reword it, give it to somebody, move it on; what is so already changes nothing."""
     row = locked_incident(connection, incident)
@@ -77,7 +77,7 @@ def change(
     if not columns:
         return
     now = database_now(connection)
-    change_followup(connection, row.run_id, incident.number, number, by, now, columns)
+    update_followup(connection, row.run_id, incident.number, number, by, now, columns)
     after = {"text": found.text, "owner": found.owner, "state": found.state} | columns
     _record(
         connection, incident, row, by, number, _words(found.text, found.owner, found.state),
@@ -92,7 +92,9 @@ def no_followup(incident: IncidentId, number: int) -> NotFound:
     )
 
 
-def _columns(connection: sql.Connection, found: Row, wanted: Change, by: Actor) -> dict[str, Any]:
+def _columns(
+    connection: sql.Connection, found: Row, wanted: FollowupEdit, by: Actor
+) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     if wanted.text is not None:
         columns["text"] = storable(wanted.text)
@@ -109,7 +111,7 @@ def _state(now: FollowupState, to: FollowupState) -> str:
     try:
         return moved(now, to).value
     except moves.IllegalMove:
-        raise IllegalMove(f"The follow-up is {now}", "Reopen it first", field="state") from None
+        raise WrongState(f"The follow-up is {now}", "Reopen it first", field="state") from None
 
 
 def _person(connection: sql.Connection, name: str | None, by: Actor) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from spikeguard_server.domain.lifecycle.command_life import CommandEvent, can
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
-from spikeguard_server.store.commands import CommandRow, move
+from spikeguard_server.store.commands import CommandRow, move_command
 from spikeguard_server.store.policies import halted_since
 
 
@@ -25,7 +25,7 @@ def not_halted(intake: Intake, commands: Sequence[CommandRow]) -> list[CommandRo
         if reason is None:
             allowed.append(command)
         elif can(command.state, CommandEvent.HALT):
-            move(
+            move_command(
                 intake.connection, intake.run_id, intake.run.id, command, CommandEvent.HALT,
                 actor=audit.SERVER, reason=reason, now=intake.now,
             )  # fmt: skip

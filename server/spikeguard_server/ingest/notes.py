@@ -12,7 +12,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptStarted, RunId
 from spikeguard_server.domain.diagnosis.change_effect import (
-    Expected,
+    ExpectedEffect,
     Introduction,
     changes_between,
     changes_words,
@@ -38,17 +38,17 @@ from spikeguard_server.store.situations import current_lineage
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ToldChange:
     """What a person says of a change."""
 
     text: str
     step: int | None = None  # the last before it; None: the newest
     reason: str | None = None
-    expected: Expected | None = None
+    expected: ExpectedEffect | None = None
     expected_size: float | None = None  # nats
 
 
-def tell_note(connection: sql.Connection, run: RunId, told: Told, by: Actor) -> int:
+def tell_note(connection: sql.Connection, run: RunId, told: ToldChange, by: Actor) -> int:
     """Write the note down; returns its number."""
     key = existing_run(connection, run)
     row = lock_run(connection, key)
@@ -76,7 +76,7 @@ def tell_note(connection: sql.Connection, run: RunId, told: Told, by: Actor) -> 
     return number
 
 
-def _said(told: Told) -> str:
+def _said(told: ToldChange) -> str:
     return told.text if told.reason is None else f"{told.text}: {told.reason}"
 
 

@@ -25,20 +25,20 @@ from spikeguard_protocol import (
     Watch,
 )
 from spikeguard_protocol.phrases import action_phrase, in_paragraphs
-from spikeguard_server.domain.diagnosis.change_effect import Expected
+from spikeguard_server.domain.diagnosis.change_effect import ExpectedEffect
 from spikeguard_server.domain.diagnosis.incident_tracker import CURES
 from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, WAITING, CommandEvent
-from spikeguard_server.domain.policy.orders import Plan, Refusal, Wanted, plan_of
+from spikeguard_server.domain.policy.orders import OrderRequest, Plan, Refusal, plan_of
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import RunSituation
-from spikeguard_server.errors import Conflict, IllegalMove, NotFound, RevisionChanged, Unprocessable
+from spikeguard_server.errors import Conflict, NotFound, RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.commands import (
     CommandRow,
     commands_of,
     create_command,
-    move,
+    move_command,
     unfinished_commands,
 )
 from spikeguard_server.store.effects import expect_effect
@@ -60,7 +60,7 @@ OF_RUN: Final = frozenset({*CURES, Verb.CHECKPOINT_NOW, Verb.STOP})
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenProposal:
     """The proposal of an incident that somebody had before their eyes."""
 
     command: int
@@ -71,10 +71,10 @@ class Seen:
 class Ordered:
     """What a person wants, why, and what they expect of it."""
 
-    wanted: Wanted
+    wanted: OrderRequest
     reason: str
     within_s: float  # void after that
-    expected: Expected | None = None  # of the loss, against its trend
+    expected: ExpectedEffect | None = None  # of the loss, against its trend
     expected_size: float | None = None  # nats
 
 
@@ -100,7 +100,7 @@ def order_of_run(
     verb = ordered.wanted.verb
     _check_verb(verb, OF_RUN, "of a run")
     if verb in CURES and standing.run.open_incident is not None:
-        raise IllegalMove(
+        raise WrongState(
             f"{run}#{standing.run.open_incident} is open: a {verb} is ordered of it",
             f"POST to its commands, or `spikeguard run {run} …`, which finds it",
         )
@@ -120,7 +120,7 @@ def order_on_incident(
     incident: IncidentId,
     ordered: Ordered,
     person: Actor,
-    seen: Seen | None,
+    seen: SeenProposal | None,
 ) -> CommandId:
     """The same of an open incident, in place of what is proposed there; raise `RevisionChanged`
     where that is not what was `seen`."""
@@ -133,7 +133,7 @@ def order_on_incident(
     plan = _planned(standing, ordered)
     if waiting is not None:
         instead = f"{person} ordered to {action_phrase(plan.action)} instead"
-        move(
+        move_command(
             connection, standing.run.run_id, incident.run, waiting, CommandEvent.SUPERSEDE,
             actor=person, reason=instead, now=standing.now,
         )  # fmt: skip
@@ -161,7 +161,7 @@ def stand(connection: sql.Connection, run: RunId) -> Standing:
     attempt = _training(connection, row)
     policy, now = policy_of(connection, run.project, row.run_id), database_now(connection)
     if policy.halted:
-        raise IllegalMove(
+        raise WrongState(
             f"The kill switch of project {run.project} is on: nothing is ordered",
             "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
         )
@@ -175,7 +175,7 @@ def _training(connection: sql.Connection, run: RunRow) -> AttemptRow:
     found = attempts_of(connection, run.run_id)
     current = next((each for each in found if each.number == run.current_attempt), None)
     if current is None or current.ended_at is not None or current.lost:
-        raise IllegalMove(f"{run.id} has no attempt that trains", "Start the job again first")
+        raise WrongState(f"{run.id} has no attempt that trains", "Start the job again first")
     return current
 
 
@@ -212,7 +212,7 @@ def _check_open(standing: Standing, incident: IncidentId) -> None:
     if found is None:
         raise NotFound(f"There is no incident {incident}", "`spikeguard incidents` lists them")
     if found.state is IncidentState.CLOSED:
-        raise IllegalMove(
+        raise WrongState(
             f"{incident} is closed", f"Order it of the run: `spikeguard run {incident.run} …`"
         )
 
@@ -237,7 +237,7 @@ def _on_its_way(run: RunId, command: CommandRow) -> Conflict:
 
 
 def _seen(
-    standing: Standing, commands: Sequence[CommandRow], seen: Seen | None
+    standing: Standing, commands: Sequence[CommandRow], seen: SeenProposal | None
 ) -> CommandRow | None:
     """The command that waits, if it is the one that was seen; None where nothing does."""
     waiting = next((command for command in commands if command.state in WAITING), None)
@@ -252,12 +252,12 @@ def _seen(
     return waiting
 
 
-def _decided_meanwhile(run: RunId, commands: Sequence[CommandRow], seen: Seen) -> NoReturn:
+def _decided_meanwhile(run: RunId, commands: Sequence[CommandRow], seen: SeenProposal) -> NoReturn:
     found = next((command for command in commands if command.number == seen.command), None)
     if found is None:
         raise NotFound(f"There is no command {seen.command} of this incident", "Look again")
     by = f" by {found.decided_by}" if found.decided_by else ""
-    raise IllegalMove(
+    raise WrongState(
         f"{found.public_id(run)} is {found.state}{by} by now", "Look again, and order anew"
     )
 

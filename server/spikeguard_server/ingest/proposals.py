@@ -34,12 +34,12 @@ from spikeguard_server.store.commands import (
     by_policy,
     commands_of,
     create_command,
-    move,
+    move_command,
     revise_command,
     unfinished_commands,
 )
 from spikeguard_server.store.escalations import begin_escalation
-from spikeguard_server.store.runs import RunRow, settings_of
+from spikeguard_server.store.runs import RunRow, attempt_settings
 from spikeguard_server.store.situations import situation_of
 
 _VOID = TAKEN_BACK | {CommandState.UNKNOWN}
@@ -155,7 +155,7 @@ def _end(
     reason: str,
     now: datetime,
 ) -> None:
-    move(
+    move_command(
         connection, run.run_id, run.id, command, event,
         actor=audit.SERVER, reason=reason, now=now,
     )  # fmt: skip
@@ -166,13 +166,13 @@ def _approve_by_policy(intake: Intake, command: CommandRow, situation: Situation
     if command.approvals > 1:
         return  # of two people, and a change of policy makes it no less
     answer = auto_approval(verb_of(command.action), policy, situation.past)
-    told = settings_of(connection, run.run_id, intake.attempt.number)
+    told = attempt_settings(connection, run.run_id, intake.attempt.number)
     signature = by_server(intake.settings).signature(run.id, command, intake.attempt.id, told)
     if signature is None and order_keys(told):
         return  # the job takes it from nobody but who holds its key
     if answer.allowed:
         actor = by_policy(policy)
-        move(
+        move_command(
             connection, run.run_id, run.id, command, CommandEvent.APPROVE,
             actor=actor, reason=answer.reason, now=now, decided_by=policy.name,
             decision_reason=answer.reason, decided_step=run.last_step, automatic=True,

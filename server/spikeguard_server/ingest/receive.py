@@ -18,7 +18,7 @@ from spikeguard_server.domain.lifecycle.clock import Reading
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.identity.permissions import check_scope
 from spikeguard_server.ingest import run_lifecycle
-from spikeguard_server.ingest.acknowledgement import acknowledge
+from spikeguard_server.ingest.acknowledgement import acknowledgement_of
 from spikeguard_server.ingest.detection import Monitors, choice_of
 from spikeguard_server.ingest.detector_rebuild import RebuildBudgets
 from spikeguard_server.ingest.detector_recovery import detection_after, go_on_without, take_over
@@ -102,7 +102,7 @@ def _receive(engine: sql.Engine, received: Received) -> Ack:
         reach = reached(intake.attempt.last_sequence, message)
         if reach is not None and reach > intake.attempt.last_sequence:
             _store(intake, message, reach)
-        ack = acknowledge(intake)
+        ack = acknowledgement_of(intake)
         _save(intake)
     if received.monitors is not None and not _ends(intake, message):
         received.monitors.keep(intake.run_id, intake.detection.kept())
@@ -163,7 +163,7 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
     intake.failure = received.failure
     run_lifecycle.began(intake)
     if _takes_over(connection, run, attempt, now):
-        run_lifecycle.follow(intake, "it started later")
+        run_lifecycle.follow_attempt(intake, "it started later")
         run.current_segment = None
         run_lifecycle.sends(intake)
         if before is not None:
@@ -247,7 +247,7 @@ def _take_back(intake: Intake) -> None:
     if not gone or attempt.ended_at is not None or attempt.alive_at <= current.alive_at:
         return
     give_up(intake, f"attempt {attempt.number} goes on", attempt=current.number)
-    run_lifecycle.follow(intake, f"attempt {current.number} is gone, this one goes on")
+    run_lifecycle.follow_attempt(intake, f"attempt {current.number} is gone, this one goes on")
     return_to_newest_segment(intake)
 
 

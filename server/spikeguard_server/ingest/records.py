@@ -42,7 +42,7 @@ from spikeguard_server.ingest.own_names import within_own_names
 from spikeguard_server.ingest.post_incident import end_aftermath
 from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.run_tags import tag_as_told
-from spikeguard_server.ingest.spikes import tell
+from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.store.audit import SERVER, append
 from spikeguard_server.store.batches import prune_batches, write_batch
 from spikeguard_server.store.detectors import Place
@@ -204,7 +204,7 @@ def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) ->
     run.own_z = json.dumps(own) if own else None
     if events:
         intake.commands = True  # proposals may follow
-        tell(intake, events)
+        write_events(intake, events)
 
 
 def _store_samples(intake: Intake, samples: Samples) -> None:
@@ -275,7 +275,7 @@ def _end(intake: Intake, ended: AttemptEnded) -> None:
     run_lifecycle.stands(intake, ENDED, f"attempt {attempt.number} ended: {attempt.end_reason}")
     if over:
         if intake.failure is None:
-            tell(intake, intake.detection.end())
+            write_events(intake, intake.detection.end())
         end_aftermath(intake)
 
 

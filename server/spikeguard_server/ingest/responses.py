@@ -16,7 +16,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import IncidentId, IncidentState, ResponseAction
 from spikeguard_server.access.grants import typed_person
-from spikeguard_server.errors import Conflict, IllegalMove, Unprocessable
+from spikeguard_server.errors import Conflict, Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
@@ -58,7 +58,7 @@ def acknowledge(connection: sql.Connection, incident: IncidentId, by: Actor) -> 
     if work.row.acknowledged_by is not None:
         return
     if work.row.state == IncidentState.CLOSED:
-        raise IllegalMove(f"{incident} is closed", "Comment on it, or assign it")
+        raise WrongState(f"{incident} is closed", "Comment on it, or assign it")
     set_acknowledged(connection, work.row.run_id, incident.number, by, work.now)
     _record(work, ResponseAction.ACKNOWLEDGED, after=str(by))
 

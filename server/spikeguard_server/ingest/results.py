@@ -22,13 +22,13 @@ from spikeguard_server.domain.lifecycle.command_outcome import after_end
 from spikeguard_server.domain.lifecycle.incident_life import acted
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.ingest.message_context import Intake
-from spikeguard_server.ingest.spikes import tell
+from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import (
     CommandRow,
     commands_of,
     find_command,
-    move,
+    move_command,
     unfinished_commands,
 )
 from spikeguard_server.store.effects import await_effect
@@ -45,7 +45,7 @@ def take_result(intake: Intake, result: CommandResult) -> None:
     event = EVENT_OF_RESULT[result.state]
     if command is None or not can(command.state, event):
         return
-    move(
+    move_command(
         intake.connection, intake.run_id, intake.run.id, command, event,
         actor=Actor(f"attempt {intake.attempt.number}", ActorKind.AGENT),
         reason=storable(result.reason),
@@ -76,7 +76,7 @@ def _judge_at_once(intake: Intake, command: CommandRow) -> None:
     done = find_command(intake.connection, intake.run_id, command.incident, command.number)
     if done is not None and done.state is CommandState.APPLIED:
         judgement = after_end(verb_of(done.action), None, outcome=Outcome.RUN_ENDED)
-        move(
+        move_command(
             intake.connection, intake.run_id, intake.run.id, done, CommandEvent.JUDGE,
             actor=audit.SERVER, reason=judgement, now=intake.now, judgement=judgement,
         )  # fmt: skip
@@ -101,7 +101,7 @@ def _applied(intake: Intake, command: CommandRow, step: int) -> None:
     verb = verb_of(command.action)
     intake.incident = held = acted(incident, verb)
     save_incident(intake.connection, intake.run_id, held, intake.attempts, intake.now)
-    tell(intake, intake.detection.intervened(step, verb))
+    write_events(intake, intake.detection.intervened(step, verb))
 
 
 def _after_the_close(intake: Intake, command: CommandRow) -> None:
@@ -114,7 +114,7 @@ def _after_the_close(intake: Intake, command: CommandRow) -> None:
         judgement = f"the incident had ended as {closed.outcome} before its result came"
         if verb_of(known.action) not in CURES:
             judgement = after_end(verb_of(known.action), None, outcome=closed.outcome)
-        move(
+        move_command(
             intake.connection, intake.run_id, intake.run.id, known, CommandEvent.JUDGE,
             actor=audit.SERVER, reason=judgement, now=intake.now, judgement=judgement,
         )  # fmt: skip
@@ -126,7 +126,7 @@ def _supersede_others(intake: Intake, command: CommandRow) -> None:
     done = command.public_id(intake.run.id)
     for other in commands_of(intake.connection, intake.run_id, command.incident):
         if other.number != command.number and can(other.state, CommandEvent.SUPERSEDE):
-            move(
+            move_command(
                 intake.connection, intake.run_id, intake.run.id, other, CommandEvent.SUPERSEDE,
                 actor=audit.SERVER, reason=f"{done} had been applied", now=intake.now,
             )  # fmt: skip
@@ -142,7 +142,7 @@ def give_up(
     for command in unfinished_commands(intake.connection, intake.run_id):
         if command.attempt == attempt:
             reached = command.state is CommandState.DELIVERED
-            move(
+            move_command(
                 intake.connection, intake.run_id, intake.run.id, command,
                 CommandEvent.LOSE if reached else event,
                 actor=audit.SERVER, reason=reason, now=intake.now,

@@ -31,7 +31,7 @@ def began(intake: Intake) -> None:
     _append(intake, "attempt.started", None, _name(intake.attempt.number), "its first message came")
 
 
-def follow(intake: Intake, reason: str) -> None:
+def follow_attempt(intake: Intake, reason: str) -> None:
     """The run is followed by this attempt from now on."""
     run, before = intake.run, intake.run.current_attempt
     run.current_attempt = intake.attempt.number

@@ -29,7 +29,7 @@ from spikeguard_server.ingest.message_context import Intake, StoredSteps
 from spikeguard_server.ingest.onset_layers import explain
 from spikeguard_server.ingest.post_incident import begin_aftermath
 from spikeguard_server.store import audit
-from spikeguard_server.store.commands import commands_of, move
+from spikeguard_server.store.commands import commands_of, move_command
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
     add_precursor,
@@ -43,7 +43,7 @@ from spikeguard_server.store.samples import copy_to_incident
 Said = Callable[[Verb, str | None], str | None]  # of a command, with the cure that followed
 
 
-def tell(intake: Intake, events: Iterable[Event]) -> None:
+def write_events(intake: Intake, events: Iterable[Event]) -> None:
     """Write what `events` say, which were seen where the monitor stands now."""
     told = [event for event in events if not _warned(intake, event)]
     if not told:
@@ -114,7 +114,7 @@ def _closed(intake: Intake, incident: Incident) -> None:
     copy_stored(intake, incident)
     for command in commands_of(intake.connection, intake.run_id, incident.number):
         if can(command.state, EVENT_OF_OUTCOME[incident.outcome]):
-            move(
+            move_command(
                 intake.connection, intake.run_id, intake.run.id, command,
                 EVENT_OF_OUTCOME[incident.outcome],
                 actor=audit.SERVER, reason=why_void(incident.outcome, incident.reason),
@@ -136,7 +136,7 @@ def _judge(intake: Intake, incident: Incident, said: Said, action: str) -> None:
     for command in commands:
         judgement = said(verb_of(command.action), next_cure(command.number, done))
         if command.state is CommandState.APPLIED and judgement is not None:
-            move(
+            move_command(
                 intake.connection, intake.run_id, intake.run.id, command, CommandEvent.JUDGE,
                 actor=audit.SERVER, reason=judgement, now=intake.now, judgement=judgement,
             )  # fmt: skip

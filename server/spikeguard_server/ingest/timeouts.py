@@ -21,12 +21,12 @@ from spikeguard_server.ingest.halt import not_halted
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.post_incident import end_aftermath
 from spikeguard_server.ingest.results import give_up
-from spikeguard_server.ingest.spikes import tell
+from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.commands import CommandRow, move, unfinished_commands
+from spikeguard_server.store.commands import CommandRow, move_command, unfinished_commands
 from spikeguard_server.store.runs import (
     ENDED,
     LIVE,
@@ -100,7 +100,7 @@ def _expire(intake: Intake, command: CommandRow) -> None:
         return
     if command.state is CommandState.DELIVERED and _still_there(intake, command):
         return  # it may be doing it just now, and will say so
-    move(
+    move_command(
         intake.connection, intake.run_id, intake.run.id, command, CommandEvent.EXPIRE,
         actor=audit.SERVER, reason=WHY_LATE[command.state], now=intake.now,
     )  # fmt: skip
@@ -139,7 +139,7 @@ def _end(intake: Intake) -> None:
         return
     run_lifecycle.stands(intake, ENDED, f"no message for {silent:.0f} s")
     if run.open_incident is not None:
-        tell(intake, intake.detection.end())
+        write_events(intake, intake.detection.end())
     end_aftermath(intake)
 
 

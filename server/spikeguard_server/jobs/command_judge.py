@@ -25,7 +25,7 @@ from spikeguard_protocol import (
 from spikeguard_server.domain.diagnosis.change_effect import (
     BEFORE,
     Effect,
-    Expected,
+    ExpectedEffect,
     effect_of,
     effect_words,
     expectation_words,
@@ -34,10 +34,10 @@ from spikeguard_server.domain.diagnosis.change_effect import (
 from spikeguard_server.domain.diagnosis.incident_tracker import CURES
 from spikeguard_server.domain.events import Trend
 from spikeguard_server.domain.lifecycle.command_life import CommandEvent
-from spikeguard_server.jobs.run_history import History, Row, newest_step, trend_at, values_of
+from spikeguard_server.jobs.run_history import Row, RunHistory, newest_step, trend_at, values_of
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.commands import CommandRow, find_command, move
+from spikeguard_server.store.commands import CommandRow, find_command, move_command
 from spikeguard_server.store.effects import followed_by, segment_opened_by
 from spikeguard_server.store.incidents import find_incident
 from spikeguard_server.store.notes import DueNote, settle_note
@@ -54,7 +54,7 @@ class _Start:
     on_line: bool  # whether the present weights descend from them
 
 
-def judge_command(history: History, note: Row, due: DueNote) -> None:
+def judge_command(history: RunHistory, note: Row, due: DueNote) -> None:
     """Settle what became of the command that `note` is about, once enough steps followed it."""
     command = _command(history, note)
     now = database_now(history.connection)
@@ -73,12 +73,12 @@ def judge_command(history: History, note: Row, due: DueNote) -> None:
         _judge(history, command, note, found)
 
 
-def _command(history: History, note: Row) -> CommandRow | None:
+def _command(history: RunHistory, note: Row) -> CommandRow | None:
     id = CommandId.parse(note.text)
     return find_command(history.connection, history.run.run_id, id.incident.number, id.number)
 
 
-def _start(history: History, command: CommandRow, note: Row) -> _Start | None:
+def _start(history: RunHistory, command: CommandRow, note: Row) -> _Start | None:
     if not isinstance(command.action, Rollback):
         point = history.point(note)
         return _Start(point, history.lineage.holds(point))
@@ -90,7 +90,7 @@ def _start(history: History, command: CommandRow, note: Row) -> _Start | None:
     return _Start(opened.parent, opened.segment in history.lineage.last_steps)
 
 
-def _effect(history: History, command: CommandRow, start: _Start | None) -> Effect | str:
+def _effect(history: RunHistory, command: CommandRow, start: _Start | None) -> Effect | str:
     """What it did to the loss, or why nobody can tell."""
     if start is None:
         return "the run ended before it went on from there"
@@ -110,7 +110,9 @@ def _effect(history: History, command: CommandRow, start: _Start | None) -> Effe
     return effect_of(trend, began, before, after, heads=heads)
 
 
-def _trend(history: History, command: CommandRow, point: SegmentPoint) -> tuple[Trend | None, int]:
+def _trend(
+    history: RunHistory, command: CommandRow, point: SegmentPoint
+) -> tuple[Trend | None, int]:
     """The trend that the loss is held against, and the step up to which it was drawn."""
     trend = trend_at(history, point)
     if trend is not None or command.incident == RUN_ITSELF:
@@ -123,9 +125,9 @@ def _trend(history: History, command: CommandRow, point: SegmentPoint) -> tuple[
     return incident.trend, min(incident.onset_step - 1, point.step)
 
 
-def _judge(history: History, command: CommandRow, note: Row, found: Effect | str) -> None:
+def _judge(history: RunHistory, command: CommandRow, note: Row, found: Effect | str) -> None:
     judgement = found_words(found, note.expected, note.expected_size)
-    move(
+    move_command(
         history.connection, history.run.run_id, history.run.id, command, CommandEvent.JUDGE,
         actor=audit.SERVER, reason=judgement, now=database_now(history.connection),
         judgement=judgement,
@@ -138,4 +140,4 @@ def found_words(found: Effect | str, expected: str | None, size: float | None) -
         return f"not judged: {found}"
     if expected is None:
         return effect_words(found)
-    return f"{effect_words(found)}; {expectation_words(Expected(expected), size, found)}"
+    return f"{effect_words(found)}; {expectation_words(ExpectedEffect(expected), size, found)}"

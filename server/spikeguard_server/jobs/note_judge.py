@@ -23,7 +23,7 @@ from spikeguard_server.domain.diagnosis.change_effect import (
 )
 from spikeguard_server.domain.diagnosis.incident_tracker import CURES
 from spikeguard_server.jobs.command_judge import WENT_BACK, judge_command
-from spikeguard_server.jobs.run_history import History, Row, trend_at, values_of
+from spikeguard_server.jobs.run_history import Row, RunHistory, trend_at, values_of
 from spikeguard_server.log_format import add_context
 from spikeguard_server.retries import survive
 from spikeguard_server.store import audit
@@ -62,7 +62,7 @@ def _look_at(engine: sql.Engine, due: DueNote) -> None:
         if run is None or note is None:
             return
         add_context(run=str(run.id))
-        history = History(connection, run)
+        history = RunHistory(connection, run)
         if note.source == SOURCE:
             judge_command(history, note, due)
         elif note.source == "attempt" and note.due_step == note.step + 1:
@@ -72,7 +72,7 @@ def _look_at(engine: sql.Engine, due: DueNote) -> None:
             settle_note(connection, due, found, database_now(connection))
 
 
-def _compare(history: History, note: Row, due: DueNote) -> None:
+def _compare(history: RunHistory, note: Row, due: DueNote) -> None:
     """Whether an attempt began with another learning rate as well; then its effect is due."""
     connection = history.connection
     if not history.lineage.holds(history.point(note)):
@@ -98,7 +98,7 @@ def _compare(history: History, note: Row, due: DueNote) -> None:
     )  # fmt: skip
 
 
-def _trained(history: History, note: Row) -> bool:
+def _trained(history: RunHistory, note: Row) -> bool:
     """Whether the attempt that the note is about has told of a step."""
     return any(row.attempt == note.began and row.last_step for row in history.segments)
 
@@ -111,7 +111,7 @@ def _leave(connection: sql.Connection, note: Row, due: DueNote) -> None:
         drop_note(connection, due)
 
 
-def _effect(history: History, note: Row) -> Effect | str:
+def _effect(history: RunHistory, note: Row) -> Effect | str:
     """What became of the change, or why nobody can tell."""
     connection, run = history.connection, history.run
     to = note.step + judged_after(note.step)
@@ -127,7 +127,7 @@ def _effect(history: History, note: Row) -> Effect | str:
     return effect_of(trend, note.step, before, after)
 
 
-def _command(history: History, note: Row, to: int) -> str | None:
+def _command(history: RunHistory, note: Row, to: int) -> str | None:
     """The first command that was carried out after it and changes the training, by its id."""
     verbs = [verb.value for verb in CURES]
     run = history.run

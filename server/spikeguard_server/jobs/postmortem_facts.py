@@ -79,7 +79,9 @@ MOST_LAYER_ROWS = 40  # before the onset, and from there on
 FEWEST_LAYER_ROWS = 3  # fewer are no picture
 
 
-def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) -> PostMortem:
+def postmortem_facts(
+    connection: sql.Connection, run: RunRow, number: int, now: datetime
+) -> PostMortem:
     """Everything known about closed incident `number` of `run`."""
     attempts = attempts_by_number(connection, run.run_id)
     row = incident_row(connection, run.run_id, number)

@@ -15,7 +15,11 @@ from typing import Final
 
 import sqlalchemy as sql
 
-from spikeguard_server.jobs.postmortem_facts import checkpoints_before, gather, with_followups
+from spikeguard_server.jobs.postmortem_facts import (
+    checkpoints_before,
+    postmortem_facts,
+    with_followups,
+)
 from spikeguard_server.log_format import add_context
 from spikeguard_server.report.figures import figures_of
 from spikeguard_server.report.render import ReportFormat, render
@@ -80,7 +84,7 @@ def _write(engine: sql.Engine, claim: DueReport) -> None:
             return
         add_context(run=str(run.id), incident=number)
         facts = with_followups(
-            connection, run, gather(connection, run, number, database_now(connection))
+            connection, run, postmortem_facts(connection, run, number, database_now(connection))
         )
         figures = figures_of(facts, checkpoints_before(connection, run, facts))
         write_figures(connection, run, number, figures, facts.written_at)

@@ -25,7 +25,7 @@ Row = sql.Row[Any]
 MOST_S: Final = 1.0  # of a core: the ticker has other runs to look at
 
 
-class History:
+class RunHistory:
     """A run's line of training, as it is at hand under its lock."""
 
     def __init__(self, connection: sql.Connection, run: RunRow) -> None:
@@ -47,7 +47,7 @@ class History:
 
 
 def _stretches(
-    history: History, lineage: Lineage, first: int, last: int
+    history: RunHistory, lineage: Lineage, first: int, last: int
 ) -> Iterator[tuple[int, int, int, int]]:
     """(first step, last step, attempt, segment) of each segment of the line."""
     for row in history.segments:
@@ -60,12 +60,14 @@ def _stretches(
             yield max(first, row.first_step), stop, row.attempt, row.segment
 
 
-def values_of(history: History, signal: Signal, first: int, last: int) -> list[tuple[int, float]]:
+def values_of(
+    history: RunHistory, signal: Signal, first: int, last: int
+) -> list[tuple[int, float]]:
     found = ((sample.step, sample.values.get(signal)) for sample in history.samples(first, last))
     return [(step, value) for step, value in found if value is not None]
 
 
-def newest_step(history: History) -> int:
+def newest_step(history: RunHistory) -> int:
     """The newest step of the line that is trained now; -1 where none is known."""
     line = history.lineage.last_steps
     steps = [
@@ -76,7 +78,7 @@ def newest_step(history: History) -> int:
     return max((step for step in steps if step is not None), default=-1)
 
 
-def trend_at(history: History, point: SegmentPoint) -> Trend | None:
+def trend_at(history: RunHistory, point: SegmentPoint) -> Trend | None:
     """Where the loss was heading at `point`; None where too little was known, or a spike was
     open."""
     attempt = history.attempts.number(point.segment.attempt)

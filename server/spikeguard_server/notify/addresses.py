@@ -57,7 +57,7 @@ def read_networks(text: str) -> tuple[Network, ...]:
     return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
 
 
-def embedded(address: Address) -> Address:
+def embedded_ipv4(address: Address) -> Address:
     """The IPv4 address that an IPv6 address stands for, where it does."""
     if isinstance(address, IPv4Address):
         return address
@@ -74,13 +74,13 @@ def embedded(address: Address) -> Address:
 
 def is_allowed(address: Address, networks: Sequence[Network]) -> bool:
     """Whether the operator named a network that it lies in."""
-    real = embedded(address)
+    real = embedded_ipv4(address)
     return any(real in network for network in networks if network.version == real.version)
 
 
 def is_public(address: Address) -> bool:
     """Whether it is an address of the internet at large."""
-    real = embedded(address)
+    real = embedded_ipv4(address)
     local = any(real in network for network in _LOCAL if network.version == real.version)
     return real.is_global and not local and not real.is_multicast and not real.is_reserved
 

@@ -18,7 +18,7 @@ from spikeguard_server.domain.notification.topics import OF_BEGUN, Topic
 from spikeguard_server.store.channels import channels_of
 from spikeguard_server.store.conversations import Entry, Key, add_topics, going_on, log
 from spikeguard_server.store.notices import Notice, take_notices
-from spikeguard_server.store.reads.notices import Told, read_told
+from spikeguard_server.store.reads.notices import NotifiedRun, read_told
 
 NO_CHANNEL = "the project has no channel"
 UNREADABLE = "this release cannot read the channel"
@@ -67,7 +67,7 @@ def _to_tell(topics: frozenset[Topic], begun: bool) -> frozenset[Topic]:
 def _offer(
     connection: sql.Connection,
     key: Key,
-    told: Told,
+    told: NotifiedRun,
     channel: Channel,
     topics: frozenset[Topic],
     told_before: bool,
@@ -91,7 +91,7 @@ def _offer(
 
 def _dropped(
     run_id: UUID,
-    told: Told,
+    told: NotifiedRun,
     incident: int,
     channel: str | None,
     topics: frozenset[Topic],

@@ -18,7 +18,7 @@ from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import action_phrase, ended_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.lifecycle.command_life import WAITING
-from spikeguard_server.domain.notification.delivery import Said, Subject
+from spikeguard_server.domain.notification.delivery import SentState, Subject
 from spikeguard_server.domain.notification.topics import Topic
 from spikeguard_server.domain.policy.cost import Cost, cost_of
 from spikeguard_server.domain.policy.finding import checks_of, diagnose, first_move_of
@@ -33,7 +33,7 @@ from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.costs import read_pace
 from spikeguard_server.store.reads.history import Row
 from spikeguard_server.store.reads.incidents import CommandFacts, read_commands, read_incident
-from spikeguard_server.store.reads.notices import Told, read_escalations, read_told
+from spikeguard_server.store.reads.notices import NotifiedRun, read_escalations, read_told
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Facts:
     """What a message is made of and judged by."""
 
     subject: Subject
-    told: Told
+    told: NotifiedRun
     spike: SpikeNews | None
     links: Mapping[str, str]
     now: datetime
@@ -254,7 +254,7 @@ def test_message(project: str, now: datetime, who: str, number: int) -> ChannelM
     )
 
 
-def said(held: Conversation, now: datetime) -> Said:
+def said(held: Conversation, now: datetime) -> SentState:
     """What the channel was told before, as the judge asks it."""
     ago = None if held.told_at is None else max(0.0, (now - held.told_at).total_seconds())
-    return Said(held.told, ago)
+    return SentState(held.told, ago)

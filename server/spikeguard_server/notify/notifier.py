@@ -22,7 +22,7 @@ import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from spikeguard_server.notify.dispatch import dispatch
-from spikeguard_server.notify.telling import Count, tell, uncounted
+from spikeguard_server.notify.telling import Count, deliver, uncounted
 from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.conversations import DueConversation, Key, due_conversations, put_off
@@ -123,7 +123,7 @@ class Notifier:
     def _tell(self, place: Place, key: Key) -> bool:
         """Whether to go on with the next."""
         try:
-            return tell(self._engine, key, self._settings, self._count, self._desk)
+            return deliver(self._engine, key, self._settings, self._count, self._desk)
         except SQLAlchemyError:
             _log.exception("notifier: channel %s of %s waits for the database", *place[::-1])
             return False
@@ -162,5 +162,5 @@ def tell_all(engine: sql.Engine, settings: Settings) -> int:
     """Look once and tell what is due, one after the other; how many conversations that were."""
     due = look(engine, settings)
     for each in due:
-        tell(engine, each.key, settings)
+        deliver(engine, each.key, settings)
     return len(due)

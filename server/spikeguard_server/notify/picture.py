@@ -45,7 +45,7 @@ class ImageForm(StrEnum):
     SVG = "svg"  # for a page
 
 
-def draw(picture: IncidentPicture, form: ImageForm) -> bytes:
+def incident_image(picture: IncidentPicture, form: ImageForm) -> bytes:
     """The image; empty where nothing was measured, or it cannot be drawn, whatever a job sent: one
     is told, and decides, without a picture too."""
     if not picture.measured:

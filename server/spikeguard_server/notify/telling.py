@@ -27,7 +27,7 @@ from spikeguard_server.domain.notification.delivery import (
     Hush,
     Result,
     backoff_s,
-    judge,
+    delivery_verdict,
 )
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.dispatch import UNREADABLE
@@ -86,7 +86,7 @@ def uncounted(kind: str, result: Result) -> None:
     del kind, result
 
 
-def tell(
+def deliver(
     engine: sql.Engine,
     key: Key,
     settings: Settings,
@@ -141,7 +141,7 @@ def _prepare(connection: sql.Connection, held: Conversation, settings: Settings)
         _drop(connection, held, "the channel is gone")
         return Untold(GONE, Result.DROPPED)
     facts = read_facts(connection, held, settings, now)
-    verdict = judge(
+    verdict = delivery_verdict(
         channel, held.pending, facts.subject, said(held, now),
         silence=_silence(connection, held, facts.told.name, now),
         quiet=_quiet(connection, held, facts.subject.kind, now),

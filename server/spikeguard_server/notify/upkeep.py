@@ -12,7 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sql
 
 from spikeguard_protocol import IncidentId
-from spikeguard_server.domain.audit.changes import Change, channel_changes
+from spikeguard_server.domain.audit.changes import FieldChange, channel_changes
 from spikeguard_server.domain.notification.channel import Channel, channel_from_mapping
 from spikeguard_server.domain.notification.delivery import NewSilence
 from spikeguard_server.errors import NotFound, Unprocessable
@@ -130,7 +130,7 @@ def _too_many(what: str, project: str, limit: int, remedy: str) -> Unprocessable
 
 def _record(
     connection: sql.Connection, by: str, action: str, project: str, name: str,
-    reason: str | None = None, changes: Sequence[Change] = (),
+    reason: str | None = None, changes: Sequence[FieldChange] = (),
 ) -> None:  # fmt: skip
     append(
         connection, FLEET, actor=by, action=action, subject=f"channel {name} of {project}",

@@ -103,7 +103,7 @@ def advise(
     closes, and is told once: again only where the policy turns to another verb.
     """
     watcher = Watcher(policy, with_pace(assumed, samples))
-    for step, events in Feed(monitor_of(choice), choice).told(samples):
+    for step, events in SampleFeed(monitor_of(choice), choice).told(samples):
         watcher.take(step, events)
     return watcher.advice
 
@@ -118,7 +118,7 @@ def with_pace(assumed: Assumed, samples: Sequence[Sample]) -> Assumed:
 
 
 @dataclass
-class Feed:
+class SampleFeed:
     """Samples on their way into a monitor."""
 
     monitor: Monitor

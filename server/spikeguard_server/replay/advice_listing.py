@@ -32,7 +32,7 @@ def assumptions(policy: Policy, assumed: Assumed) -> list[str]:
     ]
 
 
-def plain(advice: Sequence[Advice], policy: Policy, assumed: Assumed) -> dict[str, Any]:
+def advice_json(advice: Sequence[Advice], policy: Policy, assumed: Assumed) -> dict[str, Any]:
     """As `--json` adds it."""
     return {
         "policy_version": policy.version,

@@ -97,7 +97,7 @@ def sources(folder: Path, depth: int = DEEPEST) -> list[Path]:
     return found
 
 
-def plain(lines: Sequence[BacktestedLog]) -> dict[str, Any]:
+def backtest_json(lines: Sequence[BacktestedLog]) -> dict[str, Any]:
     """The whole backtest, as `--json` prints it."""
     read = [line for line in lines if line.unread is None]
     return {

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_server.replay.detector_options import (
     Chosen,
-    choice_of,
     chosen_by,
     configure_detector,
+    detector_choice,
 )
 from spikeguard_server.replay.trial_command import compare, configure_trial
 
@@ -39,8 +39,8 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(options: Namespace) -> int:
-    from spikeguard_server.replay.backtest import plain, table
-    from spikeguard_server.replay.progress import shown
+    from spikeguard_server.replay.backtest import backtest_json, table
+    from spikeguard_server.replay.progress import with_progress
 
     paths = logs_in(options.folder)
     if options.compare:
@@ -48,8 +48,8 @@ def _run(options: Namespace) -> int:
             raise CommandFailed("--compare names the detectors: leave --detector out")
         return compare(options, paths)
     chosen = chosen_by(options)
-    lines = list(shown(_all(paths, options.folder, chosen), len(paths), "files"))
-    print(json.dumps(plain(lines)) if options.json else table(lines))
+    lines = list(with_progress(_all(paths, options.folder, chosen), len(paths), "files"))
+    print(json.dumps(backtest_json(lines)) if options.json else table(lines))
     return 0 if any(line.unread is None for line in lines) else 1
 
 
@@ -70,7 +70,10 @@ def _all(paths: list[Path], folder: Path, chosen: Chosen) -> Iterator[Backtested
     """One after the other where there are few, else in `PROCESSES`; in the order of `paths`."""
     from spikeguard_server.replay.backtest import backtest_log
 
-    names, choice = [str(path.relative_to(folder)) for path in paths], repeat(choice_of(chosen))
+    names, choice = (
+        [str(path.relative_to(folder)) for path in paths],
+        repeat(detector_choice(chosen)),
+    )
     if len(paths) < 2 * PROCESSES:
         yield from map(backtest_log, paths, names, choice)
         return

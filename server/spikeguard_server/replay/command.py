@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from spikeguard_cli.command import Command, CommandFailed, say
 from spikeguard_protocol.escaping import printable
-from spikeguard_server.replay.detector_options import choice_of, chosen_by, configure_detector
-from spikeguard_server.replay.policy_options import assumed_of, configure_policy, policy_of
-from spikeguard_server.replay.reading_options import configure_reading, wanted_of
+from spikeguard_server.replay.detector_options import chosen_by, configure_detector, detector_choice
+from spikeguard_server.replay.policy_options import (
+    assumed_of,
+    configure_policy,
+    policy_from_options,
+)
+from spikeguard_server.replay.reading_options import configure_reading, log_options_of
 
 if TYPE_CHECKING:
     from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice
@@ -38,22 +42,22 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(options: Namespace) -> int:
     from spikeguard_server.replay.findings import BATCH, batches, replay
-    from spikeguard_server.replay.listing import listing
-    from spikeguard_server.replay.progress import shown
+    from spikeguard_server.replay.listing import findings_listing
+    from spikeguard_server.replay.progress import with_progress
     from spikeguard_server.replay.reading import read_log
 
-    policy = None if options.policy is None else policy_of(options)
-    choice = choice_of(chosen_by(options, policy.detection if policy else {}))
-    log = read_log(options.file, wanted_of(options))
+    policy = None if options.policy is None else policy_from_options(options)
+    choice = detector_choice(chosen_by(options, policy.detection if policy else {}))
+    log = read_log(options.file, log_options_of(options))
     if log.guessed:
         say(f"spikeguard: {log.guessed}", to_error=True)
-    portions = shown(batches(log.samples), len(log.samples), "samples", every=BATCH)
+    portions = with_progress(batches(log.samples), len(log.samples), "samples", every=BATCH)
     findings = replay(log.samples, choice, portions=portions)
     more, text = _advice(options, policy, log.samples, choice)
     if options.json:
         print(json.dumps(findings.plain() | more))
     else:
-        print(printable(listing(findings) + text, keep="\n"))
+        print(printable(findings_listing(findings) + text, keep="\n"))
     if options.plot is not None:
         _draw(options, log.samples, findings)
     return 0
@@ -66,23 +70,23 @@ def _advice(
     if policy is None:
         return {}, ""
     from spikeguard_server.replay.advice import advise
-    from spikeguard_server.replay.advice_listing import advice_listing, plain
+    from spikeguard_server.replay.advice_listing import advice_json, advice_listing
 
     assumed = assumed_of(options)
     advice = advise(samples, policy, assumed, choice)
     text = "\n" + advice_listing(advice, policy, assumed)
-    return {"policy": plain(advice, policy, assumed)}, text
+    return {"policy": advice_json(advice, policy, assumed)}, text
 
 
 def _draw(options: Namespace, samples: Sequence[Sample], findings: Findings) -> None:
     try:
-        from spikeguard_server.replay.drawing import draw
+        from spikeguard_server.replay.drawing import draw_log
     except ImportError as error:
         raise CommandFailed(
             f"--plot needs {error.name}: pip install 'spikeguard[replay]'"
         ) from None
     try:
-        draw(samples, findings, printable(options.file.name), options.plot)
+        draw_log(samples, findings, printable(options.file.name), options.plot)
     except (OSError, ValueError) as error:
         raise CommandFailed(f"{options.plot}: cannot be written: {error}") from error
 

@@ -42,7 +42,7 @@ def chosen_by(options: Namespace, usual: Chosen | None = None) -> dict[str, Any]
         chosen["detector"] = options.detector
     if usual and chosen.get("detector", usual.get("detector")) == usual.get("detector"):
         chosen = {**usual, **chosen}
-    choice_of(chosen)
+    detector_choice(chosen)
     return chosen
 
 
@@ -55,7 +55,7 @@ def number_of(written: str) -> tuple[str, float]:
         raise CommandFailed(f"--set {written}: write NAME=VALUE, a number") from None
 
 
-def choice_of(chosen: Chosen) -> DetectorChoice:
+def detector_choice(chosen: Chosen) -> DetectorChoice:
     """The detector that was chosen; raises `CommandFailed`."""
     from spikeguard_server.detectors import choose
     from spikeguard_server.domain.policy.settings import PolicyError

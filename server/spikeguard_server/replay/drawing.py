@@ -25,7 +25,7 @@ MOST_NUMBERED = 40  # side by side; more would hide one another
 WIDE = 3.0  # highest over lowest loss from which the axis is logarithmic
 
 
-def draw(samples: Sequence[Sample], findings: Findings, title: str, path: Path) -> None:
+def draw_log(samples: Sequence[Sample], findings: Findings, title: str, path: Path) -> None:
     """Draw curve, incidents with their kinds, and the band around the trend before each."""
     norms = _series(samples, "grad_norm")
     figure = Figure(figsize=(12, 6 if norms[0] else 4.5), dpi=120, layout="constrained")

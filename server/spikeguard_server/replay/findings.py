@@ -119,13 +119,13 @@ def replay(
     events: list[Event] = []
     for portion in batches(samples) if portions is None else portions:
         events += watching.observe(portion)
-    incidents = fold(events, samples)
+    incidents = fold_incidents(events, samples)
     return Findings(
         len(samples), incidents, tuple(event for event in events if isinstance(event, Precursor))
     )
 
 
-def fold(events: Iterable[Event], samples: Sequence[Sample]) -> tuple[Found, ...]:
+def fold_incidents(events: Iterable[Event], samples: Sequence[Sample]) -> tuple[Found, ...]:
     """The incidents of `events`, in order, with their peaks read from `samples`."""
     found: list[Found] = []
     for event in events:

@@ -6,7 +6,7 @@ from spikeguard_server.domain.suspicion import questions_in
 from spikeguard_server.replay.findings import Findings, Found
 
 
-def listing(findings: Findings) -> str:
+def findings_listing(findings: Findings) -> str:
     """A readable list: one paragraph an incident, a sentence if there were none."""
     head = f"{findings.samples:,} samples, {_count(len(findings.incidents), 'incident')}"
     if findings.precursors:

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_server.replay.numbers import number, whole_step
+from spikeguard_server.replay.numbers import parse_number, whole_step
 from spikeguard_server.replay.points import LogPoint
 
 SQLITE_MAGIC = b"SQLite format 3\0"
@@ -48,7 +48,7 @@ def _lines(path: Path, name: str) -> Iterator[Timed]:
         if len(cells) < 3:
             raise CommandFailed(f"{place}: not `timestamp value step`: mend or remove the line")
         step = whole_step(place, cells[2])
-        yield number(place, cells[0]), LogPoint(step, name, number(place, cells[1]))
+        yield parse_number(place, cells[0]), LogPoint(step, name, parse_number(place, cells[1]))
 
 
 def database_points(path: Path, run: str | None) -> tuple[list[LogPoint], str]:

@@ -7,7 +7,7 @@ from spikeguard_cli.command import CommandFailed
 WRITE_A_NUMBER = "write a number, nan, inf, or leave it blank"
 
 
-def number(place: str, written: object, remedy: str = WRITE_A_NUMBER) -> float:
+def parse_number(place: str, written: object, remedy: str = WRITE_A_NUMBER) -> float:
     """The number `written`, as text or as JSON gave it; raises `CommandFailed`."""
     if isinstance(written, str | int | float) and not isinstance(written, bool):
         try:
@@ -19,7 +19,7 @@ def number(place: str, written: object, remedy: str = WRITE_A_NUMBER) -> float:
 
 def whole_step(place: str, written: object, remedy: str = WRITE_A_NUMBER) -> int:
     """The step `written`; raises `CommandFailed`."""
-    step = number(place, written, remedy)
+    step = parse_number(place, written, remedy)
     if not 0 <= step < 2**53 or step != int(step):
         raise CommandFailed(f"{place}: {_short(written)} is not a whole step number")
     return int(step)

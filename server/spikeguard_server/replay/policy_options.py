@@ -54,7 +54,7 @@ def assumed_of(options: Namespace) -> Assumed:
     return Assumed(options.checkpoint_every, options.step_time, options.tokens_per_step)
 
 
-def policy_of(options: Namespace) -> Policy:
+def policy_from_options(options: Namespace) -> Policy:
     """The policy that `options` name, with the price they give; raises `CommandFailed`."""
     from spikeguard_server.detectors import choose
     from spikeguard_server.domain.policy.settings import (

@@ -16,8 +16,8 @@ from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.events import Event
 from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.domain.policy.settings import Policy
-from spikeguard_server.replay.advice import Advice, Assumed, Feed, Watcher, with_pace
-from spikeguard_server.replay.findings import Found, fold, monitor_of
+from spikeguard_server.replay.advice import Advice, Assumed, SampleFeed, Watcher, with_pace
+from spikeguard_server.replay.findings import Found, fold_incidents, monitor_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class _Watch:
 
     branch: int
     samples: Sequence[Sample]
-    feed: Feed
+    feed: SampleFeed
     watcher: Watcher
     opened: int  # incidents that were numbered before it
     told: int  # proposals before it
@@ -87,7 +87,7 @@ class _Watch:
                 self.branch, found,
                 tuple(one for one in advice if one.incident == self.opened + number),
             )
-            for number, found in enumerate(fold(self.events, self.samples), start=1)
+            for number, found in enumerate(fold_incidents(self.events, self.samples), start=1)
         ]  # fmt: skip
 
 
@@ -125,12 +125,12 @@ class HistoryReplay:
         left = self._left.get(branch.parent) if branch.parent is not None else None
         if left is None or branch.parent is None:
             watcher = Watcher(self.policy, with_pace(self.assumed, branch.samples))
-            feed = Feed(monitor_of(self.choice), self.choice)
+            feed = SampleFeed(monitor_of(self.choice), self.choice)
             return _Watch(at, branch.samples, feed, watcher, 0, 0)
         monitor, watcher = Monitor.load(left[0]), deepcopy(left[1])
         monitor.use(self.choice or DetectorChoice())
         watcher.take(branch.parent[1], monitor.end())
-        feed = Feed(monitor, self.choice)
+        feed = SampleFeed(monitor, self.choice)
         return _Watch(at, branch.samples, feed, watcher, watcher.opened, len(watcher.advice))
 
     def _pieces(self, at: int, branch: Branch) -> Iterator[tuple[Sequence[Sample], int | None]]:

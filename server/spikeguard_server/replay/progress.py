@@ -13,7 +13,7 @@ T = TypeVar("T")
 WIDTH = 30
 
 
-def shown(
+def with_progress(
     items: Iterable[T], total: int, noun: str, stream: TextIO | None = None, every: int = 1
 ) -> Iterator[T]:
     """`items`, with a bar on `stream` (standard error) while they are gone through.

@@ -28,10 +28,10 @@ from spikeguard_server.replay.records import (
 from spikeguard_server.replay.table import read_table
 from spikeguard_server.replay.tensorboard import MARK, event_points
 from spikeguard_server.replay.wandb import EXPORT
-from spikeguard_server.replay.wanted import ReplayFormat, Wanted
+from spikeguard_server.replay.wanted import LogOptions, ReplayFormat
 
 LARGEST = 2 * 2**30  # bytes of a file; reading takes several times as much memory
-__all__ = ["Log", "ReplayFormat", "Wanted", "guess_format", "read_log", "read_samples"]
+__all__ = ["Log", "LogOptions", "ReplayFormat", "guess_format", "read_log", "read_log_samples"]
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Log:
     guessed: str  # what was guessed, for a person; empty where nothing was
 
 
-def read_samples(path: Path) -> list[Sample]:
+def read_log_samples(path: Path) -> list[Sample]:
     """Every sample of a log; raises `CommandFailed`."""
     return read_log(path).samples
 
 
-def read_log(path: Path, wanted: Wanted = Wanted()) -> Log:  # noqa: B008
+def read_log(path: Path, wanted: LogOptions = LogOptions()) -> Log:  # noqa: B008
     """Read a log in any format of `ReplayFormat`; raises `CommandFailed`, on one line."""
     try:
         return _read(path, wanted)
@@ -55,7 +55,7 @@ def read_log(path: Path, wanted: Wanted = Wanted()) -> Log:  # noqa: B008
         raise CommandFailed(printable(str(failed))) from failed
 
 
-def _read(path: Path, wanted: Wanted) -> Log:
+def _read(path: Path, wanted: LogOptions) -> Log:
     try:
         if path.is_dir():
             return _folder(path, wanted)
@@ -93,7 +93,7 @@ def _check_size(path: Path) -> None:
         )
 
 
-def _text(path: Path, text: str, wanted: Wanted) -> Log:
+def _text(path: Path, text: str, wanted: LogOptions) -> Log:
     form = wanted.form or guess_format(path, text)
     if form is ReplayFormat.MLFLOW:
         raise CommandFailed(f"{path}: no SQLite database: give a run's folder or the database")
@@ -102,7 +102,7 @@ def _text(path: Path, text: str, wanted: Wanted) -> Log:
     )
 
 
-def _folder(path: Path, wanted: Wanted) -> Log:
+def _folder(path: Path, wanted: LogOptions) -> Log:
     """A folder that is one run: of MLflow's file store, or of event files in order of name."""
     if is_run(path):
         return _pointed(path, run_points(path), ReplayFormat.MLFLOW, wanted)
@@ -117,7 +117,7 @@ def _folder(path: Path, wanted: Wanted) -> Log:
 
 
 def _pointed(
-    path: Path, points: list[LogPoint], form: ReplayFormat, wanted: Wanted, also: str = ""
+    path: Path, points: list[LogPoint], form: ReplayFormat, wanted: LogOptions, also: str = ""
 ) -> Log:
     """Measurements under their names; a name that means nothing to us is left out."""
     records = point_records(str(path), points)
@@ -152,18 +152,18 @@ def _one_a_line(text: str) -> bool:
     return not (isinstance(first, dict) and "log_history" in first)
 
 
-def _table(path: Path, text: str, wanted: Wanted) -> Log:
+def _table(path: Path, text: str, wanted: LogOptions) -> Log:
     samples, columns = read_table(path, text, wanted)
     said = columns.said()
     return Log(samples, f"{path}: read as {ReplayFormat.CSV}; {said}" if said else "")
 
 
-def _named(path: Path, text: str, form: ReplayFormat, wanted: Wanted) -> Log:
+def _named(path: Path, text: str, form: ReplayFormat, wanted: LogOptions) -> Log:
     return _recorded(path, _records(path, text, form), form, wanted)
 
 
 def _recorded(
-    path: Path, records: list[Record], form: ReplayFormat, wanted: Wanted, also: str = ""
+    path: Path, records: list[Record], form: ReplayFormat, wanted: LogOptions, also: str = ""
 ) -> Log:
     samples, columns, left_out = read_records(path, records, wanted)
     parts = [f"{path}: read as {form}", also, columns.said()]

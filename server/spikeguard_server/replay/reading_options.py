@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import STANDARD_SIGNALS
-from spikeguard_server.replay.wanted import ReplayFormat, Wanted
+from spikeguard_server.replay.wanted import LogOptions, ReplayFormat
 
 
 def configure_reading(parser: ArgumentParser) -> None:
@@ -26,10 +26,10 @@ def configure_reading(parser: ArgumentParser) -> None:
     group.add_argument("--run", metavar="NAME", help="which one, where a file holds several runs")
 
 
-def wanted_of(options: Namespace) -> Wanted:
+def log_options_of(options: Namespace) -> LogOptions:
     """What `options` say; raises `CommandFailed`."""
     form = next((form for form in ReplayFormat if form.word == options.format), None)
-    return Wanted(form, dict(_pair(one) for one in options.column), options.run)
+    return LogOptions(form, dict(_pair(one) for one in options.column), options.run)
 
 
 def _pair(written: str) -> tuple[str, str]:

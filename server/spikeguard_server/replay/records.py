@@ -17,8 +17,8 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import STANDARD_SIGNALS
 from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.replay.columns import NAMES, STEP, Columns, guess_columns
-from spikeguard_server.replay.numbers import number, whole_step
-from spikeguard_server.replay.wanted import Wanted
+from spikeguard_server.replay.numbers import parse_number, whole_step
+from spikeguard_server.replay.wanted import LogOptions
 
 ITERATION = re.compile(r"\biteration\s+(\d+)\s*/\s*\d+\s*\|(.*)")
 MEND = "write a number, NaN or Infinity, or leave the field out where nothing was logged"
@@ -114,7 +114,7 @@ def _object(place: str, text: str) -> dict[str, Any]:
 def read_records(
     path: Path,
     records: Iterable[Record],
-    wanted: Wanted = Wanted(),  # noqa: B008
+    wanted: LogOptions = LogOptions(),  # noqa: B008
 ) -> tuple[list[Sample], Columns, int]:
     """Samples, columns, and how many records were left out; raises `CommandFailed`."""
     records = list(records)
@@ -141,7 +141,9 @@ def _sample(record: Record, columns: Columns, known: Iterable[str]) -> Sample:
         )
     step = whole_step(f"{record.place}, field `{column}`", record.fields[column], MEND)
     values = {
-        columns.signal(name): number(f"{record.place}, field `{name}`", record.fields[name], MEND)
+        columns.signal(name): parse_number(
+            f"{record.place}, field `{name}`", record.fields[name], MEND
+        )
         for name in known
         if record.fields.get(name) is not None
     }

@@ -10,12 +10,16 @@ from pathlib import Path
 from spikeguard_cli.command import CommandFailed
 from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.replay.columns import STEP, Columns, guess_columns
-from spikeguard_server.replay.numbers import number, whole_step
+from spikeguard_server.replay.numbers import parse_number, whole_step
 from spikeguard_server.replay.wandb import is_export, unwrapped
-from spikeguard_server.replay.wanted import Wanted
+from spikeguard_server.replay.wanted import LogOptions
 
 
-def read_table(path: Path, text: str, wanted: Wanted = Wanted()) -> tuple[list[Sample], Columns]:  # noqa: B008
+def read_table(
+    path: Path,
+    text: str,
+    wanted: LogOptions = LogOptions(),  # noqa: B008
+) -> tuple[list[Sample], Columns]:
     """Every row of the CSV `text`; raises `CommandFailed` and `csv.Error`."""
     reader = csv.reader(io.StringIO(text, newline=""))
     header = [name.strip() for name in next(reader, [])]
@@ -64,7 +68,7 @@ def _rows(
                 "leave a cell blank where nothing was logged"
             )
         values = {
-            signals[index]: number(f"{place}, column `{header[index]}`", cell)
+            signals[index]: parse_number(f"{place}, column `{header[index]}`", cell)
             for index, cell in enumerate(cells)
             if index != at and cell.strip()
         }

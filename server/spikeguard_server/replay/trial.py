@@ -48,7 +48,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class DetectorTally:
     """What one candidate did, summed over logs."""
 
     rows: int = 0
@@ -60,9 +60,9 @@ class Tally:
     hits: int = 0  # labelled spikes that were found
     false: int = 0  # alarms that touch no label
 
-    def plus(self, other: Tally) -> Tally:
+    def plus(self, other: DetectorTally) -> DetectorTally:
         """Both together."""
-        return Tally(
+        return DetectorTally(
             self.rows + other.rows, self.alarms + other.alarms, self.injected + other.injected,
             self.found + other.found, (*self.delays, *other.delays),
             self.labelled + other.labelled, self.hits + other.hits, self.false + other.false,
@@ -107,7 +107,7 @@ class Tried:
     """One log, by every candidate in their order."""
 
     file: str
-    tallies: tuple[Tally, ...] = ()
+    tallies: tuple[DetectorTally, ...] = ()
     unread: str | None = None
 
 
@@ -140,7 +140,7 @@ def _tally(
     onsets: Sequence[int],
     spike: InjectedSpike,
     labels: Sequence[Span],
-) -> Tally:
+) -> DetectorTally:
     alarms = [
         one
         for one in replay(samples, candidate.choice).incidents
@@ -150,7 +150,7 @@ def _tally(
     touched = [_touched(one, labels, SLACK * gap) for one in alarms]
     seen = replay(lifted, candidate.choice).incidents if onsets else ()
     delays = _delays(seen, rows, onsets, spike)
-    return Tally(
+    return DetectorTally(
         len(rows), len(alarms), len(onsets), len(delays), tuple(delays),
         len(labels), len(set[int]().union(*touched)), sum(not one for one in touched),
     )  # fmt: skip
@@ -212,9 +212,9 @@ def _delays(
     return found
 
 
-def summed(tried: Sequence[Tried], candidates: Sequence[Candidate]) -> list[Tally]:
+def summed(tried: Sequence[Tried], candidates: Sequence[Candidate]) -> list[DetectorTally]:
     """One tally a candidate, over all logs that could be read."""
-    totals = [Tally() for _ in candidates]
+    totals = [DetectorTally() for _ in candidates]
     for one in tried:
         if one.unread is None:
             totals = [total.plus(own) for total, own in zip(totals, one.tallies, strict=True)]

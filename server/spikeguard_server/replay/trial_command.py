@@ -17,15 +17,15 @@ from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_protocol.escaping import printable
 from spikeguard_server.replay.detector_options import (
     Chosen,
-    choice_of,
     chosen_by,
     configure_detector,
+    detector_choice,
     number_of,
 )
 
 if TYPE_CHECKING:
     from spikeguard_server.replay.labels import Labels
-    from spikeguard_server.replay.trial import Candidate, InjectedSpike, Tally, Tried
+    from spikeguard_server.replay.trial import Candidate, DetectorTally, InjectedSpike, Tried
 
 PROCESSES = 2
 MOST = 200  # combinations of settings
@@ -96,27 +96,29 @@ def _candidate(chosen: Chosen) -> Candidate:
     from spikeguard_server.replay.trial import Candidate
 
     settings = {key: float(value) for key, value in chosen.items() if key != "detector"}
-    return Candidate(str(chosen.get("detector", DEFAULT)), choice_of(chosen), settings)
+    return Candidate(str(chosen.get("detector", DEFAULT)), detector_choice(chosen), settings)
 
 
 def _show(
     options: Namespace, paths: Sequence[Path], head: Sequence[str],
     named: Sequence[Sequence[str]], candidates: Sequence[Candidate],
 ) -> int:  # fmt: skip
-    from spikeguard_server.replay.progress import shown
+    from spikeguard_server.replay.progress import with_progress
     from spikeguard_server.replay.trial import InjectedSpike, summed
-    from spikeguard_server.replay.trial_listing import listing
+    from spikeguard_server.replay.trial_listing import trial_listing
 
     if not 0.0 < options.size < 1e6 or not 1 <= options.length <= 200:
         raise CommandFailed("--size is more than 0 deviations, --length 1 to 200 rows")
     spike = InjectedSpike(options.size, options.length)
     labels = _labels(options)
-    tried = list(shown(_all(paths, options.folder, candidates, spike, labels), len(paths), "files"))
+    tried = list(
+        with_progress(_all(paths, options.folder, candidates, spike, labels), len(paths), "files")
+    )
     tallies = summed(tried, candidates)
     if options.json:
         print(json.dumps(_plain(candidates, tallies, tried)))
     else:
-        print(printable(listing(head, named, tallies, tried, spike), keep="\n"))
+        print(printable(trial_listing(head, named, tallies, tried, spike), keep="\n"))
     if options.plot is not None:
         _draw(options.plot, head, named, tallies, spike)
     return 0 if any(one.unread is None for one in tried) else 1
@@ -148,7 +150,7 @@ def _all(
 
 
 def _plain(
-    candidates: Sequence[Candidate], tallies: Sequence[Tally], tried: Sequence[Tried]
+    candidates: Sequence[Candidate], tallies: Sequence[DetectorTally], tried: Sequence[Tried]
 ) -> Mapping[str, object]:
     return {
         "candidates": [
@@ -164,13 +166,13 @@ def _draw(
     path: Path,
     head: Sequence[str],
     named: Sequence[Sequence[str]],
-    tallies: Sequence[Tally],
+    tallies: Sequence[DetectorTally],
     spike: InjectedSpike,
 ) -> None:
-    from spikeguard_server.replay.trial_listing import draw
+    from spikeguard_server.replay.trial_listing import draw_trial
 
     try:
-        draw(head, named, tallies, spike, path)
+        draw_trial(head, named, tallies, spike, path)
     except ImportError as error:
         raise CommandFailed(
             f"--plot needs {error.name}: pip install 'spikeguard[replay]'"

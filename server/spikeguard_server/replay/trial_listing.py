@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from spikeguard_cli.wording import table as aligned
 from spikeguard_protocol.escaping import printable
-from spikeguard_server.replay.trial import InjectedSpike, Tally, Tried
+from spikeguard_server.replay.trial import DetectorTally, InjectedSpike, Tried
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,10 +18,10 @@ HEAD = ("alarms", "per 100,000 rows", "injected found", "delay")
 LABELLED = ("labelled found", "false", "F1")
 
 
-def listing(
+def trial_listing(
     head: Sequence[str],
     named: Sequence[Sequence[str]],
-    tallies: Sequence[Tally],
+    tallies: Sequence[DetectorTally],
     tried: Sequence[Tried],
     spike: InjectedSpike,
 ) -> str:
@@ -46,7 +46,7 @@ def listing(
     return "\n".join(parts)
 
 
-def _cells(tally: Tally) -> list[str]:
+def _cells(tally: DetectorTally) -> list[str]:
     found = f"{tally.found} of {tally.injected}"
     share = "" if tally.share is None else f" ({tally.share:.0%})"
     delay = "-" if tally.delay is None else f"{tally.delay:g}"
@@ -54,15 +54,15 @@ def _cells(tally: Tally) -> list[str]:
     return [f"{tally.alarms:,}", rate, found + share, delay]
 
 
-def _of_labels(tally: Tally) -> list[str]:
+def _of_labels(tally: DetectorTally) -> list[str]:
     f1 = "-" if tally.f1 is None else f"{tally.f1:.2f}"
     return [f"{tally.hits} of {tally.labelled}", str(tally.false), f1]
 
 
-def draw(
+def draw_trial(
     head: Sequence[str],
     named: Sequence[Sequence[str]],
-    tallies: Sequence[Tally],
+    tallies: Sequence[DetectorTally],
     spike: InjectedSpike,
     path: Path,
 ) -> None:

@@ -31,7 +31,7 @@ class ReplayFormat(StrEnum):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LogOptions:
     """What was said; all of it may be left out."""
 
     form: ReplayFormat | None = None

@@ -27,7 +27,7 @@ STEADY_WEIGHTS: Final = 1.02  # the same of the parameter norm
 QUIET_Z: Final = 6.0  # a signal that left its baseline by less did not move
 
 
-class Verdict(StrEnum):
+class AlternativeVerdict(StrEnum):
     """What the record says to a cause that is not the one named."""
 
     RULED_OUT = "ruled out"
@@ -41,7 +41,7 @@ class Alternative:
 
     cause: Cause
     confidence: float
-    verdict: Verdict
+    verdict: AlternativeVerdict
     because: str
 
     @property
@@ -61,10 +61,10 @@ def _judged(one: Suspicion, facts: PostMortem) -> Alternative:
     cause, confidence = one.cause, one.confidence
     fact = _AGAINST[cause](facts) if cause in _AGAINST else None
     if fact is not None and confidence < SHOWN:
-        return Alternative(cause, confidence, Verdict.RULED_OUT, fact)
+        return Alternative(cause, confidence, AlternativeVerdict.RULED_OUT, fact)
     if confidence < SHOWN:
-        return Alternative(cause, confidence, Verdict.UNLIKELY, _weighed(one))
-    return Alternative(cause, confidence, Verdict.OPEN, fact or _left_open(cause, facts))
+        return Alternative(cause, confidence, AlternativeVerdict.UNLIKELY, _weighed(one))
+    return Alternative(cause, confidence, AlternativeVerdict.OPEN, fact or _left_open(cause, facts))
 
 
 def _weighed(one: Suspicion) -> str:

@@ -11,7 +11,7 @@ from spikeguard_server.domain.diagnosis.batch_evidence import contrast, worst_se
 from spikeguard_server.domain.lifecycle.damage import rose
 from spikeguard_server.domain.policy.finding import diagnose
 from spikeguard_server.domain.suspicion import worth_showing
-from spikeguard_server.report.alternatives import Alternative, Verdict, alternatives_of
+from spikeguard_server.report.alternatives import Alternative, AlternativeVerdict, alternatives_of
 from spikeguard_server.report.document import Block, Bullets, Paragraph
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.symptoms import lead_of
@@ -115,8 +115,8 @@ def batch_of(facts: PostMortem) -> tuple[Block, ...]:
 
 def _others(facts: PostMortem) -> tuple[Block, ...]:
     found = alternatives_of(facts)
-    out = [one for one in found if one.verdict is Verdict.RULED_OUT][:MOST_RULED_OUT]
-    left = [one for one in found if one.verdict is Verdict.OPEN]
+    out = [one for one in found if one.verdict is AlternativeVerdict.RULED_OUT][:MOST_RULED_OUT]
+    left = [one for one in found if one.verdict is AlternativeVerdict.OPEN]
     said = [_said("Ruled out", out), _said("Not ruled out", left[:MOST_RULED_OUT])]
     text = " ".join(filter(None, said))
     return (Paragraph(text),) if text else ()

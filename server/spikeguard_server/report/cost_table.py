@@ -17,7 +17,7 @@ from spikeguard_server.report.wording import count, duration, large, number
 NOT_KNOWN = "not known"
 
 
-def cost_of(facts: PostMortem) -> tuple[Block, ...]:
+def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
     """Steps, time, tokens, GPU-hours and money, and the same had nothing been done."""
     spent, alone = spent_by(facts), inaction_of(facts)
     rows = [

@@ -27,10 +27,10 @@ def html_of(facts: PostMortem) -> str:
     """The whole page."""
     document = document_of(facts)
     pictures = {name: Markup(svg) for name, svg in svgs_of(facts, document).items()}
-    return page_of(document, pictures, "Post-mortem")
+    return render_html(document, pictures, "Post-mortem")
 
 
-def page_of(document: Document, pictures: Mapping[str, Markup], what: str) -> str:
+def render_html(document: Document, pictures: Mapping[str, Markup], what: str) -> str:
     """Any document as a page; `what` it is stands above its title."""
     return _template().render(
         document=document, pictures=pictures, what=what, style=Markup(STYLE), short=SHORT

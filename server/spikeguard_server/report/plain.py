@@ -42,27 +42,27 @@ def _body(facts: PostMortem) -> dict[str, Any]:
         "run": facts.run.name,
         "title": document.title,
         "what_happened": list(happened(facts)),
-        "opened_at": plain(facts.opened_at),
-        "closed_at": plain(facts.closed_at),
-        "written_at": plain(facts.written_at),
-        "incident": plain(facts.incident),
-        "symptoms": plain(symptoms_of(facts)),
+        "opened_at": postmortem_json(facts.opened_at),
+        "closed_at": postmortem_json(facts.closed_at),
+        "written_at": postmortem_json(facts.written_at),
+        "incident": postmortem_json(facts.incident),
+        "symptoms": postmortem_json(symptoms_of(facts)),
         "evidence": {
-            "lead": plain(lead_of(facts)),
-            "precursors": plain(facts.precursors),
-            "peaks": plain(facts.peaks),
+            "lead": postmortem_json(lead_of(facts)),
+            "precursors": postmortem_json(facts.precursors),
+            "peaks": postmortem_json(facts.peaks),
         },
-        "revisions": plain(facts.revisions),
+        "revisions": postmortem_json(facts.revisions),
         "revision_count": max(facts.revision_count, len(facts.revisions)),
         "commands": [_command(command) for command in facts.commands],
-        "left_out": plain(facts.left_out),
+        "left_out": postmortem_json(facts.left_out),
         "left_out_count": facts.left_out_count,
-        "alternatives": plain(alternatives_of(facts)),
-        "cost": {**plain(spent_by(facts)), "currency": facts.currency},
-        "doing_nothing": plain(inaction_of(facts)),
-        "attempts": plain(facts.attempts),
+        "alternatives": postmortem_json(alternatives_of(facts)),
+        "cost": {**postmortem_json(spent_by(facts)), "currency": facts.currency},
+        "doing_nothing": postmortem_json(inaction_of(facts)),
+        "attempts": postmortem_json(facts.attempts),
         "lessons": list(lessons_of(facts)),
-        "follow_ups": plain(_followups(facts)),
+        "follow_ups": postmortem_json(_followups(facts)),
         "notes": list(facts.notes),
         "curves": [_curve(curve) for curve in facts.curves],
     }
@@ -73,7 +73,7 @@ def _followups(facts: PostMortem) -> tuple[FollowupFact, ...]:
     return facts.followups or tuple(FollowupFact(number, text) for number, text in asked)
 
 
-def plain(value: Any) -> Any:
+def postmortem_json(value: Any) -> Any:
     """Plain JSON values for facts and figures."""
     if isinstance(value, float):
         return float_to_json(value)
@@ -84,16 +84,16 @@ def plain(value: Any) -> Any:
     if isinstance(value, RunId):
         return str(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: postmortem_json(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): postmortem_json(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
+        return [postmortem_json(item) for item in value]
     return value
 
 
 def _command(command: CommandFact) -> dict[str, Any]:
-    body: dict[str, Any] = plain(command)
+    body: dict[str, Any] = postmortem_json(command)
     return {"id": body.pop("id"), "verb": verb_of(command.action).value, **body}
 
 
@@ -107,7 +107,7 @@ def _curve(curve: RecordedCurve) -> dict[str, Any]:
         "kept_to": curve.kept_to,
         "steps": [curve.steps[i] for i in kept],
         "values": {
-            signal.value: [plain(curve.values[signal][i]) for i in kept]
+            signal.value: [postmortem_json(curve.values[signal][i]) for i in kept]
             for signal in SIGNALS
             if signal in curve.values
         },

@@ -26,7 +26,7 @@ MOST_TURNS = 8  # of the timeline on the page
 SHORT_S = 600.0  # an incident that took less is told by the second
 
 
-def commands_of(facts: PostMortem) -> tuple[Block, ...]:
+def command_blocks(facts: PostMortem) -> tuple[Block, ...]:
     """Every command with who decided it, and why."""
     if not facts.commands:
         return ()
@@ -204,7 +204,7 @@ def _command_events(command: CommandFact) -> list[tuple[datetime, str, str]]:
     return events
 
 
-def attempts_of(attempts: tuple[AttemptFact, ...]) -> Table:
+def attempts_table(attempts: tuple[AttemptFact, ...]) -> Table:
     rows = tuple(
         (
             f"{a.number} ({a.id})",

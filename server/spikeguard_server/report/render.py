@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from spikeguard_server.report.document import Document
 from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.html import html_of, page_of
+from spikeguard_server.report.html import html_of, render_html
 from spikeguard_server.report.markdown import document_markdown, markdown_of
 from spikeguard_server.report.plain import json_of
 from spikeguard_server.report.text import plain_text, text_of
@@ -58,7 +58,7 @@ def render_document(document: Document, form: ReportFormat | str, what: str) -> 
         case ReportFormat.MARKDOWN:
             return document_markdown(document, {}).encode()
         case ReportFormat.HTML:
-            return page_of(document, {}, what).encode()
+            return render_html(document, {}, what).encode()
         case ReportFormat.TEXT:
             return plain_text(document).encode()
     raise ValueError(f"a {what} is not written as {form}")

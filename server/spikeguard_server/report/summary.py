@@ -21,7 +21,7 @@ from spikeguard_server.report.wording import count, duration, plural, word
 NOTHING = "none"
 
 
-def document_of(facts: Summary) -> Document:
+def summary_page(facts: Summary) -> Document:
     """As people read it."""
     sections = [
         Section("In short", (Paragraph(in_short(facts)),)),

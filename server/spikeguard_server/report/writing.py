@@ -6,7 +6,7 @@ Law: every sentence comes from a fact; where there is none, the section says so 
 from __future__ import annotations
 
 from spikeguard_server.report.causes import batch_of, of_data, root_cause_of
-from spikeguard_server.report.cost_table import cost_of, cost_parts
+from spikeguard_server.report.cost_table import cost_blocks, cost_parts
 from spikeguard_server.report.document import (
     Block,
     Bullets,
@@ -30,8 +30,8 @@ from spikeguard_server.report.lessons import lessons_of
 from spikeguard_server.report.narrative import happened, header_of, outcome_of, what_was_done
 from spikeguard_server.report.plot_choice import caption_of, histogram_shown, token_caption
 from spikeguard_server.report.record import (
-    attempts_of,
-    commands_of,
+    attempts_table,
+    command_blocks,
     left_out_of,
     links_of,
     responses_of,
@@ -67,7 +67,7 @@ def _body(facts: PostMortem) -> list[Section]:
         Section("Root cause", (*root_cause_of(facts), *_pictures(facts))),
         Section("What was done, and why", what_was_done(facts)),
         Section("Outcome", (Paragraph(outcome_of(facts)),)),
-        Section("Cost", cost_of(facts), beside=True),
+        Section("Cost", cost_blocks(facts), beside=True),
         Section("Timeline", (timeline_by_minute(facts),), beside=True),
         Section("Lessons and follow-ups", (*_lessons(facts), *_followups(facts))),
         Section("Links", links_of(facts)),
@@ -83,13 +83,13 @@ def _appendix(facts: PostMortem) -> list[Section]:
         Section("Signals that moved", signals_of(facts)),
         Section("Classification", classification_of(facts)),
         Section("Causes considered", causes_considered(facts)),
-        Section("Commands", commands_of(facts)),
+        Section("Commands", command_blocks(facts)),
         Section("Batches left out", left_out_of(facts)),
         Section("Cost in parts", cost_parts(facts)),
         Section("Timeline to the second", (timeline_of(facts),)),
         Section("All follow-ups", _all_followups(facts)),
         Section("What people said", responses_of(facts)),
-        Section("Attempts", (attempts_of(facts.attempts),) if facts.attempts else ()),
+        Section("Attempts", (attempts_table(facts.attempts),) if facts.attempts else ()),
         Section("Notes", notes),
     ]
 

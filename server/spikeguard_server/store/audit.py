@@ -13,9 +13,9 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_server.domain.audit.changes import Change
+from spikeguard_server.domain.audit.changes import FieldChange
 from spikeguard_server.identity.actors import Actor, ActorKind
-from spikeguard_server.store.notices import note
+from spikeguard_server.store.notices import add_notice_of_entry
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
@@ -33,7 +33,7 @@ def append(
     before: str | None = None,
     after: str | None = None,
     reason: str | None = None,
-    changes: Sequence[Change] = (),
+    changes: Sequence[FieldChange] = (),
 ) -> None:
     """Add an entry. `run_id` is `tables.FLEET` for what belongs to no run; `actor` is an `Actor`
     wherever it is known what kind it is."""
@@ -48,7 +48,7 @@ def append(
         )
     )  # fmt: skip
     if run_id != tables.FLEET:
-        note(connection, run_id, action, subject)
+        add_notice_of_entry(connection, run_id, action, subject)
 
 
 def _identity(actor: str) -> dict[str, str | int | None]:

@@ -24,7 +24,7 @@ MOST_NORMS = 100_000  # that are read at once: of 2,000 layers those of 48 steps
 _LAYER = ("layer_signal", "layer_name", "layer_step", "layer_ratio", "layers_moved", "layers_known")
 
 
-def causes_of(row: Any) -> Ranking:
+def ranking_of(row: Any) -> Ranking:
     """The ranking in a row of `incidents`."""
     said = (row.cause_reasons, row.cause_against)
     columns = (row.cause_names, row.cause_confidences, *said, _marks_of(row))

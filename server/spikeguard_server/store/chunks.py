@@ -16,7 +16,7 @@ from numpy import arange, concatenate, int64, ones
 
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, EvenRanges, Samples
 from spikeguard_server.store.curves import Column, Curves, join
-from spikeguard_server.store.fast.packing import Numbers, floats, packed, whole
+from spikeguard_server.store.fast.packing import Numbers, floats, packed, whole_numbers
 from spikeguard_server.store.fast.pipeline import (
     FLOATS,
     INT,
@@ -94,7 +94,7 @@ def chunk_of(samples: Samples) -> dict[str, Any]:
         found["extra_names_column"] = own
         found["extra_values_column"] = floats([v for name in own for v in signals[name]])
     if steps[-1] - steps[0] >= len(steps):
-        found["steps_column"] = whole(steps)
+        found["steps_column"] = whole_numbers(steps)
     return {**found, **_ranges(samples.positions), "first": steps[0], "last": steps[-1]}
 
 
@@ -105,8 +105,8 @@ def _ranges(ranges: Sequence[BatchRange | None]) -> dict[str, Any]:
     if all(found is None for found in ranges):
         return {}
     return {
-        "batch_first_column": whole([None if r is None else r.first for r in ranges]),
-        "batch_end_column": whole([None if r is None else r.end for r in ranges]),
+        "batch_first_column": whole_numbers([None if r is None else r.first for r in ranges]),
+        "batch_end_column": whole_numbers([None if r is None else r.end for r in ranges]),
     }
 
 
@@ -126,7 +126,7 @@ def row_of(curves: Curves) -> dict[str, Any]:
             concatenate([column.there for column in columns]),
         )
     if int(steps[-1] - steps[0]) >= len(steps):
-        found["steps_column"] = whole(steps.tolist())
+        found["steps_column"] = whole_numbers(steps.tolist())
     found |= _ranges(curves.ranges())
     return {**found, "first": int(steps[0]), "last": int(steps[-1])}
 

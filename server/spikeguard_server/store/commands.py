@@ -237,7 +237,7 @@ def revise_command(
 ) -> CommandRow:
     """Change what is proposed; whoever saw the old revision has to look again."""
     revision = command.revision + 1
-    move(
+    move_command(
         connection, run_id, run, command, CommandEvent.REVISE, actor=by_policy(policy),
         reason=f"{verb_of(action)}: {reason}", now=now,
         verb=verb_of(action).value, arguments=to_json(action), revision=revision,
@@ -291,7 +291,7 @@ def by_policy(policy: Policy) -> Actor:
     return Actor(policy.name, ActorKind.POLICY)
 
 
-def move(
+def move_command(
     connection: sql.Connection,
     run_id: UUID,
     run: RunId,
@@ -304,7 +304,7 @@ def move(
     **columns: Any,
 ) -> CommandState:
     """Let `event` happen to the command; raise the domain's `IllegalMove` if it cannot."""
-    state = command_life.move(command.state, event)
+    state = command_life.next_command_state(command.state, event)
     stamps = dict.fromkeys(_STAMPS.get(event, ()), now)
     if event in _ENDS:
         columns["end_reason"] = reason

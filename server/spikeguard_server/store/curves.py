@@ -142,7 +142,7 @@ def _empty(count: int, kind: Any) -> Column:
     return Column(np.zeros(count, kind), np.zeros(count, bool))
 
 
-def merge(stored: Curves, fresh: Curves) -> Curves:
+def merge_curves(stored: Curves, fresh: Curves) -> Curves:
     """Both, step by step; what is stored stays, what was not measured is filled in."""
     steps = np.union1d(stored.steps, fresh.steps)
     names = dict.fromkeys([*stored.signals, *fresh.signals])

@@ -26,13 +26,13 @@ from spikeguard_server.store.migrations import require_schema
 STATE = "up.json"  # in the directory of `spikeguard up`, while it runs
 
 
-def default_directory() -> Path:
+def data_directory() -> Path:
     """Where `spikeguard up` keeps everything unless told otherwise."""
     home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(home) / "spikeguard"
 
 
-def settings_of(directory: Path | None) -> Settings:
+def database_settings(directory: Path | None) -> Settings:
     """The settings with the database that is meant; raise `CommandFailed` where there is none."""
     try:
         settings = read_settings()
@@ -40,7 +40,7 @@ def settings_of(directory: Path | None) -> Settings:
         raise CommandFailed(str(error)) from error
     if settings.database_url:
         return settings
-    state = (directory or default_directory()) / STATE
+    state = (directory or data_directory()) / STATE
     try:
         urls = json.loads(read_own(state))
         url, owner = urls["database_url"], urls["owner_database_url"]

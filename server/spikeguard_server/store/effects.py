@@ -16,7 +16,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import SegmentId, SegmentPoint
 from spikeguard_server.domain.diagnosis.change_effect import (
     Effect,
-    Expected,
+    ExpectedEffect,
     judged_after,
     told_effect,
 )
@@ -32,7 +32,7 @@ _N, _C, _S = notes.c, tables.commands.c, tables.segments.c
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedSegment:
     """The segment that a rollback opened, and where it goes on from."""
 
     segment: SegmentId
@@ -41,7 +41,7 @@ class Opened:
 
 def expect_effect(
     connection: sql.Connection, run: RunRow, command: CommandRow, by: str, now: datetime, *,
-    expected: Expected | None = None, size: float | None = None,
+    expected: ExpectedEffect | None = None, size: float | None = None,
 ) -> None:  # fmt: skip
     """Keep what whoever ordered `command` expects of it."""
     note = NewNote(
@@ -67,7 +67,9 @@ def await_effect(
     )  # fmt: skip
 
 
-def segment_opened_by(connection: sql.Connection, run_id: UUID, command: str) -> Opened | None:
+def segment_opened_by(
+    connection: sql.Connection, run_id: UUID, command: str
+) -> OpenedSegment | None:
     """None where the job has not told of it yet."""
     here = sql.and_(
         tables.attempts.c.run_id == _S.run_id, tables.attempts.c.number == _S.attempt
@@ -83,7 +85,7 @@ def segment_opened_by(connection: sql.Connection, run_id: UUID, command: str) ->
     if row is None or row.parent_attempt is None:
         return None
     parent = SegmentPoint(SegmentId(row.parent_attempt, row.parent_segment), row.parent_step)
-    return Opened(SegmentId(row.id, row.segment), parent)
+    return OpenedSegment(SegmentId(row.id, row.segment), parent)
 
 
 def followed_by(
@@ -118,7 +120,7 @@ def outcome_words(row: sql.Row[Any]) -> str:
         return f"not judged before step {row.due_step:,}"
     if row.effect is None:
         return f"not known: {row.unknown or 'the run had no steps to judge it by'}"
-    expected = None if row.expected is None else Expected(row.expected)
+    expected = None if row.expected is None else ExpectedEffect(row.expected)
     effect = Effect(row.judged_step, row.effect, row.effect_error)
     return told_effect(expected, row.expected_size, effect)
 

@@ -13,7 +13,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_protocol import FollowupState
-from spikeguard_server.domain.lifecycle.followup_life import Asked, Kept, reconciled
+from spikeguard_server.domain.lifecycle.followup_life import Kept, ProposedFollowup, reconciled
 from spikeguard_server.store import audit
 from spikeguard_server.store.reads.history import Row
 from spikeguard_server.store.stored_text import storable
@@ -58,7 +58,7 @@ def add_followup(
     return number
 
 
-def change_followup(
+def update_followup(
     connection: sql.Connection, run_id: UUID, incident: int, number: int, by: str, now: datetime,
     columns: dict[str, Any],
 ) -> None:  # fmt: skip
@@ -72,13 +72,15 @@ def change_followup(
 
 
 def keep_followups(
-    connection: sql.Connection, run_id: UUID, incident: int, subject: str, asked: Sequence[Asked],
-    now: datetime,
+    connection: sql.Connection, run_id: UUID, incident: int, subject: str,
+    asked: Sequence[ProposedFollowup], now: datetime,
 ) -> None:  # fmt: skip
     """Make the stored ones those that a post-mortem asks for, and leave what people touched."""
     found = [row for row in read_followups(connection, run_id, incident) if row.rule is not None]
     kept = [Kept(row.rule, row.text, row.revision > 1) for row in found]
-    told = [Asked(one.rule, storable(one.text)[:MAX_TEXT]) for one in asked[:MAX_FOLLOWUPS]]
+    told = [
+        ProposedFollowup(one.rule, storable(one.text)[:MAX_TEXT]) for one in asked[:MAX_FOLLOWUPS]
+    ]
     plan = reconciled(kept, told)
     mine = (_F.run_id == run_id) & (_F.incident == incident)
     for one in plan.reworded:

@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 from spikeguard_protocol import BatchRange, IncidentState, Kind, Outcome, SegmentId
 from spikeguard_server.domain.events import Precursor, Trend
 from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.store.causes import causes_of, explained_columns, first_layer_of
+from spikeguard_server.store.causes import explained_columns, first_layer_of, ranking_of
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
@@ -119,7 +119,7 @@ def incident_of(row: Any, attempts: Attempts) -> Incident:
         recurred_segment=recurred,
         recurred_step=row.recurred_step,
         recurred_batches=_range(row.recurred_first, row.recurred_end),
-        causes=causes_of(row),
+        causes=ranking_of(row),
         first_layer=first_layer_of(row),
     )
 

@@ -40,7 +40,7 @@ def make_link(
     return id
 
 
-def use_link(connection: sql.Connection, run_id: UUID, id: str, person: str, origin: str) -> bool:
+def spend_link(connection: sql.Connection, run_id: UUID, id: str, person: str, origin: str) -> bool:
     """Spend a link; whether it could still be spent."""
     spent = connection.execute(
         sql.update(approval_links)

@@ -14,7 +14,12 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
-from spikeguard_server.domain.diagnosis.change_effect import Changed, Effect, Expected, Introduction
+from spikeguard_server.domain.diagnosis.change_effect import (
+    Changed,
+    Effect,
+    ExpectedEffect,
+    Introduction,
+)
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.runs import ENDED
 from spikeguard_server.store.stored_text import storable
@@ -37,7 +42,7 @@ class NewNote:
     began: int | None = None  # the attempt that began with it
     reason: str | None = None
     changes: Sequence[Changed] = ()
-    expected: Expected | None = None
+    expected: ExpectedEffect | None = None
     expected_size: float | None = None
     shown: bool = True
     due_step: int | None = None

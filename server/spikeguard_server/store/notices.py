@@ -31,7 +31,9 @@ class Notice:
     verb: str | None  # of the command, where it is about one
 
 
-def note(connection: sql.Connection, run_id: UUID, action: str, subject: str) -> None:
+def add_notice_of_entry(
+    connection: sql.Connection, run_id: UUID, action: str, subject: str
+) -> None:
     """Put what an audit entry says into the outbox, if it is anything to tell people."""
     incident, command = _numbers(subject)
     if incident == RUN_ITSELF:

@@ -222,7 +222,7 @@ def _introduction(started: AttemptStarted) -> dict[str, Any]:
     }
 
 
-def settings_of(connection: sql.Connection, run_id: UUID, attempt: int) -> dict[str, str]:
+def attempt_settings(connection: sql.Connection, run_id: UUID, attempt: int) -> dict[str, str]:
     """What an attempt said of itself, as text."""
     which = (tables.attempts.c.run_id == run_id) & (tables.attempts.c.number == attempt)
     found = connection.execute(sql.select(tables.attempts.c.settings).where(which))

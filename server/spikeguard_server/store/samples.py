@@ -30,7 +30,7 @@ from spikeguard_server.store.chunks import (
     row_of,
     week_of,
 )
-from spikeguard_server.store.curves import Curves, curves_of, merge
+from spikeguard_server.store.curves import Curves, curves_of, merge_curves
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.roll_ups import unroll
 from spikeguard_server.store.runs import lengthen_segment
@@ -78,7 +78,7 @@ def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves) -> None
         if part.steps[-1] >= begin:
             stored = read_curves(connection, key, begin, end)
             delete_chunks(connection, key, begin, end)
-            part = merge(stored, part)
+            part = merge_curves(stored, part)
         _insert(connection, key, part)
 
 

@@ -27,7 +27,7 @@ from spikeguard_server.store.incidents import (
     unclaimed_precursors,
     warned_step,
 )
-from spikeguard_server.store.runs import AttemptRow, RunRow, segments_of, settings_of
+from spikeguard_server.store.runs import AttemptRow, RunRow, attempt_settings, segments_of
 from spikeguard_server.store.targets import TargetRow, targets_of
 
 _VERBS = {verb.value for verb in Verb}
@@ -68,7 +68,7 @@ def _job(
     connection: sql.Connection, run: RunRow, attempt: AttemptRow, targets: tuple[Target, ...]
 ) -> dict[str, Any]:
     """Where the job stands, what it can do, and its own limits."""
-    settings = settings_of(connection, run.run_id, attempt.number)
+    settings = attempt_settings(connection, run.run_id, attempt.number)
     return {
         "step": run.last_step or 0,
         "position": run.position,

@@ -14,7 +14,7 @@ from spikeguard_protocol import BatchRange, Cause, Outcome, Verb
 from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.diagnosis.cause.layers import LayerRow, clues_of_layers, first_layer
 from spikeguard_server.domain.diagnosis.cause.ranking import rank
-from spikeguard_server.domain.diagnosis.evidence import WATCHED, gather
+from spikeguard_server.domain.diagnosis.evidence import WATCHED, gather_evidence
 from spikeguard_server.domain.events import Closed, Event, Opened, Recurred, Revised, Trend
 from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.domain.monitor.state import State
@@ -561,7 +561,7 @@ def test_no_measurement_is_too_strange_to_be_ranked(seed: int) -> None:
         state.traces.take(Sample(steps[-1], found))
     onset = rng.choice(steps)
     for trend in (None, Trend(onset, 1.0, 0.0, 1e-12)):
-        ranking = rank(gather(state.traces, onset, None, trend, False))
+        ranking = rank(gather_evidence(state.traces, onset, None, trend, False))
         assert math.isclose(sum(one.confidence for one in ranking), 1.0)
 
 

@@ -13,7 +13,7 @@ from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.diagnosis.change_effect import (
     MOST_STEPS,
     Effect,
-    Expected,
+    ExpectedEffect,
     Introduction,
     changes_between,
     changes_words,
@@ -119,19 +119,19 @@ def test_the_farther_the_trend_has_to_be_extrapolated_the_less_sure_an_effect_is
 @pytest.mark.parametrize(
     ("expected", "size", "loss_is", "said"),
     [
-        (Expected.LOWER, None, -0.05, "as expected"),
-        (Expected.LOWER, None, 0.05, "the opposite of what was expected"),
-        (Expected.LOWER, None, 0.001, "too small to tell"),
-        (Expected.LOWER, 0.5, 0.001, "not as expected"),
-        (Expected.LOWER, 0.05, -0.052, "as expected"),
-        (Expected.LOWER, 0.02, -0.05, "as expected, but more"),
-        (Expected.HIGHER, 0.2, 0.05, "as expected, but less"),
-        (Expected.NONE, None, 0.001, "as expected"),
-        (Expected.NONE, None, 0.05, "not as expected"),
+        (ExpectedEffect.LOWER, None, -0.05, "as expected"),
+        (ExpectedEffect.LOWER, None, 0.05, "the opposite of what was expected"),
+        (ExpectedEffect.LOWER, None, 0.001, "too small to tell"),
+        (ExpectedEffect.LOWER, 0.5, 0.001, "not as expected"),
+        (ExpectedEffect.LOWER, 0.05, -0.052, "as expected"),
+        (ExpectedEffect.LOWER, 0.02, -0.05, "as expected, but more"),
+        (ExpectedEffect.HIGHER, 0.2, 0.05, "as expected, but less"),
+        (ExpectedEffect.NONE, None, 0.001, "as expected"),
+        (ExpectedEffect.NONE, None, 0.05, "not as expected"),
     ],
 )
 def test_an_expectation_is_held_against_the_interval(
-    expected: Expected, size: float | None, loss_is: float, said: str
+    expected: ExpectedEffect, size: float | None, loss_is: float, said: str
 ) -> None:
     assert expectation_words(expected, size, Effect(2200, loss_is, 0.01)) == said
 

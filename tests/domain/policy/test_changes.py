@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spikeguard_server.domain.audit.changes import Change, channel_changes, policy_changes
+from spikeguard_server.domain.audit.changes import FieldChange, channel_changes, policy_changes
 from spikeguard_server.domain.notification.channel import Channel, channel_from_mapping
 from spikeguard_server.domain.policy.settings import DEFAULT_POLICY, policy_from_mapping
 
@@ -43,7 +43,7 @@ def test_a_policy_tells_every_setting_that_changed_and_no_other() -> None:
     assert policy_changes(after, after) == ()
 
 
-def _told(after: Any) -> tuple[Change, ...]:
+def _told(after: Any) -> tuple[FieldChange, ...]:
     return policy_changes(DEFAULT_POLICY, after)
 
 
@@ -51,24 +51,24 @@ def test_a_channel_tells_its_rules_and_of_its_target_what_may_be_shown() -> None
     before = webhook(runs=["gpt-*"])
     after = webhook({**TARGET, "url": "https://other.example/"}, cooldown_s=5, runs=[])
     assert channel_changes(before, after) == (
-        Change("cooldown_s", 120.0, 5.0),
-        Change("runs", ["gpt-*"], []),
-        Change("target.url", "https://hooks.example/…", "https://other.example"),
+        FieldChange("cooldown_s", 120.0, 5.0),
+        FieldChange("runs", ["gpt-*"], []),
+        FieldChange("target.url", "https://hooks.example/…", "https://other.example"),
     )
 
 
 def test_another_secret_is_told_as_changed_and_as_nothing_else() -> None:
     after = webhook({"url": TARGET["url"] + "2", "secret": SECRET[::-1]})
     assert channel_changes(webhook(), after) == (
-        Change("target.secret", "…", "…"),
-        Change("target.url", "https://hooks.example/…", "https://hooks.example/…"),
+        FieldChange("target.secret", "…", "…"),
+        FieldChange("target.url", "https://hooks.example/…", "https://hooks.example/…"),
     )
 
 
 def test_a_channel_that_comes_or_goes_is_told_whole_without_its_secrets() -> None:
     made, gone = channel_changes(None, webhook()), channel_changes(webhook(), None)
     assert {c.field: c.after for c in made} == {c.field: c.before for c in gone}
-    assert Change("kind", None, "webhook") in made
+    assert FieldChange("kind", None, "webhook") in made
     assert all(c.before is None for c in made)
     assert "hidden" not in str((made, gone))
     assert SECRET not in str((made, gone))

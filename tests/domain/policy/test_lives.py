@@ -115,10 +115,10 @@ def test_a_command_moves_as_the_design_says_and_never_otherwise(
     expected = LEGAL_COMMAND.get((state.value, event.value))
     assert can(state, event) is (expected is not None)
     if expected is not None:
-        assert command_life.move(state, event) == expected
+        assert command_life.next_command_state(state, event) == expected
         return
     with pytest.raises(IllegalMove, match=f"command that is {state} does not take {event}"):
-        command_life.move(state, event)
+        command_life.next_command_state(state, event)
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(IncidentState, IncidentEvent)))
@@ -127,17 +127,19 @@ def test_an_incident_moves_as_the_design_says_and_never_otherwise(
 ) -> None:
     expected = LEGAL_INCIDENT.get((state.value, event.value))
     if expected is not None:
-        assert incident_life.move(state, event) == expected
+        assert incident_life.next_incident_state(state, event) == expected
         return
     with pytest.raises(IllegalMove, match=f"incident that is {state} does not take {event}"):
-        incident_life.move(state, event)
+        incident_life.next_incident_state(state, event)
 
 
 def test_every_state_of_a_command_can_be_reached_and_every_path_ends() -> None:
     reached, waiting = {CommandState.PROPOSED}, [CommandState.PROPOSED]
     while waiting:
         state = waiting.pop()
-        after = {command_life.move(state, event) for event in legal_events(state)} - reached
+        after = {
+            command_life.next_command_state(state, event) for event in legal_events(state)
+        } - reached
         reached |= after
         waiting += after
     assert reached == set(CommandState)
@@ -164,14 +166,14 @@ def test_people_are_said_not_to_have_answered_only_where_time_ran_out_on_them() 
 def test_however_an_incident_ends_a_waiting_command_ends_with_it(outcome: Outcome) -> None:
     event = EVENT_OF_OUTCOME[outcome]
     for state in (CommandState.PROPOSED, CommandState.APPROVED_ONCE, CommandState.APPROVED):
-        assert command_life.move(state, event) in command_life.TAKEN_BACK
+        assert command_life.next_command_state(state, event) in command_life.TAKEN_BACK
 
 
 @pytest.mark.parametrize("result", list(ResultState))
 def test_a_late_result_is_recorded_after_the_fence_has_fallen(result: ResultState) -> None:
-    lost = command_life.move(CommandState.DELIVERED, CommandEvent.EXPIRE)
+    lost = command_life.next_command_state(CommandState.DELIVERED, CommandEvent.EXPIRE)
     assert lost is CommandState.UNKNOWN
-    assert command_life.move(lost, EVENT_OF_RESULT[result]) == result.value
+    assert command_life.next_command_state(lost, EVENT_OF_RESULT[result]) == result.value
 
 
 def test_the_page_shows_the_tables_as_they_are() -> None:

@@ -9,7 +9,7 @@ import pytest
 from spikeguard_protocol import CommandState, Kind, Outcome, Verb
 from spikeguard_server.domain.notification.quiet_hours import DAYS, QuietHours
 from spikeguard_server.domain.policy.approval import auto_approval, shadow_approval
-from spikeguard_server.domain.policy.settings import Approval, ApprovalMode, Policy
+from spikeguard_server.domain.policy.settings import ApprovalMode, ApprovalRule, Policy
 from spikeguard_server.domain.policy.shadow import (
     Hindsight,
     Score,
@@ -56,7 +56,7 @@ def test_what_is_urgent_and_the_run_itself_wait_for_no_morning() -> None:
 
 
 def test_the_kill_switch_outweighs_every_budget() -> None:
-    rule = {Verb.ROLLBACK: Approval(ApprovalMode.AUTO, budget=9, cooldown_s=0.0)}
+    rule = {Verb.ROLLBACK: ApprovalRule(ApprovalMode.AUTO, budget=9, cooldown_s=0.0)}
     assert auto_approval(Verb.ROLLBACK, Policy(approval=rule), ()).allowed
     answer = auto_approval(Verb.ROLLBACK, Policy(approval=rule, halted=True), ())
     assert not answer.allowed
@@ -64,7 +64,7 @@ def test_the_kill_switch_outweighs_every_budget() -> None:
 
 
 def test_the_shadow_says_yes_as_auto_would_and_auto_says_no() -> None:
-    rule = Approval(ApprovalMode.SHADOW, budget=2, cooldown_s=600.0)
+    rule = ApprovalRule(ApprovalMode.SHADOW, budget=2, cooldown_s=600.0)
     policy = Policy(approval={Verb.ROLLBACK: rule})
     assert not auto_approval(Verb.ROLLBACK, policy, ()).allowed
     assert shadow_approval(Verb.ROLLBACK, policy, ()).allowed

@@ -25,8 +25,8 @@ from spikeguard_server.domain.policy.approval import auto_approval
 from spikeguard_server.domain.policy.cost import Cost, StepTime, cost_of, pace_of
 from spikeguard_server.domain.policy.settings import (
     DEFAULT_POLICY,
-    Approval,
     ApprovalMode,
+    ApprovalRule,
     Policy,
     PolicyError,
     policy_from_mapping,
@@ -52,7 +52,7 @@ def test_a_policy_file_changes_what_it_names_and_keeps_the_rest() -> None:
     policy = policy_from_mapping(tomllib.loads(EDITED))
     assert (policy.watch_steps, policy.price_per_hour) == (300, 98.0)
     assert policy.lr_factors == (0.5, 0.25)
-    assert policy.approval_of(Verb.ROLLBACK) == Approval(ApprovalMode.AUTO, 2, 600.0)
+    assert policy.approval_of(Verb.ROLLBACK) == ApprovalRule(ApprovalMode.AUTO, 2, 600.0)
     assert policy.approval_of(Verb.STOP).mode is ApprovalMode.MANUAL
     assert policy.skip_most == DEFAULT_POLICY.skip_most
 
@@ -125,7 +125,7 @@ def test_by_default_only_watching_needs_no_person() -> None:
 
 # --- approval by the policy ---
 
-AUTO = Policy(approval={Verb.ROLLBACK: Approval(ApprovalMode.AUTO, budget=2, cooldown_s=600.0)})
+AUTO = Policy(approval={Verb.ROLLBACK: ApprovalRule(ApprovalMode.AUTO, budget=2, cooldown_s=600.0)})
 BACK = Rollback("ckpt-1000", 1000)
 
 
@@ -157,7 +157,7 @@ def test_the_policy_says_yes_within_its_budget_and_after_its_cooldown(
 
 
 def test_manual_mode_never_says_yes() -> None:
-    policy = replace(AUTO, approval={Verb.ROLLBACK: Approval(ApprovalMode.MANUAL)})
+    policy = replace(AUTO, approval={Verb.ROLLBACK: ApprovalRule(ApprovalMode.MANUAL)})
     assert not auto_approval(Verb.ROLLBACK, policy, ()).allowed
 
 

@@ -29,15 +29,15 @@ from spikeguard_protocol import (
 )
 from spikeguard_server.access.grants import Grant, put_policy
 from spikeguard_server.domain.policy.settings import (
-    Approval,
     ApprovalMode,
+    ApprovalRule,
     Policy,
     policy_to_mapping,
 )
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.incident_metrics import MAX_PROJECTS, OTHERS
 from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.ingest.notes import Told, tell_note
+from spikeguard_server.ingest.notes import ToldChange, tell_note
 from spikeguard_server.jobs.report_writer import write_reports
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges, fleet_text
 from spikeguard_server.settings import Settings
@@ -176,7 +176,7 @@ def test_a_run_counts_as_out_of_budget_once_the_policy_has_approved_as_often_as_
     engine: sql.Engine,
 ) -> None:
     """The policy of `default` allows two automatic rollbacks a day; that of others none."""
-    auto = Approval(ApprovalMode.AUTO, budget=2, cooldown_s=0.0)
+    auto = ApprovalRule(ApprovalMode.AUTO, budget=2, cooldown_s=0.0)
     policy = replace(Policy(), approval={Verb.ROLLBACK: auto})
     with engine.begin() as connection:
         put_policy(connection, "default", policy_to_mapping(policy), "test")
@@ -267,7 +267,7 @@ def test_what_happened_lately_is_told_with_its_time_for_marks_on_graphs(
     assert job.send().orders
     job.roll_back(str(command), 200, 350, position=400)
     with engine.begin() as connection:
-        told = Told("mix 3\x1b[31m " + 200 * "x", reason="why")
+        told = ToldChange("mix 3\x1b[31m " + 200 * "x", reason="why")
         tell_note(connection, RunId("default", "gpt"), told, Actor("Ada", ActorKind.PERSON))
     job.train(201, 420, segment=1, save_every=10**6)
     with engine.connect() as connection:

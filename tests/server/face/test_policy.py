@@ -10,7 +10,7 @@ import yaml
 from spikeguard_client import Client
 from spikeguard_protocol import Role
 from spikeguard_server.domain.policy.settings import PolicyError
-from spikeguard_server.policy_file import Form, form_of, read_policy_text
+from spikeguard_server.policy_file import PolicyFormat, form_of, read_policy_text
 from tests.server.face.conftest import Job
 from tests.server.face.test_commands import type_in
 
@@ -22,33 +22,33 @@ YAML = 'price_per_hour: 98\nescalation: [600, 1800]\nquiet:\n  begin: "22:00"\n'
 
 
 def test_toml_and_yaml_say_the_same() -> None:
-    assert read_policy_text(TOML, Form.TOML) == read_policy_text(YAML, Form.YAML)
+    assert read_policy_text(TOML, PolicyFormat.TOML) == read_policy_text(YAML, PolicyFormat.YAML)
     assert (form_of("a.YML"), form_of("a.yaml"), form_of("a.toml")) == (
-        Form.YAML,
-        Form.YAML,
-        Form.TOML,
+        PolicyFormat.YAML,
+        PolicyFormat.YAML,
+        PolicyFormat.TOML,
     )
 
 
 @pytest.mark.parametrize(
     ("text", "form"),
     [
-        ("a = ", Form.TOML),
-        ("a: [", Form.YAML),
-        ("just words", Form.YAML),
-        ("expires_after_s: 60\nexpires_after_s: 86400", Form.YAML),
-        ('quiet: {begin: "22:00", end: "6:00", "begin": "23:00"}', Form.YAML),
-        ("a: &x [1]\nb: [*x, *x]", Form.YAML),
-        ("- !!python/object/apply:os.system [ls]", Form.YAML),
-        ("a: " + "[" * 9_000, Form.YAML),
-        ("a = " + "[" * 9_000, Form.TOML),
-        ("a" + ".a" * 99 + " = 1", Form.TOML),
-        ("[a" + ".a" * 99 + "]", Form.TOML),
-        ("a = {a" + ". 'a!'" * 99 + " = 1}", Form.TOML),
-        ("a = " + "9" * 9_000, Form.TOML),
-        ("a: " + "9" * 9_000, Form.YAML),
-        ("a: " + "9:" * 9_000 + "9.5", Form.YAML),
-        ("#" * 20_001, Form.TOML),
+        ("a = ", PolicyFormat.TOML),
+        ("a: [", PolicyFormat.YAML),
+        ("just words", PolicyFormat.YAML),
+        ("expires_after_s: 60\nexpires_after_s: 86400", PolicyFormat.YAML),
+        ('quiet: {begin: "22:00", end: "6:00", "begin": "23:00"}', PolicyFormat.YAML),
+        ("a: &x [1]\nb: [*x, *x]", PolicyFormat.YAML),
+        ("- !!python/object/apply:os.system [ls]", PolicyFormat.YAML),
+        ("a: " + "[" * 9_000, PolicyFormat.YAML),
+        ("a = " + "[" * 9_000, PolicyFormat.TOML),
+        ("a" + ".a" * 99 + " = 1", PolicyFormat.TOML),
+        ("[a" + ".a" * 99 + "]", PolicyFormat.TOML),
+        ("a = {a" + ". 'a!'" * 99 + " = 1}", PolicyFormat.TOML),
+        ("a = " + "9" * 9_000, PolicyFormat.TOML),
+        ("a: " + "9" * 9_000, PolicyFormat.YAML),
+        ("a: " + "9:" * 9_000 + "9.5", PolicyFormat.YAML),
+        ("#" * 20_001, PolicyFormat.TOML),
     ],
     ids=[
         "half toml",
@@ -69,7 +69,7 @@ def test_toml_and_yaml_say_the_same() -> None:
         "length",
     ],
 )
-def test_a_text_that_is_no_policy_is_one_clear_error(text: str, form: Form) -> None:
+def test_a_text_that_is_no_policy_is_one_clear_error(text: str, form: PolicyFormat) -> None:
     with pytest.raises(PolicyError) as refused:
         read_policy_text(text, form)
     assert refused.value.field == "document"
@@ -80,7 +80,7 @@ def test_a_text_that_is_no_policy_is_one_clear_error(text: str, form: Form) -> N
 )
 def test_a_yaml_that_would_cost_too_much_is_told_why(text: str, limit: str) -> None:
     with pytest.raises(PolicyError, match=limit):
-        read_policy_text(text, Form.YAML)
+        read_policy_text(text, PolicyFormat.YAML)
 
 
 def test_a_file_is_put_in_force_as_it_stands(live: Live) -> None:

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from spikeguard_server.metrics import Fleet, Metrics
 from spikeguard_server.notify.notifier import look
-from spikeguard_server.notify.telling import tell
+from spikeguard_server.notify.telling import deliver
 from spikeguard_server.store.reads.fleet import read_fleet
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def fleet(desk: Desk) -> Fleet:
 
 def told(desk: Desk, metrics: Metrics) -> None:
     for due in look(desk.engine, desk.settings):
-        tell(desk.engine, due.key, desk.settings, metrics.count_notice)
+        deliver(desk.engine, due.key, desk.settings, metrics.count_notice)
 
 
 def counted(metrics: Metrics) -> dict[tuple[str, str], float]:

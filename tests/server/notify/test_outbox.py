@@ -16,7 +16,7 @@ from spikeguard_protocol.signature import SignatureRefused, verify
 from spikeguard_server.domain.notification.delivery import NewSilence
 from spikeguard_server.ingest.decisions import approve, reject
 from spikeguard_server.notify.notifier import STOP_TIMEOUT_S, Notifier, look
-from spikeguard_server.notify.telling import tell
+from spikeguard_server.notify.telling import deliver
 from spikeguard_server.store.channels import add_silence, end_silence
 from spikeguard_server.store.conversations import claim, wake
 from tests.server.notify.conftest import SECRET, Desk
@@ -249,7 +249,7 @@ def test_a_sender_that_died_is_followed_by_another_when_its_lease_ends(
     [due] = look(desk.engine, desk.settings)
     with desk.engine.begin() as connection:
         assert claim(connection, due.key) is not None
-    assert tell(desk.engine, due.key, desk.settings)
+    assert deliver(desk.engine, due.key, desk.settings)
     assert listener.received == []
     desk.later(91)
     desk.tell()

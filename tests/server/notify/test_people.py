@@ -11,7 +11,7 @@ from spikeguard_protocol import IncidentId, Rollback, RunId
 from spikeguard_server.access.grants import put_policy, throw_switch
 from spikeguard_server.domain.policy.settings import PolicyError
 from spikeguard_server.domain.policy.shadow import Hindsight, judge_shadow
-from spikeguard_server.errors import Conflict, IllegalMove
+from spikeguard_server.errors import Conflict, WrongState
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.responses import acknowledge, take_back_acknowledgement
@@ -204,7 +204,7 @@ def test_the_kill_switch_stops_yes_and_delivery_and_takes_back_what_was_not_deli
     ]
     fresh = rows(desk.engine, "select number, revision from commands order by number desc limit 1")
     [(number, revision)] = fresh
-    with pytest.raises(IllegalMove, match="kill switch"):
+    with pytest.raises(WrongState, match="kill switch"):
         approve(desk.engine, command.__class__(command.incident, number), revision, "Ada")
     policy(desk, price_per_hour=98.0)  # an import does not lift it
     with desk.engine.connect() as connection:

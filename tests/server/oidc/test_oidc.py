@@ -20,7 +20,7 @@ from joserfc.jwk import KeySet, RSAKey
 
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.access.oidc.access import Access, accesses_of, chosen, read_accesses
+from spikeguard_server.access.oidc.access import Access, accesses_of, best_access, read_accesses
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
@@ -473,8 +473,8 @@ def test_a_setting_of_a_provider_that_nothing_names_is_refused() -> None:
 def test_of_several_groups_the_highest_role_counts_and_of_equals_that_for_all() -> None:
     given = read_accesses("a=viewer, b=operator@x, c=operator@y, d=operator, *=viewer")
     operator = Access(Role.OPERATOR)
-    assert chosen(accesses_of(["a", "b"], given), "") == Access(Role.OPERATOR, "x")
-    assert chosen(accesses_of(["b", "c", "d"], given), "") == operator
-    assert chosen(accesses_of(["b", "d"], given), "x") == Access(Role.OPERATOR, "x")
-    assert chosen(accesses_of(["b"], given), "y") == Access(Role.VIEWER, "y")
-    assert chosen(accesses_of(None, read_accesses("a=viewer")), "") is None
+    assert best_access(accesses_of(["a", "b"], given), "") == Access(Role.OPERATOR, "x")
+    assert best_access(accesses_of(["b", "c", "d"], given), "") == operator
+    assert best_access(accesses_of(["b", "d"], given), "x") == Access(Role.OPERATOR, "x")
+    assert best_access(accesses_of(["b"], given), "y") == Access(Role.VIEWER, "y")
+    assert best_access(accesses_of(None, read_accesses("a=viewer")), "") is None

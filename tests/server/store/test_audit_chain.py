@@ -22,7 +22,7 @@ from sqlalchemy.exc import ProgrammingError
 from spikeguard_cli.main import main
 from spikeguard_protocol import Role, RunId
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.domain.audit.changes import Change
+from spikeguard_server.domain.audit.changes import FieldChange
 from spikeguard_server.jobs.audit_heads import HeadWriter
 from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.settings import Settings
@@ -204,7 +204,7 @@ def test_a_digest_is_computed_as_the_protocol_says(site: Site) -> None:
     with site.server.begin() as connection:
         audit.append(
             connection, KEY, actor="Ada", action="policy.written", subject="policy of lab",
-            changes=[Change("price_per_hour", 1.5, None)],
+            changes=[FieldChange("price_per_hour", 1.5, None)],
         )  # fmt: skip
     previous = ""
     for number in (1, 2):

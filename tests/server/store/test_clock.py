@@ -17,7 +17,7 @@ from benchmarks import faults_clock
 from spikeguard_protocol import AttemptEnded, Role, RunId
 from spikeguard_server.domain.lifecycle.clock import ClockJump, moment_ago
 from spikeguard_server.errors import Unready
-from spikeguard_server.http.event_feed import Feed
+from spikeguard_server.http.event_feed import EventFeed
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.jobs.ticker import tick
@@ -188,7 +188,7 @@ def test_a_session_has_as_long_left_as_before(jumpy: sql.Engine, seconds: float)
 def test_whoever_follows_events_is_told_the_next_ones_after_a_jump_and_back(
     jumpy: sql.Engine, seconds: float
 ) -> None:
-    feed, job = Feed(jumpy), Job(jumpy)
+    feed, job = EventFeed(jumpy), Job(jumpy)
     feed.start()
 
     async def follow() -> list[str]:

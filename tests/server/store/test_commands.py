@@ -29,8 +29,8 @@ from spikeguard_protocol import (
     verb_of,
 )
 from spikeguard_protocol.order_signature import OrderKey, signature_problem
-from spikeguard_server.domain.policy.settings import DEFAULT_POLICY, Approval, ApprovalMode
-from spikeguard_server.errors import IllegalMove, NotFound, RevisionChanged, ServiceError
+from spikeguard_server.domain.policy.settings import DEFAULT_POLICY, ApprovalMode, ApprovalRule
+from spikeguard_server.errors import NotFound, RevisionChanged, ServiceError, WrongState
 from spikeguard_server.ingest.decisions import approve, reject
 from spikeguard_server.jobs.report_writer import write_reports
 from spikeguard_server.settings import Settings
@@ -179,7 +179,7 @@ def test_nothing_can_be_approved_after_its_time(spiked: sql.Engine) -> None:
     """By the database's clock, even where no ticker ever ran."""
     _, command, revision = waiting(spiked)
     late = datetime.now(UTC) + timedelta(days=2)
-    with pytest.raises(IllegalMove):
+    with pytest.raises(WrongState):
         approve(spiked, command, revision, "Ada", late)
     assert state_of(spiked, command) == "expired"
 
@@ -210,7 +210,7 @@ def test_there_is_nothing_to_decide_on_what_does_not_exist(spiked: sql.Engine, n
 
 
 def test_a_policy_may_approve_by_itself_and_signs_with_its_version(engine: sql.Engine) -> None:
-    rule = Approval(ApprovalMode.AUTO, budget=1, cooldown_s=0.0)
+    rule = ApprovalRule(ApprovalMode.AUTO, budget=1, cooldown_s=0.0)
     approval = {**DEFAULT_POLICY.approval, Verb.ROLLBACK: rule}
     with engine.begin() as connection:
         write_policy(connection, "default", replace(DEFAULT_POLICY, approval=approval), "root")
@@ -225,7 +225,7 @@ def test_a_policy_approves_what_it_proposed_in_its_cooldown_once_that_is_over(
     spiked: sql.Engine,
 ) -> None:
     """Nobody else would: the proposal itself does not change any more."""
-    rule = Approval(ApprovalMode.AUTO, budget=5, cooldown_s=1_800.0)
+    rule = ApprovalRule(ApprovalMode.AUTO, budget=5, cooldown_s=1_800.0)
     job, command, revision = waiting(spiked)
     with spiked.begin() as connection:
         approval = {**DEFAULT_POLICY.approval, Verb.ROLLBACK: rule}
@@ -385,7 +385,7 @@ def test_a_server_that_holds_a_jobs_key_signs_what_is_approved_when_it_is(
             sql.text("update attempts set settings = settings || cast(:told as jsonb)"), told
         )
     job, command, revision = waiting(spiked)
-    with pytest.raises(IllegalMove, match="has to be signed"):
+    with pytest.raises(WrongState, match="has to be signed"):
         approve(spiked, command, revision, "Ada")
     approve(spiked, command, revision, "Ada", settings=Settings(order_key=key.secret.hex()))
     order = next(o for o in job.send().orders if o.command == str(command))

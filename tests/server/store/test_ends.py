@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded, CommandId, SegmentId, SegmentPoint
-from spikeguard_server.errors import IllegalMove
+from spikeguard_server.errors import WrongState
 from spikeguard_server.ingest.decisions import approve, reject
 from tests.server.store.jobs import FIRST, SECOND, Job, healthy, rows, spiking
 from tests.server.store.test_commands import ONSET, state_of, waiting
@@ -73,7 +73,7 @@ def test_a_yes_that_comes_when_it_heals_is_told_so_and_withdraws_the_proposal(
     _, command, revision = waiting(spiked)
     with spiked.begin() as connection:
         connection.execute(sql.text("update incidents set kind = 'recoverable', excess = 0.0"))
-    with pytest.raises(IllegalMove, match=r"is withdrawn: Healing, and watched until step"):
+    with pytest.raises(WrongState, match=r"is withdrawn: Healing, and watched until step"):
         approve(spiked, command, revision, "Ada")
     assert state_of(spiked, command) == "withdrawn_healed"
 

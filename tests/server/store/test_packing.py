@@ -8,7 +8,7 @@ import sqlalchemy as sql
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spikeguard_server.store.fast.packing import floats, whole
+from spikeguard_server.store.fast.packing import floats, whole_numbers
 from spikeguard_server.store.fast.pipeline import FLOATS, INTS, ask, statement
 from tests.server.store.jobs import same_number
 
@@ -40,5 +40,5 @@ def test_every_whole_number_and_every_missing_one_comes_back(
     engine: sql.Engine, column: list[int | None]
 ) -> None:
     with engine.connect() as connection:
-        ((back,),) = ask(connection, (_WHOLE, {"sent": whole(column)}))[0]
+        ((back,),) = ask(connection, (_WHOLE, {"sent": whole_numbers(column)}))[0]
     assert back == column

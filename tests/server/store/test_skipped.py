@@ -17,7 +17,7 @@ from spikeguard_protocol import (
     SegmentPoint,
 )
 from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.jobs.postmortem_facts import MOST_LEFT_OUT, gather
+from spikeguard_server.jobs.postmortem_facts import MOST_LEFT_OUT, postmortem_facts
 from spikeguard_server.report.writing import document_of
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.reads.history import PageWanted
@@ -152,7 +152,7 @@ def test_the_post_mortem_names_the_documents_that_the_incidents_commands_left_ou
     with engine.begin() as connection:
         run = lock_run(connection, KEY)
         assert run is not None
-        facts = gather(connection, run, 1, database_now(connection))
+        facts = postmortem_facts(connection, run, 1, database_now(connection))
     assert (len(facts.left_out), facts.left_out_count) == (MOST_LEFT_OUT, MOST_LEFT_OUT + 3)
     [section] = [s for s in document_of(facts).sections if s.title == "Batches left out"]
     table, more = section.blocks

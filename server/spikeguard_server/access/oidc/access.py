@@ -47,7 +47,7 @@ def accesses_of(groups: Any, given: Collection[tuple[str, Access]]) -> frozenset
     return frozenset(access for group, access in given if group in mine)
 
 
-def chosen(accesses: Collection[Access], project: str) -> Access | None:
+def best_access(accesses: Collection[Access], project: str) -> Access | None:
     """The one of `accesses` that a session gets; with `project` the best one for that. None: none
     reaches there."""
     fitting = [a for a in accesses if not project or a.project in (None, project)]

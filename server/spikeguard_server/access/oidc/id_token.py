@@ -26,7 +26,7 @@ _KEY_TYPES: Final = frozenset({"RSA", "EC", "OKP"})
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedClaims:
     """What a token has to say."""
 
     issuer: str
@@ -37,7 +37,9 @@ class Expected:
     signed_in_within_s: float | None = None  # None: however long ago
 
 
-def read_id_token(text: str, find_key: Callable[[str | None], Key], expected: Expected) -> Identity:
+def read_id_token(
+    text: str, find_key: Callable[[str | None], Key], expected: ExpectedClaims
+) -> Identity:
     """Whom `text` is about; raise `Forbidden` where anything of it is not as it must be."""
     try:
         token = jwt.decode(text, lambda it: find_key(_kid(it.headers())), algorithms=ALGORITHMS)
@@ -87,7 +89,7 @@ def _kid(header: Mapping[str, Any]) -> str | None:
     return kid if isinstance(kid, str) else None
 
 
-def _signed_in_s(claims: Mapping[str, Any], expected: Expected) -> float | None:
+def _signed_in_s(claims: Mapping[str, Any], expected: ExpectedClaims) -> float | None:
     at = claims.get("auth_time")
     ago = None
     if isinstance(at, int | float) and not isinstance(at, bool):

@@ -24,7 +24,7 @@ from joserfc.jwk import Key, KeySet
 
 from spikeguard_server.access.oidc.addresses import is_careful
 from spikeguard_server.access.oidc.attempt import AT_ONCE, CALLBACK, Callback, SignInAttempt
-from spikeguard_server.access.oidc.id_token import Expected, read_id_token
+from spikeguard_server.access.oidc.id_token import ExpectedClaims, read_id_token
 from spikeguard_server.access.oidc.id_token import signing_keys as read_keys
 from spikeguard_server.access.oidc.identity import Identity, not_believed
 from spikeguard_server.errors import Forbidden, ProviderUnready, ServiceError
@@ -100,7 +100,7 @@ class Provider:
         if (answer.issuer or found.names_itself) and answer.issuer != self._issuer:
             raise not_believed("it comes from another issuer")
         tokens = self._redeem(found, answer.code, attempt.verifier)
-        expected = Expected(
+        expected = ExpectedClaims(
             self._issuer, self._settings.oidc_client_id, attempt.nonce, now_s,
             self._settings.oidc_skew_s,
             self._settings.fresh_sign_in_s if attempt.fresh else None,

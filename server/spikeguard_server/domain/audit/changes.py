@@ -16,7 +16,7 @@ MAX_REASON = 500  # characters that a person gives for one
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FieldChange:
     """One field and its values. None: it was not set, or is no longer. Two that are the same: it
     changed, and what it holds is secret."""
 
@@ -25,19 +25,19 @@ class Change:
     after: Any
 
 
-def policy_changes(before: Policy, after: Policy) -> tuple[Change, ...]:
+def policy_changes(before: Policy, after: Policy) -> tuple[FieldChange, ...]:
     """What `after` does otherwise. Rules are compared place by place."""
     return _between(_settings(before), _settings(after))
 
 
-def channel_changes(before: Channel | None, after: Channel | None) -> tuple[Change, ...]:
+def channel_changes(before: Channel | None, after: Channel | None) -> tuple[FieldChange, ...]:
     """What changed of a channel; None: it was not there, or is gone."""
     found = _between(_shown(before), _shown(after))
     if before is None or after is None:
         return found
     told = {change.field for change in found}
     hidden = tuple(
-        Change(f"target.{name}", hint, hint)
+        FieldChange(f"target.{name}", hint, hint)
         for name, hint in after.shown_target().items()
         if before.target.get(name) != after.target[name] and f"target.{name}" not in told
     )
@@ -57,9 +57,9 @@ def _shown(channel: Channel | None) -> dict[str, Any]:
     return {"kind": channel.kind.value, "target": channel.shown_target(), **channel.rules()}
 
 
-def _between(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
+def _between(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[FieldChange, ...]:
     old, new = dict(_leaves(before)), dict(_leaves(after))
-    each = (Change(name, old.get(name), new.get(name)) for name in sorted(old | new))
+    each = (FieldChange(name, old.get(name), new.get(name)) for name in sorted(old | new))
     return tuple(change for change in each if change.before != change.after)
 
 

@@ -107,7 +107,7 @@ class OwnSignal:
         return z
 
 
-def chosen(
+def own_signals_of(
     choices: Mapping[str, OwnChoice], known: Mapping[str, OwnSignal]
 ) -> dict[str, OwnSignal]:
     """One for each of `choices`, with what is `known` of it."""

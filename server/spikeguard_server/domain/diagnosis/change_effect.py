@@ -48,7 +48,7 @@ APART: Final = frozenset(
 )
 
 
-class Expected(StrEnum):
+class ExpectedEffect(StrEnum):
     """What whoever made a change expects of the loss."""
 
     LOWER = "lower"
@@ -150,12 +150,12 @@ def effect_words(effect: Effect) -> str:
     return f"the loss lies {sized} {where} its earlier trend"
 
 
-def expectation_words(expected: Expected, size: float | None, effect: Effect) -> str:
+def expectation_words(expected: ExpectedEffect, size: float | None, effect: Effect) -> str:
     """Whether what was expected came, as far as the effect is sure."""
     low, high = effect.loss - effect.error, effect.loss + effect.error
-    if expected is Expected.NONE:
+    if expected is ExpectedEffect.NONE:
         return "not as expected" if effect.seen else "as expected"
-    sign = 1.0 if expected is Expected.HIGHER else -1.0
+    sign = 1.0 if expected is ExpectedEffect.HIGHER else -1.0
     if not effect.seen:
         small = size is not None and not low <= sign * size <= high
         return "not as expected" if small else "too small to tell"
@@ -166,7 +166,7 @@ def expectation_words(expected: Expected, size: float | None, effect: Effect) ->
     return "as expected"
 
 
-def told_effect(expected: Expected | None, size: float | None, effect: Effect) -> str:
+def told_effect(expected: ExpectedEffect | None, size: float | None, effect: Effect) -> str:
     """The effect, and whether it is what was expected where anything was."""
     said = effect_words(effect)
     return said if expected is None else f"{said}; {expectation_words(expected, size, effect)}"

@@ -174,7 +174,7 @@ class Evidence:
         """The rows around where it came back: a second fault is no repetition of the first."""
         step, began = self.again_step, self.first_step
         assert step is not None
-        fresh = gather(traces, step, self.again_batches, self.trend, alone=False)
+        fresh = gather_evidence(traces, step, self.again_batches, self.trend, alone=False)
         fresh.again_step, fresh.again_batches = step, self.again_batches
         fresh.again_behind = self.again_behind
         fresh.first_step = self.onset_step if began is None else began
@@ -210,7 +210,7 @@ def rise_of(onset: BatchRange, steps: int) -> BatchRange:
     return BatchRange(onset.first, onset.end + min(max(steps, 0), AFTER) * len(onset))
 
 
-def gather(
+def gather_evidence(
     traces: Traces,
     onset_step: int,
     onset_batches: BatchRange | None,

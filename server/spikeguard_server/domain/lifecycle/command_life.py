@@ -120,7 +120,7 @@ def withdrawal(kind: Kind) -> CommandEvent:
     return CommandEvent.HEAL if healing else CommandEvent.WITHDRAW
 
 
-def move(state: CommandState, event: CommandEvent) -> CommandState:
+def next_command_state(state: CommandState, event: CommandEvent) -> CommandState:
     """The state after `event`; raise `IllegalMove` if the table does not know the move."""
     try:
         return COMMAND_MOVES[state, event]

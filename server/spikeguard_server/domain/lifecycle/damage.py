@@ -47,7 +47,7 @@ def few_batches(incident: Incident, few_steps: int) -> bool:
     A loss that settled, or broke into the non-finite, within a few steps of the cause. After a
     recurrence the peak is the first spike's, so the newest anomalous step stands for it.
     """
-    if incident.kind is not Kind.LINGERING and not non_finite(incident):
+    if incident.kind is not Kind.LINGERING and not had_non_finite(incident):
         return False
     end = incident.peak_step if incident.recurred_step is None else incident.newest_onset_step
     return end - cause_step(incident) <= few_steps
@@ -60,7 +60,7 @@ def optimizer_suspect(incident: Incident) -> bool:
     return incident.recurrences >= 2 or (moved is not None and moved < loss_moved)
 
 
-def non_finite(incident: Incident) -> bool:
+def had_non_finite(incident: Incident) -> bool:
     """Whether the loss or its gradient is, or was, NaN or infinite."""
     worst = [incident.worst_z.get(signal, 0.0) for signal in FATAL]
     excess = 0.0 if incident.excess is None else incident.excess

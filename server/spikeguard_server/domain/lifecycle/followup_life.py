@@ -50,7 +50,7 @@ def moved(state: FollowupState, to: FollowupState) -> FollowupState:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ProposedFollowup:
     """What the facts of an incident ask for; `rule` names it each time it is asked for."""
 
     rule: str
@@ -70,12 +70,12 @@ class Kept:
 class Reconciled:
     """What is to be done with the stored ones."""
 
-    new: tuple[Asked, ...] = ()
-    reworded: tuple[Asked, ...] = ()
+    new: tuple[ProposedFollowup, ...] = ()
+    reworded: tuple[ProposedFollowup, ...] = ()
     gone: tuple[str, ...] = ()  # rules whose follow-up nobody touched and nothing asks for
 
 
-def reconciled(kept: Sequence[Kept], asked: Sequence[Asked]) -> Reconciled:
+def reconciled(kept: Sequence[Kept], asked: Sequence[ProposedFollowup]) -> Reconciled:
     """How the stored ones become those that are asked for now."""
     known, wanted = {one.rule: one for one in kept}, {one.rule for one in asked}
     untouched = {rule: one for rule, one in known.items() if not one.touched}

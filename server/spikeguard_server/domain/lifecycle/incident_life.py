@@ -40,7 +40,7 @@ INCIDENT_MOVES: Mapping[tuple[IncidentState, IncidentEvent], IncidentState] = {
 }
 
 
-def move(state: IncidentState, event: IncidentEvent) -> IncidentState:
+def next_incident_state(state: IncidentState, event: IncidentEvent) -> IncidentState:
     """The state after `event`; raise `IllegalMove` if the table does not know the move."""
     try:
         return INCIDENT_MOVES[state, event]
@@ -74,7 +74,7 @@ def acted(incident: Incident, verb: Verb) -> Incident:
     """The incident once a command was applied: a cure's effect is being judged from now on."""
     if verb not in CURES:
         return incident
-    state = move(incident.state, IncidentEvent.ACT)
+    state = next_incident_state(incident.state, IncidentEvent.ACT)
     return replace(incident, state=state, first_peak_step=_before_command(incident))
 
 
@@ -122,7 +122,7 @@ def _judged(incident: Incident, step: int, judgement: Judgement) -> Incident:
 
 
 def _revised(incident: Incident, event: Revised) -> Incident:
-    state = move(incident.state, IncidentEvent.REVISE)
+    state = next_incident_state(incident.state, IncidentEvent.REVISE)
     return replace(
         _judged(incident, event.step, event.judgement),
         state=state,
@@ -160,7 +160,7 @@ def _anomalous_step(incident: Incident, event: Revised) -> int:
 
 
 def _recurred(incident: Incident, event: Recurred, segment: SegmentId) -> Incident:
-    state = move(incident.state, IncidentEvent.RECUR)
+    state = next_incident_state(incident.state, IncidentEvent.RECUR)
     return replace(
         _judged(incident, event.step, event.judgement),
         state=state,
@@ -180,7 +180,7 @@ def _recurred(incident: Incident, event: Recurred, segment: SegmentId) -> Incide
 def _closed(incident: Incident, event: Closed) -> Incident:
     return replace(
         _judged(incident, event.step, event.judgement),
-        state=move(incident.state, IncidentEvent.CLOSE),
+        state=next_incident_state(incident.state, IncidentEvent.CLOSE),
         settled=True,
         closed_step=event.step,
         excess=event.excess,

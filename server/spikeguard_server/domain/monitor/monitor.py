@@ -22,7 +22,7 @@ from spikeguard_server.domain.detection.settings import DetectionSettings
 from spikeguard_server.domain.detection.signal_detector import Suspect, Verdict
 from spikeguard_server.domain.diagnosis.cause.ranking import rank
 from spikeguard_server.domain.diagnosis.classifier import at_the_end
-from spikeguard_server.domain.diagnosis.evidence import REPLICAS_APART, gather
+from spikeguard_server.domain.diagnosis.evidence import REPLICAS_APART, gather_evidence
 from spikeguard_server.domain.diagnosis.incident_tracker import (
     Episode,
     away_judgement,
@@ -412,7 +412,7 @@ class Monitor:
         episode.newest_step = sample.step
         episode.drops = state.drops
         alone = judgement.kind is Kind.OUTLIER_BATCH
-        episode.evidence = gather(state.traces, onset.step, onset.batches, trend, alone)
+        episode.evidence = gather_evidence(state.traces, onset.step, onset.batches, trend, alone)
         if judgement.kind is not Kind.OUTLIER_BATCH:
             detector.drop_waiting()
             detector.clear()

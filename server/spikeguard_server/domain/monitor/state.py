@@ -25,7 +25,7 @@ import numpy as np
 from spikeguard_server.domain.detection.baseline import Baseline
 from spikeguard_server.domain.detection.detectors.contract import Detector
 from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice, Plugged, Unread
-from spikeguard_server.domain.detection.own_signals import OwnSignal, chosen
+from spikeguard_server.domain.detection.own_signals import OwnSignal, own_signals_of
 from spikeguard_server.domain.detection.precursors import Leading
 from spikeguard_server.domain.detection.sample import Sample, SampleColumns
 from spikeguard_server.domain.detection.settings import DetectionSettings
@@ -89,7 +89,7 @@ class State:
         """Judge by `choice` from now on. A detector that is new here learns the rows known so far,
         one that is known goes on."""
         self.settings, self.precursors = choice.settings, dict(choice.precursors)
-        self.own = chosen(choice.own, self.own)
+        self.own = own_signals_of(choice.own, self.own)
         before, plugin = self.plugged, choice.plugin
         if plugin is None:
             if before is not None:

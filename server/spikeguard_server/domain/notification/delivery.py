@@ -83,7 +83,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SentState:
     """What this channel was told of the subject before."""
 
     times: int = 0
@@ -110,11 +110,11 @@ def _matches(run: str, pattern: str) -> bool:
     return run.startswith(pattern[:-1]) if pattern.endswith("*") else run == pattern
 
 
-def judge(
+def delivery_verdict(
     channel: Channel,
     topics: frozenset[Topic],
     subject: Subject,
-    said: Said,
+    said: SentState,
     *,
     silence: Hush | None = None,
     quiet: Hush | None = None,
@@ -161,7 +161,7 @@ def _needless(channel: Channel, topics: frozenset[Topic], subject: Subject) -> s
     return None
 
 
-def _paced(channel: Channel, topics: frozenset[Topic], said: Said) -> DeliveryVerdict:
+def _paced(channel: Channel, topics: frozenset[Topic], said: SentState) -> DeliveryVerdict:
     """One message an incident at a time; one that asks something or ends it waits but shortly."""
     if said.last_s_ago is None or topics & _AT_ONCE:
         return _SEND

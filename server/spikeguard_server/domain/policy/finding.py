@@ -17,7 +17,7 @@ from enum import StrEnum
 from spikeguard_protocol import BatchRange, Kind, Signal
 from spikeguard_protocol.phrases import batches_phrase
 from spikeguard_server.domain.diagnosis.cause.of_return import same_batches
-from spikeguard_server.domain.lifecycle.damage import non_finite, rise_batches, rose
+from spikeguard_server.domain.lifecycle.damage import had_non_finite, rise_batches, rose
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.policy.remedies import ACTING, Diagnosis, GoBack, Remedy, remedy_of
 from spikeguard_server.domain.policy.settings import Policy
@@ -298,14 +298,14 @@ def symptom_of(incident: Incident) -> Symptom:
         return Symptom.UPDATES_DROPPED
     if loss_not_finite(incident):
         return Symptom.NON_FINITE_LOSS
-    if non_finite(incident) and not rose(incident):
+    if had_non_finite(incident) and not rose(incident):
         return Symptom.NON_FINITE_GRADIENT
     return Symptom.NAMED_SIGNAL if alone_moved(incident) else Symptom.SPIKE
 
 
 def alone_moved(incident: Incident) -> bool:
     """Whether a signal that the policy names moved, and the loss did not."""
-    return incident.of_named_signal and not rose(incident) and not non_finite(incident)
+    return incident.of_named_signal and not rose(incident) and not had_non_finite(incident)
 
 
 def loss_not_finite(incident: Incident) -> bool:

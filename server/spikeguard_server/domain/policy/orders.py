@@ -34,7 +34,7 @@ LONGEST_SKIP: Final = 100_000  # batches
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class OrderRequest:
     """What a person asks for; what the verb does not need is left out."""
 
     verb: Verb
@@ -77,21 +77,21 @@ _NEEDS: Final = {
 }
 
 
-def wanted_of(action: Action) -> Wanted:
+def order_request_of(action: Action) -> OrderRequest:
     """The order that `action` answers: what a person begins with who edits a proposal."""
     match action:
         case Rollback(target, _, skip, factor, steps):
-            return Wanted(Verb.ROLLBACK, target, skip, factor, steps)
+            return OrderRequest(Verb.ROLLBACK, target, skip, factor, steps)
         case SkipBatches(batches):
-            return Wanted(Verb.SKIP_BATCHES, skip=batches)
+            return OrderRequest(Verb.SKIP_BATCHES, skip=batches)
         case ScaleLr(factor, steps):
-            return Wanted(Verb.SCALE_LR, factor=factor, steps=steps)
+            return OrderRequest(Verb.SCALE_LR, factor=factor, steps=steps)
         case Watch(steps):
-            return Wanted(Verb.WATCH, steps=steps)
-    return Wanted(verb_of(action))
+            return OrderRequest(Verb.WATCH, steps=steps)
+    return OrderRequest(verb_of(action))
 
 
-def plan_of(wanted: Wanted, situation: RunSituation) -> Plan | Refusal:
+def plan_of(wanted: OrderRequest, situation: RunSituation) -> Plan | Refusal:
     """The action that `wanted` asks for, as the job would take it."""
     refusal = (
         why_not(wanted.verb, situation)
@@ -121,7 +121,7 @@ def why_not(verb: Verb, situation: RunSituation) -> Refusal | None:
     )
 
 
-def _shape(wanted: Wanted) -> Refusal | None:
+def _shape(wanted: OrderRequest) -> Refusal | None:
     """What is given has to be what the verb takes."""
     given = {f.name for f in fields(wanted) if getattr(wanted, f.name) is not None} - {"verb"}
     if over := sorted(given - TAKES[wanted.verb]):
@@ -136,7 +136,7 @@ def _shape(wanted: Wanted) -> Refusal | None:
     return None
 
 
-def _rate(wanted: Wanted, limits: OrderLimits) -> Refusal | None:
+def _rate(wanted: OrderRequest, limits: OrderLimits) -> Refusal | None:
     factor, steps = wanted.factor, wanted.steps
     least = limits.lr_factor_least or 0.0
     if factor is not None and not (0.0 < factor <= 1.0 and factor >= least):
@@ -154,7 +154,7 @@ def _rate(wanted: Wanted, limits: OrderLimits) -> Refusal | None:
     return None
 
 
-def _skip(wanted: Wanted, situation: RunSituation) -> Refusal | None:
+def _skip(wanted: OrderRequest, situation: RunSituation) -> Refusal | None:
     if wanted.skip is None:
         return None
     limit = situation.limits.skip_batches_most
@@ -177,7 +177,7 @@ def _skip(wanted: Wanted, situation: RunSituation) -> Refusal | None:
     return None
 
 
-def _back(wanted: Wanted, situation: RunSituation) -> Plan | Refusal:
+def _back(wanted: OrderRequest, situation: RunSituation) -> Plan | Refusal:
     assert wanted.target is not None
     target = next((t for t in situation.targets if t.name == wanted.target), None)
     if target is None:
@@ -190,7 +190,7 @@ def _back(wanted: Wanted, situation: RunSituation) -> Plan | Refusal:
     return _too_far(target, situation) or _back_to(target, wanted, situation)
 
 
-def _back_to(target: Target, wanted: Wanted, situation: RunSituation) -> Plan | Refusal:
+def _back_to(target: Target, wanted: OrderRequest, situation: RunSituation) -> Plan | Refusal:
     skip = wanted.skip
     if skip is not None and skip.first < target.position:
         return Refusal(
@@ -254,7 +254,7 @@ def _spent(action: Action, situation: RunSituation) -> Refusal | None:
     return Refusal("verb", note.strip().rstrip("."), "Do it in the job itself, or raise its limit")
 
 
-def _action(wanted: Wanted) -> Action:
+def _action(wanted: OrderRequest) -> Action:
     match wanted.verb:
         case Verb.SKIP_BATCHES if wanted.skip is not None:
             return SkipBatches(wanted.skip)

@@ -21,7 +21,7 @@ from spikeguard_protocol import (
 )
 from spikeguard_protocol.phrases import batches_phrase, in_paragraphs
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
-from spikeguard_server.domain.lifecycle.damage import non_finite, stands_out
+from spikeguard_server.domain.lifecycle.damage import had_non_finite, stands_out
 from spikeguard_server.domain.policy.finding import alone_moved, diagnose
 from spikeguard_server.domain.policy.remedies import GoBack, Skip
 from spikeguard_server.domain.policy.rollback import (
@@ -170,7 +170,7 @@ def _unsure(situation: Situation, policy: Policy) -> Opinion | None:
 
 def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
     incident = situation.incident
-    if incident.settled or non_finite(incident) or _asked_already(situation):
+    if incident.settled or had_non_finite(incident) or _asked_already(situation):
         return None
     if with_its_batches(diagnose(incident, policy), situation):
         return None  # waiting tells no more: they would do it at every pass
@@ -280,7 +280,7 @@ def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
         return Opinion(
             Stop(), f"The run is stuck and there is no way back: {why}. {said_of(situation)}"
         )
-    if non_finite(situation.incident):
+    if had_non_finite(situation.incident):
         return Opinion(
             Stop(), f"The loss is not finite and there is no way back: {why}. {said_of(situation)}"
         )

@@ -40,7 +40,7 @@ class ApprovalMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Approval:
+class ApprovalRule:
     """How commands of one verb get approved."""
 
     mode: ApprovalMode = ApprovalMode.MANUAL  # who says yes
@@ -50,9 +50,9 @@ class Approval:
 
 
 # Watching changes nothing in the run, so asking a person for it would only cost sleep.
-_DEFAULT_APPROVAL: Mapping[Verb, Approval] = {
-    **{verb: Approval() for verb in Verb},
-    Verb.WATCH: Approval(ApprovalMode.AUTO, budget=1_000, cooldown_s=0.0),
+_DEFAULT_APPROVAL: Mapping[Verb, ApprovalRule] = {
+    **{verb: ApprovalRule() for verb in Verb},
+    Verb.WATCH: ApprovalRule(ApprovalMode.AUTO, budget=1_000, cooldown_s=0.0),
 }
 
 
@@ -98,7 +98,7 @@ class Policy:
     expires_after_steps: int = 20_000  # steps that it waits
     price_per_hour: float | None = None  # of the whole job, in `currency`
     currency: str = "USD"  # of `price_per_hour`, 1 to 8 characters
-    approval: Mapping[Verb, Approval] = field(  # who says yes, by verb
+    approval: Mapping[Verb, ApprovalRule] = field(  # who says yes, by verb
         default_factory=lambda: dict(_DEFAULT_APPROVAL)
     )
     rules: tuple[OwnRule, ...] = ()  # the project's own, asked before anything is proposed
@@ -128,9 +128,9 @@ class Policy:
         own = " of the run" if self.scope is PolicyScope.RUN else ""
         return f"policy {self.version}{own}"
 
-    def approval_of(self, verb: Verb) -> Approval:
+    def approval_of(self, verb: Verb) -> ApprovalRule:
         """How `verb` gets approved; a verb that the policy does not name needs a person."""
-        return self.approval.get(verb, Approval())
+        return self.approval.get(verb, ApprovalRule())
 
 
 MOST_BITS = 60  # of a whole number
@@ -315,7 +315,7 @@ def _number(name: str, value: Any) -> float:
 _APPROVAL_SETTINGS = "mode, budget, cooldown_s, approvals"
 
 
-def _read_approvals(plain: Any) -> dict[Verb, Approval]:
+def _read_approvals(plain: Any) -> dict[Verb, ApprovalRule]:
     if not isinstance(plain, Mapping):
         raise PolicyError("approval", "takes a table of verbs", f"Got {plain!r:.60}")
     given = {_read_verb(word): _read_approval(f"approval.{word}", v) for word, v in plain.items()}
@@ -331,7 +331,7 @@ def _read_verb(word: Any) -> Verb:
         ) from None
 
 
-def _read_approval(path: str, plain: Any) -> Approval:
+def _read_approval(path: str, plain: Any) -> ApprovalRule:
     if not isinstance(plain, Mapping):
         raise PolicyError(path, f"takes {_APPROVAL_SETTINGS}", f"Got {plain!r:.60}")
     for name in plain:
@@ -339,18 +339,18 @@ def _read_approval(path: str, plain: Any) -> Approval:
             raise PolicyError(
                 f"{path}.{name!s:.40}", "is no setting", f"Known: {_APPROVAL_SETTINGS}"
             )
-    budget, (least, most, _) = plain.get("budget", Approval().budget), APPROVAL_LIMITS["budget"]
+    budget, (least, most, _) = plain.get("budget", ApprovalRule().budget), APPROVAL_LIMITS["budget"]
     if type(budget) is not int or not least <= budget <= most:
         raise PolicyError(
             f"{path}.budget", f"takes a whole number from {least} to {most}", f"Got {budget!r:.60}"
         )
-    cooldown_s = _number(f"{path}.cooldown_s", plain.get("cooldown_s", Approval().cooldown_s))
+    cooldown_s = _number(f"{path}.cooldown_s", plain.get("cooldown_s", ApprovalRule().cooldown_s))
     least, most, _ = APPROVAL_LIMITS["cooldown_s"]
     if not least <= cooldown_s <= most:
         limit = f"lies in [{least:.0f}, {most:.0f}] seconds"
         raise PolicyError(f"{path}.cooldown_s", limit, f"Got {cooldown_s}")
     mode = _read_mode(path, plain.get("mode", ApprovalMode.MANUAL))
-    return Approval(mode, budget, cooldown_s, _read_approvals_needed(path, plain, mode))
+    return ApprovalRule(mode, budget, cooldown_s, _read_approvals_needed(path, plain, mode))
 
 
 def _read_approvals_needed(path: str, plain: Mapping[str, Any], mode: ApprovalMode) -> int:

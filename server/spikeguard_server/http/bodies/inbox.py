@@ -80,7 +80,7 @@ class InboxBody(Shape):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class InboxRequest:
     """Whose inbox, of which project (None: every one), how long at most."""
 
     person: str | None
@@ -88,7 +88,7 @@ class Asked:
     limit: int
 
 
-def inbox_body(connection: sql.Connection, asked: Asked) -> InboxBody:
+def inbox_body(connection: sql.Connection, asked: InboxRequest) -> InboxBody:
     """What waits now."""
     one_more = asked.limit + 1
     deciding = incidents_to_decide(connection, asked.project, one_more)

@@ -48,7 +48,7 @@ from spikeguard_server.http.bodies.incident_shapes import (
 from spikeguard_server.http.bodies.precedents import precedents_body
 from spikeguard_server.http.bodies.run_shapes import SegmentRef, TrendBody
 from spikeguard_server.report.heading import heading_of, summary_of
-from spikeguard_server.store.causes import causes_of, first_layer_of
+from spikeguard_server.store.causes import first_layer_of, ranking_of
 from spikeguard_server.store.commands import action_of
 from spikeguard_server.store.incidents import attempts_of_runs, incident_of
 from spikeguard_server.store.reads.costs import Pace, read_pace
@@ -277,7 +277,7 @@ def _causes(row: Row) -> list[CauseBody]:
             reasons=list(one.reasons),
             against=list(one.against),
         )
-        for one in worth_showing(causes_of(row))
+        for one in worth_showing(ranking_of(row))
     ]
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from spikeguard_protocol import Verb
 from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, CommandState
-from spikeguard_server.domain.diagnosis.change_effect import Expected
+from spikeguard_server.domain.diagnosis.change_effect import ExpectedEffect
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.http.bodies.incidents import plain_arguments
 from spikeguard_server.http.bodies.run_shapes import TIME, Number, Shape, example
@@ -56,7 +56,7 @@ class InterventionBody(Shape):
     what: str
     why: str | None
     state: str | None = Field(description="of a command")
-    expect: Expected | None
+    expect: ExpectedEffect | None
     expect_size: float | None = Field(description="nats")
     effect: Number | None = Field(description="of the loss above its earlier trend, nats")
     effect_error: Number | None = Field(description="half width of its 95 % interval, nats")

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from spikeguard_protocol.identity import MAX_STEP
-from spikeguard_server.domain.diagnosis.change_effect import Expected
+from spikeguard_server.domain.diagnosis.change_effect import ExpectedEffect
 from spikeguard_server.http.bodies.run_shapes import (
     NOTE_EXAMPLE,
     NoteBody,
@@ -34,7 +34,7 @@ class NoteWanted(Shape):
         None, ge=0, le=MAX_STEP, description="the last step before it; null: the run's newest"
     )
     reason: ReasonGiven = None
-    expect: Expected | None = Field(None, description="of the loss, against its trend")
+    expect: ExpectedEffect | None = Field(None, description="of the loss, against its trend")
     expect_size: float | None = Field(
         None, gt=0.0, lt=1e6, allow_inf_nan=False, description="by how much, nats"
     )

@@ -9,11 +9,11 @@ from pydantic import Field, StringConstraints, model_validator
 
 from spikeguard_protocol import BatchRange, Health, Medium, Verb
 from spikeguard_protocol.identity import MAX_STEP, TARGET_PATTERN
-from spikeguard_server.domain.diagnosis.change_effect import Expected
-from spikeguard_server.domain.policy.orders import Wanted
+from spikeguard_server.domain.diagnosis.change_effect import ExpectedEffect
+from spikeguard_server.domain.policy.orders import OrderRequest
 from spikeguard_server.http.bodies.incident_shapes import CostBody
 from spikeguard_server.http.bodies.run_shapes import Shape, example
-from spikeguard_server.ingest.orders import Ordered, Seen
+from spikeguard_server.ingest.orders import Ordered, SeenProposal
 
 SHORTEST_S: Final = 5.0
 LONGEST_S: Final = 86_400.0
@@ -48,7 +48,7 @@ class OrderShape(Shape):
         600.0, ge=SHORTEST_S, le=LONGEST_S, allow_inf_nan=False,
         description="void where the job has not fetched it by then",
     )  # fmt: skip
-    expect: Expected | None = Field(None, description="of the loss, against its trend")
+    expect: ExpectedEffect | None = Field(None, description="of the loss, against its trend")
     expect_size: float | None = Field(
         None, gt=0.0, lt=1e6, allow_inf_nan=False, description="by how much, nats"
     )
@@ -62,7 +62,7 @@ class OrderShape(Shape):
     def ordered(self, verb: Verb) -> Ordered:
         """The order as it is judged."""
         skip = None if self.skip is None else BatchRange(*self.skip)
-        wanted = Wanted(verb, self.target, skip, self.factor, self.steps)
+        wanted = OrderRequest(verb, self.target, skip, self.factor, self.steps)
         return Ordered(wanted, self.reason, self.expires_in_s, self.expect, self.expect_size)
 
 
@@ -106,11 +106,11 @@ class IncidentOrder(OrderShape):
         return self
 
     @property
-    def seen(self) -> Seen | None:
+    def seen(self) -> SeenProposal | None:
         """The proposal that it is given in place of."""
         if self.command is None or self.revision is None:
             return None
-        return Seen(self.command, self.revision)
+        return SeenProposal(self.command, self.revision)
 
 
 class VerbOption(Shape):

@@ -16,8 +16,8 @@ from spikeguard_server.domain.policy.settings import (
     APPROVAL_LIMITS,
     DEFAULT_POLICY,
     LIMITS,
-    Approval,
     ApprovalMode,
+    ApprovalRule,
     Limit,
     Policy,
     policy_to_mapping,
@@ -74,7 +74,7 @@ def policy_settings() -> PolicySettings:
     return PolicySettings(
         policy=[_of_policy(one.name, str(one.type)) for one in fields(Policy)
                 if one.name not in _NOT_SET],
-        approval=[_of_approval(one.name) for one in fields(Approval)],
+        approval=[_of_approval(one.name) for one in fields(ApprovalRule)],
         verbs=[verb.value for verb in Verb],
         detectors=[_detector(name) for name in names()],
     )  # fmt: skip
@@ -87,7 +87,7 @@ def _of_policy(name: str, annotation: str) -> SettingBody:
 
 
 def _of_approval(name: str) -> SettingBody:
-    default = getattr(Approval(), name)
+    default = getattr(ApprovalRule(), name)
     if isinstance(default, ApprovalMode):
         words = [mode.value for mode in ApprovalMode]
         return _body(name, "word", default.value, None, APPROVAL[name], words)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from spikeguard_protocol import Answer, Health, Kind, Medium, SegmentReason, Verb
 from spikeguard_server.domain.audit.changes import MAX_REASON
-from spikeguard_server.domain.diagnosis.change_effect import Expected
+from spikeguard_server.domain.diagnosis.change_effect import ExpectedEffect
 from spikeguard_server.identity.actors import ActorKind, KnownBy
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}
@@ -218,7 +218,7 @@ class NoteBody(Shape):
     text: str
     reason: str | None
     changes: list[SettingChange]
-    expect: Expected | None
+    expect: ExpectedEffect | None
     expect_size: float | None = Field(description="nats")
     due_step: int | None = Field(description="it is looked at from this step on; null: it was")
     judged_at: datetime | None

@@ -12,7 +12,7 @@ from spikeguard_protocol import IncidentId, RunId
 from spikeguard_server.domain.lifecycle.incident_summary import Figures, Summary
 from spikeguard_server.http.bodies.run_shapes import TIME, Shape, example
 from spikeguard_server.report.render import ReportFormat, render_document
-from spikeguard_server.report.summary import document_of, in_short
+from spikeguard_server.report.summary import in_short, summary_page
 
 FIGURES_EXAMPLE: dict[str, Any] = {
     "incidents": 3,
@@ -162,7 +162,7 @@ def summary_body(facts: Summary) -> SummaryBody:
 
 def summary_document(facts: Summary, form: str) -> bytes:
     """As people read it: Markdown, HTML or text."""
-    return render_document(document_of(facts), ReportFormat(form), "Summary")
+    return render_document(summary_page(facts), ReportFormat(form), "Summary")
 
 
 def _figures(figures: Figures) -> FiguresBody:

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from spikeguard_server.errors import Busy
 from spikeguard_server.http.quotas import SharedQuota
 from spikeguard_server.http.request_limits import LIMITS, Counted
-from spikeguard_server.http.request_metrics import GONE, note
+from spikeguard_server.http.request_metrics import GONE, count_request
 from spikeguard_server.metrics import Metrics
 
 PATH: Final = "/v1/messages"
@@ -73,7 +73,7 @@ class IngestMiddleware:
             status = 200
             await _answer(send, answer, self._headers + _encoded(extra.items()))
         finally:
-            note(self._metrics, "POST", PATH, status, perf_counter() - began)
+            count_request(self._metrics, "POST", PATH, status, perf_counter() - began)
 
 
 async def _body(receive: Receive, inflow: SharedQuota, bearer: bytes) -> bytes | None:

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from spikeguard_protocol import Action, BatchRange, ProtocolError, Verb
 from spikeguard_protocol.identity import MAX_STEP
-from spikeguard_server.domain.policy.orders import TAKES, Wanted, wanted_of
+from spikeguard_server.domain.policy.orders import TAKES, OrderRequest, order_request_of
 from spikeguard_server.errors import Unprocessable
 
 VERB_WORDS: Final = {
@@ -41,13 +41,13 @@ class Fields:
         given = {name: value for name, value in {**asdict(self), **more}.items() if value}
         return f"{path}?{urlencode(given)}"
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> OrderRequest:
         """The order; raise `Unprocessable` for what is no number or no verb."""
         if self.verb not in set(Verb):
             raise Unprocessable("Choose what is to be done", "Use the buttons", field="verb")
         verb = Verb(self.verb)
         takes = TAKES[verb]
-        return Wanted(
+        return OrderRequest(
             verb,
             (self.to.strip() or None) if "target" in takes else None,
             self._skip() if "skip" in takes else None,
@@ -72,7 +72,7 @@ class Fields:
 
 def fields_of(action: Action) -> Fields:
     """The form as a proposal would fill it in."""
-    wanted = wanted_of(action)
+    wanted = order_request_of(action)
     skip = wanted.skip
     return Fields(
         wanted.verb.value, wanted.target or "",

@@ -14,7 +14,7 @@ from spikeguard_protocol.phrases import action_phrase
 from spikeguard_server.domain.diagnosis.incident_tracker import CURES
 from spikeguard_server.domain.policy.cost import cost_of
 from spikeguard_server.domain.policy.orders import Plan, Refusal, plan_of
-from spikeguard_server.errors import IllegalMove, ServiceError, Unprocessable
+from spikeguard_server.errors import ServiceError, Unprocessable, WrongState
 from spikeguard_server.http.bodies.incidents import cost_body
 from spikeguard_server.http.bodies.orders import OptionsBody, TargetOption
 from spikeguard_server.http.pages.act_fields import VERB_WORDS, Fields, of_verb, with_target
@@ -41,7 +41,7 @@ class PlanView:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ActForm:
     """What is shown to whom: the path of the page, and what has been filled in there."""
 
     path: str
@@ -57,7 +57,7 @@ class Form:
 def plan_view(fields: Fields, options: Options) -> PlanView:
     """What `fields` would have done; raise what would be refused."""
     if options.situation is None:
-        raise IllegalMove(f"{options.run.id} has no attempt that trains", "Start the job again")
+        raise WrongState(f"{options.run.id} has no attempt that trains", "Start the job again")
     plan = plan_of(fields.wanted(), options.situation)
     if isinstance(plan, Refusal):
         raise Unprocessable(plan.message, plan.remedy, field=plan.field)
@@ -85,7 +85,7 @@ def first_fields(options: OptionsBody, proposed: Fields | None) -> Fields:
     return Fields(possible.value)
 
 
-def verbs_shown(form: Form, options: OptionsBody) -> list[dict[str, Any]]:
+def verbs_shown(form: ActForm, options: OptionsBody) -> list[dict[str, Any]]:
     """The verbs; one that cannot be done says why and leads nowhere."""
     return [
         {
@@ -97,7 +97,7 @@ def verbs_shown(form: Form, options: OptionsBody) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def targets_shown(form: Form, options: OptionsBody) -> list[dict[str, Any]]:
+def targets_shown(form: ActForm, options: OptionsBody) -> list[dict[str, Any]]:
     """The newest targets, and whatever is chosen or proposed among the older ones."""
     most = MOST_SHOWN if form.all else SHOWN
     proposed = "" if form.proposed is None else form.proposed.to
@@ -144,5 +144,5 @@ def of_incident(verb: str, options: Options) -> bool:
 def refused(options: Options) -> ServiceError | None:
     """Why nothing at all can be ordered, where a form was sent all the same."""
     if options.situation is None:
-        return IllegalMove(f"{options.run.id} has no attempt that trains", "Start the job again")
+        return WrongState(f"{options.run.id} has no attempt that trains", "Start the job again")
     return None

@@ -12,7 +12,7 @@ from threading import Lock
 from time import monotonic
 from typing import Final
 
-from spikeguard_server.notify.picture import ImageForm, draw
+from spikeguard_server.notify.picture import ImageForm, incident_image
 from spikeguard_server.report.facts import IncidentPicture
 
 MOST: Final = 32  # some 40 kB each
@@ -42,7 +42,9 @@ class PictureCache:
         with self._lock:
             known = self._drawn.get(key)
             if known is None or self._outdated(known, shows):
-                known = self._drawn[key] = _Drawn(shows, draw(picture, ImageForm.SVG), monotonic())
+                known = self._drawn[key] = _Drawn(
+                    shows, incident_image(picture, ImageForm.SVG), monotonic()
+                )
             self._drawn.move_to_end(key)
             while len(self._drawn) > MOST:
                 self._drawn.popitem(last=False)

@@ -224,14 +224,14 @@ def _environment() -> Environment:
     made.filters |= {
         "batches": batches_phrase,
         "cause": lambda name: CAUSE_WORDS.get(name, words(name)),
-        "count": count,
-        "duration": duration,
+        "count": compact_count,
+        "duration": short_duration,
         "ending": lambda outcome: ENDINGS[Outcome(outcome)],
         "first_signal": first_signal,
         "first_view": lambda id: incident_page_path(IncidentId.parse(id)),
         "moment": moment,
         "nats": nats,
-        "number": number,
+        "number": short_number,
         "paragraphs": paragraphs,
         "response": response,
         "sentence": sentence,
@@ -239,7 +239,7 @@ def _environment() -> Environment:
         "tone": lambda state: _TONES.get(state, "wait"),
         "waits_words": waits_phrase,
         "waits": lambda command: CommandState(command["state"]) in WAITING,
-        "whole": whole,
+        "whole": as_sentence,
         "words": words,
     }
     return made
@@ -257,22 +257,22 @@ def words(text: str) -> str:
     return str(text).replace("_", " ")
 
 
-def whole(text: str) -> str:
+def as_sentence(text: str) -> str:
     """What a job or a judge said, as a sentence of its own."""
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"
 
 
-def number(value: float | None) -> str:
+def short_number(value: float | None) -> str:
     """A measured value to four digits; a dash for what was not measured."""
     return "-" if value is None else f"{value:.4g}"
 
 
 def nats(value: float | None) -> str:
     """A loss with its unit."""
-    return number(value) if value is None else f"{number(value)} nats per token"
+    return short_number(value) if value is None else f"{short_number(value)} nats per token"
 
 
-def count(value: float) -> str:
+def compact_count(value: float) -> str:
     """`110.6 M`."""
     for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= size:
@@ -280,7 +280,7 @@ def count(value: float) -> str:
     return f"{value:.0f}"
 
 
-def duration(seconds: float | None) -> str:
+def short_duration(seconds: float | None) -> str:
     """`42 s`, `5.2 min`, `11.9 h`; a dash for what is not known."""
     if seconds is None:
         return "-"

@@ -41,7 +41,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PlacedTarget:
     """A target in the picture."""
 
     target: TargetMark
@@ -64,7 +64,7 @@ class TargetCurve:
     """Everything that the template draws."""
 
     lines: tuple[Line, ...]
-    marks: tuple[Mark, ...]
+    marks: tuple[PlacedTarget, ...]
     onset: Point | None
     done: tuple[Point, ...]
     lost_from: float | None  # left edge of what choosing gives up
@@ -158,9 +158,9 @@ def _lines(rows: Sequence[Row], on_line: bool, frame: _Frame) -> list[Line]:
     return found
 
 
-def _mark(target: TargetMark, kept: Mapping[int, float], frame: _Frame) -> Mark:
+def _mark(target: TargetMark, kept: Mapping[int, float], frame: _Frame) -> PlacedTarget:
     x = frame.x(target.step)
     near = min(kept, key=lambda at: abs(at - target.step), default=None)
     value = math.nan if near is None else kept[near]
     y = frame.y(value) if math.isfinite(value) else BOTTOM
-    return Mark(target, x, y, round(x - HALF_HIT, 1), 2 * HALF_HIT)
+    return PlacedTarget(target, x, y, round(x - HALF_HIT, 1), 2 * HALF_HIT)

@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, RunId
 from spikeguard_protocol.paths import act_path, confirm_path
-from spikeguard_server.domain.diagnosis.change_effect import Expected
+from spikeguard_server.domain.diagnosis.change_effect import ExpectedEffect
 from spikeguard_server.errors import Forbidden, ServiceError, Unprocessable
 from spikeguard_server.http.bodies.interventions import intervention_body
 from spikeguard_server.http.bodies.options import options_body
@@ -33,7 +33,7 @@ from spikeguard_server.http.dependencies import (
 from spikeguard_server.http.pages import act_page
 from spikeguard_server.http.pages.act_fields import Fields, fields_of
 from spikeguard_server.http.pages.act_view import (
-    Form as ActForm,
+    ActForm as ActForm,
 )
 from spikeguard_server.http.pages.act_view import (
     first_fields,
@@ -50,7 +50,7 @@ from spikeguard_server.http.routes.incident_orders import order
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.identity.permissions import DECIDERS, Caller, form_key, same_key
 from spikeguard_server.ingest.decisions import Way
-from spikeguard_server.ingest.orders import Ordered, Seen
+from spikeguard_server.ingest.orders import Ordered, SeenProposal
 from spikeguard_server.store.commands import action_of
 from spikeguard_server.store.reads.history import PageWanted, existing_run
 from spikeguard_server.store.reads.incidents import open_incident
@@ -113,7 +113,7 @@ def do_act(
         ordered = Ordered(
             fields.wanted(), _reason(reason), WITHIN_S, _expected(expect)
         )  # fmt: skip
-        seen = Seen(command, revision) if command else None
+        seen = SeenProposal(command, revision) if command else None
         made = _order(services, caller, request, run, ordered, seen)
     except ServiceError as refusal:
         return _page(
@@ -126,7 +126,7 @@ def do_act(
 
 def _order(
     services: Services, caller: Caller, request: Request, run: RunId, ordered: Ordered,
-    seen: Seen | None,
+    seen: SeenProposal | None,
 ) -> CommandId:  # fmt: skip
     verb, by, way = ordered.wanted.verb, person_of(caller), Way("the page", origin_of(request))
     with services.engine.connect() as connection:
@@ -143,14 +143,16 @@ def _reason(text: str) -> str:
     return text.strip()
 
 
-def _expected(text: str) -> Expected | None:
+def _expected(text: str) -> ExpectedEffect | None:
     if not text:
         return None
-    if text not in set(Expected):
+    if text not in set(ExpectedEffect):
         raise Unprocessable(
-            f"One expects of the loss {', '.join(Expected)}, or nothing", "Choose", field="expect"
+            f"One expects of the loss {', '.join(ExpectedEffect)}, or nothing",
+            "Choose",
+            field="expect",
         )
-    return Expected(text)
+    return ExpectedEffect(text)
 
 
 def _key(request: Request, run: RunId) -> str:

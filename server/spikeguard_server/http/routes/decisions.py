@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fastapi import APIRouter, Request
 
 from spikeguard_protocol import CommandId
-from spikeguard_server.errors import IllegalMove, NoPerson, NotFound, RevisionChanged, Unprocessable
+from spikeguard_server.errors import NoPerson, NotFound, RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.http.bodies.incident_shapes import (
     COMMAND_EXAMPLE,
     Approval,
@@ -35,7 +35,7 @@ _REFUSALS = refusals(
     NoPerson(),
     NotFound("There is no command gpt-124m-7#3.1", "`spikeguard incidents` lists them"),
     RevisionChanged(COMMAND_EXAMPLE),
-    IllegalMove("gpt-124m-7#3.1 was rejected by Ada Lovelace", "Nothing is left to decide"),
+    WrongState("gpt-124m-7#3.1 was rejected by Ada Lovelace", "Nothing is left to decide"),
 )
 
 

@@ -30,9 +30,15 @@ from spikeguard_server.http.dependencies import (
     bearer_secret,
     sign_in,
 )
-from spikeguard_server.http.event_feed import MOST, Feed, Follower
+from spikeguard_server.http.event_feed import MOST, EventFeed, Follower
 from spikeguard_server.http.responses import JsonReply, refusals
-from spikeguard_server.store.reads.feed import WINDOW, Happening, Seen, happened_since, read_seen
+from spikeguard_server.store.reads.feed import (
+    WINDOW,
+    FeedPosition,
+    Happening,
+    happened_since,
+    read_seen,
+)
 from spikeguard_server.store.reads.history import existing_run
 
 router = APIRouter(tags=["notifications"])
@@ -69,7 +75,7 @@ class EventStream(StreamingResponse):
         ),
     },
 )
-async def follow(
+async def stream_events(
     services: ServicesDep,
     caller: CallerDep,
     request: Request,
@@ -84,7 +90,7 @@ async def follow(
     caller.check_project(project)
     place = read_seen(last_event_id or after or "")
     key = await run_in_threadpool(_key, services, project, run) if run is not None else None
-    feed: Feed = request.app.state.feed
+    feed: EventFeed = request.app.state.feed
     follower = feed.join(project, key, caller.grant)
     secret = bearer_secret(request) or ""
     return EventStream(_stream(services, feed, follower, place, secret))
@@ -96,7 +102,7 @@ def _key(services: Services, project: str, run: str) -> UUID:
 
 
 async def _stream(
-    services: Services, feed: Feed, follower: Follower, seen: Seen, secret: str
+    services: Services, feed: EventFeed, follower: Follower, seen: FeedPosition, secret: str
 ) -> AsyncIterator[bytes]:
     try:
         yield b"retry: 2000\n\n"
@@ -137,7 +143,9 @@ async def _wait(ready: asyncio.Event, within_s: float) -> None:
         await asyncio.wait_for(ready.wait(), within_s)
 
 
-async def _missed(services: Services, follower: Follower, seen: Seen) -> AsyncIterator[bytes]:
+async def _missed(
+    services: Services, follower: Follower, seen: FeedPosition
+) -> AsyncIterator[bytes]:
     """What happened since the place that was reached: read and written in a thread, for which the
     streams of one token take turns, since it may be years."""
     assert seen.at is not None
@@ -156,7 +164,7 @@ async def _missed(services: Services, follower: Follower, seen: Seen) -> AsyncIt
 
 
 def _page(
-    engine: sql.Engine, follower: Follower, since: datetime, after: Last, seen: Seen
+    engine: sql.Engine, follower: Follower, since: datetime, after: Last, seen: FeedPosition
 ) -> tuple[bytes, Last]:
     """What is fresh of the next page, and where that ends; None for the last one."""
     with engine.connect() as connection:
@@ -180,7 +188,7 @@ def _still_good(services: Services, follower: Follower, secret: str) -> bool:
     return True
 
 
-def _event(entry: Happening, seen: Seen) -> bytes:
+def _event(entry: Happening, seen: FeedPosition) -> bytes:
     names = ("project", "run", "number", "at", "actor", "action", "subject", "before", "after")
     who = ("actor_kind", "token", "session", "known_by")
     body = {name: getattr(entry, name) for name in (*names, "reason", "changes", *who)}

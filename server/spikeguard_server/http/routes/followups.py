@@ -8,7 +8,7 @@ import sqlalchemy as sql
 from fastapi import APIRouter, Path
 
 from spikeguard_protocol import IncidentId
-from spikeguard_server.errors import Conflict, IllegalMove, NoPerson, NotFound
+from spikeguard_server.errors import Conflict, NoPerson, NotFound, WrongState
 from spikeguard_server.http.bodies.followups import (
     FollowupBody,
     FollowupChange,
@@ -24,7 +24,7 @@ from spikeguard_server.http.dependencies import (
     person_of,
 )
 from spikeguard_server.http.responses import JsonReply, refusals
-from spikeguard_server.ingest.followups import Change, add, change, no_followup
+from spikeguard_server.ingest.followups import FollowupEdit, add, change, no_followup
 from spikeguard_server.store.followups import read_followup, read_followups
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.incidents import read_incident
@@ -41,7 +41,7 @@ _FULL = Conflict("gpt-124m-7#3 has 100 follow-ups, which is the most", "Keep the
 _CHANGED = Conflict(
     "Follow-up 2 of gpt-124m-7#3 was changed by Ada meanwhile", "Look at it again", field="revision"
 )
-_CLOSED = IllegalMove("The follow-up is dropped", "Reopen it first", field="state")
+_CLOSED = WrongState("The follow-up is dropped", "Reopen it first", field="state")
 
 
 @router.get(
@@ -81,7 +81,7 @@ def change_followup(
 ) -> JsonReply:  # fmt: skip
     """Reword it, give it to somebody, tick it off, drop it or reopen it."""
     incident = IncidentId(run, number)
-    asked = Change(wanted.revision, wanted.text, wanted.owner, wanted.nobody, wanted.state)
+    asked = FollowupEdit(wanted.revision, wanted.text, wanted.owner, wanted.nobody, wanted.state)
     with services.engine.begin() as connection:
         change(connection, incident, followup, asked, person_of(caller))
         return _shown(connection, incident, followup)

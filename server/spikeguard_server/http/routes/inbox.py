@@ -15,7 +15,7 @@ from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import throw_switch
 from spikeguard_server.domain.audit.changes import MAX_REASON
 from spikeguard_server.errors import Forbidden, ServiceError, Unprocessable
-from spikeguard_server.http.bodies.inbox import MAX_ITEMS, Asked, InboxBody, inbox_body
+from spikeguard_server.http.bodies.inbox import MAX_ITEMS, InboxBody, InboxRequest, inbox_body
 from spikeguard_server.http.dependencies import (
     CallerDep,
     ProjectAsked,
@@ -34,8 +34,8 @@ from spikeguard_server.identity.permissions import (
     DECIDERS,
     TABLE,
     Caller,
+    check_access,
     form_key,
-    judge,
     same_key,
 )
 from spikeguard_server.ingest.decisions import Way
@@ -56,7 +56,7 @@ def get_inbox(
 ) -> JsonReply:
     """Kill switches that are on; proposals to decide, with price and deadline; second approvals;
     commands that came to nothing; incidents that are yours, and those that nobody acknowledged."""
-    asked = Asked(caller.person, project_asked(caller, project), limit)
+    asked = InboxRequest(caller.person, project_asked(caller, project), limit)
     with services.engine.connect() as connection:
         return JsonReply(inbox_body(connection, asked))
 
@@ -118,7 +118,7 @@ def _order(caller: Caller, text: str) -> CommandId:
 def _switch(services: Services, caller: Caller, verdict: str, project: str, reason: str) -> None:
     if verdict not in ("halt", "resume"):
         raise Unprocessable("Here one can halt and resume", "Use the buttons", field="verdict")
-    judge(caller, TABLE["POST", f"/v1/policy/{verdict}"], named_only=services.named_only)
+    check_access(caller, TABLE["POST", f"/v1/policy/{verdict}"], named_only=services.named_only)
     if not NAME_PATTERN.fullmatch(project):
         raise Unprocessable("This is no project's name", "Choose one", field="project")
     caller.check_project(project)
@@ -147,7 +147,7 @@ def _page(
 ) -> Response:
     may_act = caller.role in DECIDERS and caller.person is not None
     with services.engine.connect() as connection:
-        body = inbox_body(connection, Asked(caller.person, caller.project, SHOWN))
+        body = inbox_body(connection, InboxRequest(caller.person, caller.project, SHOWN))
         switches = read_switches(connection, caller.project)
     view = InboxView(body.model_dump(), switches)
     key = _key(request) if may_act else ""

@@ -7,11 +7,11 @@ from fastapi import APIRouter, Request
 from spikeguard_protocol import CommandId, IncidentId, Verb
 from spikeguard_server.errors import (
     Conflict,
-    IllegalMove,
     NoPerson,
     NotFound,
     RevisionChanged,
     Unprocessable,
+    WrongState,
 )
 from spikeguard_server.http.bodies.incident_shapes import COMMAND_EXAMPLE, CommandBody
 from spikeguard_server.http.bodies.options import options_body
@@ -29,7 +29,7 @@ from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.decisions import read_body
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.ingest.decisions import Way, approve_own
-from spikeguard_server.ingest.orders import Ordered, Seen, order_of_run, order_on_incident
+from spikeguard_server.ingest.orders import Ordered, SeenProposal, order_of_run, order_on_incident
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.options import read_options
 from spikeguard_server.store.reads.runs import read_run
@@ -41,7 +41,7 @@ _REFUSALS = refusals(
     NotFound("There is no incident gpt-124m-7#3", "`spikeguard incidents` lists them"),
     RevisionChanged(COMMAND_EXAMPLE),
     Conflict("gpt-124m-7#3.1 was approved by Ada Lovelace", "Wait for what becomes of it"),
-    IllegalMove("gpt-124m-7#3 is closed", "Order it of the run"),
+    WrongState("gpt-124m-7#3 is closed", "Order it of the run"),
     Unprocessable("The run has no target 'step-9'", "Choose another", field="target"),
 )
 
@@ -82,7 +82,7 @@ def post_incident_order(
 
 def order(
     services: Services, of: IncidentId, ordered: Ordered, by: Actor, way: Way, *,
-    seen: Seen | None = None,
+    seen: SeenProposal | None = None,
 ) -> CommandId:  # fmt: skip
     """Order it of an incident, or of the run itself where its number is `RUN_ITSELF`, with the
     yes of whoever orders it."""

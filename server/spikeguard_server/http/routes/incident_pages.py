@@ -76,7 +76,7 @@ _PICTURES: Final = PictureCache()
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class FormFields:
     """What a form of the first view says."""
 
     verdict: str
@@ -84,7 +84,9 @@ class Said:
     assignee: str
 
 
-_VERDICTS: Final[Mapping[str, Callable[[sql.Connection, IncidentId, Actor, Said], object]]] = {
+_VERDICTS: Final[
+    Mapping[str, Callable[[sql.Connection, IncidentId, Actor, FormFields], object]]
+] = {
     "acknowledge": lambda connection, id, by, _: acknowledge(connection, id, by),
     "unacknowledge": lambda connection, id, by, _: take_back_acknowledgement(connection, id, by),
     "take": lambda connection, id, by, _: assign(connection, id, by, by),
@@ -127,7 +129,7 @@ def do_incident(
     incident = IncidentId(run, number)
     try:
         _check_form(request, incident, key)
-        _respond(services, incident, person_of(caller), Said(verdict, text, assignee))
+        _respond(services, incident, person_of(caller), FormFields(verdict, text, assignee))
     except ServiceError as refusal:
         write = verdict in WRITTEN
         return _incident(services, caller, request, incident, refusal, write=write)
@@ -170,7 +172,7 @@ def do_confirm(
     return RedirectResponse(request.url.path, status_code=303)
 
 
-def _respond(services: Services, incident: IncidentId, person: Actor, said: Said) -> None:
+def _respond(services: Services, incident: IncidentId, person: Actor, said: FormFields) -> None:
     if said.verdict == "snooze":
         snooze(services, incident, person)
         return

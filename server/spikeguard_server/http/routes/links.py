@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from spikeguard_server.access.approval_links import ApprovalLink, read_link
 from spikeguard_server.access.grants import typed_person
 from spikeguard_server.access.person_names import BY_LINK
-from spikeguard_server.errors import Forbidden, IllegalMove, NameNotProven, ServiceError
+from spikeguard_server.errors import Forbidden, NameNotProven, ServiceError, WrongState
 from spikeguard_server.http.dependencies import (
     Services,
     ServicesDep,
@@ -49,7 +49,7 @@ def show_link(services: ServicesDep, request: Request, token: Token) -> Response
 
 
 @router.post("/approve/{token}", summary="Decide with a link")
-def use_link(
+def decide_by_link(
     services: ServicesDep,
     request: Request,
     token: Token,
@@ -66,7 +66,7 @@ def use_link(
     link, row = _read(services, token)
     try:
         if row.used_at is not None:
-            raise IllegalMove(f"This link was used by {row.used_by}", "It is good once")
+            raise WrongState(f"This link was used by {row.used_by}", "It is good once")
         person = _person(services, request, link, row) or _typed(services, name)
         if person.known_by is not KnownBy.LINK and not same_key(key, _key(request, link)):
             raise Forbidden(

@@ -42,7 +42,7 @@ from spikeguard_server.http.quotas import SharedQuota
 from spikeguard_server.http.rate_limits import Rates, address_of, buckets_of_stranger
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.orders import LONGEST_S
-from spikeguard_server.identity.permissions import TABLE, hash_secret, judge
+from spikeguard_server.identity.permissions import TABLE, check_access, hash_secret
 from spikeguard_server.ingest import FairQueue, receive
 from spikeguard_server.ingest.fair_queue import UrgentRuns
 from spikeguard_server.log_format import add_context
@@ -210,7 +210,7 @@ class OpenEndpoint:
         if bearer is not None:
             return bearer
         caller = sign_in(self.services, secret)
-        judge(caller, TABLE["POST", "/v1/messages"])
+        check_access(caller, TABLE["POST", "/v1/messages"])
         assert secret is not None
         return self.known.note(secret)
 

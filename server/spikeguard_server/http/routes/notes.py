@@ -17,7 +17,7 @@ from spikeguard_server.http.dependencies import (
     person_of,
 )
 from spikeguard_server.http.responses import JsonReply, refusals
-from spikeguard_server.ingest.notes import Told, tell_note
+from spikeguard_server.ingest.notes import ToldChange, tell_note
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.notes import read_note, read_notes
 
@@ -54,7 +54,7 @@ def post_note(
 ) -> JsonReply:
     """A new data mix, a config edit. Its effect on the loss is judged 40 to 200 steps later,
     against the trend from before it."""
-    told = Told(wanted.text, wanted.step, wanted.reason, wanted.expect, wanted.expect_size)
+    told = ToldChange(wanted.text, wanted.step, wanted.reason, wanted.expect, wanted.expect_size)
     with services.engine.begin() as connection:
         number = tell_note(connection, run, told, person_of(caller))
         row = read_note(connection, existing_run(connection, run), number)

@@ -16,7 +16,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_protocol.escaping import printable
-from spikeguard_server.access.oidc.access import accesses_of, chosen, read_accesses
+from spikeguard_server.access.oidc.access import accesses_of, best_access, read_accesses
 from spikeguard_server.access.oidc.attempt import (
     CALLBACK,
     LASTS_S,
@@ -131,7 +131,7 @@ def _open(services: Services, identity: Identity, attempt: SignInAttempt) -> tup
     account = Account(subject, _person(services, identity), identity.signed_in_s)
     with services.engine.begin() as connection:
         end_lost_accesses(connection, account, accesses)
-    access = chosen(accesses, attempt.project)
+    access = best_access(accesses, attempt.project)
     if access is None:
         where = f" for project {printable(attempt.project)[:60]}" if attempt.project else ""
         raise Forbidden(

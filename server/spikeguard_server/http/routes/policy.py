@@ -25,7 +25,7 @@ from spikeguard_server.http.dependencies import (
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.tokens import actor
 from spikeguard_server.identity.permissions import Caller
-from spikeguard_server.policy_file import Form, read_policy_text
+from spikeguard_server.policy_file import PolicyFormat, read_policy_text
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.runs import read_policy_row
@@ -84,7 +84,7 @@ async def replace_by_document(
     caller: CallerDep,
     request: Request,
     project: ProjectAsked = DEFAULT_PROJECT,
-    form: Annotated[Form, Query(alias="format")] = Form.TOML,
+    form: Annotated[PolicyFormat, Query(alias="format")] = PolicyFormat.TOML,
     reason: ReasonAsked = None,
 ) -> JsonReply:
     """A TOML or YAML file as it stands; what is left out takes its default."""
@@ -97,7 +97,7 @@ async def replace_by_document(
 
 
 def _put(
-    services: Services, project: str, text: str, form: Form, by: str, reason: str | None
+    services: Services, project: str, text: str, form: PolicyFormat, by: str, reason: str | None
 ) -> JsonReply:
     with services.engine.begin() as connection:
         put_policy(connection, project, read_policy_text(text, form), by, reason=reason)

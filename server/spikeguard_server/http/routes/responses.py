@@ -6,7 +6,7 @@ import sqlalchemy as sql
 from fastapi import APIRouter
 
 from spikeguard_protocol import IncidentId
-from spikeguard_server.errors import IllegalMove, NoPerson, NotFound
+from spikeguard_server.errors import NoPerson, NotFound, WrongState
 from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, ResponseBody
 from spikeguard_server.http.bodies.incidents import incident_detail, response_body
 from spikeguard_server.http.bodies.responses import AssigneeWanted, CommentWanted
@@ -33,7 +33,7 @@ PATH = "/v1/runs/{project}/{name}/incidents/{number}"
 _REFUSALS = refusals(
     NoPerson(),
     NotFound("There is no incident gpt-124m-7#3", "`spikeguard incidents gpt-124m-7` lists them"),
-    IllegalMove("gpt-124m-7#3 is closed", "Comment on it, or assign it"),
+    WrongState("gpt-124m-7#3 is closed", "Comment on it, or assign it"),
 )
 
 

@@ -7,11 +7,11 @@ from fastapi import APIRouter, Request
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, RunId, Verb
 from spikeguard_server.errors import (
     Conflict,
-    IllegalMove,
     NoPerson,
     NotFound,
     RevisionChanged,
     Unprocessable,
+    WrongState,
 )
 from spikeguard_server.http.bodies.incident_shapes import Approval, Rejection
 from spikeguard_server.http.bodies.orders import RunOrder
@@ -47,14 +47,14 @@ _ORDERED = refusals(
     NoPerson(),
     _NO_RUN,
     Conflict("gpt-124m-7#0.1 is delivered: one stop at a time", "Wait for what becomes of it"),
-    IllegalMove("gpt-124m-7 has no attempt that trains", "Start the job again first"),
+    WrongState("gpt-124m-7 has no attempt that trains", "Start the job again first"),
     Unprocessable("gpt-124m-7 cannot be ordered to stop", "docs/agent.md says why", field="verb"),
 )
 _DECIDED = refusals(
     NoPerson(),
     NotFound("There is no command gpt-124m-7#0.1", "`spikeguard run` gives one"),
     RevisionChanged(RUN_COMMAND_EXAMPLE),
-    IllegalMove("gpt-124m-7#0.1 was rejected by Ada Lovelace", "Nothing is left to decide"),
+    WrongState("gpt-124m-7#0.1 was rejected by Ada Lovelace", "Nothing is left to decide"),
 )
 
 

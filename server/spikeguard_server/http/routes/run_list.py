@@ -36,7 +36,7 @@ from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.store.reads.history import PageWanted, read_cursor
 from spikeguard_server.store.reads.run_list import (
-    RunOrder,
+    RunListOrder,
     RunSort,
     RunsWanted,
     count_runs,
@@ -65,7 +65,7 @@ class _Asked:
     """Which runs, in which order."""
 
     wanted: RunsWanted
-    order: RunOrder
+    order: RunListOrder
 
 
 async def _asked(
@@ -94,7 +94,7 @@ async def _asked(
 ) -> _Asked:
     project = project_asked(caller, project)
     wanted = RunsWanted(project, state, archived, search, tuple(tag or ()), open_kind)
-    return _Asked(wanted, RunOrder(sort or RunSort.CREATED, descending or sort is None))
+    return _Asked(wanted, RunListOrder(sort or RunSort.CREATED, descending or sort is None))
 
 
 Asked = Annotated[_Asked, Depends(_asked)]

@@ -47,7 +47,7 @@ def floats(values: Sequence[float | None]) -> FloatColumn:
     return FloatColumn(_pack(values, _FLOAT, FLOAT8))
 
 
-def whole(values: Sequence[int | None]) -> WholeColumn:
+def whole_numbers(values: Sequence[int | None]) -> WholeColumn:
     """`values` as a bigint[]; None becomes NULL."""
     return WholeColumn(_pack(values, _WHOLE, INT8))
 

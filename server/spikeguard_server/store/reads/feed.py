@@ -62,7 +62,7 @@ class Happening:
 
 
 @dataclass
-class Seen:
+class FeedPosition:
     """How far somebody has seen. Grows with every entry that is shown."""
 
     at: datetime | None = None  # None: nothing yet
@@ -81,9 +81,9 @@ class Seen:
             self._prune_at = 2 * len(self.numbers) + MOST_RUNS
         return True
 
-    def copy(self) -> Seen:
+    def copy(self) -> FeedPosition:
         """The same place, to go on from by oneself."""
-        return Seen(self.at, dict(self.numbers), self._prune_at)
+        return FeedPosition(self.at, dict(self.numbers), self._prune_at)
 
     def _recent(self) -> dict[UUID, tuple[int, datetime]]:
         """What may still be read a second time."""
@@ -101,10 +101,10 @@ class Seen:
         return base64.urlsafe_b64encode(plain).decode().rstrip("=")
 
 
-def read_seen(text: str) -> Seen:
+def read_seen(text: str) -> FeedPosition:
     """The place that `Seen.write` wrote; raise `Unprocessable` for anything else."""
     if not text:
-        return Seen()
+        return FeedPosition()
     try:
         at_s, known = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         at = datetime.fromtimestamp(float(at_s), UTC)
@@ -116,7 +116,7 @@ def read_seen(text: str) -> Seen:
             "Send the id of the last event as it came, or none",
             field="last_event_id",
         ) from None
-    return Seen(at, numbers)
+    return FeedPosition(at, numbers)
 
 
 def happened_since(

@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 
 from spikeguard_protocol import CommandState, Verb
 from spikeguard_server.store.reads.history import Row
-from spikeguard_server.store.reads.incidents import in_time, shown
+from spikeguard_server.store.reads.incidents import in_time, incident_rows
 from spikeguard_server.store.tables.core import FLEET, audit, commands, incidents, projects, runs
 from spikeguard_server.store.tables.policies import policies
 from spikeguard_server.store.tables.responses import responders
@@ -54,7 +54,7 @@ def incidents_to_decide(
         .limit(limit)
     ).subquery()
     mine = (found.c.run_id == _I.run_id) & (found.c.incident == _I.number)
-    query = shown().join(found, mine).order_by(found.c.expires_at, _I.run_id)
+    query = incident_rows().join(found, mine).order_by(found.c.expires_at, _I.run_id)
     return connection.execute(query).all()
 
 
@@ -64,7 +64,7 @@ def incidents_to_look_at(
     """Open incidents that are `person`'s, then those that nobody has acknowledged."""
     whose = sql.func.lower(responders.c.assignee) == (person or "").lower()
     mine = sql.func.coalesce(whose, sql.false())
-    query = shown().where(_OPEN, *_scope(project))
+    query = incident_rows().where(_OPEN, *_scope(project))
     query = query.where(mine | responders.c.acknowledged_at.is_(None))
     order = (sql.not_(mine), _I.opened_at.desc(), _I.run_id)
     return connection.execute(query.order_by(*order).limit(limit)).all()
@@ -97,7 +97,7 @@ def incidents_of(
     """The incidents of these runs and numbers."""
     if not keys:
         return {}
-    query = shown().where(sql.tuple_(_I.run_id, _I.number).in_(keys))
+    query = incident_rows().where(sql.tuple_(_I.run_id, _I.number).in_(keys))
     return {(row.run_id, row.number): row for row in connection.execute(query)}
 
 

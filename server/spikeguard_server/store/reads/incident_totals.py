@@ -18,8 +18,8 @@ from spikeguard_server.incident_metrics import (
     OTHERS,
     SUMS,
     Distribution,
+    IncidentHistogram,
     IncidentTotals,
-    Measured,
 )
 from spikeguard_server.store.tables.core import projects
 from spikeguard_server.store.tables.incident_figures import incident_figures
@@ -47,7 +47,7 @@ def read_totals(connection: sql.Connection) -> IncidentTotals:
 
 
 def _distributions(
-    connection: sql.Connection, measured: Measured, first: Sequence[str]
+    connection: sql.Connection, measured: IncidentHistogram, first: Sequence[str]
 ) -> dict[tuple[str, ...], Distribution]:
     value = _F[measured.column]
     words: list[sql.ColumnElement[Any]] = [_PROJECT]

@@ -65,7 +65,7 @@ def list_incidents(
 ) -> tuple[Sequence[Row], str | None]:
     """Incidents, newest first, and the cursor of the next page."""
     order = (incidents.c.opened_at, incidents.c.run_id, incidents.c.number)
-    query = shown().order_by(*(column.desc() for column in order))
+    query = incident_rows().order_by(*(column.desc() for column in order))
     if project is not None:
         query = query.where(runs.c.project == project)
     if run_id is not None:
@@ -90,7 +90,7 @@ def list_incidents_by_attention(
     first."""
     i, closed = incidents.c, IncidentState.CLOSED
     newest = (i.opened_at.desc(), i.run_id, i.number)
-    some = shown()
+    some = incident_rows()
     if project is not None:
         some = some.where(runs.c.project == project)
     if run_id is not None:
@@ -111,7 +111,7 @@ def list_incidents_by_attention(
 
 def read_incident(connection: sql.Connection, run_id: UUID, run: RunId, number: int) -> Row:
     """One incident; raise `NotFound` if there is none of this number."""
-    query = shown().where(incidents.c.run_id == run_id, incidents.c.number == number)
+    query = incident_rows().where(incidents.c.run_id == run_id, incidents.c.number == number)
     row = connection.execute(query).one_or_none()
     if row is None:
         raise NotFound(
@@ -155,7 +155,7 @@ def read_report(connection: sql.Connection, run_id: UUID, incident: int, form: s
     return connection.scalar(query)
 
 
-def shown() -> sql.Select[Any]:
+def incident_rows() -> sql.Select[Any]:
     """Incidents with their run, their attempt's id, and who has them."""
     of_run = runs.c.run_id == incidents.c.run_id
     of_attempt = sql.and_(
@@ -249,5 +249,5 @@ def _has_report(connection: sql.Connection, row: Row) -> bool:
 
 def open_incident(connection: sql.Connection, run_id: UUID) -> Row | None:
     """The incident of a run that is not closed; there is one at most."""
-    query = shown().where(incidents.c.run_id == run_id, incidents.c.state != "closed")
+    query = incident_rows().where(incidents.c.run_id == run_id, incidents.c.state != "closed")
     return connection.execute(query).one_or_none()

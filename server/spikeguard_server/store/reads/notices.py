@@ -26,7 +26,7 @@ LOOKED_AT: Final = 2000  # newest entries of the log, that tell of channels
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NotifiedRun:
     """The run that a message is about."""
 
     project: str
@@ -36,7 +36,7 @@ class Told:
     job: str | None  # what to look at where its job may have died
 
 
-def read_told(connection: sql.Connection, run_id: UUID, history_after_s: float) -> Told:
+def read_told(connection: sql.Connection, run_id: UUID, history_after_s: float) -> NotifiedRun:
     """The run as it stands now."""
     row = connection.execute(
         sql.select(
@@ -56,7 +56,7 @@ def read_told(connection: sql.Connection, run_id: UUID, history_after_s: float) 
         .where(runs.c.run_id == run_id)
     ).one()
     history = float(row.lag_s or 0.0) > history_after_s
-    return Told(row.project, row.name, row.state, history, job_of(row, row.state))
+    return NotifiedRun(row.project, row.name, row.state, history, job_of(row, row.state))
 
 
 def read_escalations(connection: sql.Connection, run_id: UUID, incident: int) -> int:

@@ -53,14 +53,14 @@ class RunSort(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RunOrder:
+class RunListOrder:
     """How a list is sorted. Runs of equal rank are sorted by their key."""
 
     by: RunSort = RunSort.CREATED
     descending: bool = True
 
 
-NEWEST: Final = RunOrder()
+NEWEST: Final = RunListOrder()
 _C = runs.c
 _URGENCY: Final = sql.case((_C.open_incident.is_not(None), 2), (_C.state != ENDED, 1), else_=0)
 
@@ -96,7 +96,7 @@ _KEYS: Final[Mapping[RunSort, tuple[tuple[Any, Reader], ...]]] = {
 }
 
 
-def _key(order: RunOrder) -> list[tuple[Any, Reader]]:
+def _key(order: RunListOrder) -> list[tuple[Any, Reader]]:
     """The columns that sort, with what reads each from a cursor; all in one direction."""
     found: list[tuple[Any, Reader]] = []
     for column, reader in _KEYS[order.by]:
@@ -111,7 +111,7 @@ def _key(order: RunOrder) -> list[tuple[Any, Reader]]:
     return [*found, (_C.run_id, UUID)]
 
 
-def cursor_readers(order: RunOrder) -> list[Callable[[str], Any]]:
+def cursor_readers(order: RunListOrder) -> list[Callable[[str], Any]]:
     """What reads a cursor of a list in this order."""
     return [reader for _, reader in _key(order)]
 
@@ -121,7 +121,7 @@ def list_runs(
     wanted: RunsWanted,
     page: PageWanted,
     silent_after: timedelta,
-    order: RunOrder = NEWEST,
+    order: RunListOrder = NEWEST,
 ) -> tuple[Sequence[Row], str | None]:
     """Runs in `order`, and the cursor of the next page."""
     columns = [column for column, _ in _key(order)]

@@ -41,7 +41,7 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def settings_of(values: Values, usual: DetectionSettings = USUAL) -> DetectionSettings:
+def detection_settings(values: Values, usual: DetectionSettings = USUAL) -> DetectionSettings:
     """All constants of the test where a user set `values`; the defaults change no bit of it."""
     return _settings_of(tuple(sorted(values.items())), usual)
 
@@ -82,7 +82,7 @@ class RobustTrend:
     def look(self, step: int, value: float, settings: Values) -> tuple[Verdict, float]:
         if not math.isfinite(value):
             return Verdict.SPIKE, math.inf
-        verdict, z = self.test.look(step, value, None, settings_of(settings))
+        verdict, z = self.test.look(step, value, None, detection_settings(settings))
         if verdict is Verdict.SPIKE:
             self.test.drop_waiting()
             self.test.clear()

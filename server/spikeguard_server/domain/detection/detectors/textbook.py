@@ -46,7 +46,7 @@ class Anomalies:
         return Verdict.SPIKE
 
 
-def deviations(value: float, centre: float, scale: float, settings: Values) -> float:
+def deviation(value: float, centre: float, scale: float, settings: Values) -> float:
     """The distance of `value` above `centre`, in deviations; infinite if it is not finite."""
     if not math.isfinite(value):
         return math.inf
@@ -83,7 +83,7 @@ class ZScore:
             self.rows.append((step, value))
             return Verdict.UNKNOWN, 0.0
         centre, scale = found or (0.0, 0.0)
-        z = deviations(value, centre, scale, settings)
+        z = deviation(value, centre, scale, settings)
         verdict = Verdict.SPIKE if z == math.inf else self.anomalies.judge(z, settings)
         if verdict is Verdict.CALM:
             self.rows.append((step, value))
@@ -142,7 +142,7 @@ class Ewma:
     anomalies: Anomalies = field(default_factory=Anomalies)
 
     def look(self, step: int, value: float, settings: Values) -> tuple[Verdict, float]:  # noqa: ARG002
-        z = deviations(value, self.mean, math.sqrt(self.variance), settings)
+        z = deviation(value, self.mean, math.sqrt(self.variance), settings)
         if z == math.inf:
             return Verdict.SPIKE, z
         if self.count < settings["warm_up_rows"]:
