@@ -118,6 +118,11 @@ class Services:
     )
     readiness: Looks[DatabaseLook] = field(default_factory=lambda: Looks(READY_S))
 
+    def snapshot(self) -> sql.Connection:
+        """A connection whose reads are all of one moment, that of the first: an answer of several
+        reads never mixes what was before a commit with what came after it."""
+        return self.engine.execution_options(isolation_level="REPEATABLE READ").connect()
+
     @property
     def silent_after(self) -> timedelta:
         """How long a run may say nothing and still count as live."""

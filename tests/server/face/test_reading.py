@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -516,3 +517,26 @@ def test_of_a_run_that_was_started_again_and_again_the_newest_attempts_are_shown
         connection.execute(again, {"run": job.run})
     numbers = [attempt["number"] for attempt in get(live, job.path)["attempts"]]
     assert numbers == list(range(130, 30, -1))
+
+
+def test_an_answer_of_several_reads_is_of_one_moment(live: Live, job: Job) -> None:
+    """A target that goes between two reads of one answer was a 500."""
+    job.send(job.steps(50), job.saved())
+    toggled = "CASE WHEN deleted_at IS NULL THEN now() END"
+    mine = "run_id = (SELECT run_id FROM runs WHERE name = :run)"
+    goes = sql.text(f"UPDATE targets SET deleted_at = {toggled} WHERE {mine}")
+    over = threading.Event()
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            with live.engine.begin() as connection:
+                connection.execute(goes, {"run": job.run})
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        told = [get(live, f"{job.path}/options")["targets"] for _ in range(40)]
+    finally:
+        over.set()
+        other.join()
+    assert {len(targets) for targets in told} == {0, 1}

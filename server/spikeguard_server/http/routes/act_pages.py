@@ -129,7 +129,7 @@ def _order(
     seen: SeenProposal | None,
 ) -> CommandId:  # fmt: skip
     verb, by, way = ordered.wanted.verb, person_of(caller), Way("the page", origin_of(request))
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         options = _options(connection, services, run)
     number = options.incident if of_incident(verb, options) else RUN_ITSELF
     return order(services, IncidentId(run, number or RUN_ITSELF), ordered, by, way, seen=seen)
@@ -169,7 +169,7 @@ def _page(
     review: bool = False, all: bool = False, refusal: ServiceError | None = None,
     typed: tuple[str, str] = ("", ""),
 ) -> Response:  # fmt: skip
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         options = _options(connection, services, run)
         body, row = options_body(options), options.waiting
         proposed = None if row is None else fields_of(action_of(row.arguments))

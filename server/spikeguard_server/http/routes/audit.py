@@ -44,7 +44,7 @@ def get_run_audit(
 ) -> JsonReply:
     """Every change of state: who, what, when, why; also of a run that was deleted. Newest first."""
     page = page_wanted(limit, cursor, int)
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         return _entries(connection, recorded_run(connection, run), page)
 
 
@@ -63,7 +63,7 @@ def get_audit(
             _ONE_PROJECT.remedy,
         )
     page = page_wanted(limit, cursor, int)
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         return _entries(connection, FLEET, page)
 
 

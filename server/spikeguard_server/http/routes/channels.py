@@ -81,7 +81,7 @@ def get_channels(
 ) -> JsonReply:
     """Where the people of a project are told, without the secrets of the targets."""
     caller.check_project(project)
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         found = read_channels(connection, project)
         told = last_told(connection, project)
     return JsonReply(
@@ -162,7 +162,7 @@ def get_deliveries(
     caller.check_project(project)
     page = page_wanted(limit, cursor, datetime.fromisoformat, int)
     key = None if run is None else run_key(RunId(project, run))
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         found, more = list_deliveries(connection, project, page, run_id=key, channel=channel)
     items = [_delivery(row) for row in found]
     return JsonReply(DeliveryList(items=items, next_cursor=more))

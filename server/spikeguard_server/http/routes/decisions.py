@@ -135,7 +135,7 @@ def _decided(services: Services, made: Decision) -> JsonReply:
 def read_body(services: Services, command: CommandId) -> CommandBody:
     """A command as it stands now; raise `NotFound` if there is none."""
     incident = command.incident
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         key = existing_run(connection, incident.run)
         row = read_incident(connection, key, incident.run, incident.number)
         known = read_commands(connection, [(key, incident.number)]).get((key, incident.number), [])

@@ -97,7 +97,7 @@ async def stream_events(
 
 
 def _key(services: Services, project: str, run: str) -> UUID:
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         return existing_run(connection, RunId(project, run))
 
 

@@ -51,7 +51,7 @@ _CLOSED = WrongState("The follow-up is dropped", "Reopen it first", field="state
 def get_followups(services: ServicesDep, run: RunDep, number: Number) -> JsonReply:
     """What its post-mortem asks for and what people added, with owner and state; none before it has
     closed, but those that people added."""
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
         found = read_followups(connection, row.run_id, number)
     return JsonReply(FollowupList(items=[followup_body(each) for each in found]))

@@ -57,7 +57,7 @@ def get_inbox(
     """Kill switches that are on; proposals to decide, with price and deadline; second approvals;
     commands that came to nothing; incidents that are yours, and those that nobody acknowledged."""
     asked = InboxRequest(caller.person, project_asked(caller, project), limit)
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         return JsonReply(inbox_body(connection, asked))
 
 
@@ -146,7 +146,7 @@ def _page(
     refusal: ServiceError | None = None,
 ) -> Response:
     may_act = caller.role in DECIDERS and caller.person is not None
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         body = inbox_body(connection, InboxRequest(caller.person, caller.project, SHOWN))
         switches = read_switches(connection, caller.project)
     view = InboxView(body.model_dump(), switches)

@@ -53,7 +53,7 @@ _REFUSALS = refusals(
 def get_options(services: ServicesDep, run: RunDep) -> JsonReply:
     """The verbs, with the reason for those that this job cannot do, and what the run can go back
     to: health, age, and what it would cost now."""
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         row = read_run(connection, existing_run(connection, run), services.silent_after)
         return JsonReply(options_body(read_options(connection, row)))
 

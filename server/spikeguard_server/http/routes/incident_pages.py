@@ -261,7 +261,7 @@ def confirmation(
 
 def _look_into(services: Services, incident: IncidentId) -> EvidenceView:
     """What was found out about it."""
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         key = existing_run(connection, incident.run)
         row = read_incident(connection, key, incident.run, incident.number)
         place, onset = (row.attempt, row.segment), row.onset_step
@@ -284,7 +284,7 @@ def _look_into(services: Services, incident: IncidentId) -> EvidenceView:
 def _see(services: Services, incident: IncidentId) -> IncidentView:
     """The incident as it stands; drawn once nothing more is asked of the database."""
     run, settings = incident.run, services.settings
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         key = existing_run(connection, run)
         row = read_incident(connection, key, run, incident.number)
         told = read_told(connection, key, settings.history_after_s)

@@ -143,7 +143,7 @@ def get_incidents(
     if asked is not None:
         caller.check_project(asked.project)
     scope, states, more = project_asked(caller, project), _states(state), None
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         key = existing_run(connection, asked) if asked else None
         if order is ListOrder.ATTENTION:
             found = list_incidents_by_attention(
@@ -164,7 +164,7 @@ def get_incidents(
 )
 def get_incident(services: ServicesDep, run: RunDep, number: Number) -> JsonReply:
     """What was seen, how it was classified and when, and every command that it led to."""
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
         return JsonReply(incident_detail(connection, row))
 
@@ -185,7 +185,7 @@ def get_incident_series(
 ) -> JsonReply:
     """From the copy that outlives the run's own samples."""
     wanted = window(signals, None, None, points)
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
         series = read_incident_series(connection, row.run_id, number, wanted)
     return JsonReply(series_body(series, row))
@@ -210,7 +210,7 @@ def get_incident_layers(
     ] = MOST_ROWS,
 ) -> JsonReply:
     """What the agent sent layer by layer, at its cadence or out of its flight recorder."""
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
         place, onset = (row.attempt, row.segment), row.onset_step
         around = (onset, rows)
@@ -228,7 +228,7 @@ def get_incident_layers(
 def get_incident_batch(services: ServicesDep, run: RunDep, number: Number) -> JsonReply:
     """Document ids, the worst sequence and the tokens beside those of the batches before, of the
     steps within 8 of the onset, on rank 0 and the rank with the highest loss."""
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
         place = (row.attempt, row.segment)
         found = read_batches(connection, row.run_id, place, row.onset_step)
@@ -246,7 +246,7 @@ def get_postmortem(
 ) -> Response:
     """Written when the incident closes; as Markdown, self-contained HTML, PDF, JSON or plain
     text."""
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
         body = read_report(connection, row.run_id, number, format)
     incident = IncidentId(run, number)

@@ -86,7 +86,7 @@ def get_run_ledger(
     """Every command that was delivered, with what became of it, and every batch that a rank left
     out, with its documents where the job names them. Newest first."""
     page = page_wanted(limit, cursor, datetime.fromisoformat, int, int, int)
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         found, more = read_ledger(connection, existing_run(connection, run), page)
     items = [_command(row, run) if kind == COMMAND else _batches(row) for kind, row in found]
     return JsonReply(LedgerList(items=items, next_cursor=more))

@@ -86,7 +86,7 @@ def decide_by_link(
 
 
 def _read(services: Services, token: str) -> tuple[ApprovalLink, LinkRow]:
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         link = read_link(token, services.settings.link_key, read_clock(connection))
         return link, read_link_row(connection, run_key(link.command_id.incident.run), link.id)
 
@@ -118,7 +118,7 @@ def _person(services: Services, request: Request, link: ApprovalLink, row: LinkR
 
 
 def _typed(services: Services, name: str) -> Actor:
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         return unsigned(typed_person(connection, name))
 
 

@@ -40,7 +40,7 @@ def get_notes(
     """What people told of, and settings that an attempt began with otherwise, each with its effect
     on the loss once it is judged. Newest first."""
     page = page_wanted(limit, cursor, int)
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         found, more = read_notes(connection, existing_run(connection, run), page)
     return JsonReply(NoteList(items=[note_body(row) for row in found], next_cursor=more))
 

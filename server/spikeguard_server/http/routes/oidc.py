@@ -168,5 +168,5 @@ def _cookie(services: Services) -> str:
 
 
 def _now(services: Services) -> float:
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         return read_clock(connection)

@@ -169,7 +169,7 @@ Link = Annotated[str, Path(min_length=20, max_length=200)]
 def show_sign_in(services: ServicesDep, request: Request, link: Link) -> Response:
     """Whom it would sign in; looking spends nothing."""
     check_on_this_machine(request)
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         holder = holder_of_link(connection, link)
     page = HtmlPage(None, services.settings.dashboard_url)
     html = sign_in_page(page, name=holder.person or "", link_s=holder.expires_in_s or 0.0)

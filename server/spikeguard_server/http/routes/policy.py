@@ -60,7 +60,7 @@ def get_policy(
 ) -> JsonReply:
     """Every threshold by which an incident becomes a proposal, with its unit in its name."""
     caller.check_project(project)
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         return JsonReply(policy_body(connection, project))
 
 
@@ -149,7 +149,7 @@ def get_scorecard(
 ) -> JsonReply:
     """The newest 500 decisions of verbs in shadow mode, each as it looks in hindsight."""
     caller.check_project(project)
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         return JsonReply(scorecard_body(project, read_shadows(connection, project)))
 
 

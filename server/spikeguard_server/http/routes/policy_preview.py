@@ -78,7 +78,7 @@ async def preview_policy(
 
 
 def _previewed(services: Services, run: RunId, wanted: PreviewWanted) -> PreviewBody:
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         key = existing_run(connection, run)
         project = policy_of(connection, run.project)
         in_force = policy_of(connection, run.project, key)

@@ -68,7 +68,7 @@ def get_run_commands(
     """What people ordered of it and what became of that, newest first. Commands of its incidents
     stand with those; the ledger has all that were delivered."""
     page = page_wanted(limit, cursor, int)
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         found, more = list_run_commands(connection, existing_run(connection, run), page)
     return JsonReply(RunCommandList(items=[run_command_body(r) for r in found], next_cursor=more))
 
@@ -138,7 +138,7 @@ def _decided(services: Services, made: Decision) -> JsonReply:
 
 def _read(services: Services, command: CommandId) -> RunCommandBody:
     run = command.incident.run
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         row = read_run_command(connection, existing_run(connection, run), command.number)
     if row is None:
         raise NotFound(f"There is no command {command}", f"`spikeguard run {run}` lists them")

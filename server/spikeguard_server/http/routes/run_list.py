@@ -115,7 +115,7 @@ def get_runs(
     projects in turn."""
     page = page_wanted(limit, cursor, *cursor_readers(asked.order))
     more = total = None
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         if order is ListOrder.ATTENTION and sort is None:
             found = list_runs_by_attention(connection, asked.wanted, limit, services.silent_after)
         else:
@@ -155,7 +155,7 @@ _Page = tuple[list[RunBody], str | None]
 
 def _page(services: Services, asked: _Asked, cursor: str | None) -> _Page:
     page = PageWanted(PAGE, read_cursor(cursor, cursor_readers(asked.order)))
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         found, more = list_runs(connection, asked.wanted, page, services.silent_after, asked.order)
     return [run_body(row, services.silent_after) for row in found], more
 

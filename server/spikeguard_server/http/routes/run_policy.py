@@ -23,7 +23,7 @@ _NO_RUN = NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those 
 )  # fmt: skip
 def get_run_policy(services: ServicesDep, run: RunDep) -> JsonReply:
     """`scope` says whose it is."""
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         return JsonReply(policy_body(connection, run.project, run.name))
 
 

@@ -69,7 +69,7 @@ def window(signals: str, first: int | None, last: int | None, points: int) -> Wi
 )
 def get_run(services: ServicesDep, run: RunDep) -> JsonReply:
     """Its attempts, its tree of segments, and what it can return to."""
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         row = read_run(connection, existing_run(connection, run), services.silent_after)
         return JsonReply(run_detail(connection, row, services.silent_after))
 
@@ -91,7 +91,7 @@ def get_series(
 ) -> JsonReply:
     """Steps `first` to `last` of every segment, the line that is trained now first."""
     wanted = window(signals, first, last, points)
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         key = existing_run(connection, run)
         series = read_series(connection, key, wanted)
         spike = open_incident(connection, key)

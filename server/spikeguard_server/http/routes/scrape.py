@@ -55,5 +55,5 @@ def get_fleet(services: ServicesDep, caller: CallerDep) -> Response:
 
 
 def _read(services: Services) -> bytes:
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         return fleet_text(read_fleet(connection))

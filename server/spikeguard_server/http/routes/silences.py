@@ -35,7 +35,7 @@ def get_silences(
 ) -> JsonReply:
     """Silences and maintenance windows in force or to come, the first to end first."""
     caller.check_project(project)
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         found = read_silences(connection, project)
     return JsonReply(SilenceList(items=[_body(row) for row in found]))
 

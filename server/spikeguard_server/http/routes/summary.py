@@ -78,7 +78,7 @@ def get_summary(
         caller.check_project(asked.project)
     scope = project_asked(caller, project)
     words = str(asked) if asked else f"project {scope}" if scope else "all projects"
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         key = existing_run(connection, asked) if asked else None
         wanted = SummaryWanted(database_now(connection), weeks, scope, key, words)
         facts = read_summary(connection, wanted)

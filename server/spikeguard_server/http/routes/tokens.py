@@ -84,7 +84,7 @@ def get_tokens(
     """The tokens and sessions that work at present, newest first, without their secrets."""
     page = page_wanted(limit, cursor, int)
     before = page.after[0] if page.after else None
-    with services.engine.connect() as connection:
+    with services.snapshot() as connection:
         found = list_tokens(connection, caller.project, limit=limit + 1, before=before)
     more = write_cursor([found[limit - 1].id]) if len(found) > limit else None
     items = [TokenBody.model_validate(token) for token in found[:limit]]
