@@ -26,10 +26,11 @@ PLACES = {
     "commands": """select incident, number, verb, arguments, state, revision, reason, automatic,
         decided_by, decided_step, applied_step, result, judgement from commands
         where run_id = :run order by incident, number""",
-    # that it fell silent while nothing answered, and came back, is nothing of an undisturbed run
+    # that it fell silent while nothing answered, and came back, is nothing of an undisturbed run;
+    # what a post-mortem asks for is written when its turn comes, beside what the job says
     "audit": """select actor, action, subject, before, after, reason from audit
         where run_id = :run and action not in ('silent', 'live', 'attempt.lost', 'attempt.found')
-        order by number""",
+        order by action = 'follow_up', number""",
     "segments": """select attempt, segment, reason, parent_step, position, first_step, last_step
         from segments where run_id = :run order by attempt, segment""",
     "evidence": """select incident, attempt, segment, step, loss, grad_norm from incident_samples

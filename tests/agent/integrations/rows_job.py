@@ -40,8 +40,12 @@ def main(rank: int, ranks: int, meeting: str, runs: list[tuple[str, str, Plan]])
 
 
 def waiting(step: Any, probe: Any) -> None:
-    """The order, which no loop waits for, is to come within a run of a second."""
+    """The order, which no loop waits for, is to come within a run of a second; so is each
+    checkpoint: one that is due while another is written is left out."""
     parts = probe._guard._p
+    saves = parts.recovery._saves
+    if saves is not None:
+        await_that(lambda: not saves.busy)
     first = probe._plan.bad[1] and parts.progress.segment == 0
     if first and parts.progress.steps + 1 == HEARD:
         if parts.world.rank == 0:

@@ -99,7 +99,11 @@ def _started(job: Train, plan: Plan) -> int:
 
 
 def waiting(step: Any, server: Server, probe: Any) -> None:
-    """The order, which no loop waits for, is to come within a run of a second."""
+    """The order, which no loop waits for, is to come within a run of a second; so is each
+    checkpoint, however busy the disk: one that is due while another is written is left out."""
+    saves = probe._guard._p.recovery._saves
+    if saves is not None:
+        await_that(lambda: not saves.busy)
     if probe._guard.steps + 1 == ORDERED + 2 and server.orders == [] and probe._plan.bad[1]:
         await_that(lambda: probe._guard._p.inbox.deliveries)
     step(probe)
