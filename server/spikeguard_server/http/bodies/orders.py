@@ -1,4 +1,4 @@
-"""What travels of what a person orders, and of what they may order."""
+"""Bodies about what a person orders, and what they may order."""
 
 from __future__ import annotations
 
