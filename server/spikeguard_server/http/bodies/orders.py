@@ -46,7 +46,7 @@ class OrderShape(Shape):
     reason: Why
     expires_in_s: float = Field(
         600.0, ge=SHORTEST_S, le=LONGEST_S, allow_inf_nan=False,
-        description="void where the job has not fetched it by then",
+        description="void if the job has not fetched it by then",
     )  # fmt: skip
     expect: Expected | None = Field(None, description="of the loss, against its trend")
     expect_size: float | None = Field(
