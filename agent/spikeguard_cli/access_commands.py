@@ -349,8 +349,8 @@ def _channel_options(parser: ArgumentParser) -> None:
     words = parser.add_subparsers(dest="word", required=True, metavar="WORD")
     listing = words.add_parser("list", help="list the channels, without their secrets")
     put = words.add_parser("put", help="make a channel or replace its rules (an admin)")
-    remove = words.add_parser("remove", help="tell it nothing any more (an admin)")
-    test = words.add_parser("test", help="send a message that says that it is a test")
+    remove = words.add_parser("remove", help="remove a channel (an admin)")
+    test = words.add_parser("test", help="send a test message")
     for word in (put, remove, test):
         word.add_argument("name", metavar="NAME", help="of the channel")
     put.add_argument(
@@ -401,6 +401,6 @@ def _browser_options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("channels", "list, write and test where people are told", _channels, _channel_options),
+    Command("channels", "list, write and test notification channels", _channels, _channel_options),
     Command("browser", "print a link that signs your browser in, once", _browser, _browser_options),
 )

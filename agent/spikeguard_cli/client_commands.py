@@ -206,7 +206,7 @@ def _list_options(parser: ArgumentParser) -> None:
     since_option(parser)
     parser.add_argument("--project", help="only those of this project")
     parser.add_argument(
-        "--newest", action="store_true", help="newest first, whatever needs somebody"
+        "--newest", action="store_true", help="newest first, instead of those that need somebody"
     )
     json_option(parser)
 

@@ -218,7 +218,9 @@ def _approve_options(parser: ArgumentParser) -> None:
         "--order-key", metavar="FILE",
         help="sign the order with the first key in FILE, for a job that asks for it",
     )  # fmt: skip
-    parser.add_argument("--yes", action="store_true", help="approve what is proposed now, unasked")
+    parser.add_argument(
+        "--yes", action="store_true", help="approve what is proposed now, without asking"
+    )
     add_order_options(parser)
     parser.add_argument("--no-skip", action="store_true", help="leave no batches out")
     parser.add_argument("--reason", help="why you change it; the record keeps it")

@@ -104,11 +104,11 @@ def _options(parser: ArgumentParser) -> None:
     whose = parser.add_mutually_exclusive_group()
     whose.add_argument("--owner", metavar="NAME", help="whose it is")
     whose.add_argument("--nobody", action="store_true", help="take it from whoever has it")
-    parser.add_argument("--text", metavar="TEXT", help="say it in other words")
+    parser.add_argument("--text", metavar="TEXT", help="change its text")
     json_option(parser)
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("followup", "what an incident gives reason to do: list, add, tick off", followup,
+    Command("followup", "follow-ups of an incident: list, add, tick off", followup,
             _options),
 )  # fmt: skip

@@ -96,7 +96,9 @@ def _options(parser: ArgumentParser) -> None:
         "of which the server is asked",
     )
     parser.add_argument(
-        "--run", action="store_true", help="it names a run, also where a directory is called so"
+        "--run",
+        action="store_true",
+        help="take it for a run's name, even if a directory has that name",
     )
     limit_option(parser, default=0)
     since_option(parser)

@@ -89,5 +89,5 @@ def _options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("note", "tell of a change to a run, or list changes with their effect", note, _options),
+    Command("note", "report a change to a run, or list changes with their effect", note, _options),
 )

@@ -49,7 +49,7 @@ def since_option(parser: ArgumentParser) -> None:
     """`--since`."""
     parser.add_argument(
         "--since", type=since, metavar="TIME",
-        help="only what is no older: 15min, 24h, 7d ago, or 2026-03-14[T03:00Z]",
+        help="only entries since: 15min, 24h, 7d ago, or 2026-03-14[T03:00Z]",
     )  # fmt: skip
 
 

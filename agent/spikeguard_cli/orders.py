@@ -193,11 +193,11 @@ def add_order_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--skip", type=skip_range, metavar="A:B",
-        help="batches A to B - 1 to leave out; of a rollback behind its target",
+        help="batches A to B - 1 to leave out; for a rollback: after its target",
     )  # fmt: skip
     parser.add_argument("--factor", type=_factor, help="of every learning rate, above 0 up to 1")
     parser.add_argument(
-        "--steps", type=_steps, help="for so many steps; watch: until the policy looks again"
+        "--steps", type=_steps, help="for how many steps; watch: steps until the policy looks again"
     )
     parser.add_argument(
         "--expect", choices=("lower", "higher", "none"),

@@ -61,7 +61,7 @@ def _options(parser: ArgumentParser) -> None:
 
 def _ack_options(parser: ArgumentParser) -> None:
     _options(parser)
-    parser.add_argument("--undo", action="store_true", help="nobody looks at it any more")
+    parser.add_argument("--undo", action="store_true", help="take the acknowledgement back")
 
 
 def _assign_options(parser: ArgumentParser) -> None:
@@ -78,5 +78,5 @@ def _comment_options(parser: ArgumentParser) -> None:
 COMMANDS: tuple[Command, ...] = (
     Command("ack", "acknowledge an incident: you look at it", ack, _ack_options),
     Command("assign", "make an incident yours or somebody's", assign, _assign_options),
-    Command("comment", "say something of an incident, for its record", comment, _comment_options),
+    Command("comment", "add a comment to an incident's record", comment, _comment_options),
 )

@@ -188,16 +188,16 @@ def _options(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="NAME or PROJECT/NAME")
     parser.add_argument(
         "what", nargs="?", choices=(*VERBS, "approve", "reject"),
-        help="what it is to do, or what you say to what waits; left out: list what was ordered",
+        help="what to order, or your answer to an order that waits; left out: list the orders",
     )  # fmt: skip
     parser.add_argument(
-        "number", metavar="N", nargs="?", type=_number, help="approve, reject: of RUN#0.N"
+        "number", metavar="N", nargs="?", type=_number, help="approve, reject: the N of RUN#0.N"
     )
     add_order_options(parser)
     parser.add_argument("--reason", help="why; the record keeps it")
     parser.add_argument(
         "--within", type=lasting, default=600.0, metavar="TIME",
-        help="void where the job has not fetched it by then: 90s, 10min (the default), 2h",
+        help="void if the job has not fetched it by then: 90s, 10min (the default), 2h",
     )  # fmt: skip
     parser.add_argument(
         "--order-key", metavar="FILE",

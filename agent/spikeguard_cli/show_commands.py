@@ -218,5 +218,7 @@ def _snooze_options(parser: ArgumentParser) -> None:
 COMMANDS: tuple[Command, ...] = (
     Command("show", "show an incident or a run: what, why, what to do, curve", show, _show_options),
     Command("watch", "follow a run in this terminal until it ends", watch, _watch_options),
-    Command("snooze", "tell nobody of an incident or a run for a while", snooze, _snooze_options),
+    Command(
+        "snooze", "send no messages about an incident or a run for a while", snooze, _snooze_options
+    ),
 )

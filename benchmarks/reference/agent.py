@@ -14,7 +14,8 @@ HEAD = """# Settings of the agent
 What `attach(settings=Settings(...))` takes, with the variables that win over it.
 
 Names end in their unit (`_s`: seconds, `_bytes`), cadences are steps. What is wrong is refused at
-`attach()` with the field, its limit and the remedy. More of each: [agent](../agent.md#settings).
+`attach()` with the field, its limit and the remedy. More of each stands on the page of its topic:
+[agent](../agent.md).
 """
 
 

@@ -14,7 +14,7 @@ HEAD = """# Signals
 
 What is measured at a step, as it is called in charts, columns and messages.
 
-How each is taken: [agent](../agent.md#optional-signals); what is judged and how:
+How each is taken: [measurement](../measurement.md); what is judged and how:
 [detection](../detection.md). Names outside these lists are signals of your own: they are kept
 and drawn.
 """

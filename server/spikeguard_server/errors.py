@@ -1,4 +1,4 @@
-"""Everything the server refuses, in one tree, each with what to do about it.
+"""Every error that the server raises for its callers, in one tree, each with a remedy.
 
 ServiceError
 ├── Malformed          400  not JSON, or not what this call takes

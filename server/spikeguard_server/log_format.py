@@ -1,4 +1,4 @@
-"""What a record of the log holds, and how it is written: for people, or one JSON object a line.
+"""The fields of a log record, and its two forms: text for people, or one JSON object a line.
 
 Invariants: a record is one line, whatever its text came from; in the form for people a traceback
 stands below it, indented. What is known of the work that is done (its request, run and incident) is

@@ -1,4 +1,4 @@
-"""Work that nobody asked for and that must not end with one failure: it is tried again later."""
+"""Runs background work that must survive a failure: logs the error and tries again later."""
 
 from __future__ import annotations
 

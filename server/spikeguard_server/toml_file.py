@@ -1,4 +1,4 @@
-"""A TOML file that somebody names on the command line.
+"""Reads a TOML file named on the command line.
 
 Law: importing this needs the standard library only.
 """

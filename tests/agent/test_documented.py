@@ -1,4 +1,4 @@
-"""docs/agent.md names everything that a user of the agent can give, call, set or read."""
+"""The agent's pages name everything that a user of the agent can give, call, set or read."""
 
 from __future__ import annotations
 
@@ -10,14 +10,30 @@ from pathlib import Path
 import spikeguard
 from spikeguard import Guard, attach
 from spikeguard.uplink.transport import Advice
+from spikeguard_protocol import OptionalSignal
 
-TOLD = (Path(__file__).parents[2] / "docs/agent.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = (
+    "agent",
+    "attach",
+    "updates",
+    "data-order",
+    "rewind",
+    "orders",
+    "topologies",
+    "outbox",
+    "measurement",
+)
+TOLD = "\n".join((DOCS / f"{page}.md").read_text() for page in PAGES)
 SOURCES = [path.read_text() for path in Path(spikeguard.__file__).parent.rglob("*.py")]
 
 
 def in_a_table(section: str) -> set[str]:
     """What stands in backticks in the first cell of a row of `section`."""
-    body = TOLD.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    return first_cells(TOLD.split(f"\n## {section}\n")[1].split("\n## ")[0])
+
+
+def first_cells(body: str) -> set[str]:
     cells = [line.split("|")[1] for line in body.splitlines() if line.startswith("| `")]
     return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
@@ -32,9 +48,11 @@ def test_every_argument_of_attach_has_a_row() -> None:
 
 
 def test_every_setting_has_a_row() -> None:
-    tables = ("Settings", "Optional signals", "What the server may order")
-    told = set().union(*map(in_a_table, tables))
-    assert sorted({field.name for field in fields(spikeguard.Settings)} - told) == []
+    assert sorted({field.name for field in fields(spikeguard.Settings)} - first_cells(TOLD)) == []
+
+
+def test_every_optional_signal_is_told() -> None:
+    assert [signal.value for signal in OptionalSignal if f"`{signal.value}`" not in TOLD] == []
 
 
 def test_everything_public_of_the_guard_is_told() -> None:
@@ -45,4 +63,4 @@ def test_everything_public_of_the_guard_is_told() -> None:
 def test_every_place_of_a_fault_has_a_row_and_no_other_has() -> None:
     places = named_in(r'(?:shield|note)\(\s*"([a-z_]+)"') | named_in(r'faults\.note, "([a-z_]+)"')
     places |= {f"server ({advice})" for advice in Advice if advice is not Advice.STORED}
-    assert in_a_table("Faults") == places
+    assert in_a_table("Failures of the agent") == places

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from spikeguard.measure.signals.layers import MOST as MOST_LAYERS
 from spikeguard.measure.signals.layers import layers_named
 from spikeguard.measure.signals.sequences import WorstSequence
 from spikeguard.measure.signals.tokens import BUCKETS, ENTROPY, MOST, UNSEEN, TokenStatistics
-from spikeguard_protocol import OPTIONAL_SIGNALS, LayerNorms, OptionalSignal, Samples
+from spikeguard_protocol import OPTIONAL_SIGNALS, LayerNorms, Samples
 
 from .job import assert_same
 from .text_job import TextJob
@@ -418,9 +417,3 @@ def test_scaled_dot_products_largest_logit_is_that_of_the_scores_it_hides() -> N
     scores = (q @ k.transpose(-1, -2) / 2.0).masked_fill(torch.ones(8, 8).triu(1) > 0, -math.inf)
     assert torch.allclose(weights, scores.softmax(-1), atol=1e-6)
     assert logits.take()["attention_logit_max"] == pytest.approx(float(scores.amax()))
-
-
-def test_every_setting_and_every_optional_signal_is_documented() -> None:
-    told = (Path(__file__).parents[2] / "docs/agent.md").read_text()
-    names = {field.name for field in fields(Settings)} | {signal.value for signal in OptionalSignal}
-    assert [name for name in sorted(names) if f"`{name}`" not in told] == []

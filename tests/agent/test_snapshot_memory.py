@@ -131,7 +131,7 @@ def test_at_every_usual_size_two_snapshots_fit(case: Any) -> None:
 
 
 def test_the_documentation_shows_the_table_that_the_command_prints() -> None:
-    assert table() in (ROOT / "docs/agent.md").read_text()
+    assert table() in (ROOT / "docs/rewind.md").read_text()
 
 
 def test_models_of_the_table_have_the_parameters_that_they_are_known_for() -> None:

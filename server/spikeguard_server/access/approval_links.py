@@ -1,4 +1,4 @@
-"""Links with which whoever holds them may decide on one proposal: made and read.
+"""Approval links: made and read. Whoever holds one may decide on one proposal.
 
 Law: pure. A link says which revision of which command, for which channel, until when, and is signed
 with the operator's key; nothing in it can be changed or guessed. That it is good once only is the

@@ -1,4 +1,4 @@
-"""What can be a person's name, and which names cannot be told from one that is known.
+"""Which names a person may have, and which names look too much like a known one.
 
 Invariants: pure. A name is in NFKC, of one script (any), without control, format and invisible
 characters; it is none that a machine goes by. Whoever could be taken for somebody else is refused,

@@ -1,4 +1,4 @@
-"""How long a new token may last, and what it ends with.
+"""How long a new token may last, and with what else it ends.
 
 Invariants: pure. A training job's token has a ceiling of its own: it goes on when whoever made it
 has logged out, and also when their token ends by itself. No other token outlives the one that it

@@ -1,4 +1,4 @@
-"""`spikeguard audit verify`: the audit's digests, computed anew from the database itself.
+"""`spikeguard audit verify`: computes the audit's digests again, from the database itself.
 
 Law: asks no server, and reads as whoever `DATABASE_URL` names, so that whoever does not trust the
 server needs only the right to read. Status 0: every entry fits; 3: one does not; 1: it could not be

@@ -84,7 +84,7 @@ def _up_options(parser: ArgumentParser) -> None:
         help="write addresses and token files here once all is healthy, for scripts",
     )
     parser.add_argument(
-        "--json", action="store_true", help="say them as one JSON object once all is healthy"
+        "--json", action="store_true", help="print them as one JSON object once all is healthy"
     )
 
 
@@ -97,8 +97,8 @@ def _directory_option(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--directory",
         type=Path,
-        help="that of `spikeguard up`: work on its database instead of over HTTP with your "
-        "login. DATABASE_URL, where set, names the database",
+        help="the directory of `spikeguard up`: use its database directly instead of HTTP and your "
+        "login. DATABASE_URL, if set, names the database",
     )
 
 
@@ -109,13 +109,15 @@ def _migrate_options(parser: ArgumentParser) -> None:
 
 def _token_options(parser: ArgumentParser) -> None:
     words = parser.add_subparsers(dest="word", required=True, metavar="WORD")
-    create = words.add_parser("create", help="make a token; it is printed this once")
+    create = words.add_parser("create", help="make a token; it is printed only once")
     _grant_options(create)
-    register = words.add_parser("register", help="let a secret that was made elsewhere be a token")
+    register = words.add_parser(
+        "register", help="register a secret that was made elsewhere as a token"
+    )
     _grant_options(register)
     register.add_argument("--file", type=Path, required=True, help="the file that holds the secret")
     listing = words.add_parser("list", help="list the tokens that work, without their secrets")
-    revoke = words.add_parser("revoke", help="from now on a token and its sessions do not work")
+    revoke = words.add_parser("revoke", help="revoke a token and its sessions")
     revoke.add_argument("id", type=int, metavar="ID", help="its number in `spikeguard token list`")
     for word in (create, register, revoke):
         word.add_argument("--reason", help="why; the record keeps it")
@@ -166,7 +168,7 @@ def _policy_options(parser: ArgumentParser) -> None:
     show = words.add_parser("show", help="print the policy in force, as TOML")
     drop = words.add_parser("drop", help="let a run follow its project's policy again")
     for word in (load, show):
-        word.add_argument("--run", help="of this run alone; left out: what its project says")
+        word.add_argument("--run", help="this run's own policy (default: its project's)")
     drop.add_argument("--run", required=True, help="which run")
     for word in (load, drop):
         word.add_argument("--reason", help="why; the record keeps it")
@@ -254,7 +256,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "policy",
-        "show, import and halt the policy in force, and score its shadow",
+        "show, import and halt the policy in force; score shadow mode",
         _access("policy", policy_over_http),
         _policy_options,
     ),

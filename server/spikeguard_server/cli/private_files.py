@@ -1,4 +1,4 @@
-"""Files that only we may read."""
+"""Files that only this user may read."""
 
 from __future__ import annotations
 

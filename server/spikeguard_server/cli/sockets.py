@@ -1,4 +1,4 @@
-"""Sockets that listen, bound before anything is said about them.
+"""Listening sockets, bound before their addresses are printed.
 
 Invariants:
 - A port belongs to us from the moment that `listen` returns: whoever is named at it, we are.

@@ -1,4 +1,4 @@
-"""Says when everything is up: to you, and to a script that waits for a file.
+"""Prints the addresses once everything is up, and writes the file that a script waits for.
 
 Law: nothing is announced before it answered. The file appears whole or not at all.
 """

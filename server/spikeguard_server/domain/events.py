@@ -1,4 +1,4 @@
-"""What the monitor says about a run, in the order in which it comes to know it.
+"""The events that the monitor emits about a run, in order.
 
 Law: frozen facts. An event is a pure function of the samples before and at its `step`; nothing
 here is ever revised, a later event says it anew. At most one incident of a run is open at a time.

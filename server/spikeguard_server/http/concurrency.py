@@ -1,4 +1,4 @@
-"""Calls of one grant that are answered at once: what more it asks waits here.
+"""Limits how many calls of one token are answered at once; others wait here.
 
 Invariants: lives in the event loop's thread. The threads that answer calls have one queue, and
 whoever fills it makes everybody wait: so a token, with all sessions that it opened, holds half of

@@ -1,4 +1,4 @@
-"""Connections to the server: how many there are, and what each may cost before it is answered.
+"""Limits on connections: how many there are, and what each may cost before it is answered.
 
 uvicorn bounds neither the header of a request nor the time that it takes to come, and accepts
 connections until no descriptor is left.

@@ -1,4 +1,4 @@
-"""What every endpoint is handed: the services of this process, and who is calling.
+"""The dependencies of every endpoint: the services of this process, and the caller.
 
 Law: nothing global. `authorize` stands before every endpoint and looks up the call in
 `access.TABLE`; the JSON API knows bearer tokens only, the pages know the cookie only.

@@ -1,4 +1,4 @@
-"""Who follows along in this process, and the one thread that looks for all of them.
+"""The followers of events in this process, and the one thread that reads events for all of them.
 
 Law: the database is asked only while somebody follows, once for all. Who does not read is let go,
 and comes back with the place that they had reached. Nothing is told twice in a stream, and nothing

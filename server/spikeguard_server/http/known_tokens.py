@@ -1,4 +1,4 @@
-"""Secrets that have worked here: whoever brings one is told apart from who may be guessing.
+"""Tokens that have worked in this process: their callers are not strangers who may be guessing.
 
 Law: in memory and bounded; hashes alone are kept. It says whose bucket a call is counted in, never
 who may do what.

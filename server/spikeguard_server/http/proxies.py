@@ -1,4 +1,4 @@
-"""What reverse proxies say of a call: where it came from, and whom they have signed in already.
+"""What a reverse proxy's headers say: the caller's address, and whom it has signed in.
 
 Law: off unless an operator names the proxies, and to be believed about an address is not to be
 believed about a person. A name counts only on a connection that one of the proxies that sign in

@@ -1,4 +1,4 @@
-"""Room that clients share: what there is of it, and what each of them holds.
+"""Quotas that clients share: the total, and what each of them holds.
 
 Law: nobody holds more of it than is left to all others. What does not fit is refused at once with
 the limit that it broke.

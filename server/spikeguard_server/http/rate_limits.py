@@ -1,4 +1,4 @@
-"""How often one token may call: a bucket of its own that fills again as time passes.
+"""Rate limits: a token bucket for each caller.
 
 Law: plain ASGI, before anything is looked up, in memory and bounded; each process counts for
 itself. A token has a bucket once it has worked; until then its calls are its address's, so that who

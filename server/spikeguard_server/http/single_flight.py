@@ -1,4 +1,4 @@
-"""What the newest look at something said: not older than a moment, and one looks at a time.
+"""A cache of one result: at most a moment old, computed by one thread at a time.
 
 Law: the look has a thread of its own, so that it waits for no other call and no other call for it.
 What it raises is kept like what it returns.

@@ -1,4 +1,4 @@
-"""Who may call what, and who did something: one table, judged without a database.
+"""Who may call what, and who acted: one table, checked without a database.
 
 Start at `permissions`.
 """

@@ -1,4 +1,4 @@
-"""Who did something: a person, a token, a policy, an agent, the server itself.
+"""Who acted: a person, a token, a policy, an agent, the server itself.
 
 Invariants: an actor reads as its name wherever a name is wanted, and says beside it what kind it
 is, with which token and session it came, and how a person is known. The audit stores all of it.

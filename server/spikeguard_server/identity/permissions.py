@@ -1,4 +1,4 @@
-"""Who may call what: one table of calls and roles, and the judgement over it.
+"""The table of calls and roles, and the check of a caller against it.
 
 Law: pure. A call that stands in no row of `TABLE` can't be served; the table is the test as well.
 Tokens are 32 random bytes, known to the server by their SHA-256 alone.

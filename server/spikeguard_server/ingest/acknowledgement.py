@@ -1,4 +1,4 @@
-"""What an agent is told: what is stored, what to do, what to keep.
+"""The acknowledgement of a message: what is stored, which orders wait, which targets to keep.
 
 Law: orders go to the one live attempt that the run is followed by, while they are valid by the
 database's clock, again and again until a result is stored.

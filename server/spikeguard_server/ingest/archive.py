@@ -1,4 +1,4 @@
-"""Runs put away: archived, brought back, deleted; each with its entry in the audit.
+"""Archives, unarchives and deletes runs, each with its entry in the audit.
 
 Invariants: one run a transaction, under its lock, and never while an attempt of it lives. The audit
 of a deleted run stays, and the record of what belongs to no run names it too.

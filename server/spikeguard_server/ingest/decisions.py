@@ -1,5 +1,4 @@
-"""A person's yes or no to a proposed command. Where the policy asks for two people, the first yes
-lets nothing happen.
+"""A person's approval or rejection of a command. Of two people the first approval delivers nothing.
 
 Law: one transaction under the run's lock. The decision names the revision that was seen; target and
 cost are taken anew at the moment of the yes, and where they changed the person is asked again.

@@ -1,4 +1,4 @@
-"""The run's monitor inside the transaction: loaded, moved on, taken back, saved.
+"""Runs a run's monitor inside the transaction: loads it, feeds it, rewinds it, saves it.
 
 Law: what is in the database is the truth: bytes written now and then, and the samples stored since.
 A monitor kept in memory counts only for its version, and is moved on by the samples that another

@@ -1,4 +1,4 @@
-"""What a run's detector knew at a place of its history, from a snapshot and stored samples.
+"""Rebuilds a detector's state at a step of the history, from a snapshot and stored samples.
 
 Law: reads only, and bounded: `MOST_ROWS` rows of `MOST_SEGMENTS` segments and the seconds of a core
 that the caller has left, however long the history is. Where more rows lie behind the snapshot than

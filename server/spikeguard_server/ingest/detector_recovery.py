@@ -1,4 +1,4 @@
-"""Where a detector's state cannot be carried on: detection failed, or an older release wrote it.
+"""Recovers a detector whose state cannot be used: detection failed, or another release wrote it.
 
 Law: a message on which the domain fails is stored and acknowledged like any other, because a run
 must not be blocked by our fault. Its samples are not judged; the detector goes on from what it knew

@@ -1,4 +1,4 @@
-"""Nobody answered: the next level of people is told, and the record says so.
+"""Escalates a proposal that nobody answered, and records it.
 
 Law: under the run's lock, by the database's clock, by the policy in force. A proposal that was
 answered meanwhile ends its row and tells nobody.

@@ -1,4 +1,4 @@
-"""Who is served next: a bounded line of messages, clients in turn, of a client its runs in turn.
+"""A bounded, fair queue of messages: clients in turn, and the runs of a client in turn.
 
 Law: whoever floods waits behind its own messages, never in front of others'; who hurries comes
 before other runs of the same client, and before nobody else. Turns are counted in the time that

@@ -1,4 +1,4 @@
-"""What the kill switch takes back: what was approved before it was thrown and is not out yet.
+"""Takes back what was approved and not yet delivered when the kill switch is thrown.
 
 Law: what was thrown once counts though it was lifted since, also for a run that was silent
 meanwhile. Nothing that went out before goes out again; whether the job did it, it says itself.

@@ -1,4 +1,4 @@
-"""What one message is taken in with: the open transaction, the locked run, what changed so far."""
+"""The context of one message: the open transaction, the locked run, what changed so far."""
 
 from __future__ import annotations
 

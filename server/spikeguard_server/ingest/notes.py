@@ -1,4 +1,4 @@
-"""Changes that nobody ordered here: a person tells of one, or an attempt begins with one.
+"""Records changes made outside: reported by a person, or found at the start of an attempt.
 
 Invariants: under the run's lock. A note lies on the line that is trained now, at a step that was
 trained, so that there is a trend to judge it by.

@@ -1,4 +1,4 @@
-"""Why an incident began, once the norms by layer around its onset are counted.
+"""Adds the norms by layer around the onset to what is known of an incident's causes.
 
 Law: the ranking comes with the monitor's events; layers are read from what is stored, since they
 never reach the monitor. What is read is bounded, and nothing is read long after the onset.

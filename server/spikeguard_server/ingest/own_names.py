@@ -1,4 +1,4 @@
-"""How many signals of the user's own a run has: tables of them grow with names times steps.
+"""Limits how many signals of its own a run has, because tables grow with names times steps.
 
 Law: the first `MOST_OWN` names of a run stay for good. What comes under another name is left out,
 the rest of its record is stored, and the run's audit says so once.

@@ -1,4 +1,4 @@
-"""What comes after a close: samples for the post-mortem, and when that is written (again).
+"""After an incident closes: copies its last samples, and schedules the post-mortem.
 
 Law: a closed incident is never judged anew; its samples are kept for `AFTERMATH_STEPS` past the
 peak or until the run ends, and its post-mortem is written at the close and once more then.

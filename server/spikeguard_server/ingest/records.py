@@ -1,4 +1,4 @@
-"""What each record of a message changes.
+"""Applies each record of a message to the database.
 
 Law: records count in their order. Samples of a segment that is not the run's current one are
 history: stored, never detected on.

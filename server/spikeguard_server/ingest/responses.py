@@ -1,4 +1,4 @@
-"""What people do about an incident beside deciding: acknowledge it, assign it, comment on it.
+"""Responses to an incident: acknowledge, assign, comment.
 
 Invariants: one transaction under the run's lock, each with its entry in the audit. What is asked
 for and is so already changes nothing and is recorded nowhere. A closed incident is not

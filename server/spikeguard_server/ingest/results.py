@@ -1,4 +1,4 @@
-"""What became of orders: results, and orders that nobody can report on any more.
+"""Applies results of orders, and ends orders that nobody can report on any more.
 
 Law: the first result that is stored stands. A result is taken from any attempt of the run and at
 any age: a fence stops execution, never the truth about it.

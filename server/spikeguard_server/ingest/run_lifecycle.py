@@ -1,4 +1,4 @@
-"""Where a run and its attempts stand, and the audit's entry for every change of it.
+"""Changes the state of runs and attempts, each with an entry in the audit.
 
 Law: nobody else writes a run's state, or that an attempt began, ended, was lost or came back. What
 did not change is not written again.

@@ -1,4 +1,4 @@
-"""Signatures of what is approved, for jobs that take no order without.
+"""Signatures of approved orders, for jobs that take only signed ones.
 
 The job says which keys it takes, by their names. A person's own signature is stored as it came and
 passed on: the server cannot check it, and needs no key. Where the server holds one of those keys it

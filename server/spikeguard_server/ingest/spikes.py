@@ -1,4 +1,4 @@
-"""What the monitor said becomes incidents, revisions, warnings and copied samples.
+"""Turns the monitor's events into incidents, revisions, precursors and copied samples.
 
 Law: the domain folds, this writes. Every event is told once, in order; the incident's row is
 written once a message, its revisions all.

@@ -1,4 +1,4 @@
-"""What time does to a run that sends nothing: commands expire, attempts fall silent, runs end.
+"""Timeouts: commands expire, attempts fall silent, runs end.
 
 Law: one run, under its lock, by the database's clock. Everything here looks again before it acts,
 so that any number of replicas may try.

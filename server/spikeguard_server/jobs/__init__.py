@@ -1,4 +1,4 @@
-"""What time drives where no message does: tickers, housekeeping, post-mortems that are due.
+"""Work that time drives: tickers, housekeeping, post-mortems that are due.
 
 Each may run on several replicas at once. Must not know HTTP. Start at `ticker`.
 """

@@ -1,4 +1,4 @@
-"""The audit's newest digests, written down outside the database.
+"""Exports the audit's newest digests to files outside the database.
 
 Law: a head is written once its entry is committed, by whichever process committed it, and is only
 ever added to a file: nothing here changes or removes a line. What cannot be written is tried again

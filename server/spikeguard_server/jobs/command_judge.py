@@ -1,4 +1,4 @@
-"""What a command that was carried out did to the loss, by the judge of all changes.
+"""Judges what a command did to the loss, as notes are judged.
 
 A rollback is judged from the step that it went back to, in the segment that it opened; a lower
 learning rate or skipped batches from the step at which they were applied. While a spike was open

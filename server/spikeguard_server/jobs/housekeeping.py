@@ -1,4 +1,4 @@
-"""What is put together, put away and let go while nobody waits for it.
+"""Housekeeping: roll-ups, pruning and retention, when nobody waits for it.
 
 Law: one run or one week a transaction. What fails is logged, tried again the next time, and keeps
 nothing else from being done.

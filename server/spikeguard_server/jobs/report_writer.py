@@ -1,4 +1,4 @@
-"""Post-mortems that are due, written.
+"""Writes the post-mortems that are due.
 
 Law: each is claimed before it is drawn, so that replicas share them; a claim that its replica did
 not live to settle is free again after `CLAIM_S`. One that cannot be written is put off, for longer

@@ -1,4 +1,4 @@
-"""What drives time where no message does: two threads a replica.
+"""The tickers: two threads a replica that drive timeouts and due work.
 
 Law: what is due is listed without locks, then done one run a transaction under that run's lock; a
 run that fails is logged and does not keep the others waiting. What somebody waits for (expiry,

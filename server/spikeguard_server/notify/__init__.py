@@ -1,4 +1,4 @@
-"""Telling people: what is in the outbox becomes messages to channels, at least once, in order.
+"""Notifications: delivers what is in the outbox to channels, at least once, in order.
 
 Law: after the fact and beside everything else: nothing here can hold up a message of a run, a
 decision or the ticker. `dispatch` and `telling` decide, the kinds of channels only carry.

@@ -1,4 +1,4 @@
-"""From rows to a message: the run or the incident as it stands when it is told.
+"""From rows to a message: the run or the incident as it is at the moment of sending.
 
 Law: reads only, in one transaction, at the moment of telling; a message that waited tells the
 present, not what was so when it was put into the outbox.

@@ -1,4 +1,4 @@
-"""What a channel is told: one message about one incident, or about a run, as it stands now.
+"""A message to a channel about an incident or a run, as it is now.
 
 Law: pure facts and their words. A message carries no configuration, and a curve only in a mail.
 """

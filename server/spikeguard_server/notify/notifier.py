@@ -1,4 +1,4 @@
-"""The threads that tell people: one that looks what is due, a few that carry.
+"""The notifier's threads: one finds due conversations, a few send them.
 
 Law: any number of replicas may look at once. A channel that does not answer holds up its own
 conversations and no other's, and never a message, a decision or the ticker; channels that did not

@@ -1,4 +1,4 @@
-"""One conversation told: claimed, judged, carried, and written down.
+"""Sends one conversation: claim it, decide, send, write the delivery log.
 
 Law: no transaction is open while a message travels. A lease keeps other replicas away meanwhile;
 who is killed between sending and writing is followed by another who sends again under the same

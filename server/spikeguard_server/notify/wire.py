@@ -1,4 +1,4 @@
-"""One HTTP request to a channel: to an address that was judged, within a deadline, to the point.
+"""One HTTP request to a channel: only to a checked address, within one timeout.
 
 Law: no redirect is followed, no proxy is asked, no more than `MAX_ANSWER` bytes are read. What is
 sent in the clear goes only to networks that the operator named. No error repeats what was sent.

@@ -29,16 +29,21 @@ def configure_policy(parser: ArgumentParser) -> None:
         type=int,
         default=1_000,
         metavar="STEPS",
-        help="where the run could have gone back to (default 1000; 0 = nowhere)",
+        help="assume a checkpoint every so many steps (default 1000; 0: none)",
     )
     group.add_argument(
-        "--step-time", type=float, metavar="SECONDS", help="of one step (default: as logged)"
+        "--step-time", type=float, metavar="SECONDS", help="time of one step (default: as logged)"
     )
-    group.add_argument("--tokens-per-step", type=int, metavar="TOKENS", help="to cost them too")
     group.add_argument(
-        "--price-per-hour", type=float, metavar="PRICE", help="of the job; goes before the policy's"
+        "--tokens-per-step", type=int, metavar="TOKENS", help="to count lost tokens too"
     )
-    group.add_argument("--currency", help="of the price; goes before the policy's")
+    group.add_argument(
+        "--price-per-hour",
+        type=float,
+        metavar="PRICE",
+        help="price of the job; overrides the policy's",
+    )
+    group.add_argument("--currency", help="currency of the price; overrides the policy's")
 
 
 def assumed_of(options: Namespace) -> Assumed:

@@ -1,4 +1,4 @@
-"""What else may have started the spike, and what the record says to each.
+"""Other possible causes of the spike, and what the record says about each.
 
 Only what was measured rules a cause out; where the signal that would tell is missing, the cause
 stays open, and that is said.

@@ -1,5 +1,4 @@
-"""What an incident came to in figures: how long until it was detected, decided on and over, and
-what was lost and saved.
+"""An incident in figures: times to detect, decide and recover, and what was lost and saved.
 
 Detection lasts from the onset to the step at which the incident opened. A decision takes from the
 first proposal to the first approval or rejection, whoever gave it, of what changes the training:

@@ -1,4 +1,4 @@
-"""What this incident gives reason to do next.
+"""Suggested follow-ups of an incident.
 
 Law: every follow-up names the fact it comes from; where no fact asks for anything, nothing is said.
 """

@@ -1,4 +1,4 @@
-"""What an incident is called and what happened, in the words that every view shows."""
+"""An incident's title and summary, in the words that every view shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the curves say, read once: losses before, at and after, and what going back cost.
+"""What the curves show: losses before, at and after the spike, and what going back cost.
 
 Law: pure figures derived from the facts; text is made elsewhere.
 """

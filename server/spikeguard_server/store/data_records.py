@@ -1,4 +1,4 @@
-"""What a run's record names of the data that its incidents left out.
+"""The sources that a run left out in its data incidents, as its record names them.
 
 Law: reads only, and bounded: the first names of the first batches of every command.
 """

@@ -1,4 +1,4 @@
-"""What the detector of a run knows, as bytes, and the places in history it was kept at.
+"""Detector states of runs as bytes, and their snapshots in history.
 
 Law: bytes in, bytes out; nobody here looks inside.
 """

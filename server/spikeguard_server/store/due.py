@@ -1,4 +1,4 @@
-"""What time alone makes due.
+"""Finds what is due by time alone.
 
 Invariants: listed without locks; whoever acts on it looks again under the run's lock. Projects take
 turns, so that one of which much is due holds up no other.

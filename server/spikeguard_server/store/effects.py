@@ -1,4 +1,4 @@
-"""What is expected of a command and what it did to the loss: a note that nobody is shown as one.
+"""The expected and the measured effect of a command on the loss, kept as a hidden note.
 
 Invariants: the caller holds the run's lock. One row a command, in the table of notes, under the
 command's public id; it is due once the command was carried out, and settled once like any note.

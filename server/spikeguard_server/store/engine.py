@@ -1,4 +1,4 @@
-"""The pool of connections, with every wait named.
+"""The connection pool, with every timeout named.
 
 Law: a connection that rested for longer than `TRUSTED_S` is asked whether it lives before it is
 used; asking each time would be one round trip of every three.

@@ -1,4 +1,4 @@
-"""Proposals that wait for an answer, and when the next level of people is told.
+"""Proposals that wait for an answer, and when their next escalation is due.
 
 Law: written under the run's lock; a row ends with its command.
 """

@@ -1,4 +1,4 @@
-"""How many runs a token and a project began within a day.
+"""How many runs a token and a project began within a day, for their quotas.
 
 Invariants: one row a run, in a reference table, so that counting them reaches no run's shard and
 locks nobody. Runs that begin at the same moment may each be the last one that fits.

@@ -1,4 +1,4 @@
-"""The outbox: what people are to be told, written with what happened and taken out to be told.
+"""The outbox of notifications: written with what happened, read by the notifier.
 
 Law: written in the transaction of the change itself, taken out in that of the conversations that it
 goes to. Whoever takes it out skips what another replica has in hand.

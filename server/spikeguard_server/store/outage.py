@@ -1,4 +1,4 @@
-"""Why the database does not do what is asked of it, in a closed set of words.
+"""Why the database failed, as one of a closed set of words.
 
 Invariants: every error that the database's state explains has a cause; none has text of the
 database's own, which may name hosts, roles and rows.

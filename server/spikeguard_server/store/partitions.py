@@ -1,4 +1,4 @@
-"""Partitions by week: what a segment measured lies in those of the week it was opened in.
+"""Partitions by week: a segment's samples lie in those of the week in which it was opened.
 
 Law: a week's partition is dropped only when every attempt of that week has been quiet for as long
 as its kind is kept, judged while nobody writes, and never the newest. Functions of the tables'

@@ -1,4 +1,4 @@
-"""Post-mortems as they were written, and when one is to be written."""
+"""Stored post-mortems, and when one is to be written."""
 
 from __future__ import annotations
 

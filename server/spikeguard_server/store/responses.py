@@ -1,4 +1,4 @@
-"""Who has an incident, and what people did and said about it, as they are written.
+"""Responses to an incident as rows: acknowledgements, assignments, comments.
 
 Invariants: the caller holds the run's lock. What was said stays.
 """

@@ -1,5 +1,4 @@
-"""What was said to people long ago, let go: the delivery log, closed conversations, spent links,
-ended sessions.
+"""Retention: deletes old delivery logs, closed conversations, spent links, ended sessions.
 
 Law: audit, incidents and decisions stay, so who decided what stays with them. Nothing that waits,
 that is in somebody's hands or that may have to be taken back goes, however old it is. A few rows of

@@ -1,4 +1,4 @@
-"""Roll-ups: of every block of steps the extremes, so that a long run is read at a glance.
+"""Roll-ups: the extremes of every block of steps, for reading a long run quickly.
 
 Law: a block is rolled up once its segment has gone past it, and anew when something in it changes.
 What is kept of a block is kept as whole samples. Small chunks are put together on the way. Whoever

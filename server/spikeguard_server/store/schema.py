@@ -1,4 +1,4 @@
-"""The database made ready: its schema by the owner's role, and what the server's role may do.
+"""Prepares the database: the schema by the owner's role, and the rights of the server's role.
 
 Law: `SPIKEGUARD_OWNER_DATABASE_URL` is used here and nowhere else. Without it the server's own role
 owns the tables.

@@ -1,4 +1,4 @@
-"""The facts that the policy is told, gathered from the database.
+"""Gathers the policy's input from the database.
 
 Law: reads only. Whoever decides by what is gathered here holds the run's lock.
 """

@@ -1,4 +1,4 @@
-"""Batches that were left out, as the ranks of a job told of them.
+"""Batches that were left out, as the ranks reported them.
 
 Law: told twice, stored once. The first stands, unless it had no names and a later one has.
 """

@@ -1,4 +1,4 @@
-"""Text that Postgres can store, from text that an agent may have sent."""
+"""Makes text from an agent storable in Postgres."""
 
 from __future__ import annotations
 

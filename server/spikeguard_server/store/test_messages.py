@@ -1,4 +1,4 @@
-"""Presses of a channel's test button, in the delivery log: begun before anything is sent.
+"""Uses of a channel's test button, in the delivery log; written before anything is sent.
 
 Law: the row is what a press is claimed by; whoever is killed meanwhile leaves it as it stands, and
 `LEASE` later the next may press.

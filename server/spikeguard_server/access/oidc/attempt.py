@@ -1,4 +1,4 @@
-"""One try to sign in, between its beginning and the provider's answer.
+"""One sign-in attempt, from its beginning to the provider's answer.
 
 Invariants: pure. All of it lies in a cookie of the browser that began it: state, nonce and verifier
 follow from a secret in there, so that an answer is worth nothing in another browser.

@@ -1,4 +1,4 @@
-"""Whether an ID token says what it must, to us, now.
+"""Checks an ID token: signature, issuer, audience, nonce and times.
 
 Invariants: pure. Only signatures by a public key count. Clocks may differ by the skew that the
 settings allow and by no more.

@@ -1,4 +1,4 @@
-"""Whom the identity provider has signed in, and what it is to say so wrongly."""
+"""The person that a provider's token is about, and the error where it cannot be believed."""
 
 from __future__ import annotations
 

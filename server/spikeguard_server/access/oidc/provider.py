@@ -1,4 +1,4 @@
-"""What is asked of the identity provider: its description, its keys, a code's tokens, a person.
+"""Requests to the identity provider: its description, its keys, the tokens of a code, user info.
 
 Invariants: only sign-ins wait for it, a few at once. Every answer is bounded in size and time, no
 redirect is followed, and of a description all lies at https (or, as the issuer, on this machine).

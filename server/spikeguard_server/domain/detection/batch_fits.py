@@ -1,4 +1,4 @@
-"""The fits of a stretch of rows and the errors of its rows: each needs some of the other.
+"""Line fits over a block of rows, and the prediction errors of these rows.
 
 Law: the bits of one by one, in as few steps as there have to be. An error needs its line as that
 goes on, and where a line falls its bend depends on its scale; a scale needs the errors of rows that

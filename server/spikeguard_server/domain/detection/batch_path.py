@@ -1,4 +1,4 @@
-"""The quiet path: many calm rows of a baseline at once, with the bits of one by one.
+"""The fast path: takes many calm rows at once, with the same bits as row by row.
 
 Law: a stretch is looked at without changing anything, up to the first row that is not calm, and as
 much of it as is calm for every signal is then taken. The rest is for the row-by-row path.

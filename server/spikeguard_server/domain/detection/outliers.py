@@ -1,4 +1,4 @@
-"""Rows that stand out alone: the outlier batches among them, and the noise that only looks so.
+"""Single rows that stand out: outlier batches, and noise that only looks like them.
 
 Law: sequential and pure per row, with a memory of a few signs; it opens nothing itself. A batch of
 odd data raises the loss and hardly ever lowers it, so rows that stand out below are the control:

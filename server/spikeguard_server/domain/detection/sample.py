@@ -1,4 +1,4 @@
-"""What was measured at one step, and at many, as the domain sees it."""
+"""The measurements of one step, and of many, as the domain sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a signal leaves its baseline: one row, two rows, a run of records, or a slow lift.
+"""When a signal leaves its baseline: a jump, a run of records, a slow lift, or an outlier batch.
 
 Law: sequential and pure per row. A single row is never an alarm unless it is not finite; it is
 held until the next one confirms or clears it. Nothing held or suspect enters the baseline.

@@ -1,4 +1,4 @@
-"""Which of the batches near an onset is worth a look, and what it shows in a sentence.
+"""Which batch near an onset to look at first, and what it shows, as a sentence.
 
 Law: pure. The onset's own batch comes first, of its ranks the one with the highest loss; the
 batches around it are what it is compared with.

@@ -1,4 +1,4 @@
-"""What kind an open incident is, how surely, and why, from its course so far.
+"""The kind of an open incident, with confidence and reason, from its samples so far.
 
 Law: a pure function of the episode. Confidence is the probability that the kind is right at the
 end; reasons are sentences with numbers for a person.

@@ -1,4 +1,4 @@
-"""What will be left of a spike's damage when its horizon comes.
+"""How much of a spike's damage will be left at its horizon.
 
 Law: a pure function of the episode. A healing excess falls as a power of the rows since its last
 rise (a stretched tail: real ones fall by powers of 0.5 to 2). The power that was measured between

@@ -1,4 +1,4 @@
-"""The course of one open incident: what was seen since its onset, in constant memory.
+"""Follows one open incident since its onset, in constant memory.
 
 Law: numbers only. What they mean is the classifier's; when it ends is the monitor's.
 """

@@ -1,4 +1,4 @@
-"""Which part of a run's history the present weights descend from.
+"""Which steps of a run's history the present weights were trained on.
 
 Law: history is a tree of segments; a step is only ever asked for together with its segment.
 """

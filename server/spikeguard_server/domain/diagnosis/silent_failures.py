@@ -1,4 +1,4 @@
-"""What is wrong with a run without any signal leaving its trend, or whatever the trend says.
+"""Failures that no signal's baseline shows: ranks that differ, dropped updates, stalled weights.
 
 Updates dropped in a row, overflows of fp16, weights that no update moves any more, ranks that no
 longer hold the same weights. Law: pure, and judged against limits, not against what was usual.

@@ -1,4 +1,4 @@
-"""What a jump of the wall clock is, and how far back a duration reaches across jumps.
+"""Jumps of the wall clock, and durations measured across them.
 
 Two clocks run side by side: the database's wall clock, by which everything is stored, and one of
 the process that nobody sets. Where the distance between them changes, the wall clock jumped.

@@ -1,4 +1,4 @@
-"""The life of a command: the one table of legal moves.
+"""The states of a command: the one table of legal moves.
 
 Law: every move stands in `COMMAND_MOVES`, and a refused move changes nothing. A fence (attempt,
 expiry) stops execution, never a late result: what was delivered can no longer expire, it becomes

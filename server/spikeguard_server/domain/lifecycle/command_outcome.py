@@ -1,4 +1,4 @@
-"""What is said of a command that was carried out, once its spike came back or its incident ended.
+"""The outcome of a command that was carried out, when its spike comes back or its incident ends.
 
 Law: pure. A command is judged by what followed it: of several cures the last alone, since nobody
 can tell what the one before would have come to; what changes nothing of the training, not at all.

@@ -1,4 +1,4 @@
-"""The life of a follow-up, and what becomes of it when its post-mortem is written anew.
+"""The states of a follow-up, and how it survives when its post-mortem is written again.
 
 Invariants: every move stands in `FOLLOWUP_MOVES`. A post-mortem that is written again never takes
 back what people did: their words, owners and states stay, and what they touched stays too where the

@@ -1,4 +1,4 @@
-"""What a closed incident came to in figures: times, and what was lost and saved.
+"""Figures of a closed incident: times, steps and money lost and saved.
 
 `report/figures.py` finds them; docs/alerts.md says what each means.
 """

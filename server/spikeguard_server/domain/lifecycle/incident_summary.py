@@ -1,4 +1,4 @@
-"""What the incidents of some weeks came to, by week, by run, by kind and cause.
+"""Totals of the incidents of some weeks, by week, by run, by kind and cause.
 
 Law: facts alone; moments are texts in UTC. Times are medians, since one forgotten night would drown
 all others in a mean. Money is told by currency and never added across them.

@@ -1,4 +1,4 @@
-"""What to look at where a run sends nothing any more: its job, unless that ended on purpose."""
+"""The hint to look at the job of a run that sends nothing any more, unless it ended on purpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every table of moves shares: the refusal, and the diagram the documentation shows.
+"""Shared by all tables of moves: the refusal of an illegal one, and the diagram for the docs.
 
 Law: a table of moves is a plain mapping (state, event) -> state; nothing else decides a move.
 """

@@ -1,4 +1,4 @@
-"""A channel: where people are told, what of, and how often.
+"""A channel: where people are notified, of what, and how often.
 
 Law: a frozen value, checked field by field; the error names field, limit and remedy. What is
 secret in it (its target) is never shown, never logged, and never part of an error.

@@ -1,4 +1,4 @@
-"""Whether a channel is told of something now, later or not at all, always with the reason.
+"""Whether a message to a channel is sent now, held or dropped, always with the reason.
 
 Law: pure; time comes in as seconds. Silence and quiet hours delay, they lose nothing: what is
 still true when they end is told then.

@@ -1,4 +1,4 @@
-"""The hours in which people are told only what cannot wait.
+"""Quiet hours: when only urgent messages are sent.
 
 Law: pure; the caller knows the place's clock and hands in weekday and second of the day. What is
 held is told when they end, if it is still true.

@@ -1,4 +1,4 @@
-"""What people are told about, and how much it asks of them.
+"""What people are notified of, and how urgent each topic is.
 
 Law: a closed set, and each topic but the test belongs to one of the four that channels choose by.
 What happened is read off the audit's entry and nothing else; a change of state

@@ -1,4 +1,4 @@
-"""Whether the policy may say yes by itself.
+"""Whether the policy may approve by itself.
 
 Law: silence is no. Only a verb whose mode is `auto`, within its budget and after its cooldown, is
 approved without a person; every refusal says why.

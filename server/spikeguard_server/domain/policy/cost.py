@@ -1,4 +1,4 @@
-"""What an action would cost now, what waiting costs beside it, and what an incident did cost.
+"""What a command would cost now, what waiting costs, and what an incident did cost.
 
 What counts, in every view. A trained step is lost, once, where one of these befell it:
 

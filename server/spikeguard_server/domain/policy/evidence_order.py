@@ -1,4 +1,4 @@
-"""In which order to look at an incident's evidence, by what it is taken for.
+"""In which order to look at an incident's evidence, by its symptom and cause.
 
 Law: data only, a row for every diagnosis; each holds every kind of evidence once. What the remedy's
 checks ask about comes first.

@@ -1,4 +1,4 @@
-"""What an incident is taken for: its symptom, its cause, and the remedy's row that this leads to.
+"""The finding for an incident: its symptom, its cause, and its row in the table of remedies.
 
 Invariants: pure. What an incident shows is read from the record alone; every view (message, page,
 dashboard, terminal, post-mortem) asks here, so that no two of them name another signal. What a

@@ -1,4 +1,4 @@
-"""A project's own rules: what it wants instead of what the policy would propose.
+"""A project's own rules: what they propose in place of the policy's proposal.
 
 Law: pure. The first rule whose conditions all hold decides, and the proposal says which it was. No
 rule reaches past what is in flight, is being judged or is closed, none makes a rollback where the

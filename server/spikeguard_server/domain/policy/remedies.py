@@ -1,4 +1,4 @@
-"""From cause to cure: what each cause of an incident calls for, and how it is said.
+"""The table of remedies: for each cause the rollback, the skip, the rate, and their words.
 
 Invariants: data only. `remedy_of` has a row for every diagnosis and every kind; what one row says
 contradicts no command that it leads to. `{fields}` are filled in by `finding.py`.

@@ -1,4 +1,4 @@
-"""The rules by which an incident becomes an opinion, in the order in which they are asked.
+"""The rules that decide what is proposed, in the order in which they are asked.
 
 Law: the first rule of `RULES` that has an opinion decides, and every opinion carries a reason that
 a tired person can check against the curves. While an incident heals nothing is ever rolled back.

@@ -1,4 +1,4 @@
-"""What the policy is told when it is asked: the incident, the run, its targets and its past.
+"""The input of the policy: the incident, the run, its targets and past commands.
 
 Law: facts only, gathered by the caller; the policy looks nothing up.
 """

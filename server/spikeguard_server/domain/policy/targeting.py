@@ -1,4 +1,4 @@
-"""Where a rollback goes and which batches it leaves out: health, choice of the target, skips.
+"""Chooses a rollback's target and the batches to skip, by the health of the targets.
 
 Law: a target is judged by where it lies before the cause and by its health. A target that was
 tried in this incident and did not hold is not tried again while an older one exists. Positions are

@@ -1,1 +1,1 @@
-"""What travels: the shapes of bodies, and bodies made from rows."""
+"""Request and response bodies: their shapes, and bodies made from rows."""

@@ -1,4 +1,4 @@
-"""What travels about tokens, sessions and the policy."""
+"""Bodies about tokens, sessions and the policy."""
 
 from __future__ import annotations
 

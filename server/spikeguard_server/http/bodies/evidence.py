@@ -1,4 +1,4 @@
-"""What travels of an incident's evidence: norms by layer, and what lay in the batches."""
+"""Bodies about an incident's evidence: norms by layer, and the content of its batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels of an incident's follow-ups."""
+"""Bodies about an incident's follow-ups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels of the inbox: everything that waits for people, the most pressing first."""
+"""Bodies about the inbox: everything that waits for people, most urgent first."""
 
 from __future__ import annotations
 

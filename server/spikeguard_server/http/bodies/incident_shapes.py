@@ -1,4 +1,4 @@
-"""What travels about incidents and the commands they lead to."""
+"""Bodies about incidents and their commands."""
 
 from __future__ import annotations
 

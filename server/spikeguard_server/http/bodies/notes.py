@@ -1,4 +1,4 @@
-"""What travels: changes that people told of or the server found, and what became of them."""
+"""Bodies about notes: changes that people reported or the server found, and their effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a run offers to the body that tells it."""
+"""From the options of a run to their response body."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels of what a person orders, and of what they may order."""
+"""Bodies about what a person orders, and what they may order."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class OrderShape(Shape):
     reason: Why
     expires_in_s: float = Field(
         600.0, ge=SHORTEST_S, le=LONGEST_S, allow_inf_nan=False,
-        description="void where the job has not fetched it by then",
+        description="void if the job has not fetched it by then",
     )  # fmt: skip
     expect: ExpectedEffect | None = Field(None, description="of the loss, against its trend")
     expect_size: float | None = Field(

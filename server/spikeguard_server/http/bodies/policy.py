@@ -1,4 +1,4 @@
-"""What travels about the kill switch and the shadow's scorecard."""
+"""Bodies about the kill switch and the scorecard of shadow mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels: a policy tried on a run's stored history."""
+"""Bodies about a policy that is tried on a run's stored history."""
 
 from __future__ import annotations
 

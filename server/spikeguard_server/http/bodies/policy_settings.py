@@ -1,4 +1,4 @@
-"""What travels: every setting of a policy and of detection, with unit, default and range."""
+"""Bodies about the settings of policy and detection, with unit, default and range."""
 
 from __future__ import annotations
 

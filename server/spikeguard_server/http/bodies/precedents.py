@@ -1,4 +1,4 @@
-"""What travels of earlier incidents like one."""
+"""Bodies about earlier similar incidents."""
 
 from __future__ import annotations
 

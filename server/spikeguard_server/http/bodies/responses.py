@@ -1,4 +1,4 @@
-"""What travels when people respond to an incident."""
+"""Bodies about people's responses to an incident."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels of commands of a run itself, without an incident."""
+"""Bodies about commands of a run itself, without an incident."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels: runs, their history and their series, as docs/protocol.md promises them."""
+"""Bodies about runs, their history and their series, as docs/protocol.md promises them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels when a summary of weeks is asked for."""
+"""Bodies about a summary of weeks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answers the one call that comes hundreds of times a second, before the framework is asked.
+"""The fast path of `POST /v1/messages`, answered before the framework is asked.
 
 Exists for speed alone. Start at `ingest_middleware`.
 """

@@ -1,4 +1,4 @@
-"""The one call that comes hundreds of times a second, answered before the framework is asked.
+"""`POST /v1/messages`, hundreds of times a second, answered before the framework is asked.
 
 Law: plain ASGI; what it takes, refuses, counts and answers is what every call's way would make of
 it: the token, the body's limit, the errors' one shape, the careful headers, the metrics. Nothing is

@@ -1,5 +1,4 @@
-"""The few pages that the server shows itself: log in, see what
-waits, and decide, without scripts; and its calls.
+"""The server's HTML pages, without scripts: sign in, inbox, incident, decide; and the API page.
 
 Law: approving never depends on the dashboard. GET shows, POST acts; everything that comes from
 outside is escaped; a form works only from the page it was made for.

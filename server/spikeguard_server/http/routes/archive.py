@@ -1,4 +1,4 @@
-"""Runs put away and brought back."""
+"""Archive, unarchive and delete a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person's yes or no to a proposal, by the API or by the page."""
+"""A person's approval or rejection of a proposal, by the API or by the page."""
 
 from __future__ import annotations
 

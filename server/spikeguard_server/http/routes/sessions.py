@@ -1,4 +1,4 @@
-"""Who is there: log in, log out, and whose token this is."""
+"""Sign in, sign out, and `GET /v1/me`."""
 
 from __future__ import annotations
 

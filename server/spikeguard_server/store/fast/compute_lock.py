@@ -1,4 +1,4 @@
-"""Of the threads that take messages, whoever holds the lock computes; the others wait for it.
+"""The compute lock: of the threads that take messages, one computes at a time.
 
 Invariants: a courtesy, never a condition. It is released before every wait for the database, and
 who does not get it within `PATIENCE_S` goes on without it; so it can delay a thread, and never stop

@@ -1,4 +1,4 @@
-"""Columns of numbers in the form in which Postgres sends arrays: one copy, no text.
+"""Packs columns of numbers into Postgres' binary arrays: one copy, no text.
 
 Source: `array_recv` of PostgreSQL's arrayfuncs.c. An array of one dimension is five int32
 (dimensions, whether any is NULL, the element's type, length, lower bound), then of each element its

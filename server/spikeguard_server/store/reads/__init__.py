@@ -1,1 +1,1 @@
-"""What the API shows, read from the tables: one module a subject. Nothing here writes."""
+"""Reads for the API, one module for each subject. Nothing here writes."""

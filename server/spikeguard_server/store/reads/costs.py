@@ -1,4 +1,4 @@
-"""What a cost is reckoned from: how far the run is, its pace, its price.
+"""The inputs of a cost: how far the run is, its pace, its price.
 
 Law: reads only, at the moment of asking: every step that passes makes a rollback dearer.
 """

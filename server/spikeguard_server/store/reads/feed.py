@@ -1,4 +1,4 @@
-"""What happened to runs, in the order in which it became true, for whoever follows along.
+"""Events of runs for followers: those of a run in their order, and none left out across runs.
 
 Law: reads only. A run's entries are numbered without holes and become visible in that order: they
 are written under its lock. Across runs only their times order them, and a transaction may commit

@@ -1,4 +1,4 @@
-"""What reading a run's history has in common: pages, attempts by their ids, the line of history.
+"""Shared by reads of a run's history: pages, attempts by their ids, the line of history.
 
 Law: reads only, one statement each; nothing here locks, and nothing decides.
 """

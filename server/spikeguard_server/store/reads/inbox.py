@@ -1,4 +1,4 @@
-"""What waits for people across runs: one statement a kind, each with a limit.
+"""What waits for people across runs: one statement for each kind, each with a limit.
 
 Law: reads only. Archived runs wait for nobody.
 """

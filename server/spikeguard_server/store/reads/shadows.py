@@ -1,4 +1,4 @@
-"""The shadow's decisions with what became of them, as the scorecard shows them.
+"""Decisions of shadow mode and what happened instead, for the scorecard.
 
 Law: reads only; the domain judges.
 """

@@ -1,4 +1,4 @@
-"""The stored samples of a run as a replay takes them: segment by segment, undone ones too.
+"""The stored samples of a run for a replay: segment by segment, those given up included.
 
 Law: reads only; the newest steps, and never more of them than were asked for.
 """

@@ -1,4 +1,4 @@
-"""The columns that say who stands behind an audit entry, a token, and an approval of two.
+"""The columns that say who is behind an audit entry, a token, and an approval of two.
 
 Invariants: part of the tables `audit`, `tokens` and `commands` and of their laws; what an audit
 entry or a token does not say is null.

@@ -1,4 +1,4 @@
-"""The table of what lay in the batches near an onset, on the ranks that told of it.
+"""The table of the content of batches near an onset, on the ranks that reported it.
 
 Law: part of the one schema (`tables.metadata`) and of its laws. Rows near an incident stay as long
 as it does; others only until the run is some steps further.

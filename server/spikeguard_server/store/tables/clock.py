@@ -1,4 +1,4 @@
-"""The tables of the database's clock: how it was last seen, and when it jumped.
+"""The tables of the database's clock: its last known time, and its jumps.
 
 Invariants: part of the one schema (`tables.metadata`) and of its laws. Both are reference tables,
 written once a minute and once a jump.

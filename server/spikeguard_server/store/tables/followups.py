@@ -1,4 +1,4 @@
-"""The table of what is to be done because of an incident.
+"""The table of follow-ups.
 
 Invariants: part of the one schema (`tables.metadata`) and of its laws. What a post-mortem asks for
 has a row a rule, so that writing it again makes no second one.

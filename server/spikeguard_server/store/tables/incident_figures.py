@@ -1,4 +1,4 @@
-"""The table of what closed incidents came to, in figures: what Prometheus adds up.
+"""The table of closed incidents' figures, which Prometheus adds up.
 
 Invariants: part of the one schema (`tables.metadata`). One row an incident, written once with its
 first post-mortem and never changed, also where the run is deleted: what is counted from it only

@@ -1,4 +1,4 @@
-"""The table of changes that nobody ordered here: told by people, or found where an attempt began.
+"""The table of notes: changes made outside, reported by people or found at an attempt's start.
 
 Invariants: part of the one schema (`tables.metadata`) and of its laws. What was said is never
 changed; what became of it is written once.

@@ -1,4 +1,4 @@
-"""The tables of notifications: who is told, what waits to be told, what was told.
+"""The tables of notifications: channels, the outbox, the delivery log, silences.
 
 Law: part of the one schema (`tables.metadata`) and of its laws. `channels` and `silences` belong to
 no run and are written rarely: reference tables. `notices` is the outbox: its rows are written in

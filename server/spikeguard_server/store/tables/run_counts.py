@@ -1,4 +1,4 @@
-"""The tables of what is kept of runs beside themselves: of new ones and of deleted ones.
+"""The tables of counts of new runs, and of deleted runs.
 
 Invariants: part of the one schema (`tables.metadata`) and of its laws. `new_runs` is a reference
 table: it is written once a run, and counted over all runs of a token or a project.

@@ -1,4 +1,4 @@
-"""The table of tags: words by which people find runs again.
+"""The table of tags, by which people find runs.
 
 Invariants: part of the one schema (`tables.metadata`) and of its laws. Beside `runs`, whose rows
 change with every message.

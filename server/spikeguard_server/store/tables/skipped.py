@@ -1,4 +1,4 @@
-"""The table of batches that were left out: by which rank, by whose order, and what lay in them.
+"""The table of batches that were left out: rank, command, names.
 
 Law: part of the one schema (`tables.metadata`) and of its laws. One row for a rank and a first
 position, however often it is told; it stays with the run, as the audit does.

@@ -1,4 +1,4 @@
-"""A detector other than the default one, with what the monitor asks of whatever judges the loss.
+"""Lets a detector other than the default judge the loss inside the monitor.
 
 Invariants: constant memory; the rows of an open incident never reach the detector. Rows that were
 calm are kept, so that another detector, chosen later, begins with what this one has seen.

@@ -1,4 +1,4 @@
-"""Clues in the data of the first steps: how the loss came and went, and what the tokens were.
+"""Clues in the data of the first steps: the shape of the loss, and the tokens.
 
 Law: pure. A batch shows in its own loss; weights show from the next step on.
 """

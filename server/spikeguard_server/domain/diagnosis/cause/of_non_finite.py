@@ -1,4 +1,4 @@
-"""Clues in what was not finite first.
+"""Clues in the first value that was not finite.
 
 Law: pure. Within a step the loss comes first, then its gradients, then the weights.
 """

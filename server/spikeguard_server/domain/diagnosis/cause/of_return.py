@@ -1,4 +1,4 @@
-"""Clues in what happened after the run went back.
+"""Clues in what happened after a rollback.
 
 Law: pure. What hangs on batch positions comes again with them, what hangs on the step at its step;
 what happened once does not. What came back at neither says nothing of the first: its own rows tell.
