@@ -27,10 +27,10 @@ PLACES = {
         decided_by, decided_step, applied_step, result, judgement from commands
         where run_id = :run order by incident, number""",
     # that it fell silent while nothing answered, and came back, is nothing of an undisturbed run;
-    # what a post-mortem asks for is written when its turn comes, beside what the job says
+    # what a post-mortem asks for is written when its turn comes, maybe after this was read
     "audit": """select actor, action, subject, before, after, reason from audit
-        where run_id = :run and action not in ('silent', 'live', 'attempt.lost', 'attempt.found')
-        order by action = 'follow_up', number""",
+        where run_id = :run and action not in
+        ('silent', 'live', 'attempt.lost', 'attempt.found', 'follow_up') order by number""",
     "segments": """select attempt, segment, reason, parent_step, position, first_step, last_step
         from segments where run_id = :run order by attempt, segment""",
     "evidence": """select incident, attempt, segment, step, loss, grad_norm from incident_samples
@@ -109,7 +109,8 @@ def _first_difference(rows: tuple[Row, ...], twin: Facts, place: str) -> str:
     for number, (mine, other) in enumerate(zip(rows, theirs, strict=False)):
         if mine != other:
             return f"row {number}: {mine} instead of {other}"
-    return f"{len(rows)} rows instead of {len(theirs)}"
+    more, less = Counter(rows) - Counter(theirs), Counter(theirs) - Counter(rows)
+    return f"{list(more)} besides" if more else f"without {list(less)}"
 
 
 _OF_ATTEMPT = sql.text(

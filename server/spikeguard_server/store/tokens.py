@@ -22,6 +22,9 @@ from spikeguard_server.store.tables.core import tokens
 
 EXPIRES_SOON: Final = timedelta(days=14)  # of a training job's token: time to warn
 _opener, _grant = tokens.alias("opener"), tokens.alias("grant_behind")
+# Columns are made when they are first asked for: two threads at once would make two of each, and a
+# statement of both fails (sqlalchemy issue 12302).
+_ = _opener.c, _grant.c
 
 
 @dataclass(frozen=True, slots=True)

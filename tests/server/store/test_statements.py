@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import sqlalchemy as sql
 
@@ -43,3 +46,21 @@ def test_every_statement_of_a_message_names_one_run(engine: sql.Engine) -> None:
         if reach_of(text) is Reach.ACROSS
     }
     assert across == {}
+
+
+def test_what_statements_share_has_its_columns_before_threads_share_it() -> None:
+    """Two threads that ask an alias for its columns at once make two of each, and a statement that
+    holds both cannot be compiled: after a start, the first calls were a 500 now and then."""
+    program = "\n".join([
+        "import importlib, pkgutil, sqlalchemy, spikeguard_server.store as store",
+        "for found in pkgutil.walk_packages(store.__path__, 'spikeguard_server.store.'):",
+        "    if 'migrations' not in found.name:",
+        "        for name, what in vars(importlib.import_module(found.name)).items():",
+        "            kinds = sqlalchemy.Alias | sqlalchemy.Subquery | sqlalchemy.CTE",
+        "            if isinstance(what, kinds) and 'c' not in vars(what):",
+        "                print(found.name, name)",
+    ])  # fmt: skip
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
