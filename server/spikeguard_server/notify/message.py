@@ -222,7 +222,7 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
     )
     if waiting is not None and waiting.pace:
         lines.append(waiting.pace)
-    return lines
+    return [_stopped(line) for line in lines]
 
 
 def _had(spike: SpikeNews) -> str:
@@ -237,7 +237,7 @@ def brief(spike: SpikeNews) -> Sequence[str]:
     """What is needed to decide, in five lines: what happened, the verdict, the cause, the action
     with its price, and what waiting costs and until when it can."""
     lines = [
-        f"{spike.summary}.",
+        spike.summary,
         f"{word(spike.kind.value).capitalize()} ({spike.confidence:.0%}): {spike.reason}",
     ]
     if spike.cause:
@@ -246,7 +246,11 @@ def brief(spike: SpikeNews) -> Sequence[str]:
         lines += [f"Proposed: {waiting.sentence}. Costs {waiting.price}", _waiting(waiting)]
     elif spike.last_command:
         lines.append(spike.last_command)
-    return lines
+    return [_stopped(line) for line in lines]
+
+
+def _stopped(line: str) -> str:
+    return line if line.endswith((".", "!", "?")) else f"{line}."
 
 
 def _waiting(waiting: Waiting) -> str:

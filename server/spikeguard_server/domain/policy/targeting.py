@@ -117,7 +117,7 @@ def choose_target(
     nearest = usable[-1]
     if back is GoBack.BEFORE_CAUSE or (back is GoBack.BEFORE_STATE and mark is not None):
         return ChosenTarget(
-            nearest, f"{_placed(nearest, incident)}, the newest from before the cause"
+            nearest, f"{_placed(nearest, incident)}, the newest target from before the cause"
         )
     gap = cause_step(incident) - nearest.step
     if (
@@ -126,7 +126,7 @@ def choose_target(
         and gap <= policy.near_steps
     ):
         return ChosenTarget(
-            nearest, f"{_placed(nearest, incident)}, the newest from before it", True
+            nearest, f"{_placed(nearest, incident)}, the newest target from before it", True
         )
     if back is GoBack.BEFORE_STATE or optimizer_suspect(incident):
         return _far_back(usable, situation, policy)

@@ -19,6 +19,7 @@ from spikeguard_protocol import (
     CommandState,
     IncidentId,
     IncidentState,
+    Kind,
     Outcome,
     RunId,
 )
@@ -232,6 +233,7 @@ def _environment() -> Environment:
         "moment": moment,
         "nats": nats,
         "number": short_number,
+        "loss_if_left": loss_if_left,
         "paragraphs": paragraphs,
         "response": response,
         "sentence": sentence,
@@ -301,6 +303,19 @@ def response(done: Mapping[str, Any]) -> str:
     return said if said.startswith(done["person"]) else f"{said[:1].upper()}{said[1:]}"
 
 
+def loss_if_left(incident: Mapping[str, Any]) -> str:
+    """What the loss does if nothing is done and the verdict is right; empty: it does not say."""
+    excess = incident["excess"]
+    match Kind(incident["kind"]):
+        case Kind.RECOVERABLE:
+            return "back to its trend by itself"
+        case Kind.LINGERING if excess is not None and excess > 0.0:
+            return f"stays about {excess:.2g} above its trend"
+        case Kind.DIVERGENT:
+            return "goes on rising, or never settles"
+    return ""
+
+
 def first_signal(incident: Mapping[str, Any]) -> str:
     """The first signal that moved, and where."""
     first = incident["first_signal"]
@@ -314,13 +329,13 @@ def sentence(command: Mapping[str, Any]) -> str:
 
 
 def standing(command: Mapping[str, Any]) -> str:
-    """Where a decided command stands: `Approved by Ada Lovelace at …; the run has it`."""
+    """Where a decided command stands: `Approved by Ada Lovelace at …. The run has received it.`."""
     state, person = command["state"], command["decided_by"] or "the policy"
     decided = f" at {moment(command['decided_at'])}" if command["decided_at"] else ""
     step, words = command["applied_step"], COMMAND_STATE_WORDS[CommandState(state)]
     said = {
         "approved": f"Approved by {person}{decided}. The run has not picked it up yet.",
-        "delivered": f"Approved by {person}{decided}. The run has it.",
+        "delivered": f"Approved by {person}{decided}. The run has received it.",
         "applied": f"Approved by {person}{decided}. Applied at step {step}.",
         "judged": f"Approved by {person}{decided}. Applied at step {step}, and judged.",
         "rejected": f"Rejected by {person}{decided}.",
