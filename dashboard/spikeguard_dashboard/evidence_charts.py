@@ -43,7 +43,7 @@ def heat_map(found: Layers, *, dark: bool) -> Spec:
     tip = [
         {"field": "row", "title": "layer"},
         {"field": "step"},
-        {"field": "shown", "title": "to its usual norm"},
+        {"field": "shown", "title": "times its usual norm"},
     ]
     return _framed(
         [
@@ -52,7 +52,8 @@ def heat_map(found: Layers, *, dark: bool) -> Spec:
                 "encoding": {
                     "x": across, "y": down, "tooltip": tip,
                     "color": {
-                        "field": "doublings", "type": "quantitative", "title": "doublings",
+                        "field": "doublings", "type": "quantitative", "title": "times usual",
+                        "legend": {"labelExpr": "format(pow(2, datum.value), 'd')"},
                         "scale": {"domain": [0, MOST_DOUBLINGS], "clamp": True,
                                   "range": [colours.grid, colours.onset],
                                   "interpolate": "rgb"},

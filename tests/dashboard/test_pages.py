@@ -151,7 +151,7 @@ def test_runs_are_compared_by_step_or_tokens_without_what_was_undone() -> None:
 @pytest.mark.usefixtures("address")
 def test_a_changed_setting_is_tried_on_history_and_what_is_refused_is_said_at_its_field() -> None:
     test = opened(policy_script, run="llama-8b-c4")
-    assert "after the onset, before a climbing loss is acted on" in test.caption[2].value
+    assert "after the onset, before a loss that still climbs is acted on" in test.caption[2].value
     field = next(one for one in test.number_input if one.label == "patience_steps, steps")
     field.set_value(-1).run()
     try_button(test).click().run()
@@ -420,7 +420,12 @@ def test_names_and_reasons_from_outside_do_not_become_html(world: World) -> None
 
 
 @pytest.mark.usefixtures("address")
-def test_an_incident_shows_its_likely_causes_and_the_layer_that_moved_first() -> None:
+def test_an_incident_shows_its_likely_causes_and_the_layer_that_moved_first(world: World) -> None:
+    """Where its remedy asks for the layers, their own section says which one."""
+    assert "First layer to move" not in said(
+        opened(incident_script, run="default/llama-8b-c4", number="2")
+    )
+    world.incidents[0]["remedy"]["evidence"] = ["batch", "signals"]
     text = said(opened(incident_script, run="default/llama-8b-c4", number="2"))
     assert text.index("Bad data") < text.index("Numeric fault in one layer")
     assert "the loss rose by 40.6 scales" in text

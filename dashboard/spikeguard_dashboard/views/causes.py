@@ -16,7 +16,7 @@ def causes(incident: IncidentDetail) -> Html:
     columns += [Column("For", named=True), Column("Against", named=True)]
     parts = [markup.table(columns, rows, stacked=True)]
     first = incident["first_layer"]
-    if first is not None:
+    if first is not None and "layers" not in incident["remedy"]["evidence"]:  # which says it
         parts.append(markup.paragraph(_layer(first, incident["onset_step"])))
     asked = incident["remedy"]["follow_ups"]
     parts += [markup.paragraph(f"For the next morning: {text}") for text in asked]

@@ -244,7 +244,11 @@ def decided(proposal: Command | None, incident: str, visit: Visit, job: str | No
     state = markup.chip(proposal["state"], words.COMMAND_STATE.get(proposal["state"]))
     order = markup.paragraph(words.command(proposal["verb"], proposal["arguments"]), "order")
     ended = proposal["judgement"] or proposal["result"] or proposal["end_reason"] or ""
-    said = markup.paragraph(ended) if ended else markup.EMPTY
+    said = (
+        markup.paragraph(words.sentences(f"{ended[:1].upper()}{ended[1:]}"))
+        if ended
+        else markup.EMPTY
+    )
     name = markup.soft(f"Command {proposal['id']}")
     st.html(
         markup.block(

@@ -66,42 +66,42 @@ class Policy:
 
     version: int = 1  # counted by the server; a policy that is sent may name the one it replaces
     # when to act
-    act_confidence: float = 0.6  # probability of the kind before anything but watching is proposed
-    sure_confidence: float = 0.85  # from which a kind counts although single rows hardly stand out
-    patience_steps: int = 20  # after the onset, before a climbing loss is acted on
-    lingering_patience_steps: int = 150  # after the peak, for one that stays up: most still heal
-    lingering_patience_share: float = 0.1  # of the steps trained so far: the same for a short run
-    watch_steps: int = 200  # look again after so many steps
-    calm_steps: int = 5  # finite steps after a dropped update that end the matter
-    ask_again_steps: int = 200  # steps to wait after a person rejected the same verb
+    act_confidence: float = 0.6  # confidence in the kind from which more than watching is proposed
+    sure_confidence: float = 0.85  # confidence from which a rise within the noise is acted on too
+    patience_steps: int = 20  # steps after the onset, before a loss that still climbs is acted on
+    lingering_patience_steps: int = 150  # steps after the peak until one that stays up is acted on
+    lingering_patience_share: float = 0.1  # that wait in a short run: this share of its steps
+    watch_steps: int = 200  # steps that an order to watch lasts, until the run is looked at again
+    calm_steps: int = 5  # finite steps after a dropped update, until the incident closes
+    ask_again_steps: int = 200  # steps until a rejected action is proposed again
     # damage by a few batches
-    few_steps: int = 20  # the peak comes within so many steps of the onset
-    few_skip_least: int = 5  # batches, where a few did the damage
-    few_skip_most: int = 20  # batches, the same
-    near_steps: int = 50  # a target so close before the onset is "just before"
+    few_steps: int = 20  # a loss that settles within so many steps of its cause: few batches did it
+    few_skip_least: int = 5  # batches that are skipped at least
+    few_skip_most: int = 20  # batches that are skipped at most where few batches did it
+    near_steps: int = 50  # a target within so many steps before the cause is "just before" it
     # lingering or divergent
-    skip_most: int = 500  # batches, of a spike that lingers or diverges
-    skip_share: float = 0.05  # of the steps trained so far: what a short run may skip at most
-    margin_steps: int = 2  # a target lies at least so far before the onset
-    optimizer_back_steps: int = 1_000  # steps back where the optimizer's state is suspect
-    optimizer_back_share: float = 0.25  # of the steps trained so far: the same for a short run
-    health_horizon_steps: int = 100  # calm steps after which a target is healthy
+    skip_most: int = 500  # batches that are skipped at most, whatever did it
+    skip_share: float = 0.05  # that limit in a short run: this share of its steps
+    margin_steps: int = 2  # steps between a rollback's target and the cause, at least
+    optimizer_back_steps: int = 1_000  # steps to go back where the optimizer's state is suspect
+    optimizer_back_share: float = 0.25  # the same in a short run: this share of its steps
+    health_horizon_steps: int = 100  # calm steps after it was saved, until a target is healthy
     # when it comes back
     lr_factors: tuple[float, ...] = (
         0.5,
         1 / 3,
     )  # for the first recurrence, the second, ...; each in (0, 1)
     lr_steps: int = 500  # steps at the lowered learning rate, before it ramps back
-    most_rollbacks: int = 3  # an incident; after that a person has to think
+    most_rollbacks: int = 3  # rollbacks of one incident; after that a person decides what else
     # validity and price
-    expires_in_s: float = 4 * 3_600.0  # seconds that a proposal waits for a decision
-    expires_after_steps: int = 20_000  # steps that it waits
-    price_per_hour: float | None = None  # of the whole job, in `currency`
+    expires_in_s: float = 4 * 3_600.0  # seconds until a proposal that nobody answers expires
+    expires_after_steps: int = 20_000  # steps until it expires, if that comes first
+    price_per_hour: float | None = None  # price of an hour of the whole job, in `currency`
     currency: str = "USD"  # of `price_per_hour`, 1 to 8 characters
     approval: Mapping[Verb, ApprovalRule] = field(  # who says yes, by verb
         default_factory=lambda: dict(_DEFAULT_APPROVAL)
     )
-    rules: tuple[OwnRule, ...] = ()  # the project's own, asked before anything is proposed
+    rules: tuple[OwnRule, ...] = ()  # the project's own rules, asked before anything is proposed
     remedies: Mapping[Diagnosis, OwnRemedy] = field(default_factory=dict)  # by cause
     detection: Mapping[str, Any] = field(default_factory=dict)  # detector and its settings
     # people
