@@ -67,6 +67,7 @@ def histogram_of(found: TokenHistogram) -> Figure:
     axes.set_ylabel("share of tokens")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.spines[["top", "right"]].set_visible(False)
+    axes.patch.set_alpha(0.0)  # the page shows through, light or dark
     axes.legend(frameon=False)
     return figure
 

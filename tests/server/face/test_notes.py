@@ -119,7 +119,7 @@ def test_what_an_attempt_trains_with_otherwise_is_found_and_judged(live: Live, j
     }
     assert (found["source"], found["author"], found["began"]) == ("attempt", "server", 2)
     assert found["step"] == 300
-    assert "no effect to be seen" in found["outcome"]
+    assert "on its earlier trend" in found["outcome"]
     [entry] = [
         e for e in client_of(live).audit(RunId("default", job.run)) if e["action"] == "noted"
     ]

@@ -145,7 +145,9 @@ def effect_words(effect: Effect) -> str:
     """In one sentence."""
     sized = f"{abs(effect.loss):.4f} ± {effect.error:.4f} nats"
     if not effect.seen:
-        return f"no effect to be seen: {effect.loss:+.4f} ± {effect.error:.4f} nats off its trend"
+        return (
+            f"the loss is on its earlier trend: {effect.loss:+.4f} ± {effect.error:.4f} nats off it"
+        )
     where = "above" if effect.loss > 0 else "below"
     return f"the loss lies {sized} {where} its earlier trend"
 

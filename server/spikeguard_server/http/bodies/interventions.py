@@ -34,7 +34,7 @@ INTERVENTION_EXAMPLE: dict[str, Any] = {
     "effect": -0.012,
     "effect_error": 0.02,
     "judged_step": 4200,
-    "outcome": "no effect to be seen: -0.0120 ± 0.0200 nats off its trend; too small to tell",
+    "outcome": "the loss is on its earlier trend: -0.0120 ± 0.0200 nats off it; too small to tell",
     "judgement": "the incident ended as recovered: the loss came back to its trend after it",
 }
 
