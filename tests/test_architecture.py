@@ -278,3 +278,20 @@ def test_every_published_table_is_made_of_its_results() -> None:
 
 def test_the_first_page_stays_one_page() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= 700
+
+
+def test_no_public_name_of_the_server_stands_for_two_things() -> None:
+    """A search for a name finds one definition; `run` is what each command of `cli` does."""
+    server = PACKAGES["spikeguard_server"]
+    found: dict[str, list[str]] = {}
+    for path in sorted(server.rglob("*.py")):
+        if "migrations" not in path.parts:
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                    found.setdefault(node.name, []).append(str(path.relative_to(server)))
+    twice = {
+        name: places
+        for name, places in found.items()
+        if len(places) > 1 and not name.startswith("_") and name != "run"
+    }
+    assert twice == {}
