@@ -50,6 +50,8 @@ def own_pages(command: int) -> tuple[Page, ...]:
         Page("login", "/login"),
         Page("incident", f"/incident/default/{WAITING}/1"),
         Page("confirm", f"/confirm/default/{WAITING}/1/{command}"),
+        Page("act", f"/act/default/{WAITING}"),
+        Page("act-plan", f"/act/default/{WAITING}?verb=rollback&to=step-200&review=true"),
         Page("inbox", "/inbox"),
         Page("incident-closed", f"/incident/default/{CLOSED}/1"),
         Page("postmortem", f"/incident/default/{CLOSED}/1/postmortem"),
