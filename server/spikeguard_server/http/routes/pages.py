@@ -25,6 +25,7 @@ from spikeguard_server.http.dependencies import (
     end_outranked,
     find_by_secret,
     session_secret,
+    visitor_of,
 )
 from spikeguard_server.http.pages import HtmlPage, login_page, sign_in_page, style
 from spikeguard_server.http.proxies import not_let_in, signed_in
@@ -57,7 +58,7 @@ def login_form(
     refusal: ServiceError | None = None,
 ) -> Response:
     """The page to sign in on, with why it did not work if it did not."""
-    caller = find_by_secret(services, session_secret(request))
+    caller = visitor_of(services, request)
     seed = request.cookies.get(LOGIN_COOKIE) or new_secret()
     html = login_page(
         page_of(services, caller),
