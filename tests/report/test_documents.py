@@ -157,6 +157,16 @@ def test_a_pdf_has_an_end_however_much_people_wrote(rolled_back: PostMortem) -> 
     assert 2 <= body.count(b"/Type /Page\n") <= 10
 
 
+def test_a_row_longer_than_a_page_is_cut_and_not_refused(rolled_back: PostMortem) -> None:
+    """What a job says of its end, in the widest letters that the font has."""
+    attempts = tuple(
+        replace(one, end_reason="\u2031" * 2000, agent_version="\u2031" * 200)
+        for one in rolled_back.attempts
+    )
+    written = render(replace(rolled_back, attempts=attempts), ReportFormat.PDF)
+    assert written.startswith(b"%PDF-")
+
+
 def test_in_a_terminal_it_is_text_and_nothing_but_text(rolled_back: PostMortem) -> None:
     nasty = replace(rolled_back, notes=("\x1b[2Jgone \u202eback",))
     text = render(nasty, "txt").decode()
