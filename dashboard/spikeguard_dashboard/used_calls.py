@@ -25,6 +25,7 @@ NOT_OURS: Final = ("/auth/", "/oauth2callback", "/component/")  # people sign in
 MESSAGES: Final = frozenset(
     {"rerun_script", "stop_script", "app_heartbeat", "backend_operation_request"}
 )
+MOST_FIELDS: Final = 500  # whose state a page sends: each is kept, at 500 bytes; ours have 100
 OPERATIONS: Final = frozenset({"deferred_file"})  # a file that is made when its button is pressed
 
 
@@ -65,4 +66,4 @@ def used_message(message: Message) -> bool:
     kind = said.WhichOneof("type")
     if kind == "backend_operation_request":
         return said.backend_operation_request.WhichOneof("payload") in OPERATIONS
-    return kind in MESSAGES
+    return kind in MESSAGES and len(said.rerun_script.widget_states.widgets) <= MOST_FIELDS

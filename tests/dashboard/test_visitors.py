@@ -19,6 +19,7 @@ from streamlit.proto.BackMsg_pb2 import (
 )
 from streamlit.proto.ClientState_pb2 import ClientState
 from streamlit.proto.Common_pb2 import FileURLsRequest
+from streamlit.proto.WidgetStates_pb2 import WidgetState, WidgetStates
 
 from spikeguard_dashboard.socket_queue import MAX_MESSAGE, MOST_WAITING
 from spikeguard_dashboard.visitors import MOST_OF_PERSON, OF_PERSON, OF_STRANGERS, Visitors
@@ -138,11 +139,13 @@ def test_a_message_that_no_page_of_ours_sends_reaches_nobody() -> None:
     """Streamlit answers 1 MB that asks for addresses of uploads by 116 MB, and others wait."""
     page = Page()
     face = Visitors(page, TOKENS.get)
-    uploads = FileURLsRequest(request_id="1", file_names=[""] * 300_000)
+    uploads = FileURLsRequest(request_id="1", file_names=[""] * 50_000)
+    many = WidgetStates(widgets=[WidgetState(id=str(n)) for n in range(2_000)])
     skills = BackendOperationRequest(install_skills=InstallSkillsRequestPayload())
     file = BackendOperationRequest(deferred_file=DeferredFileRequestPayload(file_id="x"))
     odd = [sent(file_urls_request=uploads), sent(clear_cache=True), sent(load_git_info=True),
-           sent(backend_operation_request=skills)]  # fmt: skip
+           sent(backend_operation_request=skills),
+           sent(rerun_script=ClientState(widget_states=many))]  # fmt: skip
     ours = [sent(rerun_script=ClientState()), sent(backend_operation_request=file)]
     for path, cookie in (("/stranger", ""), ("/eve", FLOOD)):
         visit = page.visit(face, path, odd[0], *ours, *odd[1:], cookie=cookie)
