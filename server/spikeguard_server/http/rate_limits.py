@@ -2,10 +2,10 @@
 
 Law: plain ASGI, before anything is looked up, in memory and bounded; each process counts for
 itself. A token has a bucket once it has worked; until then its calls are its address's, so that who
-guesses has one for all guesses, and takes nothing from those whose tokens work there. Sessions have one each and, with the token that opened
-them, a larger one together. Messages are
-not counted here, `ingest.turns` bounds them by token and run, and neither are the questions of load
-balancers. Secrets are kept as hashes alone.
+guesses has one for all guesses, and takes nothing from those whose tokens work there. Sessions have
+one each and, with the token that opened them, a larger one together. Messages are not counted here,
+`ingest.turns` bounds them by token and run, and neither are the questions of load balancers.
+Secrets are kept as hashes alone.
 """
 
 from __future__ import annotations
