@@ -15,7 +15,8 @@ from typing import Final, Self
 
 from starlette.types import Message, Receive, Send
 
-MAX_MESSAGE: Final = 2**20  # bytes: a page of ours uploads nothing
+MAX_MESSAGE: Final = 2**17  # bytes: the longest form holds a policy, of 20,000 characters
+MOST_BYTES: Final = 2**20  # of all that wait
 MOST_WAITING: Final = 32  # messages; a page whose script is slow sends one every few seconds
 FLOODED, TOO_BIG, GOING = 1008, 1009, 1001
 
@@ -59,7 +60,7 @@ class SocketQueue:
             self._bytes += _size(message)
             if message["type"] == "websocket.disconnect":
                 self._ended = message
-            elif self._bytes > MAX_MESSAGE:
+            elif _size(message) > MAX_MESSAGE or self._bytes > MOST_BYTES:
                 await self._end(TOO_BIG)
             elif len(self._waiting) > MOST_WAITING:
                 await self._end(FLOODED)

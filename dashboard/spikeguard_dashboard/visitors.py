@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import IPv6Network, ip_address
 from time import monotonic
 from typing import Final, NamedTuple, TypeVar
@@ -26,6 +27,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spikeguard_dashboard.socket_queue import SocketQueue
+from spikeguard_dashboard.used_calls import used_message
 
 COOKIE: Final = "spikeguard_session"
 MAX_COOKIE: Final = 200  # characters
@@ -98,13 +100,10 @@ class Visitors:
         with _counted(self._of_token, token):
             async with SocketQueue(receive, send) as inbox:
 
-                async def paced() -> Message:
-                    message = await inbox.next()
-                    if message["type"] != "websocket.disconnect":
-                        await asyncio.sleep(self._paces.take(token, OF_PERSON, monotonic()))
-                    return message
+                async def turn() -> None:
+                    await asyncio.sleep(self._paces.take(token, OF_PERSON, monotonic()))
 
-                await self._app(scope, paced, send)
+                await self._app(scope, partial(_next, inbox, turn), send)
 
     async def _serve_stranger(
         self, secret: str, hashed: bytes, scope: Scope, receive: Receive, send: Send
@@ -131,14 +130,7 @@ class Visitors:
 
     async def _serve_until(self, address: str, scope: Scope, receive: Receive, send: Send) -> None:
         async with SocketQueue(receive, send, until_s=monotonic() + STRANGER_S) as inbox:
-
-            async def paced() -> Message:
-                message = await inbox.next()
-                if message["type"] == "websocket.receive":
-                    await self._turn(address)
-                return message
-
-            await self._app(scope, paced, send)
+            await self._app(scope, partial(_next, inbox, partial(self._turn, address)), send)
 
     async def _turn(self, address: str) -> None:
         """Wait until a stranger's script may run."""
@@ -151,6 +143,18 @@ class Visitors:
         self._known[hashed] = token, monotonic() + BELIEVED_S
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
+
+
+async def _next(inbox: SocketQueue, turn: Callable[[], Awaitable[None]]) -> Message:
+    """The next message that a page of ours could have sent, once it is its `turn`; what is left
+    out has had one too, since it has to be read."""
+    while True:
+        message = await inbox.next()
+        if message["type"] != "websocket.receive":
+            return message
+        await turn()
+        if used_message(message):
+            return message
 
 
 async def refuse(send: Send) -> None:

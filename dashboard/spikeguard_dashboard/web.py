@@ -20,6 +20,7 @@ from spikeguard_client import ApiError
 from spikeguard_dashboard.client import Client
 from spikeguard_dashboard.hosts import HOSTS, is_ours, known_hosts
 from spikeguard_dashboard.settings import SettingError, read_settings
+from spikeguard_dashboard.used_calls import UsedCalls
 from spikeguard_dashboard.visitors import Visitors
 from spikeguard_protocol.cookies import plain_cookies
 
@@ -103,6 +104,7 @@ app = App(
     middleware=[
         Middleware(CarefulHeaders),
         Middleware(KnownHosts),
+        Middleware(UsedCalls),
         Middleware(PlainCookies),
         Middleware(Visitors, check=_token_of),
     ],

@@ -14,7 +14,12 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
+import httpx
 import pytest
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ClientState_pb2 import ClientState
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from websockets.sync.client import connect
 
 from spikeguard_dashboard.visitors import MOST_OF_ADDRESS
 from tests.dashboard import story
@@ -461,6 +466,26 @@ def test_a_site_whose_name_leads_to_the_dashboard_cannot_read_it(address: str) -
         assert answer_to(address, host, *socket_asked, path="/_stcore/stream") == 403
     for host in (f"127.0.0.1:{port}", f"localhost:{port}", "[::1]", "guard.localhost"):
         assert answer_to(address, host, "Connection: close") == 200
+
+
+def test_what_no_page_of_ours_asks_for_is_refused(address: str) -> None:
+    """Streamlit keeps uploads in memory, 200 MB each, of whoever has a socket open; the key that it
+    asks for is any that stands in both places."""
+    key = "00" * 16
+    with connect(f"{address.replace('http', 'ws')}/_stcore/stream", origin=address) as page:
+        page.send(BackMsg(rerun_script=ClientState()).SerializeToString())
+        session = ""
+        while not session:
+            told = ForwardMsg.FromString(page.recv(timeout=START_S))
+            session = told.new_session.initialize.session_id
+        answer = httpx.put(
+            f"{address}/_stcore/upload_file/{session}/one", files={"file": b"x" * 1000},
+            headers={"X-Xsrftoken": key}, cookies={"_streamlit_xsrf": key},
+        )  # fmt: skip
+        assert answer.status_code == 405
+    for path in ("metrics", "agent/openapi.json", "upload_file/x/y", "message"):
+        assert httpx.get(f"{address}/_stcore/{path}").status_code == 404
+    assert httpx.get(f"{address}/auth/login").status_code == 404
 
 
 def test_a_cookie_full_of_backslashes_holds_nobody_up(address: str) -> None:

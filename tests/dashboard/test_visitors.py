@@ -6,10 +6,20 @@ import asyncio
 from collections import Counter
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from time import monotonic
 from typing import Any, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
+from streamlit.proto.BackMsg_pb2 import (
+    BackendOperationRequest,
+    BackMsg,
+    DeferredFileRequestPayload,
+    InstallSkillsRequestPayload,
+)
+from streamlit.proto.ClientState_pb2 import ClientState
+from streamlit.proto.Common_pb2 import FileURLsRequest
+from streamlit.proto.WidgetStates_pb2 import WidgetState, WidgetStates
 
 from spikeguard_dashboard.socket_queue import MAX_MESSAGE, MOST_WAITING
 from spikeguard_dashboard.visitors import MOST_OF_PERSON, OF_PERSON, OF_STRANGERS, Visitors
@@ -119,6 +129,30 @@ def test_what_a_socket_left_waiting_is_not_run_once_it_is_gone() -> None:
     gone = page.visit(face, "/eve", *[message()] * 30, cookie=FLOOD, leaves=True)
     run(asyncio.wait_for(gone, 5))
     assert page.ran["/eve"] <= 1
+
+
+def sent(**fields: Any) -> Message:
+    return {"type": "websocket.receive", "bytes": BackMsg(**fields).SerializeToString()}
+
+
+def test_a_message_that_no_page_of_ours_sends_reaches_nobody() -> None:
+    """Streamlit answers 1 MB that asks for addresses of uploads by 116 MB, and others wait."""
+    page = Page()
+    face = Visitors(page, TOKENS.get)
+    uploads = FileURLsRequest(request_id="1", file_names=[""] * 50_000)
+    many = WidgetStates(widgets=[WidgetState(id=str(n)) for n in range(2_000)])
+    skills = BackendOperationRequest(install_skills=InstallSkillsRequestPayload())
+    file = BackendOperationRequest(deferred_file=DeferredFileRequestPayload(file_id="x"))
+    odd = [sent(file_urls_request=uploads), sent(clear_cache=True), sent(load_git_info=True),
+           sent(backend_operation_request=skills),
+           sent(rerun_script=ClientState(widget_states=many))]  # fmt: skip
+    ours = [sent(rerun_script=ClientState()), sent(backend_operation_request=file)]
+    for path, cookie in (("/stranger", ""), ("/eve", FLOOD)):
+        visit = page.visit(face, path, odd[0], *ours, *odd[1:], cookie=cookie)
+        with suppress(TimeoutError):
+            run(asyncio.wait_for(visit, 4))
+        assert page.ran[path] == len(ours)
+    assert page.closed == []
 
 
 def test_a_token_holds_so_many_sockets_and_no_more() -> None:

@@ -14,7 +14,7 @@ import pytest
 from markdown_it import MarkdownIt as CommonMark
 
 from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback
-from spikeguard_server.domain.diagnosis.cause.layers import FirstLayer
+from spikeguard_server.domain.diagnosis.cause.layers import FirstLayer, LayerRow
 from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK
 from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.report import LeftOutFact, PostMortem, ReportFormat, render
@@ -155,6 +155,16 @@ def test_a_pdf_has_an_end_however_much_people_wrote(rolled_back: PostMortem) -> 
         document_of(replace(rolled_back, followups=todo)), {}, {}, rolled_back.written_at
     )
     assert 2 <= body.count(b"/Type /Page\n") <= 10
+
+
+def test_a_row_longer_than_a_page_is_cut_and_not_refused(rolled_back: PostMortem) -> None:
+    """What a job says of its end, in the widest letters that the font has."""
+    attempts = tuple(
+        replace(one, end_reason="\u2031" * 2000, agent_version="\u2031" * 200)
+        for one in rolled_back.attempts
+    )
+    written = render(replace(rolled_back, attempts=attempts), ReportFormat.PDF)
+    assert written.startswith(b"%PDF-")
 
 
 def test_in_a_terminal_it_is_text_and_nothing_but_text(rolled_back: PostMortem) -> None:
@@ -583,6 +593,29 @@ def test_what_was_left_out_is_named_and_names_do_no_harm(rolled_back: PostMortem
     told = body(facts)
     assert (told["left_out"][1]["names"], told["left_out_count"]) == (["doc-7"], 40)
     assert "Batches left out" not in markdown(words(rolled_back))
+
+
+@pytest.mark.parametrize(
+    "name", ['"><script>alert(1)</script>', r"$\frac{a$_{", "a\u202eb\n$x$\x1b[2J"]
+)
+def test_a_layers_name_is_shown_as_it_is_and_nothing_of_it_acts(
+    healed: PostMortem, name: str
+) -> None:
+    """A job names its layers; the picture of them is a part of the page, with a label."""
+    onset = healed.incident.onset_step
+    names = ("blocks.0.weight", name, "blocks.2.weight")
+    rows = tuple(
+        LayerRow(step, "grad_norm", {n: 9.0 if n == name and step >= onset else 1.0 for n in names})
+        for step in range(onset - 8, onset + 4)
+    )
+    first = FirstLayer("grad_norm", name, onset, 9.0, 1, 3, 0)
+    facts = replace(healed, layers=rows, incident=replace(healed.incident, first_layer=first))
+    page = html(facts)
+    assert "by layer around" in page
+    assert "<script" not in page
+    assert acted_on(re.sub(r"<[^>]*>", "", page)) == []
+    for form in ReportFormat:
+        assert render(facts, form)
 
 
 def test_of_a_gradient_that_was_not_finite_no_loss_is_said_to_have_risen(

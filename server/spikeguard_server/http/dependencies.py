@@ -254,6 +254,19 @@ def _check_proxied(request: Request, services: Services, caller: Caller) -> None
     raise NotSignedIn("Your role was changed where you are signed in", "Open /login")
 
 
+def visitor_of(services: Services, request: Request) -> Caller | None:
+    """Who is signed in in the browser that comes to a page which needs no token; None for nobody,
+    and for a role that the proxy in between gives no longer, which ends."""
+    caller = find_by_secret(services, session_secret(request))
+    if caller is None or caller.known_by is not KnownBy.PROXY:
+        return caller
+    try:
+        _check_proxied(request, services, caller)
+    except NotSignedIn:
+        return None
+    return caller
+
+
 def end_outranked(services: Services, known: SignedIn) -> None:
     """Revoke what hangs on a role of a person that is more than the proxy gives now."""
     with services.engine.begin() as connection:

@@ -2,9 +2,10 @@
 
 Law: plain ASGI, before anything is looked up, in memory and bounded; each process counts for
 itself. A token has a bucket once it has worked; until then its calls are its address's, so that who
-guesses has one for all guesses, and takes nothing from those whose tokens work there. Messages are
-not counted here, `ingest.turns` bounds them by token and run, and neither are the questions of load
-balancers. Secrets are kept as hashes alone.
+guesses has one for all guesses, and takes nothing from those whose tokens work there. Sessions have
+one each and, with the token that opened them, a larger one together. Messages are not counted here,
+`ingest.turns` bounds them by token and run, and neither are the questions of load balancers.
+Secrets are kept as hashes alone.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _ORDERS: Final = re.compile(f"/v1/runs/{_NAME}/{_NAME}/orders")
 SITE_BITS: Final = 48  # of IPv6: what one customer is given, with 65,536 networks of 2^64 addresses
 SITE: Final = 2.0  # times the rate: what strangers of one such site may call
 STRANGERS: Final = 5.0  # times the rate: what all strangers together may call
+SESSIONS: Final = 5.0  # times the rate: what one token may call with all of its sessions
 RUNS: Final = 10.0  # times the rate: what one token may ask for the orders of all its runs
 
 
@@ -111,7 +113,13 @@ def callers_of(scope: Scope, known_tokens: KnownTokens) -> Mapping[Hashable, flo
         return buckets_of_stranger((scope["client"] or ("",))[0])
     if _ORDERS.fullmatch(scope["path"]):
         return {(hashed, scope["path"]): 1.0, (hashed, "orders"): RUNS}
-    return {hashed: 1.0}
+    return {hashed: 1.0, **_shared_bucket(hashed, known_tokens)}
+
+
+def _shared_bucket(hashed: bytes, known_tokens: KnownTokens) -> Mapping[Hashable, float]:
+    """That of a token with all the sessions that it opened, of which it may open any number."""
+    holder = known_tokens.holder(hashed)
+    return {} if holder == hashed else {("sessions", holder): SESSIONS}
 
 
 def buckets_of_stranger(host: str) -> Mapping[Hashable, float]:

@@ -41,6 +41,7 @@ from spikeguard_server.report.writing import document_of
 logging.getLogger("fpdf").setLevel(logging.ERROR)  # it warns of every glyph a font lacks
 logging.getLogger("fontTools").setLevel(logging.ERROR)
 MOST_LINES: Final = 150
+MOST_ROW: Final = 70  # lines of a row: fpdf2 refuses one that is longer than a page
 MOST_TEXT: Final = 4_000
 MOST_IN_ALL: Final = 40_000  # a long post-mortem has 12,000
 DPI: Final = 160
@@ -203,6 +204,7 @@ class _Sheet:
         lines = ([block.header] if any(block.header) else []) + list(block.rows[:MOST_LINES])
         aligned = tuple("RIGHT" if i in block.numbers else "LEFT" for i in range(len(block.header)))
         widths = self._widths(lines)
+        room = min(1.0, pdf.epw / sum(widths))
         with pdf.table(
             col_widths=[round(10 * width) for width in widths],
             width=min(pdf.epw, sum(widths)), align="LEFT", text_align=aligned,
@@ -213,8 +215,8 @@ class _Sheet:
                 if self._left <= 0:
                     break
                 row = table.row()
-                for cell in line:
-                    row.cell(self._cut(cell))
+                for cell, width in zip(line, widths, strict=True):
+                    row.cell(self._cut(self._fitting(cell, width * room)))
         self.space(0.5)
         if (more := len(block.rows) - MOST_LINES) > 0:
             self.write(f"And {more:,} more rows, in the other forms.", SMALL, colour=_MUTED)
@@ -229,6 +231,12 @@ class _Sheet:
         left = room - sum(need for i, need in enumerate(needs) if i not in wide)
         whole = sum(needs[i] for i in wide)
         return [max(14.0, left * n / whole) if i in wide else n for i, n in enumerate(needs)]
+
+    def _fitting(self, text: str, width: float) -> str:
+        """What of a cell has room in a column of so many mm, in a row that has to fit a page."""
+        shown = _cut(text)
+        takes, room = float(self.pdf.get_string_width(shown)), MOST_ROW * (width - 3.0)
+        return shown if takes <= room else f"{shown[: int(len(shown) * room / takes)]} ..."
 
     def _width(self, text: str) -> float:
         return float(self.pdf.get_string_width(_cut(text)[:300])) * 1.1  # headings are bold

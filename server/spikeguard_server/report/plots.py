@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from spikeguard_protocol import Signal
+from spikeguard_protocol.escaping import html_text
 from spikeguard_server.report.facts import Pictured, RecordedCurve
 from spikeguard_server.report.plot_choice import NORMS, named, picture_label, signal_beside
 from spikeguard_server.report.style import COLOURS, FONTS, THEMES
@@ -166,7 +167,7 @@ def inline(svg: str, label: str) -> str:
         body = body.replace(colour, f"var(--{name})")
     body = re.sub(r"font: ([0-9.]+)px [^;\"]*", r"font-size: \1px", body)
     body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
-    return body.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1).strip()
+    return body.replace("<svg ", f'<svg role="img" aria-label="{html_text(label)}" ', 1).strip()
 
 
 # --- what is drawn ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,10 @@ import pytest
 from spikeguard_protocol import Role
 from spikeguard_server.http.rate_limits import BURST_S
 from spikeguard_server.settings import SettingError, Settings, read_settings
+from tests.server.face.conftest import LINK_KEY
 from tests.server.face.serving import serving
+from tests.server.face.test_links import linked
+from tests.server.notify.listener import listening
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 PROXY: dict[str, Any] = {
     "sign_in_proxies": "127.0.0.2",
     "sign_in_roles": "ml-oncall=operator, ml-leads=admin, staff=viewer",
+    "link_key": LINK_KEY,
 }
 ADA = {"X-Forwarded-Email": "ada@example.org", "X-Forwarded-Groups": "staff, ml-oncall"}
 
@@ -153,6 +158,26 @@ def test_a_lower_role_ends_the_sessions_and_tokens_of_the_higher_one(
                 assert calls.get("/v1/me").status_code == 401
         if left is not None:
             assert person(phone, live) == left
+
+
+def test_a_lower_role_decides_nothing_in_its_own_name_by_a_link(
+    live: Live, url: str, job: Job
+) -> None:
+    """The page of a link needs no token, and looks who is signed in: as the proxy says it now."""
+    with listening() as listener, browser(url) as phone:
+        path = linked(live, job, listener)
+        phone.get("/login", headers=LEAD)
+        session = phone.cookies["spikeguard_session"]
+        shown = phone.get(path, headers=LEAD).text
+        assert "lead@example.org" in shown
+        [key] = re.findall(r'name="key" value="([0-9a-f]+)"', shown)
+        lower = {**LEAD, "X-Forwarded-Groups": "staff"}
+        yes = phone.post(path, headers=lower, data={"verdict": "approve", "key": key})
+        assert yes.status_code == 422  # nobody is signed in any more, and no name was typed
+        assert "Your name" in yes.text
+        assert job.incident()["proposal"]["state"] == "proposed"
+    with live.bearing(session) as calls:
+        assert calls.get("/v1/me").status_code == 401
 
 
 def test_without_a_named_proxy_no_header_counts(live: Live) -> None:

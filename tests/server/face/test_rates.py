@@ -19,6 +19,7 @@ from spikeguard_server.http.rate_limits import (
     BURST_S,
     MAX_CALLERS,
     RUNS,
+    SESSIONS,
     SITE,
     STRANGERS,
     Rates,
@@ -80,6 +81,21 @@ def test_guesses_of_one_address_are_one_caller_and_tokens_that_worked_one_each()
     assert not good.keys() & (better.keys() | guesses[0].keys())
     familiar.forget(hash_secret("good"))
     assert callers_of(scope("/v1/runs", "good"), familiar) == guesses[0]
+
+
+def test_sessions_of_one_token_have_a_limit_together(rates: Rates) -> None:
+    familiar, taken = KnownTokens(), 0
+    familiar.note([hash_secret("another")], grant=2)
+    for n in range(int(4 * SESSIONS)):
+        familiar.note([hash_secret(f"session-{n}")], grant=1)
+        for _ in range(BURST):
+            try:
+                rates.check(callers_of(scope("/v1/runs", f"session-{n}"), familiar), 0.0)
+            except Busy:
+                continue
+            taken += 1
+    assert taken == BURST * SESSIONS
+    rates.check(callers_of(scope("/v1/runs", "another"), familiar), 0.0)
 
 
 def test_a_machine_has_one_bucket_for_all_its_addresses() -> None:

@@ -53,6 +53,18 @@ def test_looking_at_a_link_spends_nothing_and_using_it_signs_in_once(live: Live)
     assert COOKIE not in again.cookies
 
 
+def test_a_page_of_another_site_cannot_have_a_browser_sign_in_with_a_link_of_its_own(
+    live: Live,
+) -> None:
+    path = made(live)
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"},
+                    {"Origin": "null"}):  # fmt: skip
+        refused = spend(live, path, **headers)
+        assert refused.status_code == 403
+        assert COOKIE not in refused.cookies
+    assert spend(live, path, Origin=live.url).status_code == 303
+
+
 def test_of_two_browsers_that_use_a_link_at_once_one_gets_in(live: Live) -> None:
     path = made(live)
     with ThreadPoolExecutor(8) as pool:
@@ -151,7 +163,7 @@ def test_a_link_and_the_session_it_opened_stand_in_the_audit(live: Live) -> None
     assert "sign-in link" in mine[0]["after"]
 
 
-def test_a_browser_opens_a_link_and_decides_as_the_person(
+def test_a_browser_opens_a_link_decides_as_the_person_and_logs_out(
     live: Live, job: Job, browser: Any
 ) -> None:
     proposal = job.spike().incident()["proposal"]
@@ -162,5 +174,11 @@ def test_a_browser_opens_a_link_and_decides_as_the_person(
     page.get_by_role("button", name="Sign in as Ada").click()
     page.get_by_role("button", name="Approve").click()
     assert "Approved by Ada" in page.get_by_role("status").first.inner_text()
+    [session] = [c["value"] for c in page.context.cookies() if c["name"] == COOKIE]
+    page.goto(f"{live.url}/login")
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_role("heading", name="Log in").wait_for()
+    with live.bearing(session) as calls:
+        assert calls.get("/v1/me").status_code == 401
     page.close()
     assert job.incident()["commands"][-1]["decided_by"] == "Ada"

@@ -18,9 +18,9 @@ from spikeguard_server.errors import Forbidden, NameNotProven, ServiceError, Wro
 from spikeguard_server.http.dependencies import (
     Services,
     ServicesDep,
-    find_by_secret,
     origin_of,
     session_secret,
+    visitor_of,
 )
 from spikeguard_server.http.pages import HtmlPage
 from spikeguard_server.http.routes.decisions import Decision, decide
@@ -111,7 +111,7 @@ def _key(request: Request, link: ApprovalLink) -> str:
 
 def _person(services: Services, request: Request, link: ApprovalLink, row: LinkRow) -> Actor | None:
     """Who decides: who is signed in and may decide here, else the person whose channel it is."""
-    caller = find_by_secret(services, session_secret(request))
+    caller = visitor_of(services, request)
     if caller is not None and caller.person is not None and _may_decide(caller, link):
         return caller.actor
     return None if row.person is None else unsigned(row.person)

@@ -5,7 +5,7 @@ Law: GET shows, POST acts. A form works only from the page that was made for thi
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Form, Path, Request, Response
@@ -25,6 +25,7 @@ from spikeguard_server.http.dependencies import (
     end_outranked,
     find_by_secret,
     session_secret,
+    visitor_of,
 )
 from spikeguard_server.http.pages import HtmlPage, login_page, sign_in_page, style
 from spikeguard_server.http.proxies import not_let_in, signed_in
@@ -40,6 +41,7 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.store.tokens import find_caller
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
+OWN_FORMS: Final = {"Referrer-Policy": "same-origin"}  # else a browser hides their origin from us
 LOGIN_COOKIE = "spikeguard_login"  # ties a login form to the browser that it was shown to
 
 
@@ -57,7 +59,7 @@ def login_form(
     refusal: ServiceError | None = None,
 ) -> Response:
     """The page to sign in on, with why it did not work if it did not."""
-    caller = find_by_secret(services, session_secret(request))
+    caller = visitor_of(services, request)
     seed = request.cookies.get(LOGIN_COOKIE) or new_secret()
     html = login_page(
         page_of(services, caller),
@@ -67,7 +69,7 @@ def login_form(
         refusal=refusal,
         provider="" if services.provider is None else services.provider.host,
     )
-    answer = HTMLResponse(html, status_code=refusal.status if refusal else 200)
+    answer = HTMLResponse(html, refusal.status if refusal else 200, OWN_FORMS)
     answer.set_cookie(
         LOGIN_COOKIE, seed, max_age=3600, path="/login", httponly=True, samesite="strict",
         secure=services.secure,
@@ -155,10 +157,14 @@ def _check_login_form(request: Request, key: str) -> None:
 
 
 def _check_own_page(request: Request) -> None:
-    """Raise `Forbidden` for what a page of another site had a browser send: browsers say so."""
-    origin = request.headers.get("origin")
-    theirs = origin is not None and urlsplit(origin).netloc != request.headers.get("host", "")
-    if theirs or request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+    """Raise `Forbidden` for what a page of another site had a browser send: browsers say so. Where
+    they tell no more than the origin, it is `null` for any page that hides where it came from."""
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:
+        own = site in ("none", "same-origin")
+    else:
+        own = origin is None or origin.partition("://")[2] == request.headers.get("host", "")
+    if not own:
         raise Forbidden("Another site's page asked for this", "Do it on a page of this server")
 
 
@@ -173,13 +179,15 @@ def show_sign_in(services: ServicesDep, request: Request, link: Link) -> Respons
         holder = holder_of_link(connection, link)
     page = HtmlPage(None, services.settings.dashboard_url)
     html = sign_in_page(page, name=holder.person or "", link_s=holder.expires_in_s or 0.0)
-    return HTMLResponse(html)
+    return HTMLResponse(html, headers=OWN_FORMS)
 
 
 @router.post("/login/{link}", summary="Sign in with a link")
 def do_sign_in(services: ServicesDep, request: Request, link: Link, next: str = "") -> Response:
-    """Spends the link, sets the session's cookie and goes on to where it leads."""
+    """Spends the link, sets the session's cookie and goes on to where it leads; not at the word of
+    another site's page, which could have a browser sign in as whoever made the link."""
     check_on_this_machine(request)
+    _check_own_page(request)
     with services.engine.begin() as connection:
         secret, lasts_s = use_sign_in_link(connection, link, services.settings.session_hours * 3600)
     return entered(services, secret, lasts_s, safe_next(services.settings, next))
