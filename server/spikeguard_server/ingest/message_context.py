@@ -70,6 +70,8 @@ class Intake:
     rebuilds: RebuildBudgets = field(default_factory=RebuildBudgets)
     bearer: bytes | None = None  # hash of the token's secret
     shortened: bool = False  # whether the audit says that less than all was read again
+    rewritten: int = 0  # stored values that this message had written anew
+    left_out: bool = False  # whether the audit says that there was no room for more of them
     _incident: Incident | None = None
 
     @property

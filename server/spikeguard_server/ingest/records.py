@@ -58,6 +58,7 @@ from spikeguard_server.store.runs import (
     open_segment,
 )
 from spikeguard_server.store.samples import (
+    MOST_REWRITTEN,
     append_samples,
     as_domain,
     write_layer_norms,
@@ -217,11 +218,27 @@ def _store_samples(intake: Intake, samples: Samples) -> None:
         append_samples(connection, run_id, number, samples)
         intake.tail = replace(tail, step=last)
         return
-    write_samples(connection, run_id, number, samples)
+    _write_among(intake, samples)
     if not extend_segment(connection, run_id, number, segment, first, last):
         _start_lost_segment(intake, samples)
     if tail is not None and known:
         intake.tail = replace(tail, step=max(tail.step, last))
+
+
+def _write_among(intake: Intake, samples: Samples) -> None:
+    """Where they belong, as far as the message has room to write anew what is stored there."""
+    connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
+    room = MOST_REWRITTEN - intake.rewritten
+    written = write_samples(connection, run_id, number, samples, room)
+    intake.rewritten += written.values
+    if not written.left_out or intake.left_out:
+        return
+    intake.left_out = True
+    append(
+        connection, run_id, actor=SERVER, action="samples.left_out", subject=str(intake.run.id),
+        reason=f"message {intake.attempt.last_sequence} of attempt {number} fills in steps among "
+        "too much that is stored already: the rest of them is not stored; tell each step once",
+    )  # fmt: skip
 
 
 def _start_lost_segment(intake: Intake, samples: Samples) -> None:

@@ -1,29 +1,31 @@
 """Samples: written a record at a time, read back as the domain takes them.
 
 Law: a value that is stored stays. A step that comes again only fills in what was not measured
-before. NaN and infinities are values like any other.
+before, as far as a message has room to write stored values anew. NaN and infinities are values like
+any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
 import sqlalchemy as sql
 
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, LayerNorms, Samples
-from spikeguard_protocol.messages import MAX_NAME
+from spikeguard_protocol.messages import MAX_NAME, MAX_STEPS
 from spikeguard_server.domain.detection.sample import Sample, SampleColumns
 from spikeguard_server.store.chunks import (
+    AT_ONCE,
     CHUNK,
     ChunkHead,
     SegmentKey,
     chunk_of,
     delete_chunks,
     heads,
-    in_parts,
     insert_chunk,
     newest_begin,
     read_curves,
@@ -40,13 +42,35 @@ from spikeguard_server.store.tables import core as tables
 MEASURED = (*STANDARD_SIGNALS, "extra_names", "extra_values", "batch_first", "batch_end")
 
 
-def write_samples(connection: sql.Connection, run_id: UUID, attempt: int, samples: Samples) -> None:
-    """Store every step of `samples`."""
+class Written(NamedTuple):
+    """What it took to store a record, and what there was no room for."""
+
+    values: int = 0  # stored ones that were read and written anew
+    left_out: int = 0  # steps
+
+
+# A record of two steps can touch megabytes of what is stored; a message has a thousand records.
+MOST_REWRITTEN: Final = 4_000_000  # values of a message, 0.5 s of a core
+READ_VALUES: Final = 5_000  # what one read and its writes cost more than their values
+HEAD_VALUES: Final = 10  # and a chunk that is looked at and left as it is
+
+
+def write_samples(
+    connection: sql.Connection,
+    run_id: UUID,
+    attempt: int,
+    samples: Samples,
+    room: int = MOST_REWRITTEN,
+) -> Written:
+    """Store every step of `samples`; of those that lie among what is stored as many as `room`
+    values, written anew, allow."""
     key = SegmentKey(run_id, attempt, samples.segment)
     if samples.steps[0] > _newest(connection, key):
         insert_chunk(connection, key, chunk_of(samples))
-    else:
-        _fill_in(connection, key, curves_of(samples))
+        return Written()
+    if room <= 0:
+        return Written(left_out=len(samples.steps))
+    return _fill_in(connection, key, curves_of(samples), room)
 
 
 def append_samples(
@@ -66,33 +90,47 @@ def _newest(connection: sql.Connection, key: SegmentKey) -> int:
     return -1 if step is None else int(step)
 
 
-def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves) -> None:
+def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves, room: int) -> Written:
     """Merge steps into the chunks that hold, or could hold, any of them."""
     first, last = int(fresh.steps[0]), int(fresh.steps[-1])
     unroll(connection, key, first)
     found = heads(connection, key, first, last)
     if not found:
         _insert(connection, key, fresh)
-        return
+        return Written()
+    values, left_out = HEAD_VALUES * len(found), 0
     for begin, end, part in _parts(found, fresh):
         if part.steps[-1] >= begin:
+            if values >= room:
+                left_out += len(part)
+                continue
             stored = read_curves(connection, key, begin, end)
+            values += READ_VALUES + len(stored) * max(1, len(stored.signals))
             delete_chunks(connection, key, begin, end)
             part = merge(stored, part)
         _insert(connection, key, part)
+    return Written(values, left_out)
 
 
 def _parts(found: Sequence[ChunkHead], fresh: Curves) -> Iterator[tuple[int, int, Curves]]:
-    """(first step, last step) of chunks that follow one another and are read at once, and the steps
-    of `fresh` that lie before the next ones: two steps may lie at both ends of a run."""
-    begin = 0
-    for chunks in in_parts(found):
-        reach = len(fresh)
-        if chunks[-1] != found[-1]:
-            reach = int(np.searchsorted(fresh.steps, chunks[-1].last, "right"))
-        if reach > begin:
-            yield chunks[0].first, chunks[-1].last, fresh.at(slice(begin, reach))
-        begin = reach
+    """(first step, last step) of chunks that are read at once, and the steps of `fresh` that they
+    hold or that lie before the next chunk. Chunks that none lies in are left as they are, but for
+    short ones in between: it takes longer to read twice."""
+    firsts = np.array([head.first for head in found])
+    of_step = np.maximum(np.searchsorted(firsts, fresh.steps, "right") - 1, 0)
+    hit, begins = np.unique(of_step, return_index=True)
+    before = np.cumsum([0, *(head.steps for head in found)])  # steps of the chunks before each
+    first = 0
+    for n in range(1, len(hit) + 1):
+        if n < len(hit):
+            between = before[hit[n]] - before[hit[n - 1] + 1]
+            together = before[hit[n] + 1] - before[hit[first]]
+            if between <= CHUNK and together <= AT_ONCE:
+                continue
+        end = begins[n] if n < len(hit) else len(fresh)
+        part = fresh.at(slice(begins[first], end))
+        yield found[hit[first]].first, found[hit[n - 1]].last, part
+        first = n
 
 
 def _insert(connection: sql.Connection, key: SegmentKey, curves: Curves) -> None:
