@@ -202,18 +202,39 @@ def write_layer_norms(
 # is made of all of them at once, and nothing else bounds how long it stays open.
 KEPT_OF_SEGMENT: Final = 10_000
 KEPT: Final = 40_000
-_MINE = (
-    "SELECT count(*) FROM incident_samples WHERE run_id = %(run_id)s AND incident = %(incident)s"
-)
+_KEPT_NOW = """
+SELECT attempt, segment, count(*) AS kept FROM incident_samples
+WHERE run_id = %(run_id)s AND incident = %(incident)s GROUP BY attempt, segment
+"""
+# One pass over each chunk: an array that is stored out of line is read whole for each element that
+# is asked of it.
 _COPY = f"""
 INSERT INTO incident_samples (run_id, incident, attempt, segment, step, {", ".join(MEASURED)})
-SELECT run_id, %(incident)s::int, attempt, segment, step, {", ".join(MEASURED)}
-FROM samples_between(%(run_id)s, %(attempt)s, %(segment)s, %(first)s, %(last)s)
-ORDER BY step
-LIMIT greatest(0, least(
-    %(most)s - ({_MINE}),
-    %(most_of_segment)s - ({_MINE} AND attempt = %(attempt)s AND segment = %(segment)s)
-))
+SELECT p.run_id, %(incident)s::int, p.attempt, p.segment, s.step,
+       {", ".join(f"s.{name}" for name in STANDARD_SIGNALS)}, p.extra_names, s.own::float8[],
+       coalesce(s.batch_first, p.even_first + (s.place - 1) * p.even_size),
+       coalesce(s.batch_end, p.even_first + s.place * p.even_size)
+FROM (
+    SELECT c.*, sum(coalesce(cardinality(c.steps), c.last_step - c.first_step + 1)) OVER (
+        ORDER BY c.first_step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS before, cardinality(c.extra_values) / cardinality(c.extra_names) AS size
+    FROM chunks c
+    WHERE c.run_id = %(run_id)s AND c.attempt = %(attempt)s AND c.segment = %(segment)s
+    AND c.last_step >= %(first)s AND c.first_step <= %(last)s
+) p
+CROSS JOIN LATERAL (
+    SELECT array_agg(row.own ORDER BY row.place) AS own FROM (
+        SELECT (u.n - 1) %% p.size AS place, array_agg(u.value ORDER BY u.n)::text AS own
+        FROM unnest(p.extra_values) WITH ORDINALITY AS u(value, n) GROUP BY 1
+    ) AS row
+) AS own
+CROSS JOIN LATERAL unnest(
+    coalesce(p.steps, ARRAY(SELECT generate_series(p.first_step, p.last_step))),
+    {", ".join(f"p.{name}" for name in STANDARD_SIGNALS)}, p.batch_first, p.batch_end, own.own
+) WITH ORDINALITY AS s(step, {", ".join(STANDARD_SIGNALS)}, batch_first, batch_end, own, place)
+WHERE coalesce(p.before, 0) < %(room)s + {MAX_STEPS}
+AND s.step BETWEEN %(first)s AND %(last)s
+ORDER BY s.step LIMIT %(room)s
 ON CONFLICT DO NOTHING
 """
 
@@ -226,9 +247,30 @@ def copy_to_incident(
 ) -> None:
     """Keep the samples of each (attempt, segment, first, last) with the incident, as far as there
     is room for them."""
-    for attempt, segment, first, last in places:
-        which = {
-            "run_id": run_id, "incident": incident, "attempt": attempt, "segment": segment,
-            "first": first, "last": last, "most": KEPT, "most_of_segment": KEPT_OF_SEGMENT,
-        }  # fmt: skip
-        connection.exec_driver_sql(_COPY, which)
+    if not places:
+        return
+    mine = {"run_id": run_id, "incident": incident}
+    rows = connection.exec_driver_sql(_KEPT_NOW, mine)
+    kept = defaultdict(int, {(row.attempt, row.segment): row.kept for row in rows})
+    for attempt, segment, first, last in _joined(places):
+        of_segment = KEPT_OF_SEGMENT - kept[attempt, segment]
+        room = min(KEPT - sum(kept.values()), of_segment)
+        if room <= 0:
+            continue
+        which = {"attempt": attempt, "segment": segment, "first": first, "last": last}
+        done = connection.exec_driver_sql(_COPY, {**mine, **which, "room": room})
+        kept[attempt, segment] += done.rowcount
+
+
+def _joined(places: Iterable[tuple[int, int, int, int]]) -> Iterator[tuple[int, int, int, int]]:
+    """The same steps, those of a segment that overlap or follow one another as one stretch."""
+    found: tuple[int, int, int, int] | None = None
+    for place in sorted(places):
+        if found is not None and place[:2] == found[:2] and place[2] <= found[3] + 1:
+            found = (*found[:3], max(found[3], place[3]))
+            continue
+        if found is not None:
+            yield found
+        found = place
+    if found is not None:
+        yield found
