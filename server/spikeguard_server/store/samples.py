@@ -8,7 +8,7 @@ any other.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -167,12 +167,13 @@ def newest_samples(
     return curves.at(slice(max(0, len(curves) - most), None)).samples()
 
 
-def sample_of(row: Any) -> Sample:
-    """A stored row, of `samples` or `incident_samples`, as the domain sees it."""
+def sample_of(row: Any, own: Collection[str]) -> Sample:
+    """A stored row, of `samples` or `incident_samples`, as the domain sees it; of the job's own
+    signals those called as in `own`."""
     fields = row._mapping
     values = {n: v for n in STANDARD_SIGNALS if (v := fields[n]) is not None}
     extras = zip(row.extra_names or (), row.extra_values or (), strict=True)
-    values.update((name, value) for name, value in extras if value is not None)
+    values.update((name, value) for name, value in extras if value is not None and name in own)
     known = row.batch_first is not None
     return Sample(row.step, values, BatchRange(row.batch_first, row.batch_end) if known else None)
 

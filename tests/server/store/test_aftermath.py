@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -179,3 +180,22 @@ def test_many_signals_of_a_jobs_own_are_kept_with_an_incident_in_no_time(
         assert all(
             same_number(value, own[name][place]) for name, value in zip(names, values, strict=True)
         )
+
+
+def test_a_post_mortem_of_many_signals_of_a_jobs_own_is_made_of_those_that_it_has_room_for(
+    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """127 of them at 40,000 steps took 670 MB."""
+    monkeypatch.setattr("spikeguard_server.jobs.postmortem_facts.MOST_VALUES", 12_000)
+    job = Job(engine)
+    job.start()
+    steps = range(1, 701)
+    told = columns(steps, spiking(ONSET))
+    own = {f"own{n}": (1.0,) * len(steps) for n in range(40)}
+    job.send(replace(told, signals={**told.signals, **own}), AttemptEnded("finished"))
+    write_reports(engine)
+    body = {str(row[0]): row[1] for row in rows(engine, "select format, body from reports")}
+    assert len(json.loads(body["json"])["curves"]) == 1
+    left_out = re.search(r"(\d+) signals of the job's own are left out here", body["md"].decode())
+    assert left_out is not None
+    assert 30 <= int(left_out[1]) < 40
