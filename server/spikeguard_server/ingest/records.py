@@ -44,7 +44,7 @@ from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.run_tags import tag_as_told
 from spikeguard_server.ingest.spikes import tell
 from spikeguard_server.store.audit import SERVER, append
-from spikeguard_server.store.batches import prune_batches, write_batch
+from spikeguard_server.store.batches import prune_batches, write_batches
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import find_incident
 from spikeguard_server.store.reports import want_report
@@ -80,6 +80,7 @@ def take_records(intake: Intake, message: Message) -> None:
     take_skipped(intake, [r for r in message.records if isinstance(r, BatchesSkipped)])
     details = [r for r in message.records if isinstance(r, BatchDetail)]
     if details:
+        write_batches(intake.connection, intake.run_id, intake.attempt.number, details)
         newest = max(details, key=lambda detail: (detail.segment, detail.step))
         prune_batches(intake.connection, intake.run_id, intake.attempt.number, newest)
 
@@ -95,10 +96,9 @@ def _take(intake: Intake, record: Record, targets: Collection[int]) -> None:
             _start_segment(intake, record)
         case Samples():
             _take_samples(intake, record, targets)
-        case BatchDetail():
-            write_batch(connection, run_id, number, record)
         case LayerNorms():
             write_layer_norms(connection, run_id, number, record)
+            intake.layers.more = True
         case TargetSaved():
             _save_target(intake, record)
         case TargetDeleted():
