@@ -101,7 +101,7 @@ class Describing:
             return
         self.since = began = time.monotonic()
         try:
-            with self._faults.shield(place):
+            with self._faults.shield_thread(place):
                 call()
         finally:
             self.since = None
