@@ -36,12 +36,14 @@ log.addFilter(_escape)
 
 
 class Shield:
-    """One place of the loop's; keeps nothing between its uses, so it is made once."""
+    """One place of the loop's, or of a thread of ours, which not even `SystemExit` may end (`all`);
+    keeps nothing between its uses, so it is made once."""
 
-    __slots__ = ("_faults", "_place")
+    __slots__ = ("_faults", "_kind", "_place")
 
-    def __init__(self, faults: Faults, place: str) -> None:
+    def __init__(self, faults: Faults, place: str, *, all: bool = False) -> None:
         self._faults, self._place = faults, place
+        self._kind: type[BaseException] = BaseException if all else Exception
 
     def __enter__(self) -> None:
         return
@@ -49,7 +51,7 @@ class Shield:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> bool:
-        if not isinstance(error, Exception):
+        if not isinstance(error, self._kind):
             return False
         self._faults.note(self._place, error)
         return True
@@ -71,6 +73,11 @@ class Faults:
         if found is None:
             found = self._shields[place] = Shield(self, place)
         return found
+
+    def shield_thread(self, place: str) -> Shield:
+        """The same around a function of the job's own in a thread of ours: what ends a thread would
+        end what else it does, and ends no process."""
+        return Shield(self, place, all=True)
 
     def note(self, place: str, error: BaseException | str) -> None:
         """Count one failure; log the first of a place and then at most one a minute."""

@@ -6,7 +6,6 @@ What is signed is built from what was printed, and printed before anybody is ask
 from __future__ import annotations
 
 import sys
-import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from spikeguard_cli.options import (
     json_option,
     told,
 )
+from spikeguard_cli.order_signing import as_ordered, left_s, order_of, signature_of
 from spikeguard_cli.orders import (
     add_order_options,
     edited_body,
@@ -36,17 +36,12 @@ from spikeguard_cli.wording import (
 )
 from spikeguard_protocol import (
     BY_RESTART,
-    Action,
     CommandId,
     IncidentId,
-    from_json,
 )
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.order_signature import Signed, read_order_keys, sign
-from spikeguard_protocol.orders import read_action
+from spikeguard_protocol.order_signature import Signed
 from spikeguard_protocol.paths import command_path, incident_path, run_path
-
-SIGNED_MOST_S = 31 * 86_400.0  # that a signature is good for
 
 
 def approve(options: Namespace) -> int:
@@ -55,7 +50,7 @@ def approve(options: Namespace) -> int:
     command = _proposed(api, options.id)
     if edits(options):
         return _edit_and_approve(api, command, options)
-    order = _order(command) if options.order_key else None
+    order = order_of(command) if options.order_key else None
     restart = _goes_by_restart(api, command)
     seen_by = sys.stderr if options.json else sys.stdout
     print(_shown(command, order, restart=restart), file=seen_by)
@@ -66,7 +61,7 @@ def approve(options: Namespace) -> int:
         return 1
     body: dict[str, Any] = {"revision": revision}
     if order is not None:
-        body["signature"] = _signature(Path(options.order_key), order, _left_s(command))
+        body["signature"] = signature_of(order, left_s(command), Path(options.order_key))
     done = _decide(api, CommandId.parse(command["id"]), "approve", body)
     return told(options, done, approved_words(done, restart=restart))
 
@@ -75,7 +70,7 @@ def _shown(command: dict[str, Any], order: Signed | None, *, restart: bool) -> s
     """What a person is asked to say yes to."""
     lines = [proposal_words(command)]
     if order is not None:
-        lines.append(signed_words(order, _left_s(command)))
+        lines.append(signed_words(order, left_s(command)))
     if restart:
         lines.append(
             "  restart: the job ends when it is told, and carries this out once it is restarted"
@@ -100,9 +95,9 @@ def _edit_and_approve(api: Api, command: dict[str, Any], options: Namespace) -> 
         return 1
     made = send_order(api, run, body, options, seen_of(command, options.revision))
     if made["state"] == "proposed" and options.order_key:
-        order = _order(made)
-        print(signed_words(order, _left_s(made)), file=screen)
-        signature = _signature(Path(options.order_key), order, _left_s(made))
+        order = as_ordered(made, run, body, offered)
+        print(signed_words(order, left_s(made)), file=screen)
+        signature = signature_of(order, left_s(made), Path(options.order_key))
         said = {"revision": made["revision"], "signature": signature}
         made = _decide(api, CommandId.parse(made["id"]), "approve", said)
     return told(options, made, approved_words(made, restart=_goes_by_restart(api, made)))
@@ -119,33 +114,6 @@ def _goes_by_restart(api: Api, command: dict[str, Any]) -> bool:
     attempts: list[dict[str, Any]] = run.get("attempts", [])
     rows = max(attempts, key=lambda a: int(a["number"]))["abilities"] if attempts else []
     return any(row["name"] == "rollback" and row["cost"] == BY_RESTART for row in rows)
-
-
-def _order(command: dict[str, Any]) -> Signed:
-    """What `command` would have the job do: this is signed, so this is shown."""
-    action = from_json(Action, read_action(command["verb"], command["arguments"]))
-    return Signed(command["id"], command["attempt"] or "", action, command["expires_at_step"])
-
-
-def _left_s(command: dict[str, Any]) -> float:
-    """How long an order is good for; an end that is none, or years away, is not signed."""
-    left = float(command["expires_in_s"] or 0.0)
-    if not 0.0 <= left <= SIGNED_MOST_S:
-        raise CommandFailed(
-            f"the server says that this is good for {left:g} s; it takes 0 to {SIGNED_MOST_S:g} "
-            "to be signed"
-        )
-    return left
-
-
-def _signature(path: Path, order: Signed, left_s: float) -> str:
-    """Of `order`, good for `left_s` from now on."""
-    try:
-        key = read_order_keys(path.read_text())[0]
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise CommandFailed(f"{path} holds no key to sign orders with: {why}") from error
-    return sign(key, order, time.time() + left_s)
 
 
 def reject(options: Namespace) -> int:

@@ -74,8 +74,8 @@ def _target(text: str, offered: dict[str, Any]) -> dict[str, Any]:
 
 def planned_lines(body: dict[str, Any], offered: dict[str, Any]) -> list[str]:
     """What is going to be done, what it costs, and the health of what it goes back to."""
-    target = next((t for t in offered["targets"] if t["name"] == body.get("target")), None)
-    lines = [command_words({"verb": body["verb"], "arguments": _arguments(body, target)})]
+    target = _chosen(body, offered)
+    lines = [command_words({"verb": body["verb"], "arguments": arguments_of(body, offered)})]
     if target is not None:
         lines.append(f"  costs: {cost_words(target['cost'])}")
         lines.append(
@@ -85,8 +85,14 @@ def planned_lines(body: dict[str, Any], offered: dict[str, Any]) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def _arguments(body: dict[str, Any], target: dict[str, Any] | None) -> dict[str, Any]:
-    """As the phrases for people name them."""
+def _chosen(body: dict[str, Any], offered: dict[str, Any]) -> dict[str, Any] | None:
+    """The target that is gone back to; None where it is none that was offered."""
+    return next((t for t in offered["targets"] if t["name"] == body.get("target")), None)
+
+
+def arguments_of(body: dict[str, Any], offered: dict[str, Any]) -> dict[str, Any]:
+    """Those of the command that an order becomes; None where it says nothing."""
+    target = _chosen(body, offered)
     skip, factor, steps = body.get("skip"), body.get("factor"), body.get("steps")
     if body["verb"] != "rollback":
         return {"batches": skip, "factor": factor, "steps": steps}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, CommandFailed, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.options import MOST_LIMIT, json_option, lasting, limit_option, print_json
+from spikeguard_cli.order_signing import as_ordered, left_s, order_of, signature_of
 from spikeguard_cli.orders import (
     VERBS,
     add_order_options,
@@ -20,10 +20,10 @@ from spikeguard_cli.orders import (
     planned_lines,
     send_order,
 )
-from spikeguard_cli.wording import command_words, duration, state_words, table
-from spikeguard_protocol import RUN_ITSELF, Action, CommandId, IncidentId, RunId, Verb, from_json
-from spikeguard_protocol.order_signature import Signed, read_order_keys, sign
-from spikeguard_protocol.orders import read_action
+from spikeguard_cli.wording import command_words, duration, signed_words, state_words, table
+from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, RunId, Verb
+from spikeguard_protocol.escaping import printable
+from spikeguard_protocol.order_signature import Signed
 from spikeguard_protocol.paths import command_path, incident_path, run_path
 
 HEAD = ("ID", "ORDER", "STATE", "BY", "STEP", "SAID")
@@ -58,7 +58,9 @@ def _give(api: Api, run: RunId, options: Namespace) -> int:
     options.reason = reason
     made = send_order(api, run, body, options, offered)
     if made["state"] == "proposed" and options.order_key:
-        made = _signed(api, CommandId.parse(made["id"]), made, Path(options.order_key))
+        order = as_ordered(made, run, body, offered)
+        say(signed_words(order, left_s(made)), to_error=options.json)
+        made = _signed(api, made, order, options)
     return _told(options, made)
 
 
@@ -75,11 +77,14 @@ def _approve(api: Api, id: CommandId, options: Namespace) -> int:
     found = _one(api, id)
     say(f"{found['id']}, ordered by {found['proposed_by']}: {command_words(found)}")
     say(f"  why:   {found['reason']}")
+    order = order_of(found) if options.order_key else None
+    if order is not None:
+        say(signed_words(order, left_s(found)))
     if not (options.yes or _agrees("Approve this?")):
         print("Nothing was approved.")
         return 1
-    if options.order_key:
-        return _told(options, _signed(api, id, found, Path(options.order_key)))
+    if order is not None:
+        return _told(options, _signed(api, found, order, options))
     return _told(options, api.post(f"{command_path(id)}/approve", {"revision": found["revision"]}))
 
 
@@ -91,24 +96,23 @@ def _reject(api: Api, id: CommandId, options: Namespace) -> int:
 def _one(api: Api, id: CommandId) -> dict[str, Any]:
     for found in api.items(f"{run_path(id.incident.run)}/commands", sys.maxsize):
         if found["number"] == id.number:
-            return found
+            return _named(id, found)
     raise CommandFailed(f"there is no {id}: spikeguard run {id.incident.run} lists those there are")
 
 
-def _signed(api: Api, id: CommandId, command: dict[str, Any], path: Path) -> dict[str, Any]:
+def _named(id: CommandId, found: dict[str, Any]) -> dict[str, Any]:
+    """`found`, where it is `id`: nobody decides on what they did not name."""
+    if CommandId.parse(found["id"]) != id:
+        told = printable(str(found["id"]))[:200]
+        raise CommandFailed(f"asked for {id}, the server answered with {told}: nothing done")
+    return found
+
+
+def _signed(api: Api, command: dict[str, Any], order: Signed, options: Namespace) -> dict[str, Any]:
     """Approve it, signed with the first key in the file."""
-    try:
-        key = read_order_keys(path.read_text())[0]
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise CommandFailed(f"{path} holds no key to sign orders with: {why}") from error
-    action = from_json(Action, read_action(command["verb"], command["arguments"]))
-    about = Signed(str(id), command["attempt"] or "", action, command["expires_at_step"])
-    body = {
-        "revision": command["revision"],
-        "signature": sign(key, about, time.time() + float(command["expires_in_s"] or 0.0)),
-    }
-    done: dict[str, Any] = api.post(f"{command_path(id)}/approve", body)
+    signature = signature_of(order, left_s(command), Path(options.order_key))
+    body = {"revision": command["revision"], "signature": signature}
+    done: dict[str, Any] = api.post(f"{command_path(CommandId.parse(order.command))}/approve", body)
     return done
 
 

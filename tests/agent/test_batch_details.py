@@ -87,7 +87,11 @@ def test_a_job_without_a_recorder_tells_nothing(tmp_path: Path) -> None:
     assert told == {}
 
 
-@pytest.mark.parametrize("fails", [lambda _: 1 / 0, lambda ids: ids])
+def leaves(_: list[int]) -> str:
+    raise SystemExit("a tokenizer of the job's own, out of memory")
+
+
+@pytest.mark.parametrize("fails", [lambda _: 1 / 0, lambda ids: ids, leaves])
 def test_a_decoder_or_namer_that_fails_is_counted_and_the_rest_is_told(
     tmp_path: Path, fails: Any
 ) -> None:

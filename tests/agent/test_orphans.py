@@ -7,11 +7,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 import spikeguard.uplink.orphans
 import spikeguard.uplink.outbox
+from spikeguard.errors import AttachError
 from spikeguard.uplink.frames import Frame
 from spikeguard.uplink.log import Log, Segment
 from spikeguard.uplink.orphans import Unheld, orphans
@@ -263,3 +265,44 @@ def test_brackets_without_end_in_a_file_of_the_run_keep_nothing_from_going_on(
         job.train_to(job.guard.steps + 3)
         await_that(lambda: job.guard.attempt in wire.messages)
         job.guard.finish()
+
+
+@pytest.mark.parametrize("file", [
+    "checkpoints/*/manifest.json", "guard/protected.json", "guard/.journal.jsonl.end",
+    "guard/left_out/told.json", "guard/outbox/*/lock", "guard/outbox/*/*.log",
+])  # fmt: skip
+def test_a_pipe_in_place_of_a_file_of_the_run_keeps_no_job_waiting(
+    tmp_path: Path, file: str
+) -> None:
+    first = Job(tmp_path)
+    first.train_to(30)
+    first.guard.finish()
+    place = next(tmp_path.glob(file), tmp_path / file)
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    os.mkfifo(place)
+    reached: list[int] = []
+
+    def again() -> None:
+        job = Job(tmp_path)
+        job.guard.resume()
+        job.train_to(job.guard.steps + 3)
+        job.guard.finish()
+        reached.append(job.guard.steps)
+
+    Thread(target=again, daemon=True).start()
+    await_that(lambda: bool(reached))
+
+
+def test_a_pipe_in_place_of_the_journal_is_told_and_not_waited_at(tmp_path: Path) -> None:
+    (tmp_path / "guard").mkdir()
+    os.mkfifo(tmp_path / "guard/journal.jsonl")
+    told: list[str] = []
+
+    def refused() -> None:
+        with pytest.raises(AttachError, match=r"cannot hold the journal: .*not a plain file"):
+            Job(tmp_path)
+        told.append("told")
+
+    Thread(target=refused, daemon=True).start()
+    await_that(lambda: bool(told))

@@ -677,3 +677,18 @@ def test_a_page_that_decides_does_without_a_picture_that_cannot_be_drawn(
     bent = replace(rolled_back.curves[-1], values=words)
     picture = IncidentPicture(rolled_back.id, rolled_back.incident, (bent,))
     assert PictureCache().svg("default", picture) == b""
+
+
+def test_of_an_incident_over_thousands_of_segments_the_first_and_the_last_are_drawn(
+    healed: PostMortem,
+) -> None:
+    """2,400 of one step, 225 kB of messages, took 13 s of a core to draw in three formats."""
+    one = healed.curves[0]
+    steps = range(one.steps[-1] + 1, one.steps[-1] + 2001)
+    more = tuple(
+        replace(one, steps=(step,), values=dict.fromkeys(one.values, (9.0,))) for step in steps
+    )
+    facts = replace(healed, curves=(*healed.curves, *more))
+    assert len(svg_of(facts)) < MAX_BYTES
+    page = Page(render(facts, ReportFormat.HTML).decode())
+    assert "Of 2,001 segments the first 50 and the last 50 are drawn." in page.text

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from spikeguard.data.line_files import open_line, sealed_line
 from spikeguard.faults import log
+from spikeguard_protocol.plain_files import read_plain
 
 
 class Protection:
@@ -21,7 +22,7 @@ class Protection:
     def read(self) -> frozenset[str]:
         """Nothing where it is missing or damaged."""
         try:
-            plain, _, sound = open_line(self._path.read_bytes())
+            plain, _, sound = open_line(read_plain(self._path))
         except OSError:
             return frozenset()
         names = plain.get("protected") if plain is not None and sound else None

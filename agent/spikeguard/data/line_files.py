@@ -23,8 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spikeguard_protocol.plain_files import open_plain, read_plain
+
 _SEALED = re.compile(rb'(.*), "n": ([0-9]{1,15}), "crc": "([0-9a-f]{8})"\}', re.DOTALL)
 _TAIL_BYTES = 64 * 1024
+_NOTE = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(slots=True)
@@ -86,7 +89,7 @@ def read_lines(path: Path) -> Lines:
     """All of the file; raise OSError where it cannot be read, also where there is none."""
     found = Lines()
     expected = None
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+    for number, line in enumerate(read_plain(path).split(b"\n"), 1):
         if not line.strip():
             continue
         entry, own, sound = open_line(line, path.name)
@@ -120,14 +123,14 @@ def open_line(line: bytes, name: str = "") -> tuple[dict[str, Any] | None, int |
 
 def number_before(path: Path, offset: int) -> int:
     """The number of the last sound line that ends at `offset` or before; 0 for none."""
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         file.seek(max(0, offset - _TAIL_BYTES))
         return _last_number(file.read(min(offset, _TAIL_BYTES)), path.name)
 
 
 def whole_lines(path: Path, offset: int, at_most: int) -> tuple[list[bytes], int]:
     """The lines from `offset` on, within `at_most` bytes, and the offset behind them."""
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         file.seek(offset)
         text = file.read(at_most)
     whole = text[: text.rfind(b"\n") + 1]
@@ -159,7 +162,7 @@ def _end_of(path: Path) -> Path:
 
 def _note_end(path: Path, number: int) -> None:
     text = f"{number:015d}"
-    handle = os.open(_end_of(path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = os.open(_end_of(path), _NOTE, 0o600)
     try:
         os.pwrite(handle, f"{text} {zlib.crc32(text.encode()):08x}\n".encode(), 0)
     finally:
@@ -175,7 +178,7 @@ def removed_in(folder: Path) -> list[Path]:
 def noted_end(path: Path) -> int:
     """The number of the last line, as it stands beside the file; 0 where nothing can be read."""
     try:
-        number, _, checked = _end_of(path).read_text().strip().partition(" ")
+        number, _, checked = read_plain(_end_of(path)).decode().strip().partition(" ")
         return int(number) if f"{zlib.crc32(number.encode()):08x}" == checked else 0
     except (OSError, ValueError):
         return 0

@@ -34,6 +34,7 @@ from spikeguard.state.targets import Target, Tree
 from spikeguard.state.training_state import random_state, restore_random_state
 from spikeguard.topology.rank_group import join_world, leave_world, share_text
 from spikeguard_protocol import Medium, RunId, TargetDeleted
+from spikeguard_protocol.plain_files import read_plain
 
 RATE = "learning_rate.json"
 
@@ -192,7 +193,7 @@ class HostedCheckpoints(CheckpointDirectory):
         """What a rollback by restart has to know of it; the framework reads the rest."""
         del rank, world_size, boxes
         try:
-            return {"lr_scale": json.loads((self.folder(name) / RATE).read_text())}
+            return {"lr_scale": json.loads(read_plain(self.folder(name) / RATE))}
         except FileNotFoundError:
             return {"lr_scale": None}
 

@@ -25,6 +25,7 @@ from spikeguard.state.lineage import plain_lineage, read_lineage
 from spikeguard.state.replicated_parts import Boxes, Ranks
 from spikeguard.state.targets import Target, Tree
 from spikeguard_protocol import Medium
+from spikeguard_protocol.plain_files import read_plain
 
 MANIFEST = "manifest.json"
 FORMAT = 3  # one of another is listed and not read: a resume says so, and begins nothing
@@ -111,7 +112,7 @@ class CheckpointDirectory:
 
     def saved_by(self, name: str) -> int:
         """How many ranks saved it; raise ValueError for one of another format."""
-        plain = json.loads((self.folder(name) / MANIFEST).read_text())
+        plain = json.loads(read_plain(self.folder(name) / MANIFEST))
         if plain["format"] != FORMAT:
             raise ValueError(
                 f"{name} has format {plain['format']} and this release reads {FORMAT}: resume with "
@@ -159,7 +160,7 @@ def _manifest(target: Target, world_size: int) -> dict[str, Any]:
 def read_manifest(folder: Path) -> Target | None:
     """None for a folder that holds no complete checkpoint."""
     try:
-        plain = json.loads((folder / MANIFEST).read_text())
+        plain = json.loads(read_plain(folder / MANIFEST))
         lineage = read_lineage(plain["lineage"])
         if lineage[-1].step != plain["step"]:
             return None

@@ -45,7 +45,7 @@ def live_attempts(parent: Path) -> Iterator[str]:
     """Attempts whose folder a process of this machine holds."""
     for lock in sorted(parent.glob(f"*/{LOCK}")):
         with suppress(OSError):
-            handle = os.open(lock, os.O_RDONLY)
+            handle = os.open(lock, os.O_RDONLY | os.O_NONBLOCK)
             try:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

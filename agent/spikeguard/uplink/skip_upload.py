@@ -26,6 +26,7 @@ from spikeguard.data.line_files import (
 from spikeguard.data.skipped import LeftOut, files_in
 from spikeguard.faults import Faults
 from spikeguard_protocol import Record
+from spikeguard_protocol.plain_files import read_plain
 
 NOTE = "told.json"  # file -> bytes of it that were told of
 AT_ONCE_BYTES = 256 * 1024  # of all files
@@ -143,7 +144,7 @@ class SkipUpload:
     def _noted(self, path: Path) -> dict[str, int]:
         """Nothing where there is no note, or none that can be read: then all is told again."""
         try:
-            plain, _, sound = open_line(path.read_bytes())
+            plain, _, sound = open_line(read_plain(path))
         except OSError:
             return {}
         if plain is None or not sound:

@@ -104,7 +104,7 @@ class Forward:
                     self._write_note(values.name, values.text, step)
                 return
             self._write({self._named(name): value for name, value in values.items()}, step)
-        except Exception as error:
+        except BaseException as error:  # not even SystemExit ends more than this step here
             self.failed += 1
             self.error = f"{type(error).__name__}: {error}"
 

@@ -11,7 +11,8 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import Message
+from spikeguard_protocol import Message, SegmentId
+from spikeguard_server.domain.diagnosis.cause.layers import FirstLayer
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import Target
@@ -51,6 +52,16 @@ class Tail:
     step: int
 
 
+@dataclass(slots=True)
+class LayersRead:
+    """What the layers around an incident's onset said when this message read them last."""
+
+    at: tuple[int, int, SegmentId] | None = None  # the incident and its onset
+    first: FirstLayer | None = None  # to move
+    more: bool = False  # the message has told of others since
+    reads: int = 0
+
+
 @dataclass
 class Intake:
     """A run under its lock. `run` and `attempt` change in place and are written at the end."""
@@ -70,6 +81,9 @@ class Intake:
     rebuilds: RebuildBudgets = field(default_factory=RebuildBudgets)
     bearer: bytes | None = None  # hash of the token's secret
     shortened: bool = False  # whether the audit says that less than all was read again
+    layers: LayersRead = field(default_factory=LayersRead)
+    rewritten: int = 0  # stored values that this message had written anew
+    left_out: bool = False  # whether the audit says that there was no room for more of them
     _incident: Incident | None = None
 
     @property

@@ -44,7 +44,7 @@ from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.run_tags import tag_as_told
 from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.store.audit import SERVER, append
-from spikeguard_server.store.batches import prune_batches, write_batch
+from spikeguard_server.store.batches import prune_batches, write_batches
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import find_incident
 from spikeguard_server.store.reports import want_report
@@ -58,6 +58,7 @@ from spikeguard_server.store.runs import (
     open_segment,
 )
 from spikeguard_server.store.samples import (
+    MOST_REWRITTEN,
     append_samples,
     as_domain,
     write_layer_norms,
@@ -79,6 +80,7 @@ def take_records(intake: Intake, message: Message) -> None:
     take_skipped(intake, [r for r in message.records if isinstance(r, BatchesSkipped)])
     details = [r for r in message.records if isinstance(r, BatchDetail)]
     if details:
+        write_batches(intake.connection, intake.run_id, intake.attempt.number, details)
         newest = max(details, key=lambda detail: (detail.segment, detail.step))
         prune_batches(intake.connection, intake.run_id, intake.attempt.number, newest)
 
@@ -94,10 +96,9 @@ def _take(intake: Intake, record: Record, targets: Collection[int]) -> None:
             _start_segment(intake, record)
         case Samples():
             _take_samples(intake, record, targets)
-        case BatchDetail():
-            write_batch(connection, run_id, number, record)
         case LayerNorms():
             write_layer_norms(connection, run_id, number, record)
+            intake.layers.more = True
         case TargetSaved():
             _save_target(intake, record)
         case TargetDeleted():
@@ -217,11 +218,27 @@ def _store_samples(intake: Intake, samples: Samples) -> None:
         append_samples(connection, run_id, number, samples)
         intake.tail = replace(tail, step=last)
         return
-    write_samples(connection, run_id, number, samples)
+    _write_among(intake, samples)
     if not extend_segment(connection, run_id, number, segment, first, last):
         _start_lost_segment(intake, samples)
     if tail is not None and known:
         intake.tail = replace(tail, step=max(tail.step, last))
+
+
+def _write_among(intake: Intake, samples: Samples) -> None:
+    """Where they belong, as far as the message has room to write anew what is stored there."""
+    connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
+    room = MOST_REWRITTEN - intake.rewritten
+    written = write_samples(connection, run_id, number, samples, room)
+    intake.rewritten += written.values
+    if not written.left_out or intake.left_out:
+        return
+    intake.left_out = True
+    append(
+        connection, run_id, actor=SERVER, action="samples.left_out", subject=str(intake.run.id),
+        reason=f"message {intake.attempt.last_sequence} of attempt {number} fills in steps among "
+        "too much that is stored already: the rest of them is not stored; tell each step once",
+    )  # fmt: skip
 
 
 def _start_lost_segment(intake: Intake, samples: Samples) -> None:

@@ -6,8 +6,9 @@ that it can be written anew long after the samples are gone. `report` makes the 
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from itertools import groupby
@@ -17,11 +18,13 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_protocol import (
+    STANDARD_SIGNALS,
     BatchDetail,
     BatchRange,
     CommandState,
     FollowupState,
     Kind,
+    OptionalSignal,
     RunId,
     SegmentId,
     SegmentPoint,
@@ -61,6 +64,7 @@ from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.postmortems import (
     attempts_named,
     commands_with_times,
+    count_kept,
     incident_row,
     kept_samples,
     precursors_of,
@@ -77,6 +81,7 @@ from spikeguard_server.store.skipped import skipped_by
 MOST_LEFT_OUT = 24  # entries in a post-mortem
 MOST_LAYER_ROWS = 40  # before the onset, and from there on
 FEWEST_LAYER_ROWS = 3  # fewer are no picture
+MOST_VALUES = 1_000_000  # of all kept samples together: some 150 MB while it is written
 
 
 def postmortem_facts(
@@ -88,7 +93,8 @@ def postmortem_facts(
     incident = incident_of(row, attempts)
     policy = policy_of(connection, run.project, run.run_id)
     lineage = current_lineage(connection, run, attempts, incident.newest_segment)
-    curves = _curves(connection, run.run_id, number, attempts, lineage)
+    own, left_out_names = _own_signals(connection, run, incident)
+    curves = _curves(connection, run.run_id, number, attempts, lineage, own)
     took_part = {curve.attempt_number for curve in curves}
     pace_s = read_step_time(connection, row).seconds
     tokens = tokens_per_step_of(connection, run.run_id, took_part)
@@ -119,6 +125,7 @@ def postmortem_facts(
         policy=policy,
         price_per_hour=policy.price_per_hour,
         currency=policy.currency,
+        notes=_notes(left_out_names),
     )
 
 
@@ -144,13 +151,39 @@ def checkpoints_before(
     return [point for point in found if lineage.holds(point)]
 
 
+def _own_signals(
+    connection: sql.Connection, run: RunRow, incident: Incident
+) -> tuple[frozenset[str], int]:
+    """Which signals beside the standard ones there is room for, those that the incident speaks of
+    and those that a cause may be read from first; and how many there is none for."""
+    kept = count_kept(connection, run.run_id, incident.number)
+    room = max(0, MOST_VALUES // max(1, kept) - len(STANDARD_SIGNALS))
+    known: list[str] = json.loads(run.own_names or "[]")
+    said = (incident.signal, *incident.first_moves, *incident.worst_z, *OptionalSignal)
+    names = list(dict.fromkeys([*(name for name in said if name in known), *known]))
+    return frozenset(names[:room]), len(names[room:])
+
+
+def _notes(left_out: int) -> tuple[str, ...]:
+    if not left_out:
+        return ()
+    what = "signal" if left_out == 1 else "signals"
+    return (
+        f"{left_out} {what} of the job's own are left out here: so many were measured at so many "
+        "steps that they would not fit. The run's curves have them.",
+    )
+
+
 def _curves(
-    connection: sql.Connection, run_id: UUID, number: int, attempts: Attempts, lineage: Lineage
-) -> tuple[RecordedCurve, ...]:
+    connection: sql.Connection, run_id: UUID, number: int, attempts: Attempts, lineage: Lineage,
+    own: Collection[str],
+) -> tuple[RecordedCurve, ...]:  # fmt: skip
     """One curve a segment, in the order of training."""
     rows = kept_samples(connection, run_id, number)
     return tuple(
-        _curve(attempts.segment(*key), key[0], reason, [sample_of(row) for row in group], lineage)
+        _curve(
+            attempts.segment(*key), key[0], reason, [sample_of(row, own) for row in group], lineage
+        )
         for (key, reason), group in groupby(rows, lambda r: ((r.attempt, r.segment), r.reason))
     )
 

@@ -34,7 +34,7 @@ from spikeguard_server.domain.policy.finding import checks_of
 from spikeguard_server.domain.policy.proposal import Proposal, propose
 from spikeguard_server.domain.policy.settings import ApprovalMode, Policy
 from spikeguard_server.domain.policy.situation import PastCommand, Situation, Target
-from spikeguard_server.domain.policy.targeting import Alarm, alarms_of, health_of
+from spikeguard_server.domain.policy.targeting import Alarm, Doubts, alarms_of, health_of
 from spikeguard_server.replay.findings import monitor_of
 
 SEGMENT = SegmentId("0" * 16, 0)
@@ -228,16 +228,15 @@ class Watcher:
         numbers = [*range(max(1, last - KEPT), last + 1)]
         if (newest := step // every) > last:
             numbers.append(newest)
-        alarms = [*self.alarms, *alarms_of(incident)]
-        return tuple(_target(number * every, step, alarms, self.policy) for number in numbers)
+        doubts = Doubts([*self.alarms, *alarms_of(incident)], LINEAGE)
+        return tuple(_target(number * every, step, doubts, self.policy) for number in numbers)
 
 
-def _target(at: int, newest: int, alarms: Sequence[Alarm], policy: Policy) -> Target:
+def _target(at: int, newest: int, doubts: Doubts, policy: Policy) -> Target:
     health = health_of(
         SegmentPoint(SEGMENT, at),
         newest_step=newest,
-        alarms=alarms,
-        lineage=LINEAGE,
+        doubts=doubts,
         horizon_steps=policy.health_horizon_steps,
     )
     return Target(f"step-{at}", SEGMENT, at, at, Medium.DISK, health)

@@ -27,7 +27,13 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from spikeguard_protocol import Signal
 from spikeguard_protocol.escaping import html_text
 from spikeguard_server.report.facts import Pictured, RecordedCurve
-from spikeguard_server.report.plot_choice import NORMS, named, picture_label, signal_beside
+from spikeguard_server.report.plot_choice import (
+    NORMS,
+    drawn,
+    named,
+    picture_label,
+    signal_beside,
+)
 from spikeguard_server.report.style import COLOURS, FONTS, THEMES
 from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.wording import SIGMA, number
@@ -175,7 +181,7 @@ def inline(svg: str, label: str) -> str:
 
 def _stretches(facts: Pictured, signal: str) -> Iterator[PlottedRun]:
     """Every curve, cut where a rollback undid what followed; the cut point belongs to both."""
-    for curve in facts.curves:
+    for curve in drawn(facts.curves):
         steps, values = _thinned(curve, signal)
         last = math.inf if curve.kept_to is None else curve.kept_to
         cut = sum(step <= last for step in steps)
@@ -258,7 +264,8 @@ def _draw_trend(axes: Axes, facts: Pictured) -> None:
 
 
 def _span(facts: Pictured) -> tuple[int, int] | None:
-    steps = [step for curve in facts.curves for step in (curve.steps[:1] + curve.steps[-1:])]
+    shown = drawn(facts.curves)
+    steps = [step for curve in shown for step in (curve.steps[:1] + curve.steps[-1:])]
     return (min(steps), max(steps)) if steps and min(steps) < max(steps) else None
 
 

@@ -7,6 +7,7 @@ those of the newest `KEPT_STEPS`, in whatever order a job tells of them.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -20,13 +21,28 @@ from spikeguard_server.store.tables.batches import batch_details
 
 RANKS: Final = 4  # that are kept of a step: rank 0 and the one with the highest loss are told
 KEPT_STEPS: Final = 200  # that may turn out to lie near an onset
-_KEY = "run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s"
+_KEY = "b.run_id = %(run_id)s AND b.attempt = %(attempt)s"
 _WRITE = f"""
 INSERT INTO batch_details (run_id, attempt, segment, step, rank, detail)
-SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(step)s::bigint,
-       %(rank)s::bigint, %(detail)s::text
-WHERE (SELECT count(*) FROM batch_details WHERE {_KEY} AND step = %(step)s) < {RANKS}
-ON CONFLICT DO NOTHING
+SELECT %(run_id)s::uuid, %(attempt)s::int, told.segment, told.step, told.rank, told.detail
+FROM (
+    SELECT first.*, row_number() OVER (PARTITION BY segment, step ORDER BY place) AS turn
+    FROM (
+        SELECT DISTINCT ON (segment, step, rank) *
+        FROM unnest(
+            %(segments)s::bigint[], %(steps)s::bigint[], %(ranks)s::bigint[], %(details)s::text[]
+        ) WITH ORDINALITY AS sent (segment, step, rank, detail, place)
+        ORDER BY segment, step, rank, place
+    ) AS first
+    WHERE NOT EXISTS (
+        SELECT FROM batch_details AS b WHERE {_KEY} AND b.segment = first.segment
+        AND b.step = first.step AND b.rank = first.rank
+    )
+) AS told
+WHERE told.turn <= {RANKS} - (
+    SELECT count(*) FROM batch_details AS b
+    WHERE {_KEY} AND b.segment = told.segment AND b.step = told.step
+)
 """
 _PRUNE = f"""
 DELETE FROM batch_details AS b WHERE b.run_id = %(run_id)s
@@ -50,13 +66,17 @@ AND NOT EXISTS (
 _C = batch_details.c
 
 
-def write_batch(
-    connection: sql.Connection, run_id: UUID, attempt: int, detail: BatchDetail
+def write_batches(
+    connection: sql.Connection, run_id: UUID, attempt: int, details: Sequence[BatchDetail]
 ) -> None:
-    """Store what one rank told of one step; the first one stands."""
+    """Store what a message told of its steps, in one statement; the first of a rank and a step
+    stands, and of a step the first `RANKS`."""
     values = {
-        "run_id": run_id, "attempt": attempt, "segment": detail.segment, "step": detail.step,
-        "rank": detail.rank, "detail": encode(_storable(detail)).decode(),
+        "run_id": run_id, "attempt": attempt,
+        "segments": [detail.segment for detail in details],
+        "steps": [detail.step for detail in details],
+        "ranks": [detail.rank for detail in details],
+        "details": [encode(_storable(detail)).decode() for detail in details],
     }  # fmt: skip
     connection.exec_driver_sql(_WRITE, values)
 

@@ -25,6 +25,7 @@ from spikeguard_server.store.tables import core as tables
 
 MOST_REVISIONS: Final = 500  # of an incident, from its beginning and from its end, that are shown
 MOST_PRECURSORS: Final = 1000  # of an incident, that are shown
+MOST_DOUBTFUL: Final = 1000  # incidents of a run that cast doubt on its targets, the newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,15 @@ def find_incident(
 def doubtful_incidents(
     connection: sql.Connection, run_id: UUID, attempts: Attempts
 ) -> list[Incident]:
-    """Incidents that are open, or ended without a word about the weights."""
+    """Incidents that are open, or ended without a word about the weights; the newest
+    `MOST_DOUBTFUL`."""
     c = tables.incidents.c
     unforgiven = sql.or_(c.outcome.is_(None), c.outcome == Outcome.RUN_ENDED.value)
     rows = connection.execute(
-        sql.select(tables.incidents).where(c.run_id == run_id, unforgiven).order_by(c.number)
+        sql.select(tables.incidents)
+        .where(c.run_id == run_id, unforgiven)
+        .order_by(c.number.desc())
+        .limit(MOST_DOUBTFUL)
     )
     return [incident_of(row, attempts) for row in rows]
 

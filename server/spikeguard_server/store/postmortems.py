@@ -5,8 +5,8 @@ Law: reads only, and only what outlives the samples.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -14,6 +14,8 @@ import sqlalchemy as sql
 from spikeguard_server.store.incidents import MOST_PRECURSORS, shown_revisions
 from spikeguard_server.store.samples import MEASURED
 from spikeguard_server.store.tables import core as tables
+
+AT_ONCE: Final = 2000  # samples
 
 
 def incident_row(connection: sql.Connection, run_id: UUID, number: int) -> sql.Row[Any]:
@@ -24,18 +26,32 @@ def incident_row(connection: sql.Connection, run_id: UUID, number: int) -> sql.R
     ).one()
 
 
-def kept_samples(connection: sql.Connection, run_id: UUID, number: int) -> Sequence[sql.Row[Any]]:
-    """The copied samples with the reason of their segment, in the order of training."""
+def count_kept(connection: sql.Connection, run_id: UUID, number: int) -> int:
+    """How many samples are kept with the incident."""
+    c = tables.incident_samples.c
+    mine = sql.and_(c.run_id == run_id, c.incident == number)
+    return int(connection.execute(sql.select(sql.func.count()).where(mine)).scalar_one())
+
+
+def kept_samples(connection: sql.Connection, run_id: UUID, number: int) -> Iterator[sql.Row[Any]]:
+    """The copied samples with the reason of their segment, in the order of training; read
+    `AT_ONCE` at a time, since a row may have some 140 values."""
     c, s = tables.incident_samples.c, tables.segments.c
-    return connection.execute(
-        sql.select(c.attempt, c.segment, c.step, s.reason, *(c[name] for name in MEASURED))
+    place = (c.attempt, c.segment, c.step)
+    query: sql.Select[Any] = (
+        sql.select(*place, s.reason, *(c[name] for name in MEASURED))
         .join(
             tables.segments,
             sql.and_(s.run_id == c.run_id, s.attempt == c.attempt, s.segment == c.segment),
         )
         .where(c.run_id == run_id, c.incident == number)
-        .order_by(c.attempt, c.segment, c.step)
-    ).all()
+        .order_by(*place)
+        .limit(AT_ONCE)
+    )
+    after: tuple[int, ...] = (-1, -1, -1)
+    while rows := connection.execute(query.where(sql.tuple_(*place) > after)).all():
+        yield from rows
+        after = tuple(rows[-1][:3])
 
 
 def revisions_of(

@@ -18,7 +18,13 @@ from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.policy.order_limits import read_limits
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import RunSituation, Situation, Target
-from spikeguard_server.domain.policy.targeting import Alarm, alarms_of, health_of, worth_keeping
+from spikeguard_server.domain.policy.targeting import (
+    Alarm,
+    Doubts,
+    alarms_of,
+    health_of,
+    worth_keeping,
+)
 from spikeguard_server.store.commands import past_commands, recent_commands, unfinished_commands
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
@@ -93,7 +99,8 @@ def targets_with_health(
         return ()
     lineage = current_lineage(connection, run, attempts)
     alarms = _alarms(connection, run, attempts, rows, policy.health_horizon_steps)
-    targets = [_target(row, run, attempts, alarms, lineage, policy) for row in rows]
+    doubts = Doubts(alarms, lineage)
+    targets = [_target(row, run, attempts, doubts, policy) for row in rows]
     return tuple(t for t in targets if lineage.holds(SegmentPoint(t.segment, t.step)))
 
 
@@ -101,16 +108,14 @@ def _target(
     row: TargetRow,
     run: RunRow,
     attempts: Attempts,
-    alarms: Sequence[Alarm],
-    lineage: Lineage,
+    doubts: Doubts,
     policy: Policy,
 ) -> Target:
     segment = attempts.segment(row.attempt, row.segment)
     health = health_of(
         SegmentPoint(segment, row.step),
         newest_step=run.last_step or 0,
-        alarms=alarms,
-        lineage=lineage,
+        doubts=doubts,
         horizon_steps=policy.health_horizon_steps,
     )
     return Target(row.name, segment, row.step, row.position, row.medium, health)

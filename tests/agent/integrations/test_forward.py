@@ -230,3 +230,18 @@ def test_an_end_is_noted_where_the_team_looks(kind: str, tmp_path: Path) -> None
         "spikeguard incident gpt#1 closed: recovered; post-mortem: "
         "https://guard.example/incident/default/gpt/1"
     )
+
+
+def test_a_tracker_that_leaves_is_counted_and_asked_again(tmp_path: Path) -> None:
+    """`SystemExit` ended the thread, and no later step arrived."""
+    seen: list[int] = []
+
+    def write(_: dict[str, float], step: int) -> None:
+        if step == 3:
+            raise SystemExit(1)
+        seen.append(step)
+
+    forward = Forward(write)
+    trained(tmp_path, forward)
+    assert seen == [1, 2, *range(4, 13)]
+    assert (forward.failed, forward.error) == (1, "SystemExit: 1")

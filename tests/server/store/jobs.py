@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -150,3 +151,19 @@ def same_number(left: float | None, right: float | None) -> bool:
     if left is None or right is None:
         return left is right
     return left == right or (math.isnan(left) and math.isnan(right))
+
+
+@contextmanager
+def asked(engine: sql.Engine, words: str) -> Iterator[list[str]]:
+    """The statements with `words` in them that SQLAlchemy sends meanwhile."""
+    found: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if words in statement:
+            found.append(statement)
+
+    sql.event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        sql.event.remove(engine, "before_cursor_execute", note)

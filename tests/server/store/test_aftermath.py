@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,7 +19,7 @@ from spikeguard_server.jobs.report_writer import write_reports
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reports import due_reports
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import Job, healthy, rows, spiking, value
+from tests.server.store.jobs import Job, columns, healthy, rows, same_number, spiking, value
 from tests.server.store.test_commands import ONSET, state_of, waiting
 
 SETTINGS = Settings()
@@ -149,3 +152,50 @@ def test_of_an_incident_that_never_closes_the_first_samples_of_each_segment_are_
     job.send(AttemptEnded("finished"))
     symptoms, _ = report(engine)
     assert symptoms["peak_step"] is not None
+
+
+def test_many_signals_of_a_jobs_own_are_kept_with_an_incident_in_no_time(
+    engine: sql.Engine,
+) -> None:
+    """A backlog of 1,500 steps kept Postgres busy past its limit: it was refused for ever."""
+    job = Job(engine)
+    job.start()
+    job.train(1, 160, spiking(ONSET))
+    steps = range(161, 1661)
+    told = columns(steps, spiking(ONSET))
+    own = {f"own{n}": tuple(n + s / 7 if s % 3 else None for s in steps) for n in range(60)}
+    own["own0"] = (math.nan, math.inf, -math.inf, *own["own0"][3:])
+    job.send(
+        replace(told, signals={**told.signals, **own}), columns([steps[0], steps[-1]], healthy)
+    )
+    which = "from incident_samples where step > 160"
+    assert value(engine, f"select count(*) {which}") == len(steps)
+    kept = rows(
+        engine, f"select loss, extra_names, extra_values, batch_first {which} order by step"
+    )
+    for place in (0, 1, 2, 3, 700, 1499):
+        loss, names, values, first = kept[place]
+        assert (loss, first) == (told.signals["loss"][place], steps[place] - 1)
+        assert names == sorted(own)
+        assert all(
+            same_number(value, own[name][place]) for name, value in zip(names, values, strict=True)
+        )
+
+
+def test_a_post_mortem_of_many_signals_of_a_jobs_own_is_made_of_those_that_it_has_room_for(
+    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """127 of them at 40,000 steps took 670 MB."""
+    monkeypatch.setattr("spikeguard_server.jobs.postmortem_facts.MOST_VALUES", 12_000)
+    job = Job(engine)
+    job.start()
+    steps = range(1, 701)
+    told = columns(steps, spiking(ONSET))
+    own = {f"own{n}": (1.0,) * len(steps) for n in range(40)}
+    job.send(replace(told, signals={**told.signals, **own}), AttemptEnded("finished"))
+    write_reports(engine)
+    body = {str(row[0]): row[1] for row in rows(engine, "select format, body from reports")}
+    assert len(json.loads(body["json"])["curves"]) == 1
+    left_out = re.search(r"(\d+) signals of the job's own are left out here", body["md"].decode())
+    assert left_out is not None
+    assert 30 <= int(left_out[1]) < 40

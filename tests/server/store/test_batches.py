@@ -8,7 +8,7 @@ from spikeguard_protocol import BatchDetail, SegmentStarted
 from spikeguard_protocol.vocabulary import SegmentReason
 from spikeguard_server.domain.diagnosis.batch_evidence import NEAR
 from spikeguard_server.store.batches import KEPT_STEPS, RANKS
-from tests.server.store.jobs import Job, columns, spiking
+from tests.server.store.jobs import Job, asked, columns, spiking
 
 ONSET = 121  # of `spiking`
 
@@ -51,3 +51,16 @@ def test_batches_told_from_the_last_step_back_are_as_few(engine: sql.Engine) -> 
     for last in range(top, top - 6 * KEPT_STEPS, -KEPT_STEPS):
         job.send(*(batch(step) for step in range(last, last - KEPT_STEPS, -1)))
     assert steps(engine) == [*range(top - most + 1, top + 1)]
+
+
+def test_what_a_message_tells_of_a_thousand_batches_is_one_statement(engine: sql.Engine) -> None:
+    """An INSERT each took up to 2 s of a core."""
+    job = Job(engine)
+    job.start()
+    job.send(batch(3, 7))
+    told = [batch(step, rank) for step in range(200) for rank in (7, 7, 2, 5, 1, 0)]
+    with asked(engine, "INSERT INTO batch_details") as statements:
+        job.send(*told[:999])
+        job.send(*told[999:])
+    assert len(statements) == 2
+    assert steps(engine) == [step for step in range(200) for _ in range(RANKS)]

@@ -13,8 +13,11 @@ present lineage does not count, so a rollback clears what it undid.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from spikeguard_protocol import (
     BatchRange,
@@ -65,30 +68,35 @@ def alarms_of(incident: Incident) -> tuple[Alarm, ...]:
     return (first,) if again == first else (first, again)
 
 
+class Doubts:
+    """The alarms that lie on a lineage; those off it are ignored. Asked of many targets."""
+
+    def __init__(self, alarms: Iterable[Alarm], lineage: Lineage) -> None:
+        self.lineage = lineage
+        present = [a for a in alarms if lineage.holds(SegmentPoint(a.segment, a.step))]
+        present.sort(key=lambda alarm: alarm.step)
+        ends = (math.inf if a.end_step is None else a.end_step for a in present)
+        self._steps = [alarm.step for alarm in present]
+        self._over = list(accumulate(ends, max))  # when the last of each and those before was over
+
+    def cast_on(self, step: int, horizon_steps: int) -> bool:
+        """Whether one began within the horizon after `step`, or was not over then."""
+        before = bisect_right(self._steps, step)
+        if before < len(self._steps) and self._steps[before] - step <= horizon_steps:
+            return True
+        return before > 0 and self._over[before - 1] > step
+
+
 def health_of(
-    taken: SegmentPoint,
-    *,
-    newest_step: int,
-    alarms: Iterable[Alarm],
-    lineage: Lineage,
-    horizon_steps: int = 100,
+    taken: SegmentPoint, *, newest_step: int, doubts: Doubts, horizon_steps: int = 100
 ) -> Health:
     """The health of a target taken at `taken`, where `newest_step` is the run's newest step.
 
-    Alarms off the lineage are ignored; a target off the lineage is suspect for ever.
+    A target off the lineage is suspect for ever.
     """
-    if not lineage.holds(taken):
-        return Health.SUSPECT
-    present = [a for a in alarms if lineage.holds(SegmentPoint(a.segment, a.step))]
-    if any(_casts_doubt(alarm, taken.step, horizon_steps) for alarm in present):
+    if not doubts.lineage.holds(taken) or doubts.cast_on(taken.step, horizon_steps):
         return Health.SUSPECT
     return Health.HEALTHY if newest_step - taken.step >= horizon_steps else Health.PENDING
-
-
-def _casts_doubt(alarm: Alarm, step: int, horizon_steps: int) -> bool:
-    if alarm.step > step:
-        return alarm.step - step <= horizon_steps
-    return alarm.end_step is None or alarm.end_step > step
 
 
 UNDONE = frozenset({CommandState.REFUSED, CommandState.FAILED})  # the target may be gone
