@@ -20,6 +20,7 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ClientState_pb2 import ClientState
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.sync.client import connect
+from websockets.typing import Origin
 
 from spikeguard_dashboard.visitors import MOST_OF_ADDRESS
 from tests.dashboard import story
@@ -472,7 +473,7 @@ def test_what_no_page_of_ours_asks_for_is_refused(address: str) -> None:
     """Streamlit keeps uploads in memory, 200 MB each, of whoever has a socket open; the key that it
     asks for is any that stands in both places."""
     key = "00" * 16
-    with connect(f"{address.replace('http', 'ws')}/_stcore/stream", origin=address) as page:
+    with connect(f"{address.replace('http', 'ws')}/_stcore/stream", origin=Origin(address)) as page:
         page.send(BackMsg(rerun_script=ClientState()).SerializeToString())
         session = ""
         while not session:
