@@ -36,7 +36,7 @@ TYPES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ApiDocuments:
     """The document of an application as JSON, and as a page."""
 
     document: bytes
@@ -56,14 +56,14 @@ def get_page(request: Request) -> Response:
     return HTMLResponse(html, headers={"Content-Security-Policy": PAGE_POLICY})
 
 
-def _written(app: FastAPI) -> Written:
+def _written(app: FastAPI) -> ApiDocuments:
     """Made once: who asks needs no token, and making it takes a tenth of a second of a core."""
     with _WRITING:
         if not hasattr(app.state, "written"):
             document = app.openapi()
             page = docs_page(document).encode()
-            app.state.written = Written(bytes(JsonReply(document).body), page)
-        written: Written = app.state.written
+            app.state.written = ApiDocuments(bytes(JsonReply(document).body), page)
+        written: ApiDocuments = app.state.written
         return written
 
 
