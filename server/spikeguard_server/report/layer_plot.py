@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from spikeguard_protocol import TokenHistogram
+from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.phrases import token_rank_phrase
 from spikeguard_server.domain.diagnosis.cause.layers import FirstLayer, LayerRow
 from spikeguard_server.report.facts import PostMortem
@@ -124,8 +125,9 @@ def _name_rows(axes: Axes, names: Sequence[str], first: FirstLayer | None) -> No
     every = max(1, math.ceil(len(names) / 24))
     led = [i for i, n in enumerate(names) if first is not None and n.split(" +")[0] == first.layer]
     places = sorted({*range(0, len(names), every), *led})
-    axes.set_yticks(places, [_cut(names[i], LONGEST_NAME) for i in places], fontsize=6.5)
+    axes.set_yticks(places, [_cut(printable(names[i]), LONGEST_NAME) for i in places], fontsize=6.5)
     for label, place in zip(axes.get_yticklabels(), places, strict=True):
+        label.set_parse_math(False)  # a name is a job's own text
         if place in led:
             label.set_color(_LIGHT["alarm"])
             label.set_fontweight("bold")

@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from spikeguard_protocol import Signal
+from spikeguard_protocol.escaping import html_text
 from spikeguard_server.report.facts import Pictured, RecordedCurve
 from spikeguard_server.report.plot_choice import (
     NORMS,
@@ -165,14 +166,14 @@ def _settings() -> Iterator[None]:
 
 
 def inline(svg: str, label: str) -> str:
-    """The picture as an element of a page, in the page's colours and font."""
+    """The picture as an element of a page, in the page's colours and font; `label` is any text."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
     for name, colour in LIGHT.items():
         body = body.replace(colour, f"var(--{name})")
     body = re.sub(r"font: ([0-9.]+)px [^;\"]*", r"font-size: \1px", body)
     body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
-    return body.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1).strip()
+    return body.replace("<svg ", f'<svg role="img" aria-label="{html_text(label)}" ', 1).strip()
 
 
 # --- what is drawn ---
