@@ -45,7 +45,7 @@ from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.domain.policy.proposal import propose
 from spikeguard_server.domain.policy.settings import DEFAULT_POLICY
 from spikeguard_server.domain.policy.situation import PastCommand, Situation, Target
-from spikeguard_server.domain.policy.targeting import alarms_of, health_of
+from spikeguard_server.domain.policy.targeting import Doubts, alarms_of, health_of
 from spikeguard_trainer.data import BatchLoader, Corpus, validation_batches
 from spikeguard_trainer.faults import Fault
 from spikeguard_trainer.inject import FaultInjector, corrupt_batch
@@ -178,8 +178,7 @@ class Loop:
         health = health_of(
             SegmentPoint(SEGMENT, at),
             newest_step=self.job.steps,
-            alarms=alarms_of(incident),
-            lineage=LINEAGE,
+            doubts=Doubts(alarms_of(incident), LINEAGE),
         )
         return Target(f"mem-{at}", SEGMENT, at, self.kept[at][1], Medium.MEMORY, health)
 

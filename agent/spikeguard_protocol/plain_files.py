@@ -10,10 +10,10 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any
 
 
-def open_plain(path: Path, flags: int = os.O_RDONLY, mode: str = "rb") -> BinaryIO:
+def open_plain(path: Path, flags: int = os.O_RDONLY, mode: str = "rb") -> IO[Any]:
     """The file, opened with `flags` and, where it is made, for this user alone; raise OSError where
     it is none."""
     handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
@@ -29,4 +29,5 @@ def open_plain(path: Path, flags: int = os.O_RDONLY, mode: str = "rb") -> Binary
 def read_plain(path: Path) -> bytes:
     """All of it; raise OSError."""
     with open_plain(path) as file:
-        return file.read()
+        found: bytes = file.read()
+    return found

@@ -375,7 +375,7 @@ def test_nobody_decides_on_a_command_that_they_did_not_name(
 
 TARGET = {"name": "start", "step": 0, "medium": "disk", "age_s": 9.0, "health": "healthy"}
 OFFERED = {"incident": None, "command": None, "targets": [{**TARGET, "cost": COST}]}
-ORDERED = {  # what is typed -> verb and arguments of the command that it becomes
+ORDERED: dict[str, tuple[str, dict[str, Any]]] = {  # typed -> verb and arguments it becomes
     "checkpoint": ("checkpoint_now", {}),
     "rollback --to start --skip 3:9 --yes": (
         "rollback", {"target": "start", "step": 0, "skip": [3, 9]},

@@ -217,6 +217,16 @@ def test_a_file_that_no_memory_holds_is_refused_by_its_size(tmp_path: Path) -> N
         read_log_samples(path)
 
 
+def test_a_run_of_mlflow_that_no_memory_holds_is_refused_by_its_size(tmp_path: Path) -> None:
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "meta.yaml").write_text("")
+    for name in ("loss", "lr"):
+        with (tmp_path / "metrics" / name).open("wb") as file:
+            file.truncate(3 * 2**29)  # each would do
+    with pytest.raises(CommandFailed, match="at most: cut the log"):
+        read_log_samples(tmp_path)
+
+
 def read_samples_of(path: Path, run: str) -> list[Sample]:
     return read_log(path, LogOptions(run=run)).samples
 

@@ -14,14 +14,16 @@ import pytest
 from markdown_it import MarkdownIt as CommonMark
 
 from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback
+from spikeguard_protocol.escaping import printable
 from spikeguard_server.domain.diagnosis.cause.layers import FirstLayer, LayerRow
 from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK
 from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.report import LeftOutFact, PostMortem, ReportFormat, render
+from spikeguard_server.report.document import PictureName
 from spikeguard_server.report.evidence import MOST_REVISIONS
 from spikeguard_server.report.facts import FollowupFact, IncidentPicture
 from spikeguard_server.report.pdf import printed
-from spikeguard_server.report.pictures import pngs_of
+from spikeguard_server.report.pictures import pngs_of, svgs_of
 from spikeguard_server.report.plots import png_of, svg_of
 from spikeguard_server.report.text import WIDTH
 from spikeguard_server.report.thinning import kept_indices
@@ -220,6 +222,30 @@ def test_hostile_text_is_read_as_it_is_written(rolled_back: PostMortem, text: st
         assert not {tag for tag, _ in made.tags} & {"script", "img", "a", "s"}
     tags = [tag for tag, _ in shown.tags]
     assert tags == [tag for tag, _ in read_markdown(markdown(said("a word"))).tags]
+
+
+def test_a_layer_may_be_called_anything_and_its_picture_stays_a_picture(healed: PostMortem) -> None:
+    """The name of the layer that moved first stood raw in what the heat map is called."""
+    onset, names = (
+        healed.incident.onset_step,
+        [*HOSTILE.values(), "$\\no {$ math", "\">' onload='x"],
+    )
+    rows = tuple(
+        LayerRow(step, "grad_norm", dict.fromkeys(names, 30.0 if step == onset else 1.0))
+        for step in range(onset - 20, onset + 3)
+    )
+    for name in (HOSTILE["html"], names[-1], HOSTILE["override"]):
+        first = FirstLayer("grad_norm", name, onset, 30.0, 1, 12, 0)
+        facts = replace(healed, incident=replace(healed.incident, first_layer=first), layers=rows)
+        page = Page(svgs_of(facts, document_of(facts))[PictureName.LAYERS.value])
+        assert {tag for tag, _ in page.tags}.isdisjoint({"script", "img", "a"})
+        [(_, svg), *_] = page.tags
+        assert "onload" not in svg
+        assert (
+            svg["aria-label"]
+            == f"grad norm by layer around {facts.id}; {printable(name)} moved first"
+        )
+        assert acted_on(page.text) == []
 
 
 def test_every_command_is_there_with_who_decided_and_when(rolled_back: PostMortem) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_server.replay.log_size import check_size
 from spikeguard_server.replay.numbers import parse_number, whole_step
 from spikeguard_server.replay.points import LogPoint
 
@@ -35,6 +36,9 @@ def run_points(folder: Path) -> list[LogPoint]:
     """Every metric of the run in `folder`, in the order of time; raises `CommandFailed`."""
     metrics = folder / "metrics"
     files = [path for path in sorted(metrics.rglob("*")) if path.is_file()]
+    bytes_read = 0
+    for path in files:  # of all together: they are read into one list
+        bytes_read = check_size(path, bytes_read)
     timed = [one for path in files for one in _lines(path, path.relative_to(metrics).as_posix())]
     return [point for _, point in sorted(timed, key=lambda one: one[0])]
 

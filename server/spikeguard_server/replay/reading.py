@@ -14,6 +14,7 @@ from pathlib import Path
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol.escaping import printable
 from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_server.replay.log_size import check_size
 from spikeguard_server.replay.mlflow import SQLITE_MAGIC, database_points, is_run, run_points
 from spikeguard_server.replay.points import LogPoint, point_records
 from spikeguard_server.replay.records import (
@@ -30,7 +31,6 @@ from spikeguard_server.replay.tensorboard import MARK, event_points
 from spikeguard_server.replay.wandb import EXPORT
 from spikeguard_server.replay.wanted import LogOptions, ReplayFormat
 
-LARGEST = 2 * 2**30  # bytes of a file; reading takes several times as much memory
 __all__ = ["Log", "LogOptions", "ReplayFormat", "guess_format", "read_log", "read_log_samples"]
 
 
@@ -76,21 +76,13 @@ def _read(path: Path, wanted: LogOptions) -> Log:
 
 
 def _events(path: Path) -> list[LogPoint]:
-    _check_size(path)
+    check_size(path)
     return list(event_points(path))
 
 
 def _bytes(path: Path) -> bytes:
-    _check_size(path)
+    check_size(path)
     return path.read_bytes()
-
-
-def _check_size(path: Path) -> None:
-    size = path.stat().st_size
-    if size > LARGEST:
-        raise CommandFailed(
-            f"{path}: {size:,} bytes, {LARGEST:,} at most: cut the log in parts, or thin it out"
-        )
 
 
 def _text(path: Path, text: str, wanted: LogOptions) -> Log:

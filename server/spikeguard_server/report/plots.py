@@ -166,7 +166,7 @@ def _settings() -> Iterator[None]:
 
 
 def inline(svg: str, label: str) -> str:
-    """The picture as an element of a page, in the page's colours and font."""
+    """The picture as an element of a page, in the page's colours and font; `label` is any text."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
     for name, colour in LIGHT.items():
