@@ -36,7 +36,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def service(folder: Path) -> Iterator[Service]:
     """`spikeguard up` without its dashboard; a worker that has other files then has its core."""
-    children = Children()
+    children = ForkingChildren()
     try:
         yield Service.start(children, folder / f"service-{next(_NUMBERS)}", "--no-dashboard")
     finally:
