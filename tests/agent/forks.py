@@ -31,7 +31,8 @@ FORKS = multiprocessing.get_context("forkserver")
 setattr(FORKS, "Process", Fork)  # noqa: B010
 FORKS.set_forkserver_preload(
     ["torch", "torch._dynamo", "torch.distributed.fsdp", "numpy", "spikeguard",
-     "spikeguard_server.cli.up", "spikeguard_server.report.plots", "alembic.command"]
+     "spikeguard_server.cli.up", "spikeguard_server.report.plots", "spikeguard_server.report.pdf",
+     "alembic.command"]
 )  # fmt: skip
 
 
