@@ -19,8 +19,8 @@ def test_the_norm_before_clipping_is_seen_under_fsdp2(tmp_path: Path) -> None:
     """That of all shards, which are clipped to the limit."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        plan = {"folder": str(tmp_path), "port": str(free.getsockname()[1])}
-        plan |= {"steps": STEPS, "limit": LIMIT}
+        port = str(free.getsockname()[1])
+    plan = {"folder": str(tmp_path), "port": port, "steps": STEPS, "limit": LIMIT}
     ranks = [
         FORKS.Process(target=runpy.run_path, args=(JOB, {"PLAN": {**plan, "rank": rank}}, "rank"))
         for rank in range(2)
