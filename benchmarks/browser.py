@@ -10,6 +10,12 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+# A window that nobody sees needs no pages of its own, nor processes for pages that may come.
+OPTIONS = (
+    "--no-sandbox",
+    "--process-per-site",
+    "--disable-features=PreloadTopChromeWebUI,SpareRendererForSitePerProcess",
+)
 REMEDY = "install one, run `playwright install chromium`, or set SPIKEGUARD_CHROMIUM to its path"
 
 
@@ -30,6 +36,6 @@ def browsing() -> Iterator[Any]:
         path = chromium(playwright.chromium.executable_path)
         if path is None:
             raise RuntimeError(f"there is no Chromium here: {REMEDY}")
-        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        opened = playwright.chromium.launch(executable_path=path, args=OPTIONS)
         yield opened
         opened.close()

@@ -44,10 +44,11 @@ class Lengths:
     fault: int = 330  # the step at which the first fault comes
     steps: int = 850  # of every run, a decision 350 steps late included; those that go back add
     step_time_s: float = 0.02  # the pace: "100 steps later" is 2 s, long enough to look
+    batch: int = 36  # sequences a step
 
 
 QUICK = Lengths(prefix=0, fault=160, steps=360, step_time_s=0.015)
-SIZE = ("--preset", "tiny", "--batch", "36", "--checkpoint-every", "25", "--keep", "40")
+SIZE = ("--preset", "tiny", "--checkpoint-every", "25", "--keep", "40")
 SEND_INTERVAL_S = 0.15
 LOOK_EVERY_S = 0.25
 LIMIT_S = 400.0
@@ -234,6 +235,8 @@ class Site:
     ) -> Job:
         words = [
             *SIZE,
+            "--batch",
+            str(self.lengths.batch),
             "--steps",
             str(self.lengths.steps),
             "--seed",

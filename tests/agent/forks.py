@@ -1,7 +1,8 @@
-"""Processes that need not import torch: each is forked from one that has.
+"""Processes that need not import torch or the server: each is forked from one that has.
 
 Importing torch and making the first optimizer, which imports torch._dynamo, takes seconds that no
-process has to spend again. All test files of a worker share the one that is forked from.
+process has to spend again; so do the server and what it draws with. All test files of a worker
+share the one that is forked from.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import multiprocessing
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,10 @@ class Fork(ForkServerProcess):
 FORKS = multiprocessing.get_context("forkserver")
 setattr(FORKS, "Process", Fork)  # noqa: B010
 FORKS.set_forkserver_preload(
-    ["torch", "torch._dynamo", "torch.distributed.fsdp", "numpy", "spikeguard"]
-)
+    ["torch", "torch._dynamo", "torch.distributed.fsdp", "numpy", "spikeguard",
+     "spikeguard_server.cli.up", "spikeguard_server.report.plots", "spikeguard_server.report.pdf",
+     "alembic.command"]
+)  # fmt: skip
 
 
 LAUNCHER = "from torch.distributed.run import main; main()"
@@ -43,7 +46,20 @@ def start_script(
     """`source` as `python -c` runs it, what it says appended to `output`.
 
     `environment` is added to ours."""
-    given = (source, str(output), arguments, {**os.environ, **environment})
+    return start_program(source, (output, output), arguments, {**os.environ, **environment})
+
+
+def start_program(
+    source: str,
+    outputs: tuple[Path, Path],
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+) -> ForkServerProcess:
+    """`source` as `python -c` runs it, with this environment and no more.
+
+    What it writes on standard output and error is appended to `outputs`."""
+    names = (str(outputs[0]), str(outputs[1]))
+    given = (source, names, tuple(arguments), dict(environment))
     process = FORKS.Process(target=_as_a_program, args=given)
     process.start()
     return process
@@ -96,10 +112,10 @@ def ended(ranks: Sequence[ForkServerProcess], within_s: float = 120.0) -> list[i
 
 
 def _as_a_program(
-    source: str, output: str, arguments: tuple[str, ...], environment: dict[str, str]
+    source: str, outputs: tuple[str, str], arguments: tuple[str, ...], environment: dict[str, str]
 ) -> None:
     """To the end that an interpreter makes, which multiprocessing's own children leave out."""
-    for handle in (1, 2):
+    for handle, output in enumerate(outputs, start=1):
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), handle)
     os.environ.clear()  # the forkserver's are those of its own start
     os.environ.update(environment)

@@ -32,6 +32,8 @@ def _owned_by(folder: Path) -> list[psutil.Process]:
 def _reached(stage: str, folder: Path) -> Callable[[], bool]:
     if stage == "database":
         return lambda: any((folder / "server").rglob("postmaster.pid"))
+    if stage == "trainer":  # it has begun to import
+        return lambda: (folder / "run" / "trainer.log").exists()
     if stage == "training":
         return lambda: (folder / "run" / "training.csv").exists()
     return folder.exists
@@ -43,7 +45,7 @@ def _reached(stage: str, folder: Path) -> Callable[[], bool]:
         ("start", signal.SIGINT),
         ("database", signal.SIGINT),
         ("training", signal.SIGINT),
-        ("training", signal.SIGKILL),
+        ("trainer", signal.SIGKILL),
     ],
 )
 def test_no_process_is_left_behind(stage: str, sign: signal.Signals, tmp_path: Path) -> None:

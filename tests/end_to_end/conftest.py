@@ -20,8 +20,8 @@ from tests.end_to_end.forked import ForkingChildren
 
 Follow = Callable[[Service, Job, str], list[dict[str, Any]]]
 _NUMBERS = count()
-LIMIT_S = 100.0
-ASK_EVERY_S = 0.25  # every answer takes time from the training that is waited for
+STILL_S = 60.0  # without a step, a change of an incident or an end: it hangs
+ASK_EVERY_S = 0.5  # every answer takes time from the training that is waited for
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def service(folder: Path) -> Iterator[Service]:
     """`spikeguard up` without its dashboard; a worker that has other files then has its core."""
-    children = Children()
+    children = ForkingChildren()
     try:
         yield Service.start(children, folder / f"service-{next(_NUMBERS)}", "--no-dashboard")
     finally:
@@ -56,17 +56,20 @@ def follow() -> Follow:
     """Approve whatever is proposed until the job has ended and its incidents are written up."""
 
     def run(service: Service, job: Job, name: str) -> list[dict[str, Any]]:
-        until = time.monotonic() + LIMIT_S
-        while time.monotonic() < until:
+        moved, stood = time.monotonic(), None
+        while time.monotonic() < moved + STILL_S:
             incidents = service.incidents(name)
             for proposal in filter(None, map(awaiting, incidents)):
                 assert proposal["verb"] == "rollback", proposal
                 _approve(service, proposal)
             if job.process.poll() is not None and all(i["has_postmortem"] for i in incidents):
                 return service.incidents(name)
+            stands = (job.log.exists() and job.log.stat().st_size, incidents)
+            if stands != stood:
+                moved, stood = time.monotonic(), stands
             time.sleep(ASK_EVERY_S)
         tail = (job.directory / "trainer.log").read_text()[-2000:]
-        raise AssertionError(f"{name} did not come to its end in {LIMIT_S} s: {incidents}\n{tail}")
+        raise AssertionError(f"{name} stood still for {STILL_S} s: {incidents}\n{tail}")
 
     return run
 

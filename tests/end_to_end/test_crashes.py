@@ -30,9 +30,9 @@ from spikeguard_server.store.engine import open_engine
 from spikeguard_trainer.stage.job import Job
 from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Place, Service, awaiting
-from tests.end_to_end.conftest import ASK_EVERY_S
 
 FAULT_STEP, STEPS = 150, 290
+ASK_EVERY_S = 0.25
 SIZE = ("--preset", "tiny", "--batch", "12")
 PACE = ("--step-time", "0.05")  # so that a person can act before much more is trained
 SEND_S = 0.2  # between two messages: whoever waits for one to arrive waits as long, or longer

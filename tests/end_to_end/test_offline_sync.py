@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from spikeguard_protocol import RunId
 from spikeguard_protocol.paths import run_path
 from spikeguard_trainer.stage.service import Service
 from tests.agent.job import FAST, Job
+from tests.programs import typed
 
 RUN = RunId("default", "test")
 
@@ -32,13 +32,8 @@ def again(service: Service, directory: Path, token_file: str) -> int:
 
 
 def command(service: Service, directory: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "spikeguard_cli.main", "sync", str(directory)],
-        env={**os.environ, **service.agent_environment(1.0)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    environment = {**os.environ, **service.agent_environment(1.0)}
+    return typed("sync", str(directory), environment=environment)
 
 
 def stored_steps(service: Service) -> list[int]:

@@ -3,21 +3,17 @@ one from a true one."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.truth_cases import CASES, DATA, RATE, TRUTHS
+from benchmarks.truth_cases import DATA, RATE, TRUTHS
 from benchmarks.truth_claims import Happened, Said, false_statements
 from benchmarks.truth_log import StepLog, fault_rows
 from benchmarks.truth_rows import Judged, judge
-from benchmarks.truth_site import QUICK, Decision, Inbox, Record, Site, Text
-from spikeguard_trainer.stage.processes import Children
-from spikeguard_trainer.stage.service import Service
+from benchmarks.truth_site import Decision, Record, Text
 
 FAULT = 50
 
@@ -197,23 +193,3 @@ def test_each_column_finds_what_is_wrong_in_it_and_nothing_else(
     assert not any(getattr(right, name) for name in (*columns, "false")), right
     assert (right.named, right.outcomes_right, right.proposed) == (1, 1, True)
     assert getattr(_judged(**changes), column)
-
-
-def test_what_is_said_of_a_real_spike_is_true_and_the_remedy_fits_its_cause(
-    service: Service, folder: Path, children: Children
-) -> None:
-    """One run of the benchmark, shortened: the learning rate 40 times too high for 10 steps."""
-    place = folder / "truth"
-    place.mkdir()
-    site = Site(place, service, Inbox(), children, QUICK)
-    case = next(case for case in CASES if case.name == "lr-bump")
-    with ThreadPoolExecutor() as pool:
-        twin = pool.submit(site.twin, 0)
-        record = site.row(case, 0, 0)
-    row: Judged = judge(record, twin.result())
-    assert row.incidents == row.named == row.outcomes_right == 1, row
-    assert row.proposed
-    assert row.outcomes == ["recovered"]
-    wrong = row.wrong_cause + row.wrong_remedy + row.wrong_outcome + row.missing_followups
-    assert not wrong
-    assert not row.false

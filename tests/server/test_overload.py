@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.ingest.fair_queue import MAX_EACH
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
+from tests.programs import serve
 from tests.server.conftest import Databases
 from tests.server.store.jobs import Job, columns, healthy
 
@@ -55,7 +55,7 @@ def pool(databases: Databases) -> Iterator[sql.Engine]:
 
 
 @pytest.fixture(scope="module")
-def service(pool: sql.Engine) -> Iterator[Service]:
+def service(pool: sql.Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """One process for this file: its last test ends it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -64,8 +64,8 @@ def service(pool: sql.Engine) -> Iterator[Service]:
     with pool.begin() as connection:
         token, another = [issue_token(connection, Grant(Role.AGENT), "test")[0] for _ in range(2)]
     settings = {"DATABASE_URL": database_url, "SPIKEGUARD_INGEST_WAITING": str(WAITING)}
-    serve = [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port", str(port)]
-    process = subprocess.Popen(serve, env={**os.environ, **settings})
+    log = tmp_path_factory.mktemp("overload") / "log"
+    process = serve(port, log=log, environment={**os.environ, **settings})
     made = Service(process, f"http://127.0.0.1:{port}", token, another)
     try:
         _await_ready(made)

@@ -21,13 +21,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with joined_ranks(allow_cuda=not options.cpu) as ranks:
             summary = train(options, ranks)
             leads = ranks.leads
+            if leads and options.summary:
+                summary.write(options.summary)
+            ranks.meet()  # `torchrun` ends the others once one has ended with a status
     except (DataError, SpikeguardError) as error:
         print(f"spikeguard_trainer: {error}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    if leads and options.summary:
-        summary.write(options.summary)
     if leads and not options.quiet:
         ending = "finished" if summary.finished else "stopped by a command"
         print(

@@ -41,6 +41,11 @@ class Ranks:
             dist.all_reduce(value)
         return value / self.world_size
 
+    def meet(self) -> None:
+        """Return once every rank has come here."""
+        if self.world_size > 1:
+            dist.barrier()
+
 
 def reduce_gradients(network: nn.Module, *, when: bool) -> AbstractContextManager[None]:
     """Around forward and backward of a micro-batch: only a step's last one averages over ranks."""

@@ -24,7 +24,6 @@ from spikeguard.integrations import hugging_face
 sys.path.insert(0, str(Path(__file__).parents[3] / "agent/examples"))
 import hugging_face_trainer as example
 
-STEPS, LIMIT = 2, 0.05
 SHARDED = {"version": 2, "auto_wrap_policy": "NO_WRAP", "cpu_ram_efficient_loading": False}
 
 
@@ -50,14 +49,14 @@ class Measured(Trainer):  # type: ignore[misc]
         return loss
 
 
-def make_trainer(out: Path) -> Trainer:
+def make_trainer(out: Path, steps: int, limit: float) -> Trainer:
     """The example's model and data, sharded."""
-    trainer = example.make_trainer(out, STEPS)
+    trainer = example.make_trainer(out, steps)
     arguments = TrainingArguments(
         output_dir=str(out),
-        max_steps=STEPS,
+        max_steps=steps,
         per_device_train_batch_size=8,
-        max_grad_norm=LIMIT,
+        max_grad_norm=limit,
         save_strategy="no",
         report_to=[],
         disable_tqdm=True,
@@ -79,7 +78,7 @@ def main(plan: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     shard_on_cpus()
     seen: list[list[float]] = []
-    trainer = make_trainer(folder)
+    trainer = make_trainer(folder, plan["steps"], plan["limit"])
     names = ("train/grad_norm_raw", "train/grad_norm_clipped")
     forward = Forward(lambda values, _: seen.append([values[name] for name in names]))
     watched = hugging_face.watch(trainer, run="test", forward=forward)
@@ -93,3 +92,7 @@ def main(plan: dict[str, Any]) -> None:
     }
     (folder / f"rank{rank}.json").write_text(json.dumps(told))
     dist.destroy_process_group()
+
+
+if __name__ == "rank":
+    main(globals()["PLAN"])

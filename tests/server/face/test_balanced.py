@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -36,6 +35,7 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.tables.core import run_key
 from tests.agent.wire import await_that
+from tests.programs import serve
 from tests.server.conftest import Databases
 from tests.server.face.conftest import Job, Live
 from tests.server.face.test_events import Following
@@ -58,9 +58,8 @@ def haproxy() -> str:
 
 
 @contextmanager
-def process(command: list[str], environment: dict[str, str]) -> Iterator[Popen[bytes]]:
-    """A child that does not outlive the test."""
-    child = subprocess.Popen(command, env={**os.environ, **environment})
+def ending(child: Popen[bytes]) -> Iterator[Popen[bytes]]:
+    """`child`, which does not outlive the test."""
     try:
         yield child
     finally:
@@ -85,21 +84,25 @@ def database(databases: Databases) -> Iterator[sql.Engine]:
 
 
 @pytest.fixture(scope="module")
-def balanced(database: sql.Engine) -> Iterator[tuple[Live, Popen[bytes]]]:
+def balanced(
+    database: sql.Engine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Live, Popen[bytes]]]:
     """The service as everybody reaches it, and one of its two replicas, which may be told to stop:
     what the other promises it keeps alone."""
-    environment = {"DATABASE_URL": database.url.render_as_string(hide_password=False)}
+    environment = {**os.environ, "DATABASE_URL": database.url.render_as_string(hide_password=False)}
     program, ports = haproxy(), [free_port() for _ in range(3)]
     balancer, *replicas = [f"127.0.0.1:{port}" for port in ports]
     names = {"BALANCER_BIND": balancer, "REPLICA_A": replicas[0], "REPLICA_B": replicas[1]}
-    serve = [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port"]
+    log = tmp_path_factory.mktemp("balanced") / "log"
     with ExitStack() as stack:
         children = [
-            stack.enter_context(process([*serve, str(port)], environment)) for port in ports[1:]
+            stack.enter_context(ending(serve(port, log=log, environment=environment)))
+            for port in ports[1:]
         ]
         for address in replicas:
             await_that(lambda: is_ready(f"http://{address}"), READY_S)  # noqa: B023
-        stack.enter_context(process([program, "-q", "-db", "-f", str(CONFIGURATION)], names))
+        balance = [program, "-q", "-db", "-f", str(CONFIGURATION)]
+        stack.enter_context(ending(subprocess.Popen(balance, env={**os.environ, **names})))
         await_that(lambda: is_ready(f"http://{balancer}"), READY_S)
         with database.begin() as connection:
             tokens = {

@@ -24,6 +24,7 @@ from benchmarks.faults_site import free_port
 from spikeguard_cli.main import main
 from spikeguard_server.cli.commands import COMMANDS
 from spikeguard_server.http.dependencies import READY_S
+from tests.programs import serve, typed
 from tests.server.conftest import Databases
 
 PROGRAM = [sys.executable, "-m", "spikeguard_cli.main"]
@@ -36,8 +37,7 @@ def environment(**given: str) -> dict[str, str]:
 
 def type_in(database_url: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run one command on a database."""
-    given = environment(DATABASE_URL=database_url)
-    return subprocess.run([*PROGRAM, *words], env=given, capture_output=True, text=True, timeout=60)
+    return typed(*words, environment=environment(DATABASE_URL=database_url))
 
 
 @dataclass(frozen=True)
@@ -108,18 +108,18 @@ def shared_url(databases: Databases) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def served(shared_url: str) -> Iterator[str]:
+def served(shared_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`spikeguard serve` as a process that is ready."""
-    with serving(shared_url) as url:
+    with serving(shared_url, tmp_path_factory.mktemp("served") / "log") as url:
         _wait(f"{url}/readyz")
         yield url
 
 
 @contextmanager
-def serving(database_url: str) -> Iterator[str]:
+def serving(database_url: str, log: Path) -> Iterator[str]:
     """`spikeguard serve` as a process, and where it will answer."""
     given, port = environment(DATABASE_URL=database_url), free_port()
-    process = subprocess.Popen([*PROGRAM, "serve", "--port", str(port)], env=given)
+    process = serve(port, log=log, environment=given)
     try:
         yield f"http://127.0.0.1:{port}"
         process.send_signal(signal.SIGTERM)
@@ -165,13 +165,13 @@ def test_a_token_is_made_used_listed_and_revoked(
 
 
 def test_a_replica_that_starts_amid_an_upgrade_serves_on_and_is_not_ready(
-    served: str, shared_url: str
+    served: str, shared_url: str, tmp_path: Path
 ) -> None:
     """The newer release has migrated; this process stands for one that had to start again."""
     with standing_at(shared_url, "9999"):
         time.sleep(READY_S)  # so old may the word be that all is well
         assert httpx.get(f"{served}/readyz", timeout=30).status_code == 503
-        with serving(shared_url) as again:
+        with serving(shared_url, tmp_path / "log") as again:
             migrating = type_in(shared_url, "migrate")
             assert migrating.returncode == 1
             assert "stands at revision 9999" in migrating.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.cli.sockets import listen
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from spikeguard_server.store.engine import open_engine
+from tests.programs import serve
 from tests.server.conftest import Databases
 from tests.server.face.conftest import Job, Live
 
@@ -37,11 +37,7 @@ def serving(engine: sql.Engine, log: Path, **settings: str) -> Iterator[Live]:
         port = free.getsockname()[1]
     kept = {k: v for k, v in os.environ.items() if not k.startswith("SPIKEGUARD")}
     url = engine.url.render_as_string(hide_password=False)
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port", str(port)],
-            env={**kept, "DATABASE_URL": url, **settings}, stdout=file, stderr=file,
-        )  # fmt: skip
+    process = serve(port, log=log, environment={**kept, "DATABASE_URL": url, **settings})
     live = Live(f"http://127.0.0.1:{port}", engine, tokens)
     try:
         _await_ready(live, process, log)

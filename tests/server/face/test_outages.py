@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.cli.sockets import listen
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.migrations import migrate
+from tests.programs import serve
 from tests.server.conftest import Databases
 from tests.server.face.conftest import Job, Live
 from tests.server.face.serving import serving
@@ -84,10 +84,8 @@ def site() -> Iterator[Site]:
         with listen("127.0.0.1", 0) as free:
             port = free.getsockname()[1]
         log = folder / "log"
-        serve = [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port", str(port)]
         words = {**os.environ, "DATABASE_URL": url, "SPIKEGUARD_TICK_S": "0.05"}
-        with log.open("wb") as file:
-            process = subprocess.Popen(serve, env=words, stdout=file, stderr=file)
+        process = serve(port, log=log, environment=words)
         stack.callback(process.wait, 20)
         stack.callback(process.terminate)
         site = Site(Live(f"http://127.0.0.1:{port}", engine, tokens), disk, log, database.close)

@@ -62,8 +62,8 @@ class Reader:
         assert box["y"] < self.size["height"], f"{words!r} stands at {box['y']:.0f} px"
 
 
-@pytest.fixture
-def readers(browser: Any) -> Iterator[list[Reader]]:
+@pytest.fixture(scope="module")
+def screens(browser: Any) -> Iterator[list[Reader]]:
     """A phone and a laptop."""
     contexts = [browser.new_context(viewport=size) for size in (PHONE, LAPTOP)]
     found = [Reader(each.new_page(), size) for each, size in zip(contexts, SIZES, strict=True)]
@@ -74,6 +74,15 @@ def readers(browser: Any) -> Iterator[list[Reader]]:
     yield found
     for each in contexts:
         each.close()
+
+
+@pytest.fixture
+def readers(screens: list[Reader]) -> list[Reader]:
+    """The same two, with nobody signed in."""
+    for reader in screens:
+        reader.page.goto("about:blank")
+        reader.page.context.clear_cookies()
+    return screens
 
 
 def _count(reader: Reader, answer: Any) -> None:

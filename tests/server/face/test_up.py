@@ -26,6 +26,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.credentials import Credentials, load_login, save_credentials
 from spikeguard_server.access.approval_links import ApprovalLink, write_link
 from spikeguard_server.cli.up import _kept_link_key, _prepare
+from tests.programs import SPIKEGUARD, start_module, typed
 
 PROGRAM = [sys.executable, "-m", "spikeguard_cli.main"]
 LIMIT_S = 90.0
@@ -43,14 +44,20 @@ class Up:
         }
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *options: str) -> subprocess.Popen[bytes]:
-        """Start one; it is not ready yet."""
+    def start(self, *options: str, forked: bool = True) -> subprocess.Popen[bytes]:
+        """Start one; it is not ready yet. Not forked, it is started as it is typed."""
         (self.directory / "ready.json").unlink(missing_ok=True)
         words = ["up", "--directory", str(self.directory / "data"), "--port", "0"]
         words += ["--json-ready", str(self.directory / "ready.json"), *options]
-        with (self.directory / "up.log").open("ab") as log:
+        log = self.directory / "up.log"
+        if forked:
+            self.process = start_module(
+                SPIKEGUARD, *words, output=log, environment=self.environment
+            )
+            return self.process
+        with log.open("ab") as file:
             self.process = subprocess.Popen(
-                [*PROGRAM, *words], env=self.environment, stdout=log, stderr=log
+                [*PROGRAM, *words], env=self.environment, stdout=file, stderr=file
             )
         return self.process
 
@@ -75,9 +82,7 @@ class Up:
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Another word of `spikeguard` beside it."""
-        return subprocess.run(
-            [*PROGRAM, *words], env=self.environment, capture_output=True, text=True, timeout=60
-        )
+        return typed(*words, environment=self.environment)
 
     def family(self) -> list[psutil.Process]:
         """Every process that belongs to it, ours or adopted, by the directory it was given."""
@@ -94,8 +99,10 @@ class Up:
         return found
 
     def _children(self) -> set[int]:
+        """Those that no command line tells: a forked one has that of what it was forked from."""
         pid_file = self.directory / "data" / "dashboard.pid"
-        return {int(pid_file.read_text())} if pid_file.exists() else set()
+        pages = {int(pid_file.read_text())} if pid_file.exists() else set()
+        return pages if self.process is None else {*pages, self.process.pid}
 
     def all_gone(self, within_s: float = 20.0) -> bool:
         """Whether nothing of it is left after a while."""
@@ -125,7 +132,7 @@ def up() -> Iterator[Up]:
 
 
 def test_it_starts_everything_killed_leaves_nothing_and_finds_everything_again(up: Up) -> None:
-    process = up.start("--dashboard-port", "0")
+    process = up.start("--dashboard-port", "0", forked=False)
     ready = up.ready()
     assert httpx.get(f"{ready['server']}/readyz", timeout=30).status_code == 200
     assert httpx.get(f"{ready['dashboard']}/_stcore/health", timeout=30).status_code == 200
@@ -318,7 +325,8 @@ REACHED = {
 )
 def test_ended_at_any_moment_it_leaves_nothing(up: Up, number: signal.Signals, stage: str) -> None:
     """Ended by a signal once it is ready, it has ended everything else before itself."""
-    process, until = up.start("--dashboard-port", "0"), time.monotonic() + LIMIT_S
+    process = up.start("--dashboard-port", "0", forked=stage != "start")
+    until = time.monotonic() + LIMIT_S
     while not (up.directory / REACHED[stage]).exists():
         assert process.poll() is None, up.log()
         assert time.monotonic() < until, up.log()
@@ -347,10 +355,7 @@ def test_a_folder_of_another_user_is_refused_and_left_as_it_is(tmp_path: Path) -
     (theirs / "admin_token").write_text("k" * 43)
     os.chown(theirs, 65534, 65534)
     asked = ["up", "--directory", str(theirs), "--no-dashboard", "--port", "0"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "spikeguard_cli.main", *asked],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    ended = typed(*asked)
     assert ended.returncode == 1
     assert "belongs to user 65534" in ended.stderr
     assert "--directory" in ended.stderr

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+import tests.agent.forks  # noqa: F401 - what a replica is forked from has imported the server
 from benchmarks.faults import _status, database
 from benchmarks.faults_job import Script
 from benchmarks.faults_scenarios import (
@@ -19,7 +20,6 @@ from benchmarks.faults_scenarios import (
     restart_postgres,
     undisturbed,
 )
-from benchmarks.faults_site import preload
 
 SCRIPTS = (
     Script(3, onset=171, steps=240),
@@ -30,7 +30,6 @@ SCRIPTS = (
 @pytest.fixture(scope="module")
 def plan() -> Iterator[Plan]:
     """A little of each disturbance, and what the jobs come to without any."""
-    preload(modules=("benchmarks.faults_scenarios",))
     with database() as postgres:
         made = Plan(postgres, kills=1, restarts=2, seconds=1.5, scripts=SCRIPTS)
         made.twins = undisturbed(made)

@@ -1,0 +1,103 @@
+"""Our programs as processes that need not import anything: each is forked from one that has.
+
+It has its own session and process group, output, environment and exit status, takes every signal,
+and ends with the process that it was forked from. What it does not have is a command line of its
+own in /proc: that a program starts as it is typed is for tests that start it so.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import cast
+
+from tests.agent.forks import start_program
+
+SPIKEGUARD = "spikeguard_cli.main"
+PROGRAM = """\
+import ctypes, os, runpy, signal, sys
+os.setsid()
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, as `Children` asks for
+sys.path.insert(0, {folder!r})
+runpy.run_module({module!r}, None, "__main__", True)
+"""
+
+
+class Forked:
+    """A forked process as one of `subprocess`: what tests ask for, and no more."""
+
+    def __init__(self, process: ForkServerProcess) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if (status := self._process.exitcode) is None:
+            raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
+        return status
+
+    def send_signal(self, sign: int) -> None:
+        if self._process.is_alive():
+            os.kill(self.pid, sign)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start_module(
+    module: str,
+    *arguments: str,
+    output: Path,
+    errors: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """`python -m MODULE`, its output in files, with this environment instead of ours."""
+    program = PROGRAM.format(folder=os.getcwd(), module=module)
+    given = os.environ if environment is None else environment
+    process = start_program(program, (output, errors or output), arguments, given)
+    return cast("subprocess.Popen[bytes]", Forked(process))
+
+
+def serve(
+    port: int, *, log: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """`spikeguard serve` on `port`."""
+    return start_module(
+        SPIKEGUARD, "serve", "--port", str(port), output=log, environment=environment
+    )
+
+
+def typed(
+    *words: str, environment: Mapping[str, str] | None = None, within_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """`spikeguard WORDS`, once it has ended."""
+    with tempfile.TemporaryDirectory(prefix="sg-typed-") as folder:
+        said = [Path(folder) / name for name in ("output", "errors")]
+        process = start_module(
+            SPIKEGUARD, *words, output=said[0], errors=said[1], environment=environment
+        )
+        try:
+            status = process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(words, status, *(file.read_text() for file in said))
