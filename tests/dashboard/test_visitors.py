@@ -18,7 +18,13 @@ from streamlit.proto.BackMsg_pb2 import (
     InstallSkillsRequestPayload,
 )
 from streamlit.proto.ClientState_pb2 import ClientState
-from streamlit.proto.Common_pb2 import FileURLsRequest
+from streamlit.proto.Common_pb2 import (
+    FileUploaderState,
+    FileURLsRequest,
+    SInt64Array,
+    StringArray,
+    UploadedFileInfo,
+)
 from streamlit.proto.WidgetStates_pb2 import WidgetState, WidgetStates
 
 from spikeguard_dashboard.socket_queue import MAX_MESSAGE, MOST_WAITING
@@ -153,6 +159,34 @@ def test_a_message_that_no_page_of_ours_sends_reaches_nobody() -> None:
             run(asyncio.wait_for(visit, 4))
         assert page.ran[path] == len(ours)
     assert page.closed == []
+
+
+def test_a_message_of_which_more_would_be_kept_than_was_sent_reaches_nobody() -> None:
+    """120 kB of files without a name, two bytes each, are 4.3 MB, until long after the socket."""
+    page = Page()
+    face = Visitors(page, TOKENS.get)
+    files = FileUploaderState(uploaded_file_info=[UploadedFileInfo()] * 50_000)
+    dense = [
+        WidgetState(id="files", file_uploader_state_value=files),
+        WidgetState(id="words", string_array_value=StringArray(data=[""] * 50_000)),
+        WidgetState(id="numbers", int_array_value=SInt64Array(data=[0] * 50_000)),
+        WidgetState(id="rows", json_value="[" * 50_000),
+    ]
+    odd = [sent(rerun_script=ClientState(widget_states=WidgetStates(widgets=[one])))
+           for one in dense]  # fmt: skip
+    odd += [sent(rerun_script=ClientState(cached_message_hashes=["a"] * 30_000)),
+            sent(rerun_script=ClientState(query_string="a&" * 30_000))]  # fmt: skip
+    ours = [
+        WidgetState(id="policy", string_value="x" * 20_000),
+        WidgetState(id="signals", string_array_value=StringArray(data=["loss", "lr"])),
+        WidgetState(id="table", json_value='{"selection":{"rows":[1,2],"columns":[]}}'),
+    ]
+    states = WidgetStates(widgets=ours)
+    form = ClientState(widget_states=states, query_string="run=a", cached_message_hashes=["b"] * 50)
+    visit = page.visit(face, "/eve", *odd, sent(rerun_script=form), cookie=FLOOD)
+    with suppress(TimeoutError):
+        run(asyncio.wait_for(visit, 1))
+    assert (page.ran["/eve"], page.closed) == (1, [])
 
 
 def test_a_token_holds_so_many_sockets_and_no_more() -> None:
