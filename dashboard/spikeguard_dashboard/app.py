@@ -18,12 +18,18 @@ from spikeguard_dashboard.views.policy import policy_page
 from spikeguard_dashboard.views.run import run_page
 from spikeguard_dashboard.views.runs import runs_page
 from spikeguard_dashboard.views.summary import summary_page
+from spikeguard_dashboard.visit import counted
 
 STYLE = Path(__file__).with_name("style.css")
 
 
 def main() -> None:
-    """Draw the page that the address names."""
+    """Draw the page that the address names, and count what that takes."""
+    with counted():
+        _draw()
+
+
+def _draw() -> None:
     st.set_page_config(layout="wide")  # each page has its own title
     st.html(STYLE)
     page = st.navigation(

@@ -16,6 +16,8 @@ from google.protobuf.message import DecodeError
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ClientState_pb2 import ClientState
+from streamlit.proto.WidgetStates_pb2 import WidgetState
 
 METHODS: Final = frozenset({"GET", "HEAD"})
 REFUSED: Final = {"Allow": "GET, HEAD", "Connection": "close"}  # what follows is not read
@@ -25,7 +27,17 @@ NOT_OURS: Final = ("/auth/", "/oauth2callback", "/component/")  # people sign in
 MESSAGES: Final = frozenset(
     {"rerun_script", "stop_script", "app_heartbeat", "backend_operation_request"}
 )
+FIELDS: Final = frozenset(  # what the state of a field may be; no page of ours takes files
+    {
+        *("trigger_value", "string_trigger_value", "json_trigger_value", "bool_value"),
+        *("double_value", "int_value", "string_value", "json_value"),
+        *("double_array_value", "int_array_value", "string_array_value"),
+    }
+)
 MOST_FIELDS: Final = 500  # whose state a page sends: each is kept, at 500 bytes; ours have 100
+MOST_PARTS: Final = 1_000  # of lists: two bytes of a message can be 70 that are kept
+LONGEST_JSON: Final = 8_000  # characters: which rows of 50 are ticked
+LONGEST_QUERY: Final = 8_000  # characters: six runs that are compared take 1,000
 OPERATIONS: Final = frozenset({"deferred_file"})  # a file that is made when its button is pressed
 
 
@@ -66,4 +78,26 @@ def used_message(message: Message) -> bool:
     kind = said.WhichOneof("type")
     if kind == "backend_operation_request":
         return said.backend_operation_request.WhichOneof("payload") in OPERATIONS
-    return kind in MESSAGES and len(said.rerun_script.widget_states.widgets) <= MOST_FIELDS
+    return kind in MESSAGES and _small(said.rerun_script)
+
+
+def _small(said: ClientState) -> bool:
+    """Whether what a session keeps of it is about as large as the message."""
+    fields = said.widget_states.widgets
+    return (
+        len(fields) <= MOST_FIELDS
+        and len(said.query_string) <= LONGEST_QUERY
+        and all(_plain(field) for field in fields)
+        and len(said.cached_message_hashes) + sum(map(_parts, fields)) <= MOST_PARTS
+    )
+
+
+def _plain(field: WidgetState) -> bool:
+    kind = field.WhichOneof("value")
+    json = len(field.json_value) + len(field.json_trigger_value)
+    return (kind is None or kind in FIELDS) and json <= LONGEST_JSON
+
+
+def _parts(field: WidgetState) -> int:
+    lists = field.double_array_value, field.int_array_value, field.string_array_value
+    return sum(len(one.data) for one in lists)

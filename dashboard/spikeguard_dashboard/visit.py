@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ import streamlit as st
 
 from spikeguard_client import ApiError, Me
 from spikeguard_dashboard.client import Client, Signer
+from spikeguard_dashboard.script_costs import COSTS, HEADER
 from spikeguard_dashboard.settings import Settings, read_settings
 
 COOKIE = "spikeguard_session"
@@ -114,6 +116,11 @@ def _zone() -> ZoneInfo:
         return ZoneInfo(st.context.timezone or "UTC")
     except (KeyError, ValueError):
         return ZoneInfo("UTC")
+
+
+def counted() -> AbstractContextManager[None]:
+    """Counts what this thread computes for whoever looks, until it is left."""
+    return COSTS.counted(st.context.headers.get(HEADER, ""))
 
 
 @dataclass(frozen=True, slots=True)

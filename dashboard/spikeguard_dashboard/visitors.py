@@ -5,8 +5,9 @@ pages share. Whoever reaches the port can open one and write to it without a pau
 
 Invariants: who has signed in is limited alone, with everybody who uses the same token, however many
 sessions it opened: a role that only reads may not hold up the others. All others share what is left
-to strangers: so many sockets, scripts and minutes by address and in all. A message that comes too
-early waits; nothing that is remembered grows without a bound. Lives in the event loop's thread.
+to strangers: so many sockets, scripts and minutes by address and in all. A script that took more
+than one usually does counts as several. A message that comes too early waits; nothing that is
+remembered grows without a bound. Lives in the event loop's thread.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from spikeguard_dashboard.script_costs import COSTS, HEADER
 from spikeguard_dashboard.socket_queue import SocketQueue
 from spikeguard_dashboard.used_calls import used_message
 
@@ -61,9 +63,9 @@ class Paces:
 
     _full_at: OrderedDict[Hashable, float] = field(default_factory=OrderedDict)
 
-    def take(self, who: Hashable, pace: Pace, now: float) -> float:
-        """Count one script of theirs; seconds until it may run."""
-        full_at = max(self._full_at.pop(who, now), now) + 1.0 / pace.per_s
+    def take(self, who: Hashable, pace: Pace, now: float, scripts: float = 1.0) -> float:
+        """Count so many scripts of theirs; seconds until the last may run."""
+        full_at = max(self._full_at.pop(who, now), now) + scripts / pace.per_s
         self._full_at[who] = full_at
         if len(self._full_at) > REMEMBERED:
             self._full_at.popitem(last=False)
@@ -99,11 +101,13 @@ class Visitors:
             return
         with _counted(self._of_token, token):
             async with SocketQueue(receive, send) as inbox:
+                visitor = f"token {token}"
 
                 async def turn() -> None:
-                    await asyncio.sleep(self._paces.take(token, OF_PERSON, monotonic()))
+                    scripts = 1.0 + COSTS.pay(visitor)
+                    await asyncio.sleep(self._paces.take(token, OF_PERSON, monotonic(), scripts))
 
-                await self._app(scope, partial(_next, inbox, turn), send)
+                await self._app(_named(scope, visitor), partial(_next, inbox, turn), send)
 
     async def _serve_stranger(
         self, secret: str, hashed: bytes, scope: Scope, receive: Receive, send: Send
@@ -130,19 +134,31 @@ class Visitors:
 
     async def _serve_until(self, address: str, scope: Scope, receive: Receive, send: Send) -> None:
         async with SocketQueue(receive, send, until_s=monotonic() + STRANGER_S) as inbox:
-            await self._app(scope, partial(_next, inbox, partial(self._turn, address)), send)
+            turn, named = partial(self._turn, address), _named(scope, _stranger(address))
+            await self._app(named, partial(_next, inbox, turn), send)
 
     async def _turn(self, address: str) -> None:
         """Wait until a stranger's script may run."""
-        now = monotonic()
-        await asyncio.sleep(self._paces.take(address, OF_ADDRESS, now))
-        await asyncio.sleep(self._paces.take(ALL, OF_STRANGERS, monotonic()))
+        scripts = 1.0 + COSTS.pay(_stranger(address))
+        await asyncio.sleep(self._paces.take(address, OF_ADDRESS, monotonic(), scripts))
+        await asyncio.sleep(self._paces.take(ALL, OF_STRANGERS, monotonic(), scripts))
 
     def _note(self, hashed: bytes, token: int) -> None:
         self._known.pop(hashed, None)
         self._known[hashed] = token, monotonic() + BELIEVED_S
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
+
+
+def _stranger(address: str) -> str:
+    return f"address {address}"
+
+
+def _named(scope: Scope, visitor: str) -> Scope:
+    """With whom the scripts of this socket are counted for, whatever a client says there."""
+    name = HEADER.encode()
+    others = [one for one in scope["headers"] if one[0].lower() != name]
+    return {**scope, "headers": [*others, (name, visitor.encode("latin-1", "replace"))]}
 
 
 async def _next(inbox: SocketQueue, turn: Callable[[], Awaitable[None]]) -> Message:

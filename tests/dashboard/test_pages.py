@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 import spikeguard_dashboard
 from spikeguard_dashboard import words
+from spikeguard_dashboard.script_costs import COSTS
 from spikeguard_dashboard.views.incident import tab_title
 from tests.dashboard import story
 from tests.dashboard.stand_in import VIEWER_TOKEN, World, answer_json, error, serving
@@ -86,6 +87,20 @@ def broken_script() -> None:
     refreshed(arrive(), draw)
 
 
+def dear_script() -> None:
+    from time import thread_time
+
+    from spikeguard_dashboard.views.frame import refreshed
+    from spikeguard_dashboard.visit import arrive
+
+    def draw() -> None:
+        until = thread_time() + 0.3
+        while thread_time() < until:
+            pass
+
+    refreshed(arrive(), draw)
+
+
 def opened(script: Callable[[], None], **query: str) -> AppTest:
     test = AppTest.from_function(script, default_timeout=TIMEOUT_S)
     for name, value in query.items():
@@ -97,6 +112,15 @@ def said(test: AppTest) -> str:
     """Everything that the page says in HTML, and no stack trace."""
     assert not test.exception, test.exception
     return unescape("\n".join(element.proto.body for element in test.get("html")))
+
+
+@pytest.mark.usefixtures("address")
+def test_what_a_page_computes_counts_for_whoever_looks_at_it() -> None:
+    """At `visitors`, which lets those wait who ask for dear ones; of no name here."""
+    said(opened(dear_script))
+    COSTS.pay("")
+    said(opened(dear_script))
+    assert COSTS.pay("") >= 0.4
 
 
 @pytest.mark.usefixtures("address")

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any, TypeVar
 
+from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 from streamlit.proto.BackMsg_pb2 import (
     BackendOperationRequest,
@@ -18,9 +19,16 @@ from streamlit.proto.BackMsg_pb2 import (
     InstallSkillsRequestPayload,
 )
 from streamlit.proto.ClientState_pb2 import ClientState
-from streamlit.proto.Common_pb2 import FileURLsRequest
+from streamlit.proto.Common_pb2 import (
+    FileUploaderState,
+    FileURLsRequest,
+    SInt64Array,
+    StringArray,
+    UploadedFileInfo,
+)
 from streamlit.proto.WidgetStates_pb2 import WidgetState, WidgetStates
 
+from spikeguard_dashboard.script_costs import COSTS, HEADER, Costs
 from spikeguard_dashboard.socket_queue import MAX_MESSAGE, MOST_WAITING
 from spikeguard_dashboard.visitors import MOST_OF_PERSON, OF_PERSON, OF_STRANGERS, Visitors
 
@@ -65,7 +73,8 @@ class Page:
         async def send(message: Message) -> None:
             self.closed.append(message["code"])
 
-        headers = [(b"cookie", f"spikeguard_session={cookie}".encode())] if cookie else []
+        headers = [(b"x-spikeguard-visitor", b"token 1")]  # what anybody can say
+        headers += [(b"cookie", f"spikeguard_session={cookie}".encode())] if cookie else []
         scope = {"type": "websocket", "path": path, "headers": headers, "client": ("10.0.0.7", 1)}
         await face(scope, receive, send)
 
@@ -114,6 +123,46 @@ def test_who_only_reads_cannot_have_more_scripts_run_by_more_sockets_or_sessions
     assert page.ran["/eve"] <= OF_PERSON.burst + 2 + OF_PERSON.per_s * took_s
 
 
+class DearPage(Page):
+    """Whose scripts take 0.8 s of a core, but Ada's, which take what is usual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with COSTS.counted("nobody"):  # the first of a process is not counted
+            pass
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visitor = Headers(scope=scope)[HEADER]
+
+        async def and_run() -> Message:
+            message = await receive()
+            COSTS.add(visitor, 0.2 if scope["path"] == "/ada" else 0.8)
+            return message
+
+        await super().__call__(scope, and_run, send)
+
+
+def test_who_asks_for_dear_pages_has_fewer_of_them_whoever_they_say_they_are() -> None:
+    page = DearPage()
+    eve = [("/eve", FLOOD, 30)] * 5 + [("/stranger", "", 30)] * 5
+    took_s = run(together(page, 14, *eve))
+    assert page.ran["/ada"] == 14
+    assert page.ran["/eve"] <= 5 + (OF_PERSON.burst + OF_PERSON.per_s * took_s) / 4
+    assert page.ran["/stranger"] <= 5 + (OF_STRANGERS.burst + OF_STRANGERS.per_s * took_s) / 4
+
+
+def test_what_a_script_computes_is_counted_once_and_for_nobody_else() -> None:
+    costs = Costs()
+    costs.add("first", 9.0)
+    with suppress(ValueError), costs.counted("eve"), costs.counted("eve"):
+        until = thread_time() + 0.3
+        while thread_time() < until:
+            pass
+        raise ValueError
+    assert 0.5 <= costs.pay("eve") < 1.0
+    assert [costs.pay(who) for who in ("eve", "ada", "first")] == [0.0, 0.0, 0.0]
+
+
 def test_a_socket_that_writes_more_than_it_waits_for_is_cut_off() -> None:
     page = Page()
     face = Visitors(page, TOKENS.get)
@@ -153,6 +202,34 @@ def test_a_message_that_no_page_of_ours_sends_reaches_nobody() -> None:
             run(asyncio.wait_for(visit, 4))
         assert page.ran[path] == len(ours)
     assert page.closed == []
+
+
+def test_a_message_of_which_more_would_be_kept_than_was_sent_reaches_nobody() -> None:
+    """120 kB of files without a name, two bytes each, are 4.3 MB, until long after the socket."""
+    page = Page()
+    face = Visitors(page, TOKENS.get)
+    files = FileUploaderState(uploaded_file_info=[UploadedFileInfo()] * 50_000)
+    dense = [
+        WidgetState(id="files", file_uploader_state_value=files),
+        WidgetState(id="words", string_array_value=StringArray(data=[""] * 50_000)),
+        WidgetState(id="numbers", int_array_value=SInt64Array(data=[0] * 50_000)),
+        WidgetState(id="rows", json_value="[" * 50_000),
+    ]
+    odd = [sent(rerun_script=ClientState(widget_states=WidgetStates(widgets=[one])))
+           for one in dense]  # fmt: skip
+    odd += [sent(rerun_script=ClientState(cached_message_hashes=["a"] * 30_000)),
+            sent(rerun_script=ClientState(query_string="a&" * 30_000))]  # fmt: skip
+    ours = [
+        WidgetState(id="policy", string_value="x" * 20_000),
+        WidgetState(id="signals", string_array_value=StringArray(data=["loss", "lr"])),
+        WidgetState(id="table", json_value='{"selection":{"rows":[1,2],"columns":[]}}'),
+    ]
+    states = WidgetStates(widgets=ours)
+    form = ClientState(widget_states=states, query_string="run=a", cached_message_hashes=["b"] * 50)
+    visit = page.visit(face, "/eve", *odd, sent(rerun_script=form), cookie=FLOOD)
+    with suppress(TimeoutError):
+        run(asyncio.wait_for(visit, 1))
+    assert (page.ran["/eve"], page.closed) == (1, [])
 
 
 def test_a_token_holds_so_many_sockets_and_no_more() -> None:

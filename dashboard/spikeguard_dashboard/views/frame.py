@@ -14,7 +14,7 @@ from spikeguard_client import ApiError
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.markup import Content, Html
 from spikeguard_dashboard.settings import SettingError
-from spikeguard_dashboard.visit import Look, Visit, arrive
+from spikeguard_dashboard.visit import Look, Visit, arrive, counted
 from spikeguard_protocol import ProtocolError, RunId
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,8 @@ def refreshed(visit: Visit, draw: Callable[[], None]) -> None:
 
     def guarded() -> None:
         try:
-            draw()
+            with counted():
+                draw()
         except ApiError as error:
             if visit.person and arrive().session_ended:
                 st.rerun()  # the whole page: it goes on reading as nobody's

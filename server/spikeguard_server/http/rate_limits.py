@@ -112,7 +112,7 @@ def callers_of(scope: Scope, known_tokens: KnownTokens) -> Mapping[Hashable, flo
     if hashed not in known_tokens:
         return buckets_of_stranger((scope["client"] or ("",))[0])
     if _ORDERS.fullmatch(scope["path"]):
-        return {(hashed, scope["path"]): 1.0, (hashed, "orders"): RUNS}
+        return {(hashed, scope["path"]): 1.0, (known_tokens.holder(hashed), "orders"): RUNS}
     return {hashed: 1.0, **_shared_bucket(hashed, known_tokens)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import httpx
@@ -96,6 +96,18 @@ def test_sessions_of_one_token_have_a_limit_together(rates: Rates) -> None:
             taken += 1
     assert taken == BURST * SESSIONS
     rates.check(callers_of(scope("/v1/runs", "another"), familiar), 0.0)
+
+
+def test_sessions_of_one_token_have_a_limit_together_at_orders_too(rates: Rates) -> None:
+    familiar, taken = KnownTokens(), 0
+    for n in range(int(4 * RUNS)):
+        familiar.note([hash_secret(f"session-{n}")], grant=1)
+        for _ in range(BURST):
+            asked = scope(f"/v1/runs/default/run-{n}/orders", f"session-{n}")
+            with suppress(Busy):
+                rates.check(callers_of(asked, familiar), 0.0)
+                taken += 1
+    assert taken == BURST * RUNS
 
 
 def test_a_machine_has_one_bucket_for_all_its_addresses() -> None:
