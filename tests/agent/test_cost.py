@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from statistics import quantiles
 
 from spikeguard_protocol import TargetSaved
 
@@ -16,7 +16,8 @@ PLAIN = replace(FAST, slow_signals_every=1_000_000, snapshot_every=0)  # no step
 
 
 def test_a_plain_step_costs_the_host_less_than_four_thousand_additions(tmp_path: Path) -> None:
-    """In time of the loop's own thread; about 1,300 were measured, so the bound is no tight one."""
+    """In time of the loop's own thread, by the quicker quarter: a busy machine slows some steps;
+    about 1,300 were measured, so the bound is no tight one."""
     job = Job(tmp_path, settings=PLAIN)
     spent: list[float] = []
     control: list[float] = []
@@ -33,7 +34,7 @@ def test_a_plain_step_costs_the_host_less_than_four_thousand_additions(tmp_path:
     job.guard.step = timed  # type: ignore[method-assign,assignment]
     job.train_to(150)
     job.guard.finish()
-    assert median(spent) < median(control)
+    assert quantiles(spent)[0] < quantiles(control)[0]
     assert job.guard.faults == {}
 
 
