@@ -59,6 +59,7 @@ from spikeguard_server.store.runs import (
 )
 from spikeguard_server.store.samples import (
     MOST_REWRITTEN,
+    VALUE_S,
     append_samples,
     as_domain,
     write_layer_norms,
@@ -227,11 +228,15 @@ def _store_samples(intake: Intake, samples: Samples) -> Sequence[tuple[int, int]
 
 
 def _write_among(intake: Intake, samples: Samples) -> Sequence[tuple[int, int]]:
-    """Where they belong, as far as the message has room to write anew what is stored there."""
+    """Where they belong, as far as the message has room to write anew what is stored there, and its
+    run and token have time left for steps that were stored long before."""
     connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
     room = MOST_REWRITTEN - intake.rewritten
-    written = write_samples(connection, run_id, number, samples, room)
+    beside = int(max(0.0, intake.rebuild_s) / VALUE_S)
+    written = write_samples(connection, run_id, number, samples, room, beside)
     intake.rewritten += written.values
+    if written.beside:
+        intake.rebuilt(written.beside * VALUE_S)
     if written.left_out and not intake.left_out:
         intake.left_out = True
         _tell_of_left_out(intake)

@@ -47,11 +47,13 @@ class Written(NamedTuple):
 
     fresh: Sequence[tuple[int, int]] = ()  # [first, last] of steps that were not there before
     values: int = 0  # stored ones that were read and written anew
+    beside: int = 0  # of these the values of steps that the record did not tell
     left_out: int = 0  # steps
 
 
 # A record of two steps can touch megabytes of what is stored; a message has a thousand records.
-MOST_REWRITTEN: Final = 4_000_000  # values of a message, 0.5 s of a core
+MOST_REWRITTEN: Final = 4_000_000  # values of a message
+VALUE_S: Final = 1e-6  # of a core that a value takes, where a chunk has many of a job's own signals
 READ_VALUES: Final = 5_000  # what one read and its writes cost more than their values
 HEAD_VALUES: Final = 10  # and a chunk that is looked at and left as it is
 
@@ -62,16 +64,17 @@ def write_samples(
     attempt: int,
     samples: Samples,
     room: int = MOST_REWRITTEN,
+    beside: int = MOST_REWRITTEN,
 ) -> Written:
     """Store every step of `samples`; of those that lie among what is stored as many as `room`
-    values, written anew, allow."""
+    values, written anew, allow, and `beside` of them of steps that are not told."""
     key = SegmentKey(run_id, attempt, samples.segment)
     if samples.steps[0] > _newest(connection, key):
         insert_chunk(connection, key, chunk_of(samples))
         return Written([(samples.steps[0], samples.steps[-1])])
     if room <= 0:
         return Written(left_out=len(samples.steps))
-    return _fill_in(connection, key, curves_of(samples), room)
+    return _fill_in(connection, key, curves_of(samples), room, beside)
 
 
 def append_samples(
@@ -91,7 +94,9 @@ def _newest(connection: sql.Connection, key: SegmentKey) -> int:
     return -1 if step is None else int(step)
 
 
-def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves, room: int) -> Written:
+def _fill_in(
+    connection: sql.Connection, key: SegmentKey, fresh: Curves, room: int, beside: int
+) -> Written:
     """Merge steps into the chunks that hold, or could hold, any of them."""
     first, last = int(fresh.steps[0]), int(fresh.steps[-1])
     unroll(connection, key, first)
@@ -100,21 +105,23 @@ def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves, room: i
         _insert(connection, key, fresh)
         return Written([(first, last)])
     values, left_out, unknown = HEAD_VALUES * len(found), 0, list[tuple[int, int]]()
-    for begin, end, part in _parts(found, fresh):
+    others = 0  # values
+    for begin, end, steps, part in _parts(found, fresh):
         if part.steps[-1] >= begin:
-            if values >= room:
+            if values >= room or (steps > len(part) and others >= beside):
                 left_out += len(part)
                 continue
             stored = read_curves(connection, key, begin, end)
             width = len(stored.signals.keys() | part.signals.keys())
             values += READ_VALUES + len(stored) * max(1, width)
+            others += max(0, steps - len(part)) * max(1, width)
             unknown += _unknown(stored, part)
             delete_chunks(connection, key, begin, end)
             part = merge_curves(stored, part)
         else:
             unknown.append((int(part.steps[0]), int(part.steps[-1])))
         _insert(connection, key, part)
-    return Written(unknown, values, left_out)
+    return Written(unknown, values, others, left_out)
 
 
 def _unknown(stored: Curves, fresh: Curves) -> list[tuple[int, int]]:
@@ -126,10 +133,10 @@ def _unknown(stored: Curves, fresh: Curves) -> list[tuple[int, int]]:
     return [(int(part[0]), int(part[-1])) for part in np.split(steps, cuts)]
 
 
-def _parts(found: Sequence[ChunkHead], fresh: Curves) -> Iterator[tuple[int, int, Curves]]:
-    """(first step, last step) of chunks that are read at once, and the steps of `fresh` that they
-    hold or that lie before the next chunk. Chunks that none lies in are left as they are, but for
-    short ones in between: it takes longer to read twice."""
+def _parts(found: Sequence[ChunkHead], fresh: Curves) -> Iterator[tuple[int, int, int, Curves]]:
+    """(first step, last step, steps) of chunks that are read at once, and the steps of `fresh` that
+    they hold or that lie before the next chunk. Chunks that none lies in are left as they are, but
+    for short ones in between: it takes longer to read twice."""
     firsts = np.array([head.first for head in found])
     of_step = np.maximum(np.searchsorted(firsts, fresh.steps, "right") - 1, 0)
     hit, begins = np.unique(of_step, return_index=True)
@@ -143,7 +150,8 @@ def _parts(found: Sequence[ChunkHead], fresh: Curves) -> Iterator[tuple[int, int
                 continue
         end = begins[n] if n < len(hit) else len(fresh)
         part = fresh.at(slice(begins[first], end))
-        yield found[hit[first]].first, found[hit[n - 1]].last, part
+        steps = int(before[hit[n - 1] + 1] - before[hit[first]])
+        yield found[hit[first]].first, found[hit[n - 1]].last, steps, part
         first = n
 
 
