@@ -164,3 +164,8 @@ _PHRASES: Mapping[Verb, Callable[[Mapping[str, Any], bool], str]] = {
     Verb.WATCH: lambda given, _: f"do nothing, look again after {_steps(given.get('steps'))}",
     Verb.STOP: lambda *_: "stop the attempt on all ranks, its checkpoints stay",
 }
+
+
+def beginning_of(text: str, most: int) -> str:
+    """`text` where it has `most` characters at most, else its beginning and how long it is."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"

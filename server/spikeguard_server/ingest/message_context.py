@@ -35,7 +35,8 @@ class TooCostly(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredSteps:
-    """Steps [first, last] of a segment that this transaction stored."""
+    """Steps of a segment that this transaction stored, all in [first, last]; of those that were
+    there before there are none between."""
 
     attempt: int
     segment: int
@@ -84,6 +85,7 @@ class Intake:
     layers: LayersRead = field(default_factory=LayersRead)
     rewritten: int = 0  # stored values that this message had written anew
     left_out: bool = False  # whether the audit says that there was no room for more of them
+    copied: int = 0  # samples that this message had copied to incidents
     _incident: Incident | None = None
 
     @property

@@ -6,13 +6,31 @@ peak or until the run ends, and its post-mortem is written at the close and once
 
 from __future__ import annotations
 
-from spikeguard_protocol import Outcome
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from spikeguard_protocol import STANDARD_SIGNALS, Outcome
 from spikeguard_server.domain.lifecycle.damage import AFTERMATH_STEPS
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.ingest.message_context import Intake, StoredSteps
 from spikeguard_server.store.incidents import follow_incident, followed_incidents
 from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.samples import copy_to_incident
+
+# A spike of two steps has the 200 before it copied, with all of the job's own signals.
+MOST_COPIED: Final = 2_000_000  # values of a message, 16 MB
+
+
+def keep_samples(intake: Intake, incident: int, stretches: Iterable[StoredSteps]) -> None:
+    """Keep the samples of `stretches` with an incident, as far as the message has room to copy."""
+    own = intake.run.own_names or ""  # stand beside the values in every row
+    width = len(STANDARD_SIGNALS) + own.count(",") + len(own) // 8
+    intake.copied += copy_to_incident(
+        intake.connection, intake.run_id, incident,
+        [(s.attempt, s.segment, s.first, s.last) for s in stretches],
+        most=MOST_COPIED // width - intake.copied,
+    )  # fmt: skip
 
 
 def begin_aftermath(intake: Intake, incident: Incident) -> None:
@@ -32,10 +50,7 @@ def keep_aftermath(intake: Intake) -> None:
         return
     waiting = followed_incidents(intake.connection, intake.run_id)
     for number, to in waiting:
-        copy_to_incident(
-            intake.connection, intake.run_id, number,
-            [(s.attempt, s.segment, s.first, min(s.last, to)) for s in _until(intake, to)],
-        )  # fmt: skip
+        keep_samples(intake, number, [replace(s, last=min(s.last, to)) for s in _until(intake, to)])
         if (run.last_step or 0) >= to:
             _finish(intake, number)
     run.followed_to = max((to for _, to in waiting if to > (run.last_step or 0)), default=None)

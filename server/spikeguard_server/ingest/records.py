@@ -59,6 +59,7 @@ from spikeguard_server.store.runs import (
 )
 from spikeguard_server.store.samples import (
     MOST_REWRITTEN,
+    VALUE_S,
     append_samples,
     as_domain,
     write_layer_norms,
@@ -187,9 +188,8 @@ def _place(intake: Intake, point: SegmentPoint) -> Place | None:
 def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) -> None:
     samples = within_own_names(intake, samples)
     run, number, segment = intake.run, intake.attempt.number, samples.segment
-    first, last = samples.steps[0], samples.steps[-1]
-    _store_samples(intake, samples)
-    intake.stored.append(StoredSteps(number, segment, first, last))
+    fresh = _store_samples(intake, samples)
+    intake.stored += [StoredSteps(number, segment, *steps) for steps in fresh]
     if not intake.current or segment != run.current_segment:
         return
     _show_newest(intake, samples)
@@ -208,8 +208,9 @@ def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) ->
         write_events(intake, events)
 
 
-def _store_samples(intake: Intake, samples: Samples) -> None:
-    """Behind what is stored, as nearly always, or wherever they belong."""
+def _store_samples(intake: Intake, samples: Samples) -> Sequence[tuple[int, int]]:
+    """Behind what is stored, as nearly always, or wherever they belong; returns [first, last] of
+    those that were not there before."""
     connection, run_id, tail = intake.connection, intake.run_id, intake.tail
     number, segment = intake.attempt.number, samples.segment
     first, last = samples.steps[0], samples.steps[-1]
@@ -217,23 +218,33 @@ def _store_samples(intake: Intake, samples: Samples) -> None:
     if tail is not None and known and first > tail.step:
         append_samples(connection, run_id, number, samples)
         intake.tail = replace(tail, step=last)
-        return
-    _write_among(intake, samples)
+        return [(first, last)]
+    fresh = _write_among(intake, samples)
     if not extend_segment(connection, run_id, number, segment, first, last):
         _start_lost_segment(intake, samples)
     if tail is not None and known:
         intake.tail = replace(tail, step=max(tail.step, last))
+    return fresh
 
 
-def _write_among(intake: Intake, samples: Samples) -> None:
-    """Where they belong, as far as the message has room to write anew what is stored there."""
+def _write_among(intake: Intake, samples: Samples) -> Sequence[tuple[int, int]]:
+    """Where they belong, as far as the message has room to write anew what is stored there, and its
+    run and token have time left for steps that were stored long before."""
     connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
     room = MOST_REWRITTEN - intake.rewritten
-    written = write_samples(connection, run_id, number, samples, room)
+    beside = int(max(0.0, intake.rebuild_s) / VALUE_S)
+    written = write_samples(connection, run_id, number, samples, room, beside)
     intake.rewritten += written.values
-    if not written.left_out or intake.left_out:
-        return
-    intake.left_out = True
+    if written.beside:
+        intake.rebuilt(written.beside * VALUE_S)
+    if written.left_out and not intake.left_out:
+        intake.left_out = True
+        _tell_of_left_out(intake)
+    return written.fresh
+
+
+def _tell_of_left_out(intake: Intake) -> None:
+    connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
     append(
         connection, run_id, actor=SERVER, action="samples.left_out", subject=str(intake.run.id),
         reason=f"message {intake.attempt.last_sequence} of attempt {number} fills in steps among "

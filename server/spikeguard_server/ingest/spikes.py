@@ -27,7 +27,7 @@ from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.lifecycle.incident_life import fold
 from spikeguard_server.ingest.message_context import Intake, StoredSteps
 from spikeguard_server.ingest.onset_layers import explain
-from spikeguard_server.ingest.post_incident import begin_aftermath
+from spikeguard_server.ingest.post_incident import begin_aftermath, keep_samples
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import commands_of, move_command
 from spikeguard_server.store.detectors import Place
@@ -38,7 +38,6 @@ from spikeguard_server.store.incidents import (
     save_incident,
 )
 from spikeguard_server.store.runs import segments_of
-from spikeguard_server.store.samples import copy_to_incident
 
 Said = Callable[[Verb, str | None], str | None]  # of a command, with the cure that followed
 
@@ -103,7 +102,7 @@ def _opened(intake: Intake, incident: Incident) -> None:
     )
     before = intake.settings.incident_steps_before
     claim_precursors(intake.connection, intake.run_id, incident.number, onset, before)
-    _copy(intake, incident, _lead_up(intake, incident, before))
+    keep_samples(intake, incident.number, _lead_up(intake, incident, before))
     _note(intake, incident, "open", None, incident.kind.value)
 
 
@@ -172,9 +171,4 @@ def _lead_up(intake: Intake, incident: Incident, steps: int) -> list[StoredSteps
 def copy_stored(intake: Intake, incident: Incident) -> None:
     """Keep what this message stored with the incident, unless it tells of another attempt."""
     if intake.current:
-        _copy(intake, incident, intake.stored)
-
-
-def _copy(intake: Intake, incident: Incident, stretches: Iterable[StoredSteps]) -> None:
-    places = [(s.attempt, s.segment, s.first, s.last) for s in stretches]
-    copy_to_incident(intake.connection, intake.run_id, incident.number, places)
+        keep_samples(intake, incident.number, intake.stored)

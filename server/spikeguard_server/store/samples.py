@@ -16,7 +16,7 @@ import numpy as np
 import sqlalchemy as sql
 
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, LayerNorms, Samples
-from spikeguard_protocol.messages import MAX_NAME, MAX_STEPS
+from spikeguard_protocol.messages import MAX_NAME
 from spikeguard_server.domain.detection.sample import Sample, SampleColumns
 from spikeguard_server.store.chunks import (
     AT_ONCE,
@@ -45,12 +45,15 @@ MEASURED = (*STANDARD_SIGNALS, "extra_names", "extra_values", "batch_first", "ba
 class Written(NamedTuple):
     """What it took to store a record, and what there was no room for."""
 
+    fresh: Sequence[tuple[int, int]] = ()  # [first, last] of steps that were not there before
     values: int = 0  # stored ones that were read and written anew
+    beside: int = 0  # of these the values of steps that the record did not tell
     left_out: int = 0  # steps
 
 
 # A record of two steps can touch megabytes of what is stored; a message has a thousand records.
-MOST_REWRITTEN: Final = 4_000_000  # values of a message, 0.5 s of a core
+MOST_REWRITTEN: Final = 4_000_000  # values of a message
+VALUE_S: Final = 1e-6  # of a core that a value takes, where a chunk has many of a job's own signals
 READ_VALUES: Final = 5_000  # what one read and its writes cost more than their values
 HEAD_VALUES: Final = 10  # and a chunk that is looked at and left as it is
 
@@ -61,16 +64,17 @@ def write_samples(
     attempt: int,
     samples: Samples,
     room: int = MOST_REWRITTEN,
+    beside: int = MOST_REWRITTEN,
 ) -> Written:
     """Store every step of `samples`; of those that lie among what is stored as many as `room`
-    values, written anew, allow."""
+    values, written anew, allow, and `beside` of them of steps that are not told."""
     key = SegmentKey(run_id, attempt, samples.segment)
     if samples.steps[0] > _newest(connection, key):
         insert_chunk(connection, key, chunk_of(samples))
-        return Written()
+        return Written([(samples.steps[0], samples.steps[-1])])
     if room <= 0:
         return Written(left_out=len(samples.steps))
-    return _fill_in(connection, key, curves_of(samples), room)
+    return _fill_in(connection, key, curves_of(samples), room, beside)
 
 
 def append_samples(
@@ -90,32 +94,49 @@ def _newest(connection: sql.Connection, key: SegmentKey) -> int:
     return -1 if step is None else int(step)
 
 
-def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves, room: int) -> Written:
+def _fill_in(
+    connection: sql.Connection, key: SegmentKey, fresh: Curves, room: int, beside: int
+) -> Written:
     """Merge steps into the chunks that hold, or could hold, any of them."""
     first, last = int(fresh.steps[0]), int(fresh.steps[-1])
     unroll(connection, key, first)
     found = heads(connection, key, first, last)
     if not found:
         _insert(connection, key, fresh)
-        return Written()
-    values, left_out = HEAD_VALUES * len(found), 0
-    for begin, end, part in _parts(found, fresh):
+        return Written([(first, last)])
+    values, left_out, unknown = HEAD_VALUES * len(found), 0, list[tuple[int, int]]()
+    others = 0  # values
+    for begin, end, steps, part in _parts(found, fresh):
         if part.steps[-1] >= begin:
-            if values >= room:
+            if values >= room or (steps > len(part) and others >= beside):
                 left_out += len(part)
                 continue
             stored = read_curves(connection, key, begin, end)
-            values += READ_VALUES + len(stored) * max(1, len(stored.signals))
+            width = len(stored.signals.keys() | part.signals.keys())
+            values += READ_VALUES + len(stored) * max(1, width)
+            others += max(0, steps - len(part)) * max(1, width)
+            unknown += _unknown(stored, part)
             delete_chunks(connection, key, begin, end)
             part = merge_curves(stored, part)
+        else:
+            unknown.append((int(part.steps[0]), int(part.steps[-1])))
         _insert(connection, key, part)
-    return Written(values, left_out)
+    return Written(unknown, values, others, left_out)
 
 
-def _parts(found: Sequence[ChunkHead], fresh: Curves) -> Iterator[tuple[int, int, Curves]]:
-    """(first step, last step) of chunks that are read at once, and the steps of `fresh` that they
-    hold or that lie before the next chunk. Chunks that none lies in are left as they are, but for
-    short ones in between: it takes longer to read twice."""
+def _unknown(stored: Curves, fresh: Curves) -> list[tuple[int, int]]:
+    """[first, last] of the steps of `fresh` that are not stored, with no stored one in between."""
+    steps = np.setdiff1d(fresh.steps, stored.steps, assume_unique=True)
+    if not len(steps):
+        return []
+    cuts = np.flatnonzero(np.diff(np.searchsorted(stored.steps, steps))) + 1
+    return [(int(part[0]), int(part[-1])) for part in np.split(steps, cuts)]
+
+
+def _parts(found: Sequence[ChunkHead], fresh: Curves) -> Iterator[tuple[int, int, int, Curves]]:
+    """(first step, last step, steps) of chunks that are read at once, and the steps of `fresh` that
+    they hold or that lie before the next chunk. Chunks that none lies in are left as they are, but
+    for short ones in between: it takes longer to read twice."""
     firsts = np.array([head.first for head in found])
     of_step = np.maximum(np.searchsorted(firsts, fresh.steps, "right") - 1, 0)
     hit, begins = np.unique(of_step, return_index=True)
@@ -129,7 +150,8 @@ def _parts(found: Sequence[ChunkHead], fresh: Curves) -> Iterator[tuple[int, int
                 continue
         end = begins[n] if n < len(hit) else len(fresh)
         part = fresh.at(slice(begins[first], end))
-        yield found[hit[first]].first, found[hit[n - 1]].last, part
+        steps = int(before[hit[n - 1] + 1] - before[hit[first]])
+        yield found[hit[first]].first, found[hit[n - 1]].last, steps, part
         first = n
 
 
@@ -207,35 +229,53 @@ _KEPT_NOW = """
 SELECT attempt, segment, count(*) AS kept FROM incident_samples
 WHERE run_id = %(run_id)s AND incident = %(incident)s GROUP BY attempt, segment
 """
-# One pass over each chunk: an array that is stored out of line is read whole for each element that
-# is asked of it.
+_STEPS_OF_CHUNK = (
+    "coalesce({0}.steps, ARRAY(SELECT generate_series({0}.first_step, {0}.last_step)))"
+)
+_HERE = "{0}.run_id = %(run_id)s AND {0}.attempt = %(attempt)s AND {0}.segment = %(segment)s"
+_IS_CHOSEN = "coalesce(chosen.places[width_bucket({0}, chosen.places)] = {0}, false)"
+# One pass over each chunk that holds a step that is wanted: an array that is stored out of line is
+# read whole for each element that is asked of it. `width_bucket` finds a number in a sorted array.
 _COPY = f"""
+WITH wanted AS MATERIALIZED (
+    SELECT c.first_step AS chunk, t.step, t.place
+    FROM chunks c
+    CROSS JOIN LATERAL unnest({_STEPS_OF_CHUNK.format("c")}) WITH ORDINALITY AS t(step, place)
+    WHERE {_HERE.format("c")} AND c.last_step >= %(first)s AND c.first_step <= %(last)s
+    AND (%(lasts)s::bigint[])[width_bucket(t.step, %(firsts)s::bigint[])] >= t.step
+    ORDER BY t.step LIMIT %(room)s
+), chosen AS MATERIALIZED (
+    SELECT chunk, array_agg(place ORDER BY place) AS places FROM wanted GROUP BY chunk
+)
 INSERT INTO incident_samples (run_id, incident, attempt, segment, step, {", ".join(MEASURED)})
 SELECT p.run_id, %(incident)s::int, p.attempt, p.segment, s.step,
        {", ".join(f"s.{name}" for name in STANDARD_SIGNALS)}, p.extra_names, s.own::float8[],
        coalesce(s.batch_first, p.even_first + (s.place - 1) * p.even_size),
        coalesce(s.batch_end, p.even_first + s.place * p.even_size)
-FROM (
-    SELECT c.*, sum(coalesce(cardinality(c.steps), c.last_step - c.first_step + 1)) OVER (
-        ORDER BY c.first_step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ) AS before, cardinality(c.extra_values) / cardinality(c.extra_names) AS size
-    FROM chunks c
-    WHERE c.run_id = %(run_id)s AND c.attempt = %(attempt)s AND c.segment = %(segment)s
-    AND c.last_step >= %(first)s AND c.first_step <= %(last)s
-) p
+FROM chosen
+JOIN chunks p ON {_HERE.format("p")} AND p.first_step = chosen.chunk
+CROSS JOIN LATERAL (
+    SELECT cardinality(p.extra_values) / cardinality(p.extra_names) AS size
+    OFFSET 0 -- else it is worked out for each value
+) AS of_name
 CROSS JOIN LATERAL (
     SELECT array_agg(row.own ORDER BY row.place) AS own FROM (
-        SELECT (u.n - 1) %% p.size AS place, array_agg(u.value ORDER BY u.n)::text AS own
-        FROM unnest(p.extra_values) WITH ORDINALITY AS u(value, n) GROUP BY 1
+        SELECT u.place, array_agg(u.value ORDER BY u.n)::text AS own
+        FROM (
+            SELECT value, n, (n - 1) %% of_name.size + 1 AS place
+            FROM unnest(p.extra_values) WITH ORDINALITY AS u(value, n)
+        ) AS u
+        WHERE {_IS_CHOSEN.format("u.place")} GROUP BY 1
+        UNION ALL
+        SELECT place, NULL FROM generate_series(1::bigint, of_name.size) AS g(place)
+        WHERE NOT {_IS_CHOSEN.format("place")}
     ) AS row
 ) AS own
 CROSS JOIN LATERAL unnest(
-    coalesce(p.steps, ARRAY(SELECT generate_series(p.first_step, p.last_step))),
+    {_STEPS_OF_CHUNK.format("p")},
     {", ".join(f"p.{name}" for name in STANDARD_SIGNALS)}, p.batch_first, p.batch_end, own.own
 ) WITH ORDINALITY AS s(step, {", ".join(STANDARD_SIGNALS)}, batch_first, batch_end, own, place)
-WHERE coalesce(p.before, 0) < %(room)s + {MAX_STEPS}
-AND s.step BETWEEN %(first)s AND %(last)s
-ORDER BY s.step LIMIT %(room)s
+WHERE {_IS_CHOSEN.format("s.place")}
 ON CONFLICT DO NOTHING
 """
 
@@ -245,33 +285,41 @@ def copy_to_incident(
     run_id: UUID,
     incident: int,
     places: Sequence[tuple[int, int, int, int]],
-) -> None:
+    most: int = KEPT,
+) -> int:
     """Keep the samples of each (attempt, segment, first, last) with the incident, as far as there
-    is room for them."""
-    if not places:
-        return
+    is room for them, and `most` of them; returns how many it took."""
+    if not places or most <= 0:
+        return 0
     mine = {"run_id": run_id, "incident": incident}
     rows = connection.exec_driver_sql(_KEPT_NOW, mine)
     kept = defaultdict(int, {(row.attempt, row.segment): row.kept for row in rows})
-    for attempt, segment, first, last in _joined(places):
+    copied = 0
+    for (attempt, segment), ranges in _joined(places).items():
         of_segment = KEPT_OF_SEGMENT - kept[attempt, segment]
-        room = min(KEPT - sum(kept.values()), of_segment)
+        room = min(KEPT - sum(kept.values()), of_segment, most - copied)
         if room <= 0:
             continue
-        which = {"attempt": attempt, "segment": segment, "first": first, "last": last}
+        firsts, lasts = zip(*ranges, strict=True)
+        which = {
+            "attempt": attempt, "segment": segment, "first": firsts[0], "last": lasts[-1],
+            "firsts": list(firsts), "lasts": list(lasts),
+        }  # fmt: skip
         done = connection.exec_driver_sql(_COPY, {**mine, **which, "room": room})
         kept[attempt, segment] += done.rowcount
+        copied += done.rowcount
+    return copied
 
 
-def _joined(places: Iterable[tuple[int, int, int, int]]) -> Iterator[tuple[int, int, int, int]]:
-    """The same steps, those of a segment that overlap or follow one another as one stretch."""
-    found: tuple[int, int, int, int] | None = None
-    for place in sorted(places):
-        if found is not None and place[:2] == found[:2] and place[2] <= found[3] + 1:
-            found = (*found[:3], max(found[3], place[3]))
-            continue
-        if found is not None:
-            yield found
-        found = place
-    if found is not None:
-        yield found
+def _joined(
+    places: Iterable[tuple[int, int, int, int]],
+) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """The same steps by segment, rising; those that overlap or follow one another as one range."""
+    found = defaultdict[tuple[int, int], list[tuple[int, int]]](list)
+    for attempt, segment, first, last in sorted(places):
+        ranges = found[attempt, segment]
+        if ranges and first <= ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
+        else:
+            ranges.append((first, last))
+    return found

@@ -126,6 +126,22 @@ def test_what_an_attempt_trains_with_otherwise_is_found_and_judged(live: Live, j
     assert "attempt 2 began with lr 0.0003 → 0.0001" in (entry["reason"] or "")
 
 
+def test_long_settings_of_many_attempts_make_no_long_answer(live: Live, job: Job) -> None:
+    """60 attempts made each look at their run 25 MB."""
+    job.train(100)
+    for number in range(4):
+        long = {f"s{n}": f"{number}{'x' * 1_900}" for n in range(60)}
+        job = restart(job, job.step, settings={**long, "optimizer": f"AdamW {number}"})
+        job.train(10)
+    with live.client(Role.VIEWER) as viewer:
+        answers = [viewer.get(f"{job.path}{part}") for part in ("", "/notes", "/interventions")]
+        shown, noted = answers[0].json(), answers[1].json()["items"]
+    assert sum(len(answer.content) for answer in answers) < 400_000
+    assert shown["attempts"][0]["settings"]["optimizer"] == "AdamW 3"
+    assert shown["attempts"][0]["settings"]["s0"].endswith("xxx... (1,901 characters)")
+    assert noted[0]["text"].startswith("optimizer AdamW 2 → AdamW 3, s0 2xxx")
+
+
 def test_an_attempt_that_goes_on_as_before_is_no_change(live: Live, job: Job) -> None:
     job.train(300, lr=3e-4)
     again = restart(job, 300, settings={"host": "another"})

@@ -182,6 +182,31 @@ def test_many_signals_of_a_jobs_own_are_kept_with_an_incident_in_no_time(
         )
 
 
+def test_an_incident_gets_what_a_message_told_anew_and_no_more_than_a_message_has_room_for(
+    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two old steps told again had each of eight incidents copy all between: 35 s, 256 MB."""
+    job = Job(engine)
+    job.start()
+    job.send(columns(range(1, 600, 2), healthy))
+
+    def spikes(step: int) -> float:
+        return healthy(step) + (7.0 if (step - 601) % 30 < 2 else 0.0)
+
+    job.send(columns([1, 2, 598, 599], healthy), columns(range(601, 691), spikes))
+    assert value(engine, "select count(*) from incidents where outcome = 'healed'") >= 2
+    which = "incident_samples s join incidents i on i.run_id = s.run_id and i.number = s.incident"
+    early = f"select step from {which} where step < onset_step - 200 and step < 400 group by 1"
+    assert rows(engine, early) == [(2,)]
+    kept = "select count(*) from incident_samples"
+    before = int(value(engine, kept))
+    with monkeypatch.context() as patch:
+        patch.setattr("spikeguard_server.ingest.post_incident.MOST_COPIED", 2_000)
+        job.send(columns(range(691, 781), spikes))
+    assert 0 < int(value(engine, kept)) - before <= 200
+    assert value(engine, "select max(step) from samples") == 780
+
+
 def test_a_post_mortem_of_many_signals_of_a_jobs_own_is_made_of_those_that_it_has_room_for(
     engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from spikeguard_protocol import without_abilities
 from spikeguard_protocol.identity import TAGS_FACT
+from spikeguard_protocol.phrases import beginning_of
 from spikeguard_server.domain.detection.baseline import abscissa, median
 from spikeguard_server.domain.diagnosis.forecast import INERTIA, clipped_mean, doubt_of
 from spikeguard_server.domain.events import Trend
@@ -29,6 +30,7 @@ FEWEST_ROWS: Final = 8  # with a loss, before it, and in the second half of the 
 NORMAL_95: Final = 1.96
 LR_JUMP: Final = 0.05  # part by which the learning rate leaves its schedule
 SHOWN_CHANGES: Final = 20  # in the words of a change
+LONGEST_VALUE: Final = 100  # characters of a setting in a change; an attempt may have 64 of 2,000
 # What an attempt says of itself and that changes nothing of its training.
 APART: Final = frozenset(
     {
@@ -178,10 +180,14 @@ def changes_between(before: Introduction, after: Introduction) -> tuple[Changed,
     """What an attempt trains with otherwise than the one that it goes on from."""
     old, new = _trained_with(before), _trained_with(after)
     return tuple(
-        Changed(name, old.get(name), new.get(name))
+        Changed(name, _cut(old.get(name)), _cut(new.get(name)))
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name)
     )
+
+
+def _cut(value: Any) -> Any:
+    return beginning_of(value, LONGEST_VALUE) if isinstance(value, str) else value
 
 
 def _trained_with(told: Introduction) -> dict[str, Any]:

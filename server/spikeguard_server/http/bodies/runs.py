@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sql
 
 from spikeguard_protocol import SegmentPoint, abilities_from_settings, without_abilities
+from spikeguard_protocol.phrases import beginning_of
 from spikeguard_server.http.bodies.notes import note_body
 from spikeguard_server.http.bodies.run_shapes import (
     AbilityBody,
@@ -33,6 +34,8 @@ from spikeguard_server.store.reads.notes import read_notes
 from spikeguard_server.store.reads.runs import job_of, read_attempts, read_warnings, run_id_of
 from spikeguard_server.store.reads.targets import ShownTarget, read_targets
 
+# Of one setting, or of one sentence of an ability: whoever looks gets 64 of them for 100 attempts.
+LONGEST_SETTING: Final = 300  # characters
 _MEASURED = (
     "project", "name", "created_at", "last_message_at", "age_s", "last_step", "last_loss",
     "last_grad_norm", "tokens_per_second", "open_incident", "incidents", "waiting_approval",
@@ -80,11 +83,12 @@ def _state(row: Row, silent_after: timedelta) -> RunState:
 
 
 def _attempt(row: Row) -> AttemptBody:
+    settings = {n: beginning_of(told, LONGEST_SETTING) for n, told in row.settings.items()}
     return AttemptBody(
         **_pick(row, _ATTEMPT),
         parent=_point(read_point(row)),
-        settings=without_abilities(row.settings),
-        abilities=[AbilityBody(**asdict(each)) for each in abilities_from_settings(row.settings)],
+        settings=without_abilities(settings),
+        abilities=[AbilityBody(**asdict(each)) for each in abilities_from_settings(settings)],
     )
 
 
