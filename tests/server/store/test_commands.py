@@ -145,7 +145,7 @@ def test_of_two_people_who_approve_at_once_one_wins_and_the_other_is_told(
 
     with ThreadPoolExecutor(4) as pool:
         answers = sorted(pool.map(decide, ["Ada", "Bob", "Cyd", "Dan"]))
-    assert answers == ["IllegalMove", "IllegalMove", "IllegalMove", "approved"]
+    assert answers == ["WrongState", "WrongState", "WrongState", "approved"]
     subject = f"select count(*) from audit where action = 'approve' and subject = '{command}'"
     assert value(spiked, subject) == 1
 
