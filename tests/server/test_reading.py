@@ -20,7 +20,7 @@ READS = {  # beside the modules of `store/reads`
     "silence_over",
     "database_now",
     "action_of",
-    "causes_of",
+    "ranking_of",
     "first_layer_of",
     "read_layers",
     "attempts_of_runs",
