@@ -42,7 +42,7 @@ from spikeguard_server.store.tables import core as tables
 MEASURED = (*STANDARD_SIGNALS, "extra_names", "extra_values", "batch_first", "batch_end")
 
 
-class Written(NamedTuple):
+class FilledIn(NamedTuple):
     """What it took to store a record, and what there was no room for."""
 
     fresh: Sequence[tuple[int, int]] = ()  # [first, last] of steps that were not there before
@@ -65,15 +65,15 @@ def write_samples(
     samples: Samples,
     room: int = MOST_REWRITTEN,
     beside: int = MOST_REWRITTEN,
-) -> Written:
+) -> FilledIn:
     """Store every step of `samples`; of those that lie among what is stored as many as `room`
     values, written anew, allow, and `beside` of them of steps that are not told."""
     key = SegmentKey(run_id, attempt, samples.segment)
     if samples.steps[0] > _newest(connection, key):
         insert_chunk(connection, key, chunk_of(samples))
-        return Written([(samples.steps[0], samples.steps[-1])])
+        return FilledIn([(samples.steps[0], samples.steps[-1])])
     if room <= 0:
-        return Written(left_out=len(samples.steps))
+        return FilledIn(left_out=len(samples.steps))
     return _fill_in(connection, key, curves_of(samples), room, beside)
 
 
@@ -96,14 +96,14 @@ def _newest(connection: sql.Connection, key: SegmentKey) -> int:
 
 def _fill_in(
     connection: sql.Connection, key: SegmentKey, fresh: Curves, room: int, beside: int
-) -> Written:
+) -> FilledIn:
     """Merge steps into the chunks that hold, or could hold, any of them."""
     first, last = int(fresh.steps[0]), int(fresh.steps[-1])
     unroll(connection, key, first)
     found = heads(connection, key, first, last)
     if not found:
         _insert(connection, key, fresh)
-        return Written([(first, last)])
+        return FilledIn([(first, last)])
     values, left_out, unknown = HEAD_VALUES * len(found), 0, list[tuple[int, int]]()
     others = 0  # values
     for begin, end, steps, part in _parts(found, fresh):
@@ -121,7 +121,7 @@ def _fill_in(
         else:
             unknown.append((int(part.steps[0]), int(part.steps[-1])))
         _insert(connection, key, part)
-    return Written(unknown, values, others, left_out)
+    return FilledIn(unknown, values, others, left_out)
 
 
 def _unknown(stored: Curves, fresh: Curves) -> list[tuple[int, int]]:
