@@ -55,7 +55,7 @@ def test_who_sees_one_project_is_told_of_no_other(live: Live, spiked: Job) -> No
 def test_it_is_written_for_people_too(live: Live, spiked: Job, form: str) -> None:
     del spiked
     with live.client(Role.VIEWER) as viewer:
-        answer = viewer.get("/v1/summary", params={"format": form})
+        answer = viewer.get("/v1/summary", params={"format": form, "run": "default/spiked"})
     assert answer.status_code == 200
     assert "In short" in answer.text
     assert "By week" in answer.text
