@@ -100,14 +100,14 @@ class Visitors:
             await refuse(send)
             return
         with _counted(self._of_token, token):
-            async with SocketQueue(receive, send) as inbox:
+            async with SocketQueue(receive, send) as queue:
                 visitor = f"token {token}"
 
                 async def turn() -> None:
                     scripts = 1.0 + COSTS.pay(visitor)
                     await asyncio.sleep(self._paces.take(token, OF_PERSON, monotonic(), scripts))
 
-                await self._app(_named(scope, visitor), partial(_next, inbox, turn), send)
+                await self._app(_named(scope, visitor), partial(_next, queue, turn), send)
 
     async def _serve_stranger(
         self, secret: str, hashed: bytes, scope: Scope, receive: Receive, send: Send
@@ -133,9 +133,9 @@ class Visitors:
         return await run_in_threadpool(self._check, secret)
 
     async def _serve_until(self, address: str, scope: Scope, receive: Receive, send: Send) -> None:
-        async with SocketQueue(receive, send, until_s=monotonic() + STRANGER_S) as inbox:
+        async with SocketQueue(receive, send, until_s=monotonic() + STRANGER_S) as queue:
             turn, named = partial(self._turn, address), _named(scope, _stranger(address))
-            await self._app(named, partial(_next, inbox, turn), send)
+            await self._app(named, partial(_next, queue, turn), send)
 
     async def _turn(self, address: str) -> None:
         """Wait until a stranger's script may run."""
@@ -161,11 +161,11 @@ def _named(scope: Scope, visitor: str) -> Scope:
     return {**scope, "headers": [*others, (name, visitor.encode("latin-1", "replace"))]}
 
 
-async def _next(inbox: SocketQueue, turn: Callable[[], Awaitable[None]]) -> Message:
+async def _next(queue: SocketQueue, turn: Callable[[], Awaitable[None]]) -> Message:
     """The next message that a page of ours could have sent, once it is its `turn`; what is left
     out has had one too, since it has to be read."""
     while True:
-        message = await inbox.next()
+        message = await queue.next()
         if message["type"] != "websocket.receive":
             return message
         await turn()

@@ -121,7 +121,7 @@ class Services:
     def snapshot(self) -> sql.Connection:
         """A connection whose reads are all of one moment, that of the first: an answer of several
         reads never mixes what was before a commit with what came after it."""
-        return self.engine.execution_options(isolation_level="REPEATABLE READ").connect()
+        return self.engine.connect().execution_options(isolation_level="REPEATABLE READ")
 
     @property
     def silent_after(self) -> timedelta:

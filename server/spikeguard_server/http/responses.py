@@ -6,7 +6,6 @@ Law: `null` means not measured and never stands for NaN; floats go through the p
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -76,8 +75,3 @@ def _entry(error: ServiceError) -> dict[str, Any]:
     words = (type(error).__doc__ or "").splitlines()[0]
     content: dict[str, Any] = {"application/json": {"examples": {}}}
     return {"model": ErrorBody, "description": words, "content": content}
-
-
-def merged_refusals(*parts: Iterable[tuple[int | str, dict[str, Any]]]) -> Documented:
-    """Several `refusals` as one."""
-    return {status: entry for part in parts for status, entry in part}

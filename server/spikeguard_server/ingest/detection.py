@@ -49,7 +49,6 @@ from spikeguard_server.store.runs import line_to
 from spikeguard_server.store.samples import read_samples
 
 NOWHERE = Place(0, 0, 0)
-FOREVER = 2**53
 FREE_SNAPSHOTS = 2  # of one message, each up to 100 kB; more only `SNAPSHOT_ROWS` judged rows apart
 SNAPSHOT_ROWS = 100
 MOST_SNAPSHOTS = 16  # of one message

@@ -111,11 +111,6 @@ _RUN = [tables.runs.c[name] for name in RunRow.__dataclass_fields__]
 _ATTEMPT = [tables.attempts.c[name] for name in AttemptRow.__dataclass_fields__]
 _LOCK = sql.select(*_RUN).where(tables.runs.c.run_id == sql.bindparam("key"))
 _LOCK = _LOCK.with_for_update(key_share=True)
-_FIND_ATTEMPT = (
-    sql.select(*_ATTEMPT)
-    .where(tables.attempts.c.run_id == sql.bindparam("key"))
-    .where(tables.attempts.c.id == sql.bindparam("attempt"))
-)
 
 
 def lock_run(connection: sql.Connection, run_id: UUID) -> RunRow | None:
@@ -163,11 +158,6 @@ _SAVE_RUN = statement(
     f"UPDATE runs SET {_assigned(_SAVED_OF_RUN)} WHERE run_id = %(run_id)s",
     {"run_id": KEY, **_SAVED_OF_RUN},
 )
-
-
-def find_attempt(connection: sql.Connection, run_id: UUID, attempt: str) -> AttemptRow | None:
-    row = connection.execute(_FIND_ATTEMPT, {"key": run_id, "attempt": attempt}).one_or_none()
-    return None if row is None else AttemptRow(*row)
 
 
 def attempts_of(connection: sql.Connection, run_id: UUID) -> list[AttemptRow]:

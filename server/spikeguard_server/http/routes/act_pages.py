@@ -33,9 +33,7 @@ from spikeguard_server.http.dependencies import (
 from spikeguard_server.http.pages import act_page
 from spikeguard_server.http.pages.act_fields import Fields, fields_of
 from spikeguard_server.http.pages.act_view import (
-    ActForm as ActForm,
-)
-from spikeguard_server.http.pages.act_view import (
+    ActForm,
     first_fields,
     marks_shown,
     of_incident,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -80,12 +80,6 @@ def recorded_run(connection: sql.Connection, run: RunId) -> UUID:
     if connection.scalar(deleted) is not None:
         return key
     return existing_run(connection, run)
-
-
-def attempt_ids(connection: sql.Connection, run_id: UUID) -> Mapping[int, str]:
-    """The ids of a run's attempts by their numbers."""
-    query = sql.select(attempts.c.number, attempts.c.id).where(attempts.c.run_id == run_id)
-    return {row.number: row.id for row in connection.execute(query)}
 
 
 def read_segments(connection: sql.Connection, run_id: UUID) -> list[SegmentLine]:
