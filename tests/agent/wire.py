@@ -113,6 +113,14 @@ def await_that(condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
     return value
 
 
+def await_checkpoint(guard: Any) -> None:
+    """Until what is being written is on disk, however busy that is: a checkpoint that is due
+    meanwhile is left out, and counted."""
+    saves = guard._p.recovery._saves
+    if saves is not None:
+        await_that(lambda: not saves.busy)
+
+
 @contextmanager
 def served(wire: Wire, port: int = 0) -> Iterator[Wire]:
     """`wire` behind a real HTTP server."""

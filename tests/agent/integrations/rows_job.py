@@ -14,7 +14,7 @@ from benchmarks import real_jobs_loops as loops
 from benchmarks.real_jobs_probe import Probe, install
 from benchmarks.real_jobs_text import Plan
 
-from ..wire import await_that
+from ..wire import await_checkpoint, await_that
 
 ORDERED = 12  # the step after which the server orders; it hears of one a few steps later
 HEARD = ORDERED + 4
@@ -41,11 +41,9 @@ def main(rank: int, ranks: int, meeting: str, runs: list[tuple[str, str, Plan]])
 
 def waiting(step: Any, probe: Any) -> None:
     """The order, which no loop waits for, is to come within a run of a second; so is each
-    checkpoint: one that is due while another is written is left out."""
+    checkpoint."""
     parts = probe._guard._p
-    saves = parts.recovery._saves
-    if saves is not None:
-        await_that(lambda: not saves.busy)
+    await_checkpoint(probe._guard)
     first = probe._plan.bad[1] and parts.progress.segment == 0
     if first and parts.progress.steps + 1 == HEARD:
         if parts.world.rank == 0:

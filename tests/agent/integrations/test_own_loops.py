@@ -15,7 +15,7 @@ from spikeguard import AttachError, attach
 from spikeguard.integrations import accelerate
 from spikeguard_protocol import BatchRange, Medium, Rollback, Verb
 from tests.agent.job import FAST
-from tests.agent.wire import Wire, served
+from tests.agent.wire import Wire, await_checkpoint, served
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "agent/examples"))
 import accelerate_loop
@@ -23,7 +23,15 @@ import plain_pytorch
 
 
 @pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread, and a step under Accelerate waits for the disk: 30 of them take a second."""
+    step = accelerate.AcceleratedGuard.step
+
+    def waiting(guard: Any) -> None:
+        await_checkpoint(guard.guard)
+        step(guard)
+
+    monkeypatch.setattr(accelerate.AcceleratedGuard, "step", waiting)
     torch.set_num_threads(1)
     monkeypatch.setenv("SPIKEGUARD_SEND_INTERVAL", "0.02")
 

@@ -25,7 +25,7 @@ from benchmarks.real_jobs_server import Server, serving
 from benchmarks.real_jobs_text import Plan
 from benchmarks.real_jobs_titan import LAYOUTS, ranks_of
 from spikeguard.errors import EXIT_ROLL_BACK
-from tests.agent.wire import await_that
+from tests.agent.wire import await_checkpoint, await_that
 
 NOISE, ORDERED, NAN = (12, 15), 17, 6
 PLAN = Plan("", "", steps=24, stop=24, nan=(NAN, 0), checkpoint_every=4)
@@ -100,10 +100,8 @@ def _started(job: Train, plan: Plan) -> int:
 
 def waiting(step: Any, server: Server, probe: Any) -> None:
     """The order, which no loop waits for, is to come within a run of a second; so is each
-    checkpoint, however busy the disk: one that is due while another is written is left out."""
-    saves = probe._guard._p.recovery._saves
-    if saves is not None:
-        await_that(lambda: not saves.busy)
+    checkpoint."""
+    await_checkpoint(probe._guard)
     if probe._guard.steps + 1 == ORDERED + 2 and server.orders == [] and probe._plan.bad[1]:
         await_that(lambda: probe._guard._p.inbox.deliveries)
     step(probe)
