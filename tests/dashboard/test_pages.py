@@ -114,6 +114,15 @@ def said(test: AppTest) -> str:
     return unescape("\n".join(element.proto.body for element in test.get("html")))
 
 
+def drew_charts(test: AppTest) -> bool:
+    return bool(test.get("vega_lite_chart") or test.get("arrow_vega_lite_chart"))
+
+
+def charts_held(test: AppTest) -> list[str]:
+    """What its session remembers of charts, by name."""
+    return [name for name, held in test.session_state.items() if "datasets" in repr(held)]
+
+
 @pytest.mark.usefixtures("address")
 def test_what_a_page_computes_counts_for_whoever_looks_at_it() -> None:
     """At `visitors`, which lets those wait who ask for dear ones; of no name here."""
@@ -282,6 +291,25 @@ def test_a_window_of_steps_is_asked_of_the_server(world: World) -> None:
     said(test)
     asked = [heard.path for heard in world.heard if "/series" in heard.path]
     assert "first=1201&last=1400" in asked[-1]
+
+
+@pytest.mark.usefixtures("address")
+def test_a_session_keeps_no_charts_whatever_signals_it_looks_at() -> None:
+    test = opened(run_script, run="llama-8b-c4")
+    for signal in ("loss", "grad_norm", "update_norm", "lr"):
+        test.multiselect(key="signals").set_value([signal]).run()
+        said(test)
+        assert drew_charts(test)
+    assert charts_held(test) == []
+
+
+@pytest.mark.usefixtures("address")
+def test_a_session_keeps_no_charts_of_the_runs_that_it_compares() -> None:
+    test = AppTest.from_function(compare_script, default_timeout=TIMEOUT_S)
+    test.query_params["run"] = ["llama-8b-c4", "llama-8b-old"]
+    said(test.run())
+    assert drew_charts(test)
+    assert charts_held(test) == []
 
 
 @pytest.mark.usefixtures("address")

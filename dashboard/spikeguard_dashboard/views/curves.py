@@ -8,6 +8,7 @@ import streamlit as st
 
 from spikeguard_client import Intervention, RunDetail
 from spikeguard_dashboard import markup, words
+from spikeguard_dashboard.chart_cache import CHARTS
 from spikeguard_dashboard.charts import Marker, Panel, Span, Spec, Window, signal_chart
 from spikeguard_dashboard.history import Kept, kept_of, kept_steps
 from spikeguard_dashboard.series import Series
@@ -79,15 +80,16 @@ def all_steps(series: Series) -> Window | None:
 def _drawn(
     series: Series, panel: Panel, kept: Kept, markers: tuple[Marker, ...], spans: tuple[Span, ...]
 ) -> Spec:
-    """The chart, made anew only if something on it has changed since the last refresh."""
-    key = (series.fingerprint, series.trend, panel, tuple(kept.items()), markers, spans)
-    held: dict[str, tuple[object, Spec]] = st.session_state.setdefault("drawn", {})
-    known, chart = held.get(panel.signal, (None, {}))
-    if not series.fingerprint or known != key:
-        trend = series.trend if panel.signal == "loss" else None
-        chart = signal_chart(series, panel, kept, markers=markers, spans=spans, trend=trend)
-        held[panel.signal] = (key, chart)
-    return chart
+    """The chart, made anew only if something on it has changed since somebody looked last."""
+    trend = series.trend if panel.signal == "loss" else None
+
+    def make() -> Spec:
+        return signal_chart(series, panel, kept, markers=markers, spans=spans, trend=trend)
+
+    if not series.fingerprint:
+        return make()
+    key = (series.fingerprint, trend, panel, tuple(kept.items()), markers, spans)
+    return CHARTS.get(key, make) or {}
 
 
 def is_norm(signal: str) -> bool:
