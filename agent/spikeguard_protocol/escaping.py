@@ -22,6 +22,10 @@ _SEEN = frozenset(  # signs that stand before a number or around it: "Cf", and v
 _JOINERS = frozenset("\u200c\u200d")  # of emoji, and between letters of Arabic and Indic scripts
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|#~&$]|^[-+=](?=\s|[-+=]|$)|:(?=//)|(?<=www)\.")
 _NUMBERED = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")  # a line that begins a list
+_LIVE = re.compile(  # links under other words, signs in pairs that strike or hide, calls of people
+    r"(?<=\])(?=[(\[])|(?<=<)(?=\S)|(?<=([*~|`]))(?=\1)"
+    r"|(?<=@)(?=everyone|here)|(?<=(?<!\w)@)(?=\S)"
+)
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
@@ -54,6 +58,13 @@ def markdown_text(text: str) -> str:
     """For CommonMark with GitHub's extensions: on one line, shown as it is."""
     line = printable(" ".join(text.split()))
     return _NUMBERED.sub(r"\1\\\2", _MARKDOWN.sub(r"\\\g<0>", line))
+
+
+def chat_text(text: str) -> str:
+    """For a chat, which may read Markdown and mentions in what it is told is plain: a space keeps
+    words from leading elsewhere than they say, from hiding others and from calling anybody.
+    `ada@example.org` stays as it is."""
+    return _LIVE.sub(" ", printable(" ".join(text.split())))
 
 
 def csv_text(text: str) -> str:

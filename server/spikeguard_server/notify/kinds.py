@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import quote
 
+from spikeguard_protocol.escaping import chat_text
 from spikeguard_protocol.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from spikeguard_server.domain.notification.channel import PNG, Channel, ChannelKind
 from spikeguard_server.domain.notification.topics import Urgency
@@ -175,15 +176,29 @@ def _alertmanager(channel: Channel, message: ChannelMessage, by: Carriage) -> No
 
 def _apprise(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
     kind = "success" if message.over else _APPRISE_KIND[message.urgency]
-    picture = mail_picture(message)
-    text = Text(message.title, message.body(), mail_html(message, drawn=bool(picture)), picture)
+    text = _mail(message) if _is_mail(channel) else _chat(message)
     send_by_apprise(channel.target["url"], text, kind, by.networks, message.key)
+
+
+def _mail(message: ChannelMessage) -> Text:
+    picture = mail_picture(message)
+    return Text(message.title, message.body(), mail_html(message, drawn=bool(picture)), picture)
+
+
+def _chat(message: ChannelMessage) -> Text:
+    """Many chats read Markdown in what they are given as plain text; the links are ours."""
+    body = "\n".join([*map(chat_text, message.lines()), *message.link_lines()])
+    return Text(chat_text(message.title), body, mail_html(message))
 
 
 def shows_picture(channel: Channel) -> bool:
     """Whether a message there carries the curve: a mail, and a webhook that asks for it."""
     if channel.kind is ChannelKind.WEBHOOK:
         return channel.target.get("picture") == PNG
+    return _is_mail(channel)
+
+
+def _is_mail(channel: Channel) -> bool:
     url = str(channel.target.get("url", "")).lower()
     return channel.kind is ChannelKind.APPRISE and url.startswith(("mailto:", "mailtos:"))
 

@@ -130,13 +130,16 @@ class ChannelMessage:
 
     def body(self) -> str:
         """The message as plain text, one fact a line."""
-        links = (f"{name}: {url}" for name, url in self.links.items())
-        return "\n".join([*self.lines(), *map(printable, links)])
+        return "\n".join([*self.lines(), *self.link_lines()])
 
     def lines(self) -> list[str]:
         """Its facts without the links."""
         lines = _of_run(self) if self.spike is None else _of_spike(self.spike)
         return [printable(line) for line in lines]
+
+    def link_lines(self) -> list[str]:
+        """Its links, one a line."""
+        return [printable(f"{name}: {url}") for name, url in self.links.items()]
 
     def facts(self) -> dict[str, Any]:
         """The message as plain data, for programs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from spikeguard_protocol import Kind
+from spikeguard_protocol.escaping import chat_text
 from spikeguard_server.domain.notification.channel import channel_from_mapping
 from spikeguard_server.domain.notification.topics import Topic
 from spikeguard_server.domain.policy.finding import FirstMove
@@ -72,6 +74,36 @@ def test_what_a_service_is_sent_shows_as_text(listener: Listener, kind: str) -> 
         for told in strings(received.json()):
             assert acted_on(told) == []
             assert told.count("\n") in (0, expected), told
+
+
+CHATTED = (
+    "[Approve](https://evil.example) ![x](https://evil.example/p.png) [Approve][1]",
+    "<https://evil.example|Approve> <!channel> <@U024BE7LH> <b>",
+    "@channel @everyone x@here @**all** (@ada)",
+    "||hidden|| ~~struck~~ **bold** ```code```",
+)
+LIVE = re.compile(r"\][(\[]|<\S|(?<!\w)@\S|@(everyone|here)|\|\||~~|\*\*|``")
+
+
+@pytest.mark.parametrize("text", CHATTED)
+def test_what_a_chat_reads_markdown_in_links_hides_and_calls_nothing(
+    listener: Listener, text: str
+) -> None:
+    """Such as Mattermost, which reads it in whatever it is given."""
+    listener.answers.append((200, {}))
+    host = listener.url.removeprefix("http://")
+    target = {"kind": "apprise", "target": {"url": f"mmost://{host}/{'a' * 24}"}}
+    channel = channel_from_mapping("default", "oncall", target)
+    carry(channel, message(text), Carriage(read_networks("127.0.0.0/8"), began=False, clock_s=0.0))
+    [received] = listener.received
+    told: str = received.json()["text"]
+    assert not LIVE.search(told), told
+    assert told.endswith("dashboard: https://guard.example/")
+
+
+def test_a_chat_shows_names_and_words_as_they_are() -> None:
+    for text in (*HARMLESS, "approved by ada@example.org", "step_time > 3 * 0.5 | h.0 [1] `lr` #2"):
+        assert chat_text(text) == text
 
 
 def strings(plain: Any) -> list[str]:
