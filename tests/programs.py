@@ -23,6 +23,7 @@ PROGRAM = """\
 import ctypes, os, runpy, signal, sys
 os.setsid()
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, as `Children` asks for
+ctypes.CDLL(None).prctl(15, {name!r})  # PR_SET_NAME, for whoever reads /proc
 sys.path.insert(0, {folder!r})
 runpy.run_module({module!r}, None, "__main__", True)
 """
@@ -71,7 +72,8 @@ def start_module(
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """`python -m MODULE`, its output in files, with this environment instead of ours."""
-    program = PROGRAM.format(folder=os.getcwd(), module=module)
+    name = " ".join((module.rpartition("spikeguard_")[2], *arguments)).encode()[:15]
+    program = PROGRAM.format(folder=os.getcwd(), module=module, name=name)
     given = os.environ if environment is None else environment
     process = start_program(program, (output, errors or output), arguments, given)
     return cast("subprocess.Popen[bytes]", Forked(process))

@@ -22,7 +22,7 @@ from spikeguard_server.jobs.postmortem_facts import (
 )
 from spikeguard_server.log_format import add_context
 from spikeguard_server.report.figures import figures_of
-from spikeguard_server.report.render import ReportFormat, render
+from spikeguard_server.report.render import render_all
 from spikeguard_server.retries import survive
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.incident_figures import write_figures
@@ -88,7 +88,7 @@ def _write(engine: sql.Engine, claim: DueReport) -> None:
         )
         figures = figures_of(facts, checkpoints_before(connection, run, facts))
         write_figures(connection, run, number, figures, facts.written_at)
-    documents = {form: render(facts, form) for form in ReportFormat}
+    documents = render_all(facts)
     with engine.begin() as connection:
         for form, body in documents.items():
             write_report(connection, run_id, number, form.value, body, facts.written_at)

@@ -15,23 +15,14 @@ from markupsafe import Markup
 
 from spikeguard_protocol.escaping import html_text
 from spikeguard_server.report.document import Document
-from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.pictures import svgs_of
 from spikeguard_server.report.style import STYLE
-from spikeguard_server.report.writing import document_of
 
 SHORT: Final = 20  # characters that a cell keeps on one line: a time, a state, a public id
 
 
-def html_of(facts: PostMortem) -> str:
-    """The whole page."""
-    document = document_of(facts)
-    pictures = {name: Markup(svg) for name, svg in svgs_of(facts, document).items()}
-    return render_html(document, pictures, "Post-mortem")
-
-
-def render_html(document: Document, pictures: Mapping[str, Markup], what: str) -> str:
-    """Any document as a page; `what` it is stands above its title."""
+def render_html(document: Document, svgs: Mapping[str, str], what: str) -> str:
+    """Any document as a page, `svgs` by name; `what` it is stands above its title."""
+    pictures = {name: Markup(svg) for name, svg in svgs.items()}
     return _template().render(
         document=document, pictures=pictures, what=what, style=Markup(STYLE), short=SHORT
     )

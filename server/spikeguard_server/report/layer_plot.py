@@ -152,9 +152,10 @@ def _colours() -> ListedColormap:
     """From blue over the paper to red; grey where nothing is known."""
     low, middle, high = np.array([[31, 95, 159], [247, 247, 245], [179, 38, 30]]) / 255.0
     part = np.linspace(0.0, 1.0, 64)[:, None]
-    made = ListedColormap(np.vstack([low + (middle - low) * part, middle + (high - middle) * part]))
-    made.set_bad("#d8dbe0")
-    return made
+    known = ListedColormap(
+        np.vstack([low + (middle - low) * part, middle + (high - middle) * part])
+    )
+    return known.with_extremes(bad="#d8dbe0")
 
 
 def _cut(name: str, most: int) -> str:

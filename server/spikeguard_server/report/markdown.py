@@ -20,15 +20,6 @@ from spikeguard_server.report.document import (
     Section,
     Table,
 )
-from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.pictures import pngs_of
-from spikeguard_server.report.writing import document_of
-
-
-def markdown_of(facts: PostMortem) -> str:
-    """The whole document."""
-    document = document_of(facts)
-    return document_markdown(document, pngs_of(facts, document))
 
 
 def document_markdown(document: Document, pictures: Mapping[str, bytes]) -> str:

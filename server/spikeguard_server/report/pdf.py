@@ -33,10 +33,7 @@ from spikeguard_server.report.document import (
     Section,
     Table,
 )
-from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.pictures import label_of, pngs_of
 from spikeguard_server.report.style import COLOURS
-from spikeguard_server.report.writing import document_of
 
 logging.getLogger("fpdf").setLevel(logging.ERROR)  # it warns of every glyph a font lacks
 logging.getLogger("fontTools").setLevel(logging.ERROR)
@@ -44,7 +41,6 @@ MOST_LINES: Final = 150
 MOST_ROW: Final = 70  # lines of a row: fpdf2 refuses one that is longer than a page
 MOST_TEXT: Final = 4_000
 MOST_IN_ALL: Final = 40_000  # a long post-mortem has 12,000
-DPI: Final = 160
 MARGIN: Final = 13.0  # mm
 GUTTER: Final = 7.0  # mm, between two columns
 SIZE, SMALL, STRETCH = 7.7, 6.6, 93.0  # points, points, percent: DejaVu is wide
@@ -54,13 +50,6 @@ PICTURE_MM: Final[Mapping[PictureName, float]] = {
 }  # fmt: skip
 _FONT: Final = "DejaVu"
 _INK, _MUTED, _RULE, _PANEL = (COLOURS[name][0] for name in ("ink", "muted", "rule", "panel"))
-
-
-def pdf_of(facts: PostMortem) -> bytes:
-    """The whole document."""
-    document = document_of(facts)
-    labels = {p.name.value: label_of(facts, p.name) for p in document.pictures}
-    return printed(document, pngs_of(facts, document, DPI), labels, facts.written_at)
 
 
 def printed(

@@ -6,10 +6,13 @@ Law: matplotlib is imported when the first picture is drawn: it would slow every
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from spikeguard_server.report.document import Document, PictureName
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.plot_choice import histogram_shown, picture_label, token_caption
+
+DPI: Final = 120  # sharp on paper, and small enough for a file of text
 
 
 def svgs_of(facts: PostMortem, document: Document) -> Mapping[str, str]:
@@ -17,9 +20,9 @@ def svgs_of(facts: PostMortem, document: Document) -> Mapping[str, str]:
     return {picture.name.value: _svg(facts, picture.name) for picture in document.pictures}
 
 
-def pngs_of(facts: PostMortem, document: Document, dpi: int = 100) -> Mapping[str, bytes]:
+def pngs_of(facts: PostMortem, document: Document) -> Mapping[str, bytes]:
     """The same on white."""
-    return {picture.name.value: _png(facts, picture.name, dpi) for picture in document.pictures}
+    return {picture.name.value: _png(facts, picture.name) for picture in document.pictures}
 
 
 def label_of(facts: PostMortem, name: PictureName) -> str:
@@ -44,13 +47,13 @@ def _svg(facts: PostMortem, name: PictureName) -> str:
     return plots.drawn_inline(lambda: layer_plot.histogram_of(counts), label)
 
 
-def _png(facts: PostMortem, name: PictureName, dpi: int) -> bytes:
+def _png(facts: PostMortem, name: PictureName) -> bytes:
     from spikeguard_server.report import layer_plot, plots
 
     if name is PictureName.CURVES:
-        return plots.png_of(facts, plots.SHEET, dpi)
+        return plots.png_of(facts, plots.SHEET, DPI)
     if name is PictureName.LAYERS:
-        return plots.drawn_png(lambda: layer_plot.heat_map_of(facts), dpi)
+        return plots.drawn_png(lambda: layer_plot.heat_map_of(facts), DPI)
     counts = histogram_shown(facts)
     assert counts is not None, "a document shows what it has counts of"
-    return plots.drawn_png(lambda: layer_plot.histogram_of(counts), dpi)
+    return plots.drawn_png(lambda: layer_plot.histogram_of(counts), DPI)

@@ -21,26 +21,24 @@ from spikeguard_server.report.lessons import lessons_of
 from spikeguard_server.report.narrative import happened
 from spikeguard_server.report.symptoms import lead_of, spent_by, symptoms_of
 from spikeguard_server.report.thinning import kept_indices
-from spikeguard_server.report.writing import document_of
 
 SCHEMA = 1
 POINTS = 600  # of a curve
 SIGNALS = (Signal.LOSS, Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDATE_NORM)
 
 
-def json_of(facts: PostMortem) -> str:
-    """One JSON object, indented for people who look."""
-    return json.dumps(_body(facts), allow_nan=False, indent=1, ensure_ascii=False) + "\n"
+def json_of(facts: PostMortem, title: str) -> str:
+    """One JSON object, indented for people who look; `title` of its document."""
+    return json.dumps(_body(facts, title), allow_nan=False, indent=1, ensure_ascii=False) + "\n"
 
 
-def _body(facts: PostMortem) -> dict[str, Any]:
-    document = document_of(facts)
+def _body(facts: PostMortem, title: str) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "id": facts.id,
         "project": facts.run.project,
         "run": facts.run.name,
-        "title": document.title,
+        "title": title,
         "what_happened": list(happened(facts)),
         "opened_at": postmortem_json(facts.opened_at),
         "closed_at": postmortem_json(facts.closed_at),

@@ -5,15 +5,18 @@ Law: pure; the same facts give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
+from functools import cached_property
 
 from spikeguard_server.report.document import Document
 from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.html import html_of, render_html
-from spikeguard_server.report.markdown import document_markdown, markdown_of
+from spikeguard_server.report.html import render_html
+from spikeguard_server.report.markdown import document_markdown
+from spikeguard_server.report.pictures import label_of, pngs_of, svgs_of
 from spikeguard_server.report.plain import json_of
-from spikeguard_server.report.text import plain_text, text_of
+from spikeguard_server.report.text import plain_text
+from spikeguard_server.report.writing import document_of
 
 
 class ReportFormat(StrEnum):
@@ -34,22 +37,48 @@ MEDIA_TYPES: Mapping[ReportFormat, str] = {
     ReportFormat.TEXT: "text/plain; charset=utf-8",
 }
 
-_WRITERS: Mapping[ReportFormat, Callable[[PostMortem], str]] = {
-    ReportFormat.MARKDOWN: markdown_of,
-    ReportFormat.HTML: html_of,
-    ReportFormat.JSON: json_of,
-    ReportFormat.TEXT: text_of,
-}
-
 
 def render(facts: PostMortem, form: ReportFormat | str) -> bytes:
     """The document, text as UTF-8; raise `ValueError` for a format that is none."""
-    wanted = ReportFormat(form)
-    if wanted is ReportFormat.PDF:
-        from spikeguard_server.report.pdf import pdf_of  # its library would slow every start
+    return _Drawn(facts).written(ReportFormat(form))
 
-        return pdf_of(facts)
-    return _WRITERS[wanted](facts).encode()
+
+def render_all(facts: PostMortem) -> Mapping[ReportFormat, bytes]:
+    """The document in every format; Markdown and PDF show the same pictures, drawn once."""
+    drawn = _Drawn(facts)
+    return {form: drawn.written(form) for form in ReportFormat}
+
+
+class _Drawn:
+    """One post-mortem, of which each part is made when a format first asks for it."""
+
+    def __init__(self, facts: PostMortem) -> None:
+        self._facts, self._document = facts, document_of(facts)
+
+    @cached_property
+    def _pngs(self) -> Mapping[str, bytes]:
+        return pngs_of(self._facts, self._document)
+
+    def written(self, form: ReportFormat) -> bytes:
+        facts, document = self._facts, self._document
+        match form:
+            case ReportFormat.MARKDOWN:
+                return document_markdown(document, self._pngs).encode()
+            case ReportFormat.HTML:
+                return render_html(document, svgs_of(facts, document), "Post-mortem").encode()
+            case ReportFormat.JSON:
+                return json_of(facts, document.title).encode()
+            case ReportFormat.TEXT:
+                return plain_text(document).encode()
+            case ReportFormat.PDF:
+                return self._pdf()
+
+    def _pdf(self) -> bytes:
+        from spikeguard_server.report.pdf import printed  # its library would slow every start
+
+        names = [picture.name for picture in self._document.pictures]
+        labels = {name.value: label_of(self._facts, name) for name in names}
+        return printed(self._document, self._pngs, labels, self._facts.written_at)
 
 
 def render_document(document: Document, form: ReportFormat | str, what: str) -> bytes:

@@ -19,21 +19,14 @@ from spikeguard_server.report.document import (
     Section,
     Table,
 )
-from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.writing import document_of
 
 WIDTH: Final = 88
 _GAP: Final = 2  # between columns
 _LEAST: Final = 8  # of a column that wraps
 
 
-def text_of(facts: PostMortem) -> str:
-    """The whole post-mortem; its pictures are in the other forms."""
-    return plain_text(document_of(facts))
-
-
 def plain_text(document: Document) -> str:
-    """Any document as text."""
+    """Any document as text; its pictures are in the other forms."""
     lines = [*textwrap.wrap(document.title, WIDTH), "=" * WIDTH]
     for what, value in document.header:
         lines += _wrapped(value, f"{what + ':':12} ")
