@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -148,7 +148,7 @@ def _name_steps(axes: Axes, steps: Sequence[int], onset: int) -> None:
     axes.spines[:].set_visible(False)
 
 
-def _colours() -> ListedColormap:
+def _colours() -> Colormap:
     """From blue over the paper to red; grey where nothing is known."""
     low, middle, high = np.array([[31, 95, 159], [247, 247, 245], [179, 38, 30]]) / 255.0
     part = np.linspace(0.0, 1.0, 64)[:, None]
