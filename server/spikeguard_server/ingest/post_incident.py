@@ -1,7 +1,9 @@
 """After an incident closes: copies its last samples, and schedules the post-mortem.
 
 Law: a closed incident is never judged anew; its samples are kept for `AFTERMATH_STEPS` past the
-peak or until the run ends, and its post-mortem is written at the close and once more then.
+peak, until the run ends or until `MOST_FOLLOWED` newer ones are followed, and its post-mortem is
+written at the close and once more then. Copying takes of the time that a run and its token have for
+what is stored already: nothing else bounds how often a run spikes.
 """
 
 from __future__ import annotations
@@ -16,21 +18,30 @@ from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.ingest.message_context import Intake, StoredSteps
 from spikeguard_server.store.incidents import follow_incident, followed_incidents
 from spikeguard_server.store.reports import want_report
-from spikeguard_server.store.samples import copy_to_incident
+from spikeguard_server.store.samples import VALUE_S, copy_to_incident
 
 # A spike of two steps has the 200 before it copied, with all of the job's own signals.
 MOST_COPIED: Final = 2_000_000  # values of a message, 16 MB
+ROW_S: Final = 1e-4  # of a core that a copied sample takes, beside its values
+# At once: of a run that spikes every 30 steps. One that goes back each time never comes to the end
+# of what it follows, and each has a copy of every step.
+MOST_FOLLOWED: Final = 20
 
 
 def keep_samples(intake: Intake, incident: int, stretches: Iterable[StoredSteps]) -> None:
-    """Keep the samples of `stretches` with an incident, as far as the message has room to copy."""
+    """Keep the samples of `stretches` with an incident, as far as the message has room to copy and
+    its run and token have time left for it."""
     own = intake.run.own_names or ""  # stand beside the values in every row
     width = len(STANDARD_SIGNALS) + own.count(",") + len(own) // 8
-    intake.copied += copy_to_incident(
+    row_s = ROW_S + width * VALUE_S
+    copied = copy_to_incident(
         intake.connection, intake.run_id, incident,
         [(s.attempt, s.segment, s.first, s.last) for s in stretches],
-        most=MOST_COPIED // width - intake.copied,
+        most=min(MOST_COPIED // width - intake.copied, int(intake.rebuild_s / row_s)),
     )  # fmt: skip
+    intake.copied += copied
+    if copied:
+        intake.rebuilt(copied * row_s)
 
 
 def begin_aftermath(intake: Intake, incident: Incident) -> None:
@@ -48,7 +59,10 @@ def keep_aftermath(intake: Intake) -> None:
     run = intake.run
     if run.followed_to is None or not intake.current:
         return
-    waiting = followed_incidents(intake.connection, intake.run_id)
+    followed = followed_incidents(intake.connection, intake.run_id)
+    waiting = followed[-MOST_FOLLOWED:]
+    for number, _ in followed[:-MOST_FOLLOWED]:
+        _finish(intake, number)
     for number, to in waiting:
         keep_samples(intake, number, [replace(s, last=min(s.last, to)) for s in _until(intake, to)])
         if (run.last_step or 0) >= to:

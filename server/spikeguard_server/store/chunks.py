@@ -28,7 +28,7 @@ from spikeguard_server.store.fast.pipeline import (
     read_arrays,
     statement,
 )
-from spikeguard_server.store.tables.samples import chunks
+from spikeguard_server.store.tables.samples import chunks, rollups
 
 AT_ONCE: Final = 20_000  # steps that are read to be written anew, at most or so
 BLOCKS_AT_ONCE: Final = 500  # roll-ups that are read at once
@@ -142,7 +142,7 @@ def delete_chunks(connection: sql.Connection, key: SegmentKey, first: int, last:
 
 
 class ChunkHead(NamedTuple):
-    """Where a chunk begins and ends, and how many steps it holds."""
+    """Where a chunk or roll-up begins and ends, and how many steps it holds or stands for."""
 
     first: int
     last: int
@@ -159,6 +159,15 @@ def heads(
     query = sql.select(c.first_step, c.last_step, count).where(_of(key), c.last_step >= first)
     query = query.where(c.first_step <= last).order_by(c.first_step).limit(limit)
     return [ChunkHead(*row) for row in connection.execute(query)]
+
+
+def rollup_across(connection: sql.Connection, key: SegmentKey, step: int) -> ChunkHead | None:
+    """The roll-up that begins before `step` and ends at it or later."""
+    c = rollups.c
+    which = sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
+    query = sql.select(c.first_step, c.last_step, c["count"]).where(which, c.first_step < step)
+    row = connection.execute(query.order_by(c.first_step.desc()).limit(1)).one_or_none()
+    return None if row is None or row.last_step < step else ChunkHead(*row)
 
 
 def newest_begin(

@@ -1,8 +1,9 @@
 """Roll-ups: the extremes of every block of steps, for reading a long run quickly.
 
 Law: a block is rolled up once its segment has gone past it, and anew when something in it changes.
-What is kept of a block is kept as whole samples. Small chunks are put together on the way. Whoever
-calls holds the run's lock.
+Blocks that hold few samples have one roll-up together, or each would be larger than what it stands
+for. What is kept of a block is kept as whole samples. Small chunks are put together on the way.
+Whoever calls holds the run's lock.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from spikeguard_server.store.chunks import (
     in_parts,
     insert_chunk,
     read_curves,
+    rollup_across,
     row_of,
     week_of,
 )
@@ -110,6 +112,8 @@ def unroll(connection: sql.Connection, key: SegmentKey, step: int) -> None:
     c, block = rollups.c, step // BLOCK * BLOCK
     if not heads(connection, key, block, block + BLOCK - 1, 1):
         return  # the samples are gone, and the roll-up is all there is
+    if (over := rollup_across(connection, key, block)) is not None:
+        block = over.first // BLOCK * BLOCK
     which = sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
     connection.execute(sql.delete(rollups).where(which, c.last_step >= block))
     stale = sql.and_(_is(key), segments.c.rolled_to > block)
@@ -122,9 +126,14 @@ def _is(key: SegmentKey) -> sql.ColumnElement[bool]:
 
 
 def _blocks(curves: Curves) -> Sequence[Curves]:
+    """What is rolled up together: a block, or neighbours with `SPAN` samples at most in all."""
     numbers = curves.steps // BLOCK
     bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(curves)]
-    return [curves.at(slice(a, b)) for a, b in pairwise(bounds) if b > a]
+    begins = [0]
+    for begin, end in pairwise(bounds):
+        if begin > begins[-1] and end - begins[-1] > SPAN:
+            begins.append(begin)
+    return [curves.at(slice(a, b)) for a, b in pairwise([*begins, len(curves)]) if b > a]
 
 
 def _rolled(block: Curves) -> dict[str, Any]:
@@ -136,9 +145,9 @@ def _rolled(block: Curves) -> dict[str, Any]:
 def _put_together(
     connection: sql.Connection, key: SegmentKey, block: Curves, found: Sequence[ChunkHead]
 ) -> None:
-    """Make one chunk of many small ones of `found` that lie within the block."""
-    first = int(block.steps[0]) // BLOCK * BLOCK
-    inside = [head for head in found if head.first >= first and head.last < first + BLOCK]
+    """Make one chunk of many small ones of `found` that lie within the block or blocks."""
+    first, end = int(block.steps[0]) // BLOCK * BLOCK, (int(block.steps[-1]) // BLOCK + 1) * BLOCK
+    inside = [head for head in found if head.first >= first and head.last < end]
     if len(inside) > SMALL_CHUNKS:
         delete_chunks(connection, key, inside[0].first, inside[-1].first)
         insert_chunk(connection, key, row_of(block.between(inside[0].first, inside[-1].last)))

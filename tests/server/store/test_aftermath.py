@@ -207,6 +207,54 @@ def test_an_incident_gets_what_a_message_told_anew_and_no_more_than_a_message_ha
     assert value(engine, "select max(step) from samples") == 780
 
 
+def short_spikes(step: int) -> float:
+    """One every 30 steps, each an incident of its own."""
+    return healthy(step) + (7.0 if step > 600 and (step - 601) % 30 < 2 else 0.0)
+
+
+def test_a_run_that_goes_back_again_and_again_has_its_newest_incidents_followed_alone(
+    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It never comes to the end of what it follows: 768 incidents, 450 kB of messages, had a copy
+    of each step, a message of 204 bytes took 7 s, and another 160 kB took 700 MB of disk."""
+    most = 5
+    monkeypatch.setattr("spikeguard_server.ingest.post_incident.MOST_FOLLOWED", most, raising=False)
+    job = Job(engine)
+    job.start()
+    job.send(columns(range(1, 601), healthy))
+    job.send(columns(range(601, 901), short_spikes))
+    for segment in (1, 2):
+        job.roll_back("gpt#1.1", 600, at_step=900, segment=segment)
+        job.send(columns(range(601, 901), short_spikes, segment=segment))
+    followed = "from incidents where followed_to is not null"
+    closed = int(value(engine, "select count(*) from incidents where state = 'closed'"))
+    assert closed > 2 * most
+    assert value(engine, f"select count(*) {followed}") == most
+    oldest = int(value(engine, f"select min(number) {followed}"))
+    left = f"from incidents where number < {oldest} and report_due_at is not null"
+    assert value(engine, f"select count(*) {left}") == oldest - 1
+    kept = "select count(*) from incident_samples"
+    before = int(value(engine, kept))
+    job.send(columns([901], healthy, segment=2))
+    assert int(value(engine, kept)) - before <= most + 1  # and the open one
+
+
+def test_copying_to_incidents_takes_of_the_time_that_a_run_has_for_what_is_stored(
+    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a run copies had no limit but that of each message."""
+    monkeypatch.setattr("spikeguard_server.ingest.detector_rebuild.MOST_S", 0.05)
+    job = Job(engine)
+    job.start()
+    job.send(columns(range(1, 601), healthy))
+    for begin in range(601, 1201, 100):
+        job.send(columns(range(begin, begin + 100), short_spikes))
+    assert int(value(engine, "select count(*) from incidents")) > 10
+    kept = int(value(engine, "select count(*) from incident_samples"))
+    assert 250 < kept < 2_000  # of 10,000: a tenth of a millisecond each, and some time comes back
+    assert value(engine, "select max(step) from samples") == 1200
+
+
 def test_a_post_mortem_of_many_signals_of_a_jobs_own_is_made_of_those_that_it_has_room_for(
     engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ from spikeguard_server.store.chunks import (
     SegmentKey,
     curves_in_parts,
     read_curves,
+    rollup_across,
     rollups_in_parts,
 )
 from spikeguard_server.store.curves import Column, Curves, join, keep
@@ -186,8 +187,12 @@ def _read(
         if count or not row.rolled_to:
             return curves, count
         begin, end = first, last + 1  # the samples are gone
-    newest_first = rollups_in_parts(connection, key, begin, end - 1, names, blocks)
-    middle, count = _joined(newest_first, names, width, order=-1)
+    over = rollup_across(connection, key, begin)  # one of several blocks
+    since = begin if over is None else over.first
+    newest_first = rollups_in_parts(connection, key, since, end - 1, names, blocks)
+    found, count = _joined(newest_first, names, width, order=-1)
+    middle = found.between(begin, end - 1)
+    count -= len(found) - len(middle)
     before = read_curves(connection, key, first, begin - 1, names)
     after = read_curves(connection, key, end, last, names)
     return join([before, middle, after]), len(before) + count + len(after)
