@@ -217,6 +217,15 @@ def test_a_file_that_no_memory_holds_is_refused_by_its_size(tmp_path: Path) -> N
         read_log_samples(path)
 
 
+def test_what_never_ends_is_refused_once_it_gave_more_than_a_log_may_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spikeguard_server.replay.log_size.LARGEST", 2**20)
+    (path := tmp_path / "loss.csv").symlink_to("/dev/zero")
+    with pytest.raises(CommandFailed, match="at most: cut the log"):
+        read_log_samples(path)
+
+
 def test_a_run_of_mlflow_that_no_memory_holds_is_refused_by_its_size(tmp_path: Path) -> None:
     (tmp_path / "metrics").mkdir()
     (tmp_path / "meta.yaml").write_text("")

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 from uuid import UUID
@@ -64,6 +64,7 @@ from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.postmortems import (
     attempts_named,
     commands_with_times,
+    count_before,
     count_kept,
     incident_row,
     kept_samples,
@@ -81,6 +82,8 @@ from spikeguard_server.store.skipped import skipped_by
 MOST_LEFT_OUT = 24  # entries in a post-mortem
 MOST_LAYER_ROWS = 40  # before the onset, and from there on
 FEWEST_LAYER_ROWS = 3  # fewer are no picture
+MOST_PICTURED = (50, 1_000)  # incidents of a run and of a project within `A_DAY`; 300 kB each
+A_DAY = timedelta(days=1)
 MOST_VALUES = 1_000_000  # of all kept samples together: some 150 MB while it is written
 
 
@@ -100,6 +103,7 @@ def postmortem_facts(
     tokens = tokens_per_step_of(connection, run.run_id, took_part)
     commands = _commands(connection, run.run_id, run.id, incident, policy, pace_s, tokens)
     left_out, left_out_count = _left_out(connection, run.run_id, commands)
+    pictured = _pictured(connection, row)
     return PostMortem(
         run=run.id,
         incident=incident,
@@ -125,7 +129,8 @@ def postmortem_facts(
         policy=policy,
         price_per_hour=policy.price_per_hour,
         currency=policy.currency,
-        notes=_notes(left_out_names),
+        pictured=pictured,
+        notes=_notes(left_out_names, pictured),
     )
 
 
@@ -164,14 +169,29 @@ def _own_signals(
     return frozenset(names[:room]), len(names[room:])
 
 
-def _notes(left_out: int) -> tuple[str, ...]:
-    if not left_out:
-        return ()
-    what = "signal" if left_out == 1 else "signals"
-    return (
-        f"{left_out} {what} of the job's own are left out here: so many were measured at so many "
-        "steps that they would not fit. The run's curves have them.",
+def _pictured(connection: sql.Connection, row: sql.Row[Any]) -> bool:
+    """Whether there is room for its pictures: a run that spikes without end would fill the disk."""
+    return all(
+        n < most
+        for n, most in zip(count_before(connection, row, A_DAY), MOST_PICTURED, strict=True)
     )
+
+
+def _notes(left_out: int, pictured: bool) -> tuple[str, ...]:
+    found = []
+    if left_out:
+        what = "signal" if left_out == 1 else "signals"
+        found.append(
+            f"{left_out} {what} of the job's own are left out here: so many were measured at so "
+            "many steps that they would not fit. The run's curves have them."
+        )
+    if not pictured:
+        run, project = MOST_PICTURED
+        found.append(
+            f"Pictures and curves are left out here: they are kept of {run} incidents of a run and "
+            f"of {project:,} of a project within a day. The run's curves show the same."
+        )
+    return tuple(found)
 
 
 def _curves(

@@ -13,7 +13,20 @@ LARGEST: Final = 2 * 2**30  # bytes of a file; reading takes several times as mu
 def check_size(path: Path, before: int = 0) -> int:
     """Bytes of the file and of those read `before` it; raises `CommandFailed` where they are too
     many."""
-    size = before + path.stat().st_size
+    return _bounded(path, before + path.stat().st_size)
+
+
+def read_bytes(path: Path) -> bytes:
+    """All that the file holds, or that a pipe or device gives; raises `CommandFailed` as soon as it
+    is too much."""
+    check_size(path)
+    with path.open("rb") as file:
+        data = file.read(LARGEST + 1)
+    _bounded(path, len(data))
+    return data
+
+
+def _bounded(path: Path, size: int) -> int:
     if size > LARGEST:
         raise CommandFailed(
             f"{path}: {size:,} bytes, {LARGEST:,} at most: cut the log in parts, or thin it out"

@@ -14,7 +14,7 @@ from pathlib import Path
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol.escaping import printable
 from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.replay.log_size import check_size
+from spikeguard_server.replay.log_size import check_size, read_bytes
 from spikeguard_server.replay.mlflow import SQLITE_MAGIC, database_points, is_run, run_points
 from spikeguard_server.replay.points import LogPoint, point_records
 from spikeguard_server.replay.records import (
@@ -61,7 +61,7 @@ def _read(path: Path, wanted: LogOptions) -> Log:
             return _folder(path, wanted)
         if wanted.form is ReplayFormat.TENSORBOARD or (wanted.form is None and MARK in path.name):
             return _pointed(path, _events(path), ReplayFormat.TENSORBOARD, wanted)
-        data = _bytes(path)
+        data = read_bytes(path)
         if path.suffix.lower() == ".wandb":
             raise CommandFailed(f"{path}: {EXPORT}")
         if wanted.form in (None, ReplayFormat.MLFLOW) and data.startswith(SQLITE_MAGIC):
@@ -78,11 +78,6 @@ def _read(path: Path, wanted: LogOptions) -> Log:
 def _events(path: Path) -> list[LogPoint]:
     check_size(path)
     return list(event_points(path))
-
-
-def _bytes(path: Path) -> bytes:
-    check_size(path)
-    return path.read_bytes()
 
 
 def _text(path: Path, text: str, wanted: LogOptions) -> Log:

@@ -6,6 +6,7 @@ Law: reads only, and only what outlives the samples.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -24,6 +25,21 @@ def incident_row(connection: sql.Connection, run_id: UUID, number: int) -> sql.R
     return connection.execute(
         sql.select(tables.incidents).where(i.run_id == run_id, i.number == number)
     ).one()
+
+
+def count_before(
+    connection: sql.Connection, row: sql.Row[Any], within: timedelta
+) -> tuple[int, int]:
+    """Incidents that the same run, and its whole project, had opened so shortly before this one."""
+    i, r = tables.incidents.c, tables.runs.c
+    project = sql.select(r.project).where(r.run_id == row.run_id).scalar_subquery()
+    earlier = sql.tuple_(i.opened_at, i.run_id, i.number) < (row.opened_at, row.run_id, row.number)
+    found = connection.execute(
+        sql.select(sql.func.count().filter(i.run_id == row.run_id), sql.func.count())
+        .join(tables.runs, r.run_id == i.run_id)
+        .where(r.project == project, i.opened_at > row.opened_at - within, earlier)
+    ).one()
+    return found[0], found[1]
 
 
 def count_kept(connection: sql.Connection, run_id: UUID, number: int) -> int:

@@ -66,6 +66,24 @@ def test_the_post_mortem_says_not_yet_and_is_written_once_more_with_the_loss_500
     assert value(spiked, kept) == until
 
 
+def test_of_a_run_that_spikes_without_end_the_later_post_mortems_have_no_pictures(
+    spiked: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would fill the disk; the words, which are what people sign, are there."""
+    monkeypatch.setattr("spikeguard_server.jobs.postmortem_facts.MOST_PICTURED", (1, 1_000))
+    job = recovered(spiked)[0]
+    _, first = report(spiked)
+    job.train(701, 720, spiking(701), segment=1, shift=20, batch=50)
+    job.train(721, 1_300, segment=1, shift=20, batch=50)
+    write_reports(spiked)
+    sizes = dict(rows(spiked, "select format, length(body) from reports where incident = 2"))
+    later = value(spiked, "select body from reports where incident = 2 and format = 'md'").decode()
+    assert first.count("data:image/png") >= 1
+    assert "data:image" not in later
+    assert "Pictures and curves are left out here" in later
+    assert sum(sizes.values()) < 150_000
+
+
 def test_a_run_that_ends_before_is_reported_as_far_as_it_came(spiked: sql.Engine) -> None:
     job, _, _ = recovered(spiked)
     report(spiked)
