@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from accelerate import Accelerator
 from torch import nn
 
 from spikeguard import AttachError, attach
-from spikeguard.integrations import accelerate
 from spikeguard_protocol import BatchRange, Medium, Rollback, Verb
+from tests.agent.integrations.lazy import LazyModule
 from tests.agent.job import FAST
 from tests.agent.wire import Wire, await_checkpoint, served
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "agent/examples"))
-import accelerate_loop
 import plain_pytorch
+
+if TYPE_CHECKING:
+    import accelerate as framework
+    import accelerate_loop
+
+    from spikeguard.integrations import accelerate
+else:
+    framework, accelerate_loop = map(LazyModule, ("accelerate", "accelerate_loop"))
+    accelerate = LazyModule("spikeguard.integrations.accelerate")
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +136,7 @@ def test_an_update_from_a_closure_is_judged_after_the_closure(tmp_path: Path) ->
 
 def test_accelerate_takes_several_optimizers_as_it_has_wrapped_them(tmp_path: Path) -> None:
     """And refuses what it finds itself by its name."""
-    accelerator = Accelerator(cpu=True)
+    accelerator = framework.Accelerator(cpu=True)
     model: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     given: Any = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model]
     model, *given = accelerator.prepare(model, *given)

@@ -12,20 +12,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 from torch.utils.data import DistributedSampler
-from transformers import TrainerCallback
 
 from spikeguard import AttachError, guard_of
 from spikeguard.cli.run_ledger import read_ledger
 from spikeguard.data.skips import Skips
 from spikeguard.errors import EXIT_ROLL_BACK
-from spikeguard.integrations import hugging_face, lightning
 from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
 from spikeguard.settings import Settings
 from spikeguard_protocol import (
@@ -40,15 +37,29 @@ from spikeguard_protocol import (
     SegmentReason,
     SegmentStarted,
     Stop,
-    TargetDeleted,
     TargetSaved,
     Verb,
 )
+from tests.agent.integrations.lazy import LazyModule
 from tests.agent.wire import Wire, await_that, served
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "agent/examples"))
-import hugging_face_trainer as hf
-import lightning_trainer as pl
+if TYPE_CHECKING:
+    import hugging_face_trainer as hf
+    import lightning.pytorch as framework
+    import lightning_trainer as pl
+    import transformers
+
+    from spikeguard.integrations import hugging_face, lightning
+    from tests.agent.integrations import restart_callbacks as callbacks
+else:
+    hf, pl, framework, transformers = map(
+        LazyModule,
+        ("hugging_face_trainer", "lightning_trainer", "lightning.pytorch", "transformers"),
+    )
+    hugging_face = LazyModule("spikeguard.integrations.hugging_face")
+    lightning = LazyModule("spikeguard.integrations.lightning")
+    callbacks = LazyModule("tests.agent.integrations.restart_callbacks")
 
 SKIP = BatchRange(13, 16)
 COMMAND = "test#1.1"
@@ -80,7 +91,7 @@ def hf_attempt(
 ) -> tuple[Any, dict[str, Tensor]]:
     """One start of the process; `act(guard)` is ordered after step `at`."""
 
-    class Ordering(TrainerCallback):  # type: ignore[misc]
+    class Ordering(transformers.TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if act is not None and state.global_step == at:
                 deliver(watched.guard, act(watched.guard))
@@ -95,7 +106,7 @@ def hf_attempt(
 def pl_attempt(
     out: Path, at: int = 0, act: Callable[[Any], Any] | None = None, **arguments: Any
 ) -> tuple[Any, dict[str, Tensor]]:
-    class Ordering(Callback):  # type: ignore[misc]
+    class Ordering(framework.Callback):  # type: ignore[misc]
         def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
             if act is not None and trainer.global_step == at:
                 deliver(watched.guard, act(watched.guard))
@@ -124,7 +135,7 @@ def first_token(batch: Any) -> str:
 def test_a_cell_that_was_interrupted_is_run_again(tmp_path: Path) -> None:
     """A new Trainer around the same model: the guard that nobody holds any more makes way."""
 
-    class Interrupting(TrainerCallback):  # type: ignore[misc]
+    class Interrupting(transformers.TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if state.global_step == 2:
                 raise KeyboardInterrupt
@@ -177,7 +188,7 @@ def hf_bare() -> dict[str, Tensor]:
 def pl_bare() -> dict[str, Tensor]:
     torch.manual_seed(0)
     module = pl.NextToken()
-    trainer = pl.make_trainer(Callback(), Path("bare"))
+    trainer = pl.make_trainer(framework.Callback(), Path("bare"))
     trainer.fit(module, Without(pl.make_loader(640)))
     return dict(module.state_dict())
 
@@ -209,31 +220,6 @@ def test_a_rollback_by_restart_equals_a_run_that_never_saw_the_batches(
         assert torch.equal(weights[name], expected), name
 
 
-class Protecting(TrainerCallback):  # type: ignore[misc]
-    """Says what a server would: keep the checkpoint of step 10 between two steps, then go back."""
-
-    def __init__(self, until: int, back: int = 0) -> None:
-        self.watched: Any = None
-        self.until, self.back = until, back
-        self.held: dict[int, list[int]] = {}  # after each step: the steps of all targets
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        guard = self.watched.guard
-        if not state.global_step >= 12:
-            return
-        name = "checkpoint-10"
-        orders = []
-        if state.global_step == self.back:
-            action = Rollback(name, 10, SKIP)
-            orders = [Order(COMMAND, guard.attempt, action, 60.0, None)]
-        protected = (name,) if state.global_step < self.until else ()
-        guard._p.inbox.hear(Ack(1, tuple(orders), False, protected))
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        found = self.watched.guard._p.recovery.checkpoints.targets()
-        self.held[state.global_step] = [target.step for target in found]
-
-
 def pruned_attempt(
     out: Path, *others: Any, healthy_after: int = 5, settings: Settings | None = None
 ) -> Any:
@@ -255,7 +241,7 @@ def test_what_the_server_protects_outlives_the_frameworks_pruning_and_is_gone_ba
     """Weights bit for bit, as if the checkpoint had never been pruned."""
     out = tmp_path / "out"
     with pytest.raises(SystemExit) as ending:
-        pruned_attempt(out, Protecting(until=30, back=26))
+        pruned_attempt(out, callbacks.Protecting(until=30, back=26))
     assert ending.value.code == EXIT_ROLL_BACK
     assert not (out / "checkpoint-10").exists()
     guard, weights = pruned_attempt(out)
@@ -267,11 +253,11 @@ def test_what_the_server_protects_outlives_the_frameworks_pruning_and_is_gone_ba
 def test_what_is_no_longer_protected_is_let_go_and_the_newest_healthy_stays(
     tmp_path: Path,
 ) -> None:
-    server = Protecting(until=26)
+    server = callbacks.Protecting(until=26)
     pruned_attempt(tmp_path / "out", server)
     assert server.held[22] == [10, 20]
     assert server.held[29] == [20]
-    late = Protecting(until=0)
+    late = callbacks.Protecting(until=0)
     pruned_attempt(tmp_path / "late", late, healthy_after=12)
     assert late.held[29] == [10, 20]  # 10 is the newest that 12 steps were built on
 
@@ -280,7 +266,7 @@ def test_where_no_links_are_made_a_thread_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_links(monkeypatch)
-    server = Protecting(until=30)
+    server = callbacks.Protecting(until=30)
     pruned_attempt(tmp_path / "out", server)
     assert server.held[29] == [10, 20]
 
@@ -327,27 +313,8 @@ def test_nothing_is_copied_without_room_or_against_the_settings(
     assert kept_in(tmp_path) == []
 
 
-class Deleted(TrainerCallback):  # type: ignore[misc]
-    """When the report says of a checkpoint that it is gone."""
-
-    def __init__(self) -> None:
-        self.watched: Any = None
-        self.told: dict[str, int] = {}
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        guard = self.watched.guard
-        plain = guard._report
-
-        def report(record: Any) -> None:
-            if isinstance(record, TargetDeleted):
-                self.told[record.name] = guard.steps
-            plain(record)
-
-        guard._report = report
-
-
 def test_what_is_let_go_is_reported_at_the_next_step(tmp_path: Path) -> None:
-    server, deleted = Protecting(until=26), Deleted()
+    server, deleted = callbacks.Protecting(until=26), callbacks.Deleted()
     pruned_attempt(tmp_path, server, deleted)
     assert server.held[22] == [10, 20]
     assert server.held[27] == [20]
@@ -504,7 +471,7 @@ def test_lightning_gives_every_rank_its_own_part_of_a_watched_loader(tmp_path: P
     """It does so for a DataLoader only; without it all ranks would train on the same rows."""
     watched = lightning.Watched(tmp_path / "checkpoints", run="test")
     loader = watched.loader(pl.make_loader(64))
-    trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", **QUIET)
+    trainer = framework.Trainer(accelerator="cpu", devices=2, strategy="ddp", **QUIET)
     watched.setup(trainer, pl.NextToken(), "fit")
     sampler = loader.sampler
     assert isinstance(sampler, DistributedSampler)
@@ -531,7 +498,7 @@ def test_a_trainer_may_be_called_by_keywords(tmp_path: Path) -> None:
     step = trainer.training_step
     trainer.training_step = lambda model, inputs, *_: step(model=model, inputs=inputs)
 
-    class Clipping(TrainerCallback):  # type: ignore[misc]
+    class Clipping(transformers.TrainerCallback):  # type: ignore[misc]
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             clip = trainer.accelerator.clip_grad_norm_
             trainer.accelerator.clip_grad_norm_ = lambda held, limit: clip(
@@ -544,22 +511,12 @@ def test_a_trainer_may_be_called_by_keywords(tmp_path: Path) -> None:
     assert (watched.guard.steps, watched.guard.faults) == (2, {})
 
 
-class ByHand(pl.NextToken):
-    """Steps two optimizers itself."""
-
-    automatic_optimization = False
-
-    def configure_optimizers(self) -> Any:
-        half = len(held := list(self.parameters())) // 2
-        return [torch.optim.SGD(part, lr=0.1) for part in (held[:half], held[half:])]
-
-
 def test_a_module_that_steps_its_optimizers_by_hand_is_refused_with_what_to_do(
     tmp_path: Path,
 ) -> None:
     watched = lightning.Watched(tmp_path / "checkpoints", run="test")
-    trainer = Trainer(accelerator="cpu", max_steps=2, callbacks=[watched], **QUIET)
+    trainer = framework.Trainer(accelerator="cpu", max_steps=2, callbacks=[watched], **QUIET)
     with pytest.raises(AttachError, match=r"steps its optimizers \(2\) by hand") as refused:
-        trainer.fit(ByHand(), watched.loader(pl.make_loader(64)))
+        trainer.fit(callbacks.ByHand(), watched.loader(pl.make_loader(64)))
     assert "attach(model, [OPTIMIZERS])" in refused.value.remedy
     assert watched.guard is None

@@ -1,0 +1,72 @@
+"""What a loop of a framework is given by `test_restart`: importing the frameworks takes seconds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from spikeguard_protocol import Ack, BatchRange, Order, Rollback, TargetDeleted
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "agent/examples"))
+import lightning_trainer as pl
+
+SKIP = BatchRange(13, 16)
+COMMAND = "test#1.1"
+
+
+class Protecting(TrainerCallback):  # type: ignore[misc]
+    """Says what a server would: keep the checkpoint of step 10 between two steps, then go back."""
+
+    def __init__(self, until: int, back: int = 0) -> None:
+        self.watched: Any = None
+        self.until, self.back = until, back
+        self.held: dict[int, list[int]] = {}  # after each step: the steps of all targets
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        guard = self.watched.guard
+        if not state.global_step >= 12:
+            return
+        name = "checkpoint-10"
+        orders = []
+        if state.global_step == self.back:
+            action = Rollback(name, 10, SKIP)
+            orders = [Order(COMMAND, guard.attempt, action, 60.0, None)]
+        protected = (name,) if state.global_step < self.until else ()
+        guard._p.inbox.hear(Ack(1, tuple(orders), False, protected))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        found = self.watched.guard._p.recovery.checkpoints.targets()
+        self.held[state.global_step] = [target.step for target in found]
+
+
+class Deleted(TrainerCallback):  # type: ignore[misc]
+    """When the report says of a checkpoint that it is gone."""
+
+    def __init__(self) -> None:
+        self.watched: Any = None
+        self.told: dict[str, int] = {}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        guard = self.watched.guard
+        plain = guard._report
+
+        def report(record: Any) -> None:
+            if isinstance(record, TargetDeleted):
+                self.told[record.name] = guard.steps
+            plain(record)
+
+        guard._report = report
+
+
+class ByHand(pl.NextToken):
+    """Steps two optimizers itself."""
+
+    automatic_optimization = False
+
+    def configure_optimizers(self) -> Any:
+        half = len(held := list(self.parameters())) // 2
+        return [torch.optim.SGD(part, lr=0.1) for part in (held[:half], held[half:])]
