@@ -9,7 +9,7 @@ from __future__ import annotations
 from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
 from spikeguard_protocol.phrases import action_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.lifecycle.command_life import EXECUTED, TAKEN_BACK
+from spikeguard_server.domain.lifecycle.command_life import BARE_YES, EXECUTED, TAKEN_BACK
 from spikeguard_server.domain.policy.finding import diagnose
 from spikeguard_server.report.causes import because_of
 from spikeguard_server.report.cost_table import lost_words
@@ -168,7 +168,7 @@ def _consent(command: CommandFact) -> str:
     """What who decided gave as reason, or said of it."""
     if not command.decision_reason or command.decided_by is None or command.auto:
         return ""
-    if command.decision_reason.startswith("approved revision "):  # as the server words a bare yes
+    if command.decision_reason.startswith(BARE_YES):  # as the server words a bare yes
         return ""
     return f" {command.decided_by}: {command.decision_reason.rstrip('.')}."
 
