@@ -746,3 +746,21 @@ def test_a_cause_is_never_called_certain(healed: PostMortem) -> None:
     likely = healed.incident.causes[0]
     sure = replace(healed.incident, causes=(replace(likely, confidence=0.998),))
     assert "100%" not in markdown(replace(healed, incident=sure)).split("# Appendix")[0]
+
+
+def test_the_words_of_a_peak_and_of_the_onset_never_stand_in_one_another(
+    rolled_back: PostMortem,
+) -> None:
+    """The peak of a spike that came back stands before the onset of the first, on its left."""
+    onset = rolled_back.incident.onset_step
+    earlier = replace(rolled_back.incident, peak_step=onset - 60)
+    drawn = svg_of(replace(rolled_back, incident=earlier))
+    assert height_of(drawn, "onset") - height_of(drawn, "peak") > 8.0
+
+
+def height_of(svg: bytes | str, words: str) -> float:
+    """Where on a picture words stand, from its top."""
+    text = svg if isinstance(svg, str) else svg.decode()
+    found = re.search(rf"<text[^>]*?y=\"([\d.]+)\"[^>]*>{words}", text)
+    assert found is not None
+    return float(found[1])

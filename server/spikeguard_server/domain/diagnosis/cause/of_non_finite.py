@@ -30,7 +30,8 @@ def clues_of_non_finite(evidence: Evidence) -> Iterator[Clue]:
     weights = firsts.get(WEIGHTS)
     if weights is not None and _finite_gradients(evidence, weights):
         reason = (
-            f"the norm of the weights was not finite at step {weights}, every gradient up to it was"
+            f"the norm of the weights was not finite at step {weights}, while every gradient "
+            "up to it was finite"
         )
         yield Clue(Cause.WEIGHT_CORRUPTION, 8.0, reason)
     elif any(height >= OFF and at < step for at, height in excesses(evidence)):
