@@ -15,6 +15,7 @@ from spikeguard_protocol.phrases import (
     cause_phrase,
     order_phrase,
     paragraphs,
+    sure_phrase,
     waits_phrase,
 )
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, Cause, Waits
@@ -193,7 +194,7 @@ def _cause_words(incident: dict[str, Any]) -> str:
         return "not known"
     words = cause_phrase(likeliest["cause"])
     if likeliest["cause"] != Cause.UNKNOWN:
-        words += f" ({likeliest['confidence']:.0%})"
+        words += f" ({sure_phrase(likeliest['confidence'])})"
     return ": ".join((words, *likeliest["reasons"][:1]))
 
 

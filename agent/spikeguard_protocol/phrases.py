@@ -69,6 +69,13 @@ def batches_phrase(batches: object) -> str:
     return f"batches {first:,} to {last:,} ({last - first + 1:,})"
 
 
+def sure_phrase(confidence: float) -> str:
+    """How sure something is, in whole percent: never certain where it is not, as `>99%`, `<1%`."""
+    if 0.995 <= confidence < 1.0:
+        return ">99%"
+    return "<1%" if 0.0 < confidence < 0.005 else f"{confidence:.0%}"
+
+
 def cause_phrase(cause: str) -> str:
     """What a cause is called; one of a newer server as it stands."""
     return CAUSE_WORDS[Cause(cause)] if cause in set(Cause) else cause.replace("_", " ")

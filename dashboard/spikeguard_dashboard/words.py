@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 
 from spikeguard_client import Ability, Change, Command, Cost, Incident
-from spikeguard_protocol.phrases import batches_phrase, cause_phrase, order_phrase
+from spikeguard_protocol.phrases import batches_phrase, cause_phrase, order_phrase, sure_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 
 Arguments = Mapping[str, object]  # of a command, by name
@@ -151,7 +151,7 @@ def big(value: float | None) -> str:
 
 def percent(value: float) -> str:
     """A probability in whole percent."""
-    return f"{value:.0%}" if math.isfinite(value) else NOTHING
+    return sure_phrase(value) if math.isfinite(value) else NOTHING
 
 
 def duration(seconds: float | None) -> str:

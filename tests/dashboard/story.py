@@ -335,7 +335,7 @@ def inbox() -> list[Plain]:
         {**nothing, "waits": "decide", "project": "default", "since": shown["opened_at"],
          "title": "llama-8b-c4#2: decide: roll back to step 1,200", "incident": listed},
         {**nothing, "waits": "unacknowledged", "project": "vision", "since": shown["opened_at"],
-         "title": "vision/vit-g#1: acknowledged by nobody: lingering spike", "incident": alone},
+         "title": "vision/vit-g#1: nobody has it: lingering spike", "incident": alone},
     ]  # fmt: skip
 
 

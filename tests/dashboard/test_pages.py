@@ -189,6 +189,7 @@ def test_a_changed_setting_is_tried_on_history_and_what_is_refused_is_said_at_it
     field.set_value(-1).run()
     try_button(test).click().run()
     assert said(test).count("patience_steps lies in [0, 1e+06]. Got -1") == 1
+    assert "Refused: look at patience_steps above." in said(test)
     field = next(one for one in test.number_input if one.label == "patience_steps, steps")
     assert field.value == -1
     field.set_value(90).run()

@@ -718,3 +718,49 @@ def test_of_an_incident_over_thousands_of_segments_the_first_and_the_last_are_dr
     assert len(svg_of(facts)) < MAX_BYTES
     page = Page(render(facts, ReportFormat.HTML).decode())
     assert "Of 2,001 segments the first 50 and the last 50 are drawn." in page.text
+
+
+def test_a_long_reason_ends_with_a_sentence_and_the_rest_is_in_the_appendix(
+    rolled_back: PostMortem,
+) -> None:
+    long = " ".join(f"Sentence {number} says why." for number in range(60))
+    command = replace(rolled_back.commands[-1], reason=long)
+    said = markdown(replace(rolled_back, commands=(*rolled_back.commands[:-1], command)))
+    page, appendix = said.split("# Appendix")
+    assert re.search(r"Why: Sentence 0 says why\..* says why\.", page)
+    assert "Sentence 59" not in page
+    assert "Sentence 59 says why." in appendix
+
+
+def test_the_outcome_says_of_the_last_command_what_it_did_to_the_loss(
+    rolled_back: PostMortem,
+) -> None:
+    command = replace(rolled_back.commands[-1], effect="the loss lies 0.1 nats below its trend")
+    said = markdown(replace(rolled_back, commands=(*rolled_back.commands[:-1], command)))
+    outcome = said.split("## Outcome")[1].split("## Cost")[0]
+    assert outcome.count("came back to its trend") == 1
+    assert "the loss lies 0.1 nats below its trend" in outcome
+
+
+def test_a_cause_is_never_called_certain(healed: PostMortem) -> None:
+    likely = healed.incident.causes[0]
+    sure = replace(healed.incident, causes=(replace(likely, confidence=0.998),))
+    assert "100%" not in markdown(replace(healed, incident=sure)).split("# Appendix")[0]
+
+
+def test_the_words_of_a_peak_and_of_the_onset_never_stand_in_one_another(
+    rolled_back: PostMortem,
+) -> None:
+    """The peak of a spike that came back stands before the onset of the first, on its left."""
+    onset = rolled_back.incident.onset_step
+    earlier = replace(rolled_back.incident, peak_step=onset - 60)
+    drawn = svg_of(replace(rolled_back, incident=earlier))
+    assert height_of(drawn, "onset") - height_of(drawn, "peak") > 8.0
+
+
+def height_of(svg: bytes | str, words: str) -> float:
+    """Where on a picture words stand, from its top."""
+    text = svg if isinstance(svg, str) else svg.decode()
+    found = re.search(rf"<text[^>]*?y=\"([\d.]+)\"[^>]*>{words}", text)
+    assert found is not None
+    return float(found[1])

@@ -10,7 +10,10 @@ import pytest
 
 from spikeguard_protocol import Outcome
 from spikeguard_server.report import PostMortem
+from spikeguard_server.report.cost_table import cost_blocks
+from spikeguard_server.report.document import Table
 from spikeguard_server.report.inaction import inaction_of
+from spikeguard_server.report.wording import duration
 from tests.report.story import divergent, healing, lingering
 
 
@@ -63,3 +66,19 @@ def test_what_no_branch_shows_is_not_known(rolled_back: PostMortem) -> None:
     assert "had no trend yet" in inaction_of(untrended).sentence
     ended = replace(rolled_back.incident, outcome=Outcome.RUN_ENDED)
     assert inaction_of(replace(rolled_back, incident=ended)).least is not None
+
+
+def test_what_was_left_undone_is_priced_at_the_pace_of_the_steps_that_were_undone(
+    rolled_back: PostMortem,
+) -> None:
+    """Both columns are of one run: a job that trains slower than before the spike would seem to
+    gain time by being left alone."""
+    branch = rolled_back.curves[0]
+    slow = replace(branch, values={**branch.values, "step_time": (3.0,) * len(branch.steps)})
+    facts = replace(rolled_back, curves=(slow, *rolled_back.curves[1:]))
+    alone = inaction_of(facts)
+    assert alone.least is not None
+    table = cost_blocks(facts)[0]
+    assert isinstance(table, Table)
+    times = next(row for row in table.rows if row[0] == "Time")
+    assert times[2] == f"{duration(3.0 * alone.least)} and more"

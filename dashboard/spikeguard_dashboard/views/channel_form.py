@@ -17,6 +17,7 @@ from spikeguard_dashboard import words
 from spikeguard_dashboard.views.fields import Form
 from spikeguard_dashboard.visit import Person, Visit
 from spikeguard_protocol import Kind
+from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.paths import channel_path, silence_path
 
 TARGETS: Final[Mapping[str, Sequence[str]]] = {  # of each kind: what its target holds
@@ -29,6 +30,7 @@ TARGETS: Final[Mapping[str, Sequence[str]]] = {  # of each kind: what its target
 SECRET: Final = ("secret", "routing_key", "api_key", "authorization")
 ABOUT: Final = ("spikes", "decisions", "results", "runs")
 NEW: Final = "a new one"
+NAME_REMEDY: Final = "Write 1 to 64 letters, digits, '.', '_' or '-', the first a letter or a digit"
 FIELDS: Final = (
     *("name", "kind", "about", "kinds", "runs", "level", "cooldown_s", "links"),
     *("person", "enabled", "reason"),
@@ -52,7 +54,7 @@ def channel_form(visit: Visit, person: Person, project: str, channels: Sequence[
             removed = old is not None and st.form_submit_button("Remove channel")
     form.say(*FIELDS)
     if saved or removed:
-        path = channel_path(project, name) if name else ""
+        path = channel_path(project, name) if NAME_PATTERN.fullmatch(name) else ""
         _act(visit, person, form, path, wanted, reason, remove=bool(removed))
 
 
@@ -147,7 +149,7 @@ def _act(
 ) -> None:  # fmt: skip
     why = reason.strip()
     if not path:
-        form.refuse("name", "A channel needs a name", "1 to 64 letters, digits, '.', '_' or '-'")
+        form.refuse("name", "A channel needs a name", NAME_REMEDY)
     elif remove:
         query = {"reason": why} if why else {}
         form.send(
@@ -175,7 +177,9 @@ def silence_form(visit: Visit, person: Person, project: str, silences: Sequence[
         form.mark("incident")
         begins = st.number_input("Begins in, minutes", value=0.0, key=form.key("begins_in_s"))
         form.mark("begins_in_s")
-        lasts = st.number_input("Lasts, minutes", value=60.0, key=form.key("lasts_s"))
+        lasts = st.number_input(
+            "Lasts, minutes, up to 43,200 (30 days)", value=60.0, key=form.key("lasts_s")
+        )
         form.mark("lasts_s")
         reason = st.text_input("Why", key=form.key("reason"), max_chars=500)
         form.mark("reason")

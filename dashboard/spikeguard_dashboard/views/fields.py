@@ -57,15 +57,15 @@ class Form:
         st.session_state[self._said] = Refused(field, message, remedy)
 
     def say(self, *fields: str) -> None:
-        """What became of the newest press; what was said at one of `fields` is not said again."""
+        """What became of the newest press; of what was said at one of `fields` where to look."""
         said = st.session_state.get(self._said)
         if isinstance(said, str):
             st.html(markup.block(markup.card("good", markup.paragraph(said, "order"))))
             del st.session_state[self._said]
-        elif isinstance(said, Refused) and not any(map(said_of(said), fields)):
-            at = f"{said.field}: " if said.field else ""
-            text = markup.paragraph(at + said.text, "order")
-            st.html(markup.block(markup.card("warn", text)))
+        elif isinstance(said, Refused):
+            above = any(map(said_of(said), fields))
+            text = f"Refused: look at {said.field} above." if above else said.text
+            st.html(markup.block(markup.card("warn", markup.paragraph(text, "order"))))
 
     def mark(self, field: str) -> None:
         """Below a field: what the server refused in it."""
@@ -155,7 +155,7 @@ def _read(path: str, one: PolicySetting, typed: Any) -> Any:
     try:
         return json.loads(typed)
     except ValueError as error:
-        wrong(f"{path} is no JSON: {error}. Write it as the reference shows")
+        wrong(f"{path} is no JSON: {error}. Write it as the default beside it is")
         return typed
 
 

@@ -110,7 +110,7 @@ def _followups(found: Summary) -> Html:
         place = IncidentId.parse(one["incident"])
         link = markup.link(one["incident"], markup.incident_address(place.run, place.number))
         owner = one["owner"] or "nobody"
-        rows.append([link, markup.prose(one["text"]), owner, one["since"][:10]])
+        rows.append([link, markup.prose(one["text"]), owner, markup.unbroken(one["since"][:10])])
     columns = [
         Column("Incident"),
         Column("What"),

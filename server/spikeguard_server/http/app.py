@@ -49,6 +49,7 @@ from spikeguard_server.http.concurrency import Calls
 from spikeguard_server.http.dependencies import Services, guard, is_page
 from spikeguard_server.http.event_feed import EventFeed
 from spikeguard_server.http.fast.ingest_middleware import IngestMiddleware, MessageEndpoint
+from spikeguard_server.http.field_errors import invalid
 from spikeguard_server.http.known_tokens import MOST
 from spikeguard_server.http.openapi import DESCRIPTION, TAGS, describe
 from spikeguard_server.http.pages import refusal_page
@@ -333,10 +334,7 @@ def _invalid(error: RequestValidationError) -> ServiceError:
     if first["type"] == "json_invalid":
         return Malformed("The body is not JSON", "Send JSON", field="body")
     place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
-    field = ".".join(place) or "body"
-    return Unprocessable(
-        f"{field}: {first['msg']}", "/openapi.json says what this call takes", field=field
-    )
+    return invalid(".".join(place) or "body", first)
 
 
 def _refused(error: HTTPException) -> ServiceError:

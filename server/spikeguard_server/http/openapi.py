@@ -65,9 +65,7 @@ _SCHEME = {
 }
 _LONG_HEADER = refusals(HeaderTooLarge(65536, 128))  # answered before anybody reads the path
 _ALWAYS = _LONG_HEADER | refusals(
-    Unprocessable(
-        "limit: Input should be less than or equal to 1000", "Ask for less", field="limit"
-    ),
+    Unprocessable("limit is more than 1,000", "Write at most 1,000", field="limit"),
     Busy("Every connection to the database is in use", "Wait, then send it again", limit=8),
     Unready("The database cannot be reached", "Wait, then send it again"),
 )

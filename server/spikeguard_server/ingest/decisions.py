@@ -18,6 +18,7 @@ from spikeguard_protocol import CommandId, Verb, Watch, verb_of
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.access.approvers import Approver, approver_of, why_not_another
 from spikeguard_server.domain.lifecycle.command_life import (
+    BARE_YES,
     WAITING,
     WHY_LATE,
     CommandEvent,
@@ -255,7 +256,7 @@ def _say_yes(
     decision = replace(decision, command=replace(command, signature=signature))
     if max(command.approvals, policy.approval_of(verb_of(command.action)).approvals) > 1:
         return _approve_as_one_of_two(decision)
-    _move(decision, CommandEvent.APPROVE, f"approved revision {command.revision} as shown")
+    _move(decision, CommandEvent.APPROVE, f"{BARE_YES}{command.revision} as shown")
     return None
 
 
@@ -269,7 +270,7 @@ def _unsigned(decision: _Decision, names: Sequence[str]) -> WrongState:
 
 def _approve_as_one_of_two(decision: _Decision) -> WrongState | None:
     command = decision.command
-    said = f"approved revision {command.revision} as shown"
+    said = f"{BARE_YES}{command.revision} as shown"
     if command.first_approved_by is None:
         _approve_first(decision, f"{said}, the first of two people")
         return None

@@ -90,6 +90,13 @@ def _takes_html(channel: Any) -> bool:
     return channel.secure_protocol == "mailtos" and "html" in forms
 
 
+def _keep_plain(body: str) -> None:
+    """A mail's text part is the message's own: made out of the HTML it would have no addresses."""
+    from apprise.plugins.email import base
+
+    vars(base)["convert_between"] = lambda *_: body
+
+
 def _pictures(content: bytes) -> list[Any]:
     """What is attached: the picture that the HTML names."""
     from apprise.attachment.memory import AttachMemory
@@ -120,6 +127,7 @@ def main() -> int:
     pictures: list[Any] = []
     body, form = given["body"], apprise.NotifyFormat.TEXT  # escaped where a service takes markup
     if all(_takes_html(channel) for channel in box):  # as text its spaces would never break a line
+        _keep_plain(given["body"])
         body, form = given["html"], apprise.NotifyFormat.HTML
         pictures = _pictures(b64decode(given["picture"]))
     if box.notify(body, given["title"], notify_type=kind, body_format=form, attach=pictures):

@@ -17,7 +17,7 @@ from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outco
 from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import action_phrase, ended_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.lifecycle.command_life import WAITING
+from spikeguard_server.domain.lifecycle.command_life import BARE_YES, WAITING
 from spikeguard_server.domain.notification.delivery import SentState, Subject
 from spikeguard_server.domain.notification.topics import Topic
 from spikeguard_server.domain.policy.cost import Cost, cost_of
@@ -187,10 +187,15 @@ def _last(known: Sequence[CommandFacts]) -> str | None:
         return None
     ended = ended_phrase(
         COMMAND_STATE_WORDS[CommandState(row.state)],
-        row.judgement or row.result or row.end_reason or row.decision_reason,
+        row.judgement or row.result or row.end_reason or _own_words(row.decision_reason),
     )
     person = f", decided by {row.decided_by}" if row.decided_by else ""
     return f"Last command{person}: {action_phrase(action_of(row.arguments))}. {ended}"
+
+
+def _own_words(reason: str | None) -> str | None:
+    """None of a bare yes, which the state tells already."""
+    return None if reason is None or reason.startswith(BARE_YES) else reason
 
 
 def _links(settings: Settings, incident: IncidentId, waiting: int | None) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from spikeguard_protocol import Kind, Signal
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.phrases import PARAGRAPH
+from spikeguard_protocol.phrases import PARAGRAPH, sure_phrase
 from spikeguard_server.domain.notification.topics import (
     ASKING,
     LAST,
@@ -23,7 +23,7 @@ from spikeguard_server.domain.notification.topics import (
 )
 from spikeguard_server.domain.policy.finding import FirstMove
 from spikeguard_server.report.facts import IncidentPicture
-from spikeguard_server.report.wording import ENDINGS, count, duration, number, plural, word
+from spikeguard_server.report.wording import ENDINGS, count, duration, number, word
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
     if had := _had(spike):
         lines.append(had)
     if spike.recurrences:
-        came = f"Came back {plural(spike.recurrences, 'time')}" if spike.came_back else "Stayed"
+        came = f"Came back {_times(spike.recurrences)}" if spike.came_back else "Stayed"
         lines.append(f"{came} after a command")
     if spike.escalations:
         once = spike.waiting is not None and spike.waiting.first_approved_by is not None
@@ -228,6 +228,10 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
     return [_stopped(line) for line in lines]
 
 
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
+
+
 def _had(spike: SpikeNews) -> str:
     """Who looks at it and whose it is; empty: nobody said so."""
     said = [f"acknowledged by {spike.acknowledged_by}"] if spike.acknowledged_by else []
@@ -239,10 +243,7 @@ def _had(spike: SpikeNews) -> str:
 def brief(spike: SpikeNews) -> Sequence[str]:
     """What is needed to decide, in five lines: what happened, the verdict, the cause, the action
     with its price, and what waiting costs and until when it can."""
-    lines = [
-        spike.summary,
-        f"{word(spike.kind.value).capitalize()} ({spike.confidence:.0%}): {spike.reason}",
-    ]
+    lines = [spike.summary, _verdict(spike)]
     if spike.cause:
         lines.append(spike.cause)
     if (waiting := spike.waiting) is not None:
@@ -250,6 +251,15 @@ def brief(spike: SpikeNews) -> Sequence[str]:
     elif spike.last_command:
         lines.append(spike.last_command)
     return [_stopped(line) for line in lines]
+
+
+def _verdict(spike: SpikeNews) -> str:
+    """What it is and why; of one that is over how it ended, which is what the reason is of."""
+    if spike.state == "closed":
+        return f"{ENDINGS[spike.outcome].capitalize()}: {spike.reason}"
+    return (
+        f"{word(spike.kind.value).capitalize()} ({sure_phrase(spike.confidence)}): {spike.reason}"
+    )
 
 
 def _stopped(line: str) -> str:

@@ -6,7 +6,7 @@ Law: the ranking as it was when the incident closed; a cause that nothing speaks
 from __future__ import annotations
 
 from spikeguard_protocol import BatchDetail, Cause
-from spikeguard_protocol.phrases import batches_phrase, cause_phrase
+from spikeguard_protocol.phrases import batches_phrase, cause_phrase, sure_phrase
 from spikeguard_server.domain.diagnosis.batch_evidence import contrast, worst_sequence
 from spikeguard_server.domain.lifecycle.damage import rose
 from spikeguard_server.domain.policy.finding import diagnose
@@ -38,11 +38,13 @@ def cause_sentence(facts: PostMortem) -> str:
     if likely is None:
         return "Nobody asked for its cause when it happened."
     if finding.known or finding.switched_off:
-        return f"The cause is {cause_phrase(likely.cause)} ({likely.confidence:.0%} sure)."
+        return f"The cause is {cause_phrase(likely.cause)} ({sure_phrase(likely.confidence)} sure)."
     nearest = [one for one in worth_showing(finding.ranking) if one.cause.value != "unknown"]
     if not nearest:
         return "The cause is not known: nothing that was measured tells it."
-    near = " or ".join(f"{cause_phrase(o.cause)} ({o.confidence:.0%})" for o in nearest[:2])
+    near = " or ".join(
+        f"{cause_phrase(o.cause)} ({sure_phrase(o.confidence)})" for o in nearest[:2]
+    )
     return f"The cause is not known; nearest is {near}."
 
 

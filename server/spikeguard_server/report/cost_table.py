@@ -45,7 +45,7 @@ Measure = tuple[str, str, Callable[[int], str] | None]
 
 def _measures(facts: PostMortem, spent: Spent) -> list[Measure]:
     """What it is called, what it came to, and what so many steps would come to."""
-    pace_s, tokens, ranks = facts.step_time_s, facts.tokens_per_step, _ranks(facts)
+    pace_s, tokens, ranks = _pace_s(facts, spent), facts.tokens_per_step, _ranks(facts)
     price = facts.price_per_hour
 
     def took(steps: int) -> float:
@@ -74,6 +74,11 @@ def _measures(facts: PostMortem, spent: Spent) -> list[Measure]:
     return found
 
 
+def _pace_s(facts: PostMortem, spent: Spent) -> float | None:
+    """Seconds of a step had nothing been done: as the undone steps took, which are that run."""
+    return spent.again_s / spent.steps if spent.steps and spent.again_s else facts.step_time_s
+
+
 def _alone(alone: Inaction, of_steps: Callable[[int], str] | None) -> str:
     if alone.same:
         return "the same"
@@ -100,7 +105,8 @@ def _hours_of(facts: PostMortem) -> str:
 def _rank_hours(seconds: float | None, ranks: int | None) -> str:
     if seconds is None or ranks is None:
         return NOT_KNOWN
-    return number(seconds * ranks / 3600.0, 3) if seconds else "0"
+    hours = seconds * ranks / 3600.0
+    return "<0.001" if 0.0 < hours < 0.001 else number(hours, 3)
 
 
 def _money(money: float | None, currency: str) -> str:

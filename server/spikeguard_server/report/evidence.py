@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 
 from spikeguard_protocol import Signal, verb_of
-from spikeguard_protocol.phrases import cause_phrase
+from spikeguard_protocol.phrases import cause_phrase, sure_phrase
 from spikeguard_server.domain.diagnosis.incident_tracker import CURES
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
-from spikeguard_server.domain.suspicion import SHOWN
 from spikeguard_server.report.alternatives import alternatives_of
 from spikeguard_server.report.document import Block, Paragraph, Table
 from spikeguard_server.report.facts import PostMortem, RevisionFact
@@ -154,7 +153,6 @@ def causes_considered(facts: PostMortem) -> tuple[Block, ...]:
             verdict = other.verdict.value
             speaks += [other.because] if other.because not in one.against else []
         because = "; ".join(speaks)
-        sure = "<1%" if 0 < one.confidence < SHOWN / 10 else f"{one.confidence:.0%}"
-        rows.append((cause_phrase(one.cause), sure, verdict, because))
+        rows.append((cause_phrase(one.cause), sure_phrase(one.confidence), verdict, because))
     header = ("cause", "confidence", "", "because")
     return (Table(header, tuple(rows), frozenset({1})),)

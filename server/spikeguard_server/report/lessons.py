@@ -68,8 +68,8 @@ def _waited(facts: PostMortem) -> str | None:
         waited_s = (command.decided_at - command.proposed_at).total_seconds()
         if WAITED_PART * again_s <= waited_s <= again_s:
             return (
-                f"Of the {duration(again_s)} that was trained again, {duration(waited_s)} passed "
-                "while the proposal waited for a decision."
+                f"{duration(again_s)} of training had to be done again, {duration(waited_s)} of it "
+                "from while the proposal waited for a decision."
             )
     return None
 
@@ -90,4 +90,7 @@ def _near(facts: PostMortem) -> str | None:
     ]
     if not gaps or not 0 <= min(gaps) <= NEAR_STEPS:
         return None
-    return f"What went well: a target {plural(min(gaps), 'step')} before the onset made it cheap."
+    return (
+        f"What went well: a target {plural(min(gaps), 'step')} before the onset, so that little "
+        "sound training was given up."
+    )

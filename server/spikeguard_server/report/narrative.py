@@ -9,7 +9,8 @@ from __future__ import annotations
 from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
 from spikeguard_protocol.phrases import action_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.lifecycle.command_life import EXECUTED, TAKEN_BACK
+from spikeguard_server.domain.lifecycle.command_life import BARE_YES, EXECUTED, TAKEN_BACK
+from spikeguard_server.domain.policy.finding import diagnose
 from spikeguard_server.report.causes import because_of
 from spikeguard_server.report.cost_table import lost_words
 from spikeguard_server.report.document import Block, Bullets, Paragraph
@@ -25,11 +26,11 @@ from spikeguard_server.report.wording import (
     word,
 )
 
-MOST_REASON = 340  # characters of a command's reason on the page
+MOST_REASON = 420  # characters of a command's reason on the page
 QUIET_VERBS = frozenset({Verb.WATCH, Verb.CHECKPOINT_NOW})  # that change nothing of the training
 OUTCOMES: dict[Outcome | None, str] = {
     Outcome.HEALED: "The loss came back to its trend by itself",
-    Outcome.RECOVERED: "The loss came back to its trend after a command",
+    Outcome.RECOVERED: "The loss came back to its trend after that",
     Outcome.LEVEL_ACCEPTED: "The loss stayed above its trend; the new level became the baseline",
     Outcome.OUTLIER: "One batch stood out; the model did not move",
     Outcome.WITHDRAWN: "The evidence on which it was opened did not hold",
@@ -134,40 +135,54 @@ def what_was_done(facts: PostMortem) -> tuple[Block, ...]:
         return (Paragraph("Nothing but watching was proposed: such spikes heal by themselves."),)
     carried = [c for c in known if c.state in EXECUTED]
     rest = [c for c in known if c.state not in EXECUTED]
-    items = [_told(c) for c in (*carried, *rest)[:3]]
+    cause = diagnose(facts.incident, facts.policy).name
+    items = [_told(c, cause) for c in (*carried, *rest)[:3]]
     more = len(known) - len(items)
     if more > 0:
         items.append(f"And {plural(more, 'more command')}, in the appendix.")
     return (Bullets(tuple(items)),)
 
 
-def _told(command: CommandFact) -> str:
+def _told(command: CommandFact, cause: str) -> str:
     what = action_phrase(command.action)
     head = f"{what[:1].upper()}{what[1:]}: {COMMAND_STATE_WORDS[command.state]}."
-    return f"{head} Why: {_reason(command)}{_consent(command)}"
+    return f"{head} Why: {_reason(command, cause)}{_consent(command)}"
 
 
-def _reason(command: CommandFact) -> str:
-    said = " ".join(paragraphs(command.reason))
-    return said if len(said) <= MOST_REASON else f"{said[:MOST_REASON].rstrip()} ..."
+def _reason(command: CommandFact, cause: str) -> str:
+    """Without the paragraph on the `cause`, which has a section of its own; of a long one the
+    first sentences."""
+    parts = paragraphs(command.reason)
+    said = " ".join([part for part in parts if cause not in part] or parts)
+    return said if len(said) <= MOST_REASON else _cut(said)
+
+
+def _cut(text: str) -> str:
+    """Whole sentences where there is an end of one, else whole words."""
+    part = text[: MOST_REASON + 1]
+    end = part.rfind(". ")
+    return part[: end + 1] if end > 0 else f"{part.rpartition(' ')[0] or part} ..."
 
 
 def _consent(command: CommandFact) -> str:
     """What who decided gave as reason, or said of it."""
     if not command.decision_reason or command.decided_by is None or command.auto:
         return ""
-    if command.decision_reason.startswith("approved revision "):  # as the server words a bare yes
+    if command.decision_reason.startswith(BARE_YES):  # as the server words a bare yes
         return ""
     return f" {command.decided_by}: {command.decision_reason.rstrip('.')}."
 
 
 def outcome_of(facts: PostMortem) -> str:
-    """How it ended, and whether what was done worked."""
+    """How it ended, and whether what was done worked: of the last command that is how it ended, so
+    told is what it did to the loss."""
     incident = facts.incident
     closed = "" if incident.closed_step is None else f"Closed at step {incident.closed_step:,}: "
     said = [f"{OUTCOMES[incident.outcome]}. {closed}{incident.reason.rstrip('.')}."]
-    for command in acting(facts):
-        if command.judgement and command.state in EXECUTED:
+    done = [c for c in acting(facts) if c.state in EXECUTED]
+    for command in done:
+        worked = command.effect if command is done[-1] else command.judgement
+        if worked:
             verb = word(verb_of(command.action)).capitalize()
-            said.append(f"{verb} {command.id}: {command.judgement.rstrip('.')}.")
+            said.append(f"{verb} {command.id}: {worked.rstrip('.')}.")
     return " ".join(said)

@@ -42,6 +42,7 @@ POINTS = 700  # of a segment
 DECADES = 20.0  # from the least value to the largest: beyond it ticks would lie too close
 MOST_MARKS = 40  # of values that are not finite, a stretch
 BESIDE = 0.45  # of the axis, that words beside an arrow need on a phone
+PEAKS_WORDS = 0.45  # the same, of the words at a peak and those at the onset
 LARGEST = 1e100  # beyond it the differences that a scale is made of overflow
 LOG_RATIO = 6.0  # a loss that spans more than this is drawn on a logarithmic scale
 LIGHT = {name: pair[0] for name, pair in COLOURS.items()}
@@ -331,11 +332,17 @@ def _arrow_back(axes: Axes, facts: Pictured, start: int, end: int, height: float
     )
 
 
+def _peak_stands_before(facts: Pictured, peak: int, onset: int) -> bool:
+    """Whether the words beside the peak would stand where the onset's do, left of its line."""
+    ahead = _fraction(facts, onset) - _fraction(facts, peak)
+    return _is_last(facts, peak) or 0.0 < ahead < PEAKS_WORDS
+
+
 def _label_onset(axes: Axes, facts: Pictured) -> None:
     onset = facts.incident.onset_step
     left = _fraction(facts, onset) > 0.15
     peak = facts.incident.peak_step
-    below = left and peak is not None and _is_last(facts, peak)  # there stands the peak's
+    below = left and peak is not None and _peak_stands_before(facts, peak, onset)
     axes.annotate(
         f"onset {onset:,}",
         (onset, 0.74 if below else 0.9),

@@ -148,3 +148,26 @@ def test_a_token_of_one_project_reaches_no_other_ones_channels(live: Live) -> No
             assert admin.get(path, params={"project": "ours"}).status_code == 200
         body = {"kind": "apprise", "target": {"url": "json://example"}}
         assert admin.put("/v1/channels/theirs/x", json=body).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "message", "remedy"),
+    [
+        ("PUT", "/v1/channels/default/my%20channel", {}, "channel is not a name", "letters"),
+        (
+            "POST",
+            "/v1/silences",
+            {"project": "default", "lasts_s": 1e7, "reason": "works"},
+            "lasts_s is more than 2,592,000",
+            "Write at most 2,592,000",
+        ),
+        ("POST", "/v1/silences", {"lasts_s": 60, "reason": "w"}, "project is missing", "openapi"),
+    ],
+)
+def test_a_bad_field_is_refused_with_its_limit_and_what_to_write(
+    live: Live, method: str, path: str, body: dict[str, Any], message: str, remedy: str
+) -> None:
+    with live.client(Role.ADMIN) if method == "PUT" else live.person("Ada") as caller:
+        error = caller.request(method, path, json=body).json()["error"]
+    assert error["message"] == message
+    assert remedy in error["remedy"]

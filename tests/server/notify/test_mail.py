@@ -43,7 +43,8 @@ class Session(socketserver.StreamRequestHandler):
             word = line[:4].upper()
             if word == b"DATA":
                 self.wfile.write(b"354 go on\r\n")
-                content = b"".join(iter(self.rfile.readline, b".\r\n"))
+                lines = iter(self.rfile.readline, b".\r\n")
+                content = b"".join(line.removeprefix(b".") for line in lines)  # RFC 5321, 4.5.2
                 mail = message_from_bytes(content, policy=policy.default)
                 assert isinstance(mail, EmailMessage)
                 self.server.mails.append(mail)
@@ -80,6 +81,7 @@ def test_a_mail_wraps_its_lines_and_links_to_where_to_decide() -> None:
     assert "&nbsp;" not in rich.get_content()
     assert 'href="https://guard.example/confirm/1?a=b&amp;c=d#approve"' in rich.get_content()
     assert "Proposed: roll back to wait a while. Costs 3 steps" in plain.get_content()
+    assert "Decide: https://guard.example/confirm/1?a=b&c=d" in plain.get_content()
 
 
 def test_a_mail_shows_the_curve_between_the_five_lines_and_the_rest(desk: Desk) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from spikeguard_protocol import Kind
+from spikeguard_protocol import Kind, Outcome
 from spikeguard_server.domain.notification.topics import Topic, Urgency
 from spikeguard_server.domain.policy.finding import FirstMove
-from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, title_of
+from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, brief, title_of
 
 AT = datetime(2026, 3, 14, 3, 0, tzinfo=UTC)
 
@@ -55,3 +55,16 @@ def test_a_divergence_below_the_confidence_to_act_at_pages_nobody(
         "k", 1, frozenset({Topic.OPENED}), "p", "gpt", "live", "t", AT, spike(sure=sure)
     )
     assert told.urgency is urgency
+
+
+def test_of_an_incident_that_is_over_the_verdict_says_how_it_ended() -> None:
+    over = spike(state="closed", outcome=Outcome.RECOVERED, reason="loss is on trend")
+    assert brief(over)[1] == "Recovered: loss is on trend."
+    assert brief(spike())[1] == "Divergent (50%): finite again."
+
+
+@pytest.mark.parametrize(("times", "said"), [(1, "once"), (2, "twice"), (3, "3 times")])
+def test_how_often_it_came_back_is_said_as_people_say_it(times: int, said: str) -> None:
+    seen = spike(recurrences=times, came_back=True)
+    told = ChannelMessage("k", 1, frozenset({Topic.RECURRED}), "p", "gpt", "live", "t", AT, seen)
+    assert f"Came back {said} after a command." in told.lines()

@@ -14,6 +14,8 @@ from spikeguard_protocol import CommandState, Kind, Outcome, ResultState
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.lifecycle.moves import IllegalMove
 
+BARE_YES = "approved revision "  # how the reason of who approved without one begins
+
 
 class CommandEvent(StrEnum):
     """What can happen to a command."""

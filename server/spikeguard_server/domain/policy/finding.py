@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from spikeguard_protocol import BatchRange, Kind, Signal
-from spikeguard_protocol.phrases import batches_phrase
+from spikeguard_protocol.phrases import batches_phrase, sure_phrase
 from spikeguard_server.domain.diagnosis.cause.of_return import same_batches
 from spikeguard_server.domain.lifecycle.damage import had_non_finite, rise_batches, rose
 from spikeguard_server.domain.lifecycle.incident import Incident
@@ -137,7 +137,7 @@ class Finding:
         if not self.known or likely is None:
             return _unknown(likely)
         because = next(iter(likely.reasons), "nothing else explains it as well")
-        return f"Likely cause ({likely.confidence:.0%}): {self.remedy.title}: {because}."
+        return f"Likely cause ({sure_phrase(likely.confidence)}): {self.remedy.title}: {because}."
 
     @property
     def advice(self) -> str:
@@ -150,7 +150,7 @@ def _unknown(likely: Suspicion | None) -> str:
     if likely is None or likely.cause.value == Diagnosis.UNKNOWN.value:
         return "The cause is not known: nothing that was measured tells it."
     title = remedy_of(Diagnosis(likely.cause.value), Kind.LINGERING).title
-    return f"The cause is not known; nearest is {title} ({likely.confidence:.0%})."
+    return f"The cause is not known; nearest is {title} ({sure_phrase(likely.confidence)})."
 
 
 def diagnose(incident: Incident, policy: Policy) -> Finding:

@@ -192,7 +192,7 @@ def _failures(
 
 def _look(incident: IncidentBody, person: str | None) -> InboxItem:
     mine = person is not None and same_name(incident.assignee or "", person)
-    asks = "yours" if mine else "acknowledged by nobody"
+    asks = "yours" if mine else "nobody has it"
     return InboxItem(
         waits=Waits.ASSIGNED if mine else Waits.UNACKNOWLEDGED, project=incident.project,
         title=f"{incident.id}: {asks}: {incident.title}", since=incident.opened_at, by=None,

@@ -32,6 +32,7 @@ from spikeguard_protocol.phrases import (
     order_phrase,
     paragraphs,
     response_phrase,
+    sure_phrase,
     waits_phrase,
 )
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
@@ -224,6 +225,7 @@ def _environment() -> Environment:
     made.policies["json.dumps_kwargs"] = {"sort_keys": False}
     made.filters |= {
         "batches": batches_phrase,
+        "sure": sure_phrase,
         "cause": lambda name: CAUSE_WORDS.get(name, words(name)),
         "count": compact_count,
         "duration": short_duration,

@@ -29,7 +29,10 @@ def clues_of_non_finite(evidence: Evidence) -> Iterator[Clue]:
     word = name.replace("_", " ")
     weights = firsts.get(WEIGHTS)
     if weights is not None and _finite_gradients(evidence, weights):
-        reason = f"the weights were not finite at step {weights}, every gradient before was finite"
+        reason = (
+            f"the norm of the weights was not finite at step {weights}, while every gradient "
+            "up to it was finite"
+        )
         yield Clue(Cause.WEIGHT_CORRUPTION, 8.0, reason)
     elif any(height >= OFF and at < step for at, height in excesses(evidence)):
         reason = f"{word} was not finite from step {step} on, after the loss had left its trend"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spikeguard_protocol import BatchRange, Cause
+from spikeguard_protocol.phrases import batches_phrase
 from spikeguard_server.domain.diagnosis.evidence import Evidence
 from spikeguard_server.domain.suspicion import Clue
 
@@ -23,10 +24,14 @@ def clues_of_return(evidence: Evidence) -> Iterator[Clue]:
         if began is not None and then is not None and now is not None:
             yield from _again(evidence, evidence.again_step, began, then, now)
     elif evidence.passed:
-        batches = evidence.onset_batches
-        reason = f"after going back batches {batches} were trained on again and nothing stood out"
+        reason = f"{_those(evidence.onset_batches)} trained on again and nothing stood out"
         yield Clue(Cause.BAD_BATCH, -4.0, reason)
         yield Clue(Cause.WEIGHT_CORRUPTION, 1.0, reason)
+
+
+def _those(batches: BatchRange | None) -> str:
+    were = "was" if batches is not None and len(batches) == 1 else "were"
+    return f"after going back {batches_phrase(batches)} {were}"
 
 
 def same_batches(then: BatchRange, now: BatchRange) -> bool:
