@@ -20,7 +20,7 @@ from . import rows_job
 NOISE, NAN = (10, 12), 4
 PLAN = Plan("", "", steps=24, stop=24, nan=(NAN, 1), checkpoint_every=10)  # NaN on one rank alone
 PLANS = {"noisy": replace(PLAN, bad=NOISE), "sound": replace(PLAN, omit=NOISE)}
-NAMES = ("fsdp2_muon", "hsdp_muon", "pp_muon")
+NAMES = ("hsdp_muon", "pp_muon")
 RANKS = 2
 
 

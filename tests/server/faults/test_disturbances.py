@@ -1,4 +1,4 @@
-"""Three of the disturbances of `python -m benchmarks.faults`, as it does them, for seconds each.
+"""One of the disturbances of `python -m benchmarks.faults`, as it does it, for seconds.
 
 Real replicas on a durable Postgres of their own; jobs that a disturbance may make wait, and whose
 tables have to say afterwards what those of the same jobs say that nothing disturbed.
@@ -6,7 +6,7 @@ tables have to say afterwards what those of the same jobs say that nothing distu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,7 +16,6 @@ from benchmarks.faults_job import Script
 from benchmarks.faults_scenarios import (
     Outcome,
     Plan,
-    bend_messages,
     restart_postgres,
     undisturbed,
 )
@@ -36,15 +35,8 @@ def plan() -> Iterator[Plan]:
         yield made
 
 
-def _restarted(plan: Plan) -> Outcome:
-    return restart_postgres(plan, crash=False)
-
-
-@pytest.mark.parametrize("disturbance", [_restarted, bend_messages])
-def test_what_happens_to_servers_and_messages_changes_no_row_and_no_decision(
-    plan: Plan, disturbance: Callable[[Plan], Outcome]
-) -> None:
-    outcome = disturbance(plan)
+def test_a_database_that_restarts_changes_no_row_and_no_decision(plan: Plan) -> None:
+    outcome = restart_postgres(plan, crash=False)
     assert outcome.verdict.kept, outcome.line()
     assert outcome.verdict.runs >= len(SCRIPTS)
     assert outcome.verdict.commands >= outcome.verdict.runs  # each was rolled back
