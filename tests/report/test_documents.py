@@ -735,7 +735,9 @@ def test_a_long_reason_ends_with_a_sentence_and_the_rest_is_in_the_appendix(
 def test_the_outcome_says_of_the_last_command_what_it_did_to_the_loss(
     rolled_back: PostMortem,
 ) -> None:
-    command = replace(rolled_back.commands[-1], effect="the loss lies 0.1 nats below its trend")
+    command = replace(
+        rolled_back.commands[-1], effect="the loss lies 0.1 nats below its trend", effect_known=True
+    )
     said = markdown(replace(rolled_back, commands=(*rolled_back.commands[:-1], command)))
     outcome = said.split("## Outcome")[1].split("## Cost")[0]
     assert outcome.count("came back to its trend") == 1

@@ -56,7 +56,7 @@ from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.causes import read_layers
 from spikeguard_server.store.commands import action_of
 from spikeguard_server.store.data_records import data_record_of
-from spikeguard_server.store.effects import effects_of, outcome_words
+from spikeguard_server.store.effects import effects_of, is_measured, outcome_words
 from spikeguard_server.store.followups import keep_followups, read_followups
 from spikeguard_server.store.incident_figures import checkpoints_at
 from spikeguard_server.store.incidents import Attempts, attempts_by_number, incident_of
@@ -244,7 +244,9 @@ def _commands(
     found = [_command(row, run, incident, policy, pace_s, tokens) for row in rows]
     effects = effects_of(connection, run_id, [one.id for one in found if one.state in EXECUTED])
     return tuple(
-        replace(one, effect=outcome_words(effects[one.id])) if one.id in effects else one
+        replace(one, effect=outcome_words(row), effect_known=is_measured(row))
+        if (row := effects.get(one.id)) is not None
+        else one
         for one in found
     )
 

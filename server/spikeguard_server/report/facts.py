@@ -81,6 +81,7 @@ class CommandFact:
     end_reason: str | None = None  # why it ended without reaching the job
     judgement: str | None = None  # whether it worked, against the trend
     effect: str | None = None  # of it on the loss, measured; or why that is not known
+    effect_known: bool = False  # whether `effect` was measured
     cost: Cost | None = None  # at the step at which it was applied
 
 

@@ -175,13 +175,14 @@ def _consent(command: CommandFact) -> str:
 
 def outcome_of(facts: PostMortem) -> str:
     """How it ended, and whether what was done worked: of the last command that is how it ended, so
-    told is what it did to the loss."""
+    told is what it did to the loss, where that was measured."""
     incident = facts.incident
     closed = "" if incident.closed_step is None else f"Closed at step {incident.closed_step:,}: "
     said = [f"{OUTCOMES[incident.outcome]}. {closed}{incident.reason.rstrip('.')}."]
     done = [c for c in acting(facts) if c.state in EXECUTED]
     for command in done:
-        worked = command.effect if command is done[-1] else command.judgement
+        measured = command is done[-1] and command.effect_known
+        worked = command.effect if measured else command.judgement
         if worked:
             verb = word(verb_of(command.action)).capitalize()
             said.append(f"{verb} {command.id}: {worked.rstrip('.')}.")

@@ -114,6 +114,11 @@ def effects_of(connection: sql.Connection, run_id: UUID, ids: list[str]) -> dict
     return {row.text: row for row in rows}
 
 
+def is_measured(row: sql.Row[Any]) -> bool:
+    """Whether the effect of a change is known; `row`: of the notes."""
+    return row.due_step is None and row.effect is not None
+
+
 def outcome_words(row: sql.Row[Any]) -> str:
     """What became of a change, or why that is not known; `row`: of the notes."""
     if row.due_step is not None:
