@@ -14,6 +14,8 @@ import pytest
 
 from benchmarks import published
 
+pytestmark = pytest.mark.slow  # `make check` runs them
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
     "spikeguard_protocol": ROOT / "agent/spikeguard_protocol",

@@ -25,6 +25,8 @@ from spikeguard_server.domain.detection.settings import DetectionSettings
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.settings import PREFIX, Settings
 
+pytestmark = pytest.mark.slow  # `make check` runs them
+
 ROOT = Path(__file__).parent.parent
 PROGRAMS = (
     ROOT / "agent/spikeguard",

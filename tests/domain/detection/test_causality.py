@@ -15,6 +15,8 @@ from spikeguard_server.domain.events import Event
 from spikeguard_server.domain.monitor.monitor import Monitor, UnknownStateVersion
 from tests.domain.detection.curves import descent, opened, plateau, samples, spiked
 
+pytestmark = pytest.mark.slow
+
 ODD = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, 1e30, -5.0])
 
 
