@@ -4,14 +4,15 @@ A page that is open asks for its charts every few seconds, and to make one takes
 it. A chart of 2,000 points is 1 MB, and a run has up to 150 signals: what each session kept for
 itself would grow with all that it looked at.
 
-Invariants: bounded in rows, whoever looks at whatever. Its key says all that a chart is made of.
-What is given out is shared, and changed by nobody. Any thread may call.
+Invariants: bounded in rows, whoever looks at whatever. Its key is a digest of all that a chart is
+made of. What is given out is shared, and changed by nobody. Any thread may call.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from hashlib import blake2b
 from threading import Lock
 from typing import Final
 
@@ -26,11 +27,12 @@ class ChartCache:
 
     def __init__(self, most_rows: int = MOST_ROWS) -> None:
         self._most, self._rows = most_rows, 0
-        self._charts = OrderedDict[Hashable, tuple[Spec | None, int]]()
+        self._charts = OrderedDict[bytes, tuple[Spec | None, int]]()
         self._lock = Lock()
 
-    def get(self, key: Hashable, make: Callable[[], Spec | None]) -> Spec | None:
-        """The chart of `key`; None where there is nothing to draw."""
+    def get(self, made_of: Hashable, make: Callable[[], Spec | None]) -> Spec | None:
+        """What `made_of` makes; None where there is nothing to draw."""
+        key = blake2b(repr(made_of).encode()).digest()  # a comparison's holds thousands of segments
         with self._lock:
             if (known := self._charts.get(key)) is not None:
                 self._charts.move_to_end(key)
@@ -39,7 +41,7 @@ class ChartCache:
         self._keep(key, chart)
         return chart
 
-    def _keep(self, key: Hashable, chart: Spec | None) -> None:
+    def _keep(self, key: bytes, chart: Spec | None) -> None:
         rows = EMPTY + rows_of(chart)
         with self._lock:
             _, before = self._charts.pop(key, (None, 0))

@@ -49,7 +49,7 @@ def dashboard(server: str, folder: Path) -> Iterator[str]:
         "SPIKEGUARD_SERVER": server,
         "SPIKEGUARD_PUBLIC_URL": server,
         "SPIKEGUARD_TOKEN": VIEWER_TOKEN,
-        "SPIKEGUARD_DASHBOARD_REFRESH": "1",
+        "SPIKEGUARD_DASHBOARD_REFRESH": "2",
         "HOME": str(folder),
     }
     command = [sys.executable, "-m", "spikeguard_dashboard", "--port", str(port)]

@@ -171,10 +171,9 @@ def _own_signals(
 
 def _pictured(connection: sql.Connection, row: sql.Row[Any]) -> bool:
     """Whether there is room for its pictures: a run that spikes without end would fill the disk."""
-    return all(
-        n < most
-        for n, most in zip(count_before(connection, row, A_DAY), MOST_PICTURED, strict=True)
-    )
+    run, project = MOST_PICTURED
+    of_run, of_project = count_before(connection, row, A_DAY, run)
+    return of_run < run and of_project < project
 
 
 def _notes(left_out: int, pictured: bool) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ def get_interventions(
 ) -> JsonReply:
     """Who, when, at which step, why, what was expected of the loss, and what came, measured
     against its earlier trend. Newest first."""
-    page = page_wanted(limit, cursor, _moment, str)
+    page = page_wanted(limit, cursor, _moment, int, int, int)
     with services.snapshot() as connection:
         key = existing_run(connection, run)
         found, more = read_interventions(connection, key, run, page)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -20,6 +20,7 @@ from spikeguard_server.store.tables.core import commands
 from spikeguard_server.store.tables.notes import notes
 
 GIVEN: Final = ("approved", "delivered", "applied", "judged", "refused", "failed", "unknown")
+COMMAND, NOTE = 0, 1  # told in the same instant a note comes before the command
 _C, _N = commands.c, notes.c
 _AT = sql.func.coalesce(_C.decided_at, _C.proposed_at)
 
@@ -41,49 +42,52 @@ class Intervention:
         return moment
 
     @property
-    def key(self) -> tuple[datetime, str]:
+    def key(self) -> tuple[datetime, int, int, int]:
         """What the list is sorted by, the newest first."""
-        return self.at, self.id
+        if self.command is not None:
+            return self.at, COMMAND, self.command.incident, self.command.number
+        assert self.note is not None
+        return self.at, NOTE, self.note.number, 0
 
 
 def read_interventions(
     connection: sql.Connection, run_id: UUID, run: RunId, page: PageWanted
 ) -> tuple[Sequence[Intervention], str | None]:
     """The newest first, and the cursor of the next page."""
-    until = None if page.after is None else page.after[0]
-    found = [
-        *_commands(connection, run_id, run, until, page.limit + 1),
-        *_notes(connection, run_id, run, until, page.limit + 1),
-    ]
+    found = [*_commands(connection, run_id, run, page), *_notes(connection, run_id, run, page)]
     found.sort(key=lambda one: one.key, reverse=True)
-    if page.after is not None:
-        found = [one for one in found if one.key < page.after]
     if len(found) <= page.limit:
         return found, None
-    last = found[page.limit - 1]
-    return found[: page.limit], write_cursor((last.at.isoformat(), last.id))
+    at, *rest = found[page.limit - 1].key
+    return found[: page.limit], write_cursor((at.isoformat(), *rest))
+
+
+def _part(
+    query: sql.Select[Any], order: tuple[sql.ColumnElement[Any], ...], page: PageWanted
+) -> sql.Select[Any]:
+    """Of one kind as much as a page may show, and one more; `order` is its key."""
+    if page.after is not None:
+        query = query.where(order[0] <= page.after[0], sql.tuple_(*order) < page.after)
+    return query.order_by(*(column.desc() for column in order)).limit(page.limit + 1)
 
 
 def _commands(
-    connection: sql.Connection, run_id: UUID, run: RunId, until: datetime | None, most: int
+    connection: sql.Connection, run_id: UUID, run: RunId, page: PageWanted
 ) -> list[Intervention]:
     query = sql.select(commands).where(
         _C.run_id == run_id, _C.state.in_(GIVEN), _C.verb != "watch"
     )  # fmt: skip
-    if until is not None:
-        query = query.where(until >= _AT)
-    order = (_AT.desc(), _C.incident.desc(), _C.number.desc())
-    rows = connection.execute(query.order_by(*order).limit(most + 1)).all()
+    order = (_AT, sql.literal(COMMAND), _C.incident, _C.number)
+    rows = connection.execute(_part(query, order, page)).all()
     ids = [str(CommandId(IncidentId(run, row.incident), row.number)) for row in rows]
     effects = effects_of(connection, run_id, ids)
     return [Intervention(id, row, effects.get(id)) for id, row in zip(ids, rows, strict=True)]
 
 
 def _notes(
-    connection: sql.Connection, run_id: UUID, run: RunId, until: datetime | None, most: int
+    connection: sql.Connection, run_id: UUID, run: RunId, page: PageWanted
 ) -> list[Intervention]:
     query = sql.select(notes).where(_N.run_id == run_id, _N.shown)
-    if until is not None:
-        query = query.where(_N.at <= until)
-    rows = connection.execute(query.order_by(_N.at.desc(), _N.number.desc()).limit(most + 1)).all()
+    order = (_N.at, sql.literal(NOTE), _N.number, sql.literal(0))
+    rows = connection.execute(_part(query, order, page)).all()
     return [Intervention(f"{run}/note-{row.number}", None, row) for row in rows]
