@@ -12,7 +12,7 @@ from spikeguard_server.report.document import Document, PictureName
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.plot_choice import histogram_shown, picture_label, token_caption
 
-DPI: Final = 120  # sharp on paper, and small enough for a file of text
+DPI: Final = 100  # 200 on a sheet of A4
 
 
 def svgs_of(facts: PostMortem, document: Document) -> Mapping[str, str]:
