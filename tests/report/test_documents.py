@@ -8,10 +8,12 @@ import re
 from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
+from io import BytesIO
 from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt as CommonMark
+from PIL import Image
 
 from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback
 from spikeguard_protocol.escaping import printable
@@ -116,6 +118,12 @@ def test_a_document_stays_under_200_kb(
 ) -> None:
     facts: PostMortem = request.getfixturevalue(name)
     assert 2_000 < len(render(facts, form)) < MAX_BYTES
+
+
+def test_pictures_stand_on_the_white_of_the_paper(healed: PostMortem) -> None:
+    for png in pngs_of(healed, document_of(healed)).values():
+        picture = Image.open(BytesIO(png)).convert("RGB")
+        assert picture.getpixel((0, 0)) == (255, 255, 255)
 
 
 @pytest.mark.parametrize("form", list(ReportFormat))

@@ -131,11 +131,19 @@ def drawn_png(draw: Callable[[], Figure], dpi: int) -> bytes:
         canvas = FigureCanvasAgg(figure)
         canvas.draw()  # type: ignore[no-untyped-call]
     drawn = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
-    whole = Image.fromarray(drawn).convert("RGB")
     out = io.BytesIO()
-    few = whole.quantize(COLOURS_OF_PNG, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    few.save(out, "png")
+    _in_few_colours(Image.fromarray(drawn).convert("RGB")).save(out, "png")
     return out.getvalue()
+
+
+def _in_few_colours(whole: Image.Image) -> Image.Image:
+    """Its background, which the octree takes together with what is nearly white, stays white."""
+    few = whole.quantize(COLOURS_OF_PNG, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    palette, corner = few.getpalette() or [], few.getpixel((0, 0))
+    assert isinstance(corner, int)
+    palette[3 * corner : 3 * corner + 3] = (255, 255, 255)
+    few.putpalette(palette)
+    return few
 
 
 def figure_of(facts: Pictured, size: Size = PAGE) -> Figure:
