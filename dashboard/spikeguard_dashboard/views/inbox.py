@@ -60,7 +60,7 @@ def inbox_table(inbox: Inbox, visit: Visit) -> Html:
 
 def _switch(visit: Visit) -> Html:
     """Where the kill switch is thrown and lifted."""
-    page = markup.link("the server's own page", f"{visit.settings.public_url}/inbox")
+    page = markup.link("The server's own page", f"{visit.settings.public_url}/inbox")
     said = "throws and lifts the kill switch of a project, and lists the same without scripts."
     return markup.paragraph(markup.joined(page, markup.soft(said)))
 

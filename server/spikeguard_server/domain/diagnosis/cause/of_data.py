@@ -84,7 +84,7 @@ def _unmoved(evidence: Evidence) -> Iterator[Clue]:
         return
     if last in grew and any(move.exact and move.last == last for move in known):
         if grew[last] < AS_EVER:
-            reason = f"the update of step {last} was as usual ({grew[last]:.2g} times its size)"
+            reason = f"the update of step {last} was as usual ({grew[last]:.0%} of its size)"
             yield Clue(Cause.BAD_BATCH, 2.0, reason)
     elif grew and asked is not None and max(grew.values()) < LARGE * asked:
         yield Clue(Cause.BAD_BATCH, 1.2)
