@@ -23,7 +23,7 @@ _JOINERS = frozenset("\u200c\u200d")  # of emoji, and between letters of Arabic 
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|#~&$]|^[-+=](?=\s|[-+=]|$)|:(?=//)|(?<=www)\.")
 _NUMBERED = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")  # a line that begins a list
 _LIVE = re.compile(  # links under other words, signs in pairs that strike or hide, calls of people
-    r"(?<=\])(?=[(\[])|(?<=<)(?=\S)|(?<=([*~|`]))(?=\1)"
+    r"(?<=\])(?=[(\[])|(?<=<)(?=\S)|(?<=([*~|`$]))(?=\1)"
     r"|(?<=@)(?=everyone|here)|(?<=(?<!\w)@)(?=\S)"
 )
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")

@@ -80,9 +80,9 @@ CHATTED = (
     "[Approve](https://evil.example) ![x](https://evil.example/p.png) [Approve][1]",
     "<https://evil.example|Approve> <!channel> <@U024BE7LH> <b>",
     "@channel @everyone x@here @**all** (@ada)",
-    "||hidden|| ~~struck~~ **bold** ```code```",
+    "||hidden|| ~~struck~~ **bold** ```code``` $$\\phantom{TeX}$$",
 )
-LIVE = re.compile(r"\][(\[]|<\S|(?<!\w)@\S|@(everyone|here)|\|\||~~|\*\*|``")
+LIVE = re.compile(r"\][(\[]|<\S|(?<!\w)@\S|@(everyone|here)|\|\||~~|\*\*|``|\$\$")
 
 
 @pytest.mark.parametrize("text", CHATTED)
