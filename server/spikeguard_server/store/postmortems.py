@@ -28,18 +28,24 @@ def incident_row(connection: sql.Connection, run_id: UUID, number: int) -> sql.R
 
 
 def count_before(
-    connection: sql.Connection, row: sql.Row[Any], within: timedelta
+    connection: sql.Connection, row: sql.Row[Any], within: timedelta, most: int
 ) -> tuple[int, int]:
-    """Incidents that the same run, and its whole project, had opened so shortly before this one."""
+    """Incidents that the same run, and its whole project, had opened so shortly before this one; of
+    each run `most` count for the project."""
     i, r = tables.incidents.c, tables.runs.c
     project = sql.select(r.project).where(r.run_id == row.run_id).scalar_subquery()
     earlier = sql.tuple_(i.opened_at, i.run_id, i.number) < (row.opened_at, row.run_id, row.number)
-    found = connection.execute(
-        sql.select(sql.func.count().filter(i.run_id == row.run_id), sql.func.count())
+    of_run = (
+        sql.select(i.run_id, sql.func.count().label("opened"))
         .join(tables.runs, r.run_id == i.run_id)
         .where(r.project == project, i.opened_at > row.opened_at - within, earlier)
-    ).one()
-    return found[0], found[1]
+        .group_by(i.run_id)
+        .subquery()
+    )
+    opened = of_run.c.opened
+    mine = sql.func.sum(opened).filter(of_run.c.run_id == row.run_id)
+    found = connection.execute(sql.select(mine, sql.func.sum(sql.func.least(opened, most)))).one()
+    return int(found[0] or 0), int(found[1] or 0)
 
 
 def count_kept(connection: sql.Connection, run_id: UUID, number: int) -> int:
