@@ -74,9 +74,9 @@ class Settings:
     dashboard_url: str = _text("http://127.0.0.1:8501", "the dashboard, as people reach it")
     primary_url: str = _text("", "the server that writes; set: this one serves reads only")
     most_lag_s: float = _number(30.0, 0.1, math.inf, "a standby further behind is not ready")
-    pool_size: int = _number(20, 1, 200, "connections to Postgres")
+    pool_size: int = _number(21, 1, 200, "connections to Postgres")
     pool_timeout_s: float = _number(5.0, 0.1, 300, "a call waits so long for one of them; then 429")
-    ingest_workers: int = _number(4, 1, 64, "messages that are taken at once")
+    ingest_workers: int = _number(4, 1, 64, "messages of a project that are taken at once")
     ingest_waiting: int = _number(2000, 1, 10_000, "messages that wait; beyond it 429")
     requests_per_s: float = _number(200.0, 1, 1e6, "calls a second of a token; beyond it 429")
     new_runs_per_token: int = _number(

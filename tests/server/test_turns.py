@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
@@ -130,6 +131,30 @@ def test_one_client_never_has_all_threads() -> None:
     assert not fourth.done()
     let_go(gates, [fourth])
     turns.stop(PATIENCE_S)
+
+
+def test_all_clients_of_one_team_never_have_all_threads() -> None:
+    """Two tokens of a project, each with messages that take long: another project's does not wait
+    for them, and theirs go on once a thread is free."""
+    turns = FairQueue(workers=3, waiting=WAITING)
+    gates, there = [threading.Event() for _ in range(6)], threading.Semaphore(0)
+
+    def slow(gate: threading.Event) -> str:
+        there.release()
+        gate.wait(PATIENCE_S)
+        return "slow"
+
+    jobs = [
+        turns.take(f"token {n % 2}", n, 1, partial(slow, gate), team="slow")
+        for n, gate in enumerate(gates)
+    ]
+    assert all(there.acquire(timeout=PATIENCE_S) for _ in range(3))
+    other = turns.take("other token", "run", 1, lambda: "quick", team="quick")
+    assert other.result(PATIENCE_S) == "quick"
+    assert not there.acquire(blocking=False)
+    let_go(gates, jobs)
+    turns.stop(PATIENCE_S)
+    assert not turns._teams
 
 
 def served(order: ServiceOrder, costs: dict[str, float], turns: int) -> Counter[str]:

@@ -243,14 +243,15 @@ def _count_failure(metrics: Metrics, context: sql.ExceptionContext) -> None:
 
 
 def _workers(settings: Settings) -> int:
-    """Threads that take messages; people's calls always find a connection that these leave."""
-    return max(1, min(settings.ingest_workers, settings.pool_size - 2))
+    """Threads that take messages of one project, beside the one that is left to all others;
+    people's calls always find a connection that these leave."""
+    return max(1, min(settings.ingest_workers, settings.pool_size - 3))
 
 
 def _callers(settings: Settings) -> int:
     """Other calls at once, beside `BESIDE`: messages always find a connection too."""
     beside = sum(BESIDE.values()) + bool(settings.audit_heads_directory)
-    return max(2, settings.pool_size - _workers(settings) - beside)
+    return max(2, settings.pool_size - (_workers(settings) + 1) - beside)
 
 
 def _handle_errors(app: FastAPI) -> None:

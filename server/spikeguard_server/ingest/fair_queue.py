@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextvars import copy_context
@@ -72,18 +72,19 @@ class ServiceOrder:
 
     def charge(self, key: Hashable, seconds: float) -> None:
         """Count work for `key`; less than nothing where too much was counted before."""
-        self._spent[key] = self._start_of(key) + seconds
+        self._spent[key] = self.spent(key) + seconds
         if key in self._entries:
             self._push(key)
         if len(self._spent) > 2 * _MOST_KEYS:
             self._forget()
 
-    def _start_of(self, key: Hashable) -> float:
+    def spent(self, key: Hashable) -> float:
+        """Seconds that `key` has had, on the scale on which whoever has least is next."""
         return max(self._present, self._spent.get(key, self._present))
 
     def _push(self, key: Hashable) -> None:
         ticket = self._entries[key] = next(self._tickets)
-        heapq.heappush(self._heap, (self._start_of(key), ticket, key))
+        heapq.heappush(self._heap, (self.spent(key), ticket, key))
 
     def _forget(self) -> None:
         """Keep who is furthest ahead of the present; the rest begins there, or nearly."""
@@ -109,6 +110,7 @@ class _Job:
 class _Client:
     """What one client has waiting, by run."""
 
+    team: Hashable
     lines: dict[Hashable, deque[_Job]] = field(default_factory=dict)
     order: ServiceOrder = field(default_factory=ServiceOrder)  # of lines that nobody works on
     count: int = 0  # messages that wait or are being taken
@@ -133,6 +135,14 @@ class _Client:
             del self.lines[line]
 
 
+@dataclass(slots=True)
+class _Team:
+    """The clients of one project."""
+
+    working: int = 0  # messages that are being taken
+    parked: dict[Hashable, None] = field(default_factory=dict)  # clients that wait for a thread
+
+
 @dataclass(frozen=True, slots=True)
 class _Turn:
     client: Hashable
@@ -143,11 +153,16 @@ class _Turn:
 
 @dataclass
 class FairQueue:
-    """A fixed number of threads that take messages in turn. Starts with the first message."""
+    """A fixed number of threads that take messages in turn. Starts with the first message.
 
-    workers: int
+    There is one more than `workers`, and no team has more than these: what a team's messages say
+    may take each of them seconds to judge.
+    """
+
+    workers: int  # of one team at most
     waiting: int  # messages at most, of all clients
     _clients: dict[Hashable, _Client] = field(default_factory=dict)
+    _teams: defaultdict[Hashable, _Team] = field(default_factory=lambda: defaultdict(_Team))
     _order: ServiceOrder = field(
         default_factory=ServiceOrder
     )  # of clients with a line that is ready
@@ -159,18 +174,23 @@ class FairQueue:
     _stopping: bool = False
 
     def take(
-        self, client: Hashable, line: Hashable, size: int, work: Callable[[], Any]
+        self,
+        client: Hashable,
+        line: Hashable,
+        size: int,
+        work: Callable[[], Any],
+        team: Hashable = None,
     ) -> Future[Any]:
         """Let `work` be done behind what waits in `line`, a run's, of `client`, a token's; raise
         `Busy` where there is no room.
 
-        `size`: bytes that are held until it is done.
+        `size`: bytes that are held until it is done. `team`: the client's project, always the same.
         """
         job = _Job(partial(copy_context().run, work), size, Future())  # whose request it is
         with self._change:
             self._check(client, line, size)
             self._count, self._bytes = self._count + 1, self._bytes + size
-            mine = self._clients.setdefault(client, _Client())
+            mine = self._clients.setdefault(client, _Client(team))
             mine.add(line, job)
             self._enter(client, mine)
             self._start()
@@ -196,7 +216,7 @@ class FairQueue:
         return self._count
 
     def _check(self, client: Hashable, line: Hashable, size: int) -> None:
-        mine = self._clients.get(client) or _Client()
+        mine = self._clients.get(client) or _Client(None)
         free, free_bytes = self.waiting - self._count, MAX_BYTES - self._bytes
         if len(mine.lines.get(line, ())) >= MAX_EACH:
             raise Busy(
@@ -229,7 +249,7 @@ class FairQueue:
             self._change.notify()
 
     def _start(self) -> None:
-        while len(self._threads) < self.workers:
+        while len(self._threads) <= self.workers:
             thread = Thread(target=self._work, name=f"ingest-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -246,18 +266,43 @@ class FairQueue:
     def _next(self) -> _Turn | None:
         """The next run's oldest message; None once there is nothing more to do."""
         with self._change:
-            while not self._order:
+            while (client := self._ready()) is None:
                 if self._stopping:
                     return None
                 self._change.wait()
-            client = self._order.next()
             mine, usual_s = self._clients[client], self._usual_s
+            team = self._teams[mine.team]
+            team.working += 1
+            team.parked.pop(client, None)  # where more of it came meanwhile
             line = mine.order.next()
             mine.order.charge(line, usual_s)
             self._order.charge(client, usual_s)
             mine.working += 1
             self._enter(client, mine)
             return _Turn(client, line, mine.lines[line].popleft(), usual_s)
+
+    def _ready(self) -> Hashable:
+        """The client whose turn it is; None where none is ready, or none whose team has a thread
+        left."""
+        while self._order:
+            client = self._order.next()
+            team = self._teams[self._clients[client].team]
+            if team.working < self.workers:
+                return client
+            team.parked[client] = None
+        return None
+
+    def _leave(self, name: Hashable) -> None:
+        """A thread of the team `name` is free: of who is parked there the one that has had least
+        is ready again."""
+        team = self._teams[name]
+        team.working -= 1
+        if team.parked:
+            client = min(team.parked, key=self._order.spent)
+            del team.parked[client]
+            self._enter(client, self._clients[client])
+        elif not team.working:
+            del self._teams[name]
 
     def _give_back(self, turn: _Turn, took_s: float) -> None:
         """Count what it really took, and let the next of its run be ready."""
@@ -270,6 +315,7 @@ class FairQueue:
             mine.finish(turn.line, turn.job)
             mine.working -= 1
             self._enter(turn.client, mine)
+            self._leave(mine.team)
             if not mine.count:
                 del self._clients[turn.client]
             if not self._count:

@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from threading import Event
+from dataclasses import dataclass, replace
+from threading import Event, Semaphore
 from typing import Any, TypeVar
 
 import httpx
@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sql
 from prometheus_client import CollectorRegistry
 
-from spikeguard_protocol import Role
+from spikeguard_protocol import Ack, Message, Role, encode
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.errors import Busy, Forbidden
 from spikeguard_server.http.app import BESIDE, _callers, _workers
@@ -115,9 +115,49 @@ def test_messages_of_one_token_that_come_together_cost_no_look_up_each(entrance:
     assert 1 <= entrance.looked <= JUDGES
 
 
+def test_messages_of_all_tokens_of_a_project_leave_a_thread_to_other_projects(
+    entrance: Entrance, engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tokens of one project, eight messages that took 10 s of a core each: another project's
+    message waited 37 s."""
+    turns, enough, begun = FairQueue(3, 64), Event(), Semaphore(0)
+    door = replace(entrance.door, turns=turns)
+
+    def store(_: object, body: bytes, __: bytes) -> Ack:
+        if b"slow" in body:
+            begun.release()
+            enough.wait(PROMPT_S)
+        return Ack(1)
+
+    monkeypatch.setattr(OpenEndpoint, "_store", store)
+    with engine.begin() as connection:
+        slow, again, other = (
+            issue_token(connection, Grant(Role.AGENT, project=project), "test")[0]
+            for project in ("slow", "slow", "other")
+        )
+
+    async def send(token: str, project: str, number: int) -> bytes:
+        message = Message(project, f"run-{number}", "a" * 16, 1, 0.0, ())
+        return (await door.take(await door.admit(token, HERE), encode(message), HERE))[0]
+
+    async def flood() -> float:
+        sent = [asyncio.create_task(send(t, "slow", n)) for n in range(4) for t in (slow, again)]
+        for _ in range(3):
+            assert await asyncio.to_thread(begun.acquire, timeout=PROMPT_S)
+        began = time.monotonic()
+        await send(other, "other", 9)
+        took_s = time.monotonic() - began
+        enough.set()
+        await asyncio.gather(*sent)
+        return took_s
+
+    assert run(flood()) < PROMPT_S / 2
+    turns.stop(PROMPT_S)
+
+
 def test_all_that_works_at_once_finds_a_connection() -> None:
     settings = Settings()
-    at_once = _workers(settings) + _callers(settings) + sum(BESIDE.values())
+    at_once = _workers(settings) + 1 + _callers(settings) + sum(BESIDE.values())
     assert (_workers(settings), at_once) == (settings.ingest_workers, settings.pool_size)
 
 

@@ -19,7 +19,7 @@ from spikeguard_server.jobs.report_writer import write_reports
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reports import due_reports
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import Job, columns, healthy, rows, same_number, spiking, value
+from tests.server.store.jobs import SECOND, Job, columns, healthy, rows, same_number, spiking, value
 from tests.server.store.test_commands import ONSET, state_of, waiting
 
 SETTINGS = Settings()
@@ -82,6 +82,25 @@ def test_of_a_run_that_spikes_without_end_the_later_post_mortems_have_no_picture
     assert "data:image" not in later
     assert "Pictures and curves are left out here" in later
     assert sum(sizes.values()) < 150_000
+
+
+def test_a_run_that_spikes_without_end_takes_no_pictures_of_the_projects_other_runs(
+    spiked: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token of one run opened a thousand incidents with 530 kB."""
+    monkeypatch.setattr("spikeguard_server.jobs.postmortem_facts.MOST_PICTURED", (1, 3))
+    job = recovered(spiked)[0]
+    for begin in range(701, 2_301, 400):
+        job.train(begin, begin + 19, spiking(begin), segment=1, shift=20, batch=50)
+        job.train(begin + 20, begin + 399, segment=1, shift=20, batch=50)
+    assert value(spiked, "select incidents from runs") > 3
+    other = Job(spiked, attempt=SECOND, run="other")
+    other.start()
+    other.train(1, 500, spiking(301, length=20), batch=50)
+    other.send(AttemptEnded("finished"))
+    write_reports(spiked)
+    its = "select body from reports natural join runs where name = 'other' and format = 'md'"
+    assert "data:image/png" in value(spiked, its).decode()
 
 
 def test_a_run_that_ends_before_is_reported_as_far_as_it_came(spiked: sql.Engine) -> None:

@@ -121,6 +121,7 @@ class RecentTokens:
     def __init__(self, seconds: float = KNOWN_S, most: int = MAX_KNOWN) -> None:
         self._seconds, self._most = seconds, most
         self._until: dict[bytes, float] = {}  # by hash: no secret is kept
+        self._projects: dict[bytes, str | None] = {}
 
     def find(self, secret: str | None) -> bytes | None:
         """The secret's hash, if it was found good lately."""
@@ -129,11 +130,17 @@ class RecentTokens:
         hashed = hash_secret(secret)
         return hashed if monotonic() < self._until.get(hashed, 0.0) else None
 
-    def note(self, secret: str) -> bytes:
-        """It is good now; returns its hash."""
+    def project(self, hashed: bytes) -> str | None:
+        """What the secret is good for, as far as that is remembered; None: every project."""
+        return self._projects.get(hashed)
+
+    def note(self, secret: str, project: str | None = None) -> bytes:
+        """It is good now, for `project`; returns its hash."""
         if len(self._until) >= self._most:
             self._until.clear()
+            self._projects.clear()
         hashed = hash_secret(secret)
+        self._projects[hashed] = project
         self._until[hashed] = monotonic() + self._seconds
         return hashed
 
@@ -170,7 +177,8 @@ class OpenEndpoint:
         """Take one message; its acknowledgement and the headers to go with it.
 
         The token is judged once more in the message's own transaction (`access.TABLE` holds for it
-        as for every call); the `FairQueue` orders the answers, and the token is its client.
+        as for every call); the `FairQueue` orders the answers, the token is its client, and all
+        tokens of a project are a team.
         """
         self.services.metrics.message_bytes.inc(len(body))
         envelope = read_envelope(body)
@@ -178,7 +186,10 @@ class OpenEndpoint:
         if envelope is not None:
             add_context(run=str(RunId(*envelope.run)))
         try:
-            waiting = self.turns.take(bearer, line, len(body), partial(self._store, body, bearer))
+            waiting = self.turns.take(
+                bearer, line, len(body), partial(self._store, body, bearer),
+                team=self.known.project(bearer),
+            )  # fmt: skip
         except Busy:
             del body
             await asyncio.sleep(REFUSED_S)
@@ -212,7 +223,7 @@ class OpenEndpoint:
         caller = sign_in(self.services, secret)
         check_access(caller, TABLE["POST", "/v1/messages"])
         assert secret is not None
-        return self.known.note(secret)
+        return self.known.note(secret, caller.project)
 
     def _store(self, body: bytes, bearer: bytes) -> Ack:
         services, message = self.services, _decode(body)
