@@ -7,7 +7,7 @@ was not measured before is filled in. Whoever writes holds the run's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -216,6 +216,29 @@ def read_curves(
     """What is stored of steps [first, last]; `names`: of these signals only."""
     rows = _read(connection, "chunks", key, first, last, names)
     return join(_curves(row) for row in rows).between(first, last)
+
+
+def short_segments(
+    connection: sql.Connection, keys: Sequence[SegmentKey], names: Iterable[str]
+) -> Mapping[SegmentKey, Curves]:
+    """All that is stored of these segments of one run, in one statement; they are short."""
+    columns = ["attempt", "segment", "first_step", "last_step", *_wanted(names)]
+    statement = f"""
+        SELECT {", ".join(columns)} FROM chunks
+        WHERE run_id = %(run_id)s AND (attempt, segment) IN
+            (SELECT * FROM unnest(%(attempts)s::int[], %(segments)s::bigint[]))
+        ORDER BY attempt, segment, first_step
+    """
+    which = {
+        "run_id": keys[0].run_id,
+        "attempts": [key.attempt for key in keys],
+        "segments": [key.segment for key in keys],
+    }
+    found: dict[SegmentKey, list[Curves]] = {key: [] for key in keys}
+    for values in read_arrays(connection, statement, which):
+        row = dict(zip(columns, values, strict=True))
+        found[SegmentKey(keys[0].run_id, row["attempt"], row["segment"])].append(_curves(row))
+    return {key: join(parts) for key, parts in found.items()}
 
 
 def curves_in_parts(

@@ -22,8 +22,13 @@ from spikeguard_protocol import (
     BatchDetail,
     LayerNorms,
     Medium,
+    Record,
     Role,
     Samples,
+    SegmentId,
+    SegmentPoint,
+    SegmentReason,
+    SegmentStarted,
     TargetDeleted,
     TargetSaved,
     TokenHistogram,
@@ -34,6 +39,7 @@ from spikeguard_server.http.bodies.evidence import BatchEvidence, LayersBody
 from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, IncidentList
 from spikeguard_server.http.bodies.run_shapes import AuditList, RunDetail, RunList, SeriesBody
 from spikeguard_server.http.routes.ledger import LedgerList
+from tests.server.store.jobs import asked
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -460,6 +466,36 @@ def test_of_a_run_with_very_many_segments_and_targets_the_newest_are_shown(
     told = get(live, job.path)
     assert [segment["number"] for segment in told["segments"]] == list(range(101, 1101))
     assert [target["step"] for target in told["targets"]] == list(range(1102, 102, -1))
+
+
+def test_the_curves_of_many_short_segments_are_read_together(live: Live, job: Job) -> None:
+    """A run may have a thousand; what one look costs is not to grow with each of them."""
+    job.send(job.steps(3, mine=1.5))
+    long = Samples(1, tuple(range(1, 401)), {"loss": (2.0,) * 400}, (None,) * 400)
+    records: list[Record] = [_back(job, 1), long]
+    for number in range(2, 101):
+        steps, column = (number, number + 1), {"loss": (float(number), 2.0)}
+        records += [_back(job, number), Samples(number, steps, column, (None,) * 2)]
+    job.send(*records)
+    with asked(live.engine, "chunks") as statements:
+        series = get(live, f"{job.path}/series", signals="loss,mine", points=20_000)
+    assert len(statements) < 10
+    told = {one["number"]: one for one in series["segments"]}
+    assert [one["number"] for one in series["segments"] if not one["current"]] == sorted(
+        one["number"] for one in series["segments"] if not one["current"]
+    )
+    assert told[0]["values"]["mine"] == [1.5] * 3
+    assert len(told[1]["steps"]) == 400
+    assert all(told[n]["steps"] == [n, n + 1] for n in range(2, 101))
+    assert all(told[n]["values"]["loss"] == [n, 2.0] for n in range(2, 101))
+    inside = get(live, f"{job.path}/series", first=50, last=50)["segments"]
+    assert {one["number"]: one["steps"] for one in inside} == {1: [50], 49: [50], 50: [50]}
+
+
+def _back(job: Job, number: int) -> SegmentStarted:
+    """The run goes on from its beginning."""
+    start = SegmentPoint(SegmentId(job.attempt, 0), 0)
+    return SegmentStarted(number, SegmentReason.ROLLBACK, start, 0)
 
 
 def test_a_spike_of_long_ago_is_shown_however_often_the_run_went_on_elsewhere(

@@ -83,8 +83,7 @@ def recorded_run(connection: sql.Connection, run: RunId) -> UUID:
 
 
 def read_segments(connection: sql.Connection, run_id: UUID) -> list[SegmentLine]:
-    """The newest segments of a run, oldest first. Who looks at the run is shown each of them, and
-    one query a segment brings its curve."""
+    """The newest segments of a run, oldest first. Who looks at the run is shown each of them."""
     newest = _segments(run_id).limit(MAX_SEGMENTS)
     return [_segment(row) for row in reversed(connection.execute(newest).all())]
 

@@ -10,23 +10,25 @@ thinned part by part, so that nothing a job sends makes a look at it take all me
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import STANDARD_SIGNALS
+from spikeguard_protocol import STANDARD_SIGNALS, SegmentId
 from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
 from spikeguard_server.errors import Unprocessable
 from spikeguard_server.store.chunks import (
+    AT_ONCE,
     MOST_BLOCKS,
     SegmentKey,
     curves_in_parts,
     read_curves,
     rollup_across,
     rollups_in_parts,
+    short_segments,
 )
 from spikeguard_server.store.curves import Column, Curves, join, keep
 from spikeguard_server.store.fast.pipeline import read_arrays
@@ -41,6 +43,7 @@ from spikeguard_server.store.roll_ups import BLOCK, SPAN
 
 MAX_SIGNALS = 16  # a call
 MAX_POINTS = 20_000
+GROUP: Final = AT_ONCE // SPAN  # short segments that are read at once
 _LIST = re.compile(r"\s*,\s*")
 
 
@@ -52,6 +55,15 @@ class Window:
     first: int = 0
     last: int = MAX_STEP
     points: int = 2000
+
+
+class _Source(NamedTuple):
+    """A segment's row, and what is stored of it where that was read with others."""
+
+    connection: sql.Connection
+    key: SegmentKey
+    row: Any
+    ready: Curves | None
 
 
 def read_signals(text: str) -> tuple[str, ...]:
@@ -72,18 +84,43 @@ def read_series(connection: sql.Connection, run_id: UUID, window: Window) -> dic
     line = current_line(connection, run_id, found)
     spans = {(e.attempt, e.id.number): _span(e, window) for e in found}
     total = sum(spans.values())
-    stretches, truncated = [], False
-    for entry in found:
-        if span := spans[entry.attempt, entry.id.number]:
-            points = max(2, window.points * span // total) if total > window.points else span
-            key = SegmentKey(run_id, entry.attempt, entry.id.number)
-            blocks = max(2, MOST_BLOCKS * span // total)
-            curves, thinned = _stretch(connection, key, entry.row, window, points, blocks)
-            truncated = truncated or thinned
-            if len(curves):
-                stretches.append(_shown(entry, entry.id in line.last_steps, curves, window))
+    shown, truncated = dict[SegmentId, Mapping[str, Any]](), False
+    measured = [entry for entry in found if spans[entry.attempt, entry.id.number]]
+    for entry, ready in _with_short_ones(connection, run_id, measured, window.signals):
+        span = spans[entry.attempt, entry.id.number]
+        points = max(2, window.points * span // total) if total > window.points else span
+        key = SegmentKey(run_id, entry.attempt, entry.id.number)
+        blocks = max(2, MOST_BLOCKS * span // total)
+        source = _Source(connection, key, entry.row, ready)
+        curves, thinned = _stretch(source, window, points, blocks)
+        truncated = truncated or thinned
+        if len(curves):
+            shown[entry.id] = _shown(entry, entry.id in line.last_steps, curves, window)
+    stretches = [shown[entry.id] for entry in found if entry.id in shown]
     stretches.sort(key=lambda stretch: not stretch["current"])
     return {"signals": list(window.signals), "segments": stretches, "truncated": truncated}
+
+
+def _with_short_ones(
+    connection: sql.Connection,
+    run_id: UUID,
+    found: Sequence[SegmentLine],
+    names: tuple[str, ...],
+) -> Iterator[tuple[SegmentLine, Curves | None]]:
+    """Each segment, a short one with all that is stored of it: many of them in one statement, since
+    a run may have a thousand, and no more at once than is read of a long one."""
+    yield from ((entry, None) for entry in found if not _is_short(entry))
+    short = [entry for entry in found if _is_short(entry)]
+    for begin in range(0, len(short), GROUP):
+        entries = short[begin : begin + GROUP]
+        keys = [SegmentKey(run_id, entry.attempt, entry.id.number) for entry in entries]
+        ready = short_segments(connection, keys, names)
+        yield from zip(entries, (ready[key] for key in keys), strict=True)
+
+
+def _is_short(entry: SegmentLine) -> bool:
+    """Whether its samples are read, never its roll-ups where there are samples."""
+    return bool(entry.row.last_step - entry.row.first_step < SPAN)
 
 
 def read_incident_series(
@@ -149,40 +186,33 @@ def _span(entry: SegmentLine, window: Window) -> int:
     return max(0, int(last - first + 1))
 
 
-def _stretch(
-    connection: sql.Connection,
-    key: SegmentKey,
-    row: Any,
-    window: Window,
-    points: int,
-    blocks: int,
-) -> tuple[Curves, bool]:
+def _stretch(source: _Source, window: Window, points: int, blocks: int) -> tuple[Curves, bool]:
     """At most `points` samples of a segment, and whether some were left out."""
+    row = source.row
     first, last = max(window.first, row.first_step), min(window.last, row.last_step)
     span = last - first + 1
     width = -(-span // max(1, points // (2 * len(window.signals))))
-    curves, count = _read(connection, key, row, (first, last), width, window.signals, blocks)
+    curves, count = _read(source, (first, last), width, window.signals, blocks)
     if len(curves) > points:
         curves = _thinned(curves, window.signals, points, width)
     return curves, len(curves) < count
 
 
 def _read(
-    connection: sql.Connection,
-    key: SegmentKey,
-    row: Any,
-    steps: tuple[int, int],
-    width: int,
-    names: tuple[str, ...],
-    blocks: int,
+    source: _Source, steps: tuple[int, int], width: int, names: tuple[str, ...], blocks: int
 ) -> tuple[Curves, int]:
     """The samples of [first, last], or their extremes where `width` steps become one stretch, and
     how many samples there are. `blocks`: of so many roll-ups at most, the newest."""
+    connection, key, row, ready = source
     first, last = steps
     begin = -(-first // BLOCK) * BLOCK if first > row.first_step else first  # a block's beginning
     end = min((last + 1) // BLOCK * BLOCK, row.rolled_to or 0)
     if width < SPAN or end <= begin:
-        parts = curves_in_parts(connection, key, first, last, names)
+        parts = (
+            curves_in_parts(connection, key, first, last, names)
+            if ready is None
+            else [ready.between(first, last)]
+        )
         curves, count = _joined(((part, len(part)) for part in parts), names, width, order=1)
         if count or not row.rolled_to:
             return curves, count
