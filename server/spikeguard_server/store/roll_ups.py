@@ -33,7 +33,7 @@ from spikeguard_server.store.chunks import (
 from spikeguard_server.store.curves import Curves, keep
 from spikeguard_server.store.fast.pipeline import INT, INT4, ask, statement
 from spikeguard_server.store.tables.core import segments
-from spikeguard_server.store.tables.samples import rollups
+from spikeguard_server.store.tables.samples import rollups, weeks
 
 BLOCK: Final = 1024  # steps
 SPAN: Final = 256  # steps of which each signal's extremes are kept
@@ -110,14 +110,21 @@ def _reach(found: Sequence[ChunkHead], begin: int, end: int) -> int:
 def unroll(connection: sql.Connection, key: SegmentKey, step: int) -> None:
     """Something at `step` or after it changes: what stood for it counts no more."""
     c, block = rollups.c, step // BLOCK * BLOCK
-    if not heads(connection, key, block, block + BLOCK - 1, 1):
-        return  # the samples are gone, and the roll-up is all there is
+    if _samples_dropped(connection, key):
+        return  # the roll-ups are all there is of them
     if (over := rollup_across(connection, key, block)) is not None:
         block = over.first // BLOCK * BLOCK
     which = sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
     connection.execute(sql.delete(rollups).where(which, c.last_step >= block))
     stale = sql.and_(_is(key), segments.c.rolled_to > block)
     connection.execute(sql.update(segments).where(stale).values(rolled_to=block))
+
+
+def _samples_dropped(connection: sql.Connection, key: SegmentKey) -> bool:
+    """Whether the week of the segment was let go."""
+    week = sql.select(segments.c.week).where(_is(key)).scalar_subquery()
+    dropped = weeks.c.samples_dropped_at.is_not(None)
+    return connection.scalar(sql.select(dropped).where(weeks.c.starts == week)) or False
 
 
 def _is(key: SegmentKey) -> sql.ColumnElement[bool]:

@@ -207,6 +207,24 @@ def test_what_changes_behind_a_roll_up_is_rolled_up_anew(engine: sql.Engine) -> 
     assert stands_for == 2 * BLOCK - 1  # there is no step 0
 
 
+def test_a_step_that_comes_late_between_blocks_that_were_passed_over_is_shown(
+    engine: sql.Engine,
+) -> None:
+    job = Job(engine)
+    job.start()
+    job.send(columns(range(1, 2 * BLOCK), lambda _: 2.0))
+    job.send(columns(range(6 * BLOCK, 8 * BLOCK + 1), lambda _: 2.0))
+    for _ in range(4):
+        roll(engine)
+    late = 4 * BLOCK + 7
+    job.send(sent([late], loss=(9.0,)))
+    for _ in range(4):
+        roll(engine)
+    [segment] = series(engine, "loss", points=20)["segments"]
+    assert late in segment["steps"]
+    assert max(segment["values"]["loss"]) == 9.0
+
+
 @pytest.mark.parametrize("rolled", [False, True], ids=["from samples", "from roll-ups"])
 def test_any_window_keeps_its_extremes_in_no_more_points_than_asked(
     engine: sql.Engine, rolled: bool
