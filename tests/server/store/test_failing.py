@@ -89,11 +89,11 @@ def test_a_message_that_takes_too_long_to_judge_is_stored_and_the_next_one_is_ju
     job.start()
     job.train(1, 200)
     with monkeypatch.context() as patch:
-        patch.setattr("spikeguard_server.ingest.message_context.MOST_CPU_S", 0.1)
+        patch.setattr("spikeguard_server.ingest.message_context.MOST_CPU_S", 0.01)
         job.train(201, 1200, lambda step: math.nan if step % 3 == 0 else 2.0, batch=1000)
     assert value(engine, "select count(*) from samples") == 1200
     assert rows(engine, NOTED) == [("detection.failed",)]
     reason = value(engine, "select reason from audit where action = 'detection.failed'")
-    assert reason.endswith("not judged: to judge it took more than 0.1 s of a core")
+    assert reason.endswith("not judged: to judge it took more than 0.01 s of a core")
     job.train(1201, 1210)
     assert value(engine, "select failures from detector_states") == 0
