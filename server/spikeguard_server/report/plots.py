@@ -123,7 +123,7 @@ def drawn_inline(draw: Callable[[], Figure], label: str) -> str:
 
 
 def drawn_png(draw: Callable[[], Figure], dpi: int) -> bytes:
-    """What `draw` makes, on white, in `COLOURS_OF_PNG` colours: a quarter of the bytes of all."""
+    """What `draw` makes, on white, in few colours, which take less than half of the bytes."""
     with _settings():
         figure = draw()
         figure.set_dpi(dpi)

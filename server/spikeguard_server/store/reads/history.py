@@ -44,6 +44,15 @@ class SegmentLine:
     row: Row
 
 
+def newest_first(
+    query: sql.Select[Any], key: tuple[sql.ColumnElement[Any], ...], page: PageWanted
+) -> sql.Select[Any]:
+    """As many rows as a page may show and one more, newest first; `key` begins with a time."""
+    if page.after is not None:
+        query = query.where(key[0] <= page.after[0], sql.tuple_(*key) < page.after)
+    return query.order_by(*(column.desc() for column in key)).limit(page.limit + 1)
+
+
 def write_cursor(key: Sequence[Any]) -> str:
     """A place in a list, opaque to the caller."""
     plain = json.dumps([str(part) for part in key]).encode()

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
 
 from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_server.store.effects import effects_of
-from spikeguard_server.store.reads.history import PageWanted, Row, write_cursor
+from spikeguard_server.store.reads.history import PageWanted, Row, newest_first, write_cursor
 from spikeguard_server.store.tables.core import commands
 from spikeguard_server.store.tables.notes import notes
 
@@ -62,15 +62,6 @@ def read_interventions(
     return found[: page.limit], write_cursor((at.isoformat(), *rest))
 
 
-def _part(
-    query: sql.Select[Any], order: tuple[sql.ColumnElement[Any], ...], page: PageWanted
-) -> sql.Select[Any]:
-    """Of one kind as much as a page may show, and one more; `order` is its key."""
-    if page.after is not None:
-        query = query.where(order[0] <= page.after[0], sql.tuple_(*order) < page.after)
-    return query.order_by(*(column.desc() for column in order)).limit(page.limit + 1)
-
-
 def _commands(
     connection: sql.Connection, run_id: UUID, run: RunId, page: PageWanted
 ) -> list[Intervention]:
@@ -78,7 +69,7 @@ def _commands(
         _C.run_id == run_id, _C.state.in_(GIVEN), _C.verb != "watch"
     )  # fmt: skip
     order = (_AT, sql.literal(COMMAND), _C.incident, _C.number)
-    rows = connection.execute(_part(query, order, page)).all()
+    rows = connection.execute(newest_first(query, order, page)).all()
     ids = [str(CommandId(IncidentId(run, row.incident), row.number)) for row in rows]
     effects = effects_of(connection, run_id, ids)
     return [Intervention(id, row, effects.get(id)) for id, row in zip(ids, rows, strict=True)]
@@ -89,5 +80,5 @@ def _notes(
 ) -> list[Intervention]:
     query = sql.select(notes).where(_N.run_id == run_id, _N.shown)
     order = (_N.at, sql.literal(NOTE), _N.number, sql.literal(0))
-    rows = connection.execute(_part(query, order, page)).all()
+    rows = connection.execute(newest_first(query, order, page)).all()
     return [Intervention(f"{run}/note-{row.number}", None, row) for row in rows]

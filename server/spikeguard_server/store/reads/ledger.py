@@ -12,7 +12,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_server.store.reads.history import PageWanted, Row, write_cursor
+from spikeguard_server.store.reads.history import PageWanted, Row, newest_first, write_cursor
 from spikeguard_server.store.tables.core import attempts, commands
 from spikeguard_server.store.tables.skipped import skipped_batches
 
@@ -28,21 +28,13 @@ def read_ledger(
     found = [
         (kind, row)
         for kind, query, order in (_commands(run_id), _batches(run_id))
-        for row in connection.execute(_page(kind, query, order, page))
+        for row in connection.execute(newest_first(query, order, page))
     ]
     found.sort(key=_place, reverse=True)
     if len(found) <= page.limit:
         return found, None
     at, *rest = _place(found[page.limit - 1])
     return found[: page.limit], write_cursor((at.isoformat(), *rest))
-
-
-def _page(kind: int, query: sql.Select[Any], order: _Order, page: PageWanted) -> sql.Select[Any]:
-    at, first, second = order
-    if page.after is not None:
-        key = sql.tuple_(at, sql.literal(kind), first, second)
-        query = query.where(at <= page.after[0], key < page.after)
-    return query.order_by(*(column.desc() for column in order)).limit(page.limit + 1)
 
 
 def _place(entry: tuple[int, Row]) -> tuple[Any, int, int, int]:
@@ -61,10 +53,10 @@ def _commands(run_id: UUID) -> tuple[int, sql.Select[Any], _Order]:
         .join(attempts, of_attempt)
         .where(c.run_id == run_id, c.delivered_at.is_not(None))
     )
-    return COMMAND, query, (c.delivered_at, c.incident, c.number)
+    return COMMAND, query, (c.delivered_at, sql.literal(COMMAND), c.incident, c.number)
 
 
 def _batches(run_id: UUID) -> tuple[int, sql.Select[Any], _Order]:
     c = skipped_batches.c
     query = sql.select(skipped_batches).where(c.run_id == run_id)
-    return BATCHES, query, (c.told_at, c.batch_first, c.rank)
+    return BATCHES, query, (c.told_at, sql.literal(BATCHES), c.batch_first, c.rank)
