@@ -23,7 +23,7 @@ from tests.server.face.conftest import NOTIFY, Job, Live, _tokens, ticking
 SERVER = Path(spikeguard_server.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs/architecture.md"
 FIRST, SECOND = "### A sample on its way from POST to chart", "### An approval on its way"
-BESIDE = {"notifier", "report writer", "ticker"}  # threads that time drives
+BESIDE = {"notifier", "post-mortems", "ticker"}  # threads that time drives
 RINGS = {"ingest/order_waiters.py", "store/order_notifier.py"}  # a thread that is woken, sometime
 MOST = {FIRST: 25, SECOND: 18}  # modules
 

@@ -92,7 +92,7 @@ STOP_S = 5.0  # for messages that are being taken when the server stops
 # Connections at once of what is neither a message nor a call of the framework's.
 BESIDE: Final[Mapping[str, int]] = {
     "ticker": 1,
-    "report writer": 1,
+    "post-mortems": 1,
     "notifier": 1,
     "its carriers": CARRIERS_AT_DESK,
     "test buttons": BUTTONS_AT_DESK,

@@ -9,9 +9,9 @@ database is, with what every call asks before it is let in.
 
 from __future__ import annotations
 
-from asyncio import Semaphore, wait_for
+from asyncio import Semaphore, timeout
 from collections.abc import AsyncIterator, Hashable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,31 +62,35 @@ class Calls:
 
 
 class OneAtATime:
-    """Lets through one call of all: what computes for seconds. Whoever waits holds no thread, and
-    no grant has a second one under way."""
+    """Lets through one call of all: what computes for seconds. Whoever waits holds no thread. A
+    second call of a grant waits behind its first where `patient`, so that one grant never has two
+    of the places; else it is refused."""
 
-    def __init__(self, wait_s: float, busy: Busy) -> None:
-        self._wait_s, self._busy = wait_s, busy
+    def __init__(self, wait_s: float, busy: Busy, *, patient: bool = False) -> None:
+        self._wait_s, self._busy, self._patient = wait_s, busy, patient
         self._turn = Semaphore(1)
-        self._grants: set[Hashable] = set()
+        self._lanes: dict[Hashable, _Lane] = {}
 
     @asynccontextmanager
     async def one_of(self, grant: Hashable) -> AsyncIterator[None]:
         """A call of `grant` is answered; raise `Busy` where its turn does not come."""
-        if grant in self._grants:
+        lane = self._lanes.setdefault(grant, _Lane(Semaphore(1)))
+        if lane.count and not self._patient:
             raise self._busy
-        self._grants.add(grant)
+        lane.count += 1
         try:
-            await self._acquire()
-            try:
+            async with AsyncExitStack() as held:
+                await self._acquire(held, lane)
                 yield
-            finally:
-                self._turn.release()
         finally:
-            self._grants.discard(grant)
+            lane.count -= 1
+            if not lane.count:
+                del self._lanes[grant]
 
-    async def _acquire(self) -> None:
+    async def _acquire(self, held: AsyncExitStack, lane: _Lane) -> None:
         try:
-            await wait_for(self._turn.acquire(), self._wait_s)
+            async with timeout(self._wait_s):
+                await held.enter_async_context(lane.turns)
+                await held.enter_async_context(self._turn)
         except TimeoutError:
             raise self._busy from None

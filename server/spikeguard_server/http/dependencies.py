@@ -61,6 +61,8 @@ READY_S: Final = 1.0  # how old the word that the database is there may be
 PREVIEW: Final = "/v1/runs/{project}/{name}/policy/preview"  # a POST, since it brings a policy
 PREVIEW_WAIT_S: Final = 20.0  # for others to end
 PREVIEW_BUSY: Final = Busy("Another preview is being computed", "Ask again in a few seconds")
+DRAWING_WAIT_S: Final = 30.0
+DRAWING_BUSY: Final = Busy("Other post-mortems are being drawn", "Ask again in a few seconds")
 COOKIE: Final = "spikeguard_session"
 PAGES: Final = ("/login", "/logout", "/confirm/", "/incident/", "/act/", "/inbox", "/approve/")
 _NAME = f"^{NAME_PATTERN.pattern}$"
@@ -115,6 +117,9 @@ class Services:
     )
     previews: OneAtATime = field(  # replays of a run's history
         default_factory=lambda: OneAtATime(PREVIEW_WAIT_S, PREVIEW_BUSY)
+    )
+    drawings: OneAtATime = field(  # post-mortems
+        default_factory=lambda: OneAtATime(DRAWING_WAIT_S, DRAWING_BUSY, patient=True)
     )
     readiness: Looks[DatabaseLook] = field(default_factory=lambda: Looks(READY_S))
 

@@ -1,4 +1,4 @@
-"""The facts of a post-mortem, gathered from the database when its incident closed.
+"""The facts of a post-mortem, gathered from the database once its incident has closed.
 
 Law: shapes rows into facts and writes nothing; it takes what is kept with the incident alone, so
 that it can be written anew long after the samples are gone. `report` makes the documents.
@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from typing import Any
 from uuid import UUID
@@ -64,7 +64,6 @@ from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.postmortems import (
     attempts_named,
     commands_with_times,
-    count_before,
     count_kept,
     incident_row,
     kept_samples,
@@ -82,19 +81,17 @@ from spikeguard_server.store.skipped import skipped_by
 MOST_LEFT_OUT = 24  # entries in a post-mortem
 MOST_LAYER_ROWS = 40  # before the onset, and from there on
 FEWEST_LAYER_ROWS = 3  # fewer are no picture
-MOST_PICTURED = (50, 1_000)  # incidents of a run and of a project within `A_DAY`; 300 kB each
-A_DAY = timedelta(days=1)
 MOST_VALUES = 1_000_000  # of all kept samples together: some 150 MB while it is written
 
 
 def postmortem_facts(
     connection: sql.Connection, run: RunRow, number: int, now: datetime
 ) -> PostMortem:
-    """Everything known about closed incident `number` of `run`."""
+    """Everything known about closed incident `number` of `run`, by the policy in force at `now`."""
     attempts = attempts_by_number(connection, run.run_id)
     row = incident_row(connection, run.run_id, number)
     incident = incident_of(row, attempts)
-    policy = policy_of(connection, run.project, run.run_id)
+    policy = policy_of(connection, run.project, run.run_id, now)
     lineage = current_lineage(connection, run, attempts, incident.newest_segment)
     own, left_out_names = _own_signals(connection, run, incident)
     curves = _curves(connection, run.run_id, number, attempts, lineage, own)
@@ -103,7 +100,6 @@ def postmortem_facts(
     tokens = tokens_per_step_of(connection, run.run_id, took_part)
     commands = _commands(connection, run.run_id, run.id, incident, policy, pace_s, tokens)
     left_out, left_out_count = _left_out(connection, run.run_id, commands)
-    pictured = _pictured(connection, row)
     return PostMortem(
         run=run.id,
         incident=incident,
@@ -129,19 +125,19 @@ def postmortem_facts(
         policy=policy,
         price_per_hour=policy.price_per_hour,
         currency=policy.currency,
-        pictured=pictured,
-        notes=_notes(left_out_names, pictured),
+        notes=_notes(left_out_names),
     )
 
 
+def keep_asked(connection: sql.Connection, run: RunRow, facts: PostMortem) -> None:
+    """Keep the follow-ups that the facts ask for; the caller holds the run's lock."""
+    number, at = facts.incident.number, facts.written_at
+    keep_followups(connection, run.run_id, number, facts.id, asked_of(facts), at)
+
+
 def with_followups(connection: sql.Connection, run: RunRow, facts: PostMortem) -> PostMortem:
-    """The facts with the follow-ups as people have them, those that the facts ask for kept first;
-    the caller holds the run's lock."""
-    number = facts.incident.number
-    keep_followups(
-        connection, run.run_id, number, facts.id, asked_of(facts), facts.written_at
-    )  # fmt: skip
-    rows = read_followups(connection, run.run_id, number)
+    """The facts with the follow-ups as people have them."""
+    rows = read_followups(connection, run.run_id, facts.incident.number)
     found = (FollowupFact(r.number, r.text, FollowupState(r.state), r.owner) for r in rows)
     return replace(facts, followups=tuple(found))
 
@@ -169,28 +165,14 @@ def _own_signals(
     return frozenset(names[:room]), len(names[room:])
 
 
-def _pictured(connection: sql.Connection, row: sql.Row[Any]) -> bool:
-    """Whether there is room for its pictures: a run that spikes without end would fill the disk."""
-    run, project = MOST_PICTURED
-    of_run, of_project = count_before(connection, row, A_DAY, run)
-    return of_run < run and of_project < project
-
-
-def _notes(left_out: int, pictured: bool) -> tuple[str, ...]:
-    found = []
-    if left_out:
-        what = "signal" if left_out == 1 else "signals"
-        found.append(
-            f"{left_out} {what} of the job's own are left out here: so many were measured at so "
-            "many steps that they would not fit. The run's curves have them."
-        )
-    if not pictured:
-        run, project = MOST_PICTURED
-        found.append(
-            f"Pictures and curves are left out here: they are kept of {run} incidents of a run and "
-            f"of {project:,} of a project within a day. The run's curves show the same."
-        )
-    return tuple(found)
+def _notes(left_out: int) -> tuple[str, ...]:
+    if not left_out:
+        return ()
+    what = "signal" if left_out == 1 else "signals"
+    return (
+        f"{left_out} {what} of the job's own are left out here: so many were measured at so many "
+        "steps that they would not fit. The run's curves have them.",
+    )
 
 
 def _curves(

@@ -20,7 +20,7 @@ import sqlalchemy as sql
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs.housekeeping import roll, tidy, warn_of_expiry
 from spikeguard_server.jobs.note_judge import judge_notes
-from spikeguard_server.jobs.report_writer import write_reports
+from spikeguard_server.jobs.postmortems import settle_postmortems
 from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.clock import database_now, watch_of
@@ -49,7 +49,7 @@ class Ticker:
         self._stopping.clear()
         self._threads = (
             Thread(target=self._tick, name="ticker", daemon=True),
-            Thread(target=self._write, name="report writer", daemon=True),
+            Thread(target=self._settle, name="post-mortems", daemon=True),
         )
         for thread in self._threads:
             thread.start()
@@ -65,10 +65,10 @@ class Ticker:
         while not self._stopping.wait(self._settings.tick_s):
             survive(partial(tick, self._engine, self._settings, self._stopping), "tick")
 
-    def _write(self) -> None:
+    def _settle(self) -> None:
         tidied_at, warned_at = -HOUSEKEEPING_S, -WARN_S
         while not self._stopping.wait(self._settings.tick_s):
-            survive(partial(write_reports, self._engine, self._stopping), "post-mortems")
+            survive(partial(settle_postmortems, self._engine, self._stopping), "post-mortems")
             survive(partial(judge_notes, self._engine, self._stopping), "notes")
             survive(partial(roll, self._engine), "roll-ups")
             if monotonic() - warned_at >= WARN_S:

@@ -201,7 +201,6 @@ class PostMortem:
     policy: Policy = DEFAULT_POLICY  # in force when it was written
     price_per_hour: float | None = None
     currency: str = "USD"
-    pictured: bool = True  # whether its documents have room for pictures and curves
     notes: tuple[str, ...] = ()  # written by people, or by the server about its own data
 
     @property

@@ -62,7 +62,7 @@ def _body(facts: PostMortem, title: str) -> dict[str, Any]:
         "lessons": list(lessons_of(facts)),
         "follow_ups": postmortem_json(_followups(facts)),
         "notes": list(facts.notes),
-        "curves": [_curve(curve) for curve in facts.curves if facts.pictured],
+        "curves": [_curve(curve) for curve in facts.curves],
     }
 
 

@@ -97,15 +97,13 @@ def _appendix(facts: PostMortem) -> list[Section]:
 def _pictures(facts: PostMortem) -> tuple[Block, ...]:
     """The curves, and of the evidence the picture that the cause asks for: a page has no room for
     more."""
-    curves = [Picture(caption_of(facts))] if facts.curves and facts.pictured else []
+    curves = [Picture(caption_of(facts))] if facts.curves else []
     return (*curves, *_evidence_pictures(facts)[:1])
 
 
 def _evidence_pictures(facts: PostMortem) -> list[Picture]:
     """Layers and tokens as far as they are known; of bad data the tokens first."""
     found: list[Picture] = []
-    if not facts.pictured:
-        return found
     if facts.layers:
         what = facts.layers[0].signal.replace("_", " ")
         said = f"{what} by layer, over its norm before the onset."

@@ -25,19 +25,19 @@ from spikeguard_server.store.tables.policies import policies, run_policies
 _P, _R = policies.c, run_policies.c
 
 
-def policy_of(connection: sql.Connection, project: str, run_id: UUID | None = None) -> Policy:
-    """The policy in force: the run's own, else that of `project`, else the built-in one, which is
-    version 1."""
-    row = connection.execute(
-        sql.select(_P.version, _P.document)
-        .where(_P.project == project)
-        .order_by(_P.version.desc())
-        .limit(1)
-    ).one_or_none()
+def policy_of(
+    connection: sql.Connection, project: str, run_id: UUID | None = None,
+    at: datetime | None = None,
+) -> Policy:  # fmt: skip
+    """The policy in force, now or `at` a time: the run's own, else that of `project`, else the
+    built-in one, which is version 1."""
+    query = sql.select(_P.version, _P.document).where(_P.project == project)
+    query = query if at is None else query.where(_P.at <= at)
+    row = connection.execute(query.order_by(_P.version.desc()).limit(1)).one_or_none()
     found = DEFAULT_POLICY
     if row is not None:
         found = replace(policy_from_mapping(row.document), version=row.version)
-    own = None if run_id is None else _newest_of_run(connection, run_id)
+    own = None if run_id is None else _newest_of_run(connection, run_id, at)
     if own is None or own.document is None:
         return found
     policy = policy_from_mapping(own.document)
@@ -100,7 +100,8 @@ def write_run_policy(
     return version
 
 
-def _newest_of_run(connection: sql.Connection, run_id: UUID) -> Any:
+def _newest_of_run(connection: sql.Connection, run_id: UUID, at: datetime | None = None) -> Any:
     query = sql.select(_R.version, _R.document).where(_R.run_id == run_id)
+    query = query if at is None else query.where(_R.at <= at)
     row: Any = connection.execute(query.order_by(_R.version.desc()).limit(1)).one_or_none()
     return row

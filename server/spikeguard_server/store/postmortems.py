@@ -6,7 +6,6 @@ Law: reads only, and only what outlives the samples.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,26 +24,6 @@ def incident_row(connection: sql.Connection, run_id: UUID, number: int) -> sql.R
     return connection.execute(
         sql.select(tables.incidents).where(i.run_id == run_id, i.number == number)
     ).one()
-
-
-def count_before(
-    connection: sql.Connection, row: sql.Row[Any], within: timedelta, most: int
-) -> tuple[int, int]:
-    """Incidents that the same run, and its whole project, had opened so shortly before this one; of
-    each run `most` count, since no more have pictures."""
-    i, r = tables.incidents.c, tables.runs.c
-    project = sql.select(r.project).where(r.run_id == row.run_id).scalar_subquery()
-    earlier = sql.tuple_(i.opened_at, i.run_id, i.number) < (row.opened_at, row.run_id, row.number)
-    opened = (
-        sql.select(i.run_id, sql.func.least(sql.func.count(), most).label("n"))
-        .join(tables.runs, r.run_id == i.run_id)
-        .where(r.project == project, i.opened_at > row.opened_at - within, earlier)
-        .group_by(i.run_id)
-        .subquery()
-    )
-    of_run = sql.func.sum(opened.c.n).filter(opened.c.run_id == row.run_id)
-    found = connection.execute(sql.select(of_run, sql.func.sum(opened.c.n))).one()
-    return int(found[0] or 0), int(found[1] or 0)
 
 
 def count_kept(connection: sql.Connection, run_id: UUID, number: int) -> int:

@@ -1,7 +1,8 @@
-"""Stored post-mortems, and when one is to be written."""
+"""When what a post-mortem says is to be settled, and those that were drawn."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -12,8 +13,8 @@ from sqlalchemy.dialects.postgresql import distinct_on, insert
 
 from spikeguard_server.store.tables import core as tables
 
-_I, _R = tables.incidents.c, tables.runs.c
-MAX_WAIT_S: Final = 3600.0  # between two tries at a post-mortem that cannot be written
+_I, _R, _P = tables.incidents.c, tables.runs.c, tables.reports.c
+MAX_WAIT_S: Final = 3600.0  # between two tries at a post-mortem that cannot be settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,28 +26,67 @@ class DueReport:
     at: datetime
 
 
-def write_report(
-    connection: sql.Connection,
-    run_id: UUID,
-    incident: int,
-    format: str,
-    body: bytes,
-    now: datetime,
-) -> None:
-    """Keep the document; a later writing takes the place of an earlier one."""
-    written = insert(tables.reports).values(
-        run_id=run_id, incident=incident, format=format, body=body, written_at=now
+def settled_at(connection: sql.Connection, run_id: UUID, incident: int) -> datetime | None:
+    """When what the post-mortem says was settled last; None: not yet, or there is no incident."""
+    query = sql.select(_I.reported_at).where(_is(run_id, incident))
+    at: datetime | None = connection.execute(query).scalar_one_or_none()
+    return at
+
+
+def read_report(
+    connection: sql.Connection, run_id: UUID, incident: int, format: str
+) -> bytes | None:
+    """The document as it was drawn; None where it was not, or what it says was settled since."""
+    query = (
+        sql.select(_P.body)
+        .join(tables.incidents, _is(run_id, incident) & (_I.reported_at == _P.written_at))
+        .where(_P.run_id == run_id, _P.incident == incident, _P.format == format)
+    )
+    return connection.scalar(query)
+
+
+def keep_report(
+    connection: sql.Connection, run_id: UUID, incident: int, bodies: Mapping[str, bytes],
+    written_at: datetime, kept: int,
+) -> None:  # fmt: skip
+    """Keep the documents by their format in place of earlier ones, and of the project no more than
+    the `kept` that were drawn last."""
+    stands = sql.select(_R.project).join(tables.incidents, _I.run_id == _R.run_id)
+    held = stands.where(_is(run_id, incident)).with_for_update(read=True, key_share=True)
+    project = connection.scalar(held)
+    if project is None:  # deleted meanwhile
+        return
+    place = {"run_id": run_id, "incident": incident, "written_at": written_at}
+    drawn = insert(tables.reports).values(
+        [
+            {**place, "format": format, "body": body, "drawn_at": sql.func.clock_timestamp()}
+            for format, body in bodies.items()
+        ]
+    )
+    new = {name: drawn.excluded[name] for name in ("body", "written_at", "drawn_at")}
+    later = drawn.excluded.written_at >= _P.written_at
+    connection.execute(
+        drawn.on_conflict_do_update(constraint="reports_pkey", set_=new, where=later)
+    )
+    _drop_oldest(connection, project, kept)
+
+
+def _drop_oldest(connection: sql.Connection, project: str, kept: int) -> None:
+    old = (
+        sql.select(_P.run_id, _P.incident)
+        .join(tables.runs, _R.run_id == _P.run_id)
+        .where(_R.project == project)
+        .group_by(_P.run_id, _P.incident)
+        .order_by(sql.func.max(_P.drawn_at).desc())
+        .offset(kept)
     )
     connection.execute(
-        written.on_conflict_do_update(
-            index_elements=["run_id", "incident", "format"],
-            set_={"body": body, "written_at": now},
-        )
+        sql.delete(tables.reports).where(sql.tuple_(_P.run_id, _P.incident).in_(old))
     )
 
 
 def want_report(connection: sql.Connection, run_id: UUID, incident: int, now: datetime) -> None:
-    """What a post-mortem would say changed: it is to be written, or written anew."""
+    """What a post-mortem would say changed: it is to be settled, or settled anew."""
     _update(connection, run_id, incident, report_due_at=now, report_failures=0)
 
 
@@ -76,17 +116,18 @@ def claim_report(connection: sql.Connection, due: DueReport, for_s: float) -> Du
     return None if again is None else replace(due, at=again)
 
 
-def settle_report(connection: sql.Connection, claim: DueReport) -> None:
-    """The post-mortem is written; one that became due since it was claimed is not."""
+def settle_report(connection: sql.Connection, claim: DueReport, at: datetime) -> None:
+    """What the post-mortem says is settled as of `at`; one that became due since it was claimed is
+    not."""
     connection.execute(
         sql.update(tables.incidents)
         .where(_still(claim))
-        .values(report_due_at=None, report_failures=0)
+        .values(report_due_at=None, report_failures=0, reported_at=at)
     )
 
 
 def postpone_report(connection: sql.Connection, claim: DueReport) -> None:
-    """It could not be written: try again later and later, so that the others get their turn."""
+    """It could not be settled: try again later and later, so that the others get their turn."""
     wait_s = sql.func.least(sql.func.power(2.0, sql.func.least(_I.report_failures, 20)), MAX_WAIT_S)
     _update(
         connection,

@@ -109,13 +109,19 @@ def _assigned(columns: Iterable[str]) -> str:
 
 _RUN = [tables.runs.c[name] for name in RunRow.__dataclass_fields__]
 _ATTEMPT = [tables.attempts.c[name] for name in AttemptRow.__dataclass_fields__]
-_LOCK = sql.select(*_RUN).where(tables.runs.c.run_id == sql.bindparam("key"))
-_LOCK = _LOCK.with_for_update(key_share=True)
+_READ = sql.select(*_RUN).where(tables.runs.c.run_id == sql.bindparam("key"))
+_LOCK = _READ.with_for_update(key_share=True)
 
 
 def lock_run(connection: sql.Connection, run_id: UUID) -> RunRow | None:
     """Lock the run until the transaction ends; None when there is none."""
     row = connection.execute(_LOCK, {"key": run_id}).one_or_none()
+    return None if row is None else RunRow(*row)
+
+
+def run_row(connection: sql.Connection, run_id: UUID) -> RunRow | None:
+    """The run as it is now, for whoever changes nothing of it; None when there is none."""
+    row = connection.execute(_READ, {"key": run_id}).one_or_none()
     return None if row is None else RunRow(*row)
 
 

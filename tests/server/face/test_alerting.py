@@ -28,7 +28,7 @@ import sqlalchemy as sql
 import yaml
 
 from spikeguard_protocol import AttemptEnded, CommandResult, Message, ResultState, Role, encode
-from spikeguard_server.jobs.report_writer import write_reports
+from spikeguard_server.jobs.postmortems import settle_postmortems
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -153,7 +153,7 @@ def _closed(live: Live, new_job: Callable[[str], Job]) -> Job:
     job.train(4, excess=3.0)
     job.train(300)
     assert job.incident()["outcome"] == "healed"
-    write_reports(live.engine)
+    settle_postmortems(live.engine)
     return job
 
 

@@ -38,7 +38,7 @@ from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.incident_metrics import MAX_PROJECTS, OTHERS
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.notes import ToldChange, tell_note
-from spikeguard_server.jobs.report_writer import write_reports
+from spikeguard_server.jobs.postmortems import settle_postmortems
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges, fleet_text
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reads.fleet import read_fleet
@@ -228,7 +228,7 @@ def test_what_an_incident_came_to_is_counted_once_however_often_its_post_mortem_
     job.train(201, 560, segment=1, save_every=10**6)
     told = []
     for _ in range(2):
-        write_reports(engine)
+        settle_postmortems(engine)
         _execute(engine, "update incidents set report_due_at = now() - interval '1 second'")
         with engine.connect() as connection:
             told.append(read_fleet(connection).totals)
@@ -294,7 +294,7 @@ def test_a_deleted_run_takes_nothing_from_what_is_counted(live: Live, job: Job) 
     job.send(AttemptEnded("finished"))
     name = "spikeguard_lost_steps_total"
     mine = (("project", "default"),)
-    write_reports(live.engine)
+    settle_postmortems(live.engine)
     with live.engine.connect() as connection:
         before = read_fleet(connection).totals
     assert before.sums["spikeguard_lost_steps"]["default"] > 0

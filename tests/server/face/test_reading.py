@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +36,13 @@ from spikeguard_protocol import (
     abilities_to_settings,
 )
 from spikeguard_protocol.encoding import float_from_json
+from spikeguard_server.access.grants import Grant
 from spikeguard_server.http.bodies.evidence import BatchEvidence, LayersBody
 from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, IncidentList
 from spikeguard_server.http.bodies.run_shapes import AuditList, RunDetail, RunList, SeriesBody
 from spikeguard_server.http.routes.ledger import LedgerList
+from spikeguard_server.report.facts import PostMortem
+from spikeguard_server.report.render import render_all
 from tests.server.store.jobs import asked
 
 if TYPE_CHECKING:
@@ -386,6 +390,41 @@ def test_a_closed_incident_has_a_post_mortem_to_read_and_to_keep(
     assert f'filename="{ended.run}-1-postmortem.{form}"' in answer.headers["content-disposition"]
     assert answer.content.lower().lstrip().startswith(beginning)
     assert "script-src" not in answer.headers["content-security-policy"]
+
+
+def test_who_asks_for_many_post_mortems_at_once_keeps_nobody_else_from_theirs(
+    live: Live, new_job: Callable[[str], Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a second or more of a core to draw; whoever waits holds no thread."""
+    jobs = [new_job(f"drawn-{n}").spike() for n in range(2)]
+    for job in jobs:
+        end(job)
+    greedy, other = (live.token(Grant(Role.VIEWER, person=name)) for name in ("Greta", "Otto"))
+    monkeypatch.setattr("spikeguard_server.jobs.postmortems.keep_report", lambda *_: None)
+
+    def slowly(facts: PostMortem) -> Any:
+        time.sleep(0.5)
+        return render_all(facts)
+
+    monkeypatch.setattr("spikeguard_server.jobs.postmortems.render_all", slowly)
+
+    def ask(token: str, job: Job) -> tuple[int, float]:
+        began = time.monotonic()
+        with live.bearing(token) as calls:
+            status = calls.get(f"{job.path}/incidents/1/postmortem").status_code
+        return status, time.monotonic() - began
+
+    with ThreadPoolExecutor(20) as pool, live.client(Role.VIEWER) as reader:
+        many = [pool.submit(ask, greedy, jobs[0]) for _ in range(6)]
+        time.sleep(0.2)
+        one = pool.submit(ask, other, jobs[1])
+        began = time.monotonic()
+        assert reader.get("/v1/runs").status_code == 200
+        assert time.monotonic() - began < 3.0
+        status, waited_s = one.result()
+        answers = [each.result() for each in many]
+    assert [status, *(status for status, _ in answers)] == [200] * 7
+    assert waited_s < max(waited_s for _, waited_s in answers)
 
 
 @pytest.fixture(scope="module")

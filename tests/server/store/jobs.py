@@ -21,6 +21,7 @@ from spikeguard_protocol import (
     Message,
     Record,
     ResultState,
+    RunId,
     Samples,
     SegmentId,
     SegmentPoint,
@@ -30,7 +31,9 @@ from spikeguard_protocol import (
     Verb,
 )
 from spikeguard_server.ingest import Monitors, receive
+from spikeguard_server.jobs.postmortems import draw_postmortem, settle_postmortems
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.tables.core import run_key
 
 FIRST = "00000000000000a1"
 SECOND = "00000000000000b2"
@@ -144,6 +147,14 @@ def rows(engine: sql.Engine, statement: str) -> list[tuple[Any, ...]]:
 
 def value(engine: sql.Engine, statement: str) -> Any:
     return rows(engine, statement)[0][0]
+
+
+def drawn(engine: sql.Engine, incident: int = 1, run: str = "gpt") -> dict[str, bytes]:
+    """The post-mortem of a closed incident by its format, once all that is due was settled."""
+    settle_postmortems(engine)
+    found = draw_postmortem(engine, run_key(RunId("default", run)), incident)
+    assert found is not None
+    return {form.value: body for form, body in found.items()}
 
 
 def same_number(left: float | None, right: float | None) -> bool:

@@ -12,14 +12,15 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded, CommandId, ResultState
+from spikeguard_server.access.grants import put_policy
 from spikeguard_server.domain.lifecycle.damage import AFTERMATH_STEPS
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.timeouts import let_time_pass
-from spikeguard_server.jobs.report_writer import write_reports
+from spikeguard_server.jobs.postmortems import settle_postmortems
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reports import due_reports
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import SECOND, Job, columns, healthy, rows, same_number, spiking, value
+from tests.server.store.jobs import Job, columns, drawn, healthy, rows, same_number, spiking, value
 from tests.server.store.test_commands import ONSET, state_of, waiting
 
 SETTINGS = Settings()
@@ -38,8 +39,7 @@ def recovered(engine: sql.Engine) -> tuple[Job, CommandId, int]:
 
 
 def report(engine: sql.Engine) -> tuple[dict[str, object], str]:
-    write_reports(engine)
-    body = {str(row[0]): row[1] for row in rows(engine, "select format, body from reports")}
+    body = drawn(engine)
     return json.loads(body["json"])["symptoms"], body["md"].decode()
 
 
@@ -66,41 +66,34 @@ def test_the_post_mortem_says_not_yet_and_is_written_once_more_with_the_loss_500
     assert value(spiked, kept) == until
 
 
-def test_of_a_run_that_spikes_without_end_the_later_post_mortems_have_no_pictures(
+def test_a_run_that_spikes_without_end_keeps_post_mortems_only_as_far_as_somebody_reads_them(
     spiked: sql.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They would fill the disk; the words, which are what people sign, are there."""
-    monkeypatch.setattr("spikeguard_server.jobs.postmortem_facts.MOST_PICTURED", (1, 1_000))
+    """470 bytes of a job left 340 kB, and then 66 kB, for good."""
+    monkeypatch.setattr("spikeguard_server.jobs.postmortems.KEPT", 2)
     job = recovered(spiked)[0]
-    _, first = report(spiked)
-    job.train(701, 720, spiking(701), segment=1, shift=20, batch=50)
-    job.train(721, 1_300, segment=1, shift=20, batch=50)
-    write_reports(spiked)
-    sizes = dict(rows(spiked, "select format, length(body) from reports where incident = 2"))
-    later = value(spiked, "select body from reports where incident = 2 and format = 'md'").decode()
-    assert first.count("data:image/png") >= 1
-    assert "data:image" not in later
-    assert "Pictures and curves are left out here" in later
-    assert sum(sizes.values()) < 150_000
-
-
-def test_a_run_that_spikes_without_end_takes_no_pictures_of_the_projects_other_runs(
-    spiked: sql.Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A token of one run opened a thousand incidents with 530 kB."""
-    monkeypatch.setattr("spikeguard_server.jobs.postmortem_facts.MOST_PICTURED", (1, 3))
-    job = recovered(spiked)[0]
-    for begin in range(701, 2_301, 400):
+    for begin in (701, 1_301):
         job.train(begin, begin + 19, spiking(begin), segment=1, shift=20, batch=50)
-        job.train(begin + 20, begin + 399, segment=1, shift=20, batch=50)
-    assert value(spiked, "select incidents from runs") > 3
-    other = Job(spiked, attempt=SECOND, run="other")
-    other.start()
-    other.train(1, 500, spiking(301, length=20), batch=50)
-    other.send(AttemptEnded("finished"))
-    write_reports(spiked)
-    its = "select body from reports natural join runs where name = 'other' and format = 'md'"
-    assert "data:image/png" in value(spiked, its).decode()
+        job.train(begin + 20, begin + 599, segment=1, shift=20, batch=50)
+    settle_postmortems(spiked)
+    assert value(spiked, "select count(*) from reports") == 0
+    first = drawn(spiked, 1)
+    for number in (2, 3, 1):
+        again = drawn(spiked, number)
+    kept = "select distinct incident from reports order by 1"
+    assert rows(spiked, kept) == [(1,), (3,)]
+    assert again["html"] == first["html"]
+
+
+def test_a_post_mortem_is_priced_as_when_it_was_settled_whenever_it_is_drawn(
+    spiked: sql.Engine,
+) -> None:
+    recovered(spiked)
+    before = drawn(spiked)["txt"]
+    with spiked.begin() as connection:
+        put_policy(connection, "default", {"price_per_hour": 1000.0}, "Ada")
+    assert drawn(spiked)["txt"] == before
+    assert b"USD" not in before
 
 
 def test_a_run_that_ends_before_is_reported_as_far_as_it_came(spiked: sql.Engine) -> None:
@@ -162,10 +155,10 @@ def test_a_post_mortem_that_cannot_be_written_is_tried_later_and_later(
     for _ in range(3):
         with spiked.begin() as connection:
             connection.execute(sql.text("update incidents set report_due_at = now()"))
-        write_reports(spiked)
+        settle_postmortems(spiked)
         wait = "select extract(epoch from report_due_at - clock_timestamp()) from incidents"
         waits.append(float(value(spiked, wait)))
-    assert value(spiked, "select count(*) from reports") == 0
+    assert value(spiked, "select count(*) from incidents where reported_at is not null") == 0
     assert waits == pytest.approx([1.0, 2.0, 4.0], abs=0.9)
     with spiked.connect() as connection:
         assert due_reports(connection, 100) == []
@@ -303,8 +296,7 @@ def test_a_post_mortem_of_many_signals_of_a_jobs_own_is_made_of_those_that_it_ha
     told = columns(steps, spiking(ONSET))
     own = {f"own{n}": (1.0,) * len(steps) for n in range(40)}
     job.send(replace(told, signals={**told.signals, **own}), AttemptEnded("finished"))
-    write_reports(engine)
-    body = {str(row[0]): row[1] for row in rows(engine, "select format, body from reports")}
+    body = drawn(engine)
     assert len(json.loads(body["json"])["curves"]) == 1
     left_out = re.search(r"(\d+) signals of the job's own are left out here", body["md"].decode())
     assert left_out is not None

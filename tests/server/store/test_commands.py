@@ -32,10 +32,9 @@ from spikeguard_protocol.order_signature import OrderKey, signature_problem
 from spikeguard_server.domain.policy.settings import DEFAULT_POLICY, ApprovalMode, ApprovalRule
 from spikeguard_server.errors import NotFound, RevisionChanged, ServiceError, WrongState
 from spikeguard_server.ingest.decisions import approve, reject
-from spikeguard_server.jobs.report_writer import write_reports
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.policies import write_policy
-from tests.server.store.jobs import FIRST, SECOND, Job, healthy, rows, spiking, value
+from tests.server.store.jobs import FIRST, SECOND, Job, drawn, healthy, rows, spiking, value
 
 ONSET = 401
 JUDGED = "select number, judgement from commands where state = 'judged'"
@@ -367,8 +366,7 @@ def test_of_all_that_was_carried_out_the_rollback_that_cured_it_has_the_credit(
     cure = "the incident ended as recovered: the loss came back to its trend after it"
     assert judged[command.number] == cure
     assert judged[1].startswith(said.format(rollback=command.number))
-    write_reports(spiked)
-    text = value(spiked, "select convert_from(body, 'UTF8') from reports where format = 'md'")
+    text = drawn(spiked)["md"].decode()
     assert f"Rollback gpt#1.{command.number}: {cure}" in text.replace("\\", "")
     quiet = verb_of(action) in (Verb.WATCH, Verb.CHECKPOINT_NOW)
     assert quiet or judged[1] in text.replace("\\", "")  # that nothing was to be judged is no news

@@ -13,11 +13,11 @@ from spikeguard_protocol import AttemptEnded
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs.housekeeping import tidy
-from spikeguard_server.jobs.report_writer import write_reports
+from spikeguard_server.jobs.postmortems import settle_postmortems
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.due import runs_due
-from tests.server.store.jobs import Job, rows, spiking, value
+from tests.server.store.jobs import Job, drawn, rows, spiking, value
 from tests.server.store.test_commands import ONSET, state_of, waiting
 
 SETTINGS = Settings()
@@ -105,12 +105,11 @@ def test_a_post_mortem_is_written_once_the_incident_closes(spiked: sql.Engine) -
     job, command, revision = waiting(spiked)
     approve(spiked, command, revision, "Ada")
     job.train(561, 570, spiking(ONSET))
-    write_reports(spiked)
-    assert value(spiked, "select count(*) from reports") == 0
+    settle_postmortems(spiked)
+    assert value(spiked, "select reported_at from incidents") is None
     job.roll_back(str(command), 300, at_step=570, position=300)
     job.train(301, 700, segment=1, shift=20, batch=50)
-    write_reports(spiked)
-    written = {str(row[0]): row[1] for row in rows(spiked, "select format, body from reports")}
+    written = drawn(spiked)
     assert sorted(written) == ["html", "json", "md", "pdf", "txt"]
     assert b"Ada" in written["md"]
     assert json.loads(written["json"])

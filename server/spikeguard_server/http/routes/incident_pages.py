@@ -40,7 +40,7 @@ from spikeguard_server.http.pages import (
 from spikeguard_server.http.pages.layer_cells import cells_of
 from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.http.routes.decisions import Decision, decide
-from spikeguard_server.http.routes.incidents import Format, get_postmortem
+from spikeguard_server.http.routes.incidents import get_postmortem
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.identity.permissions import DECIDERS, Caller, form_key, same_key
@@ -56,6 +56,7 @@ from spikeguard_server.notify.message import brief
 from spikeguard_server.notify.picture import picture_of
 from spikeguard_server.notify.upkeep import silence_once, silent_for_s
 from spikeguard_server.report.plot_choice import picture_label
+from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.causes import read_layers
 from spikeguard_server.store.policies import policy_of
@@ -107,9 +108,11 @@ def show_incident(
 
 
 @router.get("/incident/{project}/{name}/{number}/postmortem", summary="A post-mortem to read")
-def show_postmortem(services: ServicesDep, run: RunDep, number: Number) -> Response:
+async def show_postmortem(
+    services: ServicesDep, caller: CallerDep, run: RunDep, number: Number
+) -> Response:
     """The post-mortem of a closed incident as HTML, for whoever is signed in in a browser."""
-    return get_postmortem(services, run, number, Format.HTML)
+    return await get_postmortem(services, caller, run, number, ReportFormat.HTML)
 
 
 @router.post("/incident/{project}/{name}/{number}", summary="Respond to an incident")

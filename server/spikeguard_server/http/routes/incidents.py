@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
+from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_protocol import IncidentId, IncidentState, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
@@ -26,6 +26,7 @@ from spikeguard_server.http.bodies.incidents import (
 )
 from spikeguard_server.http.bodies.run_shapes import SeriesBody
 from spikeguard_server.http.dependencies import (
+    DRAWING_BUSY,
     CallerDep,
     Cursor,
     Limit,
@@ -34,12 +35,15 @@ from spikeguard_server.http.dependencies import (
     OrderAsked,
     ProjectAsked,
     RunDep,
+    Services,
     ServicesDep,
     page_wanted,
     project_asked,
 )
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.runs import Points, Signals, window
+from spikeguard_server.jobs.postmortems import draw_postmortem
+from spikeguard_server.report.render import MEDIA_TYPES, ReportFormat
 from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.causes import read_layers
 from spikeguard_server.store.reads.history import existing_run
@@ -47,9 +51,10 @@ from spikeguard_server.store.reads.incidents import (
     list_incidents,
     list_incidents_by_attention,
     read_incident,
-    read_report,
 )
 from spikeguard_server.store.reads.series import read_incident_series
+from spikeguard_server.store.reports import read_report
+from spikeguard_server.store.tables.core import run_key
 
 router = APIRouter(tags=["incidents"])
 _NAME = f"^{NAME_PATTERN.pattern}$"
@@ -59,23 +64,6 @@ NO_INCIDENT = refusals(
 )
 
 
-class Format(StrEnum):
-    """How a post-mortem is written."""
-
-    MD = "md"
-    HTML = "html"
-    JSON = "json"
-    PDF = "pdf"
-    TXT = "txt"
-
-
-_MEDIA = {
-    Format.MD: "text/markdown; charset=utf-8",
-    Format.HTML: "text/html; charset=utf-8",
-    Format.JSON: "application/json",
-    Format.PDF: "application/pdf",
-    Format.TXT: "text/plain; charset=utf-8",
-}
 HTML_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 _REPORT = {
     200: {
@@ -92,6 +80,7 @@ _REPORT = {
         NotFound("There is no incident gpt-124m-7#3", "`spikeguard incidents` lists them"),
         NotClosed("gpt-124m-7#3 is still open", "Wait until it closes"),
         Unready("The post-mortem is being written", "Ask again in a moment"),
+        DRAWING_BUSY,
     ),
 }
 
@@ -241,21 +230,39 @@ def get_incident_batch(services: ServicesDep, run: RunDep, number: Number) -> Js
     response_class=Response,
     responses=_REPORT,
 )
-def get_postmortem(
-    services: ServicesDep, run: RunDep, number: Number, format: Format = Format.MD
-) -> Response:
-    """Written when the incident closes; as Markdown, self-contained HTML, PDF, JSON or plain
-    text."""
-    with services.snapshot() as connection:
-        row = read_incident(connection, existing_run(connection, run), run, number)
-        body = read_report(connection, row.run_id, number, format)
-    incident = IncidentId(run, number)
-    if row.state != IncidentState.CLOSED:
-        raise NotClosed(f"{incident} is still open", "Wait until it closes")
+async def get_postmortem(
+    services: ServicesDep, caller: CallerDep, run: RunDep, number: Number,
+    format: ReportFormat = ReportFormat.MARKDOWN,
+) -> Response:  # fmt: skip
+    """Of a closed incident, as Markdown, self-contained HTML, PDF, JSON or plain text. It is drawn
+    when somebody first asks for it, which takes a second; one is drawn at a time."""
+    body = await run_in_threadpool(_drawn_before, services, run, number, format)
     if body is None:
-        raise Unready("The post-mortem is being written", "Ask again in a moment")
+        async with services.drawings.one_of(caller.grant):
+            body = await run_in_threadpool(_drawn_now, services, run, number, format)
     name = f"{run.name}-{number}-postmortem.{format.value}"
     headers = {"Content-Disposition": f'inline; filename="{name}"'}
-    if format is Format.HTML:
+    if format is ReportFormat.HTML:
         headers["Content-Security-Policy"] = HTML_POLICY
-    return Response(body, media_type=_MEDIA[format], headers=headers)
+    return Response(body, media_type=MEDIA_TYPES[format], headers=headers)
+
+
+def _drawn_before(
+    services: Services, run: RunId, number: int, format: ReportFormat
+) -> bytes | None:
+    with services.snapshot() as connection:
+        row = read_incident(connection, existing_run(connection, run), run, number)
+        if row.state != IncidentState.CLOSED:
+            raise NotClosed(f"{IncidentId(run, number)} is still open", "Wait until it closes")
+        return read_report(connection, row.run_id, number, format)
+
+
+def _drawn_now(services: Services, run: RunId, number: int, format: ReportFormat) -> bytes:
+    """Unless it was drawn while this call waited for its turn."""
+    if (body := _drawn_before(services, run, number, format)) is not None:
+        return body
+    keep = services.primary is None  # else this server writes nothing
+    documents = draw_postmortem(services.engine, run_key(run), number, keep=keep)
+    if documents is None:
+        raise Unready("The post-mortem is being written", "Ask again in a moment")
+    return documents[format]

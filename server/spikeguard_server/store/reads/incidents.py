@@ -26,7 +26,6 @@ from spikeguard_server.store.tables.core import (
     incident_samples,
     incidents,
     precursors,
-    reports,
     runs,
 )
 from spikeguard_server.store.tables.responses import responders
@@ -126,7 +125,7 @@ def read_evidence(connection: sql.Connection, row: Row) -> EvidenceRows:
         revisions=_revisions_of(connection, row),
         precursors=_precursors_of(connection, row),
         peaks=_peaks(connection, row),
-        has_report=_has_report(connection, row),
+        has_report=row.reported_at is not None,
     )
 
 
@@ -145,14 +144,6 @@ def read_commands(
         facts = CommandFacts(row, before.get((row.run_id, row.incident, row.number), []))
         found.setdefault((row.run_id, row.incident), []).append(facts)
     return found
-
-
-def read_report(connection: sql.Connection, run_id: UUID, incident: int, form: str) -> bytes | None:
-    """A post-mortem as it was written; None if it is not there yet."""
-    query = sql.select(reports.c.body).where(
-        reports.c.run_id == run_id, reports.c.incident == incident, reports.c.format == form
-    )
-    return connection.scalar(query)
 
 
 def incident_rows() -> sql.Select[Any]:
@@ -240,11 +231,6 @@ def _peaks(connection: sql.Connection, row: Row) -> dict[str, float]:
     )
     peaks = zip(moved, connection.execute(query).one(), strict=True)
     return {name: peak for name, peak in peaks if peak is not None}
-
-
-def _has_report(connection: sql.Connection, row: Row) -> bool:
-    mine = (reports.c.run_id == row.run_id) & (reports.c.incident == row.number)
-    return bool(connection.scalar(sql.select(sql.exists().where(mine))))
 
 
 def open_incident(connection: sql.Connection, run_id: UUID) -> Row | None:

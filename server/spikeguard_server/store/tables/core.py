@@ -292,7 +292,8 @@ incidents = sql.Table(
     _needed("revisions", sql.Integer),
     _needed("commands", sql.Integer),
     sql.Column("followed_to", Count),  # samples are kept up to this step after the close
-    sql.Column("report_due_at", Time),  # when its post-mortem is to be written (anew)
+    sql.Column("report_due_at", Time),  # when what its post-mortem says is to be settled (anew)
+    sql.Column("reported_at", Time),  # when it was settled last
     _needed("report_failures", sql.Integer),
     _of("runs"),
     sql.Index("incidents_report_due_idx", "report_due_at", **_where("report_due_at IS NOT NULL")),
@@ -408,7 +409,8 @@ reports = sql.Table(
     _key("incident"),
     sql.Column("format", sql.Text, primary_key=True),  # md, html, json
     _needed("body", sql.LargeBinary),
-    _needed("written_at", Time),
+    _needed("written_at", Time),  # the incident's `reported_at` when it was drawn
+    _needed("drawn_at", Time),
     _of("incidents"),
 )
 

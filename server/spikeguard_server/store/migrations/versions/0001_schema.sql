@@ -373,6 +373,7 @@ CREATE TABLE incidents (
     commands integer NOT NULL,
     followed_to bigint,
     report_due_at timestamptz,
+    reported_at timestamptz,
     report_failures integer NOT NULL,
     CONSTRAINT incidents_pkey PRIMARY KEY (run_id, number),
     CONSTRAINT incidents_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
@@ -547,6 +548,7 @@ CREATE TABLE reports (
     format text NOT NULL,
     body bytea NOT NULL,
     written_at timestamptz NOT NULL,
+    drawn_at timestamptz NOT NULL,
     CONSTRAINT reports_pkey PRIMARY KEY (run_id, incident, format),
     CONSTRAINT reports_incidents_fkey
         FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)

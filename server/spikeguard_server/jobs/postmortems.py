@@ -1,0 +1,122 @@
+"""Post-mortems: what they say is settled when it is due, and drawn when somebody asks for it.
+
+Law: settling keeps the figures and the follow-ups, a few kB an incident. Drawing takes half a
+second and 300 kB, and most post-mortems are read by nobody: so only those that somebody asked for
+are drawn, and of each project `KEPT` are kept. They can be drawn again at any time, from what is
+kept with the incident.
+
+What is due is claimed before it is settled, so that replicas share the work; a claim that its
+replica did not live to settle is free again after `CLAIM_S`. One that cannot be settled is put off,
+for longer each time, so that the others get their turn; each round settles one of each project, so
+that none waits for all that another one has due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from threading import Event
+from time import monotonic
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_server.jobs.postmortem_facts import (
+    checkpoints_before,
+    keep_asked,
+    postmortem_facts,
+    with_followups,
+)
+from spikeguard_server.log_format import add_context
+from spikeguard_server.report.facts import PostMortem
+from spikeguard_server.report.figures import figures_of
+from spikeguard_server.report.render import ReportFormat, render_all
+from spikeguard_server.retries import survive
+from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.incident_figures import write_figures
+from spikeguard_server.store.reports import (
+    DueReport,
+    claim_report,
+    due_reports,
+    keep_report,
+    postpone_report,
+    settle_report,
+    settled_at,
+)
+from spikeguard_server.store.runs import lock_run, run_row
+
+AT_ONCE: Final = 20  # projects of a round
+PASS_S: Final = 5.0  # after so long the thread looks after its other work
+CLAIM_S: Final = 300.0
+KEPT: Final = 200  # drawn ones of a project; some 60 MB
+
+
+def settle_postmortems(engine: sql.Engine, stopping: Event | None = None) -> None:
+    """Settle what is due, round by round, for `PASS_S` or until `stopping`."""
+    until, before = monotonic() + PASS_S, list[DueReport]()
+    while (found := _round(engine)) and found != before:  # else they cannot even be claimed
+        for due in found:
+            if stopping is not None and stopping.is_set():
+                return
+            survive(partial(_claim, engine, due), f"post-mortem {due.run_id}#{due.incident}")
+        if monotonic() > until:
+            return
+        before = found
+
+
+def draw_postmortem(
+    engine: sql.Engine, run_id: UUID, number: int, *, keep: bool = True
+) -> Mapping[ReportFormat, bytes] | None:
+    """The post-mortem in every format, kept for whoever asks next where `keep`; None while what it
+    says is not settled. Takes a second of a core."""
+    snapshot = engine.connect().execution_options(isolation_level="REPEATABLE READ")
+    with snapshot as connection:
+        facts = _settled_facts(connection, run_id, number)
+    if facts is None:
+        return None
+    documents = render_all(facts)
+    if keep:
+        bodies = {form.value: body for form, body in documents.items()}
+        with engine.begin() as connection:
+            keep_report(connection, run_id, number, bodies, facts.written_at, KEPT)
+    return documents
+
+
+def _round(engine: sql.Engine) -> list[DueReport]:
+    with engine.connect() as connection:
+        return due_reports(connection, AT_ONCE)
+
+
+def _claim(engine: sql.Engine, due: DueReport) -> None:
+    with engine.begin() as connection:
+        claim = claim_report(connection, due, CLAIM_S)
+    if claim is None:
+        return  # another replica settles it
+    try:
+        _settle(engine, claim)
+    except Exception:
+        with engine.begin() as connection:
+            postpone_report(connection, claim)
+        raise
+
+
+def _settle(engine: sql.Engine, claim: DueReport) -> None:
+    with engine.begin() as connection:
+        run = lock_run(connection, claim.run_id)
+        if run is None:  # deleted meanwhile
+            return
+        add_context(run=str(run.id), incident=claim.incident)
+        facts = postmortem_facts(connection, run, claim.incident, database_now(connection))
+        keep_asked(connection, run, facts)
+        figures = figures_of(facts, checkpoints_before(connection, run, facts))
+        write_figures(connection, run, claim.incident, figures, facts.written_at)
+        settle_report(connection, claim, facts.written_at)
+
+
+def _settled_facts(connection: sql.Connection, run_id: UUID, number: int) -> PostMortem | None:
+    """As of when they were settled: neither the price nor the date changes with who asks when."""
+    run, at = run_row(connection, run_id), settled_at(connection, run_id, number)
+    if run is None or at is None:
+        return None
+    return with_followups(connection, run, postmortem_facts(connection, run, number, at))
