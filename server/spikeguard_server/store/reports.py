@@ -33,18 +33,6 @@ def settled_at(connection: sql.Connection, run_id: UUID, incident: int) -> datet
     return at
 
 
-def read_report(
-    connection: sql.Connection, run_id: UUID, incident: int, format: str
-) -> bytes | None:
-    """The document as it was drawn; None where it was not, or what it says was settled since."""
-    query = (
-        sql.select(_P.body)
-        .join(tables.incidents, _is(run_id, incident) & (_I.reported_at == _P.written_at))
-        .where(_P.run_id == run_id, _P.incident == incident, _P.format == format)
-    )
-    return connection.scalar(query)
-
-
 def keep_report(
     connection: sql.Connection, run_id: UUID, incident: int, bodies: Mapping[str, bytes],
     written_at: datetime, kept: int,

@@ -51,9 +51,9 @@ from spikeguard_server.store.reads.incidents import (
     list_incidents,
     list_incidents_by_attention,
     read_incident,
+    read_report,
 )
 from spikeguard_server.store.reads.series import read_incident_series
-from spikeguard_server.store.reports import read_report
 from spikeguard_server.store.tables.core import run_key
 
 router = APIRouter(tags=["incidents"])
@@ -254,7 +254,7 @@ def _drawn_before(
         row = read_incident(connection, existing_run(connection, run), run, number)
         if row.state != IncidentState.CLOSED:
             raise NotClosed(f"{IncidentId(run, number)} is still open", "Wait until it closes")
-        return read_report(connection, row.run_id, number, format)
+        return read_report(connection, row, format)
 
 
 def _drawn_now(services: Services, run: RunId, number: int, format: ReportFormat) -> bytes:

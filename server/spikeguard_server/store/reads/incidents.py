@@ -26,6 +26,7 @@ from spikeguard_server.store.tables.core import (
     incident_samples,
     incidents,
     precursors,
+    reports,
     runs,
 )
 from spikeguard_server.store.tables.responses import responders
@@ -144,6 +145,14 @@ def read_commands(
         facts = CommandFacts(row, before.get((row.run_id, row.incident, row.number), []))
         found.setdefault((row.run_id, row.incident), []).append(facts)
     return found
+
+
+def read_report(connection: sql.Connection, row: Row, form: str) -> bytes | None:
+    """The post-mortem as it was drawn; None where it was not, or what it says was settled since."""
+    c = reports.c
+    mine = (c.run_id == row.run_id) & (c.incident == row.number)
+    query = sql.select(c.body).where(mine, c.format == form, c.written_at == row.reported_at)
+    return connection.scalar(query)
 
 
 def incident_rows() -> sql.Select[Any]:
