@@ -11,7 +11,7 @@ from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_cli.credentials import Credentials, load_credentials
 from spikeguard_cli.options import json_option, told
 from spikeguard_protocol import IncidentId, RunId
-from spikeguard_protocol.paths import incident_page_path, run_path
+from spikeguard_protocol.paths import incident_page_path, incident_path, run_path
 
 
 def open_page(options: Namespace) -> int:
@@ -26,9 +26,11 @@ def open_page(options: Namespace) -> int:
 
 
 def _incident(text: str, used: Credentials) -> IncidentId:
-    """The one that is named; of a run the newest."""
+    """The one that is named, which has to be there; of a run the newest."""
     if "#" in text:
-        return IncidentId.parse(text)
+        incident = IncidentId.parse(text)
+        Api(used).get(incident_path(incident))
+        return incident
     run = RunId.parse(text)
     found = Api(used).get(run_path(run))
     if not found["incidents"]:

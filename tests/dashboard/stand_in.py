@@ -177,6 +177,9 @@ def _previewed(run: str, body: Plain) -> Answer:
             422, "unprocessable", "patience_steps lies in [0, 1e+06]", f"Got {patience}",
             field="patience_steps",
         )  # fmt: skip
+    if (budget := body["policy"]["approval"]["rollback"]["budget"]) < 0:
+        field = "approval.rollback.budget"
+        return error(422, "unprocessable", f"{field} is below 0", f"Got {budget}", field=field)
     spike: Plain = {
         "branch": 0, "onset_step": 1246, "detected_step": 1247, "peak_step": 1266,
         "closed_step": None, "kind": "lingering", "confidence": 0.9, "signal": "loss",

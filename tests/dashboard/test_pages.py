@@ -201,6 +201,28 @@ def test_a_changed_setting_is_tried_on_history_and_what_is_refused_is_said_at_it
     assert [one.label for one in test.button] == ["Try on the run's history"]
 
 
+@pytest.mark.usefixtures("address")
+def test_a_folded_part_of_the_policy_opens_where_something_in_it_is_refused() -> None:
+    test = opened(policy_script, run="llama-8b-c4")
+    folded = {one.label: one.proto.expanded for one in test.expander}
+    assert not folded["Who approves, by verb"]
+    next(one for one in test.number_input if one.key.endswith("rollback.budget")).set_value(-1)
+    try_button(test.run()).click().run()
+    open_now = {one.label: one.proto.expanded for one in test.expander}
+    assert open_now["Who approves, by verb"]
+    assert not open_now["Rules, remedies, escalation, quiet hours (JSON)"]
+    assert "approval.rollback.budget is below 0" in said(test)
+
+
+@pytest.mark.usefixtures("address")
+def test_a_table_that_is_no_json_is_told_by_an_example() -> None:
+    test = opened(policy_script, run="llama-8b-c4")
+    next(one for one in test.text_area if one.label.startswith("lr_factors")).set_value("0.5, x")
+    text = said(test.run())
+    assert "lr_factors is no JSON. Write it like its default: [0.5, 0.3333333333333333]" in text
+    assert "Expecting" not in text
+
+
 def try_button(test: AppTest) -> Any:
     return next(one for one in test.button if one.label.startswith("Try on"))
 

@@ -13,6 +13,7 @@ from spikeguard_server.report import PostMortem
 from spikeguard_server.report.cost_table import cost_blocks
 from spikeguard_server.report.document import Table
 from spikeguard_server.report.inaction import inaction_of
+from spikeguard_server.report.lessons import lessons_of
 from spikeguard_server.report.wording import duration
 from tests.report.story import divergent, healing, lingering
 
@@ -82,3 +83,13 @@ def test_what_was_left_undone_is_priced_at_the_pace_of_the_steps_that_were_undon
     assert isinstance(table, Table)
     times = next(row for row in table.rows if row[0] == "Time")
     assert times[2] == f"{duration(3.0 * alone.least)} and more"
+
+
+def test_a_near_target_is_no_lesson_where_the_run_would_have_come_back_alone(
+    rolled_back: PostMortem,
+) -> None:
+    near = "What went well: a target"
+    assert any(near in text for text in lessons_of(rolled_back))
+    alone = with_branch(rolled_back, [1.5 * math.exp(-k / 8) for k in range(1, 121)])
+    assert "it would have cost about as much" in inaction_of(alone).sentence
+    assert not any(near in text for text in lessons_of(alone))

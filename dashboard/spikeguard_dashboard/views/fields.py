@@ -67,6 +67,11 @@ class Form:
             text = f"Refused: look at {said.field} above." if above else said.text
             st.html(markup.block(markup.card("warn", markup.paragraph(text, "order"))))
 
+    def refused(self, *fields: str) -> bool:
+        """Whether the server refused what was typed in one of `fields`."""
+        said = st.session_state.get(self._said)
+        return isinstance(said, Refused) and any(map(said_of(said), fields))
+
     def mark(self, field: str) -> None:
         """Below a field: what the server refused in it."""
         said = st.session_state.get(self._said)
@@ -154,8 +159,8 @@ def _read(path: str, one: PolicySetting, typed: Any) -> Any:
         return {} if isinstance(one["default"], dict) else [] if one["default"] == [] else None
     try:
         return json.loads(typed)
-    except ValueError as error:
-        wrong(f"{path} is no JSON: {error}. Write it as the default beside it is")
+    except ValueError:
+        wrong(f"{path} is no JSON. Write it like its default: {json.dumps(one['default'])}")
         return typed
 
 

@@ -100,12 +100,13 @@ def _fields(form: Form, known: PolicySettings, policy: Policy) -> dict[str, Any]
     plain_ones = [one for one in known["policy"] if one["type"] != "table"]
     with st.expander(f"When to act, and how ({len(plain_ones)} settings)", expanded=True):
         typed = _grid(form, "", plain_ones, plain, source)
-    with st.expander("Who approves, by verb"):
+    with st.expander("Who approves, by verb", expanded=form.refused("approval")):
         typed["approval"] = _approvals(form, known, plain.get("approval", {}), source)
     with st.expander("Detection", expanded=True):
         typed["detection"] = _detection(form, known, plain.get("detection", {}), source)
-    with st.expander("Rules, remedies, escalation, quiet hours (JSON)"):
-        tables = [one for one in known["policy"] if one["type"] == "table"]
+    tables = [one for one in known["policy"] if one["type"] == "table"]
+    refused = form.refused(*(one["name"] for one in tables))
+    with st.expander("Rules, remedies, escalation, quiet hours (JSON)", expanded=refused):
         typed |= {
             one["name"]: setting_field(form, one["name"], one, plain.get(one["name"]), source)
             for one in tables

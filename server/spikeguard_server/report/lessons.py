@@ -13,6 +13,7 @@ from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.domain.policy.finding import diagnose
 from spikeguard_server.domain.policy.remedies import Diagnosis
 from spikeguard_server.report.facts import PostMortem
+from spikeguard_server.report.inaction import inaction_of
 from spikeguard_server.report.symptoms import spent_by
 from spikeguard_server.report.wording import duration, plural
 
@@ -82,15 +83,21 @@ def _came_back(facts: PostMortem) -> str | None:
 
 
 def _near(facts: PostMortem) -> str | None:
-    """What made going back cheap."""
+    """What made going back cheap, unless waiting would have cost no more."""
     gaps = [
         facts.incident.onset_step - c.action.step
         for c in facts.commands
         if isinstance(c.action, Rollback) and c.state in EXECUTED
     ]
-    if not gaps or not 0 <= min(gaps) <= NEAR_STEPS:
+    if not gaps or not 0 <= min(gaps) <= NEAR_STEPS or _healed_anyway(facts):
         return None
     return (
         f"What went well: a target {plural(min(gaps), 'step')} before the onset, so that little "
         "sound training was given up."
     )
+
+
+def _healed_anyway(facts: PostMortem) -> bool:
+    """Whether the branch that was undone was back on its trend when it was given up."""
+    alone = inaction_of(facts)
+    return alone.steps is not None and alone.steps == alone.least

@@ -49,6 +49,9 @@ PEAKS_WORDS = 0.45  # the same, of the words at a peak and those at the onset
 LARGEST = 1e100  # beyond it the differences that a scale is made of overflow
 LOG_RATIO = 6.0  # a loss that spans more than this is drawn on a logarithmic scale
 LIGHT = {name: pair[0] for name, pair in COLOURS.items()}
+BEHIND_WORDS = {
+    "boxstyle": "square,pad=0.1", "facecolor": LIGHT["paper"], "edgecolor": "none", "alpha": 0.8,
+}  # fmt: skip
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: searchable, and in the page's own font
     "svg.hashsalt": "spikeguard",  # ids that do not change from one rendering to the next
@@ -346,6 +349,7 @@ def _arrow_back(axes: Axes, facts: Pictured, start: int, end: int, height: float
         **place,
         fontsize=8.5,
         zorder=7,
+        bbox=BEHIND_WORDS,  # a fall of the loss may lie there
     )
 
 

@@ -257,6 +257,10 @@ def test_the_page_of_an_incident_is_opened_in_a_browser_where_there_is_one(
     job.train(10)
     assert main(["open", job.run]) == 1
     assert "had no spike" in capsys.readouterr().err
+    for nowhere in (f"{spiked.run}#99", "nosuch#9"):
+        assert main(["open", nowhere, "--print"]) == 1
+        out, error = capsys.readouterr()
+        assert (out, "There is no" in error) == ("", True)
 
 
 def test_one_start_is_noted_once_however_often_it_introduces_itself(live: Live, job: Job) -> None:
