@@ -206,7 +206,7 @@ def test_a_folded_part_of_the_policy_opens_where_something_in_it_is_refused() ->
     test = opened(policy_script, run="llama-8b-c4")
     folded = {one.label: one.proto.expanded for one in test.expander}
     assert not folded["Who approves, by verb"]
-    next(one for one in test.number_input if one.key.endswith("rollback.budget")).set_value(-1)
+    next(one for one in test.number_input if str(one.key).endswith("rollback.budget")).set_value(-1)
     try_button(test.run()).click().run()
     open_now = {one.label: one.proto.expanded for one in test.expander}
     assert open_now["Who approves, by verb"]

@@ -33,7 +33,7 @@ def draw_table(visit: Visit, runs: Sequence[Run], chosen: Sequence[str]) -> None
         key="runs table",
         hide_index=True,
         width="stretch",
-        height=ROW_PX * (min(len(rows), MOST_ROWS) + 1) + 3,
+        height="content" if len(rows) <= MOST_ROWS else ROW_PX * (MOST_ROWS + 1),
         column_config=_config(),
         selection_mode="multi-row",
         on_select=lambda: _select(),

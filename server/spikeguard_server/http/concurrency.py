@@ -10,7 +10,7 @@ database is, with what every call asks before it is let in.
 from __future__ import annotations
 
 from asyncio import Semaphore, timeout
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -62,9 +62,9 @@ class Calls:
 
 
 class OneAtATime:
-    """Lets through one call of all: what computes for seconds. Whoever waits holds no thread. A
-    second call of a grant waits behind its first where `patient`, so that one grant never has two
-    of the places; else it is refused."""
+    """Lets through one call of all: what computes for seconds. Whoever waits holds no thread, and
+    none of a grant or project has two of the places in the queue. Its second call waits behind the
+    first where `patient`; else it is refused."""
 
     def __init__(self, wait_s: float, busy: Busy, *, patient: bool = False) -> None:
         self._wait_s, self._busy, self._patient = wait_s, busy, patient
@@ -72,25 +72,28 @@ class OneAtATime:
         self._lanes: dict[Hashable, _Lane] = {}
 
     @asynccontextmanager
-    async def one_of(self, grant: Hashable) -> AsyncIterator[None]:
-        """A call of `grant` is answered; raise `Busy` where its turn does not come."""
-        lane = self._lanes.setdefault(grant, _Lane(Semaphore(1)))
-        if lane.count and not self._patient:
+    async def one_of(self, *keys: Hashable) -> AsyncIterator[None]:
+        """A call is answered that is one of each of `keys`, the narrowest first; raise `Busy` where
+        its turn does not come."""
+        lanes = [self._lanes.setdefault(key, _Lane(Semaphore(1))) for key in keys]
+        if any(lane.count for lane in lanes) and not self._patient:
             raise self._busy
-        lane.count += 1
+        for lane in lanes:
+            lane.count += 1
         try:
             async with AsyncExitStack() as held:
-                await self._acquire(held, lane)
+                await self._acquire(held, [*(lane.turns for lane in lanes), self._turn])
                 yield
         finally:
-            lane.count -= 1
-            if not lane.count:
-                del self._lanes[grant]
+            for key, lane in zip(keys, lanes, strict=True):
+                lane.count -= 1
+                if not lane.count:
+                    del self._lanes[key]
 
-    async def _acquire(self, held: AsyncExitStack, lane: _Lane) -> None:
+    async def _acquire(self, held: AsyncExitStack, turns: Sequence[Semaphore]) -> None:
         try:
             async with timeout(self._wait_s):
-                await held.enter_async_context(lane.turns)
-                await held.enter_async_context(self._turn)
+                for turn in turns:
+                    await held.enter_async_context(turn)
         except TimeoutError:
             raise self._busy from None

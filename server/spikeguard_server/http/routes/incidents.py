@@ -238,7 +238,7 @@ async def get_postmortem(
     when somebody first asks for it, which takes a second; one is drawn at a time."""
     body = await run_in_threadpool(_drawn_before, services, run, number, format)
     if body is None:
-        async with services.drawings.one_of(caller.grant):
+        async with services.drawings.one_of(caller.grant, run.project):
             body = await run_in_threadpool(_drawn_now, services, run, number, format)
     name = f"{run.name}-{number}-postmortem.{format.value}"
     headers = {"Content-Disposition": f'inline; filename="{name}"'}
