@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import cached_property
 
 from spikeguard_server.report.document import Document
 from spikeguard_server.report.facts import PostMortem
@@ -40,45 +39,26 @@ MEDIA_TYPES: Mapping[ReportFormat, str] = {
 
 def render(facts: PostMortem, form: ReportFormat | str) -> bytes:
     """The document, text as UTF-8; raise `ValueError` for a format that is none."""
-    return _Drawn(facts).written(ReportFormat(form))
+    document = document_of(facts)
+    match ReportFormat(form):
+        case ReportFormat.MARKDOWN:
+            return document_markdown(document, pngs_of(facts, document)).encode()
+        case ReportFormat.HTML:
+            return render_html(document, svgs_of(facts, document), "Post-mortem").encode()
+        case ReportFormat.JSON:
+            return json_of(facts, document.title).encode()
+        case ReportFormat.TEXT:
+            return plain_text(document).encode()
+        case ReportFormat.PDF:
+            return _pdf(facts, document)
 
 
-def render_all(facts: PostMortem) -> Mapping[ReportFormat, bytes]:
-    """The document in every format; Markdown and PDF show the same pictures, drawn once."""
-    drawn = _Drawn(facts)
-    return {form: drawn.written(form) for form in ReportFormat}
+def _pdf(facts: PostMortem, document: Document) -> bytes:
+    from spikeguard_server.report.pdf import printed  # its library would slow every start
 
-
-class _Drawn:
-    """One post-mortem, of which each part is made when a format first asks for it."""
-
-    def __init__(self, facts: PostMortem) -> None:
-        self._facts, self._document = facts, document_of(facts)
-
-    @cached_property
-    def _pngs(self) -> Mapping[str, bytes]:
-        return pngs_of(self._facts, self._document)
-
-    def written(self, form: ReportFormat) -> bytes:
-        facts, document = self._facts, self._document
-        match form:
-            case ReportFormat.MARKDOWN:
-                return document_markdown(document, self._pngs).encode()
-            case ReportFormat.HTML:
-                return render_html(document, svgs_of(facts, document), "Post-mortem").encode()
-            case ReportFormat.JSON:
-                return json_of(facts, document.title).encode()
-            case ReportFormat.TEXT:
-                return plain_text(document).encode()
-            case ReportFormat.PDF:
-                return self._pdf()
-
-    def _pdf(self) -> bytes:
-        from spikeguard_server.report.pdf import printed  # its library would slow every start
-
-        names = [picture.name for picture in self._document.pictures]
-        labels = {name.value: label_of(self._facts, name) for name in names}
-        return printed(self._document, self._pngs, labels, self._facts.written_at)
+    names = [picture.name for picture in document.pictures]
+    labels = {name.value: label_of(facts, name) for name in names}
+    return printed(document, pngs_of(facts, document), labels, facts.written_at)
 
 
 def render_document(document: Document, form: ReportFormat | str, what: str) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -34,23 +33,20 @@ def settled_at(connection: sql.Connection, run_id: UUID, incident: int) -> datet
 
 
 def keep_report(
-    connection: sql.Connection, run_id: UUID, incident: int, bodies: Mapping[str, bytes],
+    connection: sql.Connection, run_id: UUID, incident: int, format: str, body: bytes,
     written_at: datetime, kept: int,
 ) -> None:  # fmt: skip
-    """Keep the documents by their format in place of earlier ones, and of the project no more than
+    """Keep a drawn document in place of an earlier one, and of the project no more incidents' than
     the `kept` that were drawn last."""
     stands = sql.select(_R.project).join(tables.incidents, _I.run_id == _R.run_id)
     held = stands.where(_is(run_id, incident)).with_for_update(read=True, key_share=True)
     project = connection.scalar(held)
     if project is None:  # deleted meanwhile
         return
-    place = {"run_id": run_id, "incident": incident, "written_at": written_at}
     drawn = insert(tables.reports).values(
-        [
-            {**place, "format": format, "body": body, "drawn_at": sql.func.clock_timestamp()}
-            for format, body in bodies.items()
-        ]
-    )
+        run_id=run_id, incident=incident, format=format, body=body, written_at=written_at,
+        drawn_at=sql.func.clock_timestamp(),
+    )  # fmt: skip
     new = {name: drawn.excluded[name] for name in ("body", "written_at", "drawn_at")}
     later = drawn.excluded.written_at >= _P.written_at
     connection.execute(

@@ -41,8 +41,6 @@ from spikeguard_server.http.bodies.evidence import BatchEvidence, LayersBody
 from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, IncidentList
 from spikeguard_server.http.bodies.run_shapes import AuditList, RunDetail, RunList, SeriesBody
 from spikeguard_server.http.routes.ledger import LedgerList
-from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.render import render_all
 from tests.server.store.jobs import asked
 
 if TYPE_CHECKING:
@@ -402,11 +400,11 @@ def test_who_asks_for_many_post_mortems_at_once_keeps_nobody_else_from_theirs(
     greedy, other = (live.token(Grant(Role.VIEWER, person=name)) for name in ("Greta", "Otto"))
     monkeypatch.setattr("spikeguard_server.jobs.postmortems.keep_report", lambda *_: None)
 
-    def slowly(facts: PostMortem) -> Any:
+    def slowly(*_: Any) -> bytes:
         time.sleep(0.5)
-        return render_all(facts)
+        return b"drawn"
 
-    monkeypatch.setattr("spikeguard_server.jobs.postmortems.render_all", slowly)
+    monkeypatch.setattr("spikeguard_server.jobs.postmortems.render", slowly)
 
     def ask(token: str, job: Job) -> tuple[int, float]:
         began = time.monotonic()

@@ -32,6 +32,7 @@ from spikeguard_protocol import (
 )
 from spikeguard_server.ingest import Monitors, receive
 from spikeguard_server.jobs.postmortems import draw_postmortem, settle_postmortems
+from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.tables.core import run_key
 
@@ -149,12 +150,13 @@ def value(engine: sql.Engine, statement: str) -> Any:
     return rows(engine, statement)[0][0]
 
 
-def drawn(engine: sql.Engine, incident: int = 1, run: str = "gpt") -> dict[str, bytes]:
-    """The post-mortem of a closed incident by its format, once all that is due was settled."""
+def drawn(engine: sql.Engine, form: str = "txt", incident: int = 1) -> bytes:
+    """The post-mortem of a closed incident, once all that is due was settled."""
     settle_postmortems(engine)
-    found = draw_postmortem(engine, run_key(RunId("default", run)), incident)
+    run = run_key(RunId("default", "gpt"))
+    found = draw_postmortem(engine, run, incident, ReportFormat(form))
     assert found is not None
-    return {form.value: body for form, body in found.items()}
+    return found
 
 
 def same_number(left: float | None, right: float | None) -> bool:

@@ -262,7 +262,7 @@ def _drawn_now(services: Services, run: RunId, number: int, format: ReportFormat
     if (body := _drawn_before(services, run, number, format)) is not None:
         return body
     keep = services.primary is None  # else this server writes nothing
-    documents = draw_postmortem(services.engine, run_key(run), number, keep=keep)
-    if documents is None:
+    drawn = draw_postmortem(services.engine, run_key(run), number, format, keep=keep)
+    if drawn is None:
         raise Unready("The post-mortem is being written", "Ask again in a moment")
-    return documents[format]
+    return drawn
