@@ -36,7 +36,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     """`spikeguard up` with its dashboard, and a run that is damaged at step 220."""
-    monkeypatch.setenv("SPIKEGUARD_DASHBOARD_REFRESH", "2")
+    monkeypatch.setenv("SPIKEGUARD_DASHBOARD_REFRESH", "5")
     children = ForkingChildren()
     with folder() as place:
         try:

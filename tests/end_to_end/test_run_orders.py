@@ -13,7 +13,7 @@ from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Service
 from tests.agent.forks import FORKED
 
-SIZE = ["--preset", "tiny", "--batch", "16", "--steps", "20000", "--step-time", "0.01"]
+SIZE = ["--preset", "tiny", "--batch", "4", "--steps", "20000", "--step-time", "0.01"]
 TRAINER = str(Path(spikeguard_trainer.__file__).with_name("__main__.py"))
 TWO_RANKS = ["--standalone", "--nproc-per-node=2", *FORKED, "--", TRAINER]
 LIMIT_S = 90.0
