@@ -22,11 +22,18 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 GRACE_S = 15.0
 
 
-def _end_with_parent() -> None:
-    """Runs in the child between fork and exec."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+def _ending_with(parent: int) -> Callable[[], None]:
+    """What runs in the child between fork and exec."""
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+    def prepare() -> None:
+        if prctl is not None:
+            prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:  # it went before the kernel was asked
+                os._exit(1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+
+    return prepare
 
 
 class Children:
@@ -50,7 +57,7 @@ class Children:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    preexec_fn=_end_with_parent,
+                    preexec_fn=_ending_with(os.getpid()),
                 )
             self._running.append(child)
         finally:
