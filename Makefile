@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SOURCES := agent server dashboard trainer benchmarks tests
-BESIDE  := --numprocesses 4 --dist loadfile --no-loadscope-reorder
+BESIDE  := --numprocesses 5 --dist loadfile --no-loadscope-reorder
 # Folders of which test-fast does not even read the files, whose imports take seconds.
 ALL_SLOW := agent/integrations end_to_end server
 

@@ -7,12 +7,11 @@ import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from spikeguard import attach
 from spikeguard_protocol import BatchRange, Medium, Rollback
@@ -20,6 +19,9 @@ from spikeguard_protocol import BatchRange, Medium, Rollback
 from .job import FAST, Job, assert_same, order, target_at
 from .test_exactness import Without
 from .wire import Wire, served
+
+if TYPE_CHECKING:
+    from torch._dynamo.testing import CompileCounterWithBackend
 
 pytestmark = pytest.mark.slow
 
@@ -32,10 +34,19 @@ INDUCTOR = pytest.param(
 
 @pytest.fixture(autouse=True)
 def _compile_anew() -> Iterator[None]:
+    import torch._dynamo  # half a second, which only this file has to spend
+
     torch.set_num_threads(1)
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+def counting(backend: str) -> CompileCounterWithBackend:
+    """`backend`, and how often something was compiled with it."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    return CompileCounterWithBackend(backend)
 
 
 class Trained:
@@ -109,7 +120,7 @@ def test_a_compiled_step_drops_a_non_finite_update_and_is_else_what_it_was(
 def test_a_compiled_step_is_not_entered_where_an_update_is_left_out(tmp_path: Path) -> None:
     """The host reads the decision, which is not compiled; the step behind it is, whole and once."""
     with served(Wire()) as wire:
-        counter = CompileCounterWithBackend("eager")
+        counter = counting("eager")
         kind = torch.optim.AdamW
         compiled = Trained(wire, tmp_path / "a", kind, counter, fused=False)
         plain = Trained(wire, tmp_path / "b", kind, None, fused=False)
@@ -120,7 +131,7 @@ def test_a_compiled_step_is_not_entered_where_an_update_is_left_out(tmp_path: Pa
 
 
 def compiled_job(folder: Path, loader: Any = None) -> tuple[Job, CompileCounterWithBackend]:
-    job, counter = Job(folder, loader=loader), CompileCounterWithBackend("aot_eager")
+    job, counter = Job(folder, loader=loader), counting("aot_eager")
     job.model.compile(backend=counter)
     job.optimizer.step = torch.compile(job.optimizer.step, backend=counter)  # type: ignore[method-assign]
     return job, counter

@@ -33,7 +33,7 @@ from spikeguard_trainer.stage.service import Place, Service, awaiting
 
 FAULT_STEP, STEPS = 150, 290
 ASK_EVERY_S = 0.25
-SIZE = ("--preset", "tiny", "--batch", "6")
+SIZE = ("--preset", "tiny", "--batch", "12")
 PACE = ("--step-time", "0.05")  # so that a person can act before much more is trained
 SEND_S = 0.2  # between two messages: whoever waits for one to arrive waits as long, or longer
 BRISK = ("--step-time", "0.03")  # where it may train as far as it likes meanwhile

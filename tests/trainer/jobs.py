@@ -11,12 +11,14 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import spikeguard_trainer
 from spikeguard import CheckpointDirectory
 from spikeguard_trainer.__main__ import main
-from tests.agent.forks import exit_status, start_script, torchrun
+from tests.agent.forks import FORKED, exit_status, start_script, torchrun
 
 LIMIT_S = 150.0  # of patience on a busy machine
 TEXT = Path(sysconfig.get_path("stdlib")) / "asyncio"
+TRAINER = str(Path(spikeguard_trainer.__file__).with_name("__main__.py"))
 PROGRAM = "import runpy; runpy.run_module('spikeguard_trainer', None, '__main__', True)"
 
 
@@ -49,7 +51,7 @@ def run_process(out: Path, *options: str) -> str:
 def run_ranks(out: Path, *options: str, ranks: int) -> None:
     """Run it to its end under `torchrun`."""
     said = out / "said.txt"
-    program = ("-m", "--", "spikeguard_trainer", *arguments(out, *options))
+    program = (*FORKED, "--", TRAINER, *arguments(out, *options))
     assert torchrun(said, *program, ranks=ranks) == 0, said.read_text()
 
 
