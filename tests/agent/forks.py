@@ -1,7 +1,7 @@
 """Processes that need not import torch or the server: each is forked from one that has.
 
 Importing torch and making the first optimizer, which imports torch._dynamo, takes seconds that no
-process has to spend again; so do the server and what it draws with. All test files of a worker
+process has to spend again; so does the server. All test files of a worker
 share the one that is forked from.
 """
 
@@ -31,8 +31,7 @@ FORKS = multiprocessing.get_context("forkserver")
 setattr(FORKS, "Process", Fork)  # noqa: B010
 FORKS.set_forkserver_preload(
     ["torch", "torch._dynamo", "torch.distributed.fsdp", "numpy", "spikeguard",
-     "spikeguard_server.cli.up", "spikeguard_server.report.plots", "spikeguard_server.report.pdf",
-     "alembic.command"]
+     "spikeguard_server.cli.up", "alembic.command"]
 )  # fmt: skip
 
 

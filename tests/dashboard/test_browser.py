@@ -50,7 +50,7 @@ def dashboard(server: str, folder: Path) -> Iterator[str]:
         "SPIKEGUARD_SERVER": server,
         "SPIKEGUARD_PUBLIC_URL": server,
         "SPIKEGUARD_TOKEN": VIEWER_TOKEN,
-        "SPIKEGUARD_DASHBOARD_REFRESH": "2",
+        "SPIKEGUARD_DASHBOARD_REFRESH": "3",
         "HOME": str(folder),
     }
     command = [sys.executable, "-m", "spikeguard_dashboard", "--port", str(port)]

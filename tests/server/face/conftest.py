@@ -189,11 +189,11 @@ def face_url(databases: Databases) -> str:
 
 @pytest.fixture(scope="session")
 def live(face_url: str) -> Iterator[Live]:
-    """A server on a free port, its ticker ticking twice a second: a look takes 10 ms of a core."""
+    """A server on a free port, its ticker ticking once a second: a look takes 10 ms of a core."""
     with listen("127.0.0.1", 0) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         settings = Settings(
-            database_url=face_url, public_url=url, tick_s=0.5, silent_after_s=SILENT_S, **NOTIFY
+            database_url=face_url, public_url=url, tick_s=1.0, silent_after_s=SILENT_S, **NOTIFY
         )
         engine = open_engine(settings)
         server = Resting(lambda: ticking(settings, engine, listener))

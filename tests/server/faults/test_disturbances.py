@@ -20,10 +20,7 @@ from benchmarks.faults_scenarios import (
     undisturbed,
 )
 
-SCRIPTS = (
-    Script(3, onset=171, steps=240),
-    Script(5, onset=176, lost=frozenset({30}), steps=240),
-)
+SCRIPTS = (Script(5, onset=176, lost=frozenset({30}), steps=240),)
 
 
 @pytest.fixture(scope="module")
