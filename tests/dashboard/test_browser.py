@@ -376,7 +376,7 @@ def test_an_outage_is_said_and_mends_itself_and_nobody_else_is_told_of_anything(
         page.get_by_text("The server is starting. What you see is").wait_for()
         page.get_by_role("heading", name="3 runs").wait_for()
         world.broken = None
-        page.get_by_text("The server is starting").wait_for(state="detached")
+        page.get_by_text("The server is starting").first.wait_for(state="detached")
     assert asked
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
 
