@@ -9,14 +9,14 @@ import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import Any
 
-from spikeguard_cli.api import Api
+from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.batch_view import batch_lines
 from spikeguard_cli.command import Command, NoServer, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.curve import Curve, drawn
 from spikeguard_cli.options import json_option, lasting, print_json, told
 from spikeguard_cli.orders import done_lines
-from spikeguard_cli.wording import duration, incident_card, run_card
+from spikeguard_cli.wording import duration, incident_card, quiet_lines, run_card
 from spikeguard_protocol import IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.paths import incident_path, run_path
@@ -40,8 +40,25 @@ def show(options: Namespace) -> int:
         print_json(found)
         return 0
     series = api.get(f"{incident_path(incident)}/series", signals="loss")
-    _print([*incident_card(found), "", *_curve(series, found["onset_step"], found["segment"])])
+    _print(
+        [
+            *_quiet(api, incident.run, found),
+            *incident_card(found),
+            "",
+            *_curve(series, found["onset_step"], found["segment"]),
+        ]
+    )
     return 0
+
+
+def _quiet(api: Api, run: RunId, incident: dict[str, Any]) -> list[str]:
+    """That the run of an open incident sends nothing; of one that was deleted meanwhile nothing."""
+    if incident["state"] == "closed":
+        return []
+    try:
+        return quiet_lines(api.get(run_path(run)))
+    except Refused:
+        return []
 
 
 def _show_batch(api: Api, incident: IncidentId, *, as_json: bool) -> int:

@@ -226,6 +226,14 @@ def run_card(run: dict[str, Any]) -> list[str]:
     return lines + [line for note in run.get("notes", [])[:NOTES] for line in note_lines(note)]
 
 
+def quiet_lines(run: dict[str, Any]) -> list[str]:
+    """That a run sends nothing, so that what is shown of it is old; empty where it does."""
+    if not run["look_at_job"]:
+        return []
+    heard = f"{run['id']}: {run['state']}, heard {duration(run['age_s'])} ago"
+    return [*_said("", heard), *_said("", run["look_at_job"]), ""]
+
+
 def _said(label: str, text: str) -> list[str]:
     """Wrapped behind its label; a sentence of its own without one."""
     first = f"{label:<{LABELS}}" if label else ""
@@ -361,6 +369,8 @@ def waiting_words(cost: dict[str, Any]) -> str:
         money = cost.get("waiting_money")
         more = "" if money is None else f", {money:,.2f} {cost.get('currency') or 'in money'}"
         words += f"; each minute of waiting adds {steps} steps{more}"
+    elif steps is None:
+        words += "; how many steps each minute of waiting adds is not known"
     if (pace := cost.get("step_time_s")) is not None:
         words += f" (at {pace:.3g} s a step, the median of {cost['step_time_of']} steps before it)"
     return words

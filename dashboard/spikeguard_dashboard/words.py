@@ -219,6 +219,8 @@ def waiting_cost(value: Cost) -> str:
         if (money := value["waiting_money"]) is not None:
             more += f" and {money:,.2f} {value['currency'] or ''}".rstrip()
         said.append(f"{more}.")
+    elif value["waiting_steps"] is None:
+        said.append("How many steps each further minute of waiting adds is not known.")
     if value["step_time_s"] is not None:
         said.append(
             f"Reckoned at {figure(value['step_time_s'], 3)} s a step, the median of "

@@ -242,6 +242,27 @@ def test_incidents_fit_a_terminal_and_say_where_a_job_died(
     assert deleted.split()[:3] == ["gone#1", "run", "ended"]
 
 
+def test_an_open_incident_of_a_run_that_fell_silent_says_so_first(
+    login: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And none that is over, nor one whose run was deleted meanwhile."""
+    del login
+    path, died = "/v1/runs/default/gpt-1", "Look at the job: attempt 1 sent nothing any more."
+    detail = {"title": "lingering spike", "summary": "The loss rose", "causes": [], "commands": [],
+              "proposal": None, "has_postmortem": False, "segment": {"attempt": "a", "number": 0}}  # fmt: skip
+    server.answers[f"{path}/incidents/3"] = (200, {**INCIDENT, **detail, "state": "open"})
+    server.answers[f"{path}/incidents/3/series"] = (200, {"segments": []})
+    server.answers[path] = (200, {**RUN, "state": "silent", "age_s": 90.0, "look_at_job": died})
+    assert main(("show", "gpt-1#3")) == 0
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert first.endswith(": silent, heard 90 s ago")
+    assert second == died
+    gone = {"error": {"message": "no such", "remedy": "look", "code": "not_found"}}
+    server.answers[path] = (404, gone)
+    assert main(("show", "gpt-1#3")) == 0
+    assert "The loss rose" in capsys.readouterr().out.splitlines()[1]
+
+
 @pytest.mark.slow
 def test_a_ledger_shows_what_was_done_and_what_was_left_out(
     home: dict[str, str], server: Server, tmp_path: Path
@@ -787,6 +808,8 @@ def test_what_a_server_says_reaches_the_terminal_as_text(
     incident = {"title": text, "summary": text, "causes": [cause], "has_postmortem": False,
                 "segment": {"attempt": text, "number": 0}, "proposal": proposal}  # fmt: skip
     server.answers["/v1/runs/default/gpt-1/incidents/3"] = (200, {**INCIDENT, **incident})
+    silent = RUN | {"state": text, "look_at_job": text}
+    server.answers["/v1/runs/default/gpt-1"] = (200, silent)
     curve = {
         "attempt": text,
         "number": 0,

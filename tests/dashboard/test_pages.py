@@ -352,7 +352,10 @@ def test_a_run_whose_process_died_says_to_look_at_the_job(world: World) -> None:
     died = "Look at the job: attempt 1 sent nothing any more and never said why."
     incident, run = world.incidents[0], world.runs[0]
     asked = {"run": "llama-8b-c4", "number": "2"}
-    run["look_at_job"] = died
+    run.update(look_at_job=died, state="silent", age_s=90.0)
+    text = said(opened(incident_script, **asked))
+    assert died in text
+    assert "Nothing came from this run for 1 min 30 s. What is shown may be out of date." in text
     incident["commands"][-1]["state"], incident["proposal"] = "run_ended", None
     assert died in said(opened(incident_script, **asked))
     incident.update(state="closed", outcome="run_ended", closed_step=1400)

@@ -89,7 +89,8 @@ def test_cost_leaves_out_what_is_not_known() -> None:
             "step_time_s": None, "step_time_of": 0, "waiting_steps": None, "waiting_money": None,
         },
     )  # fmt: skip
-    assert words.waiting_cost(cost) == ""
+    unknown = "How many steps each further minute of waiting adds is not known."
+    assert words.waiting_cost(cost) == unknown
     assert words.cost(cost) == [("200", "steps lost"), ("839 M", "tokens lost")]
     priced = read(Command, story.command())["cost"]
     assert ("48.20 EUR", "at your price per hour") in words.cost(priced)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from spikeguard_client import ApiError, Command
+from spikeguard_client import ApiError, Command, IncidentDetail
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.markup import Content, Html
 from spikeguard_dashboard.views.frame import DIFFERENT_HOST
@@ -229,18 +229,28 @@ def _say_notice(incident: str) -> None:
         place.html(markup.block(markup.card(notice.tone, *said)))
 
 
-def decided(proposal: Command | None, incident: str, visit: Visit, job: str | None = None) -> None:
-    """No decision is asked for: say where the newest command stands, and whether the `job` needs
-    a look."""
-    if job is not None:
-        st.html(markup.block(markup.card("warn", markup.paragraph(job, "order"))))
+def decided(proposal: Command | None, run: RunId, incident: IncidentDetail, visit: Visit) -> None:
+    """No decision is asked for: say where the newest command stands, and how to order one."""
     if proposal is None or proposal["state"] in JUST_DECIDED:
-        _say_notice(incident)
+        _say_notice(incident["id"])
+    order = markup.EMPTY if incident["state"] == "closed" else _order(visit, run)
     if proposal is None:
-        st.html(
-            markup.block(markup.card("calm", markup.paragraph("There is no command to decide on.")))
-        )
+        none = markup.card("calm", markup.paragraph("There is no command to decide on."))
+        st.html(markup.block(none, order))
         return
+    st.html(markup.block(_newest(proposal, visit), order))
+
+
+def _order(visit: Visit, run: RunId) -> Html:
+    """Where somebody orders what nobody proposed."""
+    page = markup.act_address(visit.settings.public_url, run)
+    return markup.paragraph(
+        markup.joined(markup.soft("Order something on"), markup.link("the page to act", page))
+    )
+
+
+def _newest(proposal: Command, visit: Visit) -> Html:
+    """A command that is answered, and what came of it."""
     state = markup.chip(proposal["state"], words.COMMAND_STATE.get(proposal["state"]))
     order = markup.paragraph(words.command(proposal["verb"], proposal["arguments"]), "order")
     ended = proposal["judgement"] or proposal["result"] or proposal["end_reason"] or ""
@@ -250,11 +260,7 @@ def decided(proposal: Command | None, incident: str, visit: Visit, job: str | No
         else markup.EMPTY
     )
     name = markup.soft(f"Command {proposal['id']}")
-    st.html(
-        markup.block(
-            markup.card("calm", markup.joined(name, state), order, _by(proposal, visit), said)
-        )
-    )
+    return markup.card("calm", markup.joined(name, state), order, _by(proposal, visit), said)
 
 
 def _by(command: Command, visit: Visit) -> Html:

@@ -76,7 +76,7 @@ def _draw(visit: Visit, run: RunId, number: int) -> None:
         return
     incident = seen.data
     st.set_page_config(page_title=tab_title(incident))
-    st.html(markup.block(_head(incident)))
+    st.html(markup.block(_head(incident), _quiet(visit, run, incident)))
     with st.container(key="incident-now"):  # on a phone the decision comes first
         curves, decision = st.columns(PARTS, gap="medium")
     with decision:  # first, since curves take longer
@@ -110,7 +110,7 @@ def _command(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
         decide(visit, run, incident["number"], proposal)
     else:
         newest = max(incident["commands"], key=lambda command: command["number"], default=None)
-        decided(proposal or newest, incident["id"], visit, _job(visit, run, incident))
+        decided(proposal or newest, run, incident, visit)
 
 
 def _checkpoints(visit: Visit, run: RunId) -> None:
@@ -135,12 +135,20 @@ def tab_title(incident: IncidentDetail) -> str:
     return f"({waits}) {incident['id']}" if waits else incident["id"]
 
 
-def _job(visit: Visit, run: RunId, incident: IncidentDetail) -> str | None:
-    """What to look at where the run's job may have died, unless the incident ended before."""
+def _quiet(visit: Visit, run: RunId, incident: IncidentDetail) -> Html:
+    """What to look at where the run's job may have died, unless the incident ended before; and how
+    old what is shown then is."""
     if incident["state"] == "closed" and incident["outcome"] != "run_ended":
-        return None
+        return markup.EMPTY
     detail = look(f"run {run}", lambda: visit.client.run(visit.token, run)).data
-    return None if detail is None else detail["look_at_job"]
+    if detail is None or detail["look_at_job"] is None:
+        return markup.EMPTY
+    said = [markup.paragraph(detail["look_at_job"], "order")]
+    if detail["state"] == "silent":
+        age = words.duration(detail["age_s"])
+        told = f"Nothing came from this run for {age}. What is shown may be out of date."
+        said.append(markup.paragraph(told))
+    return markup.card("warn", *said)
 
 
 def _kind(incident: IncidentDetail) -> Html:

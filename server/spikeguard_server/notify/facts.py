@@ -17,7 +17,7 @@ from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outco
 from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import action_phrase, ended_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.lifecycle.command_life import BARE_YES, WAITING
+from spikeguard_server.domain.lifecycle.command_life import BARE_YES, TAKEN_BACK, WAITING
 from spikeguard_server.domain.notification.delivery import SentState, Subject
 from spikeguard_server.domain.notification.topics import Topic
 from spikeguard_server.domain.policy.cost import Cost, cost_of
@@ -56,7 +56,7 @@ def read_facts(
     number = held.key.incident
     if number == 0:
         subject = Subject(told.name, None, None, 0, history=False)
-        return Facts(subject, told, None, _run_links(settings, run), now)
+        return Facts(subject, told, None, _run_links(settings, run, told.open_incident), now)
     row = read_incident(connection, held.key.run_id, run, number)
     spike, waiting = read_spike(connection, row)
     if row.state != "closed" or row.outcome == Outcome.RUN_ENDED:
@@ -137,10 +137,10 @@ def _price(cost: Cost, currency: str) -> str:
     return f"{plural(cost.steps, 'step')} ({duration(cost.seconds)}){money}"
 
 
-def _a_minute(cost: Cost, currency: str) -> str:
-    """What each minute of waiting adds; empty where that is nothing, or not known."""
+def _a_minute(cost: Cost, currency: str) -> str | None:
+    """What each minute of waiting adds; empty where that is nothing, None where it is not known."""
     if not cost.waiting_steps:
-        return ""
+        return None if cost.waiting_steps is None else ""
     money = "" if cost.waiting_money is None else f" and {cost.waiting_money:,.2f} {currency}"
     return f"{plural(cost.waiting_steps, 'step')}{money}"
 
@@ -190,7 +190,8 @@ def _last(known: Sequence[CommandFacts]) -> str | None:
         row.judgement or row.result or row.end_reason or _own_words(row.decision_reason),
     )
     person = f", decided by {row.decided_by}" if row.decided_by else ""
-    return f"Last command{person}: {action_phrase(action_of(row.arguments))}. {ended}"
+    nothing = " Nothing was done." if CommandState(row.state) in TAKEN_BACK else ""
+    return f"Last command{person}: {action_phrase(action_of(row.arguments))}. {ended}{nothing}"
 
 
 def _own_words(reason: str | None) -> str | None:
@@ -212,11 +213,31 @@ def _links(settings: Settings, incident: IncidentId, waiting: int | None) -> dic
     return found
 
 
-def _run_links(settings: Settings, run: RunId) -> dict[str, str]:
-    if not settings.dashboard_url:
-        return {}
-    which = quote(f"{run.project}/{run.name}", safe="")
-    return {"Run": f"{settings.dashboard_url.rstrip('/')}/run?run={which}"}
+def _run_links(settings: Settings, run: RunId, incident: int | None) -> dict[str, str]:
+    found = {}
+    if incident is not None:
+        path = incident_page_path(IncidentId(run, incident))
+        found["Open"] = settings.public_url.rstrip("/") + path
+    if settings.dashboard_url:
+        which = quote(f"{run.project}/{run.name}", safe="")
+        found["Run"] = f"{settings.dashboard_url.rstrip('/')}/run?run={which}"
+    return found
+
+
+def _standing(told: NotifiedRun) -> tuple[str, ...]:
+    """A run in words: whether it sends, how far it is, and what is open in it."""
+    said = {
+        "silent": f"Nothing came from run {told.name} for {duration(told.age_s)}",
+        "live": f"Run {told.name} sends again",
+        "ended": f"Run {told.name} is over",
+    }.get(told.state, f"Run {told.name} is {told.state}")
+    if told.last_step is not None:
+        loss = "" if told.last_loss is None else f", its loss {number(told.last_loss)}"
+        said = f"{said}. Its newest step is {count(told.last_step)}{loss}"
+    if told.open_incident is None:
+        return (f"{said}.",)
+    waits = ", and a decision waits" if told.waits else ""
+    return (f"{said}.", f"Incident {told.name}#{told.open_incident} is open{waits}.")
 
 
 def key_of(run: RunId, incident: int) -> str:
@@ -240,6 +261,7 @@ def message_of(
         at=facts.now,
         spike=facts.spike,
         job=told.job,
+        standing=_standing(told),
         links=facts.links,
     )
 

@@ -38,7 +38,7 @@ class Waiting:
     cost_steps: int
     price: str  # the cost in steps, time and money
     expires_in_s: float
-    a_minute: str = ""  # what each minute of waiting adds; empty = nothing, or not known
+    a_minute: str | None = ""  # what each minute of waiting adds; empty = nothing; None = not known
     pace: str = ""  # how time is reckoned; empty = not known
     checks: tuple[str, ...] = ()  # to look at before approving
     approvals: int = 1  # people who have to say yes
@@ -94,6 +94,7 @@ class ChannelMessage:
     spike: SpikeNews | None = None
     links: Mapping[str, str] = field(default_factory=dict)  # what for -> address
     job: str | None = None  # what to look at where its job may have died
+    standing: tuple[str, ...] = ()  # of the run, in sentences; for a message about no incident
     picture: IncidentPicture | None = None  # for a channel that shows one
 
     def __post_init__(self) -> None:
@@ -196,8 +197,8 @@ def _incident(spike: SpikeNews) -> dict[str, Any]:
 def _of_run(message: ChannelMessage) -> Sequence[str]:
     if Topic.TEST in message.topics:
         return [f"A test of this channel of project {message.project}. Nothing is wrong."]
-    said = f"Run {message.run} is {message.run_state}."
-    return [said] if message.job is None else [said, message.job]
+    job = [message.job] if message.job else []
+    return [*message.standing[:1], *job, *message.standing[1:]]
 
 
 def _of_spike(spike: SpikeNews) -> Sequence[str]:
@@ -268,6 +269,8 @@ def _stopped(line: str) -> str:
 
 def _waiting(waiting: Waiting) -> str:
     adds = f"; each minute adds {waiting.a_minute}" if waiting.a_minute else ", at no further cost"
+    if waiting.a_minute is None:
+        adds = "; how many steps each minute adds is not known"
     return f"Can wait {duration(waiting.expires_in_s)}{adds}. Then it expires: nothing is done"
 
 
@@ -319,7 +322,8 @@ def title_of(
         return f"{spike.id}: acknowledged by {spike.acknowledged_by} ({what})"
     if spike.waiting is not None:
         first = spike.waiting.first_approved_by
-        asked = f"approved by {first}, a second person decides" if first else "decide"
+        nobody = "nobody has answered, " if Topic.ESCALATED in topics else ""
+        asked = f"approved by {first}, a second person decides" if first else f"{nobody}decide"
         again = f" {_after(spike)}" if spike.recurrences else ""
         return f"{spike.id}: {what}{again}, {asked}: {spike.waiting.brief}"
     if topics & OF_COMMAND and spike.decided is not None:

@@ -63,7 +63,7 @@ def histogram_of(found: TokenHistogram) -> Figure:
     places = np.arange(shown)
     axes.bar(places - 0.2, found.bins[:shown], 0.4, color=_LIGHT["alarm"], label="this batch")
     axes.bar(places + 0.2, found.bins_before[:shown], 0.4, color=_LIGHT["muted"], label="before")
-    axes.set_xticks(places, [token_rank_phrase(n) for n in range(shown)])
+    axes.set_xticks(places, [token_rank_phrase(n).replace(" to ", "\u2013") for n in range(shown)])
     axes.set_xlabel("how common the token was before (rank)")
     axes.set_ylabel("share of tokens")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))

@@ -182,6 +182,8 @@ def test_what_is_not_known_is_not_guessed() -> None:
     found = cost_of(BACK, blind, Policy(price_per_hour=36.0))
     assert found == Cost(340, None, None, None, StepTime(), None, 0.6)
     assert cost_of(BACK, situation(), DEFAULT_POLICY).money is None
+    silent = cost_of(BACK, replace(situation(), trains=False), Policy(price_per_hour=36.0))
+    assert (silent.steps, silent.waiting_steps, silent.waiting_money) == (340, None, None)
 
 
 def test_the_pace_is_that_of_the_steps_before_the_onset_whatever_a_few_of_them_took() -> None:

@@ -161,6 +161,18 @@ def test_the_page_says_look_at_the_job_where_it_died_and_no_cost_of_what_was_not
     assert "steps lost" not in text
 
 
+def test_a_page_whose_command_is_over_leads_to_where_something_else_is_ordered(
+    live: Live, job: Job, proposed: dict[str, Any]
+) -> None:
+    """An old message is opened long after; its incident is still open."""
+    with live.person("Ada") as ada, browser(live, ada) as page:
+        verdict = {"revision": proposed["revision"], "reason": "wait for the morning"}
+        assert ada.post(f"{job.command_path(proposed)}/reject", json=verdict).is_success
+        text = page.get(confirm_page(job, proposed)).text
+        assert f'href="/act/{job.project}/{job.run}' in text
+    assert "Do something else" in text
+
+
 def test_looking_at_the_page_decides_nothing(live: Live, spiked: Job) -> None:
     command = spiked.incident()["proposal"]
     with live.person("Ada") as ada, browser(live, ada) as page:

@@ -76,6 +76,7 @@ def test_nobody_answers_and_the_next_level_is_told(calm: Desk, listener: Listene
     assert told(calm) == ["first", "first", "second"]
     about = [r.json() for r in listener.received if "escalated" in r.json()["topics"]]
     assert all("Nobody has answered; escalation 1" in entry["text"] for entry in about)
+    assert all("nobody has answered, decide: " in entry["title"] for entry in about)
     assert pass_time(calm.engine, 40)
     calm.tell()
     assert told(calm)[-1] == "third"

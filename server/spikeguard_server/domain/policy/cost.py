@@ -51,8 +51,8 @@ class Cost:
     tokens: int | None  # trained in vain; None = tokens a step unknown
     money: float | None  # in the policy's currency; None = no price set or pace unknown
     pace: StepTime = StepTime()
-    waiting_steps: int | None = 0  # more for each minute without a decision; None = pace unknown
-    waiting_money: float | None = None  # the same in money; None = no price set
+    waiting_steps: int | None = 0  # more for each minute without a decision; None = not known
+    waiting_money: float | None = None  # the same in money; None = no price set, or not known
 
 
 def pace_of(before: Sequence[float], since: Sequence[float] = ()) -> StepTime:
@@ -82,8 +82,8 @@ def cost_of_steps(
         tokens=None if tokens is None else steps * tokens,
         money=None if seconds is None else money_of(seconds, price),
         pace=StepTime(pace_s, situation.step_time_of),
-        waiting_steps=_steps_a_minute(pace_s) if grows else 0,
-        waiting_money=money_of(60.0, price) if grows else None,
+        waiting_steps=_steps_a_minute(pace_s, situation) if grows else 0,
+        waiting_money=money_of(60.0, price) if grows and situation.trains else None,
     )
 
 
@@ -92,8 +92,8 @@ def money_of(seconds: float, price_per_hour: float | None) -> float | None:
     return None if price_per_hour is None else seconds * price_per_hour / 3_600.0
 
 
-def _steps_a_minute(pace_s: float | None) -> int | None:
-    return round(60.0 / pace_s) if pace_s else None
+def _steps_a_minute(pace_s: float | None, situation: RunSituation) -> int | None:
+    return round(60.0 / pace_s) if pace_s and situation.trains else None
 
 
 def _steps_lost(action: Action, situation: RunSituation) -> int:

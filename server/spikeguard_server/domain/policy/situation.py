@@ -76,6 +76,7 @@ class RunSituation:
     past: tuple[PastCommand, ...] = ()  # oldest first
     limits: OrderLimits = OrderLimits()
     step_time_of: int = 0  # steps that the pace is the median of
+    trains: bool = True  # False: it sends nothing, so that nobody knows
     abilities: tuple[Ability, ...] = ()  # what the live attempt says of them, and why
 
     def can(self, verb: Verb) -> bool:

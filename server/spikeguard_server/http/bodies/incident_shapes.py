@@ -199,7 +199,9 @@ class CostBody(Shape):
     currency: str | None = Field(description="of `money`; null where that is")
     step_time_s: float | None = Field(description="the pace that it is reckoned at")
     step_time_of: int = Field(description="steps before the onset that the pace is the median of")
-    waiting_steps: int | None = Field(description="more of `steps` for every minute of waiting")
+    waiting_steps: int | None = Field(
+        description="more of `steps` for every minute of waiting; null: not known"
+    )
     waiting_money: float | None = Field(description="more of `money` for every minute of waiting")
 
 

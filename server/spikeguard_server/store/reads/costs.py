@@ -13,6 +13,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Health, SegmentId
 from spikeguard_server.domain.lifecycle.incident import Incident
+from spikeguard_server.domain.lifecycle.job_end import QUIET
 from spikeguard_server.domain.policy.cost import PACE_STEPS, StepTime, pace_of
 from spikeguard_server.domain.policy.finding import NOTHING_NAMED, DataRecord
 from spikeguard_server.domain.policy.settings import Policy
@@ -38,6 +39,7 @@ class Pace:
     targets: tuple[Target, ...]
     policy: Policy
     data: DataRecord = NOTHING_NAMED  # of the incident's batches and of earlier ones'
+    trains: bool = True  # False: it sends nothing, so that nobody knows
 
     def situation(self, step: int | None = None) -> Situation:
         """What the domain reckons a cost from, now or at `step`."""
@@ -50,6 +52,7 @@ class Pace:
             step_time_s=self.step_time.seconds,
             step_time_of=self.step_time.of_steps,
             tokens_per_step=self.tokens_per_step,
+            trains=self.trains,
         )
 
 
@@ -79,6 +82,7 @@ def read_pace(connection: sql.Connection, incident: Row) -> Pace:
         ),
         policy=policy,
         data=data_record_of(connection, run_id, seen, policy, known),
+        trains=run.state not in QUIET,
     )
 
 

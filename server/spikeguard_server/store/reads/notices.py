@@ -17,7 +17,7 @@ from spikeguard_server.domain.notification.channel import Channel
 from spikeguard_server.errors import NotFound
 from spikeguard_server.store.channels import channel_of, readable
 from spikeguard_server.store.reads.history import PageWanted, Row
-from spikeguard_server.store.reads.runs import cut, job_of
+from spikeguard_server.store.reads.runs import cut, job_of, waits_of_run
 from spikeguard_server.store.tables.core import attempts, runs
 from spikeguard_server.store.tables.notices import channels, deliveries, escalations, silences
 
@@ -34,6 +34,11 @@ class NotifiedRun:
     state: str
     history: bool  # what it sends is older than what may page anybody
     job: str | None  # what to look at where its job may have died
+    age_s: float  # of its newest message
+    last_step: int | None
+    last_loss: float | None
+    open_incident: int | None
+    waits: bool  # whether somebody has to decide
 
 
 def read_told(connection: sql.Connection, run_id: UUID, history_after_s: float) -> NotifiedRun:
@@ -44,9 +49,14 @@ def read_told(connection: sql.Connection, run_id: UUID, history_after_s: float) 
             runs.c.name,
             runs.c.state,
             runs.c.current_attempt,
+            runs.c.last_step,
+            runs.c.last_loss,
+            runs.c.open_incident,
             attempts.c.ended_at,
             attempts.c.end_reason,
             sql.extract("epoch", runs.c.last_message_at - attempts.c.alive_at).label("lag_s"),
+            sql.extract("epoch", sql.func.now() - runs.c.last_message_at).label("age_s"),
+            waits_of_run().label("waits"),
         )
         .join(
             attempts,
@@ -56,7 +66,10 @@ def read_told(connection: sql.Connection, run_id: UUID, history_after_s: float) 
         .where(runs.c.run_id == run_id)
     ).one()
     history = float(row.lag_s or 0.0) > history_after_s
-    return NotifiedRun(row.project, row.name, row.state, history, job_of(row, row.state))
+    return NotifiedRun(
+        row.project, row.name, row.state, history, job_of(row, row.state), float(row.age_s),
+        row.last_step, row.last_loss, row.open_incident, row.waits,
+    )  # fmt: skip
 
 
 def read_escalations(connection: sql.Connection, run_id: UUID, incident: int) -> int:

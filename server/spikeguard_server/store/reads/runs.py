@@ -41,7 +41,8 @@ def waiting(table: Any = commands) -> sql.ColumnElement[bool]:
     )
 
 
-def _waits() -> sql.ColumnElement[bool]:
+def waits_of_run() -> sql.ColumnElement[bool]:
+    """Whether a row of `runs` has a command that waits for somebody's decision."""
     in_time = commands.c.expires_at_step.is_(None) | (
         commands.c.expires_at_step > sql.func.coalesce(runs.c.last_step, 0)
     )
@@ -79,7 +80,7 @@ def shown_runs(silent_after: timedelta) -> sql.Select[Any]:
     return sql.select(
         runs,
         age.label("age_s"),
-        _waits().label("waiting_approval"),
+        waits_of_run().label("waiting_approval"),
         _live_attempts(silent_after).label("live_attempts"),
         last.c.ended_at,
         last.c.end_reason,
