@@ -33,6 +33,7 @@ from spikeguard_dashboard.views.frame import (
 )
 from spikeguard_dashboard.views.people import draw_people
 from spikeguard_dashboard.views.postmortem import postmortem
+from spikeguard_dashboard.views.run import quiet
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, IncidentId, RunId
 from spikeguard_protocol.vocabulary import SPEAKS_OF
@@ -136,19 +137,11 @@ def tab_title(incident: IncidentDetail) -> str:
 
 
 def _quiet(visit: Visit, run: RunId, incident: IncidentDetail) -> Html:
-    """What to look at where the run's job may have died, unless the incident ended before; and how
-    old what is shown then is."""
+    """What to look at where the run's job may have died, unless the incident ended before."""
     if incident["state"] == "closed" and incident["outcome"] != "run_ended":
         return markup.EMPTY
     detail = look(f"run {run}", lambda: visit.client.run(visit.token, run)).data
-    if detail is None or detail["look_at_job"] is None:
-        return markup.EMPTY
-    said = [markup.paragraph(detail["look_at_job"], "order")]
-    if detail["state"] == "silent":
-        age = words.duration(detail["age_s"])
-        told = f"Nothing came from this run for {age}. What is shown may be out of date."
-        said.append(markup.paragraph(told))
-    return markup.card("warn", *said)
+    return markup.EMPTY if detail is None else quiet(detail)
 
 
 def _kind(incident: IncidentDetail) -> Html:

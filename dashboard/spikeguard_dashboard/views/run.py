@@ -61,7 +61,8 @@ def _draw(visit: Visit, run: RunId) -> None:
         return
     detail = seen.data
     incidents = found.data.items if found.data else []
-    st.html(markup.block(_head(detail), markup.facts(_facts(detail)), *_limits(detail)))
+    facts = markup.facts(_facts(detail))
+    st.html(markup.block(_head(detail), quiet(detail), facts, *_limits(detail)))
     st.html(markup.block(_beside(run, detail)))
     _curves(visit, run, detail, incidents)
     _tables(visit, run, detail, incidents)
@@ -82,6 +83,18 @@ def _head(run: RunDetail) -> Html:
             markup.link(markup.chip(word, f"incident {run['open_incident']} {text}"), address)
         )
     return markup.heading(run["id"], *chips)
+
+
+def quiet(run: RunDetail) -> Html:
+    """What to look at where the job may have died, and how old what is shown then is."""
+    if run["look_at_job"] is None:
+        return markup.EMPTY
+    said = [markup.paragraph(run["look_at_job"], "order")]
+    if run["state"] == "silent":
+        age = words.duration(run["age_s"])
+        told = f"Nothing came from this run for {age}. What is shown may be out of date."
+        said.append(markup.paragraph(told))
+    return markup.card("warn", *said)
 
 
 def _beside(run: RunId, detail: RunDetail) -> Html:
