@@ -248,9 +248,10 @@ def test_an_open_incident_of_a_run_that_fell_silent_says_so_first(
     """And none that is over, nor one whose run was deleted meanwhile."""
     del login
     path, died = "/v1/runs/default/gpt-1", "Look at the job: attempt 1 sent nothing any more."
-    detail: dict[str, Any] = {"title": "lingering spike", "summary": "The loss rose", "causes": [], "commands": [],
-              "proposal": None, "has_postmortem": False,
-              "segment": {"attempt": "a", "number": 0}}  # fmt: skip
+    detail: dict[str, Any] = {
+        "title": "lingering spike", "summary": "The loss rose", "causes": [], "commands": [],
+        "proposal": None, "has_postmortem": False, "segment": {"attempt": "a", "number": 0},
+    }  # fmt: skip
     server.answers[f"{path}/incidents/3"] = (200, {**INCIDENT, **detail, "state": "open"})
     server.answers[f"{path}/incidents/3/series"] = (200, {"segments": []})
     server.answers[path] = (200, {**RUN, "state": "silent", "age_s": 90.0, "look_at_job": died})
