@@ -356,7 +356,9 @@ def command_words(command: dict[str, Any]) -> str:
 
 def cost_words(cost: dict[str, Any]) -> str:
     """`costs 40 steps, 2.1 min, 12.00 USD`."""
-    parts = [f"{cost['steps']} steps", duration(cost["seconds"])]
+    parts = [f"{cost['steps']} steps"]
+    if cost["seconds"] is not None:
+        parts.append(duration(cost["seconds"]))
     if cost.get("money") is not None:
         parts.append(f"{cost['money']:,.2f} {cost.get('currency') or 'in money'}")
     return ", ".join(parts) + waiting_words(cost)

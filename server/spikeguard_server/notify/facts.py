@@ -134,7 +134,8 @@ def _waiting(connection: sql.Connection, incident: Row, row: Row) -> Waiting:
 def _price(cost: Cost, currency: str) -> str:
     """`260 steps (2.2 min), 12.00 USD`."""
     money = "" if cost.money is None else f", {cost.money:,.2f} {currency}"
-    return f"{plural(cost.steps, 'step')} ({duration(cost.seconds)}){money}"
+    took = "" if cost.seconds is None else f" ({duration(cost.seconds)})"
+    return f"{plural(cost.steps, 'step')}{took}{money}"
 
 
 def _a_minute(cost: Cost, currency: str) -> str | None:

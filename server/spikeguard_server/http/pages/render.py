@@ -118,6 +118,7 @@ class IncidentView:
     snoozed_s: float | None  # nobody is told of it for so long
     age_s: float | None  # of the run's newest message
     silent: bool  # whether that is too old to rely on
+    ended: bool  # whether nothing of the run trains, so that it takes no orders
 
     def facts(self) -> dict[str, Any]:
         """What a template shows of it."""

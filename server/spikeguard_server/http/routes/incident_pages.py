@@ -305,5 +305,6 @@ def _see(services: Services, incident: IncidentId) -> IncidentView:
             snoozed_s=silent_for_s(connection, incident),
             age_s=age_s,
             silent=age_s is not None and age_s > services.silent_after.total_seconds(),
+            ended=told.state == "ended",
         )
     return replace(view, picture=_PICTURES.svg(run.project, picture))
