@@ -16,12 +16,13 @@ def read_own(path: Path) -> str:
     """What is in the file; raise `CommandFailed` where another user of the machine can have put it
     there, `OSError` where it cannot be read."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if (why := not_ours(os.fstat(descriptor))) is not None:
+        os.close(descriptor)
+        raise CommandFailed(
+            f"{path} {why}: it is not read. If you made it, `chown` it to yourself and "
+            f"`chmod 600` it; else remove it"
+        )
     with os.fdopen(descriptor, encoding="utf-8") as file:
-        if (why := not_ours(os.fstat(descriptor))) is not None:
-            raise CommandFailed(
-                f"{path} {why}: it is not read. If you made it, `chown` it to yourself and "
-                f"`chmod 600` it; else remove it"
-            )
         return file.read()
 
 

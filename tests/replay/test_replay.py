@@ -110,6 +110,7 @@ def test_blank_is_not_measured_and_nan_was(tmp_path: Path) -> None:
     [
         ("", "line 1: no column `step`"),
         ("step,lr\n1,2\n", "line 1: no column `loss` .found step, lr."),
+        ("step," + "wide," * 100 + "\n", "no column `loss` .found step(, wide){19}.: name"),
         ("step,loss,loss\n1,2,3\n", "line 1: a column stands there twice"),
         ("step,loss\n1,2\n2,x\n", "line 3, column `loss`: 'x' is not a number"),
         ("step,loss\n1,2\n2\n", "line 3: 1 cells under 2 columns"),

@@ -44,7 +44,7 @@ def _panel(
 
 def _check(path: Path, header: list[str], columns: Columns) -> None:
     for name in columns.missing():
-        found = ", ".join(header) or "nothing"
+        found = ", ".join(header[:20]) or "nothing"
         raise CommandFailed(
             f"{path}, line 1: no column `{name}` (found {found}): "
             "name the columns step,loss[,grad_norm,...]"

@@ -389,6 +389,11 @@ def test_a_file_that_others_put_into_an_open_folder_is_refused(
         _prepare(place / "inner")
 
 
+def test_a_folder_in_place_of_a_file_of_credentials_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match=f"{tmp_path} is no plain file"):
+        load_login({"SPIKEGUARD_CREDENTIALS": str(tmp_path)})
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_credentials_that_another_user_wrote_speak_for_nobody(tmp_path: Path) -> None:
     path = tmp_path / "credentials.json"
