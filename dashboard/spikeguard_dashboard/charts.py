@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import altair as alt
 from altair.utils.schemapi import debug_mode
@@ -325,7 +325,7 @@ def _marker(marker: Marker, row: int, frame: _Frame) -> list[alt.Chart]:
 def _span_layers(spans: Sequence[Span], frame: _Frame) -> list[alt.Chart]:
     """A shaded stretch for each incident, named above the plot."""
     low, high = frame.window
-    rows = [
+    rows: list[Row] = [
         {"step": max(low, span.first), "end": min(high, _end(span, high)), "label": span.label}
         for span in spans
         if span.first <= high and _end(span, high) >= low
@@ -338,8 +338,22 @@ def _span_layers(spans: Sequence[Span], frame: _Frame) -> list[alt.Chart]:
     edge = chart.mark_rule(color=colour, opacity=0.8, clip=True)
     if not frame.panel.first:
         return [shade, edge]
-    name = chart.mark_text(color=colour, align="left", baseline="bottom", dx=3, fontSize=11)
-    return [shade, edge, name.encode(y=_at(-2), text=alt.Text("label:N"))]
+    late = [row for row in rows if frame.late(row["step"])]
+    early = [row for row in rows if row not in late]
+    return [shade, edge, *_span_names(early, frame, "left"), *_span_names(late, frame, "right")]
+
+
+def _span_names(rows: list[Row], frame: _Frame, align: Literal["left", "right"]) -> list[alt.Chart]:
+    """What each is called, above its first step: one that ran out at the right would narrow its
+    plot beside the others."""
+    if not rows:
+        return []
+    chart = frame.chart(f"names {align}", rows).encode(x=frame.x())
+    name = chart.mark_text(
+        color=frame.colours.onset, align=align, baseline="bottom", fontSize=11,
+        dx=3 if align == "left" else -3,
+    )  # fmt: skip
+    return [name.encode(y=_at(-2), text=alt.Text("label:N"))]
 
 
 def _end(span: Span, high: int) -> int:

@@ -131,6 +131,14 @@ def test_an_incident_and_a_rollback_into_it_have_names_in_rows_of_their_own() ->
     assert heights[1] - heights[0] >= 11  # pixels, the size of the letters
 
 
+def test_the_name_of_a_late_incident_stands_left_of_its_first_step() -> None:
+    """On a phone it ran out of its plot, which was narrowed beside the others."""
+    spans = [Span(20, 30, "1 lingering"), Span(90, None, "2 lingering")]
+    chart = signal_chart(series([2.0] * 100), Panel("loss"), ALL, spans=spans)
+    names = {name["rows"][0]["label"]: name["mark"]["align"] for name in layers(chart, "text")}
+    assert names == {"1 lingering": "left", "2 lingering": "right"}
+
+
 def test_a_moment_outside_the_window_is_left_out() -> None:
     panel = Panel("loss", steps=(50, 60))
     marks = [Marker(10, "onset", "onset")]
