@@ -227,7 +227,7 @@ def test_the_server_signs_links_with_a_key_of_the_stacks_own(stack: Stack) -> No
     """Without a key there would be no links."""
     script = (
         "import time\n"
-        "from spikeguard_server.approval_links import ApprovalLink, read_link, write_link\n"
+        "from spikeguard_server.access.approval_links import ApprovalLink, read_link, write_link\n"
         "from spikeguard_server.settings import read_settings\n"
         "key = read_settings().link_key\n"
         "link = ApprovalLink('x', 'default', 'gpt', 1, 1, 1, int(time.time()) + 60)\n"
