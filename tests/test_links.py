@@ -1,4 +1,4 @@
-"""What the documentation points at exists: pages, sections, and the files of the architecture."""
+"""What the documentation points at exists: pages, sections, modules, files of the architecture."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+OURS = "|".join(p.parent.name for p in ROOT.glob("*/spikeguard*/__init__.py"))
+MODULE = re.compile(rf"(?:`|from |import )((?:{OURS})(?:\.[a-z_]\w*)+)\b")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -42,6 +44,26 @@ def test_the_architecture_names_files_that_exist(part: str, package: str) -> Non
     paths = {file or folder for file, folder in named} - {f"{package}/"}
     assert len(paths) > 20
     assert [path for path in sorted(paths) if not (ROOT / package / path).exists()] == []
+
+
+def _is_there(module: str) -> bool:
+    """Whether the dotted name is a module of ours, or something that a module defines."""
+    package, *parts = module.split(".")
+    place = next(ROOT.glob(f"*/{package}"))
+    while parts and (place / parts[0]).is_dir():
+        place /= parts.pop(0)
+    if parts and (place / f"{parts[0]}.py").exists():
+        place /= f"{parts.pop(0)}.py"
+    source = place / "__init__.py" if place.is_dir() else place
+    return len(parts) < 2 and all(part in source.read_text() for part in parts)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_module_that_a_page_names_is_there(page: Path) -> None:
+    if page.name == "CHANGELOG.md":
+        return  # it speaks of what was
+    named = MODULE.findall(page.read_text())
+    assert [module for module in named if not _is_there(module)] == []
 
 
 def _sections(page: Path) -> Iterator[str]:
