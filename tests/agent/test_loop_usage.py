@@ -210,8 +210,9 @@ def test_a_rollback_skips_what_it_names_though_the_loop_fetches_ahead(
             using, held = held, next(items)
             if step == 14:
                 action = Rollback(target_at(loop, 10, Medium.MEMORY), 10, BatchRange(11, 13))
-                wire.order(action)  # else the next answer would take it back
-                command = order(loop, action)
+                await_that(lambda: wire.messages)
+                command = wire.order(action)  # by an answer: one on its way would take it back
+                await_that(lambda: loop.guard._p.inbox.deliveries)
             loop.train(using)
         loop.guard.finish()
         assert loop.trained == [*range(14), 14, 10, *range(13, 26)]
