@@ -1,0 +1,349 @@
+"""The baseline of one signal: its local level, and how far its rows usually lie from it.
+
+Everything is counted in calm rows, never in steps. For the next row:
+
+    level  median of the newest 8 rows; of a falling loss, carried on by their slope
+    noise  MAD of the second differences of the newest 48 rows, as of independent rows: a steep
+           descent is no noise. At least 0.8 of what is usual here, and 0.2 % of the level
+    scale  noise x how much wider rows lie about the level (autocorrelation) x how heavy the
+           upper tail is, each factor from 1 to 3
+    z      (value - level) / scale, and less while fewer than 64 rows are known
+
+Noise and factors are taken anew every 16 rows, so one row and a thousand are judged by the same
+arithmetic and give the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+NORMAL_MAD = 1.4826  # robust standard deviation of normal noise over its MAD
+LOCAL = 8  # rows of the level
+SHORT = 4  # rows of each median that makes a slope
+LAG = (LOCAL + 1) / 2  # rows from the middle of the level's to the next
+NOISE = 48  # second differences of the noise
+WIDE = 32  # rows before the newest 8, which a lift is seen against
+KEPT = 64  # newest rows
+BLOCK = 16  # rows between two looks at the scale
+BLOCKS = 32  # newest blocks, which say what is usual
+RATIOS = 96  # newest residuals that widen the noise
+YOUNG = 64  # rows until z counts in full,
+YOUNG_PART = 3.0  # and how much less before: z / (1 + 3 / rows)
+MOST_WIDER = 3.0  # each of the two factors, at most
+LEAST_NOISE = 0.8  # of the usual noise
+FLOOR_PART = 0.002  # of the level: the least noise
+FLOOR_START = 0.0005  # of the level at which the signal began
+NORMAL_90, NORMAL_98 = 1.2816, 2.0537  # quantiles of the normal distribution
+TOP_QUANTILE = 0.724  # of the highest of 16 rows: the 98 % quantile of a row
+
+
+def median(values: Sequence[float]) -> float:
+    """The median of finite values; of none it is NaN."""
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def _middle(values: Array) -> Array:
+    """Medians of the rows of an array."""
+    half = values.shape[1] // 2
+    if values.shape[1] % 2:
+        return np.partition(values, half, axis=1)[:, half]
+    parted = np.partition(values, (half - 1, half), axis=1)
+    return (parted[:, half - 1] + parted[:, half]) / 2  # type: ignore[no-any-return]
+
+
+def _quantile(values: Sequence[float], part: float) -> float:
+    """The lower of the two ordered values that a quantile lies between."""
+    return sorted(values)[int(part * (len(values) - 1))]
+
+
+def _noise(rows: Array) -> float:
+    """Standard deviation of rows about their course, by second differences."""
+    second = np.abs(rows[2:] - 2.0 * rows[1:-1] + rows[:-2])
+    return NORMAL_MAD / math.sqrt(6.0) * float(_middle(second[None, -NOISE:])[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What 16 calm rows showed. Heights are residuals in plain scales: without the tail's part."""
+
+    noise: float
+    top: float  # the highest row
+    bottom: float  # the lowest
+    pair: float  # the highest of lower rows of neighbours
+    lift: float  # the highest lift, in the signal's unit
+    level: float  # at its end
+    step: int  # at its end
+
+
+class Scale(NamedTuple):
+    """One deviation, as the product of three."""
+
+    noise: float
+    wider: float
+    tail: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Rows as they stand to the baseline, each as if all before it were calm; shape (rows,)."""
+
+    values: Array
+    level: Array
+    scale: Array
+    z: Array
+    plain: Array  # residual in plain scales
+    lift: Array  # median of the 8 rows before, above the 32 before these; -inf while unknown
+    ratio: Array  # residual over noise
+    scales: Mapping[int, Scale]  # at the ends of blocks within, by the calm rows known there
+
+    def part(self, first: int) -> Judged:
+        """The rows from `first` on."""
+        return Judged(
+            self.values[first:], self.level[first:], self.scale[first:], self.z[first:],
+            self.plain[first:], self.lift[first:], self.ratio[first:], self.scales,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Baseline:
+    """The newest calm rows of one signal. `values` are logarithms where it is a norm."""
+
+    falling: bool  # a loss: its level is carried on downwards
+    floor_part: float = FLOOR_PART
+    steps: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    count: int = 0  # calm rows since the baseline began
+    start: float = 0.0  # largest level among the first rows, without its sign
+    noise: float = 0.0
+    wider: float = 1.0  # by which rows lie wider than the noise
+    tail: float = 1.0
+    ratios: list[float] = field(default_factory=list)
+    plain: list[float] = field(default_factory=list)  # of the block that is not full yet,
+    lifts: list[float] = field(default_factory=list)  # the same,
+    last: float = 0.0  # and the row before it
+    blocks: list[Block] = field(default_factory=list)
+    top: float = math.inf  # second highest block; infinite while too few are known
+    bottom: float = math.inf  # deepest row, above zero
+    pair: float = 0.0
+    lift: float = 0.0
+
+    @property
+    def knows(self) -> bool:
+        """Whether rows can be judged."""
+        return self.count >= LOCAL
+
+    @property
+    def settled(self) -> bool:
+        """Whether many rows can be judged at once."""
+        return self.count >= YOUNG
+
+    @property
+    def gap(self) -> float:
+        """Median distance of the newest rows, in steps; 1 where it is not known."""
+        newest = self.steps[-LOCAL:]
+        return max(1.0, median([b - a for a, b in zip(newest, newest[1:], strict=False)] or [1.0]))
+
+    @property
+    def level(self) -> float:
+        """Median of the newest calm rows."""
+        return median(self.values[-LOCAL:])
+
+    @property
+    def scale(self) -> float:
+        """One deviation, for the next row."""
+        return self.noise * self.wider * self.tail
+
+    def is_apart(self, step: int) -> bool:
+        """Whether a row at `step` comes so late that it continues nothing: the log's spacing
+        changed, or most of a stretch is missing."""
+        known = len(self.steps) >= LOCAL
+        return known and step - self.steps[-1] >= 2 * BLOCK * self.gap
+
+    def judge(self, values: Array) -> Judged:
+        """Judge rows that follow; more than one only while `settled`."""
+        known, rows = len(self.values), len(values)
+        line = np.concatenate([np.array(self.values), values])
+        level = _middle(sliding_window_view(line, LOCAL)[known - LOCAL :][:rows])
+        if self.falling and known >= 3 * SHORT:
+            level = level + LAG * self._slope(line, known, rows)
+        lift = np.full(rows, -np.inf)
+        if self.falling and known >= 3 * LOCAL:
+            lift = self._lift_of(line, known, rows)
+        scales = dict[int, Scale]()
+        scale, noise, plain = self._scales(line, known, level, scales)
+        rest = values - level
+        counts = self.count + np.arange(rows)
+        young = np.where(counts < YOUNG, 1.0 + YOUNG_PART / np.maximum(counts, 1), 1.0)
+        z = rest / (scale * young)
+        return Judged(values, level, scale * young, z, rest / plain, lift, rest / noise, scales)
+
+    def take(self, steps: Sequence[int], judged: Judged, rows: int) -> None:
+        """Keep the first `rows` of judged rows as calm."""
+        values = judged.values[:rows].tolist()
+        self.steps = [*self.steps, *steps[:rows]][-KEPT:]
+        self.ratios += judged.ratio[:rows].tolist()
+        begin = 0
+        while begin < rows:
+            part = slice(begin, min(rows, begin + BLOCK - self.count % BLOCK))
+            self.values += values[part]
+            self.count += part.stop - begin
+            self.plain += judged.plain[part].tolist()
+            self.lifts += judged.lift[part].tolist()
+            if self.count % BLOCK == 0:
+                known = len(self.ratios) - rows + part.stop
+                self._end_block(steps[part.stop - 1], self.ratios[:known], judged.scales)
+            elif self.count < YOUNG:
+                self._look_at_scale(self.ratios)
+            begin = part.stop
+        del self.values[:-KEPT], self.ratios[:-RATIOS]
+
+    def learn(self, step: int, value: float) -> None:
+        """Keep a row that cannot be judged yet."""
+        self.steps, self.values = [*self.steps, step][-KEPT:], [*self.values, value][-KEPT:]
+        self.count += 1
+        self.start = max(self.start, abs(value))
+        if self.count >= LOCAL:
+            self._look_at_scale(self.ratios)
+
+    def restart(self) -> None:
+        """Forget every row."""
+        fresh = Baseline(self.falling, self.floor_part)
+        for name in self.__slots__:
+            setattr(self, name, getattr(fresh, name))
+
+    def settle(self, level: float) -> None:
+        """Go on at `level`, as noisy as before."""
+        if self.values:
+            shift = level - self.level
+            self.values = [value + shift for value in self.values]
+            self.blocks = [
+                Block(b.noise, b.top, b.bottom, b.pair, b.lift, b.level + shift, b.step)
+                for b in self.blocks
+            ]
+
+    def cut(self, step: int) -> None:
+        """Forget the rows at `step` and later: the run went back."""
+        keep = sum(1 for known in self.steps if known < step)
+        if keep == len(self.steps):
+            return
+        if keep < LOCAL:
+            self.restart()
+            return
+        del self.steps[keep:], self.values[keep:]
+
+    def before(self, rows: int) -> list[tuple[int, float]]:
+        """The newest calm rows, with their steps."""
+        return list(zip(self.steps[-rows:], self.values[-rows:], strict=True))
+
+    def _slope(self, line: Array, known: int, rows: int) -> Array:
+        """Change a row, at most 0: the flattest of the slopes between medians of 4 rows, so that
+        neither a single fall nor a bend is carried on."""
+        pieces = min(4, known // SHORT)
+        back = pieces * SHORT
+        near = line[known - back :]
+        four = [near[at : at + rows + back - SHORT] for at in range(SHORT)]
+        ends = np.maximum(np.maximum(four[0], four[1]), np.maximum(four[2], four[3]))
+        ends = ends + np.minimum(np.minimum(four[0], four[1]), np.minimum(four[2], four[3]))
+        middle = (four[0] + four[1] + four[2] + four[3] - ends) / 2
+        at = [middle[(pieces - 1 - piece) * SHORT :][:rows] for piece in range(pieces)]
+        last = [line[known - back_by :][:rows] for back_by in range(1, SHORT + 1)]
+        flattest = (last[0] + last[1] - last[2] - last[3]) / SHORT
+        for newer, older in zip(at, at[1:], strict=False):
+            flattest = np.maximum(flattest, (newer - older) / SHORT)
+        return np.minimum(flattest, 0.0)
+
+    def _lift_of(self, line: Array, known: int, rows: int) -> Array:
+        wide = min(WIDE, known - LOCAL)
+        near = _middle(sliding_window_view(line, LOCAL)[known - LOCAL :][:rows])
+        far = _middle(sliding_window_view(line, wide)[known - LOCAL - wide :][:rows])
+        return near - far
+
+    def _scales(
+        self, line: Array, known: int, level: Array, scales: dict[int, Scale]
+    ) -> tuple[Array, Array, Array]:
+        """Scale, noise and plain scale of each row; `scales` takes those at the ends of blocks."""
+        rows = len(level)
+        scale, noise, plain = np.empty(rows), np.empty(rows), np.empty(rows)
+        begin, values, blocks = 0, line[known:], self.blocks
+        ratios, height, lifts = self.ratios, self.plain, self.lifts
+        state = Scale(self.noise, self.wider, self.tail)
+        last = self.last
+        while begin < rows:
+            end = min(rows, begin + BLOCK - (self.count + begin) % BLOCK)
+            part = slice(begin, end)
+            noise[part], plain[part] = state[0], state[0] * state[1]
+            scale[part] = state[0] * state[1] * state[2]
+            begin = end
+            if begin < rows:
+                rest = values[part] - level[part]
+                ratios = [*ratios, *(rest / state[0]).tolist()][-RATIOS:]
+                height = [*height, *(rest / plain[part]).tolist()]
+                block = _block(state[0], last, height, lifts, 0.0, 0)
+                blocks, last, height, lifts = [*blocks, block][-BLOCKS:], height[-1], [], []
+                window = line[max(0, known + begin - NOISE - 2) : known + begin]
+                state = scales[self.count + begin] = self._scale_of(window, ratios, blocks)
+        return scale, noise, plain
+
+    def _scale_of(
+        self, window: Array, ratios: Sequence[float], blocks: Sequence[Block]
+    ) -> Scale:
+        """What one deviation is after the rows of `window`."""
+        level = median(window[-LOCAL:].tolist())
+        least = max(self.floor_part * abs(level), FLOOR_START * self.start, 1e-12)
+        noise = max(least, _noise(window))
+        wider = tail = 1.0
+        if len(blocks) >= 4:
+            noise = max(noise, LEAST_NOISE * median([block.noise for block in blocks]))
+            usual = _quantile([block.top for block in blocks], TOP_QUANTILE) / NORMAL_98
+            tail = min(MOST_WIDER, max(1.0, usual))
+        if len(ratios) >= LOCAL:
+            wider = _quantile(ratios[-RATIOS:], 0.9) / NORMAL_90
+            wider = min(MOST_WIDER, max(1.0, wider))
+        return Scale(noise, wider, tail)
+
+    def _look_at_scale(self, ratios: Sequence[float]) -> None:
+        window = np.array(self.values[-NOISE - 2 :])
+        self.noise, self.wider, self.tail = self._scale_of(window, ratios, self.blocks)
+
+    def _end_block(
+        self, step: int, ratios: Sequence[float], scales: Mapping[int, Scale]
+    ) -> None:
+        level = median(self.values[-LOCAL:])
+        block = _block(self.noise, self.last, self.plain, self.lifts, level, step)
+        self.blocks = [*self.blocks, block][-BLOCKS:]
+        self.last, self.plain, self.lifts = self.plain[-1], [], []
+        if len(self.blocks) >= 4:
+            self.top = sorted(one.top for one in self.blocks)[-2]
+            self.bottom = max(1.0, -min(one.bottom for one in self.blocks))
+            self.pair = max(one.pair for one in self.blocks)
+            self.lift = max(one.lift for one in self.blocks)
+        if (scale := scales.get(self.count)) is None:
+            self._look_at_scale(ratios)
+        else:
+            self.noise, self.wider, self.tail = scale
+
+
+def _block(
+    noise: float,
+    last: float,
+    plain: Sequence[float],
+    lifts: Sequence[float],
+    level: float,
+    step: int,
+) -> Block:
+    pair = max(min(a, b) for a, b in zip([last, *plain], plain, strict=False))
+    lift = max(lifts, default=0.0)
+    return Block(noise, max(plain), min(plain), pair, max(lift, 0.0), level, step)

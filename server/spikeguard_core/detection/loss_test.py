@@ -1,0 +1,255 @@
+"""The tests of the loss: whether a row, with those around it, begins an incident.
+
+    jump     2 rows in a row at z 4, one of them at 6; or 3 at 4, the middle one at 4.5; and higher
+             than any pair of calm rows here by a quarter
+    lift     the median of 8 rows lies 3 scales above that of the 32 before, and higher than usual
+    downward 2 rows in a row whose size is 10 times the level's, and 100 scales below it
+    zero     3 losses of exactly 0 after losses well above 0
+    outlier  one row at z 8 whose neighbours are calm, and far beyond the calm rows on either side
+
+A row that may begin something is held until the next rows confirm or clear it, and nothing that is
+held enters the baseline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from spikeguard_core.detection.baseline import BLOCK, LOCAL, Baseline, Judged, median
+from spikeguard_core.detection.settings import DetectionSettings
+from spikeguard_core.detection.slow_rise import SlowRise
+from spikeguard_protocol import BatchRange
+
+RECENT = 40  # rows that are looked back at when an incident opens
+DOWN_Z = 100.0
+DOWN_PART = 10.0
+ZERO_Z = 20.0  # scales above 0 of a loss that does not fade to 0
+
+
+class Verdict(StrEnum):
+    """What one more row amounts to."""
+
+    UNKNOWN = "unknown"  # too little is known of the signal
+    CALM = "calm"
+    HELD = "held"  # far off, waiting for the next row
+    OUTLIER = "outlier"  # the row before stood out alone
+    SPIKE = "spike"
+    SLOW_RISE = "slow_rise"
+    ZERO = "zero"  # the loss is exactly 0
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A row that may be the onset of a spike, or stand alone."""
+
+    step: int
+    value: float
+    z: float
+    batches: BatchRange | None
+
+
+@dataclass(slots=True)
+class LossTest:
+    """Baseline and tests of the loss of one run."""
+
+    baseline: Baseline = field(default_factory=lambda: Baseline(falling=True))
+    slow: SlowRise = field(default_factory=SlowRise)
+    held: list[Suspect] = field(default_factory=list)  # far off, not yet confirmed
+    held_plain: list[float] = field(default_factory=list)  # their heights in plain scales
+    zeros: list[Suspect] = field(default_factory=list)  # losses of exactly 0, as far
+    outlier: Suspect | None = None  # set with the verdict OUTLIER
+    lifted: Suspect | None = None  # the first row of the lift that the verdict SPIKE is for
+    last_z: float = 0.0  # of the newest row
+    rows: list[tuple[int, float]] = field(default_factory=list)  # newest finite rows
+
+    @property
+    def knows(self) -> bool:
+        """Whether rows can be judged."""
+        return self.baseline.knows
+
+    @property
+    def waits(self) -> bool:
+        """Whether a row waits for the next."""
+        return bool(self.held or self.zeros)
+
+    def look(
+        self, step: int, value: float, batches: BatchRange | None, settings: DetectionSettings
+    ) -> tuple[Verdict, float]:
+        """Judge one finite row, and keep it if it is calm. Returns verdict and z."""
+        self.rows = [*self.rows, (step, value)][-RECENT:]
+        baseline = self.baseline
+        if baseline.is_apart(step):
+            self.clear()
+            baseline.restart()
+            self.slow.restart()
+        if baseline.count < settings.watchable_after:
+            if baseline.count or value != 0.0:  # zeros before the first loss say nothing
+                baseline.learn(step, value)
+            self.last_z = 0.0
+            return Verdict.UNKNOWN, 0.0
+        judged = baseline.judge(np.array([value]))
+        z = self.last_z = float(judged.z[0])
+        row = Suspect(step, value, z, batches)
+        if value == 0.0 and (self.zeros or baseline.level > ZERO_Z * baseline.scale):
+            return self._zero(row, settings), z
+        self.zeros = []
+        if z >= settings.confirm_z or self._is_down(row, judged):
+            return self._hold(row, judged, settings), z
+        if self.held:
+            return self._release(row, judged, settings), z
+        if self._is_lifted(judged, settings)[0] and value > judged.level[0]:
+            self.lifted = self._lift_onset(row)
+            return Verdict.SPIKE, z
+        baseline.take([step], judged, 1)
+        return self._slow_rise(settings), z
+
+    def calm_rows(
+        self, steps: Sequence[int], values: Sequence[float], settings: DetectionSettings
+    ) -> tuple[int, Judged]:
+        """How many of these rows, of rising steps, are calm up to the first that is not.
+
+        The same as `look` row by row; only where none waits and the baseline is settled.
+        """
+        baseline = self.baseline
+        column = np.array(values)
+        judged = baseline.judge(column)
+        odd = ~np.isfinite(column) | (judged.z >= settings.confirm_z) | (column == 0.0)
+        odd |= self._is_lifted(judged, settings) & (column > judged.level)
+        odd |= -judged.z >= DOWN_Z
+        gaps = np.diff(np.array([baseline.steps[-1], *steps]))
+        odd |= gaps >= 4 * LOCAL * baseline.gap
+        rows = int(odd.argmax()) if odd.any() else len(values)
+        return rows, judged
+
+    def take(
+        self, steps: Sequence[int], judged: Judged, rows: int, settings: DetectionSettings
+    ) -> tuple[int, Verdict]:
+        """Keep the first `rows` of rows that `calm_rows` judged.
+
+        Returns how many were kept, and what the last of them amounts to: `SLOW_RISE` or `CALM`.
+        """
+        baseline, verdict = self.baseline, Verdict.CALM
+        kept = 0
+        while kept < rows and verdict is Verdict.CALM:
+            part = min(rows - kept, BLOCK - baseline.count % BLOCK)
+            baseline.take(steps[kept:], judged.part(kept), part)
+            kept += part
+            verdict = self._slow_rise(settings)
+        if kept:
+            self.last_z = float(judged.z[kept - 1])
+            newest = slice(max(0, kept - RECENT), kept)
+            fresh = zip(steps[newest], judged.values[newest].tolist(), strict=True)
+            self.rows = [*self.rows, *fresh][-RECENT:]
+        return kept, verdict
+
+    def onset(self, row: Suspect) -> Suspect:
+        """The first row of the spike that `row` confirmed."""
+        known = [*self.held[:1], *self.zeros[:1]]
+        if self.lifted is not None:
+            known.append(self.lifted)
+        return min(known, key=lambda at: at.step, default=row)
+
+    def level_before(self, step: int) -> float:
+        """Median of the newest calm rows before `step`, in the loss's unit; NaN of none."""
+        return median([value for at, value in self.baseline.before(64) if at < step][-LOCAL:])
+
+    def clear(self) -> None:
+        """Forget what waits."""
+        self.held, self.held_plain, self.zeros = [], [], []
+        self.outlier = self.lifted = None
+        self.last_z = 0.0
+
+    def restart(self) -> None:
+        """Forget everything that is known of the run."""
+        self.clear()
+        self.baseline.restart()
+        self.slow.restart()
+        self.rows = []
+
+    def cut(self, step: int) -> None:
+        """Forget the rows at `step` and later: the run went back."""
+        self.clear()
+        self.baseline.cut(step)
+        self.slow.restart()
+        self.rows = [row for row in self.rows if row[0] < step]
+
+    def settle(self, level: float) -> None:
+        """Go on at `level`, as noisy as before: an incident is over."""
+        self.clear()
+        self.baseline.settle(level)
+        self.slow.restart()
+
+    def _zero(self, row: Suspect, settings: DetectionSettings) -> Verdict:
+        self.zeros.append(row)
+        return Verdict.ZERO if len(self.zeros) >= settings.zero_rows else Verdict.HELD
+
+    def _is_down(self, row: Suspect, judged: Judged) -> bool:
+        size = max(abs(float(judged.level[0])), self.baseline.start)
+        return -row.z >= DOWN_Z and abs(row.value) >= DOWN_PART * size
+
+    def _hold(self, row: Suspect, judged: Judged, settings: DetectionSettings) -> Verdict:
+        before = self.held[-1].z if self.held else row.z
+        if (before < 0.0) is not (row.z < 0.0):
+            self.held, self.held_plain = [], []
+        self.held.append(row)
+        self.held_plain.append(float(judged.plain[0]))
+        return Verdict.SPIKE if self._is_confirmed(settings) else Verdict.HELD
+
+    def _is_confirmed(self, settings: DetectionSettings) -> bool:
+        z, rows = [abs(one.z) for one in self.held], settings.confirm_rows
+        usual = min(settings.usual_part * self.baseline.pair, settings.usual_most)
+        if len(z) < rows or min(map(abs, self.held_plain[-rows:])) < usual:
+            return False
+        if max(z[-rows:]) >= settings.suspect_z:
+            return True
+        return len(z) >= max(3, rows) and median(z[-3:]) >= settings.run_z
+
+    def _release(self, row: Suspect, judged: Judged, settings: DetectionSettings) -> Verdict:
+        """The rows that were held are confirmed by nothing: keep them as calm."""
+        held, height = self.held, self.held_plain
+        alone = len(held) == 1 and self._stands_out(height[0], float(judged.plain[0]), settings)
+        self.held, self.held_plain = [], []
+        for one in held:
+            self.baseline.take([one.step], self.baseline.judge(np.array([one.value])), 1)
+        self.baseline.take([row.step], self.baseline.judge(np.array([row.value])), 1)
+        self.outlier = held[0] if alone else None
+        return Verdict.OUTLIER if alone else Verdict.CALM
+
+    def _stands_out(self, height: float, after: float, settings: DetectionSettings) -> bool:
+        """Whether a row alone is an event: batches of odd data raise the loss and hardly ever lower
+        it, so rows that lie as far below tell of noise with heavy tails."""
+        baseline = self.baseline
+        least = max(
+            settings.outlier_z,
+            settings.outlier_below * baseline.bottom,
+            settings.outlier_above * baseline.top,
+        )
+        return height >= least and after < height / 4
+
+    def _is_lifted(self, judged: Judged, settings: DetectionSettings) -> np.ndarray:
+        usual = settings.lift_usual * self.baseline.lift
+        limit = np.maximum(settings.lift_z * judged.scale, usual)
+        lifted: np.ndarray = judged.lift >= limit
+        return lifted
+
+    def _lift_onset(self, row: Suspect) -> Suspect:
+        """The first of the newest rows that all lie above where the lift began."""
+        rows = self.baseline.before(2 * LOCAL)
+        low = median([value for _, value in self.baseline.before(64)][: -LOCAL])
+        limit = low + self.baseline.scale
+        first = row
+        for step, value in reversed(rows):
+            if value < limit:
+                break
+            first = Suspect(step, value, (value - low) / self.baseline.scale, None)
+        return first
+
+    def _slow_rise(self, settings: DetectionSettings) -> Verdict:
+        if not self.slow.look(self.baseline, settings):
+            return Verdict.CALM
+        return Verdict.SLOW_RISE

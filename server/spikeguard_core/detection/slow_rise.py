@@ -1,0 +1,53 @@
+"""A loss that rises slowly and goes on: no row stands out, and yet the run gets worse.
+
+Every 16 calm rows the smoothed loss (the mean of the newest two blocks' levels) is held against
+the best level of a block. It is a slow rise if it stands above it by 3.5 % of the loss and by 5 scales, has done
+so for 48 rows, is at its highest since, and rose in each of the last looks on the whole. The best
+is forgotten where the run begins anew: after a restart, an incident, a planned change.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from spikeguard_core.detection.baseline import BLOCK, Baseline
+from spikeguard_core.detection.settings import DetectionSettings
+
+SMOOTH = 2  # blocks
+LOOKS = 3  # newest smoothed values that must rise on the whole
+
+
+@dataclass(slots=True)
+class SlowRise:
+    """The best smoothed loss so far, and what came since."""
+
+    best: float = math.inf
+    best_step: int = 0  # where its block ended
+    scale: float = 0.0  # one deviation there: a rise widens its own
+    since: int = 0  # rows since the best
+    highest: float = -math.inf  # smoothed, since the best
+    newest: list[float] = field(default_factory=list)  # smoothed
+
+    def look(self, baseline: Baseline, settings: DetectionSettings) -> bool:
+        """Look at the block that ended, if one did. Returns whether the loss rises slowly."""
+        if baseline.count % BLOCK or len(baseline.blocks) < SMOOTH:
+            return False
+        smooth = sum(block.level for block in baseline.blocks[-SMOOTH:]) / SMOOTH
+        self.newest = [*self.newest, smooth][-LOOKS:]
+        newest = baseline.blocks[-1]
+        if newest.level <= self.best:
+            self.best, self.best_step = newest.level, newest.step
+            self.scale = max(baseline.noise * baseline.wider, self.scale / 2)
+            self.since, self.highest = 0, smooth
+            return False
+        self.since += BLOCK
+        goes_on = smooth >= self.highest and self.newest[0] < smooth
+        self.highest = max(self.highest, smooth)
+        limit = max(settings.slow_part * abs(self.best), settings.slow_z * self.scale)
+        return self.since >= settings.slow_rows and goes_on and smooth - self.best >= limit
+
+    def restart(self) -> None:
+        """What was best before says nothing of what comes."""
+        self.best, self.best_step, self.scale, self.since = math.inf, 0, 0.0, 0
+        self.highest, self.newest = -math.inf, []
