@@ -19,9 +19,7 @@ from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_cli.credentials import logged_in
 from spikeguard_cli.options import json_option, limit_option
 from spikeguard_protocol import DEFAULT_PROJECT, Role
-from spikeguard_server.replay.backtest_command import BACKTEST
-from spikeguard_server.replay.command import REPLAY
-from spikeguard_server.replay.trial_command import TUNE
+from spikeguard_replay.commands import BACKTEST, REPLAY
 
 _DATABASE = tuple(
     f"{prefix}DATABASE_URL{suffix}" for prefix in ("", "SPIKEGUARD_") for suffix in ("", "_FILE")
@@ -262,5 +260,4 @@ COMMANDS: tuple[Command, ...] = (
     ),
     REPLAY,
     BACKTEST,
-    TUNE,
 )

@@ -1,6 +1,6 @@
-"""What a replay found: incidents folded from the monitor's events.
+"""Runs the server's detection over a log and folds its events to incidents.
 
-Law: pure. An incident is listed once it was opened, whatever became of it.
+The one module here that knows the monitor.
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
+from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import Outcome
+from spikeguard_replay.choice import Log, rows_of
+from spikeguard_server.detectors import choose
 from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice
 from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.events import (
@@ -23,12 +28,15 @@ from spikeguard_server.domain.events import (
     Trend,
 )
 from spikeguard_server.domain.monitor.monitor import Monitor
-from spikeguard_server.domain.suspicion import Ranking, worth_showing
+from spikeguard_server.domain.policy.settings import PolicyError
+from spikeguard_server.domain.suspicion import Ranking, questions_in, worth_showing
+
+BATCH = 1_000  # samples handed over at once: fewer are slower, more tell nothing in between
 
 
 @dataclass(frozen=True)
 class Found:
-    """One incident of the file."""
+    """One incident of a log; listed once it was opened, whatever became of it."""
 
     onset_step: int
     detected_step: int
@@ -40,9 +48,13 @@ class Found:
     trend: Trend | None
     closed_step: int | None = None
     outcome: Outcome | None = None
-    revisions: tuple[Revised, ...] = ()
     causes: Ranking = ()
     first_moves: Mapping[str, int] = field(default_factory=dict)  # signal -> its first step
+
+    @property
+    def questions(self) -> Sequence[str]:
+        """What is doubtful about the log's units, as its likeliest causes found."""
+        return questions_in(self.causes)
 
     def plain(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -70,7 +82,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Findings:
-    """All that one file gave."""
+    """All that one log gave."""
 
     samples: int
     incidents: tuple[Found, ...]
@@ -89,12 +101,12 @@ def _moved(precursor: Precursor) -> dict[str, Any]:
     return {"step": precursor.step, "signal": precursor.signal, "z": z}
 
 
-BATCH = 1_000  # samples handed over at once: fewer are slower, more tell nothing in between
-
-
-def batches(samples: Sequence[Sample]) -> Iterator[Sequence[Sample]]:
-    """`samples` in the portions in which detection takes them best."""
-    return (samples[at : at + BATCH] for at in range(0, len(samples), BATCH))
+def choice_of(detection: Mapping[str, Any], called: str) -> DetectorChoice:
+    """The settings of detection, as a policy has them; raises `CommandFailed` about `called`."""
+    try:
+        return choose(detection)
+    except PolicyError as error:
+        raise CommandFailed(f"{called}: {error}") from error
 
 
 def monitor_of(choice: DetectorChoice | None) -> Monitor:
@@ -105,39 +117,48 @@ def monitor_of(choice: DetectorChoice | None) -> Monitor:
     return monitor
 
 
-def replay(
-    samples: Sequence[Sample],
+def samples_of(log: Log, first: int = 0, end: int | None = None) -> list[Sample]:
+    """The rows of a log as detection takes them."""
+    end = len(log) if end is None else end
+    return [Sample(step, values) for step, values in rows_of(log, first, end)]
+
+
+def batches(log: Log, first: int = 0) -> Iterator[list[Sample]]:
+    """The rows from `first` on, in the portions in which detection takes them best."""
+    for at in range(first, len(log), BATCH):
+        yield samples_of(log, at, min(at + BATCH, len(log)))
+
+
+def judge(
+    log: Log,
     choice: DetectorChoice | None = None,
     portions: Iterable[Sequence[Sample]] | None = None,
 ) -> Findings:
-    """Run detection over `samples`; what is open at the end stays open.
+    """Run detection over a log; what is open at the end stays open.
 
-    `choice` says who judges the loss, where that is not the default. `portions` are the same
-    samples cut up, where the caller wants to see them pass.
+    `portions` are the log's own `batches`, where the caller wants to see them pass.
     """
-    watching = monitor_of(choice)
+    monitor = monitor_of(choice)
     events: list[Event] = []
-    for portion in batches(samples) if portions is None else portions:
-        events += watching.observe(portion)
-    incidents = fold_incidents(events, samples)
-    return Findings(
-        len(samples), incidents, tuple(event for event in events if isinstance(event, Precursor))
-    )
+    for portion in batches(log) if portions is None else portions:
+        events += monitor.observe(portion)
+    return findings_of(events, log)
 
 
-def fold_incidents(events: Iterable[Event], samples: Sequence[Sample]) -> tuple[Found, ...]:
-    """The incidents of `events`, in order, with their peaks read from `samples`."""
+def findings_of(events: Sequence[Event], log: Log) -> Findings:
+    """What the monitor told of a log."""
+    precursors = tuple(event for event in events if isinstance(event, Precursor))
+    return Findings(len(log), fold_incidents(events, log), precursors)
+
+
+def fold_incidents(events: Iterable[Event], log: Log) -> tuple[Found, ...]:
+    """The incidents of `events`, in order, with their peaks read from `log`."""
     found: list[Found] = []
     for event in events:
         if isinstance(event, Opened):
             found.append(_opened(event))
         elif isinstance(event, Revised):
-            found[-1] = replace(
-                found[-1],
-                judgement=event.judgement,
-                revisions=(*found[-1].revisions, event),
-                causes=event.causes,
-            )
+            found[-1] = replace(found[-1], judgement=event.judgement, causes=event.causes)
         elif isinstance(event, Closed):
             found[-1] = replace(
                 found[-1],
@@ -146,7 +167,7 @@ def fold_incidents(events: Iterable[Event], samples: Sequence[Sample]) -> tuple[
                 outcome=event.outcome,
                 causes=event.causes,
             )
-    return tuple(_with_peak(one, samples) for one in found)
+    return tuple(_with_peak(one, log) for one in found)
 
 
 def _opened(event: Opened) -> Found:
@@ -164,15 +185,15 @@ def _opened(event: Opened) -> Found:
     )
 
 
-def _with_peak(found: Found, samples: Sequence[Sample]) -> Found:
-    last = math.inf if found.closed_step is None else found.closed_step
-    inside = [
-        (sample.values["loss"], -sample.step)
-        for sample in samples
-        if found.onset_step <= sample.step <= last
-        and math.isfinite(sample.values.get("loss", math.nan))
-    ]
-    if not inside:
+def _with_peak(found: Found, log: Log) -> Found:
+    loss = log.signals.get("loss")
+    if loss is None:
         return found
-    peak, step = max(inside)
-    return replace(found, peak_loss=peak, peak_step=-step)
+    last = np.iinfo(np.int64).max if found.closed_step is None else found.closed_step
+    inside = (log.steps >= found.onset_step) & (log.steps <= last) & np.isfinite(loss.values)
+    rows = np.flatnonzero(inside & loss.measured)
+    if not len(rows):
+        return found
+    peak = loss.values[rows].max()
+    step = log.steps[rows[loss.values[rows] == peak]].min()
+    return replace(found, peak_loss=float(peak), peak_step=int(step))

@@ -1,21 +1,21 @@
 """The options of `spikeguard replay` that say which policy is asked and what is assumed of the run.
 
-Law: importing this needs the standard library only.
+Importing this needs the standard library only.
 """
 
 from __future__ import annotations
 
+import tomllib
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_server.toml_file import read_toml
 
 if TYPE_CHECKING:
     from spikeguard_server.domain.policy.settings import Policy
-    from spikeguard_server.replay.advice import Assumed
+    from spikeguard_replay.advice import Assumed
 
 
 def configure_policy(parser: ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def configure_policy(parser: ArgumentParser) -> None:
 
 def assumed_of(options: Namespace) -> Assumed:
     """What `options` say of the run; raises `CommandFailed`."""
-    from spikeguard_server.replay.advice import Assumed
+    from spikeguard_replay.advice import Assumed
 
     if options.checkpoint_every < 0:
         raise CommandFailed("--checkpoint-every takes steps, 0 or more: 0 = no checkpoint")
@@ -61,7 +61,6 @@ def assumed_of(options: Namespace) -> Assumed:
 
 def policy_from_options(options: Namespace) -> Policy:
     """The policy that `options` name, with the price they give; raises `CommandFailed`."""
-    from spikeguard_server.detectors import choose
     from spikeguard_server.domain.policy.settings import (
         DEFAULT_POLICY,
         PolicyError,
@@ -72,8 +71,16 @@ def policy_from_options(options: Namespace) -> Policy:
     priced = {name: value for name, value in given.items() if value is not None}
     try:
         named = options.policy == "default"
-        policy = DEFAULT_POLICY if named else policy_from_mapping(read_toml(Path(options.policy)))
-        choose(policy.detection, "detection.")
+        policy = DEFAULT_POLICY if named else policy_from_mapping(_toml(Path(options.policy)))
         return replace(policy, **priced)
     except PolicyError as error:
         raise CommandFailed(f"--policy {options.policy}: {error}") from error
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise CommandFailed(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, too deep, too many digits
+        raise CommandFailed(f"{file} is not TOML: {error}") from error

@@ -1,4 +1,4 @@
-"""The findings of a replay as a picture. Needs matplotlib."""
+"""What a replay or a backtest found, as a picture. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from spikeguard_protocol import Kind
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.replay.findings import Findings, Found
+from spikeguard_replay.backtest import BacktestedLog, Candidate
+from spikeguard_replay.backtest_listing import label
+from spikeguard_replay.choice import Log
+from spikeguard_replay.judging import Findings, Found
 
 COLOUR = {
     Kind.RECOVERABLE: "#2a9d8f",
@@ -21,13 +25,14 @@ COLOUR = {
     Kind.DIVERGENT: "#d1495b",
 }
 
+MOST_LOGS = 30  # of a backtest, in one picture
 MOST_NUMBERED = 40  # side by side; more would hide one another
 WIDE = 3.0  # highest over lowest loss from which the axis is logarithmic
 
 
-def draw_log(samples: Sequence[Sample], findings: Findings, title: str, path: Path) -> None:
+def draw_log(log: Log, findings: Findings, title: str, path: Path) -> None:
     """Draw curve, incidents with their kinds, and the band around the trend before each."""
-    norms = _series(samples, "grad_norm")
+    norms = _series(log, "grad_norm")
     figure = Figure(figsize=(12, 6 if norms[0] else 4.5), dpi=120, layout="constrained")
     axes = figure.subplots(
         2 if norms[0] else 1,
@@ -36,7 +41,7 @@ def draw_log(samples: Sequence[Sample], findings: Findings, title: str, path: Pa
         squeeze=False,
         height_ratios=[3, 1][: 1 + bool(norms[0])],
     )
-    _draw_loss(axes[0][0], samples, findings)
+    _draw_loss(axes[0][0], log, findings)
     axes[0][0].set_title(title, loc="left", fontsize=10, pad=24, parse_math=False)
     if norms[0]:
         axes[1][0].plot(*norms, lw=0.6, color="#577590")
@@ -45,8 +50,8 @@ def draw_log(samples: Sequence[Sample], findings: Findings, title: str, path: Pa
     figure.savefig(path)
 
 
-def _draw_loss(axes: Axes, samples: Sequence[Sample], findings: Findings) -> None:
-    steps, losses = _series(samples, "loss")
+def _draw_loss(axes: Axes, log: Log, findings: Findings) -> None:
+    steps, losses = _series(log, "loss")
     axes.plot(steps, losses, lw=0.7, color="#264653", label="loss")
     apart = (steps[-1] - steps[0]) / MOST_NUMBERED if steps else 0
     numbered = -math.inf
@@ -128,7 +133,44 @@ def _limit(axes: Axes, losses: Sequence[float], peaks: Sequence[float | None]) -
         axes.set_ylim(low - 0.08 * (high - low), high + 0.08 * (high - low))
 
 
-def _series(samples: Sequence[Sample], name: str) -> tuple[list[int], list[float]]:
-    rows = [(sample.step, sample.values[name]) for sample in samples if name in sample.values]
-    finite = [(step, value) for step, value in rows if math.isfinite(value)]
-    return [step for step, _ in finite], [value for _, value in finite]
+def _series(log: Log, name: str) -> tuple[list[int], list[float]]:
+    """Steps and values where a signal is finite."""
+    series = log.signals.get(name)
+    if series is None:
+        return [], []
+    here = series.measured & np.isfinite(series.values)
+    return log.steps[here].tolist(), series.values[here].tolist()
+
+
+def draw_backtest(
+    logs: Sequence[BacktestedLog], candidates: Sequence[Candidate], path: Path
+) -> None:
+    """Every log's loss, and below it where each candidate opened an incident."""
+    read = [one for one in logs if one.unread is None][:MOST_LOGS]
+    across = min(3, max(1, len(read)))
+    down = max(1, math.ceil(len(read) / across))
+    figure = Figure(figsize=(5.2 * across, 2.6 * down + 0.4), dpi=110, layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False).flat
+    colours = [f"C{n % 10}" for n in range(len(candidates))]
+    for axes in panels:
+        axes.set_visible(False)
+    for axes, log in zip(panels, read, strict=False):
+        axes.set_visible(True)
+        _draw_backtested(axes, log, colours)
+    handles = [Line2D([], [], color=colour, lw=3) for colour in colours]
+    if len(candidates) > 1:
+        figure.legend(handles, [label(one) for one in candidates], loc="outside upper center",
+                      ncols=min(6, len(candidates)), frameon=False)  # fmt: skip
+    figure.savefig(path)
+
+
+def _draw_backtested(axes: Axes, log: BacktestedLog, colours: Sequence[str]) -> None:
+    steps, losses = log.curve
+    finite = [(step, loss) for step, loss in zip(steps, losses, strict=True) if math.isfinite(loss)]
+    axes.plot([one[0] for one in finite], [one[1] for one in finite], lw=0.7, color="#264653")
+    axes.set_title(log.file[-60:], loc="left", fontsize=8, parse_math=False)
+    axes.tick_params(labelsize=7)
+    _limit(axes, [one[1] for one in finite], [])
+    for row, (found, colour) in enumerate(zip(log.found, colours, strict=True)):
+        place = (1 - 0.07 * row, 1 - 0.07 * (row + 1))
+        axes.vlines(found.steps, *place, transform=axes.get_xaxis_transform(), color=colour, lw=2)

@@ -1,7 +1,4 @@
-"""How far a long reading has come, on a terminal.
-
-Law: nothing is written where nobody looks: not into a file, not into a pipe.
-"""
+"""How far a long reading has come, on a terminal only."""
 
 from __future__ import annotations
 

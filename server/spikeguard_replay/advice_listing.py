@@ -1,7 +1,4 @@
-"""What the policy would have proposed, as text for a person.
-
-Law: every figure stands beside what was assumed to reckon it.
-"""
+"""What the policy would have proposed, as text for a person."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 from spikeguard_cli.wording import command_words, duration
 from spikeguard_protocol.phrases import paragraphs
 from spikeguard_server.domain.policy.settings import Policy
-from spikeguard_server.replay.advice import Advice, Assumed
+from spikeguard_replay.advice import Advice, Assumed
 
 
 def assumptions(policy: Policy, assumed: Assumed) -> list[str]:

@@ -1,7 +1,6 @@
 """What the policy would have proposed, had it watched this log, and what that would have cost.
 
-Law: pure, and nothing is done: a log cannot answer a command. What has to be assumed of the run,
-because no log says it, stands in `Assumed`.
+Nothing is done: a log cannot answer a command. What no log says of a run is assumed (`Assumed`).
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from spikeguard_protocol import (
     Verb,
     verb_of,
 )
+from spikeguard_replay.judging import monitor_of
 from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice
 from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.diagnosis.lineage import Lineage
@@ -35,7 +35,7 @@ from spikeguard_server.domain.policy.proposal import Proposal, propose
 from spikeguard_server.domain.policy.settings import ApprovalMode, Policy
 from spikeguard_server.domain.policy.situation import PastCommand, Situation, Target
 from spikeguard_server.domain.policy.targeting import Alarm, Doubts, alarms_of, health_of
-from spikeguard_server.replay.findings import monitor_of
+
 
 SEGMENT = SegmentId("0" * 16, 0)
 LINEAGE = Lineage({SEGMENT: None})

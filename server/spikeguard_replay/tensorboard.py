@@ -1,7 +1,7 @@
 """Scalars out of TensorBoard event files, by TensorBoard's own reader (the extra `tensorboard`).
 
-Law: a record whose checksum is wrong is refused with its place; a last record that is cut off is
-what a run that still writes, or was killed, leaves, and is passed over.
+A record whose checksum is wrong is refused with its place. A last record that is cut off, as a run
+that still writes or was killed leaves it, is passed over.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_server.replay.points import LogPoint
+from spikeguard_replay.points import LogPoint
 
 MARK: Final = "tfevents"  # every event file's name holds it
 _BENT: Final = (ValueError, TypeError, KeyError, OverflowError, MemoryError)  # its reader's, too
