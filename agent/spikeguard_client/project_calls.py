@@ -16,7 +16,6 @@ from spikeguard_client.shapes import (
     Delivery,
     NewToken,
     Policy,
-    PolicyPreview,
     PolicySettings,
     Scorecard,
     Silence,
@@ -94,14 +93,6 @@ class ProjectCalls:
     def policy_settings(self) -> PolicySettings:
         """Every setting of a policy, with unit, default and range."""
         return self._calls.get(PolicySettings, "/v1/policy/settings")
-
-    def preview_policy(
-        self, run: RunId, policy: Mapping[str, Any], *, scope: str = "run", steps: int = 20_000
-    ) -> PolicyPreview:
-        """What a policy would have said of the newest `steps` stored steps of a run, beside the one
-        in force; writes nothing. `scope`: `run` or `project`, over whose policy it is laid."""
-        body = {"policy": dict(policy), "scope": scope, "steps": steps}
-        return self._calls.send(PolicyPreview, "POST", f"{_policy_path(run)}/preview", body)
 
     def drop_run_policy(self, run: RunId, reason: str | None = None) -> Policy:
         """Let a run follow its project's policy again, which is the answer."""

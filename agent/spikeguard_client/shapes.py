@@ -937,58 +937,6 @@ class PolicySettings(TypedDict):
     detectors: list[DetectorSettings]
 
 
-class ForeseenProposal(TypedDict):
-    """A command that would have been proposed; nobody answers it."""
-
-    step: int
-    verb: str
-    arguments: dict[str, Any]
-    approval: str  # manual, auto or shadow
-    reason: str
-    cost_steps: int | None
-    cost_money: float | None
-
-
-class ForeseenIncident(TypedDict):
-    """An incident that would have been opened."""
-
-    branch: int  # of the history: one that a rollback left counts on its own
-    onset_step: int
-    detected_step: int
-    peak_step: int
-    closed_step: int | None  # null: still open where the samples end
-    kind: str
-    confidence: float
-    signal: str
-    peak_loss: float | None
-    proposals: list[ForeseenProposal]
-
-
-class Foreseen(TypedDict):
-    """What one policy would have said. Of more than 200 incidents the newest are shown."""
-
-    policy: str
-    found: int  # incidents, an outlier batch among them
-    proposed: int  # commands other than watching
-    to_step: int | None  # how far it came in the time it had
-    incidents: list[ForeseenIncident]
-
-
-class PolicyPreview(TypedDict):
-    """A policy tried on the newest stored samples of a run, beside the one in force. Both begin
-    without what was learnt before `first_step`.
-    """
-
-    run: str
-    first_step: int | None  # null: nothing is stored
-    last_step: int | None
-    samples: int
-    whole: bool  # false: time ran out, and the rest was not looked at
-    checkpoint_every: int  # steps, assumed
-    now: Foreseen  # by the policy in force
-    then: Foreseen  # by the one that was sent
-
-
 class Delivery(TypedDict):
     """A message that was sent, or why none was."""
 

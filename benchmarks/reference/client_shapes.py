@@ -43,9 +43,7 @@ NAMES: Final[Mapping[str, str]] = {  # in the document -> in the client, those u
     "TokenMade": "NewToken", "PolicyBody": "Policy", "ShadowBody": "Shadow",
     "ScorecardBody": "Scorecard", "ChannelBody": "Channel", "TestBody": "ChannelTest",
     "SettingBody": "PolicySetting", "DetectorBody": "DetectorSettings",
-    "PolicySettings": "PolicySettings", "ForeseenProposal": "ForeseenProposal",
-    "ForeseenIncident": "ForeseenIncident", "ForeseenBody": "Foreseen",
-    "PreviewBody": "PolicyPreview", "DeliveryBody": "Delivery", "SilenceBody": "Silence",
+    "PolicySettings": "PolicySettings", "DeliveryBody": "Delivery", "SilenceBody": "Silence",
 }  # fmt: skip
 HEAD: Final = '''"""The shapes of the API's answers, made of the server's OpenAPI document.
 

@@ -253,10 +253,6 @@ class Client:
         """The answer to any other reading call, as `shape`."""
         return self._calls(token).get(shape, path, **query)
 
-    def post_reading(self, shape: type[T], path: str, token: str, body: Any) -> T:
-        """The same of one that brings a body."""
-        return self._calls(token, timeout_s=TEST_TIMEOUT_S).send(shape, "POST", path, body)
-
     def download(self, path: str, token: str, **query: Any) -> bytes:
         """A file."""
         calls = self._calls(token, timeout_s=TEST_TIMEOUT_S)

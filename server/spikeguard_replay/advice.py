@@ -36,7 +36,6 @@ from spikeguard_server.domain.policy.settings import ApprovalMode, Policy
 from spikeguard_server.domain.policy.situation import PastCommand, Situation, Target
 from spikeguard_server.domain.policy.targeting import Alarm, Doubts, alarms_of, health_of
 
-
 SEGMENT = SegmentId("0" * 16, 0)
 LINEAGE = Lineage({SEGMENT: None})
 PORTION = 500  # samples taken at once while nothing is open

@@ -7,8 +7,8 @@ from typing import Any
 
 from spikeguard_cli.wording import command_words, duration
 from spikeguard_protocol.phrases import paragraphs
-from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_replay.advice import Advice, Assumed
+from spikeguard_server.domain.policy.settings import Policy
 
 
 def assumptions(policy: Policy, assumed: Assumed) -> list[str]:

@@ -157,9 +157,7 @@ def counted(kinds: Sequence[Kind]) -> dict[str, int]:
     return {kind.value: n for kind, n in sorted(Counter(kinds).items())}
 
 
-def backtest_json(
-    logs: Sequence[BacktestedLog], candidates: Sequence[Candidate]
-) -> dict[str, Any]:
+def backtest_json(logs: Sequence[BacktestedLog], candidates: Sequence[Candidate]) -> dict[str, Any]:
     """The whole backtest, as `--json` prints it: by candidate where there are several."""
     whole = [_candidate_json(logs, at) for at in range(len(candidates))]
     if len(candidates) == 1:

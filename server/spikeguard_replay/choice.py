@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from shlex import quote
 
 import numpy as np
@@ -95,6 +96,15 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     return _Choice(name, form, table, options).log()
 
 
+class _Kind(Enum):
+    """How the numbers of a column run."""
+
+    NONE = auto()  # they count no steps
+    GOOD = auto()  # they grow, but where a run goes on from a checkpoint
+    ANEW = auto()  # they start anew each epoch
+    COARSE = auto()  # most rows repeat the one before
+
+
 @dataclass
 class _Choice:
     name: str
@@ -145,7 +155,8 @@ class _Choice:
             if 1 < len(ranks) <= here.sum() / 4:
                 self.kept &= ~here | (column == ranks[0])
                 self.left_out.append(f"lines of {len(ranks) - 1} other ranks")
-            self.table.columns.pop(name) if len(ranks) <= here.sum() / 4 else None
+            if len(ranks) <= here.sum() / 4:  # else it counts steps
+                del self.table.columns[name]
 
     def _training_rows(self) -> None:
         """Where a column of words says which rows are of training, the others are dropped."""
@@ -177,6 +188,7 @@ class _Choice:
                 self.notes.append("no loss of training, that of evaluation is taken")
             return enough[0]
         others = [name for name in self._numeric() if not self._is_axis(name)]
+        others = [name for name in others if not self._only_grows(name)]
         if len(others) == 1 and self._rows_of(others[0]) > 2:
             self.notes.append(f"`{others[0]}` is its only signal")
             return others[0]
@@ -193,6 +205,11 @@ class _Choice:
     def _is_axis(self, name: str) -> bool:
         short = self.canonical[name]
         return short in NAMES[STEP] or bool(CLOCK.search(short)) or bool(LIKE[STEP].search(short))
+
+    def _only_grows(self, name: str) -> bool:
+        """Whether a column of whole numbers grows from row to row, as steps do."""
+        values = self._numbers(name)[self._measured(name)]
+        return _whole(values) and bool((np.diff(values) > 0).all())
 
     def _others(self, loss: str | None) -> dict[str, str]:
         """The signals beside the loss, and the columns to be watched."""
@@ -218,16 +235,16 @@ class _Choice:
     def _named(self, ours: str) -> list[str]:
         """Columns of numbers that have one of the names of a signal, the likeliest first."""
         order = {name: n for n, name in enumerate(NAMES.get(ours, (ours,)))}
-        found = [name for name in self._numeric() if self.canonical[name] in order]
+        found = [name for name in self._numeric(text=1.0) if self.canonical[name] in order]
         return sorted(found, key=lambda name: (order[self.canonical[name]], name != ours))
 
-    def _numeric(self) -> list[str]:
-        """Columns that hold numbers, and text in no more than a tenth of their cells."""
+    def _numeric(self, text: float = 0.1) -> list[str]:
+        """Columns that hold numbers, and at most `text` times as many texts."""
         found = []
         for name in self.table.columns:
             states = self._states(name)[self.kept]
             numbers, texts = (states == NUMBER).sum(), (states >= FIRST_WORD).sum()
-            if numbers and texts * 10 <= numbers:
+            if numbers and texts <= text * numbers:
                 found.append(name)
         return found
 
@@ -257,8 +274,8 @@ class _Choice:
             column = self.table.columns[theirs]
             text = next((w for w, state in column.words.items() if state == states[row]), "text")
             raise CommandFailed(
-                f"{self.name}, line {self.table.lines[row]}, column `{theirs}`: {text[:80]!r} is no "
-                "number: write a number, nan, inf, or leave it blank"
+                f"{self.name}, line {self.table.lines[row]}, column `{theirs}`: {text[:80]!r} is "
+                "no number: write a number, nan, inf, or leave it blank"
             )
 
     # The step.
@@ -357,8 +374,8 @@ class _Choice:
         if bad.any():
             row = int(np.argmax(bad))
             raise CommandFailed(
-                f"{self.name}, line {self.table.lines[row]}, column `{name}`: {values[row]:g} is not "
-                f"a whole step number: name another with --column step=…, or --column step={ROW}"
+                f"{self.name}, line {self.table.lines[row]}, column `{name}`: {values[row]:g} is "
+                f"not a whole step number: name another column, or count rows: --column step={ROW}"
             )
         return name, self._kept_steps(name)
 
@@ -450,14 +467,10 @@ class _Choice:
         return found
 
 
-class _Kind:
-    """How a column runs."""
-
-    NONE, GOOD, ANEW, COARSE = range(4)
-
-
 def _whole(steps: Floats) -> bool:
-    return bool(np.isfinite(steps).all() and (steps >= 0).all() and (steps == np.floor(steps)).all())
+    return bool(
+        np.isfinite(steps).all() and (steps >= 0).all() and (steps == np.floor(steps)).all()
+    )
 
 
 def _merged(log: Log) -> Log:

@@ -23,7 +23,8 @@ Record = dict[str, object]
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f]")
 _CLOCK = re.compile(
     r"\b\d{2,4}[-/]\d{1,2}[-/]\d{2,4}[ T,]{1,2}\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
-    r"|\b\d{1,2}/\d{1,2} \d{2}:\d{2}:\d{2}\b|\b\d{4}-\d{2}-\d{2}\b|\b\d{1,3}:\d{2}(?::\d{2}(?:[.,]\d+)?|(?=[<,\]\s]))"
+    r"|\b\d{1,2}/\d{1,2} \d{2}:\d{2}:\d{2}\b|\b\d{4}-\d{2}-\d{2}\b"
+    r"|\b\d{1,3}:\d{2}(?::\d{2}(?:[.,]\d+)?|(?=[<,\]\s]))"
 )
 _CALL = re.compile(r"\b(?:tensor|Array|(?:np|numpy|jnp|torch)\.\w+)\(")
 _NUMBER = re.compile(

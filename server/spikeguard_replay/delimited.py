@@ -14,6 +14,7 @@ from itertools import compress, islice
 from typing import Final, TextIO
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_replay.names import LOSS, NAMES, STEP, canonical
 from spikeguard_replay.table import BLANKS, Table, number_of
 
 DELIMITERS: Final = (",", ";", "\t", "|", " ")
@@ -22,6 +23,7 @@ CHUNK: Final = 10_000  # rows turned into columns at once
 _COMMA: Final = re.compile(r"\d,\d")
 _POINT: Final = re.compile(r"\d\.\d")
 
+_KNOWN: Final = frozenset((*NAMES[STEP], *NAMES[LOSS]))
 BETWEEN: Final = " - "  # of run and metric in a W&B panel's export
 EXTREMES: Final = ("__MIN", "__MAX")
 
@@ -73,10 +75,11 @@ def _score(lines: Sequence[str], delimiter: str) -> tuple[int, Dialect] | None:
         return None
     width = len(rows[0])
     body = [row for row in rows[1:] if len(row) == width]
-    if len(body) < 0.8 * (len(rows) - 1) and len(body) < len(rows) - 2:
-        return None
+    if not body or (len(body) < 0.8 * (len(rows) - 1) and len(body) < len(rows) - 2):
+        known = {canonical(cell) for cell in rows[0]} & _KNOWN
+        return (0, whole) if len(known) > 1 else None  # a header whose rows are to be refused
     comma = delimiter != "," and _commas(body)
-    numeric = [_numeric(cells, comma) for cells in zip(*rows, strict=True)]
+    numeric = [_numeric(cells, comma) for cells in zip(*body, strict=True)]
     if not any(numeric) or (delimiter == " " and not all(numeric)):
         return None
     header = not any(number_of(cell, comma) is not None for cell in rows[0])
@@ -142,7 +145,9 @@ def _next_rows(name: str, reader: Iterator[list[str]], line: int) -> list[list[s
         raise CommandFailed(f"{name}, after line {line}: {error}: mend or remove it") from None
 
 
-def _tell_odd(name: str, table: Table, odd: Sequence[tuple[int, int]], width: int, last: int) -> None:
+def _tell_odd(
+    name: str, table: Table, odd: Sequence[tuple[int, int]], width: int, last: int
+) -> None:
     """Lines of another length are left out, and told; refused where they are many."""
     if not odd:
         return
@@ -194,5 +199,3 @@ def _panel(name: str, names: Sequence[str], run: str | None) -> list[str | None]
         mine = not owner or (owner == (run or owner) and metric != "_step")
         found.append(metric if mine and not one.endswith(EXTREMES) else None)
     return found
-
-

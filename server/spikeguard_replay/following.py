@@ -11,13 +11,21 @@ import os
 import select
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from spikeguard_cli.command import CommandFailed, say
 from spikeguard_protocol.escaping import printable
 from spikeguard_replay.choice import Log, LogOptions
-from spikeguard_replay.judging import DetectorChoice, Findings, batches, findings_of, monitor_of
+from spikeguard_replay.judging import (
+    DetectorChoice,
+    Event,
+    Findings,
+    batches,
+    findings_of,
+    monitor_of,
+)
 from spikeguard_replay.listing import incident_lines, state_at_end
 from spikeguard_replay.reading import read_log, read_source
 from spikeguard_replay.source import LARGEST, STANDARD_INPUT, Source
@@ -34,7 +42,7 @@ class Follower:
 
     def _begin(self) -> None:
         self._monitor = monitor_of(self._choice)
-        self._events: list[object] = []
+        self._events: list[Event] = []
         self._taken = 0
         self._columns: object = None
         self._told: list[str] = []
@@ -62,7 +70,7 @@ class Follower:
     def findings(self) -> Findings:
         """All that was found so far."""
         assert self.log is not None
-        return findings_of(self._events, self.log)  # type: ignore[arg-type]
+        return findings_of(self._events, self.log)
 
     def end(self) -> int:
         """Print where the run stands."""
@@ -121,10 +129,10 @@ def _follow_pipe(follower: Follower, options: LogOptions) -> None:
             wait = max(EVERY_S, 10 * (time.monotonic() - began))
 
 
-def _try(follower: Follower, read: object) -> None:
+def _try(follower: Follower, read: Callable[[], Log]) -> None:
     """Take what can be read by now: the first lines of a log often hold no loss yet."""
     try:
-        log = read()  # type: ignore[operator]
+        log = read()
     except CommandFailed:
         if follower.log is not None:
             raise

@@ -31,6 +31,8 @@ from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.domain.policy.settings import PolicyError
 from spikeguard_server.domain.suspicion import Ranking, questions_in, worth_showing
 
+__all__ = ["DetectorChoice", "Event", "Precursor", "Sample"]  # and what is below
+
 BATCH = 1_000  # samples handed over at once: fewer are slower, more tell nothing in between
 
 

@@ -83,8 +83,12 @@ PARTS = re.compile(
     r"max|std|ema|bbox|cls|mask|reg|penalty)(?:_|$)"
 )
 NO_LOSS = re.compile(r"(?:^|_)(?:scale|scaler|time|ppl|perplexity|entropy|weight|coef)(?:_|$)")
-HELD_OUT = re.compile(r"(?:^|_)(?:val|valid|validation|eval|evaluation|test|dev|holdout|tel)(?:_|$)")
-CLOCK = re.compile(r"(?:^|_)(?:time|timestamp|wall_time|date|datetime|epoch|elapsed|seconds)(?:_|$)")
+HELD_OUT = re.compile(
+    r"(?:^|_)(?:val|valid|validation|eval|evaluation|test|dev|holdout|tel)(?:_|$)"
+)
+CLOCK = re.compile(
+    r"(?:^|_)(?:time|timestamp|wall_time|date|datetime|epoch|elapsed|seconds)(?:_|$)"
+)
 TRAIN_WORDS = frozenset(("train", "training", "tr", "fit"))
 HELD_OUT_WORDS = frozenset(
     ("val", "valid", "validation", "eval", "evaluation", "evaluate", "test", "dev", "holdout")

@@ -31,7 +31,9 @@ CONSOLES: Final = (
         "tflops: 1.90  mfu: 0.19%",
         (7, 8.1234, 1.4567, None),
     ),
-    Printed("nanoGPT", "iter 10: loss 10.2659, time 1099.34ms, mfu 15.34%", (10, 10.2659, None, None)),
+    Printed(
+        "nanoGPT", "iter 10: loss 10.2659, time 1099.34ms, mfu 15.34%", (10, 10.2659, None, None)
+    ),
     Printed(
         "nanochat",
         "step 00040/21400 (0.19%) | loss: 8.123456 | grad norm: 0.8123 | lrm: 1.00 | dt: 1012.34ms | "

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from spikeguard_cli.command import CommandFailed
 
 if TYPE_CHECKING:
-    from spikeguard_server.domain.policy.settings import Policy
     from spikeguard_replay.advice import Assumed
+    from spikeguard_server.domain.policy.settings import Policy
 
 
 def configure_policy(parser: ArgumentParser) -> None:

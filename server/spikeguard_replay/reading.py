@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +13,7 @@ from spikeguard_replay.console import LineReader
 from spikeguard_replay.databases import SQLITE_MAGIC, database_table
 from spikeguard_replay.delimited import dialect_of, read_delimited
 from spikeguard_replay.mlflow import is_run, run_points
-from spikeguard_replay.objects import read_document
+from spikeguard_replay.objects import read_document, records_in
 from spikeguard_replay.points import point_table
 from spikeguard_replay.source import HEAD, STANDARD_INPUT, Source, check_size
 from spikeguard_replay.tensorboard import MARK, event_points
@@ -83,10 +84,15 @@ def _is_document(head: str, whole: bool, begin: str) -> bool:
     first = head.lstrip().split("\n", 1)[0].rstrip()
     if begin == "[":
         inside = first[1:].lstrip()
-        return not inside or inside[0] in '{["' or inside[:1].isdigit() and "," in inside
+        return not inside or inside[0] in '{["' or (inside[:1].isdigit() and "," in inside)
     if first == "{" or first.endswith(("[", ",", ":")):
         return True
-    return (whole and "\n" not in head.strip()) or '"log_history"' in first
+    if not whole or "\n" in head.strip():
+        return '"log_history"' in first
+    try:  # one line: a document that holds records, or a record
+        return records_in(json.loads(first)) is not None
+    except (ValueError, RecursionError):
+        return False
 
 
 def _nothing(name: str, unread: tuple[int, str] | None) -> CommandFailed:

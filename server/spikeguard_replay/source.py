@@ -9,7 +9,7 @@ import lzma
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, cast
 
 from spikeguard_cli.command import CommandFailed
 
@@ -47,7 +47,7 @@ class Source:
         begin = stream.read(4)
         stream.seek(0)
         if begin.startswith(b"\x1f\x8b"):
-            return gzip.GzipFile(fileobj=stream)
+            return cast(IO[bytes], gzip.GzipFile(fileobj=stream))
         if begin.startswith(b"BZh"):
             return bz2.BZ2File(stream)
         if begin == b"\xfd7zX":
@@ -83,7 +83,7 @@ class Source:
         return reader
 
     def _encoding(self) -> str:
-        """By its mark, else by where zero bytes stand; raises `CommandFailed` where it is no text."""
+        """By its mark, else by where zero bytes stand; raises `CommandFailed` for no text."""
         for mark, encoding in _BYTE_ORDER_MARKS:
             if self.head.startswith(mark):
                 return encoding

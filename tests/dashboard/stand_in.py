@@ -128,8 +128,6 @@ def respond(world: World, method: str, url: str, bearer: str, body: Plain) -> An
             return answer_json(200, {"items": items, "next_cursor": None, "total": len(world.runs)})
         case ("GET", ["v1", "policy", "settings"]):
             return answer_json(200, policy_settings().model_dump(mode="json"))
-        case ("POST", ["v1", "runs", project, name, "policy", "preview"]):
-            return _previewed(f"{project}/{name}", body)
         case ("POST", ["v1", "runs", project, name, "tags"]):
             run = next(r for r in world.runs if (r["project"], r["name"]) == (project, name))
             run["tags"] = sorted({*run["tags"], *body["add"]} - {*body["remove"]})
@@ -168,29 +166,6 @@ def respond(world: World, method: str, url: str, bearer: str, body: Plain) -> An
             assert found is not None
             return _respond(found, what, method, body, person["name"])
     return error(404, "not_found", f"There is no {parts.path}", "See docs/protocol.md.")
-
-
-def _previewed(run: str, body: Plain) -> Answer:
-    patience = body["policy"]["patience_steps"]
-    if patience < 0:
-        return error(
-            422, "unprocessable", "patience_steps lies in [0, 1e+06]", f"Got {patience}",
-            field="patience_steps",
-        )  # fmt: skip
-    if (budget := body["policy"]["approval"]["rollback"]["budget"]) < 0:
-        field = "approval.rollback.budget"
-        return error(422, "unprocessable", f"{field} is below 0", f"Got {budget}", field=field)
-    spike: Plain = {
-        "branch": 0, "onset_step": 1246, "detected_step": 1247, "peak_step": 1266,
-        "closed_step": None, "kind": "lingering", "confidence": 0.9, "signal": "loss",
-        "peak_loss": 5.2, "proposals": [],
-    }  # fmt: skip
-    now = {"policy": "policy 1", "found": 1, "proposed": 0, "to_step": 1400, "incidents": [spike]}
-    then = {**now, "found": 0, "incidents": []}
-    return answer_json(200, {
-        "run": run, "first_step": 1, "last_step": 1400, "samples": 1400, "whole": True,
-        "checkpoint_every": 100, "now": now, "then": then,
-    })  # fmt: skip
 
 
 def _follow_up(world: World, which: list[str], body: Plain, person: str) -> Answer:

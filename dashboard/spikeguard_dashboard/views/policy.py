@@ -1,4 +1,4 @@
-"""Policy and detection of a run or a project: every setting, tried on a run before it is saved.
+"""Policy and detection of a run or a project: every setting.
 
 Law: saved as the person who signed in, and the server checks what is saved. Nothing here is
 refreshed by itself: what was typed stays.
@@ -15,11 +15,10 @@ import streamlit as st
 from spikeguard_client import Policy, PolicySettings
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.markup import Content
-from spikeguard_dashboard.views.fields import Form, changed, setting_field, wrong
+from spikeguard_dashboard.views.fields import Form, changed, setting_field
 from spikeguard_dashboard.views.frame import asked_run, framed, staleness
-from spikeguard_dashboard.views.policy_preview import Tried, draw_preview, preview
 from spikeguard_dashboard.visit import Person, Visit, look
-from spikeguard_protocol import DEFAULT_PROJECT, ProtocolError, RunId
+from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.paths import run_path
 
 COLUMNS: Final = 3
@@ -169,21 +168,13 @@ def _detection(
 def _finish(
     visit: Visit, subject: _Subject, form: Form, policy: Policy, wanted: Mapping[str, Any]
 ) -> None:
-    """What differs, what it would have done, and the way to save it."""
+    """What differs, and the way to save it."""
     edits = changed(policy["policy"], wanted)
     names = ", ".join(edits) or "nothing yet"
     st.html(markup.block(markup.paragraph(markup.soft(f"Changed here: {names}."))))
-    tried_on = subject.run or _asked_run(form, subject)
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        if st.button("Try on the run's history", key=form.key("try"), disabled=tried_on is None):
-            assert tried_on is not None
-            tried = Tried(tried_on, {**policy["policy"], **edits}, policy["scope"])
-            form.send(lambda: preview(visit, form.key("preview"), tried), f"Tried on {tried_on}.")
-            st.rerun()
     form.say(*_marked(wanted))
-    draw_preview(visit, form.key("preview"))
     if visit.person is None or visit.person.role != "admin":
-        text = "An admin who signed in saves changes; anybody may try them."
+        text = "An admin who signed in saves changes."
         st.html(markup.block(markup.paragraph(markup.soft(text))))
         return
     _save(visit, visit.person, subject, form, policy, edits)
@@ -194,20 +185,6 @@ def _marked(wanted: Mapping[str, Any]) -> list[str]:
     inner = [f"approval.{verb}" for verb in wanted["approval"]]
     return [*(name for name in wanted if name not in ("approval", "detection")), *inner,
             *(f"detection.{name}" for name in wanted["detection"])]  # fmt: skip
-
-
-def _asked_run(form: Form, subject: _Subject) -> RunId | None:
-    """A run of the project, on whose history its policy is tried."""
-    text: str = st.text_input(
-        "A run of this project, to try it on", key=form.key("tried on"), placeholder="gpt-124m-7"
-    )
-    if not text.strip():
-        return None
-    try:
-        return RunId(subject.project, text.strip().rpartition("/")[2])
-    except ProtocolError as error:
-        wrong(str(error))
-        return None
 
 
 def _save(

@@ -108,7 +108,6 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("POST", _RUN + "/commands/{command}/approve"): _DECIDE,
     ("POST", _RUN + "/commands/{command}/reject"): _DECIDE,
     ("GET", _RUN + "/policy"): _READ,
-    ("POST", _RUN + "/policy/preview"): _READ,  # reads alone
     ("PUT", _RUN + "/policy"): _ADMIN,
     ("DELETE", _RUN + "/policy"): _ADMIN,
     ("GET", "/v1/audit"): _ADMIN.by(Scope.FLEET),  # and of no single project

@@ -246,7 +246,6 @@ METHODS = {
     "GET /v1/runs/export": Client.export_runs,
     "POST /v1/runs/{project}/{name}/tags": Client.tag_run,
     "GET /v1/policy/settings": Client.policy_settings,
-    "POST /v1/runs/{project}/{name}/policy/preview": Client.preview_policy,
     "GET /v1/runs/{project}/{name}": Client.run,
     "GET /v1/runs/{project}/{name}/audit": Client.audit,
     "GET /v1/runs/{project}/{name}/incidents/{number}": Client.incident,
