@@ -118,6 +118,8 @@ class _Choice:
         table = self.table
         self.canonical = {name: canonical(name) for name in table.columns}
         self.kept = np.ones(len(table), bool)
+        self.dense: dict[str, tuple[NDArray[np.uint8], Floats]] = {}
+        self.counts: dict[str, tuple[int, int]] = {}
         self._one_rank()
         self._training_rows()
         loss = self._loss()
@@ -195,7 +197,7 @@ class _Choice:
         return None
 
     def _rows_of(self, name: str) -> int:
-        return int(self._measured(name).sum())
+        return self._counts(name)[0]
 
     def _doubt(self, name: str) -> tuple[bool, bool, int]:
         """How doubtful it is that a column named somehow like a loss is the loss."""
@@ -242,8 +244,9 @@ class _Choice:
         """Columns that hold numbers, and at most `text` times as many texts."""
         found = []
         for name in self.table.columns:
-            states = self._states(name)[self.kept]
-            numbers, texts = (states == NUMBER).sum(), (states >= FIRST_WORD).sum()
+            if name not in self.counts:
+                self.counts[name] = self._counts(name)
+            numbers, texts = self.counts[name]
             if numbers and texts <= text * numbers:
                 found.append(name)
         return found
@@ -457,14 +460,33 @@ class _Choice:
         return CommandFailed(f"{head} in {len(self.table)} rows (found {self._found()})")
 
     def _states(self, name: str) -> NDArray[np.uint8]:
-        return np.frombuffer(self.table.columns[name].states, np.uint8)
+        return self._dense(name)[0]
 
     def _numbers(self, name: str) -> Floats:
-        return np.frombuffer(self.table.columns[name].values, np.float64)
+        return self._dense(name)[1]
+
+    def _dense(self, name: str) -> tuple[NDArray[np.uint8], Floats]:
+        """States and values of all rows."""
+        if name not in self.dense:
+            column = self.table.columns[name]
+            states = np.zeros(len(self.table), np.uint8)
+            values = np.full(len(self.table), np.nan)
+            rows = np.frombuffer(column.rows, np.uint32).astype(np.intp)
+            states[rows] = np.frombuffer(column.states, np.uint8)
+            values[rows] = np.frombuffer(column.values, np.float64)
+            self.dense[name] = states, values
+        return self.dense[name]
 
     def _measured(self, name: str) -> Flags:
         found: Flags = (self._states(name) == NUMBER) & self.kept
         return found
+
+    def _counts(self, name: str) -> tuple[int, int]:
+        """Numbers and texts of a column in the rows that are kept."""
+        column = self.table.columns[name]
+        rows = np.frombuffer(column.rows, np.uint32).astype(np.intp)
+        states = np.frombuffer(column.states, np.uint8)[self.kept[rows]]
+        return int((states == NUMBER).sum()), int((states >= FIRST_WORD).sum())
 
 
 def _whole(steps: Floats) -> bool:

@@ -99,7 +99,6 @@ class LineReader:
             self._line(number, line)
         for rank in list(self._open):
             self._close(rank)
-        self.table.finish()
         self._tell(number)
         return self.table
 

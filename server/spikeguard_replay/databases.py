@@ -90,7 +90,6 @@ def _trackio(path: Path, store: sqlite3.Connection, run: str | None) -> tuple[Ta
     )
     for number, step, metrics in rows:
         table.add(number, {**dict(flat(json.loads(metrics))), "step": step})
-    table.finish()
     return table, f"trackio metrics of run {chosen}"
 
 

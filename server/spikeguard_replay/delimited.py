@@ -131,7 +131,6 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
         line = getattr(reader, "line_num", last)
         cells = list(zip(*rows, strict=True)) or [()] * len(names)
         table.extend(lines, columns, (cells[at] for at in kept), dialect.decimal_comma)
-    table.finish()
     if again:
         table.notes.append(f"the header stands {again} more time{'s' if again > 1 else ''}")
     _tell_odd(name, table, odd, len(names), line)

@@ -64,5 +64,4 @@ def read_document(name: str, text: str) -> Table:
     for number, record in enumerate(records):
         if isinstance(record, dict) and SUMMARY not in record:
             table.add(number, dict(flat(record)))
-    table.finish()
     return table

@@ -33,7 +33,6 @@ def point_table(points: Iterable[LogPoint]) -> Table:
         newest[name] = step
         stretch.setdefault(step, {"step": step})[name] = value
     _close(table, stretch)
-    table.finish()
     return table
 
 

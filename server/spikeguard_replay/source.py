@@ -9,9 +9,12 @@ import lzma
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, TYPE_CHECKING, Final, cast
 
 from spikeguard_cli.command import CommandFailed
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer as Buffer
 
 LARGEST: Final = 2 * 2**30  # bytes of a log
 HEAD: Final = 2**16  # bytes from which format and encoding are told
@@ -47,11 +50,11 @@ class Source:
         begin = stream.read(4)
         stream.seek(0)
         if begin.startswith(b"\x1f\x8b"):
-            return cast(IO[bytes], gzip.GzipFile(fileobj=stream))
+            return _bounded_stream(self.name, cast(IO[bytes], gzip.GzipFile(fileobj=stream)))
         if begin.startswith(b"BZh"):
-            return bz2.BZ2File(stream)
+            return _bounded_stream(self.name, bz2.BZ2File(stream))
         if begin == b"\xfd7zX":
-            return lzma.LZMAFile(stream)
+            return _bounded_stream(self.name, lzma.LZMAFile(stream))
         return self._zstandard(stream) if begin == _ZSTANDARD else stream
 
     def _zstandard(self, stream: IO[bytes]) -> IO[bytes]:
@@ -106,6 +109,37 @@ def _held(name: str, stream: IO[bytes]) -> IO[bytes]:
     data = stream.read(LARGEST + 1)
     _bounded(name, len(data))
     return io.BytesIO(data)
+
+
+class _Bounded(io.RawIOBase):
+    """What a packed file gives, up to the size of a log: a few bytes can stand for any number."""
+
+    def __init__(self, name: str, stream: IO[bytes]) -> None:
+        self._name, self._stream, self._read = name, stream, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._read = 0
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def readinto(self, buffer: Buffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self._stream.read(len(view))
+        self._read = _bounded(self._name, self._read + len(data))
+        view[: len(data)] = data
+        return len(data)
+
+
+def _bounded_stream(name: str, stream: IO[bytes]) -> IO[bytes]:
+    return io.BufferedReader(_Bounded(name, stream), 2**16)
 
 
 def check_size(path: Path, before: int = 0) -> int:

@@ -41,24 +41,23 @@ def number_of(cell: str, decimal_comma: bool = False) -> float | None:
 
 
 class Column:
-    """The cells of one name, a row each; a row where it did not stand is blank."""
+    """The cells of one name, and the rows in which they stand."""
 
-    __slots__ = ("first_text", "states", "values", "words")
+    __slots__ = ("first_text", "rows", "states", "values", "words")
 
     def __init__(self) -> None:
+        self.rows = array("I")
         self.values = array("d")  # NaN where no number stands
         self.states = bytearray()
         self.words: dict[str, int] = {}  # the first distinct texts -> their state
-        self.first_text: tuple[int, str] | None = None  # row and cell
+        self.first_text: str | None = None
 
-    def pad(self, rows: int) -> None:
-        """Fill up with blanks to `rows` rows."""
-        if missing := rows - len(self.states):
-            self.values.extend([math.nan] * missing)
-            self.states.extend(bytes(missing))
-
-    def add(self, cell: object, decimal_comma: bool = False) -> None:
+    def add(self, row: int, cell: object, decimal_comma: bool = False) -> None:
         """Append one cell, as a file or as JSON gave it."""
+        self.rows.append(row)
+        self._append(cell, decimal_comma)
+
+    def _append(self, cell: object, decimal_comma: bool) -> None:
         value, state = math.nan, NUMBER
         if isinstance(cell, float | int) and not isinstance(cell, bool):
             value = _float(cell)
@@ -71,8 +70,9 @@ class Column:
         self.values.append(value)
         self.states.append(state)
 
-    def extend(self, cells: Sequence[str], decimal_comma: bool = False) -> None:
+    def extend(self, rows: range, cells: Sequence[str], decimal_comma: bool = False) -> None:
         """Append the cells of many rows."""
+        self.rows.extend(rows)
         try:
             numbers = array("d", map(float, cells))
         except ValueError:
@@ -92,13 +92,13 @@ class Column:
                 self.values.append(found[0])
                 self.states.append(found[1])
             else:
-                self.add(cell, decimal_comma)
+                self._append(cell, decimal_comma)
                 if self.states[-1] != NUMBER:
                     known[cell] = self.values[-1], self.states[-1]
 
     def _word(self, text: str) -> int:
         if self.first_text is None:
-            self.first_text = (len(self.states), text)
+            self.first_text = text
         known = self.words.get(text)
         if known is None and len(self.words) < MOST_WORDS:
             known = self.words[text] = FIRST_WORD + len(self.words)
@@ -132,8 +132,7 @@ class Table:
             column = self.columns.get(name)
             if column is None:
                 column = self.columns[name] = Column()
-            column.pad(row)
-            column.add(cell)
+            column.add(row, cell)
 
     def extend(
         self, lines: Iterable[int], names: Sequence[str], cells: Iterable[Sequence[str]],
@@ -142,12 +141,6 @@ class Table:
         """Append many rows, given by column."""
         row = len(self.lines)
         self.lines.extend(lines)
+        rows = range(row, len(self.lines))
         for name, column_cells in zip(names, cells, strict=True):
-            column = self.columns.setdefault(name, Column())
-            column.pad(row)
-            column.extend(column_cells, decimal_comma)
-
-    def finish(self) -> None:
-        """Make all columns equally long."""
-        for column in self.columns.values():
-            column.pad(len(self.lines))
+            self.columns.setdefault(name, Column()).extend(rows, column_cells, decimal_comma)
