@@ -15,8 +15,8 @@ from typing import Any
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import Kind
-from spikeguard_replay.choice import Log
 from spikeguard_replay.judging import choice_of, judge
+from spikeguard_replay.log import Log
 from spikeguard_replay.mlflow import RECORD, is_run
 from spikeguard_replay.reading import read_log
 

@@ -1,11 +1,11 @@
-"""Which column of a log is which signal, and the log as series of numbers.
+"""Which column of a log is which signal.
 
 Candidates are tried in the order of `names.NAMES`; what a column holds decides among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from shlex import quote
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, OptionalSignal
+from spikeguard_replay.log import Flags, Floats, Log, LogOptions, Series, merged
 from spikeguard_replay.names import (
     CLOCK,
     EPOCH,
@@ -37,58 +38,8 @@ from spikeguard_replay.names import (
 )
 from spikeguard_replay.table import BLANK, FIRST_WORD, NUMBER, Column, Table
 
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 ROW = "row"  # `--column step=row`: rows are counted
 MOST_SHOWN = 12  # columns in a sentence
-
-
-@dataclass(frozen=True)
-class LogOptions:
-    """What a person says of a log, so that it need not be guessed."""
-
-    columns: Mapping[str, str] = field(default_factory=dict)  # our name -> the file's
-    run: str | None = None  # of a file that holds several
-    watch: Sequence[str] = ()  # columns to be kept beside the known signals
-
-
-@dataclass(frozen=True)
-class Series:
-    """One signal: a value a row, and whether it was measured there."""
-
-    values: Floats
-    measured: Flags
-
-
-@dataclass
-class Log:
-    """A training log, read."""
-
-    name: str
-    form: str  # such as `CSV`
-    steps: NDArray[np.int64]
-    signals: dict[str, Series]
-    columns: dict[str, str]  # our name of each signal -> the file's
-    left_out: list[str]  # columns and rows that were passed over
-    notes: list[str]  # what else a person should know
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def described(self) -> str:
-        """One line: what was taken for what, and what was left out."""
-        taken = ", ".join(f"{ours} from `{theirs}`" for ours, theirs in self.columns.items())
-        parts = [f"{self.name}: read as {self.form}, {len(self):,} rows; {taken}", *self.notes]
-        if self.left_out:
-            parts.append(f"left out: {', '.join(self.left_out)}")
-        return "; ".join(parts)
-
-    def plain(self) -> dict[str, object]:
-        """As `--json` prints it."""
-        return {
-            "file": self.name, "format": self.form, "rows": len(self), "columns": self.columns,
-            "left_out": self.left_out, "notes": self.notes,
-        }  # fmt: skip
 
 
 def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
@@ -143,7 +94,7 @@ class _Choice:
             self.name, self.form, steps[self.base], signals, chosen, self.left_out,
             [*table.notes, *self.notes],
         )  # fmt: skip
-        return log if step == ROW else _merged(log)
+        return log if step == ROW else merged(log)
 
     # Rows.
 
@@ -211,7 +162,7 @@ class _Choice:
     def _only_grows(self, name: str) -> bool:
         """Whether a column of whole numbers grows from row to row, as steps do."""
         values = self._numbers(name)[self._measured(name)]
-        return _whole(values) and bool((np.diff(values) > 0).all())
+        return bool(_are_whole(values).all() and (np.diff(values) > 0).all())
 
     def _others(self, loss: str | None) -> dict[str, str]:
         """The signals beside the loss, and the columns to be watched."""
@@ -317,7 +268,8 @@ class _Choice:
         rows = self.base if loss is None else self._measured(loss)
         here = rows & self._measured(name)
         steps = self._numbers(name)[here]
-        if here.sum() < 0.9 * rows.sum() or not _whole(steps) or not len(steps):
+        steps = steps[_are_whole(steps)]
+        if here.sum() < 0.9 * rows.sum() or len(steps) < 0.99 * here.sum() or not len(steps):
             return _Kind.NONE
         moves = np.diff(steps)
         back = np.flatnonzero(moves < 0)
@@ -334,12 +286,10 @@ class _Choice:
 
     def _kept_steps(self, name: str) -> NDArray[np.int64]:
         """The steps of a column; rows without one are left out."""
-        here = self._measured(name) & self.base
-        missing = int((self.base & ~here).sum())
-        if missing:
-            self.left_out.append(f"{missing:,} rows without `{name}`")
         values = self._numbers(name)
-        here &= (values >= 0) & (values == np.floor(np.where(here, values, 0)))
+        here = self._measured(name) & self.base & _are_whole(values)
+        if missing := int((self.base & ~here).sum()):
+            self.left_out.append(f"{missing:,} rows without a whole `{name}`")
         self.base = here
         return np.where(here, values, 0).astype(np.int64)
 
@@ -365,15 +315,18 @@ class _Choice:
                 epochs, steps = self._numbers(other), self._numbers(name)[here]
                 back = np.diff(steps) < 0
                 covered = here.sum() >= 0.9 * (self.base & self._measured(name)).sum()
-                if _whole(epochs[here]) and covered and (np.diff(epochs[here])[back] > 0).all():
+                if (
+                    _are_whole(epochs[here]).all()
+                    and covered
+                    and (np.diff(epochs[here])[back] > 0).all()
+                ):
                     return np.where(np.isfinite(epochs), epochs, 0)
         return None
 
     def _asked_step(self, name: str) -> tuple[str, NDArray[np.int64]]:
         here = self._measured(name) & self.base
         values = self._numbers(name)
-        with np.errstate(invalid="ignore"):
-            bad = here & ~((values >= 0) & (values < 2**53) & (values == np.floor(values)))
+        bad = here & ~_are_whole(values)
         if bad.any():
             row = int(np.argmax(bad))
             raise CommandFailed(
@@ -489,43 +442,8 @@ class _Choice:
         return int((states == NUMBER).sum()), int((states >= FIRST_WORD).sum())
 
 
-def _whole(steps: Floats) -> bool:
-    return bool(
-        np.isfinite(steps).all() and (steps >= 0).all() and (steps == np.floor(steps)).all()
-    )
-
-
-def _merged(log: Log) -> Log:
-    """Rows of one step that follow each other become one: of each signal the first value, unless a
-    later one is not finite."""
-    begins = np.diff(log.steps, prepend=log.steps[:1] - 1) != 0
-    if begins.all():
-        return log
-    group = np.cumsum(begins) - 1
-    for name, series in log.signals.items():
-        values = np.full(int(begins.sum()), np.nan)
-        measured = np.zeros(len(values), bool)
-        rows = np.flatnonzero(series.measured)
-        finite = np.isfinite(series.values[rows])
-        for part in (rows[finite][::-1], rows[~finite]):
-            values[group[part]] = series.values[part]
-            measured[group[part]] = True
-        log.signals[name] = Series(values, measured)
-    log.steps = log.steps[begins]
-    return log
-
-
-def rows_of(log: Log, first: int, end: int) -> Iterator[tuple[int, dict[str, float]]]:
-    """Step and measured values of each row from `first` to before `end`."""
-    names = list(log.signals)
-    columns = [log.signals[name].values[first:end].tolist() for name in names]
-    flags = [log.signals[name].measured[first:end].tolist() for name in names]
-    for at, step in enumerate(log.steps[first:end].tolist()):
-        yield (
-            step,
-            {
-                name: column[at]
-                for name, column, flag in zip(names, columns, flags, strict=True)
-                if flag[at]
-            },
-        )
+def _are_whole(values: Floats) -> Flags:
+    """Which numbers can be steps."""
+    with np.errstate(invalid="ignore"):
+        found: Flags = (values >= 0) & (values < 2**53) & (values == np.floor(values))
+    return found

@@ -17,8 +17,8 @@ from spikeguard_protocol.escaping import printable
 from spikeguard_replay.policy_options import assumed_of, configure_policy, policy_from_options
 
 if TYPE_CHECKING:
-    from spikeguard_replay.choice import Log, LogOptions
     from spikeguard_replay.judging import DetectorChoice
+    from spikeguard_replay.log import Log, LogOptions
     from spikeguard_server.domain.policy.settings import Policy
 
 DIRECTIONS = ("up", "down", "both")
@@ -130,7 +130,7 @@ def _choice(detection: dict[str, Any]) -> DetectorChoice:
 
 
 def _reading(options: Namespace, detection: dict[str, Any]) -> LogOptions:
-    from spikeguard_replay.choice import LogOptions
+    from spikeguard_replay.log import LogOptions
 
     columns = dict(_pair(one) for one in options.column)
     watched = tuple(name for name in detection.get("signals", {}) if name not in STANDARD_SIGNALS)

@@ -15,8 +15,8 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from spikeguard_protocol import Kind
 from spikeguard_replay.backtest import BacktestedLog, Candidate
 from spikeguard_replay.backtest_listing import label
-from spikeguard_replay.choice import Log
 from spikeguard_replay.judging import Findings, Found
+from spikeguard_replay.log import Log
 
 COLOUR = {
     Kind.RECOVERABLE: "#2a9d8f",

@@ -17,7 +17,6 @@ from typing import Final
 
 from spikeguard_cli.command import CommandFailed, say
 from spikeguard_protocol.escaping import printable
-from spikeguard_replay.choice import Log, LogOptions
 from spikeguard_replay.judging import (
     DetectorChoice,
     Event,
@@ -27,6 +26,7 @@ from spikeguard_replay.judging import (
     monitor_of,
 )
 from spikeguard_replay.listing import incident_lines, state_at_end
+from spikeguard_replay.log import Log, LogOptions
 from spikeguard_replay.reading import read_log, read_source
 from spikeguard_replay.source import LARGEST, STANDARD_INPUT, Source
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import Outcome
-from spikeguard_replay.choice import Log, rows_of
+from spikeguard_replay.log import Log, rows_of
 from spikeguard_server.detectors import choose
 from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice
 from spikeguard_server.domain.detection.sample import Sample

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from spikeguard_replay.choice import Log
 from spikeguard_replay.judging import Findings, Found, Precursor
+from spikeguard_replay.log import Log
 
 MOST_PRECURSORS = 10  # in the list
 

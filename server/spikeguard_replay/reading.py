@@ -8,10 +8,11 @@ from typing import Final
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol.escaping import printable
-from spikeguard_replay.choice import Log, LogOptions, log_of
+from spikeguard_replay.choice import log_of
 from spikeguard_replay.console import LineReader
 from spikeguard_replay.databases import SQLITE_MAGIC, database_table
 from spikeguard_replay.delimited import dialect_of, read_delimited
+from spikeguard_replay.log import Log, LogOptions
 from spikeguard_replay.mlflow import is_run, run_points
 from spikeguard_replay.objects import read_document, records_in
 from spikeguard_replay.points import point_table

@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import sys
+import zlib
 from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, cast
@@ -35,7 +36,7 @@ class Source:
         self.path = path
         self.name = "standard input" if path == STANDARD_INPUT else str(path)
         self._stream = self._unpacked(stream if stream is not None else self._opened())
-        self.head = self._read_head()
+        self.head = self._stream.read(HEAD)
 
     def _opened(self) -> IO[bytes]:
         if self.path == STANDARD_INPUT:
@@ -67,14 +68,6 @@ class Source:
         raise CommandFailed(
             f"{self.name}: packed by zstd: unpack it (`zstd -d`), or pip install zstandard"
         )
-
-    def _read_head(self) -> bytes:
-        try:
-            head = self._stream.read(HEAD)
-        except (OSError, EOFError, lzma.LZMAError) as error:
-            raise CommandFailed(f"{self.name}: cannot be unpacked: {error}") from error
-        self._stream.seek(0)
-        return head
 
     def text(self) -> io.TextIOWrapper:
         """The whole log as lines; a carriage return ends one, as those of progress bars do."""
@@ -132,7 +125,12 @@ class _Bounded(io.RawIOBase):
 
     def readinto(self, buffer: Buffer) -> int:
         view = memoryview(buffer).cast("B")
-        data = self._stream.read(len(view))
+        try:
+            data = self._stream.read(len(view))
+        except EOFError:  # cut off, as a job that still writes leaves it
+            data = b""
+        except (OSError, zlib.error, lzma.LZMAError) as error:
+            raise CommandFailed(f"{self._name}: cannot be unpacked: {error}") from error
         self._read = _bounded(self._name, self._read + len(data))
         view[: len(data)] = data
         return len(data)

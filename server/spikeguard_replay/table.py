@@ -109,7 +109,7 @@ def _float(number: float) -> float:
     try:
         return float(number)
     except OverflowError:  # an integer of more than 308 digits
-        return math.copysign(math.inf, number)
+        return math.inf if number > 0 else -math.inf
 
 
 class Table:

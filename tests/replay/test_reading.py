@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_replay.choice import LogOptions
+from spikeguard_replay.log import LogOptions
 from spikeguard_replay.reading import read_log
 from tests.replay.running import rows_in
 
