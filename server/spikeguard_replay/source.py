@@ -10,12 +10,9 @@ import sys
 import zlib
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, cast
+from typing import IO, Any, Final, cast
 
 from spikeguard_cli.command import CommandFailed
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer as Buffer
 
 LARGEST: Final = 2 * 2**30  # bytes of a log
 HEAD: Final = 2**16  # bytes from which format and encoding are told
@@ -123,7 +120,7 @@ class _Bounded(io.RawIOBase):
     def tell(self) -> int:
         return self._stream.tell()
 
-    def readinto(self, buffer: Buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         try:
             data = self._stream.read(len(view))
