@@ -129,6 +129,21 @@ def test_the_protocol_and_the_command_line_need_the_standard_library_only(packag
         assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
 
 
+REMOVES = {  # files and folders: checkpoints in one place, and the outbox its own segments
+    "state/owned_folders.py": {"rmtree", "unlink", "rmdir"},
+    "uplink/log.py": {"unlink", "rmdir"},
+}
+
+
+def test_the_agent_removes_files_of_the_job_in_one_place_alone() -> None:
+    """Where a folder's owner is known. A manifest and a half-made file are replaced, not removed."""
+    for path in _files(PACKAGES["spikeguard"]):
+        called = {n.attr for n in ast.walk(_parsed(path)) if isinstance(n, ast.Attribute)}
+        removing = called & {"rmtree", "unlink", "rmdir", "removedirs"}
+        place = path.relative_to(PACKAGES["spikeguard"]).as_posix()
+        assert removing == REMOVES.get(place, set()), place
+
+
 def test_the_agent_brings_nothing_into_the_training_environment() -> None:
     for path in _files(PACKAGES["spikeguard"]):
         may = INTEGRATION_MAY if path.parent.name == "integrations" else AGENT_MAY
