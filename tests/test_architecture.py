@@ -136,7 +136,7 @@ REMOVES = {  # files and folders: checkpoints in one place, and the outbox its o
 
 
 def test_the_agent_removes_files_of_the_job_in_one_place_alone() -> None:
-    """Where a folder's owner is known. A manifest and a half-made file are replaced, not removed."""
+    """Where it is known whose a folder is."""
     for path in _files(PACKAGES["spikeguard"]):
         called = {n.attr for n in ast.walk(_parsed(path)) if isinstance(n, ast.Attribute)}
         removing = called & {"rmtree", "unlink", "rmdir", "removedirs"}

@@ -16,6 +16,7 @@ import torch
 
 import spikeguard
 from spikeguard import CheckpointDirectory, UserCheckpoints
+from spikeguard.state import file_sums
 from spikeguard_protocol import Ack, BatchRange, Medium, Rollback
 
 from .job import FAST, Job, assert_same, order, target_at
@@ -274,6 +275,27 @@ def test_a_weight_that_never_was_finite_does_not_keep_the_run_from_going_back(
     job.train_step()
     assert job.guard.steps == 25
     job.guard.finish()
+
+
+def test_ranks_that_share_the_checking_read_every_byte_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_sums, "BLOCK", 100)
+    chance = random.Random(3)
+    for number in (0, 1, 2, 10):
+        size = chance.choice((0, 1, 99, 100, 101, 350))
+        (tmp_path / f"__{number}_0.distcp").write_bytes(chance.randbytes(size))
+    sums = file_sums.sums_of(tmp_path)
+    for name, known in sums.items():
+        whole = (tmp_path / name).read_bytes()
+        for place in range(known.size):
+            changed = bytearray(whole)
+            changed[place] ^= 1
+            (tmp_path / name).write_bytes(changed)
+            found = [file_sums.damage(tmp_path, sums, rank, 3) for rank in range(3)]
+            assert sum(problem is not None for problem in found) == 1, (name, place)
+        (tmp_path / name).write_bytes(whole)
+    assert [file_sums.damage(tmp_path, sums, rank, 3) for rank in range(3)] == [None] * 3
 
 
 # ---- what a rollback gave up -------------------------------------------------------------------

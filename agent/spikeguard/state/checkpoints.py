@@ -185,6 +185,8 @@ class CheckpointDirectory:
         and for `ABANDONED_KEPT_S` after that.
         """
         live = [target for target in self.targets() if target.name not in abandoned]
+        for target in live:
+            self._restart_clock(target.name)
         over = [n for n in abandoned if self._kept_s(n, bool(protected)) >= ABANDONED_KEPT_S]
         old = [target.name for target in live[: -self.keep]]
         spared = [name for name in old if name in protected][-MOST_PROTECTED:]
@@ -200,6 +202,12 @@ class CheckpointDirectory:
             note.touch()
             return 0.0
         return time.time() - note.stat().st_mtime
+
+    def _restart_clock(self, name: str) -> None:
+        """Of one that was abandoned once, and is not since the rollback was undone."""
+        note = self.path / name / ABANDONED
+        if note.exists():
+            note.touch()
 
     def sweep(self, live: Iterable[str]) -> None:
         """Remove what a crash left without a manifest; at start, rank 0 only.
