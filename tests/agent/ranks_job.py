@@ -77,7 +77,7 @@ def main(folder: Path, steps: int, case: str) -> None:
     if case == "broken_drain" and rank == 1:
         setattr(guard._p.agreement, "drain", _cannot_drain)  # noqa: B010
     if case == "broken_vote" and rank == 1:
-        executor.all_agree = _fails_at_the_second_vote  # type: ignore[attr-defined]
+        setattr(executor, "all_agree", _fails_at_the_second_vote)  # noqa: B010
     try:
         _train(guard, network, model, optimizer, rank, steps, case, seen, folder, average)
         guard.finish()

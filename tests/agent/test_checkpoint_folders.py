@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -112,6 +113,7 @@ def test_nothing_that_others_wrote_is_changed_over_saves_rollbacks_and_restarts(
         order(job, Rollback(target_at(job, began + 10, Medium.DISK), began + 10))
         job.train_to(began + 17)
         job.guard.finish()
+    await_that(lambda: "spikeguard-removal" not in {each.name for each in threading.enumerate()})
     after = all_in(out, elsewhere)
     assert {path: after.get(path) for path in before} == before
     assert (out / "checkpoint-00000020-0f3a9c21.0").is_symlink()

@@ -41,7 +41,7 @@ def checksums(tree: Any, threads: int = THREADS) -> dict[str, int]:
 def _crc(tensor: Tensor) -> int:
     if not tensor.numel():
         return 0
-    return zlib.crc32(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def not_finite(tree: Any) -> frozenset[str]:

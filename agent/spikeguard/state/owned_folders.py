@@ -44,13 +44,12 @@ def remove(folder: Path, names: re.Pattern[str]) -> bool:
     """Remove `folder` and all in it; False, and nothing is removed, where it is not owned."""
     if not is_owned(folder, names):
         return False
-    for entry in folder.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry, ignore_errors=True)
-        elif entry.name != MARKER:
-            with suppress(OSError):
-                entry.unlink()
     with suppress(OSError):  # the marker last: a removal that is cut short can be taken up again
+        for entry in folder.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != MARKER:
+                entry.unlink()
         if [entry.name for entry in folder.iterdir()] == [MARKER]:
             (folder / MARKER).unlink()
             folder.rmdir()
@@ -62,7 +61,8 @@ def remove_beside(folder: Path, names: re.Pattern[str], first: str) -> bool:
     if not is_owned(folder, names):
         return False
     (folder / first).unlink(missing_ok=True)
-    threading.Thread(target=remove, args=(folder, names), daemon=True).start()
+    name = "spikeguard-removal"
+    threading.Thread(target=remove, args=(folder, names), name=name, daemon=True).start()
     return True
 
 
