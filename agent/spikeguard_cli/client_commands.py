@@ -38,7 +38,6 @@ from spikeguard_cli.options import (
 from spikeguard_cli.response_commands import COMMANDS as RESPONSE
 from spikeguard_cli.run_command import COMMANDS as RUN
 from spikeguard_cli.show_commands import COMMANDS as SHOW
-from spikeguard_cli.summary_command import COMMANDS as SUMMARY
 from spikeguard_cli.tag_command import COMMANDS as TAG
 from spikeguard_cli.wording import (
     RUN_HEAD,
@@ -258,7 +257,6 @@ COMMANDS: tuple[Command, ...] = (
     *OPEN,
     *RESPONSE,
     *FOLLOWUP,
-    *SUMMARY,
     *RUN,
     *ARCHIVE,
     *TAG,

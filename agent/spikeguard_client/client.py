@@ -35,7 +35,6 @@ from spikeguard_client.shapes import (
     Series,
     Session,
     SignInLink,
-    Summary,
 )
 from spikeguard_client.stream import HappenedEvent, Place, lines_of, read_events
 from spikeguard_protocol import CommandId, FollowupState, IncidentId, RunId, Verb
@@ -179,13 +178,6 @@ class Client(ProjectCalls):
     def inbox(self, project: str | None = None, limit: int = 50) -> Inbox:
         """What waits for people, the most pressing first: `limit` of each kind at most."""
         return self._calls.get(Inbox, "/v1/inbox", project=project, limit=limit)
-
-    def summary(
-        self, *, project: str | None = None, run: RunId | None = None, weeks: int = 4
-    ) -> Summary:
-        """What the incidents of the last weeks came to, by week and by run."""
-        name = None if run is None else f"{run.project}/{run.name}"
-        return self._calls.get(Summary, "/v1/summary", project=project, run=name, weeks=weeks)
 
     def incident(self, incident: IncidentId) -> IncidentDetail:
         """One spike with its evidence and its commands."""

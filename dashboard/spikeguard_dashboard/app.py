@@ -17,7 +17,6 @@ from spikeguard_dashboard.views.notifications import notifications_page
 from spikeguard_dashboard.views.policy import policy_page
 from spikeguard_dashboard.views.run import run_page
 from spikeguard_dashboard.views.runs import runs_page
-from spikeguard_dashboard.views.summary import summary_page
 from spikeguard_dashboard.visit import counted
 
 STYLE = Path(__file__).with_name("style.css")
@@ -38,7 +37,6 @@ def _draw() -> None:
             st.Page(inbox_page, title="Inbox · spikeguard", url_path="inbox"),
             st.Page(compare_page, title="Compare · spikeguard", url_path="compare"),
             st.Page(policy_page, title="Policy · spikeguard", url_path="policy"),
-            st.Page(summary_page, title="Summary · spikeguard", url_path="summary"),
             st.Page(run_page, title="Run · spikeguard", url_path="run"),
             st.Page(
                 notifications_page, title="Notifications · spikeguard", url_path="notifications"

@@ -34,7 +34,6 @@ from spikeguard_client import (
     RunCommand,
     RunDetail,
     Silence,
-    Summary,
 )
 from spikeguard_client import Client as TypedClient
 from spikeguard_client import Series as SeriesAnswer
@@ -239,15 +238,6 @@ class Client:
         calls = self._calls(person.token, _headers(person))
         path = f"{incident_path(incident)}/followups/{number}"
         return calls.send(Followup, "POST", path, dict(change))
-
-    def summary(self, token: str, weeks: int, run: RunId | None = None) -> Summary:
-        """What the incidents of the last weeks came to."""
-        return self._of(token).summary(run=run, weeks=weeks)
-
-    def summary_document(self, token: str, weeks: int, format: str) -> Document:
-        """The same as `md` or `html`."""
-        path = with_query("/v1/summary", weeks=weeks, format=format)
-        return Document(self._calls(token).call("GET", path), MEDIA_TYPES[format])
 
     def ask(self, shape: type[T], path: str, token: str, **query: Any) -> T:
         """The answer to any other reading call, as `shape`."""

@@ -80,7 +80,6 @@ class World:
     commands: list[Plain] = field(default_factory=list)  # of the first incident's run itself
     inbox: list[Plain] = field(default_factory=list)
     followups: list[Plain] = field(default_factory=list)  # of every incident
-    summary: Plain | None = None
     notices: dict[str, list[Plain]] = field(default_factory=dict)  # last part of the path -> items
     policy: Plain = field(default_factory=lambda: copy.deepcopy(POLICY))
     heard: list[Heard] = field(default_factory=list)
@@ -147,8 +146,6 @@ def respond(world: World, method: str, url: str, bearer: str, body: Plain) -> An
             return answer_json(200, {"result": "sent", "reason": f"to {channel}", "took_ms": 84.0})
         case ("GET", ["v1", "inbox"]):
             return answer_json(200, {"person": person["name"], "items": world.inbox, "more": False})
-        case ("GET", ["v1", "summary"]) if world.summary is not None:
-            return answer_json(200, world.summary)
         case ("GET", ["v1", "incidents"]):
             wanted = query.get("run")
             return _list([i for i in world.incidents if wanted in (None, _run_of(i))])

@@ -656,7 +656,6 @@ def world() -> World:
         batch=batch(),
         inbox=inbox(),
         followups=[followup()],
-        summary=summary(),
         commands=[ordered()],
         runs=[run(), silent, old],
         series={
@@ -710,25 +709,4 @@ def followup() -> dict[str, Any]:
         "owner": None, "revision": 1, "asked_by": "post-mortem",
         "created_at": "2026-03-14T04:00:00Z", "changed_at": "2026-03-14T04:00:00Z",
         "changed_by": "server",
-    }  # fmt: skip
-
-
-def summary() -> dict[str, Any]:
-    """One week with two incidents of one cause."""
-    figures = {
-        "incidents": 2, "still_open": 1, "detect_s": 4.2, "decide_s": 96.0, "recover_s": None,
-        "lost_steps": 391, "lost_s": 820.0, "saved_steps": 0, "saved_s": 0.0,
-        "lost_money": {"EUR": 22.3}, "saved_money": {},
-    }  # fmt: skip
-    cause = {"kind": "lingering", "cause": "bad_batch", "incidents": 2, "runs": 1,
-             "lost_steps": 391}  # fmt: skip
-    todo = {"incident": "llama-8b-c4#2", "project": "default", "number": 1,
-            "text": followup()["text"], "owner": None, "since": "2026-03-14T04:00:00Z"}  # fmt: skip
-    return {
-        "begins": "2026-03-09T00:00:00Z", "ends": "2026-03-14T05:00:00Z",
-        "in_short": "2 incidents opened, 1 of them still open.", "total": figures,
-        "weeks": [{"week": "2026-W11", "begins": "2026-03-09T00:00:00Z", "figures": figures}],
-        "runs": [{"project": "default", "name": "llama-8b-c4", "figures": figures}],
-        "runs_count": 1, "causes": [cause], "recurring": [{**cause, "kind": None}],
-        "followups": [todo], "followups_count": 1,
     }  # fmt: skip

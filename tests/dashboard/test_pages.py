@@ -71,12 +71,6 @@ def inbox_script() -> None:
     inbox_page()
 
 
-def summary_script() -> None:
-    from spikeguard_dashboard.views.summary import summary_page
-
-    summary_page()
-
-
 def broken_script() -> None:
     from spikeguard_dashboard.views.frame import refreshed
     from spikeguard_dashboard.visit import arrive
@@ -584,14 +578,3 @@ def test_a_run_leads_to_where_its_trackers_show_it() -> None:
     assert "https://wandb.ai/acme/llama/runs/8f3k2x1q" in said(
         opened(run_script, run="default/llama-8b-c4")
     )
-
-
-@pytest.mark.usefixtures("address")
-def test_the_summary_says_what_weeks_runs_and_causes_came_to(world: World) -> None:
-    text = said(opened(summary_script))
-    for part in ("2 incidents opened", "2026-W11", "391 steps, 22.30 EUR", "bad data", "shard-14"):
-        assert part in text, part
-    assert "./incident?run=default/llama-8b-c4&number=2" in text
-    assert world.summary is not None
-    world.summary |= {"causes": [], "runs": [], "followups": [], "followups_count": 0}
-    assert "None had one." in said(opened(summary_script))

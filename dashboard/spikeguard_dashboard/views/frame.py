@@ -21,7 +21,6 @@ log = logging.getLogger(__name__)
 DOT = ' <span class="soft">·</span> '
 PAGES = (
     ("Inbox", "./inbox"),
-    ("Summary", "./summary"),
     ("Policy", "./policy"),
     ("Notifications", "./notifications"),
 )

@@ -59,15 +59,3 @@ def _pdf(facts: PostMortem, document: Document) -> bytes:
     names = [picture.name for picture in document.pictures]
     labels = {name.value: label_of(facts, name) for name in names}
     return printed(document, pngs_of(facts, document), labels, facts.written_at)
-
-
-def render_document(document: Document, form: ReportFormat | str, what: str) -> bytes:
-    """Any document without pictures, as Markdown, HTML or text; `what` it is."""
-    match ReportFormat(form):
-        case ReportFormat.MARKDOWN:
-            return document_markdown(document, {}).encode()
-        case ReportFormat.HTML:
-            return render_html(document, {}, what).encode()
-        case ReportFormat.TEXT:
-            return plain_text(document).encode()
-    raise ValueError(f"a {what} is not written as {form}")

@@ -238,7 +238,6 @@ METHODS = {
     "GET /v1/events": Client.events,
     "GET /v1/incidents": Client.incidents,
     "GET /v1/inbox": Client.inbox,
-    "GET /v1/summary": Client.summary,
     "GET /v1/me": Client.me,
     "GET /v1/policy": Client.policy,
     "GET /v1/policy/scorecard": Client.scorecard,

@@ -25,7 +25,6 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {  # without their project
 }
 MESSAGES = ("POST", "/v1/messages")
 PAGE = ("GET", "/inbox")
-SUMMARY = ("GET", "/v1/summary")
 FORM = ("POST", "/inbox")  # the kill switch, on a page
 CALLS = sorted(TABLE)
 
@@ -109,7 +108,7 @@ def test_a_page_lists_what_is_the_sessions_own_and_nothing_else(live: Live, spik
         assert (f"<b>{THEIRS}</b>" in text) is (project == THEIRS)  # its kill switch
 
 
-@pytest.mark.parametrize("call", sorted({*calls(Scope.LIST)} - {PAGE, SUMMARY}), ids=" ".join)
+@pytest.mark.parametrize("call", sorted({*calls(Scope.LIST)} - {PAGE}), ids=" ".join)
 def test_a_list_holds_what_is_the_tokens_own_and_nothing_else(
     live: Live, spiked: Job, call: tuple[str, str]
 ) -> None:
@@ -118,12 +117,6 @@ def test_a_list_holds_what_is_the_tokens_own_and_nothing_else(
         items = ask(live, call, project, of=project).json()["items"]
         assert {_project(item) for item in items} <= {project}
         assert items or project == OURS
-
-
-def test_a_summary_counts_what_is_the_tokens_own_and_nothing_else(live: Live, spiked: Job) -> None:
-    for project in (OURS, THEIRS):
-        told = ask(live, SUMMARY, project, of=project).text
-        assert (f'"{spiked.run}"' in told) is (project == THEIRS)
 
 
 def _project(item: dict[str, Any]) -> str:

@@ -37,7 +37,6 @@ from spikeguard_server.http.routes import (
     scrape,
     sessions,
     silences,
-    summary,
     tokens,
 )
 
@@ -55,7 +54,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     inbox.router,
     incidents.router,
     responses.router,
-    summary.router,
     followups.router,
     decisions.router,
     incident_orders.router,
