@@ -159,7 +159,7 @@ def _post_mortem(record: Record, incident: dict[str, Any]) -> str | None:
 
 def _follow_ups(record: Record, incident: dict[str, Any]) -> str | None:
     document = _post_mortem(record, incident)
-    return None if document is None else _section(document, "Lessons and follow-ups")
+    return None if document is None else _section(document, "Follow-ups")
 
 
 def _section(document: str, name: str) -> str:

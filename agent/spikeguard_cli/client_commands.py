@@ -11,7 +11,7 @@ from typing import Any
 from spikeguard_cli.access_commands import COMMANDS as ACCESS
 from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.archive_commands import COMMANDS as ARCHIVE
-from spikeguard_cli.command import Command, CommandFailed, say
+from spikeguard_cli.command import Command, say
 from spikeguard_cli.credentials import (
     Credentials,
     credentials_path,
@@ -54,7 +54,7 @@ from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.paths import incident_path, run_path
 
 MOST_RUNS = 20  # that a list of incidents asks about their jobs
-FORMS = ("txt", "md", "html", "pdf", "json")  # of a post-mortem
+FORMS = ("md", "html", "json")  # of a post-mortem
 
 
 def login(options: Namespace) -> int:
@@ -157,17 +157,15 @@ def postmortem(options: Namespace) -> int:
         Path(options.output).write_bytes(document)
         say(options.output)
         return 0
-    if form == "pdf":
-        raise CommandFailed("a PDF goes into a file: give --output FILE.pdf")
     text = document.decode()
     sys.stdout.write(printable(text, keep="\n\t") if sys.stdout.isatty() else text)
     return 0
 
 
 def _form_of(output: str | None) -> str:
-    """As the name of the file says; text where nothing does."""
+    """As the name of the file says; Markdown where nothing does."""
     suffix = Path(output or "").suffix.lstrip(".").lower()
-    return suffix if suffix in FORMS else "txt"
+    return suffix if suffix in FORMS else "md"
 
 
 def _given_token(options: Namespace) -> str:

@@ -240,7 +240,7 @@ class Client(ProjectCalls):
         return self._calls.get(BatchEvidence, f"{incident_path(incident)}/batch")
 
     def postmortem(self, incident: IncidentId, form: str = "md") -> bytes:
-        """The post-mortem as `md`, `html`, `pdf`, `json` or `txt`."""
+        """The post-mortem as `md`, `html` or `json`."""
         return self._calls.call(
             "GET", with_query(f"{incident_path(incident)}/postmortem", format=form)
         )

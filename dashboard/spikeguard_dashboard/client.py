@@ -51,7 +51,6 @@ MEDIA_TYPES: Mapping[str, str] = MappingProxyType(
     {
         "md": "text/markdown",
         "html": "text/html",
-        "pdf": "application/pdf",
         "json": "application/json",
     }
 )

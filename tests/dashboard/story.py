@@ -648,7 +648,6 @@ def world() -> World:
     documents = {
         "md": ("text/markdown; charset=utf-8", POSTMORTEM.encode()),
         "html": ("text/html; charset=utf-8", b"<!doctype html><title>Post-mortem</title>"),
-        "pdf": ("application/pdf", b"%PDF-1.3"),
         "json": ("application/json", b'{"incident": "llama-8b-old#1"}'),
     }
     return World(

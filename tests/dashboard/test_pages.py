@@ -415,7 +415,7 @@ def test_a_closed_incident_has_its_post_mortem_and_who_approved() -> None:
     assert "the loss is back on trend 100 steps later" in text
     assert "Recovered: the loss came back" in test.markdown[0].value
     assert "data:image" not in test.markdown[0].value
-    assert len(test.get("download_button")) == 4
+    assert len(test.get("download_button")) == 3
     assert "Look at the data of" in text
     assert "<b>again</b>" not in "".join(e.proto.body for e in test.get("html"))
 

@@ -14,9 +14,7 @@ from spikeguard_dashboard.views.frame import staleness
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import RunId
 
-FORMATS = {
-    "pdf": "PDF, one page", "html": "HTML, with plots", "md": "Markdown", "json": "JSON",
-}  # fmt: skip
+FORMATS = {"html": "HTML, to print", "md": "Markdown", "json": "JSON"}
 _PICTURE = re.compile(r"!\[[^\]]*\](\(\s*data:[^)]*\)|\[[a-z]+\]\n\n\*[^\n]*\*)")
 _PICTURE_DATA = re.compile(r"^\[[a-z]+\]: data:.*$", re.MULTILINE)
 

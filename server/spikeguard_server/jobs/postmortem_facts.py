@@ -29,11 +29,9 @@ from spikeguard_protocol import (
     SegmentId,
     SegmentPoint,
     SegmentReason,
-    Signal,
 )
 from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.diagnosis.batch_evidence import onset_batch
-from spikeguard_server.domain.diagnosis.cause.layers import LayerRow
 from spikeguard_server.domain.diagnosis.lineage import Lineage
 from spikeguard_server.domain.events import Precursor
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
@@ -53,7 +51,6 @@ from spikeguard_server.report.facts import (
 )
 from spikeguard_server.report.followups import asked_of
 from spikeguard_server.store.batches import read_batches
-from spikeguard_server.store.causes import read_layers
 from spikeguard_server.store.commands import action_of
 from spikeguard_server.store.data_records import data_record_of
 from spikeguard_server.store.effects import effects_of, is_measured, outcome_words
@@ -79,8 +76,6 @@ from spikeguard_server.store.situations import current_lineage
 from spikeguard_server.store.skipped import skipped_by
 
 MOST_LEFT_OUT = 24  # entries in a post-mortem
-MOST_LAYER_ROWS = 40  # before the onset, and from there on
-FEWEST_LAYER_ROWS = 3  # fewer are no picture
 MOST_VALUES = 1_000_000  # of all kept samples together: some 150 MB while it is written
 
 
@@ -118,7 +113,6 @@ def postmortem_facts(
         precursors=_precursors(connection, run.run_id, number),
         peaks=_peaks(curves, incident),
         attempts=_attempts(connection, run.run_id, took_part),
-        layers=_layers(connection, row, incident),
         batch=_batch(connection, row),
         step_time_s=pace_s,
         tokens_per_step=tokens,
@@ -288,16 +282,6 @@ def _peaks(curves: Iterable[RecordedCurve], incident: Incident) -> dict[str, flo
                 if value is not None and math.isfinite(value) and step >= incident.onset_step:
                     peaks[name] = max(value, peaks.get(name, -math.inf))
     return peaks
-
-
-def _layers(connection: sql.Connection, row: Any, incident: Incident) -> tuple[LayerRow, ...]:
-    """Norms by layer around the onset, of the signal that the first layer moved in."""
-    first = incident.first_layer
-    signal = Signal.GRAD_NORM.value if first is None else first.signal
-    around = (incident.onset_step, MOST_LAYER_ROWS)
-    place = (row.attempt, row.segment)
-    found = read_layers(connection, row.run_id, place, around, around, signal)
-    return tuple(found) if len(found) >= FEWEST_LAYER_ROWS else ()
 
 
 def _batch(connection: sql.Connection, row: Any) -> BatchDetail | None:

@@ -23,7 +23,6 @@ from spikeguard_protocol import (
     SegmentId,
     SegmentReason,
 )
-from spikeguard_server.domain.diagnosis.cause.layers import LayerRow
 from spikeguard_server.domain.events import Precursor
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.domain.lifecycle.incident import Incident
@@ -194,7 +193,6 @@ class PostMortem:
     peaks: Mapping[str, float] = field(default_factory=dict)  # signal -> its largest value
     attempts: tuple[AttemptFact, ...] = ()
     followups: tuple[FollowupFact, ...] = ()  # as they are stored, by number
-    layers: tuple[LayerRow, ...] = ()  # norms by layer around the onset, where they were sent
     batch: BatchDetail | None = None  # of the onset, where the loop showed it
     step_time_s: float | None = None  # median before the onset
     tokens_per_step: int | None = None
