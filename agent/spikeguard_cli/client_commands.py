@@ -19,7 +19,6 @@ from spikeguard_cli.credentials import (
     save_credentials,
 )
 from spikeguard_cli.decision_commands import COMMANDS as DECISIONS
-from spikeguard_cli.followup_command import COMMANDS as FOLLOWUP
 from spikeguard_cli.inbox_command import COMMANDS as INBOX
 from spikeguard_cli.ledger_command import COMMANDS as LEDGER
 from spikeguard_cli.note_command import COMMANDS as NOTE
@@ -236,7 +235,7 @@ def _postmortem_options(parser: ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--format", choices=FORMS,
-        help="how it is written (default: as the name of the file ends, else txt)",
+        help="how it is written (default: as the name of the file ends, else Markdown)",
     )  # fmt: skip
     form.add_argument("--json", action="store_true", help="the same as --format json")
     parser.add_argument("--output", metavar="FILE", help="file to write instead of printing")
@@ -254,7 +253,6 @@ COMMANDS: tuple[Command, ...] = (
     *SHOW,
     *OPEN,
     *RESPONSE,
-    *FOLLOWUP,
     *RUN,
     *ARCHIVE,
     *TAG,

@@ -18,7 +18,6 @@ from spikeguard_client.shapes import (
     AuditEntry,
     BatchEvidence,
     Command,
-    Followup,
     Inbox,
     Incident,
     IncidentDetail,
@@ -37,7 +36,7 @@ from spikeguard_client.shapes import (
     SignInLink,
 )
 from spikeguard_client.stream import HappenedEvent, Place, lines_of, read_events
-from spikeguard_protocol import CommandId, FollowupState, IncidentId, RunId, Verb
+from spikeguard_protocol import CommandId, IncidentId, RunId, Verb
 from spikeguard_protocol.paths import (
     command_path,
     incident_path,
@@ -202,30 +201,6 @@ class Client(ProjectCalls):
         """Say something of a spike, which its post-mortem keeps."""
         path = f"{incident_path(incident)}/comments"
         return self._calls.send(Response, "POST", path, {"text": text})
-
-    def followups(self, incident: IncidentId) -> list[Followup]:
-        """What is to be done because of a spike, with owner and state."""
-        path = f"{incident_path(incident)}/followups"
-        return list(self._calls.items(Followup, path, paged=False))
-
-    def add_followup(self, incident: IncidentId, text: str, owner: str | None = None) -> Followup:
-        """Want something done because of a spike."""
-        path, body = f"{incident_path(incident)}/followups", {"text": text, "owner": owner}
-        return self._calls.send(Followup, "POST", path, body)
-
-    def change_followup(
-        self, incident: IncidentId, number: int, revision: int, *, text: str | None = None,
-        owner: str | None = None, nobody: bool = False, state: FollowupState | str | None = None,
-    ) -> Followup:  # fmt: skip
-        """Reword it, give it to `owner` or to `nobody`, or move it to `state` (open, done,
-        dropped); a conflict if `revision` is no longer the one in force."""
-        path = f"{incident_path(incident)}/followups/{number}"
-        state_word = None if state is None else str(state)
-        body = {
-            "revision": revision, "text": text, "owner": owner, "nobody": nobody,
-            "state": state_word,
-        }  # fmt: skip
-        return self._calls.send(Followup, "POST", path, body)
 
     def incident_series(self, incident: IncidentId) -> Series:
         """The samples around a spike, which outlive the run's own."""

@@ -350,20 +350,6 @@ class Remedy(TypedDict):
     evidence: list[str]  # in which order to look at it
 
 
-class Followup(TypedDict):
-    """Something to be done because of an incident."""
-
-    number: int  # from 1, within the incident
-    text: str
-    state: str
-    owner: str | None  # null: nobody's
-    revision: int  # one more with every change: who changes names it
-    asked_by: str  # post-mortem, or the person who added it
-    created_at: str
-    changed_at: str
-    changed_by: str
-
-
 class Response(TypedDict):
     """What a person did about an incident, beside deciding on its commands."""
 

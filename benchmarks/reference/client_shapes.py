@@ -25,7 +25,7 @@ NAMES: Final[Mapping[str, str]] = {  # in the document -> in the client, those u
     "CommandRevision": "CommandRevision", "CommandBody": "Command", "TrendBody": "Trend",
     "FirstMoveBody": "FirstMove", "IncidentBody": "Incident", "PrecursorBody": "Precursor",
     "EvidenceBody": "Evidence", "IncidentRevision": "IncidentRevision", "CauseBody": "Cause",
-    "RemedyBody": "Remedy", "FollowupBody": "Followup", "ResponseBody": "Response",
+    "RemedyBody": "Remedy", "ResponseBody": "Response",
     "FirstLayerBody": "FirstLayer",
     "RunCommandBody": "RunCommand", "VerbOption": "VerbOption", "TargetOption": "TargetOption",
     "LimitsBody": "OrderLimits", "OptionsBody": "Options", "InterventionBody": "Intervention",

@@ -82,7 +82,7 @@ def _fresh(world: World) -> None:
     """Every test finds the world as it was at first."""
     anew = story.world()
     world.incidents, world.people = anew.incidents, anew.people
-    world.broken = world.before_decision = None
+    world.broken = None
     world.heard.clear()
 
 

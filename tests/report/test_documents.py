@@ -381,7 +381,7 @@ def test_a_long_history_of_revisions_keeps_its_turns_its_first_and_its_last(
 
 
 def followups(facts: PostMortem) -> str:
-    return " ".join(each["text"] for each in body(facts)["follow_ups"])
+    return " ".join(body(facts)["follow_ups"])
 
 
 def test_skipped_data_is_to_be_looked_at(rolled_back: PostMortem) -> None:

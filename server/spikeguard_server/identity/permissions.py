@@ -126,9 +126,6 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("POST", _INCIDENT + "/assignee"): _DECIDE,
     ("POST", _INCIDENT + "/comments"): _DECIDE,
     ("POST", _INCIDENT + "/commands"): _DECIDE,
-    ("GET", _INCIDENT + "/followups"): _READ,
-    ("POST", _INCIDENT + "/followups"): _DECIDE,
-    ("POST", _INCIDENT + "/followups/{followup}"): _DECIDE,
     ("POST", _COMMAND + "/approve"): _DECIDE,
     ("POST", _COMMAND + "/reject"): _DECIDE,
     ("GET", "/approve/{token}"): _PUBLIC,  # the link itself is what is judged

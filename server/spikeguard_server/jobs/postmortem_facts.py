@@ -22,7 +22,6 @@ from spikeguard_protocol import (
     BatchDetail,
     BatchRange,
     CommandState,
-    FollowupState,
     Kind,
     OptionalSignal,
     RunId,
@@ -42,19 +41,16 @@ from spikeguard_server.domain.policy.situation import Situation
 from spikeguard_server.report.facts import (
     AttemptFact,
     CommandFact,
-    FollowupFact,
     LeftOutFact,
     PostMortem,
     RecordedCurve,
     ResponseFact,
     RevisionFact,
 )
-from spikeguard_server.report.followups import asked_of
 from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.commands import action_of
 from spikeguard_server.store.data_records import data_record_of
 from spikeguard_server.store.effects import effects_of, is_measured, outcome_words
-from spikeguard_server.store.followups import keep_followups, read_followups
 from spikeguard_server.store.incident_figures import checkpoints_at
 from spikeguard_server.store.incidents import Attempts, attempts_by_number, incident_of
 from spikeguard_server.store.policies import policy_of
@@ -121,19 +117,6 @@ def postmortem_facts(
         currency=policy.currency,
         notes=_notes(left_out_names),
     )
-
-
-def keep_asked(connection: sql.Connection, run: RunRow, facts: PostMortem) -> None:
-    """Keep the follow-ups that the facts ask for; the caller holds the run's lock."""
-    number, at = facts.incident.number, facts.written_at
-    keep_followups(connection, run.run_id, number, facts.id, asked_of(facts), at)
-
-
-def with_followups(connection: sql.Connection, run: RunRow, facts: PostMortem) -> PostMortem:
-    """The facts with the follow-ups as people have them."""
-    rows = read_followups(connection, run.run_id, facts.incident.number)
-    found = (FollowupFact(r.number, r.text, FollowupState(r.state), r.owner) for r in rows)
-    return replace(facts, followups=tuple(found))
 
 
 def checkpoints_before(

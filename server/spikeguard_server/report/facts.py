@@ -16,7 +16,6 @@ from spikeguard_protocol import (
     BatchDetail,
     BatchRange,
     CommandState,
-    FollowupState,
     Kind,
     Rollback,
     RunId,
@@ -107,16 +106,6 @@ class LeftOutFact:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowupFact:
-    """Something to be done because of the incident, as people have it now."""
-
-    number: int  # from 1, within the incident
-    text: str
-    state: FollowupState = FollowupState.OPEN
-    owner: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class AttemptFact:
     """One start of the run's processes that took part."""
 
@@ -192,7 +181,6 @@ class PostMortem:
     precursors: tuple[Precursor, ...] = ()
     peaks: Mapping[str, float] = field(default_factory=dict)  # signal -> its largest value
     attempts: tuple[AttemptFact, ...] = ()
-    followups: tuple[FollowupFact, ...] = ()  # as they are stored, by number
     batch: BatchDetail | None = None  # of the onset, where the loop showed it
     step_time_s: float | None = None  # median before the onset
     tokens_per_step: int | None = None

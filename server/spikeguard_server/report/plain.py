@@ -13,7 +13,7 @@ from typing import Any
 
 from spikeguard_protocol import BatchRange, RunId, Signal, verb_of
 from spikeguard_protocol.encoding import float_to_json
-from spikeguard_server.report.facts import CommandFact, FollowupFact, PostMortem, RecordedCurve
+from spikeguard_server.report.facts import CommandFact, PostMortem, RecordedCurve
 from spikeguard_server.report.followups import followups_of
 from spikeguard_server.report.narrative import happened
 from spikeguard_server.report.symptoms import lead_of, spent_by, symptoms_of
@@ -54,15 +54,10 @@ def _body(facts: PostMortem, title: str) -> dict[str, Any]:
         "left_out_count": facts.left_out_count,
         "cost": {**postmortem_json(spent_by(facts)), "currency": facts.currency},
         "attempts": postmortem_json(facts.attempts),
-        "follow_ups": postmortem_json(_followups(facts)),
+        "follow_ups": list(followups_of(facts)),
         "notes": list(facts.notes),
         "curves": [_curve(curve) for curve in facts.curves],
     }
-
-
-def _followups(facts: PostMortem) -> tuple[FollowupFact, ...]:
-    asked = enumerate(followups_of(facts), 1)
-    return facts.followups or tuple(FollowupFact(number, text) for number, text in asked)
 
 
 def postmortem_json(value: Any) -> Any:

@@ -14,7 +14,6 @@ from spikeguard_server.report.document import (
     Paragraph,
     Picture,
     Section,
-    Table,
 )
 from spikeguard_server.report.evidence import (
     causes_considered,
@@ -37,9 +36,6 @@ from spikeguard_server.report.record import (
     timeline_of,
 )
 from spikeguard_server.report.wording import ENDINGS, SIGMA, time_of
-
-MOST_FOLLOWUPS = 6  # on the page; the appendix has all
-LONGEST_FOLLOWUP = 220  # characters on the page
 
 
 def document_of(facts: PostMortem) -> Document:
@@ -84,7 +80,6 @@ def _appendix(facts: PostMortem) -> list[Section]:
         Section("Batches left out", left_out_of(facts)),
         Section("Cost in parts", cost_parts(facts)),
         Section("Timeline to the second", (timeline_of(facts),)),
-        Section("All follow-ups", _all_followups(facts)),
         Section("What people said", responses_of(facts)),
         Section("Attempts", (attempts_table(facts.attempts),) if facts.attempts else ()),
         Section("Notes", notes),
@@ -96,32 +91,8 @@ def _picture(facts: PostMortem) -> tuple[Block, ...]:
 
 
 def _followups(facts: PostMortem) -> tuple[Block, ...]:
-    """Those that people have in hand, or what the facts ask for while none is stored."""
-    rows = _rows(facts)
-    if not rows:
-        return (Paragraph("Nothing on record asks for a follow-up."),)
-    open_first = sorted(rows, key=lambda row: row[3] != "open")
-    shown = [(n, _short(text), owner, state) for n, text, owner, state in open_first]
-    table = Table(("", "follow-up", "owner", "state"), tuple(shown[:MOST_FOLLOWUPS]))
-    more = len(shown) - MOST_FOLLOWUPS
-    return (table, Paragraph(f"And {more} more in the appendix.")) if more > 0 else (table,)
-
-
-def _all_followups(facts: PostMortem) -> tuple[Block, ...]:
-    rows = _rows(facts)
-    if len(rows) <= MOST_FOLLOWUPS and all(len(text) <= LONGEST_FOLLOWUP for _, text, _, _ in rows):
-        return ()
-    return (Table(("", "follow-up", "owner", "state"), tuple(rows)),)
-
-
-def _rows(facts: PostMortem) -> list[tuple[str, str, str, str]]:
-    if facts.followups:
-        return [
-            (str(f.number), f.text, f.owner or "nobody", f.state.value) for f in facts.followups
-        ]
+    """A checklist."""
     asked = followups_of(facts)
-    return [(str(i), text, "nobody", "open") for i, text in enumerate(asked, 1)]
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_FOLLOWUP else f"{text[:LONGEST_FOLLOWUP].rstrip()} ..."
+    if not asked:
+        return (Paragraph("Nothing on record asks for a follow-up."),)
+    return (Bullets(asked),)

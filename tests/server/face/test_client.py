@@ -227,11 +227,6 @@ METHODS = {
     "POST /v1/runs/{project}/{name}/incidents/{number}/acknowledgement": Client.acknowledge,
     "POST /v1/runs/{project}/{name}/incidents/{number}/assignee": Client.assign,
     "POST /v1/runs/{project}/{name}/incidents/{number}/comments": Client.comment,
-    "GET /v1/runs/{project}/{name}/incidents/{number}/followups": Client.followups,
-    "POST /v1/runs/{project}/{name}/incidents/{number}/followups": Client.add_followup,
-    "POST /v1/runs/{project}/{name}/incidents/{number}/followups/{followup}": (
-        Client.change_followup
-    ),
     "GET /v1/audit": Client.fleet_audit,
     "GET /v1/channels": Client.channels,
     "GET /v1/deliveries": Client.deliveries,

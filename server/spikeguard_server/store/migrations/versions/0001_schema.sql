@@ -411,26 +411,6 @@ CREATE TABLE responses (
         FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
 );
 
-CREATE TABLE followups (
-    run_id uuid NOT NULL,
-    incident integer NOT NULL,
-    number integer NOT NULL,
-    rule text,
-    text text NOT NULL,
-    state text NOT NULL,
-    owner text,
-    revision integer NOT NULL,
-    created_at timestamptz NOT NULL,
-    created_by text NOT NULL,
-    changed_at timestamptz NOT NULL,
-    changed_by text NOT NULL,
-    CONSTRAINT followups_pkey PRIMARY KEY (run_id, incident, number),
-    CONSTRAINT followups_run_id_incident_rule_key UNIQUE (run_id, incident, rule),
-    CONSTRAINT followups_incidents_fkey
-        FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
-);
-CREATE INDEX followups_open_idx ON followups (run_id, created_at) WHERE state = 'open';
-
 CREATE TABLE notes (
     run_id uuid NOT NULL,
     number integer NOT NULL,
