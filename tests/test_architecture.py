@@ -67,7 +67,7 @@ SERVER_MAY = {  # inside the server: what each package may import of the others
 }
 SERVER_SHARED = {  # modules that belong to no package
     *("errors", "settings", "metrics", "incident_metrics", "log_format", "log_limits", "retries"),
-    *("detectors", "policy_file", "toml_file"),
+    *("detectors", "toml_file"),
 }
 AGENT_LAYERS = (  # inside the agent: each may import those before it, and what all may
     *("topology", "optim", "measure", "state", "data", "commands", "uplink", "loop"),

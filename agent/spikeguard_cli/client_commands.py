@@ -37,7 +37,6 @@ from spikeguard_cli.options import (
 from spikeguard_cli.response_commands import COMMANDS as RESPONSE
 from spikeguard_cli.run_command import COMMANDS as RUN
 from spikeguard_cli.show_commands import COMMANDS as SHOW
-from spikeguard_cli.tag_command import COMMANDS as TAG
 from spikeguard_cli.wording import (
     RUN_HEAD,
     audit_table,
@@ -255,7 +254,6 @@ COMMANDS: tuple[Command, ...] = (
     *RESPONSE,
     *RUN,
     *ARCHIVE,
-    *TAG,
     Command(
         "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options
     ),

@@ -23,7 +23,6 @@ from spikeguard_client.shapes import (
     IncidentDetail,
     Intervention,
     Layers,
-    LedgerEntry,
     Me,
     Note,
     Options,
@@ -96,11 +95,6 @@ class Client(ProjectCalls):
             descending=None if descending else "false",
         )  # fmt: skip
 
-    def export_runs(self, form: str = "csv", **filters: str | None) -> bytes:
-        """The runs that match as a file, `csv` or `json`, of up to 50,000 runs; `filters` are those
-        of `runs`."""
-        return self._calls.call("GET", with_query("/v1/runs/export", format=form, **filters))
-
     def tag_run(
         self, run: RunId, *, add: Sequence[str] = (), remove: Sequence[str] = (),
         reason: str | None = None,
@@ -162,10 +156,6 @@ class Client(ProjectCalls):
             **because(reason),
         }  # fmt: skip
         return self._calls.send(Note, "POST", f"{run_path(run)}/notes", body)
-
-    def ledger(self, run: RunId) -> Iterator[LedgerEntry]:
-        """Commands that went out to a run and batches that it left out, newest first."""
-        return self._calls.items(LedgerEntry, f"{run_path(run)}/ledger")
 
     def incidents(
         self, run: RunId | None = None, state: str | None = None, project: str | None = None

@@ -293,26 +293,7 @@ def incident(**changes: Any) -> Plain:
         "assigned_at": "2026-03-14T03:09:00.000Z",
         "assigned_by": "Ada Lovelace",
         "responses": responses(),
-        "precedents": {
-            "incidents": 3,
-            "newest": ["llama-8b-old#1", "vision/vit-g#4"],
-            "actions": [
-                {
-                    "verb": "rollback",
-                    "count": 2,
-                    "outcomes": {"recovered": 2},
-                    "lost_steps": 180,
-                    "words": "rolled back 2 times: 2 recovered; 180 steps lost in the median",
-                },
-                {
-                    "verb": None,
-                    "count": 1,
-                    "outcomes": {"healed": 1},
-                    "lost_steps": None,
-                    "words": "waited once: 1 healed",
-                },
-            ],
-        },
+        "precedents": [],
         "has_postmortem": False,
     }
     return {**detail, **changes}

@@ -90,7 +90,6 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("GET", "/v1/me"): AccessRule(EVERYONE).by(Scope.NONE),
     ("DELETE", "/v1/sessions/current"): _READ.by(Scope.NONE),
     ("GET", "/v1/runs"): _READ.by(Scope.LIST),
-    ("GET", "/v1/runs/export"): _READ.by(Scope.LIST),
     ("GET", _RUN): _READ,
     ("DELETE", _RUN): _ADMIN,
     ("POST", _RUN + "/archive"): _DECIDE,
@@ -98,7 +97,6 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("POST", _RUN + "/tags"): _DECIDE,
     ("GET", _RUN + "/series"): _READ,
     ("GET", _RUN + "/audit"): _READ,
-    ("GET", _RUN + "/ledger"): _READ,
     ("GET", _RUN + "/notes"): _READ,
     ("POST", _RUN + "/notes"): _DECIDE,
     ("GET", _RUN + "/options"): _READ,
@@ -108,7 +106,6 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("POST", _RUN + "/commands/{command}/approve"): _DECIDE,
     ("POST", _RUN + "/commands/{command}/reject"): _DECIDE,
     ("GET", _RUN + "/policy"): _READ,
-    ("POST", _RUN + "/policy/preview"): _READ,  # reads alone
     ("PUT", _RUN + "/policy"): _ADMIN,
     ("DELETE", _RUN + "/policy"): _ADMIN,
     ("GET", "/v1/audit"): _ADMIN.by(Scope.FLEET),  # and of no single project
@@ -138,12 +135,9 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("GET", "/act/{project}/{name}"): _READ,
     ("POST", "/act/{project}/{name}"): _DECIDE,
     ("GET", "/v1/policy"): _READ.by(Scope.QUERY),
-    ("GET", "/v1/policy/settings"): _READ.by(Scope.NONE),
     ("PUT", "/v1/policy"): _ADMIN.by(Scope.BODY),
-    ("PUT", "/v1/policy/document"): _ADMIN.by(Scope.QUERY),
     ("POST", "/v1/policy/halt"): _DECIDE.by(Scope.BODY),  # whoever may act may stop everything
     ("POST", "/v1/policy/resume"): AccessRule(ADMINS, person=True).by(Scope.BODY),
-    ("GET", "/v1/policy/scorecard"): _READ.by(Scope.QUERY),
     ("GET", "/v1/channels"): _READ.by(Scope.QUERY),
     ("PUT", _CHANNEL): _ADMIN,
     ("DELETE", _CHANNEL): _ADMIN,

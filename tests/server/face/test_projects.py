@@ -75,7 +75,6 @@ def test_the_table_says_of_every_call_where_its_project_stands() -> None:
     own = {call for call in calls(Scope.NONE) if not TABLE[call].public}
     assert own == {
         ("GET", "/v1/me"),
-        ("GET", "/v1/policy/settings"),  # the same of every project
         ("DELETE", "/v1/sessions/current"),
         ("POST", "/v1/sessions/links"),  # which carries what its maker may, and no more
         ("GET", "/metrics"),
