@@ -39,7 +39,7 @@ STDLIB_ONLY = ("spikeguard_protocol", "spikeguard_cli", "spikeguard_client")
 AGENT_MAY = {"torch", "numpy"}
 INTEGRATION_MAY = AGENT_MAY | {"accelerate", "lightning", "torchtitan", "transformers"}
 DOMAIN_MAY = {"numpy", "spikeguard_protocol", "spikeguard_server"}
-REPORT_MAY = DOMAIN_MAY | {"PIL", "fpdf", "jinja2", "markupsafe", "matplotlib"}
+REPORT_MAY = DOMAIN_MAY | {"PIL", "jinja2", "markupsafe", "matplotlib"}
 _FACTS = {"domain.events", "domain.suspicion"}  # what detection and diagnosis tell everybody
 _DOMAIN = _FACTS | {
     *("domain.detection", "domain.diagnosis", "domain.monitor"),
@@ -67,7 +67,7 @@ SERVER_MAY = {  # inside the server: what each package may import of the others
 }
 SERVER_SHARED = {  # modules that belong to no package
     *("errors", "settings", "metrics", "incident_metrics", "log_format", "log_limits", "retries"),
-    *("detectors", "policy_file", "toml_file"),
+    *("detectors", "toml_file"),
 }
 AGENT_LAYERS = (  # inside the agent: each may import those before it, and what all may
     *("topology", "optim", "measure", "state", "data", "commands", "uplink", "loop"),

@@ -26,7 +26,6 @@ from spikeguard_server.domain.policy.proposal import Proposal, differs, propose
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import Situation
 from spikeguard_server.ingest.message_context import Intake
-from spikeguard_server.ingest.shadow_decisions import note_shadow
 from spikeguard_server.ingest.signing import by_server, order_keys
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import (
@@ -65,7 +64,6 @@ def answer_incident(intake: Intake, incident: Incident) -> None:
         command = _again(intake, waiting, incident, proposal)
     if command is not None:
         _approve_by_policy(intake, command, situation)
-        note_shadow(connection, run, command, situation, policy, now)
 
 
 def _in_time(intake: Intake, command: CommandRow) -> bool:

@@ -40,7 +40,6 @@ from spikeguard_server.access.grants import Grant
 from spikeguard_server.http.bodies.evidence import BatchEvidence, LayersBody
 from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, IncidentList
 from spikeguard_server.http.bodies.run_shapes import AuditList, RunDetail, RunList, SeriesBody
-from spikeguard_server.http.routes.ledger import LedgerList
 from tests.server.store.jobs import asked
 
 if TYPE_CHECKING:
@@ -62,7 +61,6 @@ def get(live: Live, path: str, **query: Any) -> Any:
         ("/v1/runs/default/spiked", RunDetail),
         ("/v1/runs/default/spiked/series", SeriesBody),
         ("/v1/runs/default/spiked/audit", AuditList),
-        ("/v1/runs/default/spiked/ledger", LedgerList),
         ("/v1/incidents", IncidentList),
         ("/v1/runs/default/spiked/incidents/1", IncidentDetail),
         ("/v1/runs/default/spiked/incidents/1/series", SeriesBody),

@@ -1,25 +1,16 @@
-"""Other people's optimizers under the guard: `python -m benchmarks.optimizers [NAME ...]`.
+"""Optimizers of torch and of other packages, and a small training that takes any of them.
 
-One row for each: a NaN skipped with weights and state bit-identical (in the first step and later),
-the learning rate scaled for one step and put back, a rollback from memory and a restart from disk
-equal to training that was never left. Those of packages that are not installed (`pip install
-pytorch-optimizer torchao transformers`) and of checkouts that are not named (`MUON`:
-KellerJordan/Muon, `NANOCHAT`: karpathy/nanochat, `MODDED_NANOGPT`:
-KellerJordan/modded-nanogpt) are told as such. Runs on a CPU.
-Law: nothing of the optimizers is replaced; what differs is named with where it differs.
+Kinds whose package is not installed (`pip install pytorch-optimizer torchao transformers`) are
+missing, with what is not there.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import importlib.util
-import logging
 import math
 import os
 import random
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,17 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
-from benchmarks import optimizers_modded
-from spikeguard import AttachError, CheckpointDirectory, Guard, Settings, attach, by_position
-from spikeguard_protocol import Ack, Action, Medium, Order, Rollback, ScaleLr
+from spikeguard import CheckpointDirectory, Guard, Settings, attach, by_position
 
 Parameters = list[Tensor]
 Make = Callable[[Parameters, Parameters], Any]  # of matrices and of everything else
 SETTINGS = Settings(snapshot_every=4, slow_signals_every=2)
-MODDED = optimizers_modded.__name__
-COLUMNS = ("skip", "scale_lr", "rollback", "restart")
-SCALED = 3  # the step that an order after the second one reaches
-CHECKOUTS = {"muon": "MUON", "nanochat.optim": "NANOCHAT", MODDED: optimizers_modded.CHECKOUT}
+CHECKOUTS = {"muon": "MUON", "nanochat.optim": "NANOCHAT"}
 
 
 class Kind(NamedTuple):
@@ -47,7 +33,6 @@ class Kind(NamedTuple):
     name: str
     module: str  # that has to be there
     make: Make
-    refused: bool = False  # at `attach()`
 
 
 def plain(name: str, **given: Any) -> Make:
@@ -97,8 +82,6 @@ KINDS = (
     Kind("KellerJordan Muon + fused AdamW", "muon", beside_adamw("muon", "SingleDeviceMuon")),
     Kind("KellerJordan MuonWithAuxAdam", "muon", muon_with_adam),
     Kind("nanochat MuonAdamW", "nanochat.optim", muon_adamw),
-    Kind("modded-nanogpt NorMuon + fused AdamW", MODDED, optimizers_modded.nor_muon),
-    Kind("modded-nanogpt DistAdam", MODDED, optimizers_modded.dist_adam, refused=True),
     Kind("transformers Adafactor", "transformers", alone("transformers", "Adafactor")),
     Kind("pytorch-optimizer Muon + AdamW", PACKAGE, beside_adamw(PACKAGE, "Muon", flagged=True)),
     Kind("pytorch-optimizer NorMuon + AdamW", PACKAGE, beside_adamw(PACKAGE, "NorMuon", True)),
@@ -140,14 +123,8 @@ class Training:
             settings=SETTINGS,
             checkpoints=CheckpointDirectory(folder / "kept", every=6, background=False),
         )
-        self._spoilt, self.rates = spoilt, dict[int, list[Any]]()
+        self._spoilt = spoilt
         self._batches: Iterator[Tensor] = iter(self.guard.batches(by_position(_batch)))
-        for each in self.optimizers:
-            each.register_step_pre_hook(self._note)
-
-    def _note(self, optimizer: Any, *_: Any) -> None:
-        rates = self.rates.setdefault(self.guard.steps, [])
-        rates += [float(g["lr"]) for g in optimizer.param_groups if g.get("lr") is not None]
 
     def train_to(self, step: int) -> None:
         while self.guard.steps < step:
@@ -164,11 +141,6 @@ class Training:
         for each in self.optimizers:
             each.zero_grad(set_to_none=True)
         self.guard.step()
-
-    def order(self, action: Action) -> None:
-        self.guard._p.inbox.hear(
-            Ack(1, (Order("trial#1.1", self.guard.attempt, action, 600.0, None),))
-        )
 
     def everything(self) -> Any:
         states = [each.state_dict()["state"] for each in self.optimizers]
@@ -207,15 +179,6 @@ def hold(one: Any, other: Any, where: str = "") -> None:
         raise Differs(where or "the whole")
 
 
-def skip(make: Make, folder: Path) -> str:
-    training = Training(make, folder, spoilt=(1, 4))
-    skipped(training)
-    training.finish()
-    if not all(torch.isfinite(p).all() for p in training.model.parameters()):
-        raise Differs("not finite")
-    return "yes"
-
-
 def skipped(training: Any) -> Any:
     """Five steps, the first and the fourth of them spoilt: raises `Differs` unless these leave
     every bit; what everything was before the last one."""
@@ -230,65 +193,6 @@ def skipped(training: Any) -> Any:
     return kept
 
 
-def scale_lr(make: Make, folder: Path) -> str:
-    training = Training(make, folder)
-    training.train_to(2)
-    if not training.guard._p.rates.usable:
-        training.finish()
-        return "said: no rate"
-    training.order(ScaleLr(0.5, 1))
-    training.train_to(5)
-    training.finish()
-    usual, scaled = training.rates[0], training.rates[SCALED]
-    hold(scaled, [rate * 0.5 for rate in usual], "scaled")
-    hold(training.rates[SCALED + 1], usual, "put back")
-    return "yes"
-
-
-def rollback(make: Make, folder: Path) -> str:
-    training = Training(make, folder / "back")
-    training.train_to(7)
-    snapshots = training.guard._p.recovery.snapshots
-    if snapshots is None:
-        return "said: no snapshots"
-    target = next(t for t in snapshots.targets if t.step == 4 and t.medium is Medium.MEMORY)
-    training.order(Rollback(target.name, 4))
-    training.step()
-    hold(training.guard.steps, 4, "steps")
-    return _as_never_left(training, make, folder)
-
-
-def restart(make: Make, folder: Path) -> str:
-    first = Training(make, folder / "again")
-    first.train_to(7)
-    first.finish()
-    training = Training(make, folder / "again")
-    hold(training.guard.resume(), 6, "steps")
-    return _as_never_left(training, make, folder)
-
-
-def _as_never_left(training: Training, make: Make, folder: Path) -> str:
-    training.train_to(8)  # before another one seeds the random numbers that all share
-    straight = Training(make, folder / "straight")
-    straight.train_to(8)
-    hold(training.everything(), straight.everything())
-    for each in (training, straight):
-        each.finish()
-    return "yes"
-
-
-TRIALS: dict[str, Callable[[Make, Path], str]] = dict(
-    zip(COLUMNS, (skip, scale_lr, rollback, restart), strict=True)
-)
-
-
-def tried(kind: Kind, folder: Path) -> list[str]:
-    """What becomes of each trial."""
-    if why := missing(kind):
-        return [why, "", "", ""]
-    return [_ended(trial, kind.make, folder / name) for name, trial in TRIALS.items()]
-
-
 def missing(kind: Kind) -> str:
     """What a row needs and is not here; empty where nothing is."""
     checkout = CHECKOUTS.get(kind.module)
@@ -296,39 +200,3 @@ def missing(kind: Kind) -> str:
         return f"{checkout} names no checkout"
     there = importlib.util.find_spec(kind.module.split(".")[0])
     return "" if there else f"{kind.module} is not there"
-
-
-def _ended(trial: Callable[[Make, Path], str], make: Make, folder: Path) -> str:
-    try:
-        return trial(make, folder)
-    except Differs as differs:
-        return f"NO: {differs}"
-    except AttachError:
-        return "refused at attach"
-    except Exception as error:
-        return f"NO: {error!r:.80}"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Other people's optimizers under the guard.")
-    parser.add_argument("names", nargs="*", help="only those whose name has one of these in it")
-    names = parser.parse_args().names
-    torch.set_num_threads(1)
-    logging.getLogger("spikeguard").setLevel(logging.ERROR)
-    sys.path[:0] = [os.environ[name] for name in CHECKOUTS.values() if name in os.environ]
-    print(
-        f"torch {torch.__version__}\n| optimizer | {' | '.join(COLUMNS)} |\n|---|---|---|---|---|"
-    )
-    failed = 0
-    for kind in KINDS:
-        if names and not any(name in kind.name for name in names):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            ends = tried(kind, Path(folder))
-        failed += any(end.startswith("NO") for end in ends)
-        print(f"| {kind.name} | {' | '.join(ends)} |", flush=True)
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

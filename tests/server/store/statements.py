@@ -1,25 +1,19 @@
-"""Every SQL statement that the server issues, and which of them stay on one shard by the run's key.
+"""The SQL statements that the server issues, and which of them stay on one shard by the run's key.
 
-Runs the server's own tests with an ear at the database driver, attributes each statement to the
-function of the server that issued it, and sorts them: `run` names one run (or a list of keys that
-begin with the run), `reference` touches nothing but reference tables, `across` asks over all runs,
-`other` touches no table (locks, clocks, NOTIFY, schema). What is sent below SQLAlchemy is taken
-from the store's own list of prepared statements. Functions that hold SQL and were not seen
-are told.
-
-    python -m benchmarks.statements [--quick] [--json]
+Listens at the database driver, attributes each statement to the function of the server that issued
+it, and sorts them: `run` names one run (or a list of keys that begin with the run), `reference`
+touches only reference tables, `across` asks over all runs, `other` touches no table (locks,
+clocks, NOTIFY). Statements that are sent below SQLAlchemy come from the store's list of prepared
+statements.
 """
 
 from __future__ import annotations
 
-import ast
-import json
 import re
 import sys
-from argparse import ArgumentParser
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -28,7 +22,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pytest
 import sqlalchemy as sql
 
 import spikeguard_server
@@ -58,16 +51,6 @@ _TABLE = re.compile(
 )
 _ASKED = r"(?:%\(|\$\d)"
 _RUN = re.compile(rf"\brun_id\s*=\s*{_ASKED}|\brun_id(?:, [\w.]+)*\)? IN \(|\bINTO \w+ \(run_id\b")
-QUICK = [
-    *(f"tests/server/store/test_{name}.py" for name in (
-        "commands", "ticker", "weeks", "upgrade",
-    )),
-    *(f"tests/server/notify/test_{name}.py" for name in ("outbox", "people", "outdated", "counts")),
-    *(f"tests/server/face/test_{name}.py" for name in (
-        "reading", "client", "policy", "run_policy", "channels", "proxied", "links", "events",
-    )),
-]  # fmt: skip
-_EXECUTES = {"execute", "scalar", "scalars", "exec_driver_sql", "ask", "read_arrays"}
 
 
 class Reach(StrEnum):
@@ -149,57 +132,3 @@ def _name_of(path: Path) -> str:
     """`reads.runs` of the store, `ingest.receive` of another package."""
     parts = path.relative_to(SERVER).with_suffix("").parts
     return ".".join(parts[1:] if parts[0] == "store" else parts)
-
-
-def functions_with_sql() -> Iterator[str]:
-    """Every function of the store that sends a statement, as `module.function`."""
-    for path in _modules():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef) and any(map(_sends, ast.walk(node))):
-                yield f"{_name_of(path)}.{node.name}"
-
-
-def _sends(node: ast.AST) -> bool:
-    if not isinstance(node, ast.Call):
-        return False
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    return name in _EXECUTES
-
-
-def table(heard: Heard) -> dict[str, dict[str, list[str]]]:
-    """reach -> place -> statements."""
-    found: dict[str, dict[str, list[str]]] = {reach.value: {} for reach in Reach}
-    for place, texts in sorted(heard.by_place.items()):
-        for text in sorted(texts):
-            found[reach_of(text).value].setdefault(place, []).append(text)
-    return found
-
-
-def main() -> int:
-    """Print the statements by how far they reach, or one JSON object."""
-    parser = ArgumentParser(prog="python -m benchmarks.statements", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="part of the tests, a minute")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
-    heard = Heard()
-    tests = QUICK if options.quick else ["tests/server"]
-    with heard.listening(), redirect_stdout(sys.stderr):
-        failed = pytest.main(["-q", "-p", "no:xdist", "-p", "no:cacheprovider", *tests])
-    heard.add_prepared()
-    found = table(heard)
-    unseen = sorted(set(functions_with_sql()) - heard.by_place.keys())
-    if options.json:
-        print(json.dumps({"statements": found, "unseen": unseen}))
-        return int(failed)
-    for reach, places in found.items():
-        count = sum(map(len, places.values()))
-        print(f"{reach}: {count} statements of {len(places)} functions")
-        if reach == Reach.ACROSS:
-            for place, texts in places.items():
-                print(*(f"    {place}: {text[:160]}" for text in texts), sep="\n")
-    print(f"functions with SQL that were not seen: {', '.join(unseen) or 'none'}")
-    return int(failed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
