@@ -134,7 +134,7 @@ def _record(
 ) -> None:  # fmt: skip
     audit.append(
         connection, row.run_id, actor=by, action="follow_up", subject=f"{incident} {number}",
-        before=before, after=after,
+        incident=incident.number, before=before, after=after,
     )  # fmt: skip
     if row.state == IncidentState.CLOSED:
         want_report(connection, row.run_id, incident.number, database_now(connection))

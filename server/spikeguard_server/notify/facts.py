@@ -17,10 +17,10 @@ from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outco
 from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import action_phrase, ended_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.lifecycle.command_life import BARE_YES, TAKEN_BACK, WAITING
+from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK, WAITING
 from spikeguard_server.domain.notification.delivery import SentState, Subject
 from spikeguard_server.domain.notification.topics import Topic
-from spikeguard_server.domain.policy.cost import Cost, cost_of
+from spikeguard_server.domain.policy.cost import Cost, can_wait_s, cost_of
 from spikeguard_server.domain.policy.finding import checks_of, diagnose, first_move_of
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, title_of
 from spikeguard_server.report.heading import heading_of, summary_of
@@ -123,6 +123,7 @@ def _waiting(connection: sql.Connection, incident: Row, row: Row) -> Waiting:
         cost_steps=cost.steps,
         price=_price(cost, pace.policy.currency),
         expires_in_s=max(0.0, row.expires_in_s),
+        can_wait_s=can_wait_s(row.expires_in_s, row.expires_at_step, pace.situation()),
         a_minute=_a_minute(cost, pace.policy.currency),
         pace=_pace(cost),
         checks=checks_of(pace.incident, pace.policy, pace.data),
@@ -188,16 +189,11 @@ def _last(known: Sequence[CommandFacts]) -> str | None:
         return None
     ended = ended_phrase(
         COMMAND_STATE_WORDS[CommandState(row.state)],
-        row.judgement or row.result or row.end_reason or _own_words(row.decision_reason),
+        row.judgement or row.result or row.end_reason or row.decision_reason,
     )
     person = f", decided by {row.decided_by}" if row.decided_by else ""
     nothing = " Nothing was done." if CommandState(row.state) in TAKEN_BACK else ""
     return f"Last command{person}: {action_phrase(action_of(row.arguments))}. {ended}{nothing}"
-
-
-def _own_words(reason: str | None) -> str | None:
-    """None of a bare yes, which the state tells already."""
-    return None if reason is None or reason.startswith(BARE_YES) else reason
 
 
 def _links(settings: Settings, incident: IncidentId, waiting: int | None) -> dict[str, str]:

@@ -37,7 +37,8 @@ class Waiting:
     reason: Sequence[str]  # its paragraphs
     cost_steps: int
     price: str  # the cost in steps, time and money
-    expires_in_s: float
+    expires_in_s: float  # by the clock alone
+    can_wait_s: float  # until the earliest of its deadlines, in time and in steps
     a_minute: str | None = ""  # what each minute of waiting adds; empty = nothing; None = not known
     pace: str = ""  # how time is reckoned; empty = not known
     checks: tuple[str, ...] = ()  # to look at before approving
@@ -189,7 +190,7 @@ def _incident(spike: SpikeNews) -> dict[str, Any]:
             "cost_steps": waiting.cost_steps,
             "approvals": waiting.approvals,
             "first_approved_by": waiting.first_approved_by,
-            "expires_in_s": waiting.expires_in_s,
+            "expires_in_s": waiting.can_wait_s,
         },
     }
 
@@ -271,7 +272,7 @@ def _waiting(waiting: Waiting) -> str:
     adds = f"; each minute adds {waiting.a_minute}" if waiting.a_minute else ", at no further cost"
     if waiting.a_minute is None:
         adds = "; how many steps each minute adds is not known"
-    return f"Can wait {duration(waiting.expires_in_s)}{adds}. Then it expires: nothing is done"
+    return f"Can wait {duration(waiting.can_wait_s)}{adds}. Then it expires: nothing is done"
 
 
 def _why(*said: str) -> Sequence[str]:

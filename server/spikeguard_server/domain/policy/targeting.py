@@ -200,7 +200,8 @@ def rollbacks(situation: Situation) -> list[tuple[Rollback, CommandState]]:
 def _far_back(usable: list[Target], situation: Situation, policy: Policy) -> ChosenTarget:
     """The target nearest to the wanted distance: twice as far costs more than it mends."""
     incident = situation.incident
-    back = min(policy.optimizer_back_steps, int(situation.step * policy.optimizer_back_share))
+    share = int(cause_step(incident) * policy.optimizer_back_share)
+    back = min(policy.optimizer_back_steps, share)
     wanted = cause_step(incident) - back
     target = min(_healthy(usable) or usable, key=lambda t: abs(t.step - wanted))
     return ChosenTarget(
@@ -281,7 +282,7 @@ def returned_to_skip(situation: Situation, target: Target, policy: Policy) -> Ba
 
 def most_to_skip(situation: Situation, policy: Policy) -> int:
     """Batches: a long run skips up to 500, one of a few hundred steps hardly more than 20."""
-    scaled = int(situation.step * policy.skip_share)
+    scaled = int(situation.incident.newest_onset_step * policy.skip_share)
     return min(policy.skip_most, max(policy.few_skip_most, scaled))
 
 
