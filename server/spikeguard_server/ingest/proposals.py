@@ -10,11 +10,12 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import RUN_ITSELF, Action, CommandState, Watch, verb_of
+from spikeguard_protocol import RUN_ITSELF, Action, CommandState, Verb, Watch, verb_of
 from spikeguard_server.domain.diagnosis.incident_tracker import CURES
 from spikeguard_server.domain.lifecycle.command_life import (
     IN_FLIGHT,
     TAKEN_BACK,
+    UNDECIDED,
     WAITING,
     WHY_LATE,
     CommandEvent,
@@ -65,8 +66,21 @@ def answer_incident(intake: Intake, incident: Incident) -> None:
     else:
         command = _again(intake, waiting, incident, proposal)
     if command is not None:
-        _approve_by_policy(intake, command, situation)
+        if not proposal.by_person:
+            _approve_by_policy(intake, command, situation)
         note_shadow(connection, run, command, situation, policy, now)
+
+
+def await_answer(intake: Intake, incident: Incident) -> None:
+    """Tell the monitor whether a decision about `incident` is open."""
+    if intake.failure is not None:
+        return
+    asked = [
+        command
+        for command in commands_of(intake.connection, intake.run_id, incident.number)
+        if command.verb != Verb.WATCH
+    ]
+    intake.detection.await_decision(bool(asked) and asked[-1].state in UNDECIDED)
 
 
 def _in_time(intake: Intake, command: CommandRow) -> bool:

@@ -76,6 +76,7 @@ class SpikeNews:
     job: str | None = None  # what to look at where the run's job may have died
     decided: str | None = None  # the same in few: "approved by Ada: roll back to step-380"
     came_back: bool = False  # it was gone after a command before it was there again
+    if_job_dies: str = ""  # what would be left to go back to; "" where nothing is to be undone
     acknowledged_by: str | None = None  # who looks at it
     assignee: str | None = None  # whose it is
 
@@ -243,8 +244,8 @@ def _had(spike: SpikeNews) -> str:
 
 
 def brief(spike: SpikeNews) -> Sequence[str]:
-    """What is needed to decide, in five lines: what happened, the verdict, the cause, the action
-    with its price, and what waiting costs and until when it can."""
+    """What is needed to decide, what happened, the verdict, the cause, the action with its
+    price, what waiting costs and until when it can, and what is left if the job dies."""
     lines = [spike.summary, _verdict(spike)]
     if spike.cause:
         lines.append(spike.cause)
@@ -252,6 +253,8 @@ def brief(spike: SpikeNews) -> Sequence[str]:
         lines += [f"Proposed: {waiting.sentence}. Costs {waiting.price}", _waiting(waiting)]
     elif spike.last_command:
         lines.append(spike.last_command)
+    if spike.if_job_dies:
+        lines.append(spike.if_job_dies)
     return [_stopped(line) for line in lines]
 
 

@@ -26,6 +26,7 @@ from spikeguard_protocol import (
     Watch,
 )
 from spikeguard_server.domain.policy.proposal import Proposal, differs, propose
+from spikeguard_server.domain.policy.remedies import Diagnosis
 from spikeguard_server.domain.policy.settings import DEFAULT_POLICY, Policy
 from spikeguard_server.domain.policy.situation import (
     OrderLimits,
@@ -423,10 +424,12 @@ def test_the_rollbacks_of_an_earlier_incident_do_not_count() -> None:
 # --- no way back ---
 
 
-def test_without_a_target_a_lingering_loss_is_watched() -> None:
+def test_without_a_way_back_a_person_is_asked_whatever_the_policy_may_approve() -> None:
     proposal = ask(situation(targets=()))
-    assert proposal.action == Watch(200)
+    assert proposal.action == Stop()
+    assert proposal.by_person
     assert "no checkpoint or snapshot" in proposal.reason
+    assert "a checkpoint of your own" in proposal.reason
 
 
 def test_without_a_target_a_climbing_loss_gets_a_lower_learning_rate_and_then_a_stop() -> None:
@@ -445,7 +448,7 @@ def test_without_a_target_a_loss_that_is_not_finite_stops_the_run() -> None:
 
 def test_what_the_attempt_cannot_do_is_not_proposed() -> None:
     no_rollback = EVERY_VERB - {Verb.ROLLBACK}
-    assert ask(situation(capabilities=no_rollback)).action == Watch(200)
+    assert ask(situation(capabilities=no_rollback)).action == Stop()
     nothing = ask(situation(capabilities=frozenset()))
     assert nothing.action is None
     assert "a person has to act" in nothing.reason
@@ -553,7 +556,7 @@ def test_a_cause_that_hovers_about_its_bar_leaves_the_offer_alone() -> None:
     waiting = (PastCommand(seen, CommandState.PROPOSED, 3, cause=proposal.cause),)
     noise = replace(sure, causes=blamed(Cause.LR_TOO_HIGH, 0.55))
     assert not ask(situation(noise, past=waiting)).replaces(seen, proposal.cause)
-    assert ask(situation(noise)).cause == Cause.UNKNOWN
+    assert ask(situation(noise)).cause is Diagnosis.UNKNOWN
     gone = replace(sure, causes=blamed(Cause.LR_TOO_HIGH, 0.45))
     assert ask(situation(gone, past=waiting)).replaces(seen, proposal.cause)
 

@@ -108,6 +108,12 @@ TAKEN_BACK = frozenset(
 
 UNANSWERED = frozenset({CommandState.EXPIRED, CommandState.UNCONFIRMED})  # by people, in time
 
+# Somebody was asked and has not answered, whatever became of the question meanwhile.
+UNDECIDED = frozenset(
+    {*WAITING, *IN_FLIGHT, *UNANSWERED, CommandState.UNDELIVERED, CommandState.HALTED}
+    | {CommandState.VOID, CommandState.UNKNOWN}
+)
+
 WHY_LATE: Mapping[CommandState, str] = {
     CommandState.PROPOSED: "nobody answered in time",
     CommandState.APPROVED_ONCE: "no second person approved in time",

@@ -149,6 +149,15 @@ class Monitor:
             episode.treat(step, verb)
         return []
 
+    def await_decision(self, awaited: bool) -> bool:
+        """Whether somebody is asked what to do about the open incident: until they answer, no level
+        is accepted. Returns whether that is news."""
+        episode = self._state.episode
+        if episode is None or episode.awaited is awaited:
+            return False
+        episode.awaited = awaited
+        return True
+
     def rewind(self, past: Monitor) -> None:
         """The run went on from where it was at `past`; an open incident stays open."""
         episode = self._state.episode
@@ -213,6 +222,8 @@ class Monitor:
             state.drops = state.drops + 1 if dropped else 0
         if state.episode is not None:
             if not self._gave_way(sample, loss, dropped, warnings, events):
+                if state.episode.levelled:
+                    events.extend(warnings)
                 Course(state, state.episode).take(sample, loss, dropped, events)
         elif self._are_apart(sample):
             self._open_apart(sample, dropped, events)
@@ -276,7 +287,7 @@ class Monitor:
             if value is None:
                 continue
             leading = state.leading_of(name)
-            episode = state.episode if state.episode and not state.episode.calmed else None
+            episode = state.episode if state.episode and not state.episode.relearns else None
             z = leading.look(sample.step, value, episode is not None, state.settings)
             if episode is not None:
                 episode.note(name, sample.step, z, state.settings)
@@ -292,7 +303,7 @@ class Monitor:
 
     def _look_at_own(self, sample: Sample) -> list[Precursor]:
         state, warnings = self._state, list[Precursor]()
-        episode = state.episode if state.episode and not state.episode.calmed else None
+        episode = state.episode if state.episode and not state.episode.relearns else None
         for name, own in state.own.items():
             value = sample.values.get(name)
             if value is None:

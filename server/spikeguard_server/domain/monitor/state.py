@@ -33,7 +33,7 @@ from spikeguard_server.domain.detection.signal_detector import TrendTest
 from spikeguard_server.domain.diagnosis.evidence import RANKS_LOST_STEP, Traces
 from spikeguard_server.domain.diagnosis.incident_tracker import Episode
 
-STATE_VERSION = 14
+STATE_VERSION = 15
 _Form: TypeAlias = Callable[[Any], Any]  # a value of the state from or to its form in JSON
 _MAGIC = b"spikeguard-monitor "
 _DOUBLES = "<f8"

@@ -46,6 +46,7 @@ class Proposal:
     expires_in_s: float  # from now
     expires_at_step: int | None  # void once this step has been trained
     cause: Diagnosis | None = None  # that the action follows from, if from one
+    by_person: bool = False  # no policy approves it
 
     def replaces(self, action: Action, cause: str | None) -> bool:
         """Whether whoever was offered `action` for `cause` has to be asked anew."""
@@ -70,7 +71,10 @@ def _by_own_rule(opinion: Opinion, situation: Situation, policy: Policy) -> Opin
     """The project's own wish, where nothing is in flight, being judged or closed."""
     if not policy.rules or _asked(SETTLED, situation, policy).reason:
         return opinion
-    return Opinion(*by_own_rule(opinion.action, opinion.reason, situation, policy.rules))
+    action, reason = by_own_rule(opinion.action, opinion.reason, situation, policy.rules)
+    if action == opinion.action:
+        return replace(opinion, reason=reason)
+    return Opinion(action, reason)
 
 
 def differs(old: Action, new: Action) -> bool:
@@ -102,7 +106,9 @@ def _proposal(opinion: Opinion, situation: Situation, policy: Policy) -> Proposa
     at_step = situation.step + steps
     if isinstance(opinion.action, Rollback):
         at_step = min(at_step, out_of_reach_step(opinion.action.step, situation) or at_step)
-    return Proposal(opinion.action, reason, policy.expires_in_s, at_step, opinion.cause)
+    return Proposal(
+        opinion.action, reason, policy.expires_in_s, at_step, opinion.cause, opinion.by_person
+    )
 
 
 # --- what every rule's opinion has to pass ---

@@ -44,6 +44,7 @@ class Opinion:
     action: Action | None
     reason: str
     cause: Diagnosis | None = None  # that the remedy follows from, if from one
+    by_person: bool = False  # whatever the policy may approve itself
 
 
 Rule = Callable[[Situation, Policy], Opinion | None]
@@ -287,12 +288,12 @@ def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
         )
     if situation.incident.kind is Kind.DIVERGENT:
         return _slow_down(situation, policy, why)
-    until = _watched_until(situation)
-    if until is not None and situation.step < until:
-        return Opinion(
-            None, f"No way back: {why}. Watched until step {until}. {said_of(situation)}"
-        )
-    return _watch(situation, policy, f"No way back: {why}. {said_of(situation)}")
+    return Opinion(
+        Stop(),
+        f"No way back: {why}. {said_of(situation)} Stop it, and start again from a checkpoint of "
+        "your own. Reject this if it may go on at the level that it is at.",
+        by_person=True,
+    )
 
 
 SETTLED: tuple[Rule, ...] = (
