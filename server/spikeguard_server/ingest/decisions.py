@@ -186,9 +186,9 @@ def _refused(
     """Why nothing can be decided; None if something can."""
     command, id = decision.command, decision.command.public_id(decision.run.id)
     if not can(command.state, event):
-        by = f" by {command.decided_by}" if command.decided_by else ""
         words = COMMAND_STATE_WORDS[command.state]
-        return WrongState(f"{id} is {command.state}{by} ({words})", "Nothing is left to decide")
+        by = f" (decided by {command.decided_by})" if command.decided_by else ""
+        return WrongState(f"{id}: {words}{by}", "Nothing is left to decide")
     if command.state in WAITING and not command.valid(decision.now, decision.run.last_step):
         _end(decision, CommandEvent.EXPIRE, WHY_LATE[command.state])
         return WrongState(f"{id} expired before it was decided", "Wait for a new proposal")
