@@ -34,7 +34,7 @@ from spikeguard_server.domain.policy.rollback import (
 )
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import PastCommand, Situation
-from spikeguard_server.domain.policy.targeting import choose_target, rollbacks, widened
+from spikeguard_server.domain.policy.targeting import UNDONE, choose_target, rollbacks, widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +288,10 @@ def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
         )
     if situation.incident.kind is Kind.DIVERGENT:
         return _slow_down(situation, policy, why)
+    if any(past.verb is Verb.STOP and past.state in UNDONE for past in situation.of_incident):
+        return Opinion(
+            None, f"No way back: {why}. The job did not stop when told to, so a person has to act."
+        )
     return Opinion(
         Stop(),
         f"No way back: {why}. {said_of(situation)} Stop it, and start again from a checkpoint of "
