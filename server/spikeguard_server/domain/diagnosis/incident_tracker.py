@@ -247,11 +247,6 @@ class Episode:
         self.went_back, self.calmed, self.levelled, self.stayed = True, False, False, False
         self.forget_course()
 
-    @property
-    def relearns(self) -> bool:
-        """Whether the baselines go on learning at the level that the run is at."""
-        return self.calmed or self.levelled
-
     def rise_anew(self) -> None:
         """A new spike began at the level at which it stayed."""
         self.peak_excess = self.low = max(0.0, self.newest_excess or 0.0)

@@ -71,6 +71,12 @@ class State:
         return self.detector if self.plugged is None else self.plugged
 
     @property
+    def frozen_by(self) -> Episode | None:
+        """The incident whose samples no baseline learns from; None where there is none."""
+        episode = self.episode
+        return None if episode is None or episode.calmed or episode.levelled else episode
+
+    @property
     def opens_incidents(self) -> bool:
         """Whether a signal of the user's own opens incidents."""
         return any(own.opens_incident for own in self.own.values())

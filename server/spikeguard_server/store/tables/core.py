@@ -425,8 +425,7 @@ audit = sql.Table(
     _needed("action", sql.Text),
     _needed("subject", sql.Text),  # for people; programs read the three columns below
     sql.Column("project", sql.Text),  # of what belongs to no run
-    sql.Column("incident", sql.Integer),  # 0: of a command of the run itself
-    sql.Column("command", sql.Integer),
+    *(sql.Column(name, sql.Integer) for name in ("incident", "command")),  # 0: of the run itself
     sql.Column("before", sql.Text),
     sql.Column("after", sql.Text),
     sql.Column("reason", sql.Text),
