@@ -123,7 +123,7 @@ def test_every_proposal_says_what_the_loop_stands_in_the_way_of(job: Job) -> Non
     for _ in range(4):
         job.train(40, excess=3.0)
     (proposed,) = job.incident()["commands"]
-    assert proposed["verb"] == "watch"
+    assert proposed["verb"] == "stop"
     said = "A rollback cannot be carried out. The loop reads elsewhere. Use guard.batches(loader)."
     assert said in proposed["reason"]
     assert "restart the job from step-" in proposed["reason"]

@@ -109,7 +109,10 @@ def test_who_acknowledges_is_not_told_again_until_that_is_taken_back(
     assert (said["urgency"], said["incident"]["acknowledged_by"]) == ("info", "Ada")
     assert "Acknowledged by Ada" in said["text"]
     with calm.engine.begin() as connection:
-        audit.append(connection, run_key(GPT.run), actor="policy", action="revise", subject="gpt#1")
+        audit.append(
+            connection, run_key(GPT.run), actor="policy", action="revise", subject="gpt#1",
+            incident=1,
+        )  # fmt: skip
     assert not pass_time(calm.engine, 20)
     calm.tell()
     assert sorted(told(calm)) == ["asked", "asked", "first", "first"]

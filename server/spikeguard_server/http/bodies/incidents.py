@@ -20,7 +20,7 @@ from spikeguard_server.domain.lifecycle.command_life import EXECUTED, IN_FLIGHT,
 from spikeguard_server.domain.lifecycle.damage import rose
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.lifecycle.precedents import tallied
-from spikeguard_server.domain.policy.cost import Cost, cost_of, cost_of_steps
+from spikeguard_server.domain.policy.cost import Cost, can_wait_s, cost_of, cost_of_steps
 from spikeguard_server.domain.policy.evidence_order import EVIDENCE_ORDER
 from spikeguard_server.domain.policy.finding import (
     checks_of,
@@ -140,9 +140,16 @@ def command_body(facts: CommandFacts, pace: Pace) -> CommandBody:
         checks=_checks(row, pace),
         cost=_cost_body(row, pace),
         attempt=row.attempt_id,
-        expires_in_s=max(0.0, row.expires_in_s) if _pending(row) else None,
+        expires_in_s=_left_s(row, pace),
         revisions=[_revision(revision) for revision in facts.revisions],
     )
+
+
+def _left_s(row: Row, pace: Pace) -> float | None:
+    """Until the earliest deadline of what is not over."""
+    if not _pending(row):
+        return None
+    return can_wait_s(row.expires_in_s, row.expires_at_step, pace.situation())
 
 
 def plain_arguments(stored: Any) -> dict[str, Any]:
