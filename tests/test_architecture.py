@@ -41,7 +41,7 @@ STDLIB_ONLY = ("spikeguard_protocol", "spikeguard_cli", "spikeguard_client")
 AGENT_MAY = {"torch", "numpy"}
 INTEGRATION_MAY = AGENT_MAY | {"accelerate", "lightning", "torchtitan", "transformers"}
 DOMAIN_MAY = {"numpy", "spikeguard_protocol", "spikeguard_server"}
-REPORT_MAY = DOMAIN_MAY | {"PIL", "fpdf", "jinja2", "markupsafe", "matplotlib"}
+REPORT_MAY = DOMAIN_MAY | {"PIL", "jinja2", "markupsafe", "matplotlib"}
 _FACTS = {"domain.events", "domain.suspicion"}  # what detection and diagnosis tell everybody
 _DOMAIN = _FACTS | {
     *("domain.detection", "domain.diagnosis", "domain.monitor"),
@@ -67,7 +67,7 @@ SERVER_MAY = {  # inside the server: what each package may import of the others
 }
 SERVER_SHARED = {  # modules that belong to no package
     *("errors", "settings", "metrics", "incident_metrics", "log_format", "log_limits", "retries"),
-    *("detectors", "policy_file", "toml_file"),
+    *("detectors", "toml_file"),
 }
 AGENT_LAYERS = (  # inside the agent: each may import those before it, and what all may
     *("topology", "optim", "measure", "state", "data", "commands", "uplink", "loop"),
@@ -142,6 +142,21 @@ def test_the_protocol_and_the_command_line_need_the_standard_library_only(packag
     for path in _files(PACKAGES[package]):
         foreign = _tops(path) - sys.stdlib_module_names - PACKAGES.keys()
         assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
+
+
+REMOVES = {  # files and folders: checkpoints in one place, and the outbox its own segments
+    "state/owned_folders.py": {"rmtree", "unlink", "rmdir"},
+    "uplink/log.py": {"unlink", "rmdir"},
+}
+
+
+def test_the_agent_removes_files_of_the_job_in_one_place_alone() -> None:
+    """Where it is known whose a folder is."""
+    for path in _files(PACKAGES["spikeguard"]):
+        called = {n.attr for n in ast.walk(_parsed(path)) if isinstance(n, ast.Attribute)}
+        removing = called & {"rmtree", "unlink", "rmdir", "removedirs"}
+        place = path.relative_to(PACKAGES["spikeguard"]).as_posix()
+        assert removing == REMOVES.get(place, set()), place
 
 
 def test_the_agent_brings_nothing_into_the_training_environment() -> None:

@@ -201,11 +201,13 @@ class Watcher:
                 number,
                 True,
                 situation.step,
-                reason=proposal.reason,
+                cause=proposal.cause,
             )
             self.past.append(done)
         else:
-            self.past.append(PastCommand(action, CommandState.PROPOSED, number))
+            self.past.append(
+                PastCommand(action, CommandState.PROPOSED, number, cause=proposal.cause)
+            )
         self.advice.append(
             Advice(
                 number,

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor, nn, optim
 
-from benchmarks.optimizers import skipped
 from spikeguard import AttachError, CheckpointDirectory, ResumeError, attach, guard_of
 from spikeguard_protocol import Medium, Rollback, ScaleLr
 
 from .job import FAST, Loader, assert_same, order, target_at
 from .optimizer_kinds import KINDS, Holder, Orthogonal
+from .other_optimizers import skipped
 from .wire import Wire, await_that, served
 
 SETTINGS = replace(FAST, snapshot_every=4, slow_signals_every=2)

@@ -30,7 +30,7 @@ from spikeguard.settings import Settings
 from spikeguard.state.lineage import Abandonment, abandoned_by_return, steps_given_up
 from spikeguard.state.progress import Progress
 from spikeguard.state.targets import Target, Tree
-from spikeguard.topology.rank_group import World, all_agree, in_step, share_text
+from spikeguard.topology.rank_group import World, all_agree, first_problem, in_step, share_text
 from spikeguard_protocol import (
     Action,
     BatchRange,
@@ -237,7 +237,7 @@ class Executor:
     def _execute(self, order: Order) -> None:
         """Prepare, vote, make durable, vote, commit."""
         prepared, reason = self._prepared(order.action)
-        reason = self._vote(reason, "another rank could not prepare it")
+        reason = self._vote(reason)
         if reason is None:
             reason = self._durable_everywhere(order, prepared)
         if reason is not None:
@@ -255,14 +255,13 @@ class Executor:
             state, said = self._done(order.action)
             self._answer(order, state, said)
 
-    def _vote(self, reason: str | None, otherwise: str) -> str | None:
+    def _vote(self, reason: str | None) -> str | None:
         """Why it is not done, None if every rank would; nothing has changed yet."""
         try:
-            agreed = all_agree(self._world, reason is None)
+            return first_problem(self._world, reason)
         except Exception as error:
             self._faults.note("agreement", error)
             return reason or f"the ranks could not agree: {error}"[:500]
-        return None if agreed else reason or otherwise
 
     def _durable_everywhere(self, order: Order, prepared: Prepared | None) -> str | None:
         """Why it is not done; raise where nobody can know what the others do."""

@@ -157,6 +157,8 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
     ) -> None:
         """The attempt ended on purpose."""
         if self.guard is not None:
+            with self.guard._p.faults.shield("checkpoint"):
+                self._checkpoints.settle(self.guard)
             self.guard.finish()
 
 

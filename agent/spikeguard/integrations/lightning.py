@@ -36,7 +36,7 @@ from spikeguard.integrations.framework_loop import (
     step_or_end,
 )
 from spikeguard.integrations.wrapped import attach_within, refuse_found
-from spikeguard.state.targets import Tree
+from spikeguard.state.targets import NAME, Tree
 
 STATE = "lightning.ckpt"
 
@@ -44,6 +44,7 @@ STATE = "lightning.ckpt"
 class LightningCheckpoints(HostedCheckpoints):
     """Lightning's own checkpoint files, in folders whose manifest is ours."""
 
+    names = NAME  # the agent itself names and removes them
     on_demand = True
 
     def __init__(self, path: str | PathLike[str], every: int, keep: int) -> None:

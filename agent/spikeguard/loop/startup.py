@@ -23,7 +23,7 @@ from spikeguard.loop.capabilities import (
 )
 from spikeguard.loop.context import Parts
 from spikeguard.state.targets import Target
-from spikeguard.topology.rank_group import all_agree, share_text
+from spikeguard.topology.rank_group import all_agree, first_problem, share_text
 from spikeguard_protocol import (
     Answer,
     AttemptStarted,
@@ -112,7 +112,8 @@ def resume(parts: Parts) -> int:
 
     Raises `ResumeError` if there are checkpoints and none can be restored.
     """
-    problems: list[str] = []
+    damaged = parts.recovery.checkpoints.unreadable() if parts.recovery.checkpoints else []
+    problems = share_text(parts.world, "\n".join(damaged)).splitlines()
     for target in _shared_candidates(parts):
         problem = _resumed_from(parts, target)
         if problem is None:
@@ -166,8 +167,9 @@ def _resumed_from(parts: Parts, target: Target) -> str | None:
         problem = recovery.refusal(tree)
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
-    if not all_agree(parts.world, problem is None) or tree is None:
-        return problem or "another rank cannot read it"
+    problem = first_problem(parts.world, problem)
+    if problem is not None or tree is None:
+        return problem
     try:
         recovery.restore(target, tree, parts.progress.segment)
         recovery.take_up_scale(target)

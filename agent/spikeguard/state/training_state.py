@@ -40,6 +40,8 @@ from spikeguard.topology.packed import (
 )
 from spikeguard.topology.shards import local
 
+TRAINED = ("model", "optimizer")  # what a step changes: weights, buffers, moments
+
 
 class TrainingState:
     """The live objects."""
@@ -72,6 +74,11 @@ class TrainingState:
             "random": random_state(),
             "learnt": self.learnt.state_dict() if self.learnt is not None else None,
         }
+
+    def trained(self) -> Tree:
+        """References to weights, buffers and moments, as they lie in `capture()`."""
+        states = self._optimizer_states() if self._saves_optimizer else None
+        return {"model": state_of(self._modules), "optimizer": states}
 
     def _optimizer_states(self) -> Tree:
         """That of the only one; of several by their names."""

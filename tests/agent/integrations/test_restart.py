@@ -22,9 +22,10 @@ from torch.utils.data import DistributedSampler
 from spikeguard import AttachError, guard_of
 from spikeguard.cli.run_ledger import read_ledger
 from spikeguard.data.skips import Skips
-from spikeguard.errors import EXIT_ROLL_BACK
+from spikeguard.errors import EXIT_ROLL_BACK, ResumeError
 from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
 from spikeguard.settings import Settings
+from spikeguard.state.owned_folders import claim
 from spikeguard_protocol import (
     Ack,
     AttemptStarted,
@@ -287,7 +288,7 @@ def test_a_copy_that_fails_leaves_nothing_behind_and_is_counted(
 ) -> None:
     """Nor does one that a killed process had begun."""
     without_links(monkeypatch)
-    (tmp_path / "spikeguard/kept/.checkpoint-5.0f3a").mkdir(parents=True)
+    claim(tmp_path / "spikeguard/kept/.checkpoint-5.0f3a9c21")
     plain = shutil.copy2
 
     def full(source: str, to: str) -> Any:
@@ -311,6 +312,55 @@ def test_nothing_is_copied_without_room_or_against_the_settings(
     guard, _ = pruned_attempt(tmp_path, settings=Settings(copy_kept=may_copy))
     await_that(lambda: guard.faults.get("checkpoint", 0) == faults)
     assert kept_in(tmp_path) == []
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """What the framework wrote there, without what is ours."""
+    ours = {"manifest.json", "learning_rate.json"}
+    found = (path for path in folder.rglob("*") if path.is_file() and path.name not in ours)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+def test_nothing_that_a_framework_wrote_is_removed_when_a_rollback_gives_it_up(
+    tmp_path: Path,
+) -> None:
+    """It lies aside, where neither pruning nor the next save of that step comes upon it."""
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit):
+        hf_attempt(out, 27, back_to_ten)
+    before = files_of(out / "checkpoint-20")
+    guard, _ = hf_attempt(out)
+    assert (guard.steps, guard.faults) == (30, {})
+    (aside,) = (out / "spikeguard/abandoned").iterdir()
+    assert aside.name.startswith("checkpoint-20-")
+    assert files_of(aside) == before
+    assert (out / "checkpoint-20").exists()  # trained again
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0x40
+    file.write_bytes(content)
+
+
+@each
+def test_a_checkpoint_of_a_frameworks_of_which_a_bit_changed_is_passed_over(
+    attempt: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The older one is taken; where all are damaged the run does not begin anew."""
+    caplog.set_level(logging.INFO, "spikeguard")
+    out = tmp_path / "out"
+    attempt(out)
+    found = {path.parent for path in out.rglob("manifest.json") if "kept" not in path.parts}
+    _, twenty, thirty = sorted(found, key=lambda folder: folder.name)
+    flip(next(path for path in thirty.iterdir() if path.suffix in (".safetensors", ".ckpt")))
+    attempt(out)
+    assert f"{thirty.name} was passed over: {thirty.name} is damaged: " in caplog.text
+    assert f"goes on from checkpoint {twenty.name}, after step 20" in caplog.text
+    for file in out.rglob("learning_rate.json"):
+        file.write_bytes(b"")
+    with pytest.raises(ResumeError, match=r"could be used.*has 0 bytes, not the 4 that were"):
+        attempt(out)
 
 
 def test_what_is_let_go_is_reported_at_the_next_step(tmp_path: Path) -> None:
