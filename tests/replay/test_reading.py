@@ -237,7 +237,7 @@ def test_what_is_cut_off_is_left_out_and_told(
         ('{"step": 1, "loss": true}\n', "no column that is known as the loss"),
         ("[2.5, 2.25]", "no list of records in it"),
         (bytes(range(256)) * 9, "no text"),
-        (gzip.compress(TABLE.encode())[:10] + b"\x07" * 40, "cannot be unpacked"),
+        (b"\x1f\x8b\x08\0" + b"\0" * 6 + b"\x07" * 40, "cannot be unpacked"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused_with_the_place_and_what_to_do(
