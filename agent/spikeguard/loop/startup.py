@@ -36,7 +36,7 @@ from spikeguard_protocol import (
 
 
 def introduce(
-    parts: Parts, capabilities: tuple[Verb, ...], report: Callable[[Record], None]
+    parts: Parts, capabilities: Callable[[], tuple[Verb, ...]], report: Callable[[Record], None]
 ) -> None:
     """Tell the server of this attempt, and of commands an earlier one left without an answer.
 
@@ -47,7 +47,7 @@ def introduce(
     learn_from_loop(parts)
     if parts.world.leads:
         _log_journal(parts)
-    report(introduction(parts, capabilities))
+    report(introduction(parts, capabilities()))
     resumed = progress.parent is not None
     reason = SegmentReason.RESUME if resumed else SegmentReason.START
     report(SegmentStarted(progress.segment, reason, progress.parent, parts.feed.position))
@@ -94,11 +94,14 @@ def learn_from_loop(parts: Parts) -> bool:
     recovery, settings = parts.recovery, parts.settings
     if recovery.snapshots is None and parts.rewind.answer is Answer.YES:
         parts.rewind = no_room(settings)
-    now = (
-        *data_abilities(parts.feed, parts.rewind, recovery.checkpoints is not None, begun=True),
-        *step_abilities(parts.usage, parts.facts.get("optimizer", "optimizer")),
-        *loss_abilities(parts.usage, parts.feed.micro_batches),
-        *counter_abilities(parts.usage),
+    now = merged(
+        parts.always,
+        (
+            *data_abilities(parts.feed, parts.rewind, recovery.checkpoints is not None, begun=True),
+            *step_abilities(parts.usage, parts.facts.get("optimizer", "optimizer")),
+            *loss_abilities(parts.usage, parts.feed.micro_batches),
+            *counter_abilities(parts.usage),
+        ),
     )
     news = changed(parts.abilities, within_limits(now, settings))
     parts.abilities = merged(parts.abilities, news)

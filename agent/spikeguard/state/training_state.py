@@ -126,7 +126,7 @@ class TrainingState:
         if self._scheduler is not None:
             self._scheduler.load_state_dict(copy.deepcopy(tree["scheduler"]))
         for item, kept in zip(self._extra, tree["extra"], strict=True):
-            item.load_state_dict(_as_it_lies(_put_together(copy.deepcopy(kept)), item.state_dict()))
+            _restore_entry_of_state(item, kept)
         if self.learnt is not None and tree.get("learnt") is not None:
             self.learnt.load_state_dict(copy.deepcopy(tree["learnt"]))
         for optimizer in self._optimizers:
@@ -144,6 +144,14 @@ class TrainingState:
         for name, module in extra.items():
             if name in saved:
                 module.set_extra_state(_put_together(copy.deepcopy(saved[name])))
+
+
+def _restore_entry_of_state(item: Any, kept: Tree) -> None:
+    """An optimizer in place: one that it shares its groups with keeps them."""
+    if isinstance(item, torch.optim.Optimizer):
+        restore_optimizer(item, kept, {})
+    else:
+        item.load_state_dict(_as_it_lies(_put_together(copy.deepcopy(kept)), item.state_dict()))
 
 
 def group_sizes(groups: Sequence[dict[str, Any]]) -> list[int]:
