@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from spikeguard.arguments import Arguments, check_arguments, check_forward
+from spikeguard.arguments import Arguments, check_arguments, check_forward, refuse_deepspeed
 from spikeguard.commands.inbox import DetailBudget, Inbox
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.recovery import Recovery
@@ -126,6 +126,7 @@ def assemble(given: Arguments) -> Guard:
 
 
 def _checked(given: Arguments) -> Checked:
+    refuse_deepspeed(given)
     optimizers = optimizers_in(given.optimizer)
     check_arguments(given, optimizers)
     settings = with_environment(given.settings or Settings())

@@ -40,6 +40,10 @@ TAKE_FROM_BATCHES = (
     "Iterate over guard.batches(loader). Until then a person has to restart the job from an older "
     "checkpoint instead of a rollback"
 )
+SAVE_YOURSELF = (
+    "Give attach(checkpoints=UserCheckpoints(path, save, load)): the job's own functions save and "
+    "load model and optimizer"
+)
 APART = (
     "the model is neither in a DistributedDataParallel that averages gradients over all ranks nor "
     "made of DTensors: what a rank measures may be its own"
@@ -134,7 +138,7 @@ def rewind_ability(settings: Settings, room: Room | None, unsaved: str = "") -> 
     `unsaved`: why the optimizer's state cannot be put back.
     """
     if unsaved:
-        return no(REWIND, unsaved, "Give UserCheckpoints(path, save, load) to go back by")
+        return no(REWIND, unsaved, SAVE_YOURSELF)
     if not settings.snapshot_every:
         return no(REWIND, "Settings.snapshot_every is 0")
     if room is None or not room.holds:
@@ -291,7 +295,8 @@ def _by_restart(checkpoints: bool) -> tuple[Ability, ...]:
 
 def _rollback(rewind: Ability, checkpoints: bool) -> Ability:
     if rewind.answer is not Answer.YES and not checkpoints:
-        return _nowhere()
+        unsaved = rewind.remedy == SAVE_YOURSELF
+        return no(ROLLBACK, rewind.reason, SAVE_YOURSELF) if unsaved else _nowhere()
     memory = ["snapshots in memory"] if rewind.answer is Answer.YES else []
     where = " and ".join(memory + ["checkpoints"] * checkpoints)
     return yes(ROLLBACK, "the steps since then are trained again", f"to {where}")
