@@ -224,6 +224,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
             **facts_of(job, update_skipper, settings, checked.micro_batches, everywhere.parameters),
             **log_directory(given.forward),
         },
+        home=home,
         links=run_links(given.links) if world.leads else {},
         version=agent_version(),
         always=always,
