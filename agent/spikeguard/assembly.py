@@ -364,7 +364,7 @@ def _directory(
     if directory is not None:
         return Path(directory)
     if checkpoints is not None:
-        return checkpoints.path.parent / "spikeguard"
+        return checkpoints.path / "spikeguard"
     return Path(".spikeguard") / run.project / run.name
 
 
@@ -380,7 +380,9 @@ def _open_journal(
             journal = Journal(home / "journal.jsonl", run, settings)
             news = {"attempt": secrets.token_hex(8), "journal": journal.shared()}
         except AttachError as error:
-            news = {"error": [error.argument, error.problem, error.remedy]}
+            named = error.argument != "directory" or str(home) in error.problem
+            problem = error.problem if named else f"{home}: {error.problem}"
+            news = {"error": [error.argument, problem, error.remedy]}
         except (OSError, ValueError, KeyError, TypeError) as error:
             problem = f"{home} cannot hold the journal: {error}"
             news = {"error": ["directory", problem, "Give a folder that this user can write"]}

@@ -72,7 +72,7 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
         """A checkpoint into `checkpoints` every `every` steps; the rest as for `attach`."""
         refuse_found(arguments, "scheduler", "micro_batches", "feed")
         self._checkpoints = LightningCheckpoints(checkpoints, every, keep)
-        self._home = Path(directory or self._checkpoints.path.parent / "spikeguard")
+        self._home = Path(directory or self._checkpoints.path / "spikeguard")
         self._arguments = arguments
         self._loaders: list[LeavingOut] = []
         self._stepped = 0
