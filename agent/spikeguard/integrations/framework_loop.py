@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from spikeguard.commands.journal import Journal
@@ -22,7 +23,8 @@ from spikeguard.data.batch_names import Names
 from spikeguard.data.feed import DataFeed
 from spikeguard.data.skip_log import SkipLog
 from spikeguard.data.skips import Skips
-from spikeguard.errors import RollbackByRestart
+from spikeguard.errors import ResumeError, RollbackByRestart
+from spikeguard.faults import log
 from spikeguard.guard import Guard
 from spikeguard.loop.startup import log_resumed
 from spikeguard.optim.learning_rate import LrScale
@@ -190,8 +192,32 @@ class HostedCheckpoints(CheckpointDirectory):
     writes_itself = True
 
     def load(self, name: str, rank: int, world_size: int, boxes: Boxes | None = None) -> Tree:
-        """What a rollback by restart has to know of it; the framework reads the rest."""
-        del rank, world_size, boxes
+        """What a rollback by restart has to know, once the framework's own files were read.
+
+        The order ends this job, so it is refused where the next start could not load them. Raises
+        ValueError or OSError.
+        """
+        del world_size, boxes
+        try:
+            self.read_back(self.folder(name), rank)
+        except Exception as error:
+            said = str(error).strip().partition("\n")[0]
+            raise ValueError(f"{name} could not be loaded at the next start: {said}") from error
+        return self.kept_scale(name)
+
+    def read_back(self, folder: Path, rank: int) -> None:
+        """Read what the framework will, in the way it will; raise whatever goes wrong."""
+
+    def not_ours(self, newest: int) -> str:
+        """The newest checkpoint after step `newest` that the framework wrote without a guard.
+
+        Empty where there is none.
+        """
+        del newest
+        return ""
+
+    def kept_scale(self, name: str) -> Tree:
+        """The learning rate's scale that was written beside the framework's files."""
         try:
             return {"lr_scale": json.loads(read_plain(self.folder(name) / RATE))}
         except FileNotFoundError:
@@ -215,6 +241,26 @@ class HostedCheckpoints(CheckpointDirectory):
         guard._report(target.record())
 
 
+def read_tensors(path: Path, weights_only: bool | None = True) -> None:
+    """Unpickle what `torch.save` wrote, if it is there; raise whatever goes wrong.
+
+    Tensors stay in the file where its format allows it, so that this takes no memory.
+    """
+    if not path.exists():
+        return
+    for mapped in (True, False):
+        try:
+            torch.load(path, map_location="cpu", weights_only=weights_only, mmap=mapped)
+            return
+        except RuntimeError as error:
+            if not mapped or "mmap" not in str(error):
+                raise RuntimeError(f"{path.name}: {error}") from error
+        except Exception as error:
+            lines = [line.strip() for line in str(error).splitlines()]
+            said = next((line for line in lines if "Unsupported" in line), str(error))
+            raise ValueError(f"{path.name}: {said}") from error
+
+
 def run_named(arguments: Mapping[str, Any]) -> RunId:
     """The run that `attach(**arguments)` would watch."""
     run, project, server, token = map(arguments.get, ("run", "project", "server", "token"))
@@ -230,18 +276,28 @@ def hosted_feed(guard: Guard | None) -> FrameworkFeed:
 
 
 def resumable(
-    checkpoints: CheckpointDirectory, home: Path, run: RunId, settings: Settings | None = None
+    checkpoints: HostedCheckpoints, home: Path, run: RunId, settings: Settings | None = None
 ) -> Target | None:
     """The checkpoint to go on from; rank 0 removes those that a rollback has abandoned.
 
-    Collective where `torch.distributed` is initialised. `settings`: as `attach` gets them.
+    Collective where `torch.distributed` is initialised. `settings`: as `attach` gets them. Raises
+    `ResumeError` where the framework has written newer ones without a guard.
     """
-    chosen, limits = "", with_environment(settings or Settings())
+    chosen, theirs, limits = "", "", with_environment(settings or Settings())
     world = join_world()
     if world.leads:
         chosen = _newest_allowed(checkpoints, home, run, limits)
-    chosen = share_text(world, chosen)
+        newest = checkpoints.find(chosen) if chosen else None
+        theirs = checkpoints.not_ours(newest.step if newest is not None else 0)
+    chosen, theirs = json.loads(share_text(world, json.dumps([chosen, theirs])))
     leave_world(world)
+    if theirs:
+        raise ResumeError(
+            f"{theirs} was written without spikeguard, which would begin "
+            f"{f'at {chosen}' if chosen else 'at step 0'}. Give its path to the framework for this "
+            "start, in place of checkpoint(), to go on from it; or choose an empty folder to begin "
+            "anew"
+        )
     return checkpoints.find(chosen) if chosen else None
 
 
@@ -264,11 +320,27 @@ def continue_from(guard: Guard, target: Target) -> None:
     parts.progress.continue_from(target.lineage, parts.progress.segment)
     parts.feed.position = target.position
     if parts.recovery.checkpoints is not None:
-        saved = parts.recovery.checkpoints.load(target.name, parts.world.rank, parts.world.size)
+        assert isinstance(parts.recovery.checkpoints, HostedCheckpoints)
+        saved = parts.recovery.checkpoints.kept_scale(target.name)
         if saved["lr_scale"] is not None:
             parts.rates.scale = parts.journal.accepted(LrScale.read(saved["lr_scale"]))
     parts.recovery.take_up_scale(target)
     log_resumed(parts, target)
+
+
+def continue_without(guard: Guard, step: int) -> None:
+    """The framework has restored a checkpoint of `step` that was written without a guard.
+
+    Its steps count as positions. Before the first step.
+    """
+    parts = guard._p
+    parts.progress.steps = parts.feed.position = step
+    parts.recovery.take_up_scale(None)
+    if parts.world.leads:
+        log.warning(
+            "goes on after step %d from a checkpoint that was written without spikeguard: the data "
+            "go on at position %d, as if no batch had ever been left out", step, step,
+        )  # fmt: skip
 
 
 def show_tokens(guard: Guard, batch: Any) -> None:
