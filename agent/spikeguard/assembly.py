@@ -327,7 +327,7 @@ def _update_abilities(
 def _restore_abilities(given: Arguments, job: Job, faults: Faults) -> tuple[Ability, ...]:
     """What of the job's state neither a rollback nor a restart restores."""
     schedule = [given.scheduler] if given.scheduler is not None else []
-    with faults.shield("restore_all"):
+    with faults.shield("begin"):
         return restore_abilities(
             unrestored_state(job.parts, () if job.unsaved else job.optimizers, given.state),
             own_loaders(() if job.unsaved else job.optimizers, (*schedule, *given.state)),

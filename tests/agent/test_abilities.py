@@ -18,7 +18,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from spikeguard import Guard, Settings, UserCheckpoints, attach
-from spikeguard.loop.capabilities import WIDTH, no, table_of, yes
+from spikeguard.loop.capabilities import WIDTH, no, table_of, update_abilities, yes
+from spikeguard.optim.update_skipper import UpdateSkipper
 from spikeguard_protocol import (
     Ability,
     Answer,
@@ -86,6 +87,17 @@ def test_what_needs_a_hand_makes_the_table_a_warning_with_its_remedy(
     assert "skip update no LBFGS takes no found_inf" in said
     assert "do with fused=True" in said
     guard.finish()
+
+
+def test_an_optimizer_that_is_not_fused_is_told_on_a_gpu_with_both_remedies() -> None:
+    """As torch's AdamW is made by default; nobody has paid for the host to wait."""
+    optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters())
+    skipper = UpdateSkipper([optimizer], True)
+    (row, *_) = update_abilities([optimizer], skipper, FAST, True, unable="AdamW", rateless="")
+    assert row.answer is Answer.NO
+    assert row.reason.startswith("AdamW takes no found_inf")
+    for remedy in ("fused=True", "skip_by_sync=True"):
+        assert remedy in row.remedy
 
 
 def test_what_was_asked_for_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

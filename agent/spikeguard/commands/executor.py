@@ -110,19 +110,12 @@ class Executor:
 
     def _possible(self) -> tuple[Verb, ...]:
         """What the loop could do, whatever its settings allow."""
-        denied, feed, disk = self._denied(), self._feed, self._recovery.checkpoints
-        return tuple(
-            verb
-            for verb, possible in (
-                (Verb.SKIP_BATCHES, Verb.SKIP_BATCHES not in denied),
-                (Verb.STOP, feed.in_use),
-                (Verb.ROLLBACK, Verb.ROLLBACK not in denied),
-                (Verb.SCALE_LR, Verb.SCALE_LR not in denied),
-                (Verb.WATCH, True),
-                (Verb.CHECKPOINT_NOW, disk is not None and disk.on_demand),
-            )
-            if possible
-        )
+        disk, cannot = self._recovery.checkpoints, set(self._denied())
+        if not self._feed.in_use:
+            cannot.add(Verb.STOP)
+        if disk is None or not disk.on_demand:
+            cannot.add(Verb.CHECKPOINT_NOW)
+        return tuple(verb for verb in Verb if verb not in cannot)
 
     def act_alone(self) -> None:
         """In a job of one process: carry out what has come."""
