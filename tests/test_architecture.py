@@ -39,7 +39,9 @@ MAY_IMPORT = {
 }
 STDLIB_ONLY = ("spikeguard_protocol", "spikeguard_cli", "spikeguard_client")
 AGENT_MAY = {"torch", "numpy"}
-INTEGRATION_MAY = AGENT_MAY | {"accelerate", "lightning", "torchtitan", "transformers"}
+INTEGRATION_MAY = AGENT_MAY | {
+    *("accelerate", "lightning", "safetensors", "torchtitan", "transformers"),
+}
 DOMAIN_MAY = {"numpy", "spikeguard_protocol", "spikeguard_server"}
 REPORT_MAY = DOMAIN_MAY | {"PIL", "jinja2", "markupsafe", "matplotlib"}
 _FACTS = {"domain.events", "domain.suspicion"}  # what detection and diagnosis tell everybody

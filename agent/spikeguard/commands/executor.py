@@ -13,7 +13,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from spikeguard.commands.inbox import Delivery, Inbox
@@ -79,6 +79,7 @@ class Executor:
         feed: DataFeed,
         rates: ScaledRates,
         recovery: Recovery,
+        denied: Callable[[], Mapping[Verb, str]],
         held: HeldSteps,
         journal: Journal,
         inbox: Inbox,
@@ -87,6 +88,8 @@ class Executor:
         faults: Faults,
         settings: Settings,
     ) -> None:
+        """`denied`: orders that the table of abilities does not say yes to, and why."""
+        self._denied = denied
         self._settings, self._keys = settings, read_keys(settings)
         self._answered: deque[float] = deque(maxlen=settings.orders_an_hour)  # when, monotonic
         self._world, self._progress, self._feed, self._rates = world, progress, feed, rates
@@ -107,18 +110,12 @@ class Executor:
 
     def _possible(self) -> tuple[Verb, ...]:
         """What the loop could do, whatever its settings allow."""
-        always = (Verb.SCALE_LR, Verb.WATCH) if self._rates.usable else (Verb.WATCH,)
-        feed = self._feed
-        counted = feed.in_use and not feed.mixed
-        data: tuple[Verb, ...] = (Verb.STOP,) if feed.in_use else ()
-        if counted and feed.items_per_step is None and not feed.restarts:
-            data = (Verb.SKIP_BATCHES, Verb.STOP)  # a framework may have read ahead
-        back = self._recovery.snapshots is not None or self._recovery.checkpoints is not None
-        returns = counted and back and not feed.read_once
-        rollback = (Verb.ROLLBACK,) if returns else ()
-        disk = self._recovery.checkpoints
-        save = (Verb.CHECKPOINT_NOW,) if disk is not None and disk.on_demand else ()
-        return (*data, *rollback, *always, *save)
+        disk, cannot = self._recovery.checkpoints, set(self._denied())
+        if not self._feed.in_use:
+            cannot.add(Verb.STOP)
+        if disk is None or not disk.on_demand:
+            cannot.add(Verb.CHECKPOINT_NOW)
+        return tuple(verb for verb in Verb if verb not in cannot)
 
     def act_alone(self) -> None:
         """In a job of one process: carry out what has come."""
@@ -223,7 +220,8 @@ class Executor:
         if (reason := unsigned or verb_refusal(self._settings, verb)) is not None:
             return reason
         if verb not in self.capabilities():
-            return f"this loop cannot {verb}"
+            why = self._denied().get(verb)
+            return f"this loop cannot {verb}" + (f": {why}" if why else "")
         return self._beyond_limits(order.action, verb)
 
     def _beyond_limits(self, action: Action, verb: Verb) -> str | None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from spikeguard.commands.journal import Journal
@@ -200,8 +201,32 @@ class HostedCheckpoints(CheckpointDirectory):
     writes_itself = True
 
     def load(self, name: str, rank: int, world_size: int, boxes: Boxes | None = None) -> Tree:
-        """What a rollback by restart has to know of it; the framework reads the rest."""
-        del rank, world_size, boxes
+        """What a rollback by restart has to know, once the framework's own files were read.
+
+        The order ends this job, so it is refused where the next start could not load them. Raises
+        ValueError or OSError.
+        """
+        del world_size, boxes
+        try:
+            self.read_back(self.folder(name), rank)
+        except Exception as error:
+            said = str(error).strip().partition("\n")[0]
+            raise ValueError(f"{name} could not be loaded at the next start: {said}") from error
+        return self.kept_scale(name)
+
+    def read_back(self, folder: Path, rank: int) -> None:
+        """Read what the framework will, in the way it will; raise whatever goes wrong."""
+
+    def not_ours(self, newest: int) -> str:
+        """The newest checkpoint after step `newest` that the framework wrote without a guard.
+
+        Empty where there is none.
+        """
+        del newest
+        return ""
+
+    def kept_scale(self, name: str) -> Tree:
+        """The learning rate's scale that was written beside the framework's files."""
         try:
             return {"lr_scale": json.loads(read_plain(self.folder(name) / RATE))}
         except FileNotFoundError:
@@ -230,6 +255,26 @@ class HostedCheckpoints(CheckpointDirectory):
         guard._report(target.record())
 
 
+def read_tensors(path: Path, weights_only: bool | None = True) -> None:
+    """Unpickle what `torch.save` wrote, if it is there; raise whatever goes wrong.
+
+    Tensors stay in the file where its format allows it, so that this takes no memory.
+    """
+    if not path.exists():
+        return
+    for mapped in (True, False):
+        try:
+            torch.load(path, map_location="cpu", weights_only=weights_only, mmap=mapped)
+            return
+        except RuntimeError as error:
+            if not mapped or "mmap" not in str(error):
+                raise RuntimeError(f"{path.name}: {error}") from error
+        except Exception as error:
+            lines = [line.strip() for line in str(error).splitlines()]
+            said = next((line for line in lines if "Unsupported" in line), str(error))
+            raise ValueError(f"{path.name}: {said}") from error
+
+
 def run_named(arguments: Mapping[str, Any]) -> RunId:
     """The run that `attach(**arguments)` would watch."""
     run, project, server, token = map(arguments.get, ("run", "project", "server", "token"))
@@ -250,16 +295,26 @@ def resumable(
     """The checkpoint to go on from: the newest that is whole and that no rollback has abandoned.
 
     Rank 0 sets those aside that one has. Collective where `torch.distributed` is initialised.
-    `settings`: as `attach` gets them. Raises `ResumeError` where there are checkpoints and all are
-    damaged.
+    `settings`: as `attach` gets them. Raises `ResumeError` where the framework has written newer
+    ones without a guard, and where there are checkpoints and all are damaged.
     """
-    allowed, limits = "", with_environment(settings or Settings())
+    allowed, theirs, limits = "", "", with_environment(settings or Settings())
     world = join_world()
     if world.leads:
         allowed = _newest_first(checkpoints, home, run, limits)
+        newest = checkpoints.find(allowed.split()[0]) if allowed else None
+        theirs = checkpoints.not_ours(newest.step if newest is not None else 0)
     problems: list[str] = []
     try:
-        for name in share_text(world, allowed).split():
+        allowed, theirs = json.loads(share_text(world, json.dumps([allowed, theirs])))
+        if theirs:
+            begins = f"at {allowed.split()[0]}" if allowed else "at step 0"
+            raise ResumeError(
+                f"{theirs} was written without spikeguard, which would begin {begins}. Give its "
+                "path to the framework for this start, in place of checkpoint(), to go on from it; "
+                "or choose an empty folder to begin anew"
+            )
+        for name in allowed.split():
             problem = first_problem(world, _problem(checkpoints, name, world))
             if problem is None:
                 return checkpoints.find(name)
@@ -302,11 +357,27 @@ def continue_from(guard: Guard, target: Target) -> None:
     parts.progress.continue_from(target.lineage, parts.progress.segment)
     parts.feed.position = target.position
     if parts.recovery.checkpoints is not None:
-        saved = parts.recovery.checkpoints.load(target.name, parts.world.rank, parts.world.size)
+        assert isinstance(parts.recovery.checkpoints, HostedCheckpoints)
+        saved = parts.recovery.checkpoints.kept_scale(target.name)
         if saved["lr_scale"] is not None:
             parts.rates.scale = parts.journal.accepted(LrScale.read(saved["lr_scale"]))
     parts.recovery.take_up_scale(target)
     log_resumed(parts, target)
+
+
+def continue_without(guard: Guard, step: int) -> None:
+    """The framework has restored a checkpoint of `step` that was written without a guard.
+
+    Its steps count as positions. Before the first step.
+    """
+    parts = guard._p
+    parts.progress.steps = parts.feed.position = step
+    parts.recovery.take_up_scale(None)
+    if parts.world.leads:
+        log.warning(
+            "goes on after step %d from a checkpoint that was written without spikeguard: the data "
+            "go on at position %d, as if no batch had ever been left out", step, step,
+        )  # fmt: skip
 
 
 def show_tokens(guard: Guard, batch: Any) -> None:

@@ -6,9 +6,10 @@ Law: before the first step, on all ranks. A checkpoint is restored on every rank
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from spikeguard.commands.journal import REPEATED
-from spikeguard.errors import AttemptAborted, ResumeError
+from spikeguard.errors import AttemptAborted, RestoreFailedAgain, ResumeError
 from spikeguard.faults import log
 from spikeguard.loop.capabilities import (
     changed,
@@ -34,9 +35,11 @@ from spikeguard_protocol import (
     abilities_to_settings,
 )
 
+FAILED = "restore_failed.txt"  # beside the journal: how the newest start failed to restore a state
+
 
 def introduce(
-    parts: Parts, capabilities: tuple[Verb, ...], report: Callable[[Record], None]
+    parts: Parts, capabilities: Callable[[], tuple[Verb, ...]], report: Callable[[Record], None]
 ) -> None:
     """Tell the server of this attempt, and of commands an earlier one left without an answer.
 
@@ -47,7 +50,7 @@ def introduce(
     learn_from_loop(parts)
     if parts.world.leads:
         _log_journal(parts)
-    report(introduction(parts, capabilities))
+    report(introduction(parts, capabilities()))
     resumed = progress.parent is not None
     reason = SegmentReason.RESUME if resumed else SegmentReason.START
     report(SegmentStarted(progress.segment, reason, progress.parent, parts.feed.position))
@@ -94,11 +97,14 @@ def learn_from_loop(parts: Parts) -> bool:
     recovery, settings = parts.recovery, parts.settings
     if recovery.snapshots is None and parts.rewind.answer is Answer.YES:
         parts.rewind = no_room(settings)
-    now = (
-        *data_abilities(parts.feed, parts.rewind, recovery.checkpoints is not None, begun=True),
-        *step_abilities(parts.usage, parts.facts.get("optimizer", "optimizer")),
-        *loss_abilities(parts.usage, parts.feed.micro_batches),
-        *counter_abilities(parts.usage),
+    now = merged(
+        parts.always,
+        (
+            *data_abilities(parts.feed, parts.rewind, recovery.checkpoints is not None, begun=True),
+            *step_abilities(parts.usage, parts.facts.get("optimizer", "optimizer")),
+            *loss_abilities(parts.usage, parts.feed.micro_batches),
+            *counter_abilities(parts.usage),
+        ),
     )
     news = changed(parts.abilities, within_limits(now, settings))
     parts.abilities = merged(parts.abilities, news)
@@ -174,7 +180,22 @@ def _resumed_from(parts: Parts, target: Target) -> str | None:
         recovery.restore(target, tree, parts.progress.segment)
         recovery.take_up_scale(target)
     except Exception as error:
-        problem = f"restoring it failed half-way: {error!r}"
+        problem = f"restoring {target.name} failed half-way: {error!r}"
     if not all_agree(parts.world, problem is None):
-        raise AttemptAborted(problem or f"another rank failed to restore {target.name}")
+        problem = problem or f"another rank failed to restore {target.name}"
+        again = share_text(parts.world, _failed_before(parts, problem) if parts.world.leads else "")
+        raise RestoreFailedAgain(problem) if again else AttemptAborted(problem)
+    if parts.world.leads:
+        with suppress(OSError):
+            (parts.home / FAILED).unlink(missing_ok=True)
     return None
+
+
+def _failed_before(parts: Parts, problem: str) -> str:
+    """Rank 0: note how restoring failed; "again" where the start before failed in the same way."""
+    noted = parts.home / FAILED
+    with suppress(OSError):
+        before = noted.read_text() if noted.is_file() else ""
+        noted.write_text(problem)
+        return "again" if before == problem else ""
+    return ""

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from spikeguard.faults import Faults
+from spikeguard.faults import Faults, log
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.file_sums import FileSum
 from spikeguard.state.staging_buffers import Staged
@@ -61,8 +61,9 @@ class Saves:
         """
         staged = None
         if self._written is not None:
-            self._faults.note(
-                "checkpoint", f"{self._target and self._target.name} is still written"
+            log.info(
+                "no checkpoint at this step: %s is still being written",
+                self._target and self._target.name,
             )
         else:
             with self._faults.shield("checkpoint"):

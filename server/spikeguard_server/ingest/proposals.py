@@ -64,9 +64,8 @@ def answer_incident(intake: Intake, incident: Incident) -> None:
         command = _first(intake, incident, commands, proposal)
     else:
         command = _again(intake, waiting, incident, proposal)
-    if command is not None:
-        if not proposal.by_person:
-            _approve_by_policy(intake, command, situation)
+    if command is not None and not proposal.by_person:
+        _approve_by_policy(intake, command, situation)
 
 
 def await_answer(intake: Intake, incident: Incident) -> None:

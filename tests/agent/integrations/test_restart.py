@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 
-from spikeguard import AttachError, guard_of
+from spikeguard import AttachError, ResumeError, guard_of
 from spikeguard.cli.run_ledger import read_ledger
 from spikeguard.data.skips import Skips
-from spikeguard.errors import EXIT_ROLL_BACK, ResumeError
+from spikeguard.errors import EXIT_ROLL_BACK
 from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
 from spikeguard.settings import Settings
 from spikeguard.state.owned_folders import claim
@@ -219,6 +219,105 @@ def test_a_rollback_by_restart_equals_a_run_that_never_saw_the_batches(
     assert {(entry["command"], entry["step"]) for entry in left_out} == {(COMMAND, 13)}
     for name, expected in BARE[attempt]().items():
         assert torch.equal(weights[name], expected), name
+
+
+class Projected(torch.optim.SGD):
+    """Keeps an object in its state, as GaLore does: Trainer cannot load what it saves of it."""
+
+    def step(self, closure: Any = None) -> Any:
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            self.state[parameter].setdefault("projector", Opaque())
+        return super().step(closure)
+
+
+class Opaque:
+    """Of no class that `torch.load(weights_only=True)` takes."""
+
+
+def truncated(guard: Any) -> Rollback:
+    """A disk has lost the end of a file of the target."""
+    folder = guard._p.recovery.checkpoints.folder(target_at(guard, 10))
+    largest = max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+    return back_to_ten(guard)
+
+
+@each
+def test_a_rollback_to_a_checkpoint_that_cannot_be_read_ends_no_job(
+    attempt: Any, tmp_path: Path
+) -> None:
+    guard, _ = attempt(tmp_path / "out", 17, truncated)
+    answer = guard._p.journal.results[COMMAND]
+    assert (guard.steps, answer.state) == (30, ResultState.REFUSED)
+    assert "could not be loaded at the next start" in answer.reason
+
+
+def test_a_rollback_to_what_the_framework_would_not_load_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job would end with status 76, and no start after it could load the optimizer."""
+    made = hf.make_trainer
+
+    def with_objects(out: Path) -> Any:
+        trainer = made(out)
+        trainer.optimizer = Projected(trainer.model.parameters(), lr=0.01)
+        return trainer
+
+    monkeypatch.setattr(hf, "make_trainer", with_objects, raising=False)
+    guard, _ = hf_attempt(tmp_path / "out", 17, back_to_ten)
+    answer = guard._p.journal.results[COMMAND]
+    assert (guard.steps, answer.state) == (30, ResultState.REFUSED)
+    assert "optimizer.pt: WeightsUnpickler error: Unsupported" in answer.reason
+
+
+def test_a_run_that_was_under_way_without_spikeguard_does_not_begin_anew(tmp_path: Path) -> None:
+    """`checkpoint()` raises with the remedy; with it steps and data go on."""
+
+    class Ending(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_training_stop = state.global_step == 20
+
+    out = tmp_path / "out"
+    under_way = hf.make_trainer(out)
+    under_way.add_callback(Ending())
+    under_way.train()
+    with pytest.raises(ResumeError, match="checkpoint-20 was written without spikeguard"):
+        hf_attempt(out)
+    trainer = hf.make_trainer(out)
+    watched = hugging_face.watch(trainer, run="test")
+    trainer.train(resume_from_checkpoint=str(out / "checkpoint-20"))
+    assert watched.guard is not None
+    assert (watched.guard.steps, watched.guard.position) == (30, 30)
+    bare = hf.make_trainer(tmp_path / "bare")
+    bare.train()
+    for name, expected in bare.model.state_dict().items():
+        assert torch.equal(trainer.model.state_dict()[name], expected), name
+    found = hugging_face.watch(hf.make_trainer(out), run="test").checkpoint()
+    assert found is not None
+    assert found.endswith("checkpoint-30")
+
+
+def test_newer_checkpoints_of_trainers_own_are_not_passed_over_in_silence(tmp_path: Path) -> None:
+    """One may be what a killed attempt left before its manifest; two were written without us."""
+    out = tmp_path / "out"
+    hf_attempt(out)
+    watched = hugging_face.watch(hf.make_trainer(out), run="test")
+    for step, begins_at in ((30, "20"), (20, "")):
+        (out / f"checkpoint-{step}/manifest.json").unlink()
+        shutil.rmtree(out / f"spikeguard/kept/checkpoint-{step}", ignore_errors=True)
+        if begins_at:
+            assert str(watched.checkpoint()).endswith(begins_at)
+    with pytest.raises(ResumeError, match=r"checkpoint-30 .* begin at checkpoint-10"):
+        watched.checkpoint()
+
+
+def test_lightnings_own_checkpoints_are_not_passed_over_in_silence(tmp_path: Path) -> None:
+    kept = framework.callbacks.ModelCheckpoint(tmp_path / "out/checkpoints", every_n_train_steps=5)
+    more = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    trainer = framework.Trainer(max_steps=5, accelerator="cpu", callbacks=[kept], **more)
+    trainer.fit(pl.NextToken(), pl.make_loader(640))
+    with pytest.raises(ResumeError, match=r"\.ckpt was written without spikeguard"):
+        pl_attempt(tmp_path / "out")
 
 
 def pruned_attempt(
