@@ -22,7 +22,8 @@ from typing import Any
 from benchmarks.detection_rules import RULES, Alarm
 from benchmarks.naming_score import ACTION, confidences
 from spikeguard_protocol import Kind
-from spikeguard_server.replay.reading import read_log_samples
+from spikeguard_replay.judging import samples_of
+from spikeguard_replay.reading import read_log
 
 EPISODE_GAP = 50
 
@@ -171,7 +172,7 @@ def run_series(
 ) -> dict[str, tuple[Score, float]]:
     """Score every rule on one series; the time is in seconds."""
     folder, series, rules = task
-    samples = read_log_samples(folder / series["file"])
+    samples = samples_of(read_log(folder / series["file"]))
     results = {}
     for rule in rules:
         start = time.process_time()

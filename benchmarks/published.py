@@ -124,16 +124,6 @@ def _causes() -> list[Row]:
     ]
 
 
-def _pages(benchmark: str) -> list[Row]:
-    head = ["page", "views", "kB at most", "seconds until all was loaded"]
-    rows = []
-    for name, page in _result(benchmark)["pages"].items():
-        middle, least, most = (f"{one:.2f}" for one in page["seconds"])
-        size = f"{page['most_bytes'] / 1000:,.0f}"
-        rows.append([name, str(page["views"]), size, f"{middle} ({least} to {most})"])
-    return [head, *rows]
-
-
 def _share(share: Mapping[str, Any]) -> str:
     low, high = (f"{100 * edge:.0f}" for edge in share["interval"])
     return f"{share['right']} of {share['of']} ({100 * share['share']:.0f} %, {low} to {high})"
@@ -144,8 +134,6 @@ TABLES: dict[str, Callable[[], list[Row]]] = {
     "detection": _detection,
     "naming": _naming,
     "causes": _causes,
-    "walk": lambda: _pages("walk"),
-    "pages": lambda: _pages("pages"),
     "real_jobs": lambda: real_jobs_report.lines(_result("real_jobs")),
 }
 

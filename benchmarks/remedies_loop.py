@@ -157,7 +157,7 @@ class Loop:
             return False
         number, step = incident.number, self.job.steps
         self.past.append(
-            PastCommand(action, CommandState.JUDGED, number, True, step, step, 0.0, proposal.reason)
+            PastCommand(action, CommandState.JUDGED, number, True, step, step, 0.0, proposal.cause)
         )
         if verb_of(action) is not Verb.WATCH:
             self.commands.append(action)

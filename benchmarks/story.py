@@ -29,7 +29,7 @@ from spikeguard_trainer.stage.service import Service, awaiting
 
 FAULT_STEP = 200
 STEPS = 420
-FAULTS = (  # strong enough that waiting would not do; docs/lab-log.md has the measurements
+FAULTS = (  # strong enough that waiting would not do
     f"bit_flip@{FAULT_STEP}",
     f"weight_noise@{FAULT_STEP}:1:30",
     f"lr_bump@{FAULT_STEP}",

@@ -15,7 +15,6 @@ from benchmarks.truth_cases import CASES, CLASS_OF, DATA, TRUTHS, Case, Truth
 from benchmarks.truth_claims import False_, Happened, Said, false_statements
 from benchmarks.truth_log import BACK, DAMAGED, SETTLED_STEPS, Return, StepLog, fault_rows
 from benchmarks.truth_site import PRICE_PER_HOUR, Decision, Record, Text
-from spikeguard_protocol import FollowupState
 from spikeguard_trainer.faults import Fault
 
 ONSET_ROWS = 40  # by which an onset may lie behind the end of its fault
@@ -143,7 +142,7 @@ def _cause(row: Judged, incident: dict[str, Any], context: _Context) -> None:
         row.wrong_cause.append(f"{incident['id']}: {cause} {sure:.0%}")
         return
     follow_ups = _follow_ups(context.record, incident)
-    row.follow_ups += sum((follow_ups or "").count(f"| {state} |") for state in FollowupState)
+    row.follow_ups += (follow_ups or "").count("\n- ")
     about = [word for truth in truths if cause in truth.causes for word in truth.about]
     if follow_ups is not None and not any(word in follow_ups.lower() for word in about):
         row.missing_followups.append(f"{incident['id']}: none speaks of {about[0]}")
@@ -159,7 +158,7 @@ def _post_mortem(record: Record, incident: dict[str, Any]) -> str | None:
 
 def _follow_ups(record: Record, incident: dict[str, Any]) -> str | None:
     document = _post_mortem(record, incident)
-    return None if document is None else _section(document, "Lessons and follow-ups")
+    return None if document is None else _section(document, "Follow-ups")
 
 
 def _section(document: str, name: str) -> str:

@@ -28,8 +28,8 @@ import pytest
 from httpx._config import create_ssl_context
 from httpx._transports import default
 
-from benchmarks.browser import browsing
 from tests import fast
+from tests.browser import browsing
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()

@@ -22,6 +22,7 @@ PACKAGES = {
     "spikeguard_cli": ROOT / "agent/spikeguard_cli",
     "spikeguard_client": ROOT / "agent/spikeguard_client",
     "spikeguard": ROOT / "agent/spikeguard",
+    "spikeguard_replay": ROOT / "server/spikeguard_replay",
     "spikeguard_server": ROOT / "server/spikeguard_server",
     "spikeguard_dashboard": ROOT / "dashboard/spikeguard_dashboard",
     "spikeguard_trainer": ROOT / "trainer/spikeguard_trainer",
@@ -31,15 +32,18 @@ MAY_IMPORT = {
     "spikeguard_cli": {"spikeguard_protocol", "spikeguard_client"},
     "spikeguard_client": {"spikeguard_protocol"},
     "spikeguard": {"spikeguard_protocol", "spikeguard_cli"},
-    "spikeguard_server": {"spikeguard_protocol", "spikeguard_cli"},
+    "spikeguard_replay": {"spikeguard_protocol", "spikeguard_cli", "spikeguard_server"},
+    "spikeguard_server": {"spikeguard_protocol", "spikeguard_cli", "spikeguard_replay"},
     "spikeguard_dashboard": {"spikeguard_protocol", "spikeguard_client"},
     "spikeguard_trainer": {"spikeguard_protocol", "spikeguard_cli", "spikeguard"},
 }
 STDLIB_ONLY = ("spikeguard_protocol", "spikeguard_cli", "spikeguard_client")
 AGENT_MAY = {"torch", "numpy"}
-INTEGRATION_MAY = AGENT_MAY | {"accelerate", "lightning", "torchtitan", "transformers"}
+INTEGRATION_MAY = AGENT_MAY | {
+    *("accelerate", "lightning", "safetensors", "torchtitan", "transformers"),
+}
 DOMAIN_MAY = {"numpy", "spikeguard_protocol", "spikeguard_server"}
-REPORT_MAY = DOMAIN_MAY | {"PIL", "fpdf", "jinja2", "markupsafe", "matplotlib"}
+REPORT_MAY = DOMAIN_MAY | {"PIL", "jinja2", "markupsafe", "matplotlib"}
 _FACTS = {"domain.events", "domain.suspicion"}  # what detection and diagnosis tell everybody
 _DOMAIN = _FACTS | {
     *("domain.detection", "domain.diagnosis", "domain.monitor"),
@@ -55,19 +59,17 @@ SERVER_MAY = {  # inside the server: what each package may import of the others
     "domain.policy": _FACTS | {"domain.diagnosis", "domain.lifecycle", "domain.notification"},
     "domain.audit": {"domain.notification", "domain.policy"},
     "report": _DOMAIN,
-    "replay": _DOMAIN,
     "store": _DOMAIN | {"identity"},
     "access": _DOMAIN | {"identity", "store"},
     "ingest": _DOMAIN | {"identity", "store", "access"},
     "notify": _DOMAIN | {"identity", "store", "access", "report"},
     "jobs": _DOMAIN | {"identity", "store", "ingest", "report"},
-    "http": _DOMAIN
-    | {"identity", "store", "access", "ingest", "notify", "jobs", "report", "replay"},
-    "cli": _DOMAIN | {"identity", "store", "access", "http", "jobs", "replay"},
+    "http": _DOMAIN | {"identity", "store", "access", "ingest", "notify", "jobs", "report"},
+    "cli": _DOMAIN | {"identity", "store", "access", "http", "jobs"},
 }
 SERVER_SHARED = {  # modules that belong to no package
     *("errors", "settings", "metrics", "incident_metrics", "log_format", "log_limits", "retries"),
-    *("detectors", "policy_file", "toml_file"),
+    *("detectors", "toml_file"),
 }
 AGENT_LAYERS = (  # inside the agent: each may import those before it, and what all may
     *("topology", "optim", "measure", "state", "data", "commands", "uplink", "loop"),
@@ -122,11 +124,41 @@ def test_packages_import_one_another_only_along_the_arrows(package: str) -> None
         assert not crossing, f"{path.relative_to(ROOT)} imports {crossing}"
 
 
+def test_replay_takes_of_the_server_detection_and_policy_and_needs_numpy_alone() -> None:
+    """Of the server only its command line knows replay. Pictures and event files need more, which
+    the modules that draw and read them import."""
+    for path in _files(PACKAGES["spikeguard_replay"]):
+        reached = {name for name in _imports(path) if name.startswith("spikeguard_server.")}
+        may = ("spikeguard_server.domain.", "spikeguard_server.detectors")
+        assert all(name.startswith(may) for name in reached), f"{path.relative_to(ROOT)}"
+        may_top = {"drawing": {"matplotlib"}, "tensorboard": {"tensorboard", "google"}}
+        foreign = _tops(path) - sys.stdlib_module_names - PACKAGES.keys() - {"numpy"}
+        assert not foreign - may_top.get(path.stem, set()), f"{path.relative_to(ROOT)}: {foreign}"
+    for path in _files(PACKAGES["spikeguard_server"]):
+        if path.parent.name != "cli":
+            assert "spikeguard_replay" not in _tops(path), path.relative_to(ROOT)
+
+
 @pytest.mark.parametrize("package", STDLIB_ONLY)
 def test_the_protocol_and_the_command_line_need_the_standard_library_only(package: str) -> None:
     for path in _files(PACKAGES[package]):
         foreign = _tops(path) - sys.stdlib_module_names - PACKAGES.keys()
         assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
+
+
+REMOVES = {  # files and folders: checkpoints in one place, and the outbox its own segments
+    "state/owned_folders.py": {"rmtree", "unlink", "rmdir"},
+    "uplink/log.py": {"unlink", "rmdir"},
+}
+
+
+def test_the_agent_removes_files_of_the_job_in_one_place_alone() -> None:
+    """Where it is known whose a folder is."""
+    for path in _files(PACKAGES["spikeguard"]):
+        called = {n.attr for n in ast.walk(_parsed(path)) if isinstance(n, ast.Attribute)}
+        removing = called & {"rmtree", "unlink", "rmdir", "removedirs"}
+        place = path.relative_to(PACKAGES["spikeguard"]).as_posix()
+        assert removing == REMOVES.get(place, set()), place
 
 
 def test_the_agent_brings_nothing_into_the_training_environment() -> None:

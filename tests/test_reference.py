@@ -33,6 +33,7 @@ PROGRAMS = (
     ROOT / "agent/spikeguard_cli",
     ROOT / "agent/spikeguard_protocol",
     ROOT / "dashboard/spikeguard_dashboard",
+    ROOT / "server/spikeguard_replay",
     ROOT / "server/spikeguard_server",
 )
 

@@ -35,6 +35,7 @@ def make_trainer(out: Path, steps: int = 30) -> Trainer:
             per_device_train_batch_size=8,
             gradient_accumulation_steps=2,
             learning_rate=3e-3,
+            optim="adamw_torch_fused",  # can drop an update that is not finite
             save_steps=10,
             logging_steps=10,
             report_to=[],

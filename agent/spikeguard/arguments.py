@@ -47,6 +47,8 @@ _KINDS: Mapping[str, tuple[_Kind, str]] = {
     "shard_groups": (Mapping, "Give a dict: patterns of parameter names, and a group for each"),
 }
 
+_ZERO = "ZeROOptimizer"  # from which DeepSpeed's derive
+_PARTITIONED = ("ds_id", "_hp_mapping")  # what ZeRO 3, and ZeRO 1 and 2, put on a parameter
 _GROUP_REMEDY = "Give for each pattern of parameter names a process group or a mesh"
 
 
@@ -82,6 +84,22 @@ class Arguments:
     def modules(self) -> tuple[Any, ...]:
         """The model, or the parts that it is made up of."""
         return tuple(self.model) if isinstance(self.model, list | tuple) else (self.model,)
+
+
+def refuse_deepspeed(given: Arguments) -> None:
+    """Raise `AttachError` where DeepSpeed's ZeRO 1 to 3 holds the model in its own partitions."""
+    several = isinstance(given.optimizer, list | tuple)
+    optimizers = given.optimizer if several else [given.optimizer]
+    modules = [part for part in given.modules if isinstance(part, torch.nn.Module)]
+    if any(k.__name__ == _ZERO for each in optimizers for k in type(each).__mro__) or any(
+        hasattr(p, name) for part in modules for p in part.parameters() for name in _PARTITIONED
+    ):
+        raise AttachError(
+            "optimizer",
+            "DeepSpeed's ZeRO 1 to 3 keeps gradients and moments in partitions of its own, where "
+            "no norm can be taken, no update skipped and nothing put back",
+            "It is not supported: train with ZeRO stage 0, or with FSDP2 (fully_shard)",
+        )
 
 
 def check_arguments(given: Arguments, optimizers: Sequence[torch.optim.Optimizer]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from spikeguard.arguments import Arguments, check_arguments, check_forward
+from spikeguard.arguments import Arguments, check_arguments, check_forward, refuse_deepspeed
 from spikeguard.commands.inbox import DetailBudget, Inbox
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.recovery import Recovery
@@ -26,12 +26,13 @@ from spikeguard.data.skipped import FOLDER
 from spikeguard.errors import AttachError
 from spikeguard.faults import Faults, log
 from spikeguard.guard import Guard
-from spikeguard.job_checks import describe, refused_on_all_ranks
+from spikeguard.job_checks import check_saved, describe, refused_on_all_ranks
 from spikeguard.job_facts import agent_version, facts_of, vocabulary_of
 from spikeguard.loop.agreement import Agreement
 from spikeguard.loop.capabilities import (
     data_abilities,
     log_table,
+    restore_abilities,
     rewind_ability,
     update_abilities,
     within_limits,
@@ -51,7 +52,6 @@ from spikeguard.optim.update_skipper import (
     read_cost_s,
     takes_flag,
 )
-from spikeguard.restore_trial import check_restored
 from spikeguard.settings import Connection, Settings, read_connection, whole, with_environment
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.host_copies import HostCopies
@@ -75,6 +75,7 @@ from spikeguard.topology.rank_group import (
 )
 from spikeguard.topology.refusals import raise_first, refusal_of
 from spikeguard.topology.shards import local
+from spikeguard.unrestored_state import own_loaders, unrestored_state
 from spikeguard.uplink.batch_reporter import BatchReporter, Describing
 from spikeguard.uplink.opening import open_uplink
 from spikeguard.uplink.orphans import live_attempts
@@ -125,6 +126,7 @@ def assemble(given: Arguments) -> Guard:
 
 
 def _checked(given: Arguments) -> Checked:
+    refuse_deepspeed(given)
     optimizers = optimizers_in(given.optimizer)
     check_arguments(given, optimizers)
     settings = with_environment(given.settings or Settings())
@@ -149,10 +151,7 @@ def _begun(given: Arguments, checked: Checked, world: World) -> Attempt:
     )
     job = describe(checked.modules, checked.optimizers, stated, world)
     _check_saved(job, given.checkpoints)
-    refused = refusal_of(
-        check_restored, checked.modules, checked.optimizers, given.scheduler, given.state
-    )
-    raise_first(share_each(world, refused))
+    raise_first(share_each(world, refusal_of(check_saved, given.scheduler, given.state)))
     run = checked.connection.run
     journal, attempt = _open_journal(world, checked.home, run, given.forward, checked.settings)
     faults = Faults(world.rank)
@@ -201,7 +200,10 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     data.items = ring.items = batches.items
     room = _room(recovery, training, attempt, settings, budget)
     rewind = rewind_ability(settings, room, job.unsaved)
-    updates = _update_abilities(job, update_skipper, everywhere, settings, faults)
+    always = (
+        *_update_abilities(job, update_skipper, everywhere, settings, faults),
+        *_restore_abilities(given, job, faults),
+    )
     writes = given.checkpoints is not None
     parts = Parts(
         world=world,
@@ -222,10 +224,12 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
             **facts_of(job, update_skipper, settings, checked.micro_batches, everywhere.parameters),
             **log_directory(given.forward),
         },
+        home=home,
         links=run_links(given.links) if world.leads else {},
         version=agent_version(),
+        always=always,
         abilities=within_limits(
-            (*updates, *data_abilities(data, rewind, writes, begun=False)), settings
+            (*always, *data_abilities(data, rewind, writes, begun=False)), settings
         ),
         rewind=rewind,
         usage=LoopUsage(checked.micro_batches, world.size, vocabulary_of(checked.modules)),
@@ -320,6 +324,17 @@ def _update_abilities(
     )
 
 
+def _restore_abilities(given: Arguments, job: Job, faults: Faults) -> tuple[Ability, ...]:
+    """What of the job's state neither a rollback nor a restart restores."""
+    schedule = [given.scheduler] if given.scheduler is not None else []
+    with faults.shield("begin"):
+        return restore_abilities(
+            unrestored_state(job.parts, () if job.unsaved else job.optimizers, given.state),
+            own_loaders(() if job.unsaved else job.optimizers, (*schedule, *given.state)),
+        )
+    return ()
+
+
 def _agreement(world: World, job: Job, settings: Settings) -> Agreement | None:
     """How ranks act at one step; a job of one has nobody to agree with."""
     if world.size == 1:
@@ -349,7 +364,7 @@ def _directory(
     if directory is not None:
         return Path(directory)
     if checkpoints is not None:
-        return checkpoints.path.parent / "spikeguard"
+        return checkpoints.path / "spikeguard"
     return Path(".spikeguard") / run.project / run.name
 
 
@@ -365,7 +380,9 @@ def _open_journal(
             journal = Journal(home / "journal.jsonl", run, settings)
             news = {"attempt": secrets.token_hex(8), "journal": journal.shared()}
         except AttachError as error:
-            news = {"error": [error.argument, error.problem, error.remedy]}
+            named = error.argument != "directory" or str(home) in error.problem
+            problem = error.problem if named else f"{home}: {error.problem}"
+            news = {"error": [error.argument, problem, error.remedy]}
         except (OSError, ValueError, KeyError, TypeError) as error:
             problem = f"{home} cannot hold the journal: {error}"
             news = {"error": ["directory", problem, "Give a folder that this user can write"]}

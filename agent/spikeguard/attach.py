@@ -57,7 +57,8 @@ def attach(
     `run`, `project`, `server`, `token` also come from SPIKEGUARD_RUN, _PROJECT, _SERVER, _TOKEN (or
     _TOKEN_FILE); without a server the guard works offline. `state`: whatever else has a
     `state_dict` and must go back in a rollback (an EMA, a GradScaler). `directory`: journal and
-    outbox, shared by all attempts of the run; by default `spikeguard` beside the checkpoints.
+    outbox, shared by all attempts of the run; by default `spikeguard` in the folder of
+    the checkpoints.
     `micro_batches`: items of the loader per optimizer step. `tokens_per_step`: over all ranks.
     `forward`: the user's own tracker, told of every step too (rank 0).
     `links`: where the run is shown, name to http(s) address, at most 8; a run of Weights & Biases

@@ -4,6 +4,7 @@
     ├── AttachError (ValueError)   an argument of attach() cannot work; nothing has begun
     └── ResumeError                checkpoints exist but none could be restored; nothing has begun
     AttemptAborted (SystemExit)    a command was half applied; the attempt has to end
+    RestoreFailedAgain (SystemExit) two starts in a row could not restore a state: do not repeat
     RollbackByRestart (SystemExit) a rollback was ordered that the next start carries out
 
 Law: an error names who is at fault and what to do next.
@@ -12,6 +13,7 @@ Law: an error names who is at fault and what to do next.
 from __future__ import annotations
 
 EXIT_HALF_APPLIED = 75  # EX_TEMPFAIL: start me again, from a state that is whole
+EXIT_CANNOT_RESTORE = 78  # EX_CONFIG: a person has to look; another start ends in the same way
 EXIT_ROLL_BACK = 76  # start me again: the journal says from which checkpoint, and without what
 
 
@@ -46,6 +48,23 @@ class AttemptAborted(SystemExit):
 
     def __str__(self) -> str:
         return f"spikeguard ended the attempt: {self.reason}"
+
+
+class RestoreFailedAgain(SystemExit):
+    """Restoring a checkpoint failed half-way, as it did at the start before.
+
+    The process ends with `EXIT_CANNOT_RESTORE`, so that a launcher which repeats status 75 stops.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(EXIT_CANNOT_RESTORE)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"spikeguard ended the attempt, as the start before it: {self.reason}. Fix that, or "
+            "move this checkpoint away to resume from the one before it"
+        )
 
 
 class RollbackByRestart(SystemExit):

@@ -26,6 +26,7 @@ from spikeguard.commands.executor import Executor
 from spikeguard.commands.restoring import HeldSteps
 from spikeguard.data.skip_log import SkipLog
 from spikeguard.errors import AttemptAborted
+from spikeguard.loop.capabilities import denied_verbs
 from spikeguard.loop.context import Parts
 from spikeguard.loop.optimizer_hooks import OptimizerHooks
 from spikeguard.loop.order_polling import OrderPolling
@@ -75,6 +76,7 @@ class Guard:
             parts.feed,
             parts.rates,
             parts.recovery,
+            lambda: denied_verbs(parts.abilities),
             self._held,
             parts.journal,
             parts.inbox,
@@ -403,7 +405,7 @@ class Guard:
         self._unfed = not self._p.feed.in_use
         self._begun = True
         with self._p.faults.shield("begin"):
-            introduce(self._p, self._executor.capabilities(), self._report)
+            introduce(self._p, self._executor.capabilities, self._report)
         with self._p.faults.shield("begin"):
             self._begin_to_tell(self._p.feed.left_out, self._p.outbox)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, ValuesView
 from contextlib import suppress
 from typing import Any
@@ -132,16 +132,14 @@ def _unsaved_in(parts: Modules, optimizers: Sequence[Optimizer]) -> str:
 
 
 def _unsaved(optimizer: Optimizer) -> str:
-    """Why the optimizer's state cannot be saved and put back; empty if it can.
+    """Why the optimizer's state cannot be saved; empty if it can.
 
-    Torch's own way is known to work. Another's is tried: what it saves is given to a stand-in with
-    the same tensors, so that nothing is copied and the optimizer's own state and groups stay.
+    Torch's own way is known to work. Another's `state_dict` is called, as each snapshot will;
+    `load_state_dict` is not, since it may change live objects. The first rollback shows whether it
+    works.
     """
     kind = type(optimizer)
-    if (
-        kind.state_dict is Optimizer.state_dict
-        and kind.load_state_dict is Optimizer.load_state_dict
-    ):
+    if kind.state_dict is Optimizer.state_dict:
         return ""
     try:
         saved = optimizer.state_dict()
@@ -150,27 +148,21 @@ def _unsaved(optimizer: Optimizer) -> str:
     groups = saved.get("param_groups") if isinstance(saved, dict) else None
     if not isinstance(groups, list) or len(groups) != len(optimizer.param_groups):
         return f"{kind.__name__}.state_dict() does not hold its parameter groups"
-    other = None
-    with suppress(Exception):  # one whose state is computed cannot be tried
-        other = stand_in(optimizer)
-    try:
-        if other is not None:
-            other.load_state_dict(saved)
-    except Exception as error:
-        return f"{kind.__name__}.load_state_dict() refuses its own state_dict(): {error!r:.200}"
     return ""
 
 
-def stand_in(optimizer: Optimizer) -> Optimizer:
-    """One with the attributes of `optimizer`, a state and groups of its own, and nobody's hooks."""
-    other: Optimizer = object.__new__(type(optimizer))
-    for name, value in vars(optimizer).items():
-        hooks = name.startswith("_optimizer_") and isinstance(value, dict)
-        vars(other)[name] = OrderedDict() if hooks else value
-    other.param_groups = [dict(group) for group in optimizer.param_groups]
-    other.state = type(optimizer.state)(getattr(optimizer.state, "default_factory", None))
-    other.state.update({key: dict(value) for key, value in optimizer.state.items()})
-    return other
+def check_saved(scheduler: Any, state: Sequence[Any]) -> None:
+    """Raise `AttachError` for a schedule, or an entry of `state=`, whose `state_dict()` raises."""
+    named = [("scheduler", scheduler)] if scheduler is not None else []
+    for argument, given in (*named, *(("state", item) for item in state)):
+        try:
+            given.state_dict()
+        except Exception as error:
+            raise AttachError(
+                argument,
+                f"{type(given).__name__}.state_dict() raises {error!r:.200}",
+                f"Fix it, or leave it out of {argument}= if the run can go back without it",
+            ) from None
 
 
 def _training(parts: Modules) -> Iterator[tuple[str, Tensor]]:

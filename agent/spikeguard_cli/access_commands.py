@@ -181,7 +181,7 @@ _TOKEN_WORDS: dict[str, Callable[[Api, Namespace], int]] = {
 
 
 def policy_over_http(options: Namespace) -> int:
-    """One of import, show, drop, halt, resume, scorecard."""
+    """One of import, show, drop, halt, resume."""
     RunId(options.project, getattr(options, "run", None) or "any")  # refuses what can't be a name
     return _POLICY_WORDS[options.word](Api(load_credentials()), options)
 
@@ -214,35 +214,25 @@ def _policy_name(body: Mapping[str, Any]) -> str:
 
 
 def _import(api: Api, options: Namespace) -> int:
-    text = _text(options.file)
-    is_yaml = options.file.name.lower().endswith((".yaml", ".yml"))
+    policy = _toml(options.file)
     if options.run is not None:
         run = RunId(options.project, options.run)
-        body = {"policy": _toml(text, options.file, is_yaml), "reason": options.reason}
+        body = {"policy": policy, "reason": options.reason}
         written = api.put(f"{run_path(run)}/policy", body)
         return told(options, written, f"{_policy_name(written)} is in force for {run} alone")
-    written = api.put_document(
-        "/v1/policy/document", text.encode(), project=options.project,
-        format="yaml" if is_yaml else "toml", reason=options.reason,
-    )  # fmt: skip
+    body = {"project": options.project, "policy": policy, "reason": options.reason}
+    written = api.put("/v1/policy", body)
     said = f"{_policy_name(written)} is in force for project {options.project}"
     return told(options, written, said)
 
 
-def _text(file: Path) -> str:
+def _toml(file: Path) -> dict[str, Any]:
     try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandFailed(f"{file} cannot be read: {error}") from error
-
-
-def _toml(text: str, file: Path, is_yaml: bool) -> dict[str, Any]:
-    if is_yaml:
-        raise CommandFailed(f"{file}: a policy of a run alone is sent as TOML; write it as TOML")
-    try:
-        return tomllib.loads(text)
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise CommandFailed(f"{file} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise CommandFailed(f"{file} is no TOML: {error}") from error
+        raise CommandFailed(f"{file} is not TOML: {error}") from error
 
 
 def _drop(api: Api, options: Namespace) -> int:
@@ -260,33 +250,12 @@ def _switch(api: Api, options: Namespace) -> int:
     return told(options, written, f"policy {written['version']}: {switch}")
 
 
-def _scorecard(api: Api, options: Namespace) -> int:
-    card = api.get("/v1/policy/scorecard", project=options.project)
-    if options.json:
-        print_json(card)
-        return 0
-    rows = [
-        [
-            entry["command"], entry["verb"], str(entry["step"]), str(entry["cost_steps"]),
-            entry["hindsight"].replace("_", " "),
-            "-" if entry["saved_steps"] is None else str(entry["saved_steps"]),
-        ]
-        for entry in card["items"]
-    ]  # fmt: skip
-    print(table(SCORE_HEAD, rows) if rows else "The shadow has decided nothing yet.")
-    if rows:
-        saved = card["saved_steps"]
-        say(f"{card['decisions']} decisions, {saved} steps saved where that is known")
-    return 0
-
-
 _POLICY_WORDS: dict[str, Callable[[Api, Namespace], int]] = {
     "import": _import,
     "show": _show,
     "drop": _drop,
     "halt": _switch,
     "resume": _switch,
-    "scorecard": _scorecard,
 }
 
 # --- channels ---------------------------------------------------------------------------------
@@ -314,10 +283,7 @@ def _list_channels(api: Api, options: Namespace) -> int:
 
 def _put_channel(api: Api, options: Namespace) -> int:
     """The rules come from a file, since a target holds secrets and a command line is seen."""
-    try:
-        wanted = tomllib.loads(_text(options.file))
-    except (ValueError, RecursionError) as error:
-        raise CommandFailed(f"{options.file} is no TOML: {error}") from error
+    wanted = _toml(options.file)
     body = wanted if options.reason is None else {**wanted, "reason": options.reason}
     made = api.put(channel_path(options.project, options.name), body)
     said = f"channel {made['name']} of project {options.project} is written: {made['kind']}"

@@ -84,10 +84,6 @@ class Api:
         """The JSON answer to a PUT of `body`."""
         return _plain(self._call("PUT", path, json.dumps(body).encode()))
 
-    def put_document(self, path: str, document: bytes, **query: str | None) -> Any:
-        """The JSON answer to a PUT of a document as it stands."""
-        return _plain(self._call("PUT", _with_query(path, query), document))
-
     def delete(self, path: str, **query: str | None) -> bytes:
         """The raw answer to a DELETE."""
         return self._call("DELETE", _with_query(path, query))

@@ -11,7 +11,7 @@ from typing import Any
 from spikeguard_cli.access_commands import COMMANDS as ACCESS
 from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.archive_commands import COMMANDS as ARCHIVE
-from spikeguard_cli.command import Command, CommandFailed, say
+from spikeguard_cli.command import Command, say
 from spikeguard_cli.credentials import (
     Credentials,
     credentials_path,
@@ -19,7 +19,6 @@ from spikeguard_cli.credentials import (
     save_credentials,
 )
 from spikeguard_cli.decision_commands import COMMANDS as DECISIONS
-from spikeguard_cli.followup_command import COMMANDS as FOLLOWUP
 from spikeguard_cli.inbox_command import COMMANDS as INBOX
 from spikeguard_cli.ledger_command import COMMANDS as LEDGER
 from spikeguard_cli.note_command import COMMANDS as NOTE
@@ -38,8 +37,6 @@ from spikeguard_cli.options import (
 from spikeguard_cli.response_commands import COMMANDS as RESPONSE
 from spikeguard_cli.run_command import COMMANDS as RUN
 from spikeguard_cli.show_commands import COMMANDS as SHOW
-from spikeguard_cli.summary_command import COMMANDS as SUMMARY
-from spikeguard_cli.tag_command import COMMANDS as TAG
 from spikeguard_cli.wording import (
     RUN_HEAD,
     audit_table,
@@ -55,7 +52,7 @@ from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.paths import incident_path, run_path
 
 MOST_RUNS = 20  # that a list of incidents asks about their jobs
-FORMS = ("txt", "md", "html", "pdf", "json")  # of a post-mortem
+FORMS = ("md", "html", "json")  # of a post-mortem
 
 
 def login(options: Namespace) -> int:
@@ -158,17 +155,15 @@ def postmortem(options: Namespace) -> int:
         Path(options.output).write_bytes(document)
         say(options.output)
         return 0
-    if form == "pdf":
-        raise CommandFailed("a PDF goes into a file: give --output FILE.pdf")
     text = document.decode()
     sys.stdout.write(printable(text, keep="\n\t") if sys.stdout.isatty() else text)
     return 0
 
 
 def _form_of(output: str | None) -> str:
-    """As the name of the file says; text where nothing does."""
+    """As the name of the file says; Markdown where nothing does."""
     suffix = Path(output or "").suffix.lstrip(".").lower()
-    return suffix if suffix in FORMS else "txt"
+    return suffix if suffix in FORMS else "md"
 
 
 def _given_token(options: Namespace) -> str:
@@ -239,7 +234,7 @@ def _postmortem_options(parser: ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--format", choices=FORMS,
-        help="how it is written (default: as the name of the file ends, else txt)",
+        help="how it is written (default: as the name of the file ends, else Markdown)",
     )  # fmt: skip
     form.add_argument("--json", action="store_true", help="the same as --format json")
     parser.add_argument("--output", metavar="FILE", help="file to write instead of printing")
@@ -257,11 +252,8 @@ COMMANDS: tuple[Command, ...] = (
     *SHOW,
     *OPEN,
     *RESPONSE,
-    *FOLLOWUP,
-    *SUMMARY,
     *RUN,
     *ARCHIVE,
-    *TAG,
     Command(
         "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options
     ),

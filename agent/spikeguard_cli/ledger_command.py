@@ -1,8 +1,4 @@
-"""`spikeguard ledger`: what was done to a run and which batches it left out.
-
-Law: one shape, the API's `LedgerEntry`, wherever it is read from: a run's directory by the agent's
-package, found by entry point when it is asked for, or a server.
-"""
+"""`spikeguard ledger`: what was done to a run and which batches it left out, from its directory."""
 
 from __future__ import annotations
 
@@ -16,21 +12,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, CommandFailed
-from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.options import (
     chosen,
     limit_option,
     lines_option,
-    most,
     print_entries,
     since_option,
 )
 from spikeguard_cli.wording import LEDGER_HEAD, ledger_row, table
-from spikeguard_protocol import RunId
 from spikeguard_protocol.escaping import csv_text
-from spikeguard_protocol.paths import run_path
 
 Entry = dict[str, Any]
 COLUMNS = (
@@ -41,10 +32,10 @@ COLUMNS = (
 
 def ledger(options: Namespace) -> int:
     """Print or export the ledger of a run."""
-    directory = Path(options.what)
-    local = directory.is_dir() and not options.run
-    held = not (options.jsonl or options.csv)
-    found = _of_directory(directory) if local else _of_run(options.what, most(options), held)
+    directory = Path(options.directory)
+    if not directory.is_dir():
+        raise CommandFailed(f"there is no directory {directory}")
+    found = _of_directory(directory)
     found = chosen(options, found, "at", ordered=False)
     if options.csv:
         _print_csv(found)
@@ -57,19 +48,11 @@ def ledger(options: Namespace) -> int:
 def _of_directory(directory: Path) -> Iterable[Entry]:
     if find_spec("torch") is None:
         raise CommandFailed(
-            f"{directory} is read by the agent, which needs torch: ask on a machine of the job, "
-            "or a server for the run by its name"
+            f"{directory} is read by the agent, which needs torch: ask on a machine of the job"
         )
     (point,) = entry_points(group="spikeguard.agent", name="ledger")
     found: list[Entry] = point.load()(directory)
     return found
-
-
-def _of_run(what: str, limit: int, held: bool) -> Iterable[Entry]:
-    if what.count("/") > 1 or what.startswith((".", "/", "~")):
-        raise CommandFailed(f"there is no directory {what}")
-    path = f"{run_path(RunId.parse(what))}/ledger"
-    return Api(load_credentials()).items(path, limit, held=held)
 
 
 def _print_csv(entries: Iterable[Entry]) -> None:
@@ -90,15 +73,7 @@ def _cell(value: Any) -> Any:
 
 def _options(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "what",
-        metavar="DIRECTORY|RUN",
-        help="what attach(directory=...) was given, or one above it; else NAME or PROJECT/NAME, "
-        "of which the server is asked",
-    )
-    parser.add_argument(
-        "--run",
-        action="store_true",
-        help="take it for a run's name, even if a directory has that name",
+        "directory", metavar="DIR", help="what attach(directory=...) was given, or one above it"
     )
     limit_option(parser, default=0)
     since_option(parser)
@@ -109,7 +84,7 @@ def _options(parser: ArgumentParser) -> None:
 COMMANDS: tuple[Command, ...] = (
     Command(
         "ledger",
-        "print or export commands and the batches left out, from a run's directory or a server",
+        "print or export commands and the batches left out, from a run's directory",
         ledger,
         _options,
     ),

@@ -157,7 +157,7 @@ def incident_card(incident: dict[str, Any]) -> list[str]:
 
 def _precedent_words(incident: dict[str, Any]) -> list[str]:
     """What was done about earlier spikes like it, and what that came to."""
-    actions = incident.get("precedents", {}).get("actions", [])
+    actions = incident.get("precedents", [])
     return ["; ".join(tally["words"] for tally in actions)] if actions else []
 
 

@@ -18,13 +18,11 @@ from spikeguard_client.shapes import (
     AuditEntry,
     BatchEvidence,
     Command,
-    Followup,
     Inbox,
     Incident,
     IncidentDetail,
     Intervention,
     Layers,
-    LedgerEntry,
     Me,
     Note,
     Options,
@@ -35,10 +33,9 @@ from spikeguard_client.shapes import (
     Series,
     Session,
     SignInLink,
-    Summary,
 )
 from spikeguard_client.stream import HappenedEvent, Place, lines_of, read_events
-from spikeguard_protocol import CommandId, FollowupState, IncidentId, RunId, Verb
+from spikeguard_protocol import CommandId, IncidentId, RunId, Verb
 from spikeguard_protocol.paths import (
     command_path,
     incident_path,
@@ -97,11 +94,6 @@ class Client(ProjectCalls):
             search=search, tag=tag, open_kind=open_kind, sort=sort,
             descending=None if descending else "false",
         )  # fmt: skip
-
-    def export_runs(self, form: str = "csv", **filters: str | None) -> bytes:
-        """The runs that match as a file, `csv` or `json`, of up to 50,000 runs; `filters` are those
-        of `runs`."""
-        return self._calls.call("GET", with_query("/v1/runs/export", format=form, **filters))
 
     def tag_run(
         self, run: RunId, *, add: Sequence[str] = (), remove: Sequence[str] = (),
@@ -165,10 +157,6 @@ class Client(ProjectCalls):
         }  # fmt: skip
         return self._calls.send(Note, "POST", f"{run_path(run)}/notes", body)
 
-    def ledger(self, run: RunId) -> Iterator[LedgerEntry]:
-        """Commands that went out to a run and batches that it left out, newest first."""
-        return self._calls.items(LedgerEntry, f"{run_path(run)}/ledger")
-
     def incidents(
         self, run: RunId | None = None, state: str | None = None, project: str | None = None
     ) -> Iterator[Incident]:
@@ -179,13 +167,6 @@ class Client(ProjectCalls):
     def inbox(self, project: str | None = None, limit: int = 50) -> Inbox:
         """What waits for people, the most pressing first: `limit` of each kind at most."""
         return self._calls.get(Inbox, "/v1/inbox", project=project, limit=limit)
-
-    def summary(
-        self, *, project: str | None = None, run: RunId | None = None, weeks: int = 4
-    ) -> Summary:
-        """What the incidents of the last weeks came to, by week and by run."""
-        name = None if run is None else f"{run.project}/{run.name}"
-        return self._calls.get(Summary, "/v1/summary", project=project, run=name, weeks=weeks)
 
     def incident(self, incident: IncidentId) -> IncidentDetail:
         """One spike with its evidence and its commands."""
@@ -211,30 +192,6 @@ class Client(ProjectCalls):
         path = f"{incident_path(incident)}/comments"
         return self._calls.send(Response, "POST", path, {"text": text})
 
-    def followups(self, incident: IncidentId) -> list[Followup]:
-        """What is to be done because of a spike, with owner and state."""
-        path = f"{incident_path(incident)}/followups"
-        return list(self._calls.items(Followup, path, paged=False))
-
-    def add_followup(self, incident: IncidentId, text: str, owner: str | None = None) -> Followup:
-        """Want something done because of a spike."""
-        path, body = f"{incident_path(incident)}/followups", {"text": text, "owner": owner}
-        return self._calls.send(Followup, "POST", path, body)
-
-    def change_followup(
-        self, incident: IncidentId, number: int, revision: int, *, text: str | None = None,
-        owner: str | None = None, nobody: bool = False, state: FollowupState | str | None = None,
-    ) -> Followup:  # fmt: skip
-        """Reword it, give it to `owner` or to `nobody`, or move it to `state` (open, done,
-        dropped); a conflict if `revision` is no longer the one in force."""
-        path = f"{incident_path(incident)}/followups/{number}"
-        state_word = None if state is None else str(state)
-        body = {
-            "revision": revision, "text": text, "owner": owner, "nobody": nobody,
-            "state": state_word,
-        }  # fmt: skip
-        return self._calls.send(Followup, "POST", path, body)
-
     def incident_series(self, incident: IncidentId) -> Series:
         """The samples around a spike, which outlive the run's own."""
         return self._calls.get(Series, f"{incident_path(incident)}/series")
@@ -248,7 +205,7 @@ class Client(ProjectCalls):
         return self._calls.get(BatchEvidence, f"{incident_path(incident)}/batch")
 
     def postmortem(self, incident: IncidentId, form: str = "md") -> bytes:
-        """The post-mortem as `md`, `html`, `pdf`, `json` or `txt`."""
+        """The post-mortem as `md`, `html` or `json`."""
         return self._calls.call(
             "GET", with_query(f"{incident_path(incident)}/postmortem", format=form)
         )

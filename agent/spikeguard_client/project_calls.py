@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spikeguard_client.calls import Calls, understood, with_query
+from spikeguard_client.calls import Calls, with_query
 from spikeguard_client.shapes import (
     AccessToken,
     Channel,
@@ -16,9 +16,6 @@ from spikeguard_client.shapes import (
     Delivery,
     NewToken,
     Policy,
-    PolicyPreview,
-    PolicySettings,
-    Scorecard,
     Silence,
 )
 from spikeguard_protocol import Role, RunId
@@ -69,15 +66,6 @@ class ProjectCalls:
         body = {"project": project, "policy": dict(policy), "version": replaces, **because(reason)}
         return self._calls.send(Policy, "PUT", "/v1/policy", body)
 
-    def put_policy_document(
-        self, project: str, text: str, format: str = "toml", reason: str | None = None
-    ) -> Policy:
-        """Put a file's policy in force as it is written, in `toml` or `yaml`; what it leaves out
-        takes its default."""
-        path = with_query("/v1/policy/document", project=project, format=format, reason=reason)
-        answer = self._calls.call("PUT", path, text.encode(), f"application/{format}")
-        return understood(Policy, answer)
-
     def run_policy(self, run: RunId) -> Policy:
         """The policy in force for a run; `scope` says whether it is its own or its project's."""
         return self._calls.get(Policy, _policy_path(run))
@@ -91,18 +79,6 @@ class ProjectCalls:
         body = {"policy": dict(policy), "version": replaces, **because(reason)}
         return self._calls.send(Policy, "PUT", _policy_path(run), body)
 
-    def policy_settings(self) -> PolicySettings:
-        """Every setting of a policy, with unit, default and range."""
-        return self._calls.get(PolicySettings, "/v1/policy/settings")
-
-    def preview_policy(
-        self, run: RunId, policy: Mapping[str, Any], *, scope: str = "run", steps: int = 20_000
-    ) -> PolicyPreview:
-        """What a policy would have said of the newest `steps` stored steps of a run, beside the one
-        in force; writes nothing. `scope`: `run` or `project`, over whose policy it is laid."""
-        body = {"policy": dict(policy), "scope": scope, "steps": steps}
-        return self._calls.send(PolicyPreview, "POST", f"{_policy_path(run)}/preview", body)
-
     def drop_run_policy(self, run: RunId, reason: str | None = None) -> Policy:
         """Let a run follow its project's policy again, which is the answer."""
         path = with_query(_policy_path(run), reason=reason)
@@ -115,10 +91,6 @@ class ProjectCalls:
     def resume(self, project: str, reason: str) -> Policy:
         """Lift the kill switch."""
         return self._switch("resume", project, reason)
-
-    def scorecard(self, project: str) -> Scorecard:
-        """What verbs in shadow mode would have done, and what that comes to."""
-        return self._calls.get(Scorecard, "/v1/policy/scorecard", project=project)
 
     def channels(self, project: str) -> list[Channel]:
         """Where the people of a project are told."""

@@ -350,20 +350,6 @@ class Remedy(TypedDict):
     evidence: list[str]  # in which order to look at it
 
 
-class Followup(TypedDict):
-    """Something to be done because of an incident."""
-
-    number: int  # from 1, within the incident
-    text: str
-    state: str
-    owner: str | None  # null: nobody's
-    revision: int  # one more with every change: who changes names it
-    asked_by: str  # post-mortem, or the person who added it
-    created_at: str
-    changed_at: str
-    changed_by: str
-
-
 class Response(TypedDict):
     """What a person did about an incident, beside deciding on its commands."""
 
@@ -487,17 +473,7 @@ class ActionTally(TypedDict):
 
     verb: str | None  # the last that was carried out; null: nothing was done
     count: int
-    outcomes: dict[str, int]  # how many ended so, the most frequent first
-    lost_steps: int | None  # median; null: not known
     words: str
-
-
-class Precedents(TypedDict):
-    """Closed incidents of the project, before this one, of its kind and likeliest cause."""
-
-    incidents: int  # the newest 200 at most
-    newest: list[str]  # up to 5 of them
-    actions: list[ActionTally]  # the most frequent first
 
 
 class InboxItem(TypedDict):
@@ -520,75 +496,6 @@ class Inbox(TypedDict):
     person: str | None  # whose it is; null: the token names nobody
     items: list[InboxItem]
     more: bool  # whether there is more of a kind than `limit`
-
-
-class IncidentFigures(TypedDict):
-    """What some incidents came to."""
-
-    incidents: int
-    still_open: int
-    detect_s: float | None  # median, from the onset to the detection
-    decide_s: float | None  # median, from the first proposal to a person's first decision
-    recover_s: float | None  # median, from the onset to the close, of those that recovered
-    lost_steps: int
-    lost_s: float
-    saved_steps: int  # that a restart from disk would have trained again
-    saved_s: float
-    lost_money: dict[str, float]  # by currency
-    saved_money: dict[str, float]
-
-
-class WeekFigures(TypedDict):
-    """One week, Monday to Sunday, UTC."""
-
-    week: str
-    begins: str
-    figures: IncidentFigures
-
-
-class RunFigures(TypedDict):
-    """One run."""
-
-    project: str
-    name: str
-    figures: IncidentFigures
-
-
-class CauseFigures(TypedDict):
-    """Incidents of one kind and one likeliest cause."""
-
-    kind: str | None  # null: of every kind
-    cause: str | None  # null: nobody asked for it
-    incidents: int
-    runs: int  # that had one
-    lost_steps: int
-
-
-class OpenFollowup(TypedDict):
-    """Something that is still to be done."""
-
-    incident: str
-    project: str
-    number: int
-    text: str
-    owner: str | None
-    since: str
-
-
-class Summary(TypedDict):
-    """What the incidents of some weeks came to."""
-
-    begins: str
-    ends: str
-    in_short: str
-    total: IncidentFigures
-    weeks: list[WeekFigures]  # oldest first
-    runs: list[RunFigures]  # that lost most first, 50 at most
-    runs_count: int
-    causes: list[CauseFigures]  # the most frequent first
-    recurring: list[CauseFigures]  # causes that came more than once
-    followups: list[OpenFollowup]  # open ones, the oldest 50
-    followups_count: int
 
 
 class IncidentDetail(TypedDict):
@@ -640,7 +547,8 @@ class IncidentDetail(TypedDict):
     assigned_at: str | None
     assigned_by: str | None
     responses: list[Response]  # the newest 200, oldest first
-    precedents: Precedents
+    # what was done about earlier ones of this kind and likeliest cause
+    precedents: list[ActionTally]
     has_postmortem: bool
 
 
@@ -740,27 +648,6 @@ class Change(TypedDict):
     after: Any
 
 
-class LedgerEntry(TypedDict):
-    """A command that went out, or batches that one rank left out; null = the other kind's."""
-
-    kind: str
-    at: str  # when the command was delivered, or the batches told of
-    command: str | None  # for batches: who asked first, where it is known
-    attempt: str | None
-    segment: int | None
-    step: int | None  # applied at; or completed when they were passed over
-    verb: str | None
-    arguments: dict[str, Any] | None
-    state: str | None
-    reason: str | None  # why it was proposed
-    result: str | None  # what the agent said became of it
-    finished_at: str | None
-    batches: Batches | None
-    rank: int | None
-    names: list[str] | None  # what lay there, as `name_batch` calls it
-    names_cut: int | None  # names that are missing here, or were shortened
-
-
 class AuditEntry(TypedDict):
     """One change of state: who, what, when and why. Never rewritten."""
 
@@ -854,30 +741,6 @@ class Policy(TypedDict):
     policy: dict[str, Any]
 
 
-class Shadow(TypedDict):
-    """A yes that the policy would have given. `saved_steps` < 0: it would have cost that many."""
-
-    command: str
-    verb: str
-    at: str
-    step: int
-    cost_steps: int
-    policy_version: int
-    decided_by: str | None
-    hindsight: str
-    saved_steps: int | None
-
-
-class Scorecard(TypedDict):
-    """What verbs in shadow mode would have done, newest first, and what that comes to."""
-
-    project: str
-    decisions: int
-    by_hindsight: dict[str, int]
-    saved_steps: int  # the sum of what is known; < 0: waiting was better so far
-    items: list[Shadow]
-
-
 class Channel(TypedDict):
     """A channel with what may be shown of its target."""
 
@@ -905,88 +768,6 @@ class ChannelTest(TypedDict):
     result: str
     reason: str
     took_ms: float
-
-
-class PolicySetting(TypedDict):
-    """One field."""
-
-    name: str
-    type: str  # table: lists and tables, as JSON
-    default: Any
-    least: float | None
-    most: float | None
-    unit: str
-    meaning: str
-    words: list[str]  # what it may be, of type word
-
-
-class DetectorSettings(TypedDict):
-    """A detector that can be chosen, with all its settings."""
-
-    name: str
-    meaning: str
-    settings: list[PolicySetting]
-
-
-class PolicySettings(TypedDict):
-    """Every setting that a policy has, in the order of its reference."""
-
-    policy: list[PolicySetting]
-    approval: list[PolicySetting]  # of each verb
-    verbs: list[str]
-    detectors: list[DetectorSettings]
-
-
-class ForeseenProposal(TypedDict):
-    """A command that would have been proposed; nobody answers it."""
-
-    step: int
-    verb: str
-    arguments: dict[str, Any]
-    approval: str  # manual, auto or shadow
-    reason: str
-    cost_steps: int | None
-    cost_money: float | None
-
-
-class ForeseenIncident(TypedDict):
-    """An incident that would have been opened."""
-
-    branch: int  # of the history: one that a rollback left counts on its own
-    onset_step: int
-    detected_step: int
-    peak_step: int
-    closed_step: int | None  # null: still open where the samples end
-    kind: str
-    confidence: float
-    signal: str
-    peak_loss: float | None
-    proposals: list[ForeseenProposal]
-
-
-class Foreseen(TypedDict):
-    """What one policy would have said. Of more than 200 incidents the newest are shown."""
-
-    policy: str
-    found: int  # incidents, an outlier batch among them
-    proposed: int  # commands other than watching
-    to_step: int | None  # how far it came in the time it had
-    incidents: list[ForeseenIncident]
-
-
-class PolicyPreview(TypedDict):
-    """A policy tried on the newest stored samples of a run, beside the one in force. Both begin
-    without what was learnt before `first_step`.
-    """
-
-    run: str
-    first_step: int | None  # null: nothing is stored
-    last_step: int | None
-    samples: int
-    whole: bool  # false: time ran out, and the rest was not looked at
-    checkpoint_every: int  # steps, assumed
-    now: Foreseen  # by the policy in force
-    then: Foreseen  # by the one that was sent
 
 
 class Delivery(TypedDict):

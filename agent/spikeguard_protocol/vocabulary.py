@@ -120,14 +120,6 @@ class ResultState(StrEnum):
     FAILED = "failed"  # tried, and not done
 
 
-class FollowupState(StrEnum):
-    """Where something that an incident asks for stands."""
-
-    OPEN = "open"
-    DONE = "done"
-    DROPPED = "dropped"  # people decided against it
-
-
 class ResponseAction(StrEnum):
     """What a person did about an incident, beside deciding on its commands."""
 

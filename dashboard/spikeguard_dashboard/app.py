@@ -11,38 +11,22 @@ from pathlib import Path
 import streamlit as st
 
 from spikeguard_dashboard.views.compare import compare_page
-from spikeguard_dashboard.views.inbox import inbox_page
 from spikeguard_dashboard.views.incident import incident_page
-from spikeguard_dashboard.views.notifications import notifications_page
-from spikeguard_dashboard.views.policy import policy_page
 from spikeguard_dashboard.views.run import run_page
 from spikeguard_dashboard.views.runs import runs_page
-from spikeguard_dashboard.views.summary import summary_page
-from spikeguard_dashboard.visit import counted
 
 STYLE = Path(__file__).with_name("style.css")
 
 
 def main() -> None:
-    """Draw the page that the address names, and count what that takes."""
-    with counted():
-        _draw()
-
-
-def _draw() -> None:
+    """Draw the page that the address names."""
     st.set_page_config(layout="wide")  # each page has its own title
     st.html(STYLE)
     page = st.navigation(
         [
             st.Page(runs_page, title="Runs · spikeguard", default=True),
-            st.Page(inbox_page, title="Inbox · spikeguard", url_path="inbox"),
             st.Page(compare_page, title="Compare · spikeguard", url_path="compare"),
-            st.Page(policy_page, title="Policy · spikeguard", url_path="policy"),
-            st.Page(summary_page, title="Summary · spikeguard", url_path="summary"),
             st.Page(run_page, title="Run · spikeguard", url_path="run"),
-            st.Page(
-                notifications_page, title="Notifications · spikeguard", url_path="notifications"
-            ),
             st.Page(incident_page, title="Incident · spikeguard", url_path="incident"),
         ],
         position="hidden",

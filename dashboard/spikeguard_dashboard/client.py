@@ -16,54 +16,31 @@ from typing import Any, TypeVar
 from spikeguard_client import (
     ApiError,
     AuditEntry,
-    BatchEvidence,
-    Channel,
-    ChannelTest,
-    Command,
-    Delivery,
-    Followup,
-    Inbox,
     Incident,
     IncidentDetail,
-    Intervention,
-    Layers,
     Me,
-    Policy,
-    Response,
     Run,
     RunCommand,
     RunDetail,
-    Silence,
-    Summary,
 )
 from spikeguard_client import Client as TypedClient
 from spikeguard_client import Series as SeriesAnswer
 from spikeguard_client.calls import NO_HEADERS, Calls, stranger, understood, with_query
 from spikeguard_client.reading import NotUnderstood, Page, read_page
 from spikeguard_dashboard.series import Series, series_of
-from spikeguard_protocol import CommandId, IncidentId, ProtocolError, RunId
-from spikeguard_protocol.paths import SPEAKS_FOR, incident_path, run_path
+from spikeguard_protocol import IncidentId, ProtocolError, RunId
+from spikeguard_protocol.paths import incident_path, run_path
 
 READ_TIMEOUT_S = 8.0
-TEST_TIMEOUT_S = 60.0  # the server waits for the channel's own service
 MAX_POINTS = 2000
 T = TypeVar("T")
 MEDIA_TYPES: Mapping[str, str] = MappingProxyType(
     {
         "md": "text/markdown",
         "html": "text/html",
-        "pdf": "application/pdf",
         "json": "application/json",
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Signer:
-    """Who decides: their session, and where their browser is, as far as that is known."""
-
-    token: str
-    browser: str | None = None  # address
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +67,6 @@ class Client:
     def me(self, token: str) -> Me:
         """Whose token it is."""
         return self._of(token).me()
-
-    def sign_out(self, token: str) -> None:
-        """End a person's session."""
-        self._of(token).sign_out()
 
     def runs(self, token: str, *, limit: int = 200) -> Page[Run]:
         """Runs: those with an open incident first, then those that go on, the projects in turn."""
@@ -131,10 +104,6 @@ class Client:
         asked = {"run": name, "state": state, "limit": limit, "order": "attention"}
         return self._calls(token).page(Incident, "/v1/incidents", **asked)
 
-    def inbox(self, token: str) -> Inbox:
-        """What waits for people, the most pressing first."""
-        return self._of(token).inbox()
-
     def incident(self, token: str, run: RunId, number: int) -> IncidentDetail:
         """One incident with revisions, evidence and commands."""
         return self._of(token).incident(IncidentId(run, number))
@@ -145,16 +114,6 @@ class Client:
         """The copied samples around an incident."""
         path = f"{incident_path(IncidentId(run, number))}/series"
         return _series(self._calls(token).call("GET", with_query(path, signals=",".join(signals))))
-
-    def incident_layers(
-        self, token: str, run: RunId, number: int, signal: str = "grad_norm"
-    ) -> Layers:
-        """Norms by layer around an onset, and the map of them."""
-        return self._of(token).incident_layers(IncidentId(run, number), signal)
-
-    def incident_batch(self, token: str, run: RunId, number: int) -> BatchEvidence:
-        """What lay in the batches near an onset."""
-        return self._of(token).incident_batch(IncidentId(run, number))
 
     def postmortem(self, token: str, run: RunId, number: int, format: str) -> Document:
         """The post-mortem in one of `MEDIA_TYPES`."""
@@ -168,111 +127,6 @@ class Client:
     def run_commands(self, token: str, run: RunId, *, limit: int = 20) -> Page[RunCommand]:
         """What was ordered of a run itself, without an incident, newest first."""
         return self._calls(token).page(RunCommand, f"{run_path(run)}/commands", limit=limit)
-
-    def interventions(self, token: str, run: RunId, *, limit: int = 20) -> Page[Intervention]:
-        """What was done to a run, ordered here or told of, newest first."""
-        return self._calls(token).page(Intervention, f"{run_path(run)}/interventions", limit=limit)
-
-    def run_policy(self, token: str, run: RunId) -> Policy:
-        """The policy in force for a run, with its project's kill switch."""
-        return self._of(token).run_policy(run)
-
-    def channels(self, token: str, project: str) -> Page[Channel]:
-        """Where the people of a project are told, by name."""
-        return self._calls(token).page(Channel, "/v1/channels", project=project)
-
-    def test_channel(self, token: str, project: str, channel: str) -> ChannelTest:
-        """Send a test as the person behind `token`; answers when it is known what became of it."""
-        return self._of(token, timeout_s=TEST_TIMEOUT_S).test_channel(project, channel)
-
-    def silences(self, token: str, project: str) -> Page[Silence]:
-        """Silences and maintenance windows in force or to come."""
-        return self._calls(token).page(Silence, "/v1/silences", project=project)
-
-    def deliveries(self, token: str, project: str, *, limit: int = 50) -> Page[Delivery]:
-        """What was told and what was not, newest first."""
-        return self._calls(token).page(Delivery, "/v1/deliveries", project=project, limit=limit)
-
-    def approve(
-        self, person: Signer, run: RunId, incident: int, command: int, revision: int
-    ) -> Command:
-        """Approve the revision that was seen, as `person`."""
-        return self._for(person).approve(CommandId(IncidentId(run, incident), command), revision)
-
-    def reject(
-        self, person: Signer, run: RunId, incident: int, command: int, revision: int, reason: str
-    ) -> Command:
-        """Reject the revision that was seen, as `person`."""
-        named = CommandId(IncidentId(run, incident), command)
-        return self._for(person).reject(named, revision, reason)
-
-    def acknowledge(self, person: Signer, incident: IncidentId) -> IncidentDetail:
-        """Say that `person` looks at an incident."""
-        return self._for(person).acknowledge(incident)
-
-    def take_back_acknowledgement(self, person: Signer, incident: IncidentId) -> IncidentDetail:
-        """Say that nobody looks at it any more."""
-        return self._for(person).take_back_acknowledgement(incident)
-
-    def assign(self, person: Signer, incident: IncidentId, assignee: str | None) -> IncidentDetail:
-        """Make it somebody's; None: nobody's."""
-        return self._for(person).assign(incident, assignee)
-
-    def comment(self, person: Signer, incident: IncidentId, text: str) -> Response:
-        """Keep what `person` says of it."""
-        return self._for(person).comment(incident, text)
-
-    def followups(self, token: str, incident: IncidentId) -> Page[Followup]:
-        """What is to be done because of an incident, by number."""
-        return self._calls(token).page(Followup, f"{incident_path(incident)}/followups")
-
-    def add_followup(
-        self, person: Signer, incident: IncidentId, text: str, owner: str | None
-    ) -> Followup:
-        """Keep what `person` wants done."""
-        return self._for(person).add_followup(incident, text, owner)
-
-    def change_followup(
-        self, person: Signer, incident: IncidentId, number: int, change: Mapping[str, Any]
-    ) -> Followup:
-        """Reword it, give it to somebody, move it on: as the API takes it."""
-        calls = self._calls(person.token, _headers(person))
-        path = f"{incident_path(incident)}/followups/{number}"
-        return calls.send(Followup, "POST", path, dict(change))
-
-    def summary(self, token: str, weeks: int, run: RunId | None = None) -> Summary:
-        """What the incidents of the last weeks came to."""
-        return self._of(token).summary(run=run, weeks=weeks)
-
-    def summary_document(self, token: str, weeks: int, format: str) -> Document:
-        """The same as `md` or `html`."""
-        path = with_query("/v1/summary", weeks=weeks, format=format)
-        return Document(self._calls(token).call("GET", path), MEDIA_TYPES[format])
-
-    def ask(self, shape: type[T], path: str, token: str, **query: Any) -> T:
-        """The answer to any other reading call, as `shape`."""
-        return self._calls(token).get(shape, path, **query)
-
-    def post_reading(self, shape: type[T], path: str, token: str, body: Any) -> T:
-        """The same of one that brings a body."""
-        return self._calls(token, timeout_s=TEST_TIMEOUT_S).send(shape, "POST", path, body)
-
-    def download(self, path: str, token: str, **query: Any) -> bytes:
-        """A file."""
-        calls = self._calls(token, timeout_s=TEST_TIMEOUT_S)
-        return calls.call("GET", with_query(path, **query))
-
-    def change(
-        self, method: str, path: str, person: Signer, body: Any = None,
-        query: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
-        """Change something as `person`; raises `ApiError` with the field that was refused."""
-        content = None if body is None else json.dumps(body).encode()
-        calls = self._calls(person.token, _headers(person))
-        calls.call(method, with_query(path, **(query or {})), content)
-
-    def _for(self, person: Signer) -> TypedClient:
-        return self._of(person.token, headers=_headers(person))
 
     def _of(
         self, token: str, *, headers: Mapping[str, str] = NO_HEADERS, timeout_s: float | None = None
@@ -305,8 +159,7 @@ class _PageCalls(Calls):
 
 _REMEDIES: Mapping[object, str] = MappingProxyType(
     {
-        401: "Sign in again; if nobody is signed in, set SPIKEGUARD_TOKEN or SPIKEGUARD_TOKEN_FILE "
-        "of the dashboard to a viewer's token.",
+        401: "Sign in again.",
         403: "Ask for a token with the role that this needs: viewer to read, operator to decide.",
         404: "Check the name in the address, or open it from the list of runs.",
         "timeout": "It may be starting or overloaded; this page asks again by itself.",
@@ -322,10 +175,6 @@ def _for_a_page(error: ApiError) -> ApiError:
         return error
     remedy = _REMEDIES.get(error.code) or _REMEDIES.get(error.status) or error.remedy
     return ApiError(error.message, remedy, code=error.code, status=error.status)
-
-
-def _headers(person: Signer) -> Mapping[str, str]:
-    return {SPEAKS_FOR: person.browser} if person.browser else NO_HEADERS
 
 
 def _run_page(content: bytes) -> RunPage:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from spikeguard_dashboard import words
 from spikeguard_dashboard.palette import TONE
@@ -92,12 +92,6 @@ def incident_address(run: RunId, number: int) -> str:
     """Where an incident's page is."""
     query = urlencode({"run": f"{run.project}/{run.name}", "number": number}, safe="/")
     return f"./incident?{query}"
-
-
-def confirm_address(public_url: str, run: RunId, incident: int, command: int) -> str:
-    """The server's own page for a decision, which needs no script."""
-    place = f"{quote(run.project, safe='')}/{quote(run.name, safe='')}"
-    return f"{public_url}/confirm/{place}/{incident}/{command}"
 
 
 def first_view_address(public_url: str, incident: str) -> str:

@@ -1,23 +1,14 @@
-"""Where the server is and with which token the dashboard reads it.
-
-Law: read from the environment that is passed in; a token is never written anywhere.
-"""
+"""Where the server is, and how often a page asks it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 DEFAULT_SERVER = "http://127.0.0.1:8000"
 VARIABLES: Mapping[str, str] = {
     "SPIKEGUARD_SERVER": f"the server, as this process reaches it; unset: {DEFAULT_SERVER}",
     "SPIKEGUARD_PUBLIC_URL": "the same as people's browsers reach it; unset: the same",
-    "SPIKEGUARD_DASHBOARD_URL": "the dashboard, as people's browsers reach it",
-    "SPIKEGUARD_DASHBOARD_HOSTS": "further names that it may be called by, with commas between; "
-    "`*`: any",
-    "SPIKEGUARD_TOKEN": "a token of role viewer",
-    "SPIKEGUARD_TOKEN_FILE": "a file that holds it, where `SPIKEGUARD_TOKEN` is not set",
     "SPIKEGUARD_DASHBOARD_REFRESH": "1 to 3600 seconds between two looks at the server while a "
     "page is open; unset: 5",
 }
@@ -38,18 +29,16 @@ class Settings:
 
     server: str  # called by this process, without a trailing slash
     public_url: str  # the same server as the person's browser reaches it
-    token: str  # a viewer's; empty if none is set
     refresh_s: float = 5.0  # between two looks at the server while a page is open
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """Read `SPIKEGUARD_*`; raise `SettingError` if a token file or a number can't be read."""
+    """Read `SPIKEGUARD_*`; raise `SettingError` where a value is wrong."""
     server = environment.get("SPIKEGUARD_SERVER", "").rstrip("/") or DEFAULT_SERVER
     public = environment.get("SPIKEGUARD_PUBLIC_URL", "").rstrip("/") or server
     return Settings(
         _address("SPIKEGUARD_SERVER", server),
         _address("SPIKEGUARD_PUBLIC_URL", public),
-        _token(environment),
         _seconds(environment.get("SPIKEGUARD_DASHBOARD_REFRESH", "5")),
     )
 
@@ -58,19 +47,6 @@ def _address(name: str, url: str) -> str:
     if not url.startswith(("http://", "https://")):
         raise SettingError(f"{name} is {url!r}", "Write it as http://HOST:PORT or https://HOST.")
     return url
-
-
-def _token(environment: Mapping[str, str]) -> str:
-    file = environment.get("SPIKEGUARD_TOKEN_FILE")
-    if environment.get("SPIKEGUARD_TOKEN") or not file:
-        return environment.get("SPIKEGUARD_TOKEN", "").strip()
-    try:
-        return Path(file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(
-            f"The token file {file} can't be read ({type(error).__name__})",
-            "Set SPIKEGUARD_TOKEN_FILE to a file this user may read, holding a viewer's token.",
-        ) from error
 
 
 def _seconds(text: str) -> float:

@@ -1,8 +1,7 @@
 """Who is looking, at which server, and what they saw last.
 
-Law: who has signed in reads and decides with their own session, the cookie that the server's
-sign-in page set, so that nobody sees more than their token allows. The dashboard's own token reads
-for those who have not; it never decides.
+People read with their own session, the cookie that the server's sign-in page sets. The dashboard
+has no token: whoever has not signed in sees a link to that page.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
@@ -19,12 +17,10 @@ from zoneinfo import ZoneInfo
 import streamlit as st
 
 from spikeguard_client import ApiError, Me
-from spikeguard_dashboard.client import Client, Signer
-from spikeguard_dashboard.script_costs import COSTS, HEADER
+from spikeguard_dashboard.client import Client
 from spikeguard_dashboard.settings import Settings, read_settings
 
 COOKIE = "spikeguard_session"
-DECIDERS = ("operator", "admin")
 MAX_REMEMBERED = 32
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -38,17 +34,6 @@ class Person:
     role: str
     token: str
     expires_in_s: float | None
-    browser: str | None = None  # address, as Streamlit knows it; none on the same machine
-
-    @property
-    def signer(self) -> Signer:
-        """What a decision is made with."""
-        return Signer(self.token, self.browser)
-
-    @property
-    def may_decide(self) -> bool:
-        """Whether approving and rejecting is theirs to do."""
-        return self.role in DECIDERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +50,8 @@ class Visit:
 
     @property
     def token(self) -> str:
-        """What reading is done with: the person's session; without one the dashboard's token."""
-        return self.person.token if self.person else self.settings.token
+        """The person's session; empty if nobody has signed in."""
+        return self.person.token if self.person else ""
 
     @property
     def cookie_can_come(self) -> bool:
@@ -81,7 +66,8 @@ def _client(server: str) -> Client:
 
 
 def arrive() -> Visit:
-    """Look who is there; raise `SettingError` if the dashboard is set up wrongly."""
+    """Look who is there; raise `SettingError` if the dashboard is set up wrongly, `ApiError` if the
+    server cannot be asked."""
     settings = read_settings(os.environ)
     client = _client(settings.server)
     cookie = st.context.cookies.get(COOKIE, "")
@@ -98,17 +84,24 @@ def arrive() -> Visit:
 
 
 def _person(client: Client, cookie: str) -> tuple[Person | None, bool]:
-    """The person behind the cookie, and whether the cookie has lost its worth."""
+    """The person behind the cookie, and whether the cookie has lost its worth. While the server
+    does not answer it is the person that it named last; raises `ApiError` where it named none."""
     if not cookie:
         return None, False
     try:
         me: Me = client.me(cookie)
     except ApiError as error:
-        return None, error.status in (401, 403)
+        if error.status in (401, 403):
+            return None, True
+        known, person = st.session_state.get("person", ("", None))
+        if known != cookie:
+            raise
+        return person, False
     if not me["name"]:
         return None, False
-    browser = st.context.ip_address
-    return Person(me["name"], me["role"], cookie, me["expires_in_s"], browser), False
+    person = Person(me["name"], me["role"], cookie, me["expires_in_s"])
+    st.session_state["person"] = cookie, person
+    return person, False
 
 
 def _zone() -> ZoneInfo:
@@ -116,11 +109,6 @@ def _zone() -> ZoneInfo:
         return ZoneInfo(st.context.timezone or "UTC")
     except (KeyError, ValueError):
         return ZoneInfo("UTC")
-
-
-def counted() -> AbstractContextManager[None]:
-    """Counts what this thread computes for whoever looks, until it is left."""
-    return COSTS.counted(st.context.headers.get(HEADER, ""))
 
 
 @dataclass(frozen=True, slots=True)

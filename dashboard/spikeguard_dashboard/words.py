@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
 
-from spikeguard_client import Ability, Change, Command, Cost, Incident
+from spikeguard_client import Ability, Change, Command, Incident
 from spikeguard_protocol.phrases import batches_phrase, cause_phrase, order_phrase, sure_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 
@@ -189,46 +189,6 @@ def command(verb: str, arguments: Arguments) -> str:
     return f"{said[:1].upper()}{said[1:]}."
 
 
-def cost(value: Cost) -> list[tuple[str, str]]:
-    """What carrying it out would give up: (amount, unit) pairs, money only if it is known."""
-    amounts = [
-        (count(value["steps"]), "steps lost"),
-        (duration(value["seconds"]), "of training lost"),
-        (big(value["tokens"]), "tokens lost"),
-    ]
-    if (money := value["money"]) is not None and math.isfinite(money):
-        amounts.append(
-            (f"{money:,.2f} {value['currency'] or ''}".strip(), "at your price per hour")
-        )
-    return [amount for amount in amounts if amount[0] != NOTHING]
-
-
-def price(value: Cost) -> str:
-    """The same in a few words: `200 steps, 21.9 min, 48.20 EUR`."""
-    said = [f"{count(value['steps'])} steps", duration(value["seconds"])]
-    if (money := value["money"]) is not None and math.isfinite(money):
-        said.append(f"{money:,.2f} {value['currency'] or ''}".strip())
-    return ", ".join(part for part in said if part != NOTHING)
-
-
-def waiting_cost(value: Cost) -> str:
-    """What every further minute without a decision adds, and how all of it is reckoned."""
-    said = []
-    if value["waiting_steps"]:
-        more = f"Each further minute of waiting adds {count(value['waiting_steps'])} steps"
-        if (money := value["waiting_money"]) is not None:
-            more += f" and {money:,.2f} {value['currency'] or ''}".rstrip()
-        said.append(f"{more}.")
-    elif value["waiting_steps"] is None:
-        said.append("How many steps each further minute of waiting adds is not known.")
-    if value["step_time_s"] is not None:
-        said.append(
-            f"Reckoned at {figure(value['step_time_s'], 3)} s a step, the median of "
-            f"{count(value['step_time_of'])} steps before the spike."
-        )
-    return " ".join(said)
-
-
 def first_signal(incident: Incident) -> str:
     """The first signal that moved, and where."""
     first = incident["first_signal"]
@@ -280,19 +240,6 @@ def _since(incident: Incident) -> str:
 def waiting(proposal: Command | None) -> bool:
     """Whether a person's decision is asked for."""
     return proposal is not None and proposal["state"] in ("proposed", "approved_once")
-
-
-def approvers(proposal: Command) -> str:
-    """Who has to approve it, where one person is not enough."""
-    if first := proposal["first_approved_by"]:
-        return f"Approved by {first}. It needs a second person; until then nothing is done."
-    return "It needs two people to approve it." if proposal["approvals"] > 1 else ""
-
-
-def approved_by(proposal: Command, person: str) -> bool:
-    """Whether the first of two approvals is theirs; the server refuses a second one of them."""
-    first = proposal["first_approved_by"]
-    return first is not None and first.lower() == person.lower()
 
 
 def expiry(proposal: Command) -> str:

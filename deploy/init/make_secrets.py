@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # User ids as the images have them: the Dockerfiles make the first four, the rest are stock.
-SERVER, DASHBOARD, TRAINER, POSTGRES, PROMETHEUS, GRAFANA = 10001, 10002, 10003, 999, 65534, 472
+SERVER, TRAINER, POSTGRES, PROMETHEUS, GRAFANA = 10001, 10003, 999, 65534, 472
 
 Render = Callable[[str], str]
 
@@ -52,10 +52,8 @@ COPIES: tuple[Copy, ...] = (
     Copy("database_password", "migrate", "database_url", SERVER, _database_url),
     Copy("owner_password", "migrate", "owner_database_url", SERVER, _owner_database_url),
     Copy("link_key", "server", "link_key", SERVER),
-    Copy("dashboard_token", "migrate", "dashboard_token", SERVER),
     Copy("trainer_token", "migrate", "trainer_token", SERVER),
     Copy("prometheus_token", "migrate", "prometheus_token", SERVER),
-    Copy("dashboard_token", "dashboard", "token", DASHBOARD),
     Copy("trainer_token", "trainer", "token", TRAINER),
     Copy("prometheus_token", "prometheus", "token", PROMETHEUS),
     Copy("grafana_admin_password", "grafana", "admin_password", GRAFANA),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -186,6 +187,56 @@ class Packed(optim.Optimizer):
                 value = state["exp_avg_sq"].value() * 0.9 + p.grad
                 state["exp_avg_sq"].keep(value)
                 p.sub_(value, alpha=group["lr"])
+
+
+class Sam(optim.Optimizer):
+    """Shares groups and state with the optimizer that makes the update, as published ones do."""
+
+    def __init__(self, parameters: Any, inner: type[optim.Optimizer], **given: Any) -> None:
+        super().__init__(parameters, {"rho": 0.05, **given})
+        self.inner = inner(self.param_groups, **given)
+        self.param_groups, self.state = self.inner.param_groups, self.inner.state
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        del closure
+        self.inner.step()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        super().load_state_dict(state_dict)
+        self.inner.param_groups, self.inner.state = self.param_groups, self.state
+
+
+class Lookahead(optim.Optimizer):
+    """Pulls the weights of the optimizer inside back to slow ones, and saves both its own way."""
+
+    def __init__(self, optimizer: optim.Optimizer) -> None:
+        self.optimizer, self.defaults = optimizer, optimizer.defaults
+        self._optimizer_step_pre_hooks: Any = OrderedDict()
+        self._optimizer_step_post_hooks: Any = OrderedDict()
+        self._patch_step_function()
+        self.state = defaultdict(dict)
+        for p in (p for group in self.param_groups for p in group["params"]):
+            self.state[p]["slow"] = p.detach().clone()
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return self.optimizer.param_groups
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.optimizer.step(closure)
+        for p, state in self.state.items():
+            p.lerp_(state["slow"], 0.5)
+            state["slow"].copy_(p)
+
+    def state_dict(self) -> dict[str, Any]:
+        slow = [state["slow"] for state in self.state.values()]
+        return {"slow": slow, "inside": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.optimizer.load_state_dict(state_dict["inside"])
+        for state, slow in zip(self.state.values(), state_dict["slow"], strict=True):
+            state["slow"] = slow.clone()
 
 
 class Holder(optim.Optimizer):

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from spikeguard import Guard, attach
-from spikeguard.loop.capabilities import WIDTH, no, table_of, yes
-from spikeguard_protocol import Ability, Answer, AttemptStarted, abilities_from_settings
+from spikeguard import Guard, Settings, UserCheckpoints, attach
+from spikeguard.loop.capabilities import WIDTH, no, table_of, update_abilities, yes
+from spikeguard.optim.update_skipper import UpdateSkipper
+from spikeguard_protocol import (
+    Ability,
+    Answer,
+    AttemptStarted,
+    Medium,
+    ResultState,
+    Rollback,
+    ScaleLr,
+    Verb,
+    abilities_from_settings,
+)
 
-from .job import FAST, Job
+from .job import FAST, Job, Loader, assert_same, order, result, target_at
+from .optimizer_kinds import Lookahead
 from .wire import Wire, await_that, served
 
 TABLE = "what can be done in this job:"
@@ -46,7 +65,9 @@ def test_attach_ends_with_one_table_and_the_loop_fills_it_in(
             assert f"\n  {name} " in table.message
         assert told(job.guard)["rollback"] == "not known yet"
         job.train_to(2)
-    assert set(told(job.guard).values()) == {"yes"}
+    rows = told(job.guard)
+    assert rows.pop("restore_all") == "not known yet"  # of Ema, which is no class of torch's
+    assert set(rows.values()) == {"yes"}
     assert len(tables(caplog)) == 1
     assert any(
         record.message.startswith("rollback: yes. to snapshots") for record in caplog.records
@@ -66,6 +87,17 @@ def test_what_needs_a_hand_makes_the_table_a_warning_with_its_remedy(
     assert "skip update no LBFGS takes no found_inf" in said
     assert "do with fused=True" in said
     guard.finish()
+
+
+def test_an_optimizer_that_is_not_fused_is_told_on_a_gpu_with_both_remedies() -> None:
+    """As torch's AdamW is made by default; nobody has paid for the host to wait."""
+    optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters())
+    skipper = UpdateSkipper([optimizer], True)
+    (row, *_) = update_abilities([optimizer], skipper, FAST, True, unable="AdamW", rateless="")
+    assert row.answer is Answer.NO
+    assert row.reason.startswith("AdamW takes no found_inf")
+    for remedy in ("fused=True", "skip_by_sync=True"):
+        assert remedy in row.remedy
 
 
 def test_what_was_asked_for_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -119,3 +151,203 @@ def test_the_table_is_aligned_and_its_lines_are_short() -> None:
     assert len(lines) > 3
     assert max(map(len, lines)) <= WIDTH
     assert lines[-1].endswith("Do this")
+
+
+class Outer(torch.optim.SGD):
+    """Its `second_step()` makes the update, as SAM's does; nobody calls `step()`."""
+
+    def second_step(self) -> None:
+        with torch.no_grad():
+            for p in (p for group in self.param_groups for p in group["params"]):
+                p.sub_(p.grad, alpha=self.param_groups[0]["lr"])
+
+
+def test_what_the_table_denies_is_refused_with_its_reason_and_not_applied(tmp_path: Path) -> None:
+    model = nn.Linear(8, 8)
+    optimizer = Outer(model.parameters(), lr=0.01)
+    guard = attach(model, optimizer, run="test", directory=tmp_path, settings=FAST)
+    for batch in guard.batches(Loader()):
+        guard.loss(model(batch).square().mean()).backward()
+        optimizer.second_step()
+        optimizer.zero_grad()
+        guard.step()
+        if guard.steps == 40:
+            break
+    assert told(guard)["scale_lr"] == "no"
+    assert Verb.SCALE_LR not in guard.capabilities
+    command = order(SimpleNamespace(guard=guard), ScaleLr(0.5, 30))
+    guard.step()
+    answer = result(SimpleNamespace(guard=guard), command)
+    guard.finish()
+    assert answer.state is ResultState.REFUSED
+    assert "step() of the Outer" in answer.reason
+
+
+@pytest.mark.parametrize("settings", [FAST, replace(FAST, allowed_verbs=("rollback", "stop"))])
+def test_every_yes_of_the_table_is_offered_and_nothing_else(
+    tmp_path: Path, settings: Settings
+) -> None:
+    job = Job(tmp_path, settings=settings)
+    for steps in (0, 2):
+        job.train_to(steps)
+        rows = told(job.guard)
+        for verb in (Verb.SKIP_BATCHES, Verb.ROLLBACK, Verb.SCALE_LR):
+            assert (rows[verb] == "yes") is (verb in job.guard.capabilities), verb
+    job.guard.finish()
+
+
+class Remembering(nn.Module):
+    """Keeps tensors where no `state_dict` looks, and one that it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.utils.spectral_norm(nn.Linear(4, 4))
+        self.alias = self.inner.bias
+        self.queue = [torch.zeros(4)]
+        self.noise = torch.Generator()
+
+
+class Counting(torch.optim.SGD):
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.scale, self.recent = torch.ones(()), deque([1.0], 8)
+
+
+def restored(guard: Guard) -> Ability | None:
+    guard.finish()
+    return next((row for row in guard._p.abilities if row.name == "restore_all"), None)
+
+
+def test_state_that_nobody_gave_is_named_with_the_remedy(tmp_path: Path) -> None:
+    model = Remembering()
+    optimizer = Counting(model.parameters())
+
+    class Adapter:
+        def state_dict(self) -> dict[str, Any]:
+            return {"scale": optimizer.scale, "queue": model.queue, "noise": model.noise}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            raise AssertionError(state)
+
+    row = restored(attach(model, optimizer, run="test", directory=tmp_path))
+    assert row is not None
+    assert row.answer is Answer.NO
+    for place in ("queue of the model", "noise of the model", "Counting.scale", "1 more"):
+        assert place in row.reason
+    assert "alias" not in row.reason
+    assert "weight" not in row.reason  # which spectral_norm computes
+    assert "attach(state=[...])" in row.remedy
+    row = restored(attach(model, optimizer, run="test", directory=tmp_path, state=[Adapter()]))
+    assert row is not None
+    assert row.answer is Answer.UNKNOWN
+    assert "Adapter loads its own state again" in row.reason
+
+
+def test_the_state_of_an_optimizer_inside_goes_back_as_the_remedy_says(tmp_path: Path) -> None:
+    """Though it shares its groups with the one around it."""
+
+    class Around(torch.optim.Optimizer):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {"lr": 0.1})
+            self.inner = torch.optim.SGD(self.param_groups, lr=0.1, momentum=0.9)
+            self.param_groups = self.inner.param_groups
+
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            self.inner.step(closure)
+
+    model = nn.Linear(4, 4)
+    optimizer = Around(model.parameters())
+    row = restored(attach(model, optimizer, run="test", directory=tmp_path))
+    assert row is not None
+    assert "the state of SGD in Around.inner" in row.reason
+    guard = attach(
+        model, optimizer, run="test", directory=tmp_path, state=[optimizer.inner], settings=FAST
+    )
+
+    def train_to(step: int) -> list[Any]:
+        while guard.steps < step:
+            guard.loss(model(torch.ones(2, 4)).square().mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            guard.step()
+        return [
+            *model.parameters(),
+            *(s["momentum_buffer"] for s in optimizer.inner.state.values()),
+        ]
+
+    train_to(10)
+    expected = copy.deepcopy(train_to(15))
+    ring = guard._p.recovery.snapshots
+    assert ring is not None
+    tree = ring.load(ring.targets[-1].name)
+    assert tree is not None
+    guard._p.recovery.restore(ring.targets[-1], tree, 1)
+    assert_same(train_to(15), expected)
+    assert optimizer.inner.param_groups is optimizer.param_groups
+    guard.finish()
+
+
+def test_a_hook_with_state_of_its_own_is_named(tmp_path: Path) -> None:
+    """PowerSGD's errors; a hook of a process group alone has no state."""
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        for hook, state in (
+            (allreduce_hook, None),
+            (powerSGD_hook, PowerSGDState(None, matrix_approximation_rank=1)),
+        ):
+            model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+            model.register_comm_hook(state, hook)
+            optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+            row = restored(attach(model, optimizer, run="test", directory=tmp_path))
+            named = row is not None and "PowerSGDState of a DDP communication hook" in row.reason
+            assert named is (state is not None)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_an_optimizer_that_saves_its_own_way_goes_back_as_the_remedy_says(tmp_path: Path) -> None:
+    """Lookahead shows no groups in its state: both rows of the table say what to give."""
+    torch.manual_seed(2)
+    model = nn.Linear(8, 8)
+    optimizer = Lookahead(torch.optim.AdamW(model.parameters(), lr=1e-2))
+    guard = attach(model, optimizer, run="test", directory=tmp_path, settings=FAST)
+    for batch in guard.batches(Loader()):
+        guard.loss(model(batch).square().mean()).backward()
+        optimizer.step()
+        guard.step()
+        if guard.steps == 2:
+            break
+    rows = {row.name: row for row in guard._p.abilities}
+    guard.finish()
+    assert "UserCheckpoints" in rows["rollback"].remedy
+    assert rows["rollback"].remedy == rows["rewind_from_memory"].remedy
+
+    def save(folder: Path) -> None:
+        torch.save((model.state_dict(), optimizer.state_dict()), folder / "own.pt")
+
+    def load(folder: Path) -> None:
+        weights, moments = torch.load(folder / "own.pt", weights_only=False)
+        model.load_state_dict(weights)
+        optimizer.load_state_dict(moments)
+
+    kept = UserCheckpoints(tmp_path / "kept", save, load, every=5)
+    guard = attach(
+        model, optimizer, run="test", directory=tmp_path, settings=FAST, checkpoints=kept
+    )
+    job = SimpleNamespace(guard=guard)
+    seen: dict[int, list[Any]] = {}
+    for batch in guard.batches(Loader()):
+        guard.loss(model(batch).square().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        guard.step()
+        if guard.steps == 8 and guard.steps not in seen:
+            order(job, Rollback(target_at(job, 5, Medium.DISK), 5))
+        now = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+        assert_same(now, seen.setdefault(guard.steps, now))
+        if guard.steps == 10:
+            break
+    guard.finish()
+    assert guard.faults == {}
+    assert result(job, "test#1.1").state is ResultState.APPLIED

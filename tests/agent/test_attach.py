@@ -84,10 +84,35 @@ def test_a_wrong_argument_is_named_with_the_remedy(
     assert not OPTIMIZER._optimizer_step_pre_hooks
 
 
+@pytest.mark.parametrize("given", ["optimizer", "the one inside"])
+def test_deepspeeds_partitions_are_refused_in_one_sentence(given: str) -> None:
+    """Its optimizer derives from a class of this name; a parameter knows its partition."""
+    zero = type("DeepSpeedZeroOptimizer", (type("ZeROOptimizer", (), {}),), {})()
+    model = nn.Linear(2, 2)
+    zero.optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(6))])
+    if given == "the one inside":
+        model.weight._hp_mapping = None  # type: ignore[attr-defined]
+    with pytest.raises(spikeguard.AttachError, match=r"ZeRO 1 to 3 .* not supported") as refused:
+        spikeguard.attach(model, zero if given == "optimizer" else zero.optimizer, run="test")
+    assert "Give" not in str(refused.value)
+
+
 def test_another_runs_directory_is_refused(tmp_path: Path) -> None:
     spikeguard.attach(MODEL, OPTIMIZER, run="one", directory=tmp_path).finish()
-    with pytest.raises(spikeguard.AttachError, match="journal of run 'one'"):
+    with pytest.raises(spikeguard.AttachError, match="journal of run 'one'") as refused:
         spikeguard.attach(MODEL, OPTIMIZER, run="two", directory=tmp_path)
+    assert str(tmp_path) in str(refused.value)
+
+
+def test_runs_side_by_side_need_no_directory_and_runs_in_one_folder_are_refused(
+    tmp_path: Path,
+) -> None:
+    for run, folder in (("one", "a"), ("two", "b"), ("two", "b")):
+        kept = CheckpointDirectory(tmp_path / folder)
+        spikeguard.attach(MODEL, OPTIMIZER, run=run, checkpoints=kept).finish()
+    kept = CheckpointDirectory(tmp_path / "a")
+    with pytest.raises(spikeguard.AttachError, match="journal of run 'one'"):
+        spikeguard.attach(MODEL, OPTIMIZER, run="two", checkpoints=kept)
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from spikeguard.data.skips import Skips
 from spikeguard.faults import Faults
 from spikeguard.loop.vote import PINS, Ballot, Tally, Word
 from spikeguard.state.progress import Progress
-from spikeguard.state.targets import Target
+from spikeguard.state.targets import Target, target_name
 from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import Medium, SegmentId, SegmentPoint
 
@@ -71,12 +71,13 @@ def protected_checkpoints(folder: Path, patch: Callable[[object, str, int], None
     directory = CheckpointDirectory(folder, keep=1, healthy_after=0)
     for step in range(1, 11):
         lineage = (SegmentPoint(SegmentId(ATTEMPT, 0), step),)
-        target = Target(f"checkpoint-{step}", step, lineage, Medium.DISK)
-        (folder / target.name).mkdir(parents=True)
-        directory.write_manifest(target, 1)
+        name = target_name("checkpoint", step, lineage[-1].segment)
+        target = Target(name, step, lineage, Medium.DISK)
+        directory.claim(name)
+        directory.write_manifest(target, 1, {})
     names = frozenset(target.name for target in directory.targets())
     gone = directory.superfluous((), names, 10)
-    assert sorted(names - set(gone)) == ["checkpoint-10", "checkpoint-8", "checkpoint-9"]
+    assert [t.step for t in directory.targets() if t.name not in gone] == [8, 9, 10]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -13,7 +14,7 @@ import pytest
 
 import spikeguard.uplink.orphans
 import spikeguard.uplink.outbox
-from spikeguard.errors import AttachError
+from spikeguard.errors import AttachError, ResumeError
 from spikeguard.uplink.frames import Frame
 from spikeguard.uplink.log import Log, Segment
 from spikeguard.uplink.orphans import Unheld, orphans
@@ -261,7 +262,8 @@ def test_brackets_without_end_in_a_file_of_the_run_keep_nothing_from_going_on(
     found.write_bytes(b"[" * 100_000)
     with served(Wire()) as wire:
         job = Job(tmp_path, server=wire.url)
-        job.guard.resume()
+        with pytest.raises(ResumeError) if file == "manifest" else nullcontext():
+            job.guard.resume()
         job.train_to(job.guard.steps + 3)
         await_that(lambda: job.guard.attempt in wire.messages)
         job.guard.finish()
@@ -285,7 +287,8 @@ def test_a_pipe_in_place_of_a_file_of_the_run_keeps_no_job_waiting(
 
     def again() -> None:
         job = Job(tmp_path)
-        job.guard.resume()
+        with pytest.raises(ResumeError) if "manifest" in file else nullcontext():
+            job.guard.resume()
         job.train_to(job.guard.steps + 3)
         job.guard.finish()
         reached.append(job.guard.steps)

@@ -16,13 +16,20 @@ from pathlib import Path
 import pytest
 
 import spikeguard.uplink.outbox
+import spikeguard.uplink.sender
+from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
+    BatchRange,
     Gap,
     Message,
+    RunId,
     Samples,
+    SegmentReason,
+    SegmentStarted,
     TargetSaved,
+    Watch,
 )
 
 from .forks import exit_status, start_script
@@ -150,7 +157,7 @@ def test_an_outage_is_caught_up_in_order_without_duplicates(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_killed_job_loses_nothing_that_was_on_disk(tmp_path: Path) -> None:
-    """Killed while the server is away; the next attempt sends the first one's messages first."""
+    """Killed while the server is away; the next attempt sends the first one's messages too."""
     script = f"""
 import time
 from pathlib import Path
@@ -172,7 +179,8 @@ time.sleep(60)
         job.train_to(30)
         await_that(lambda: len(wire.messages) == 2 and (0, 30) in wire.column("loss"))
         job.guard.finish()
-        first, second = wire.messages
+        second = job.guard.attempt
+        (first,) = wire.messages.keys() - {second}
         before, after = wire.records(Samples, first), wire.records(Samples, second)
         started = wire.records(AttemptStarted, second)[0]
         assert isinstance(wire.records(AttemptEnded, first)[-1], AttemptEnded)
@@ -180,6 +188,73 @@ time.sleep(60)
     assert [step for r in after for step in r.steps] == list(range(26, 31))
     assert started.parent is not None
     assert (started.parent.segment.attempt, started.parent.step) == (first, 25)
+
+
+def killed_before(folder: Path, attempt: str, steps: int = 5) -> None:
+    """What a dead attempt left in the outbox of the job in `folder`."""
+    run = RunId("default", "test")
+    box = Outbox(folder / "guard/outbox" / attempt, run, attempt, 2**20)
+    box.put(AttemptStarted(None, 1, (), "0.1.0"))
+    box.put(SegmentStarted(0, SegmentReason.START, None, 0))
+    for step in range(1, steps + 1):
+        box.put(Samples(0, (step,), {"loss": (3.0,)}, (BatchRange(step - 1, step),)))
+    box.close()
+
+
+@pytest.mark.parametrize("status", [500, 404])
+def test_a_dead_attempts_message_that_is_refused_for_ever_delays_no_message_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """It is declared lost after a while; another dead attempt's messages arrive meanwhile."""
+    monkeypatch.setattr(spikeguard.uplink.sender, "GIVE_UP_S", 1.0)
+    refused, heard = "a" * 16, "b" * 16
+    for attempt in (refused, heard):
+        killed_before(tmp_path, attempt)
+    wire, tries = Wire(), list[float]()
+
+    def intercept(message: Message) -> Answer | None:
+        if message.attempt != refused or not any(isinstance(r, Samples) for r in message.records):
+            return None
+        tries.append(time.monotonic())
+        return status, {}, error()
+
+    wire.intercept = intercept
+    with served(wire):
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(10)
+        await_that(lambda: (0, 10) in wire.column("loss") and heard in wire.messages)
+        assert refused not in wire.messages
+        command = wire.order(Watch(5), attempt=job.guard.attempt)
+        while wire.result(command) is None:
+            job.train_step()
+        await_that(lambda: wire.records(Gap))
+        (gap,) = wire.records(Gap)
+        job.guard.finish()
+    assert gap.samples_lost == 5
+    assert "refused for 1 s" in gap.reason
+    assert tries[-1] - tries[0] >= 1.0
+    assert next(iter(wire.messages)) == job.guard.attempt
+    assert not list((tmp_path / "guard/outbox").iterdir())
+
+
+def test_a_server_that_is_away_makes_nobody_give_up_what_a_dead_attempt_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spikeguard.uplink.sender, "GIVE_UP_S", 0.1)
+    killed_before(tmp_path, "a" * 16)
+    away = threading.Event()
+    away.set()
+    wire = Wire()
+    wire.intercept = lambda _: (503, {}, error()) if away.is_set() else None
+    with served(wire):
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(5)
+        time.sleep(1.0)
+        away.clear()
+        await_that(lambda: len(wire.messages) == 2 and len(wire.records(Samples)) > 1)
+        job.guard.finish()
+    assert not wire.records(Gap)
+    assert len([s for r in wire.records(Samples, "a" * 16) for s in r.steps]) == 5
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import json
 import math
 import os
@@ -263,32 +261,6 @@ def test_an_open_incident_of_a_run_that_fell_silent_says_so_first(
     server.answers[path] = (404, gone)
     assert main(("show", "gpt-1#3")) == 0
     assert "The loss rose" in capsys.readouterr().out.splitlines()[1]
-
-
-@pytest.mark.slow
-def test_a_ledger_shows_what_was_done_and_what_was_left_out(
-    home: dict[str, str], server: Server, tmp_path: Path
-) -> None:
-    """Of a run by its name, also where a folder here is called so."""
-    empty = dict.fromkeys(("arguments", "state", "result", "batches", "names", "rank", "verb"))
-    told = {"at": "2026-03-14T03:07:12.450Z", "command": "gpt-1#3.1", "step": 340}
-    done = {"kind": "command", **{k: PROPOSAL[k] for k in ("verb", "arguments")}, "state": "judged"}
-    left_out = {"kind": "batches", "batches": [310, 311], "rank": 2, "names": list("abcdef")}
-    items = [{**empty, **told, **left_out}, {**empty, **told, **done, "result": "back"}]
-    server.answers["/v1/runs/default/gpt-1/ledger"] = (200, {"items": items, "next_cursor": None})
-    (tmp_path / "gpt-1").mkdir()
-    command = [sys.executable, "-m", "spikeguard_cli.main", "ledger", "gpt-1", "--run"]
-    shown = subprocess.run(
-        command, env=home, cwd=tmp_path, capture_output=True, text=True, timeout=60
-    ).stdout
-    head, first, second = shown.splitlines()
-    assert head.split() == ["AT", "STEP", "BY", "WHAT", "RANK", "SAID"]
-    what = "left out batch 310 2 a, b, c, d and 2 more"
-    assert " ".join(first.split()).endswith(what)
-    assert (
-        "roll back to step 300 (checkpoint-300), skip batches 310 to 329 (20)  -     "
-        "carried out and judged: back" in second
-    )
 
 
 @pytest.mark.slow
@@ -672,11 +644,9 @@ def test_a_list_whose_pages_do_not_end_is_no_longer_than_one_answer(
     entry = {"kind": "command", "at": None, "step": None, "command": None, "verb": None,
              "state": "applied", "result": "x" * 2**23}  # fmt: skip
     page = {"items": [entry], "next_cursor": "more"}
-    for path in ("/v1/runs/default/gpt-1/audit", "/v1/runs/default/gpt-1/ledger"):
-        server.answers[path] = (200, page)
-    for arguments in (("audit", "gpt-1", "--limit", "0"), ("ledger", "gpt-1", "--run")):
-        assert main(arguments) == 1
-        assert "the list is longer than 67108864 bytes" in capsys.readouterr().err
+    server.answers["/v1/runs/default/gpt-1/audit"] = (200, page)
+    assert main(("audit", "gpt-1", "--limit", "0")) == 1
+    assert "the list is longer than 67108864 bytes" in capsys.readouterr().err
 
 
 def test_a_server_that_says_much_costs_the_command_line_no_more_than_that(
@@ -846,26 +816,6 @@ def test_a_reason_that_is_no_text_is_refused_in_words(
     del login, server
     assert main(("delete", "gpt-1", "--yes", "--reason", "over\udcff")) == 1
     assert "is no UTF-8" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_no_cell_of_an_exported_ledger_is_a_formula(
-    login: Path, server: Server, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
-    del login
-    entry: dict[str, Any] = {
-        "kind": "command", "at": None, "command": "gpt-1#1.1", "step": 3, "verb": "stop",
-        "arguments": {}, "state": "failed", "reason": text, "result": text, "batches": None,
-        "names": [text], "rank": None,
-    }  # fmt: skip
-    server.answers["/v1/runs/default/gpt-1/ledger"] = (200, {"items": [entry], "next_cursor": None})
-    assert main(("ledger", "gpt-1", "--csv")) == 0
-    _head, row = csv.reader(io.StringIO(capsys.readouterr().out))
-    for cell in row:
-        assert acted_on(cell) == []
-        assert not cell.lstrip().startswith(("=", "+", "-", "@"))
-    assert main(("ledger", "gpt-1", "--jsonl")) == 0
-    assert json.loads(capsys.readouterr().out) == entry
 
 
 def test_an_entry_of_the_audit_is_one_line_whatever_paragraphs_its_reason_has(

@@ -60,7 +60,7 @@ ASKING = (
     ("open", "gpt-1"), ("watch", "gpt-1"), ("note", "gpt-1"), ("run", "gpt-1"),
     ("snooze", "gpt-1"), ("ack", "gpt-1#3"), ("assign", "gpt-1#3"), ("comment", "gpt-1#3", "x"),
     ("approve", "gpt-1#3"), ("reject", "gpt-1#3", "--reason", "x"), ("browser",),
-    ("postmortem", "gpt-1#3"), ("audit",), ("audit", "gpt-1"), ("ledger", "gpt-1", "--run"),
+    ("postmortem", "gpt-1#3"), ("audit",), ("audit", "gpt-1"),
     ("archive", "gpt-1"), ("unarchive", "gpt-1"), ("channels", "list"),
     ("delete", "gpt-1", "--yes", "--reason", "x"), ("token", "list"), ("policy", "show"),
     ("login", "--server", "http://127.0.0.1:9", "--name", "ada"),

@@ -139,11 +139,12 @@ def test_nothing_in_the_project_carries_a_secret_of_its_own() -> None:
     assert not (ROOT / ".env").exists()
 
 
-def test_the_alertmanager_needs_no_secret_until_it_is_given_receivers() -> None:
-    assert not any(source.startswith("secrets-") for source in _mounts(SERVICES["alertmanager"]))
+@pytest.mark.parametrize("name", ["alertmanager", "dashboard"])
+def test_what_needs_no_secret_is_given_none(name: str) -> None:
+    assert not any(source.startswith("secrets-") for source in _mounts(SERVICES[name]))
 
 
-@pytest.mark.parametrize("name", sorted(SERVICES.keys() - {"init", "alertmanager"}))
+@pytest.mark.parametrize("name", sorted(SERVICES.keys() - {"init", "alertmanager", "dashboard"}))
 def test_a_service_sees_its_own_secrets_only_and_cannot_change_them(name: str) -> None:
     secret = {s: where for s, where in _mounts(SERVICES[name]).items() if s.startswith("secrets-")}
     assert secret == {f"secrets-{name}": ("/run/spikeguard", True)}
@@ -214,4 +215,4 @@ def test_each_service_gets_the_least_role() -> None:
     script = SERVICES["migrate"]["command"][-1]
     calls = [shlex.split(line) for line in script.splitlines() if "register" in line]
     roles = {call[call.index("--name") + 1]: call[call.index("--role") + 1] for call in calls}
-    assert roles == {"dashboard": "viewer", "trainer": "agent", "prometheus": "metrics"}
+    assert roles == {"trainer": "agent", "prometheus": "metrics"}

@@ -90,7 +90,7 @@ def test_a_copy_that_was_lost_is_handed_out_again(
     """A new service, or a volume removed by hand, gets the secret that the others know."""
     make_secrets.main(root, mine)
     before = _contents(root)
-    (root / "dashboard/token").unlink()
+    (root / "trainer/token").unlink()
     make_secrets.main(root, mine)
     assert _contents(root) == before
 
@@ -99,11 +99,11 @@ def test_a_run_that_was_cut_short_is_taken_up_again(
     make_secrets: ModuleType, mine: Copies, root: Path
 ) -> None:
     """What a kill leaves is a name that nobody reads, never half a secret."""
-    (root / "vault/.dashboard_token.fresh").write_text("half")
+    (root / "vault/.trainer_token.fresh").write_text("half")
     make_secrets.main(root, mine)
-    token = (root / "vault/dashboard_token").read_text()
+    token = (root / "vault/trainer_token").read_text()
     assert token != "half"
-    assert (root / "dashboard/token").read_text() == token
+    assert (root / "trainer/token").read_text() == token
     assert not list(root.rglob("*.fresh"))
 
 
@@ -112,7 +112,6 @@ def test_both_sides_of_a_service_know_the_same_secret(
 ) -> None:
     make_secrets.main(root, mine)
     made = _contents(root)
-    assert made["migrate/dashboard_token"] == made["dashboard/token"]
     assert made["migrate/trainer_token"] == made["trainer/token"]
     assert made["migrate/prometheus_token"] == made["prometheus/token"]
     assert f":{made['roles/database_password']}@" in made["server/database_url"]
@@ -134,5 +133,5 @@ def test_no_secret_is_printed(
 ) -> None:
     make_secrets.main(root, mine)
     said = capsys.readouterr().out
-    assert "dashboard_token" in said
+    assert "trainer_token" in said
     assert not any(value in said for value in _contents(root).values())

@@ -293,50 +293,10 @@ def incident(**changes: Any) -> Plain:
         "assigned_at": "2026-03-14T03:09:00.000Z",
         "assigned_by": "Ada Lovelace",
         "responses": responses(),
-        "precedents": {
-            "incidents": 3,
-            "newest": ["llama-8b-old#1", "vision/vit-g#4"],
-            "actions": [
-                {
-                    "verb": "rollback",
-                    "count": 2,
-                    "outcomes": {"recovered": 2},
-                    "lost_steps": 180,
-                    "words": "rolled back 2 times: 2 recovered; 180 steps lost in the median",
-                },
-                {
-                    "verb": None,
-                    "count": 1,
-                    "outcomes": {"healed": 1},
-                    "lost_steps": None,
-                    "words": "waited once: 1 healed",
-                },
-            ],
-        },
+        "precedents": [],
         "has_postmortem": False,
     }
     return {**detail, **changes}
-
-
-def inbox() -> list[Plain]:
-    """What waits for somebody: a switch, a decision, an incident that nobody looks at."""
-    nothing: Plain = {"by": None, "reason": None, "incident": None, "command": None, "order": None}
-    shown = incident()
-    detail = ("revisions", "evidence", "causes", "remedy", "first_layer", "commands",
-              "assigned_at", "assigned_by", "responses", "precedents",
-              "has_postmortem")  # fmt: skip
-    listed = {name: value for name, value in shown.items() if name not in detail}
-    alone = {**listed, "id": "vision/vit-g#1", "run": "vit-g", "project": "vision", "number": 1,
-             "proposal": None, "acknowledged_by": None, "assignee": None}  # fmt: skip
-    return [
-        {**nothing, "waits": "switch", "project": "vision", "since": shown["opened_at"],
-         "title": "The kill switch of project vision is on: nothing can be approved",
-         "by": "Grace Hopper", "reason": "a <b>bad</b> checkpoint went round"},
-        {**nothing, "waits": "decide", "project": "default", "since": shown["opened_at"],
-         "title": "llama-8b-c4#2: decide: roll back to step 1,200", "incident": listed},
-        {**nothing, "waits": "unacknowledged", "project": "vision", "since": shown["opened_at"],
-         "title": "vision/vit-g#1: nobody has it: lingering spike", "incident": alone},
-    ]  # fmt: skip
 
 
 def ordered() -> Plain:
@@ -559,42 +519,6 @@ Recovered: the loss came back to trend after a command.
 """
 
 
-def layers() -> Plain:
-    """Layers of the API: four blocks, of which one moved a step before the loss."""
-    names = [f"blocks.{number}" for number in range(4)]
-    steps = list(range(ONSET - 12, ONSET + 6))
-    ratios: list[list[Any]] = [[1.0 if s < ONSET else 2.0 for s in steps] for _ in names]
-    ratios[3] = [1.0 if s < ONSET - 1 else "inf" if s > ONSET + 3 else 31.5 for s in steps]
-    said = "First to move: grad norm of blocks.3.w was 31.5 times its usual size"
-    return {
-        "signal": "grad_norm", "onset_step": ONSET, "segment": {"attempt": "a" * 16, "number": 0},
-        "layers": names, "steps": steps, "norms": [[1.0] * 4 for _ in steps],
-        "map": {"rows": names, "ratios": ratios, "layers": 148, "first_row": 3, "sentence": said},
-    }  # fmt: skip
-
-
-def batch() -> Plain:
-    """BatchEvidence of the API."""
-    histogram = {
-        "counted": 65536, "before": 143, "before_last": ONSET - 49,
-        "bins": [0.31, 0.02, 0.05, 0.62], "bins_before": [0.0, 0.05, 0.1, 0.85],
-        "ids": [51234, 17], "shares": [0.11, 0.04], "shares_before": [0.0, 0.01],
-        "texts": ["<b>0x", " the"],
-    }  # fmt: skip
-    sick = {
-        "step": ONSET, "rank": 5, "position": ONSET - 1, "names": ["crawl-17:88121"],
-        "names_cut": 2, "sequences": 16, "worst": 3, "sequence_loss": 9.81,
-        "snippet": "0x7f <script>alert(1)</script>", "histogram": histogram,
-    }  # fmt: skip
-    calm = {**sick, "step": ONSET - 1, "rank": 0, "sequence_loss": 3.1, "histogram": None}
-    return {
-        "onset_step": ONSET, "segment": {"attempt": "a" * 16, "number": 0}, "shown": 1,
-        "worst": "Sequence 4 of 16 on rank 5 has the highest loss, 9.81 nats a token",
-        "contrast": "Against the 143 batches before: 31.0% of its tokens had not occurred in them",
-        "batches": [calm, sick],
-    }  # fmt: skip
-
-
 def world() -> World:
     """Everything at once."""
     read = losses()
@@ -648,15 +572,9 @@ def world() -> World:
     documents = {
         "md": ("text/markdown; charset=utf-8", POSTMORTEM.encode()),
         "html": ("text/html; charset=utf-8", b"<!doctype html><title>Post-mortem</title>"),
-        "pdf": ("application/pdf", b"%PDF-1.3"),
         "json": ("application/json", b'{"incident": "llama-8b-old#1"}'),
     }
     return World(
-        layers=layers(),
-        batch=batch(),
-        inbox=inbox(),
-        followups=[followup()],
-        summary=summary(),
         commands=[ordered()],
         runs=[run(), silent, old],
         series={
@@ -701,34 +619,3 @@ def world() -> World:
             },
         ],
     )
-
-
-def followup() -> dict[str, Any]:
-    """What the post-mortem asks for, and nobody has taken yet."""
-    return {
-        "number": 1, "text": "Look at the data of `shard-14` <b>again</b>.", "state": "open",
-        "owner": None, "revision": 1, "asked_by": "post-mortem",
-        "created_at": "2026-03-14T04:00:00Z", "changed_at": "2026-03-14T04:00:00Z",
-        "changed_by": "server",
-    }  # fmt: skip
-
-
-def summary() -> dict[str, Any]:
-    """One week with two incidents of one cause."""
-    figures = {
-        "incidents": 2, "still_open": 1, "detect_s": 4.2, "decide_s": 96.0, "recover_s": None,
-        "lost_steps": 391, "lost_s": 820.0, "saved_steps": 0, "saved_s": 0.0,
-        "lost_money": {"EUR": 22.3}, "saved_money": {},
-    }  # fmt: skip
-    cause = {"kind": "lingering", "cause": "bad_batch", "incidents": 2, "runs": 1,
-             "lost_steps": 391}  # fmt: skip
-    todo = {"incident": "llama-8b-c4#2", "project": "default", "number": 1,
-            "text": followup()["text"], "owner": None, "since": "2026-03-14T04:00:00Z"}  # fmt: skip
-    return {
-        "begins": "2026-03-09T00:00:00Z", "ends": "2026-03-14T05:00:00Z",
-        "in_short": "2 incidents opened, 1 of them still open.", "total": figures,
-        "weeks": [{"week": "2026-W11", "begins": "2026-03-09T00:00:00Z", "figures": figures}],
-        "runs": [{"project": "default", "name": "llama-8b-c4", "figures": figures}],
-        "runs_count": 1, "causes": [cause], "recurring": [{**cause, "kind": None}],
-        "followups": [todo], "followups_count": 1,
-    }  # fmt: skip

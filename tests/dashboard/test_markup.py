@@ -77,8 +77,6 @@ def test_deep_links_are_those_that_are_documented() -> None:
     run = RunId.parse("gpt-124m-7")
     assert markup.run_address(run) == "./run?run=default/gpt-124m-7"
     assert markup.incident_address(run, 3) == "./incident?run=default/gpt-124m-7&number=3"
-    page = markup.confirm_address("http://h:1", run, 3, 1)
-    assert page == "http://h:1/confirm/default/gpt-124m-7/3/1"
 
 
 def test_the_way_back_from_signing_in_is_one_query_value() -> None:

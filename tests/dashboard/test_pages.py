@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
+import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 import spikeguard_dashboard
-from spikeguard_dashboard import words
-from spikeguard_dashboard.script_costs import COSTS
 from spikeguard_dashboard.views.incident import tab_title
 from tests.dashboard import story
-from tests.dashboard.stand_in import VIEWER_TOKEN, World, answer_json, error, serving
+from tests.dashboard.stand_in import ADA_TOKEN, World, answer_json, error, serving
 
 APP = Path(spikeguard_dashboard.__file__).with_name("app.py")
 TIMEOUT_S = 20.0
@@ -30,9 +28,15 @@ def world() -> World:
 def address(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with serving(world) as address:
         monkeypatch.setenv("SPIKEGUARD_SERVER", address)
-        monkeypatch.setenv("SPIKEGUARD_TOKEN", VIEWER_TOKEN)
+        _signed_in(monkeypatch, ADA_TOKEN)
         monkeypatch.delenv("SPIKEGUARD_PUBLIC_URL", raising=False)
         yield address
+
+
+def _signed_in(monkeypatch: pytest.MonkeyPatch, session: str) -> None:
+    """What Streamlit knows of a browser that sends this cookie."""
+    cookies = {"spikeguard_session": session}
+    monkeypatch.setattr(type(st.context), "cookies", property(lambda _: cookies))
 
 
 def runs_script() -> None:
@@ -59,44 +63,12 @@ def compare_script() -> None:
     compare_page()
 
 
-def policy_script() -> None:
-    from spikeguard_dashboard.views.policy import policy_page
-
-    policy_page()
-
-
-def inbox_script() -> None:
-    from spikeguard_dashboard.views.inbox import inbox_page
-
-    inbox_page()
-
-
-def summary_script() -> None:
-    from spikeguard_dashboard.views.summary import summary_page
-
-    summary_page()
-
-
 def broken_script() -> None:
     from spikeguard_dashboard.views.frame import refreshed
     from spikeguard_dashboard.visit import arrive
 
     def draw() -> None:
         raise KeyError("a key that nobody sends")
-
-    refreshed(arrive(), draw)
-
-
-def dear_script() -> None:
-    from time import thread_time
-
-    from spikeguard_dashboard.views.frame import refreshed
-    from spikeguard_dashboard.visit import arrive
-
-    def draw() -> None:
-        until = thread_time() + 0.3
-        while thread_time() < until:
-            pass
 
     refreshed(arrive(), draw)
 
@@ -116,20 +88,6 @@ def said(test: AppTest) -> str:
 
 def drew_charts(test: AppTest) -> bool:
     return bool(test.get("vega_lite_chart") or test.get("arrow_vega_lite_chart"))
-
-
-def charts_held(test: AppTest) -> list[str]:
-    """What its session remembers of charts, by name."""
-    return [name for name, held in test.session_state.items() if "datasets" in repr(held)]
-
-
-@pytest.mark.usefixtures("address")
-def test_what_a_page_computes_counts_for_whoever_looks_at_it() -> None:
-    """At `visitors`, which lets those wait who ask for dear ones; of no name here."""
-    said(opened(dear_script))
-    COSTS.pay("")
-    said(opened(dear_script))
-    assert COSTS.pay("") >= 0.4
 
 
 @pytest.mark.usefixtures("address")
@@ -179,52 +137,6 @@ def test_runs_are_compared_by_step_or_tokens_without_what_was_undone() -> None:
         assert name in text
     charts = test.get("vega_lite_chart") or test.get("arrow_vega_lite_chart")
     assert len(charts) == 2  # loss and gradient norm
-
-
-@pytest.mark.usefixtures("address")
-def test_a_changed_setting_is_tried_on_history_and_what_is_refused_is_said_at_its_field() -> None:
-    test = opened(policy_script, run="llama-8b-c4")
-    assert "after the onset, before a loss that still climbs is acted on" in test.caption[2].value
-    field = next(one for one in test.number_input if one.label == "patience_steps, steps")
-    field.set_value(-1).run()
-    try_button(test).click().run()
-    assert said(test).count("patience_steps lies in [0, 1e+06]. Got -1") == 1
-    assert "Refused: look at patience_steps above." in said(test)
-    field = next(one for one in test.number_input if one.label == "patience_steps, steps")
-    assert field.value == -1
-    field.set_value(90).run()
-    try_button(test).click().run()
-    text = said(test)
-    assert "lies in [0, 1e+06]" not in text
-    assert "In force: 1 incident, 0 proposals to act. As changed: 0 incidents" in text
-    assert "An admin who signed in saves changes" in text
-    assert [one.label for one in test.button] == ["Try on the run's history"]
-
-
-@pytest.mark.usefixtures("address")
-def test_a_folded_part_of_the_policy_opens_where_something_in_it_is_refused() -> None:
-    test = opened(policy_script, run="llama-8b-c4")
-    folded = {one.label: one.proto.expanded for one in test.expander}
-    assert not folded["Who approves, by verb"]
-    next(one for one in test.number_input if str(one.key).endswith("rollback.budget")).set_value(-1)
-    try_button(test.run()).click().run()
-    open_now = {one.label: one.proto.expanded for one in test.expander}
-    assert open_now["Who approves, by verb"]
-    assert not open_now["Rules, remedies, escalation, quiet hours (JSON)"]
-    assert "approval.rollback.budget is below 0" in said(test)
-
-
-@pytest.mark.usefixtures("address")
-def test_a_table_that_is_no_json_is_told_by_an_example() -> None:
-    test = opened(policy_script, run="llama-8b-c4")
-    next(one for one in test.text_area if one.label.startswith("lr_factors")).set_value("0.5, x")
-    text = said(test.run())
-    assert "lr_factors is no JSON. Write it like its default: [0.5, 0.3333333333333333]" in text
-    assert "Expecting" not in text
-
-
-def try_button(test: AppTest) -> Any:
-    return next(one for one in test.button if one.label.startswith("Try on"))
 
 
 @pytest.mark.parametrize("script", [runs_script, run_script])
@@ -317,31 +229,10 @@ def test_a_window_of_steps_is_asked_of_the_server(world: World) -> None:
 
 
 @pytest.mark.usefixtures("address")
-def test_a_session_keeps_no_charts_whatever_signals_it_looks_at() -> None:
-    test = opened(run_script, run="llama-8b-c4")
-    for signal in ("loss", "grad_norm", "update_norm", "lr"):
-        test.multiselect(key="signals").set_value([signal]).run()
-        said(test)
-        assert drew_charts(test)
-    assert charts_held(test) == []
-
-
-@pytest.mark.usefixtures("address")
-def test_a_session_keeps_no_charts_of_the_runs_that_it_compares() -> None:
-    test = AppTest.from_function(compare_script, default_timeout=TIMEOUT_S)
-    test.query_params["run"] = ["llama-8b-c4", "llama-8b-old"]
-    said(test.run())
-    assert drew_charts(test)
-    assert charts_held(test) == []
-
-
-@pytest.mark.usefixtures("address")
-def test_an_incident_tells_story_evidence_kind_and_cost() -> None:
+def test_an_incident_tells_story_kind_and_proposal() -> None:
     text = said(opened(incident_script, run="llama-8b-c4", number="2"))
     assert "the loss rose from 3.766 to 5.186" in text
     assert "skip batches 1,240 to 1,289" in text
-    assert "839 M" in text
-    assert "2 steps before" in text
     assert "too early to tell" in text
     assert "86%" in text
 
@@ -378,52 +269,34 @@ def test_many_revisions_are_folded_into_those_that_changed_the_kind(world: World
     assert "look 20" in text
 
 
-@pytest.mark.usefixtures("address")
-def test_the_kill_switch_is_said_beside_what_cannot_be_approved(world: World) -> None:
-    assert "kill switch" not in said(opened(incident_script, run="llama-8b-c4", number="2"))
-    world.policy["policy"]["halted"] = True
-    text = said(opened(incident_script, run="llama-8b-c4", number="2"))
-    assert "The kill switch of project default is on." in text
-
-
-@pytest.mark.usefixtures("address")
-def test_who_approved_first_is_said_to_whoever_is_asked_next(world: World) -> None:
-    proposal = world.incidents[0]["proposal"]
-    proposal.update(approvals=2)
-    text = said(opened(incident_script, run="llama-8b-c4", number="2"))
-    assert "It needs two people to approve it." in text
-    proposal.update(
-        state="approved_once",
-        first_approved_by="Ada <b>",
-        first_approved_at=proposal["proposed_at"],
-    )
-    text = said(opened(incident_script, run="llama-8b-c4", number="2"))
-    assert "approved by one person, waiting for a second one" in text
-    assert "Approved by Ada <b>. It needs a second person; until then nothing is done." in text
-    assert words.approved_by(proposal, "ada <B>")
-    assert not words.approved_by(proposal, "Grace Hopper")
-
-
-def test_without_a_person_there_is_no_button_but_a_way_to_sign_in(address: str) -> None:
-    test = opened(incident_script, run="llama-8b-c4", number="2")
-    text = said(test)
+@pytest.mark.parametrize("session", ["", "a-session-that-has-ended-0123456789"])
+@pytest.mark.parametrize("script", [runs_script, run_script, incident_script, compare_script])
+def test_who_has_not_signed_in_sees_only_the_way_to_sign_in(
+    script: Callable[[], None], session: str, address: str, world: World,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    _signed_in(monkeypatch, session)
+    text = said(opened(script, run="llama-8b-c4", number="2"))
     assert f"{address}/login?next=" in text
-    assert f"{address}/confirm/default/llama-8b-c4/2/1" in text
-    assert "spikeguard approve 'llama-8b-c4#2.1'" in text
-    assert not test.button
+    assert {heard.path for heard in world.heard} <= {"/v1/me"}
+
+
+@pytest.mark.usefixtures("address")
+def test_an_incident_leads_to_the_page_that_decides(address: str) -> None:
+    text = said(opened(incident_script, run="llama-8b-c4", number="2"))
+    assert "Proposed command llama-8b-c4#2.1, revision 2" in text
+    assert f"{address}/incident/default/llama-8b-c4/2" in text
 
 
 @pytest.mark.usefixtures("address")
 def test_a_closed_incident_has_its_post_mortem_and_who_approved() -> None:
     test = opened(incident_script, run="llama-8b-old", number="1")
     text = said(test)
-    assert "Approved by Grace Hopper, Thu 12 Mar 22:41:00 UTC" in text
+    assert "Grace Hopper" in text
     assert "the loss is back on trend 100 steps later" in text
     assert "Recovered: the loss came back" in test.markdown[0].value
     assert "data:image" not in test.markdown[0].value
-    assert len(test.get("download_button")) == 4
-    assert "Look at the data of" in text
-    assert "<b>again</b>" not in "".join(e.proto.body for e in test.get("html"))
+    assert len(test.get("download_button")) == 3
 
 
 @pytest.mark.usefixtures("address")
@@ -435,19 +308,6 @@ def test_a_page_without_its_subject_says_how_to_write_the_address() -> None:
 @pytest.mark.usefixtures("address")
 def test_an_unknown_run_is_said_in_the_servers_words() -> None:
     assert "There is no run default/nope" in said(opened(run_script, run="nope"))
-
-
-@pytest.mark.usefixtures("address")
-@pytest.mark.parametrize("script", [run_script, incident_script])
-def test_a_refused_token_is_said_with_its_remedy(
-    script: Callable[[], None], world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SPIKEGUARD_TOKEN", "an-old-token")
-    text = said(opened(script, run="llama-8b-c4", number="2"))
-    assert "The token is not known or has ended" in text
-    assert "Sign in again" in text
-    asked = [heard.bearer for heard in world.heard if heard.path != "/v1/me"]
-    assert set(asked) == {"an-old-token"}
 
 
 @pytest.mark.usefixtures("address")
@@ -497,78 +357,11 @@ def test_names_and_reasons_from_outside_do_not_become_html(world: World) -> None
     assert nasty in said(test)
 
 
-@pytest.mark.usefixtures("address")
-def test_an_incident_shows_its_likely_causes_and_the_layer_that_moved_first(world: World) -> None:
-    """Where its remedy asks for the layers, their own section says which one."""
-    assert "First layer to move" not in said(
-        opened(incident_script, run="default/llama-8b-c4", number="2")
-    )
-    world.incidents[0]["remedy"]["evidence"] = ["batch", "signals"]
-    text = said(opened(incident_script, run="default/llama-8b-c4", number="2"))
-    assert text.index("Bad data") < text.index("Numeric fault in one layer")
-    assert "the loss rose by 40.6 scales" in text
-    assert "First layer to move: blocks.7.attention.qkv.weight" in text
-    assert "1 step before the loss" in text
-    assert "0 of the other 147 moved with it" in text
-    assert "Check first: Is this data there on purpose" in text
-    assert "For the next morning: Look at the data of batch 1,203." in text
-
-
-@pytest.mark.usefixtures("address")
-def test_an_incident_shows_its_batch_and_layers_in_the_order_that_its_remedy_asks_for(
-    world: World,
-) -> None:
-    """What lay in the batch is text from outside."""
-    test = opened(incident_script, run="default/llama-8b-c4", number="2")
-    text = said(test)
-    assert "its tokens have a usual entropy" in text
-    assert "Sequence 4 of 16 on rank 5 has the highest loss, 9.81 nats a token." in text
-    assert "crawl-17:88121" in text
-    assert "and 2 more" in text
-    assert "0x7f <script>alert(1)</script>" in text
-    assert "<script>" not in "".join(element.proto.body for element in test.get("html"))
-    assert "First to move: grad norm of blocks.3.w was 31.5 times its usual size." in text
-    assert text.index("The batch of step") < text.index("First to move: grad norm")
-    world.incidents[0]["remedy"]["evidence"] = ["layers", "signals", "batch", "of a newer server"]
-    text = said(opened(incident_script, run="default/llama-8b-c4", number="2"))
-    assert text.index("First to move: grad norm") < text.index("The batch of step")
-
-
 def test_the_tab_says_how_much_waits(world: World) -> None:
     incident = world.incidents[0]
     assert tab_title(incident) == "(1) llama-8b-c4#2"  # type: ignore[arg-type]
     incident["commands"] = []
     assert tab_title(incident) == "llama-8b-c4#2"  # type: ignore[arg-type]
-
-
-def test_an_incident_from_before_causes_were_asked_shows_none(world: World, address: str) -> None:
-    world.incidents[0] |= {"causes": [], "first_layer": None}
-    text = said(opened(incident_script, run="default/llama-8b-c4", number="2"))
-    assert address
-    assert "Likely cause" not in text
-
-
-@pytest.mark.usefixtures("address")
-def test_the_inbox_says_what_waits_what_it_costs_and_where_to_go(world: World) -> None:
-    text = said(opened(inbox_script))
-    titles = [item["title"] for item in world.inbox]
-    assert [text.index(title) for title in titles] == sorted(map(text.index, titles))
-    assert "200 steps, 21 min, 48.20 EUR" in text
-    assert "./incident?run=default/llama-8b-c4&number=2" in text
-    assert "<b>bad</b>" not in "".join(e.proto.body for e in opened(inbox_script).get("html"))
-    world.inbox.clear()
-    assert "Nothing waits." in said(opened(inbox_script))
-
-
-@pytest.mark.usefixtures("address")
-def test_an_incident_says_who_has_it_and_what_people_said(world: World) -> None:
-    del world
-    text = said(opened(incident_script, run="default/llama-8b-c4", number="2"))
-    assert "Ada Lovelace looks at it. It is assigned to Grace Hopper." in text
-    assert "Grace Hopper: shard 14 was tokenised twice" in text
-    assert "rolled back 2 times: 2 recovered; 180 steps lost in the median." in text
-    assert "./incident?run=vision/vit-g&number=4" in text
-    assert "/incident/default/llama-8b-c4/2" in text
 
 
 @pytest.mark.usefixtures("address")
@@ -584,14 +377,3 @@ def test_a_run_leads_to_where_its_trackers_show_it() -> None:
     assert "https://wandb.ai/acme/llama/runs/8f3k2x1q" in said(
         opened(run_script, run="default/llama-8b-c4")
     )
-
-
-@pytest.mark.usefixtures("address")
-def test_the_summary_says_what_weeks_runs_and_causes_came_to(world: World) -> None:
-    text = said(opened(summary_script))
-    for part in ("2 incidents opened", "2026-W11", "391 steps, 22.30 EUR", "bad data", "shard-14"):
-        assert part in text, part
-    assert "./incident?run=default/llama-8b-c4&number=2" in text
-    assert world.summary is not None
-    world.summary |= {"causes": [], "runs": [], "followups": [], "followups_count": 0}
-    assert "None had one." in said(opened(summary_script))

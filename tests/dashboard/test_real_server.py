@@ -61,7 +61,7 @@ def proposed(service: Service) -> dict[str, Any]:
 
 
 def sign_in(page: Any, service: Service) -> None:
-    page.get_by_role("link", name="Sign in", exact=True).click()
+    page.get_by_role("link", name="Sign in at the server").click()
     page.wait_for_url("**/login?next=**")
     page.get_by_label("Access token").fill(Path(service.place.login_token_file).read_text().strip())
     page.get_by_label("Your name").fill(PERSON)
@@ -71,7 +71,7 @@ def sign_in(page: Any, service: Service) -> None:
 def test_a_person_signs_in_approves_the_rollback_and_reads_the_post_mortem(
     browser: Any, service: Service
 ) -> None:
-    """The sign-in page leads back to the dashboard; the decision there reaches the run."""
+    """The sign-in page leads back to the dashboard, which leads to the page that decides."""
     dashboard = service.place.dashboard
     assert dashboard is not None
     page = browser.new_context().new_page()
@@ -81,14 +81,17 @@ def test_a_person_signs_in_approves_the_rollback_and_reads_the_post_mortem(
     page.wait_for_url(f"{dashboard}/**")
     page.get_by_text(f"Signed in as {PERSON} (operator)").wait_for()
     number = proposed(service)["number"]
-    page.goto(f"{dashboard}/incident?run=default/seen&number={number}", wait_until="commit")
-    page.get_by_role("button", name="Approve revision").click()
+    incident = f"{dashboard}/incident?run=default/seen&number={number}"
+    page.goto(incident, wait_until="commit")
+    page.get_by_role("link", name="Look at it and decide").click()
+    page.get_by_role("link", name="Decide").click()
+    page.get_by_role("button", name="Approve").click()
     page.get_by_text(f"Approved by {PERSON}").first.wait_for()
+    page.get_by_text("carried out and judged").first.wait_for()
+    page.goto(incident, wait_until="commit")
     page.get_by_text(re.compile(r"from step \d+ back to")).first.wait_for()
-    page.get_by_text("rollback applied").first.wait_for()
-    page.get_by_text("the incident ended as recovered").first.wait_for()
     with page.expect_download() as download:
-        page.get_by_role("button", name="HTML, with plots").click()
+        page.get_by_role("button", name="HTML, to print").click()
     assert PERSON in Path(download.value.path()).read_text()
     page.get_by_role("heading", name=re.compile("seen#1: .* spike")).wait_for()
     (record,) = service.incidents("seen")

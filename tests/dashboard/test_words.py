@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from spikeguard_client import Command, Cost, Incident
+from spikeguard_client import Incident
 from spikeguard_client.reading import read
 from spikeguard_dashboard import words
 from spikeguard_protocol.phrases import TIMES, ended_phrase
@@ -79,25 +79,6 @@ def test_a_rollback_that_lowers_the_rate_says_so() -> None:
 )
 def test_every_command_has_a_sentence(verb: str, arguments: dict[str, object], part: str) -> None:
     assert part in words.command(verb, arguments)
-
-
-def test_cost_leaves_out_what_is_not_known() -> None:
-    cost = read(
-        Cost,
-        {
-            "steps": 200, "seconds": None, "tokens": 838860800, "money": None, "currency": None,
-            "step_time_s": None, "step_time_of": 0, "waiting_steps": None, "waiting_money": None,
-        },
-    )  # fmt: skip
-    unknown = "How many steps each further minute of waiting adds is not known."
-    assert words.waiting_cost(cost) == unknown
-    assert words.cost(cost) == [("200", "steps lost"), ("839 M", "tokens lost")]
-    priced = read(Command, story.command())["cost"]
-    assert ("48.20 EUR", "at your price per hour") in words.cost(priced)
-    assert words.waiting_cost(priced) == (
-        "Each further minute of waiting adds 40 steps and 1.63 EUR. Reckoned at 1.50 s a step, the "
-        "median of 200 steps before the spike."
-    )
 
 
 def test_the_story_of_an_open_incident_says_how_far_off_it_is() -> None:

@@ -130,7 +130,7 @@ POST_MORTEM = """# run\\#1: lingering spike at step 51, recovered
 | Time of all these | 4.5 s |
 | Money | 0.45 USD |
 
-## Lessons and follow-ups
+## Follow-ups
 
 - The learning rate rose 40-fold: look at the schedule.
 """

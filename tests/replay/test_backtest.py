@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_server.replay.backtest import DEEPEST, sources
-from spikeguard_server.replay.backtest_command import BACKTEST
-from spikeguard_server.replay.progress import with_progress
+from spikeguard_replay.backtest import DEEPEST, sources
+from spikeguard_replay.commands import BACKTEST, REPLAY
+from spikeguard_replay.progress import with_progress
 from tests.hostile import HOSTILE, acted_on
 from tests.replay.running import run
 
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
     csv_of(tmp_path / "old" / "spiky.csv", 2.0)
     lines = (json.dumps({"step": n, "loss": x}) for n, x in enumerate(curve(2.0), start=1))
     (tmp_path / "old" / "spiky.jsonl").write_text("\n".join(lines))
-    (tmp_path / "torn.csv").write_text("step,loss\n1,2,3\n")
+    (tmp_path / "torn.csv").write_text("step,loss\n1,2\n2,2\n3,2\n4,x\n")
     (tmp_path / ".hidden.csv").write_text("?")
     return tmp_path
 
@@ -58,7 +58,7 @@ def test_every_log_is_counted_and_the_unreadable_is_named(
     ]
     assert [line.get("incidents") for line in told["files"]] == [0, 1, 1, None]
     assert told["files"][1]["kinds"] == told["files"][2]["kinds"] == {"recoverable": 1}
-    assert "line 2: 3 cells under 2 columns" in told["files"][3]["unread"]
+    assert "line 5, column `loss`: 'x' is no number" in told["files"][3]["unread"]
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_the_table_is_for_a_person(folder: Path, capsys: pytest.CaptureFixture[s
     assert lines[2].split() == ["old/spiky.csv", "500", "1", "20.00", "1", "recoverable"]
     assert lines[4].split()[:5] == ["3", "files", "1,500", "2", "13.33"]
     assert lines[5] == "not read: 1"
-    assert lines[6].startswith("  torn.csv: line 2: 3 cells")
+    assert lines[6].startswith("  torn.csv: line 5, column `loss`")
 
 
 def test_names_of_files_and_columns_drive_no_terminal(
@@ -95,6 +95,42 @@ def test_folders_in_one_another_are_searched_so_deep_and_no_deeper(tmp_path: Pat
         at /= "d"
         at.mkdir()
     assert len(sources(tmp_path)) == DEEPEST + 1
+
+
+def test_values_of_a_setting_stand_side_by_side_in_one_table_and_one_picture(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    png = tmp_path / "tried.png"
+    words = (str(folder / "old"), "--set", "threshold=4,500", "--set", "lift_limit=1e6")
+    assert run(BACKTEST, *words, "--plot", str(png)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == [
+        "file", "rows", "threshold=4", "lift_limit=1e+06", "threshold=500", "lift_limit=1e+06",
+    ]  # fmt: skip
+    assert lines[1].split() == ["spiky.csv", "500", "1", "0"]
+    assert lines[3].split() == ["2", "files", "1,000", "2", "0"]
+    assert lines[4].split()[-2:] == ["20.00", "0.00"]
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert run(BACKTEST, *words, "--json") == 0
+    tried = json.loads(capsys.readouterr().out)["candidates"]
+    assert [(one["set"]["threshold"], one["incidents"]) for one in tried] == [(4.0, 2), (500.0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--set", "threshold"), "write NAME=VALUE"),
+        (("--set", "threshold=4,x"), "write NAME=VALUE,VALUE,…, of numbers"),
+        (("--set", "treshold=5"), "treshold: is no setting of robust_trend. Known: threshold"),
+        (("--set", "threshold=-1"), "threshold: takes a number from 2 to 1000"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_its_limit(
+    folder: Path, words: tuple[str, ...], says: str
+) -> None:
+    for command, place in ((BACKTEST, folder), (REPLAY, folder / "calm.csv")):
+        with pytest.raises(CommandFailed, match=says.replace(",VALUE,…", ".*")):
+            run(command, str(place), *words)
 
 
 def test_it_fails_only_where_nothing_could_be_read(tmp_path: Path) -> None:

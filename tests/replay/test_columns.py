@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spikeguard_server.replay.command import REPLAY
+from spikeguard_replay.commands import REPLAY
 from tests.replay.running import run
 
 ONSET, ROWS = 301, 360

@@ -1,16 +1,18 @@
-"""`spikeguard replay`: what it reads, prints, draws and refuses."""
+"""`spikeguard replay`: what it prints, draws, follows and refuses."""
 
 from __future__ import annotations
 
 import json
-import math
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_server.replay.command import REPLAY
-from spikeguard_server.replay.reading import read_log_samples
+from spikeguard_replay.commands import REPLAY
 from tests.domain.detection.curves import plateau, spiked
 from tests.replay.running import run
 
@@ -28,7 +30,10 @@ def log(tmp_path: Path) -> Path:
 def test_json_is_exactly_one_object(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(REPLAY, str(log), "--json") == 0
     answer = json.loads(capsys.readouterr().out)
-    assert set(answer) == {"samples", "incidents", "precursors"}
+    assert set(answer) == {"samples", "incidents", "precursors", "read"}
+    assert answer["read"]["columns"] == {
+        "step": "step", "loss": "loss", "grad_norm": "grad_norm",
+    }  # fmt: skip
     assert answer["samples"] == 600
     (incident,) = answer["incidents"]
     assert set(incident) == {
@@ -94,46 +99,130 @@ def test_a_plot_that_cannot_be_written_says_so(log: Path, tmp_path: Path) -> Non
         run(REPLAY, str(log), "--plot", str(tmp_path / "no" / "folder.png"))
 
 
-def test_blank_is_not_measured_and_nan_was(tmp_path: Path) -> None:
-    path = tmp_path / "run.csv"
-    path.write_text("step,loss,grad_norm\n1,2.5,\n2,,0.3\n\n3,nan,inf\n")
-    rows = read_log_samples(path)
-    assert [row.step for row in rows] == [1, 2, 3]
-    assert rows[0].values == {"loss": 2.5}
-    assert rows[1].values == {"grad_norm": 0.3}
-    assert math.isnan(rows[2].values["loss"])
-    assert rows[2].values["grad_norm"] == math.inf
+def test_the_last_line_says_where_the_run_stands(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(REPLAY, str(log))
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("at the end, step 600: loss ")
+    assert last.endswith(", no incident open")
+    (path := tmp_path / "b.csv").write_text(log.read_text() + "601,nan,nan\n")
+    run(REPLAY, str(path))
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "at the end, step 601: loss nan, #2 open since step 601: divergent"
 
 
+def test_a_column_is_watched_without_a_policy_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reward that falls at step 501, under a calm loss; a rise of it is no matter."""
+    rows = zip(plateau(800, seed=3), plateau(800, seed=4), strict=True)
+    lines = [f"{n},{a},{b - (2.0 if n > 500 else 0.0)}" for n, (a, b) in enumerate(rows, start=1)]
+    (path := tmp_path / "a.csv").write_text("step,loss,reward\n" + "\n".join(lines))
+    run(REPLAY, str(path), "--json")
+    assert json.loads(capsys.readouterr().out)["incidents"] == []
+    run(REPLAY, str(path), "--json", "--watch", "reward=up")
+    assert json.loads(capsys.readouterr().out)["incidents"] == []
+    run(REPLAY, str(path), "--json", "--watch", "reward=down")
+    incident = json.loads(capsys.readouterr().out)["incidents"][0]
+    assert (incident["signal"], incident["onset_step"]) == ("reward", 501)
+    with pytest.raises(CommandFailed, match="write COLUMN=up, COLUMN=down or COLUMN=both"):
+        run(REPLAY, str(path), "--watch", "reward")
+    with pytest.raises(CommandFailed, match="no column `rewards` to watch"):
+        run(REPLAY, str(path), "--watch", "rewards=down")
+
+
+def program(*words: str, before: str = "") -> list[str]:
+    """The command line in a process of its own, after `before`."""
+    main = "from spikeguard_cli.main import main; sys.exit(main(sys.argv[1:]))"
+    return [sys.executable, "-c", f"import sys; {before}\n{main}", *words]
+
+
+@pytest.mark.slow
+def test_a_pipe_is_followed_to_its_end(log: Path) -> None:
+    """What is seen is printed while the log still grows: the spike before the last rows come."""
+    following = subprocess.Popen(
+        program("replay", "-", "--follow"), stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True
+    )
+    assert following.stdin is not None
+    assert following.stdout is not None
+    text = log.read_text().splitlines(keepends=True)
+    following.stdin.write("".join(text[:330]))
+    following.stdin.flush()
+    seen = ""
+    while "began at step 301" not in seen:
+        line = following.stdout.readline()
+        assert line, seen
+        seen += line
+    assert "at the end" not in seen
+    out, err = following.communicate("".join(text[330:]), timeout=60)
+    assert out.splitlines()[-1].startswith("at the end, step 600: loss ")
+    assert "closed at step" in out
+    assert err.count("read as CSV") == 1
+    assert following.returncode == 0
+
+
+@pytest.mark.slow
+def test_a_file_is_followed_until_interrupted(log: Path, tmp_path: Path) -> None:
+    text = log.read_text().splitlines(keepends=True)
+    path = tmp_path / "growing.csv"
+    path.write_text(text[0])
+    following = subprocess.Popen(
+        program("replay", str(path), "--follow"), stdout=PIPE, stderr=PIPE, text=True
+    )
+    assert following.stderr is not None
+    path.write_text("".join(text[:200]))
+    assert "read as CSV" in following.stderr.readline()
+    path.write_text("".join(text))
+    assert following.stdout is not None
+    seen = following.stdout.readline() + following.stdout.readline()
+    assert "#1  recoverable" in seen
+    following.send_signal(signal.SIGINT)
+    out, _ = following.communicate(timeout=60)
+    assert out.splitlines()[-1].startswith("at the end, step 600: loss ")
+    assert following.returncode == 0
+
+
+BLOCKED = """
+from importlib.machinery import PathFinder
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        found = PathFinder.find_spec(name, path, target)
+        return None if name.split(".")[0] in MISSING else found
+sys.meta_path[:] = [Without if one is PathFinder else one for one in sys.meta_path]
+"""
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("missing", "words", "says"),
     [
-        ("", "line 1: no column `step`"),
-        ("step,lr\n1,2\n", "line 1: no column `loss` .found step, lr."),
-        ("step," + "wide," * 100 + "\n", "no column `loss` .found step(, wide){19}.: name"),
-        ("step,loss,loss\n1,2,3\n", "line 1: a column stands there twice"),
-        ("step,loss\n1,2\n2,x\n", "line 3, column `loss`: 'x' is not a number"),
-        ("step,loss\n1,2\n2\n", "line 3: 1 cells under 2 columns"),
-        ("step,loss\n1.5,2\n", "line 2, column `step`: '1.5' is not a whole step"),
-        ("step,loss\n-1,2\n", "line 2, column `step`: '-1' is not a whole step"),
-        ("step,loss\nnan,2\n", "line 2, column `step`: 'nan' is not a whole step"),
-        ("step,loss\n,2\n", "line 2, column `step`: '' is not a number"),
+        ("numpy", ("replay",), "`spikeguard replay` needs numpy: pip install 'spikeguard[replay]'"),
+        ("numpy", ("backtest",), "needs numpy: pip install 'spikeguard[replay]'"),
+        ("matplotlib", ("replay", "--plot", "a.png"),
+         "--plot needs matplotlib: pip install 'spikeguard[plot]'"),
     ],
-)
-def test_a_bad_file_names_line_column_and_remedy(tmp_path: Path, body: str, words: str) -> None:
-    path = tmp_path / "run.csv"
-    path.write_text(body)
-    with pytest.raises(CommandFailed, match=words):
-        read_log_samples(path)
+)  # fmt: skip
+def test_what_is_not_installed_is_named_in_one_line_and_nothing_else_is_printed(
+    log: Path, missing: str, words: tuple[str, ...], says: str
+) -> None:
+    before = f"MISSING = {{{missing!r}}}\n{BLOCKED}"
+    place = str(log if words[0] == "replay" else log.parent)
+    done = subprocess.run(
+        program(words[0], place, *words[1:], before=before),
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
-def test_a_missing_file_says_so(tmp_path: Path) -> None:
-    with pytest.raises(CommandFailed, match="no such file"):
-        read_log_samples(tmp_path / "none.csv")
-
-
-def test_a_binary_file_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "run.csv"
-    path.write_bytes(bytes(range(256)))
-    with pytest.raises(CommandFailed, match="cannot be read as CSV in UTF-8"):
-        read_log_samples(path)
+@pytest.mark.slow
+def test_numpy_alone_is_enough_to_read_and_list(log: Path) -> None:
+    before = f"MISSING = {{'matplotlib', 'tensorboard', 'fastapi', 'pandas', 'torch'}}\n{BLOCKED}"
+    done = subprocess.run(
+        program("replay", str(log), before=before), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "600 samples, 1 incident" in done.stdout

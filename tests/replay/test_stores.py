@@ -20,10 +20,11 @@ from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from torch.utils.tensorboard import SummaryWriter
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_replay.backtest import backtest_log, sources
+from spikeguard_replay.log import LogOptions
+from spikeguard_replay.reading import read_log
 from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.replay.backtest import backtest_log, sources
-from spikeguard_server.replay.reading import LogOptions, ReplayFormat, read_log, read_log_samples
-from spikeguard_server.replay.reading_options import _pair
+from tests.replay.running import rows_in, samples_in
 
 
 def varint(number: int) -> bytes:
@@ -64,10 +65,6 @@ def events(folder: Path, data: bytes, name: str = "events.out.tfevents.1.host") 
     return path
 
 
-def rows(samples: list[Sample]) -> list[tuple[int, dict[str, float]]]:
-    return [(one.step, dict(one.values)) for one in samples]
-
-
 def test_scalars_of_both_kinds_of_events_come_together_by_step(tmp_path: Path) -> None:
     """Old events hold a simple_value, new ones a scalar tensor; vectors and words are no scalar."""
     data = event(1, simple("train/loss", 2.5)) + event(1, simple("train/grad_norm", math.inf))
@@ -77,13 +74,14 @@ def test_scalars_of_both_kinds_of_events_come_together_by_step(tmp_path: Path) -
     vector = struct.pack("<f", 9.0)
     data += event(4, tensor("train/loss", 1, vector, shape=sub(2, varint(1 << 3) + varint(1))))
     data += event(4, tensor("train/loss", 7, b"word", field=8))
-    log = read_log(events(tmp_path, data))
-    assert rows(log.samples) == [
+    path = events(tmp_path, data)
+    assert rows_in(path) == [
         (1, {"loss": 2.5, "grad_norm": math.inf}),
         (2, {"loss": 2.25, "grad_norm": 0.1}),
         (3, {"loss": 2.0}),
     ]
-    assert "TensorBoard events; loss from `train/loss`" in log.guessed
+    said = read_log(path).described()
+    assert "read as TensorBoard events, 3 rows; step from `step`, loss from `train/loss`" in said
 
 
 @pytest.mark.parametrize("new_style", [False, True])
@@ -94,25 +92,25 @@ def test_what_torch_writes_for_tensorboard_is_read(tmp_path: Path, new_style: bo
             writer.add_histogram("weights", torch.tensor([0.1, float(step)]), step)
             writer.add_text("note", "nothing to measure", step)
     steps = [(7, {"loss": 2.5}), (8, {"loss": math.inf}), (9, {"loss": 2.25})]
-    assert rows(read_log_samples(tmp_path)) == steps
+    assert rows_in(tmp_path) == steps
 
 
 def test_a_torn_tail_is_passed_over_and_damage_is_not(tmp_path: Path) -> None:
     first, second = event(1, simple("loss", 2.5)), event(2, simple("loss", 2.25))
     for cut in (1, 5, 11, 12, 20, len(second) - 1):
-        assert len(read_log_samples(events(tmp_path, first + second[:cut]))) == 1
+        assert len(samples_in(events(tmp_path, first + second[:cut]))) == 1
     for at in (3, 9, 30, len(first) - 1):
         damaged = bytearray(first + second)
         damaged[at] ^= 1
         with pytest.raises(CommandFailed, match="record 1: the checksum is wrong"):
-            read_log_samples(events(tmp_path, bytes(damaged)))
+            samples_in(events(tmp_path, bytes(damaged)))
 
 
 def test_a_run_that_went_on_from_a_checkpoint_keeps_both_stretches(tmp_path: Path) -> None:
     for name, steps in (("a.tfevents.1", (1, 2, 3)), ("a.tfevents.2", (2, 3, 4))):
         data = b"".join(event(n, simple("loss", n), simple("lr", 0.5)) for n in steps)
         events(tmp_path, data, name)
-    samples = read_log_samples(tmp_path)
+    samples = samples_in(tmp_path)
     assert [one.step for one in samples] == [1, 2, 3, 2, 3, 4]
     assert all(one.values == {"loss": one.step, "lr": 0.5} for one in samples)
 
@@ -136,7 +134,7 @@ def test_a_bent_event_file_ends_in_one_line_that_names_the_record(
 ) -> None:
     path = events(tmp_path, event(1, simple("loss", 2.0)) + data)
     with pytest.raises(CommandFailed, match=r"record 2: .*copy it again, or leave it out"):
-        read_log_samples(path)
+        samples_in(path)
 
 
 def mlflow_run(folder: Path) -> Path:
@@ -150,7 +148,7 @@ def mlflow_run(folder: Path) -> Path:
 
 def test_a_run_of_mlflow_s_file_store_is_one_log(tmp_path: Path) -> None:
     run = mlflow_run(tmp_path / "mlruns" / "7" / "abc")
-    (first, second, third) = read_log_samples(run)
+    (first, second, third) = samples_in(run)
     assert first.values == {"loss": 2.5, "grad_norm": 0.5}
     assert math.isnan(second.values["loss"])
     assert second.values["grad_norm"] == math.inf
@@ -159,7 +157,7 @@ def test_a_run_of_mlflow_s_file_store_is_one_log(tmp_path: Path) -> None:
     assert not [path for path in sources(tmp_path) if run in path.parents]
     (run / "metrics" / "train_loss").write_text("10 2.5\n")
     with pytest.raises(CommandFailed, match="line 1: not `timestamp value step`"):
-        read_log_samples(run)
+        samples_in(run)
 
 
 def test_one_run_of_mlflow_s_database_is_named_and_nan_is_nan(tmp_path: Path) -> None:
@@ -174,11 +172,32 @@ def test_one_run_of_mlflow_s_database_is_named_and_nan_is_nan(tmp_path: Path) ->
         store.execute(metric, ("loss", 1.7976931348623157e308, 3, "b2", 3, 0))
         store.commit()
     with pytest.raises(CommandFailed, match=r"2 runs with metrics: name one with --run NAME.*b2"):
-        read_log_samples(path)
+        samples_in(path)
     first, second, third = read_samples_of(path, "two")
     assert first.values == {"loss": 2.5}
     assert math.isnan(second.values["loss"])
     assert third.values == {"loss": math.inf}
+
+
+def test_one_run_of_trackio_s_database_is_read(tmp_path: Path) -> None:
+    """A row a step, its metrics as JSON (trackio/sqlite_storage.py)."""
+    path = tmp_path / "project.db"
+    with closing(sqlite3.connect(path)) as store:
+        store.execute(
+            "create table metrics (id integer primary key, timestamp text, run_name text, "
+            "step integer, metrics text)"
+        )
+        store.execute("create table configs (id integer primary key, run_name text, config text)")
+        row = "insert into metrics (run_name, step, metrics) values (?, ?, ?)"
+        metrics = ({"train": {"loss": 2.5}, "lr": 0.1}, {"train": {"loss": math.nan}})
+        written = [("a", n, json.dumps(one)) for n, one in enumerate(metrics)]
+        store.executemany(row, [*written, ("b", 0, '{"loss": 9}')])
+        store.commit()
+    first, second = samples_in(path, LogOptions(run="a"))
+    assert (first.step, first.values) == (0, {"loss": 2.5, "lr": 0.1})
+    assert math.isnan(second.values["loss"])
+    with pytest.raises(CommandFailed, match=r"2 runs with metrics: name one with --run NAME"):
+        samples_in(path)
 
 
 ENDLESS = "with recursive n(x) as (select 1 union all select x + 1 from n)"
@@ -205,7 +224,7 @@ def test_a_database_that_mlflow_did_not_make_ends_in_one_line(
         store.executescript(made)
     began = time.process_time()
     with pytest.raises(CommandFailed, match=said):
-        read_log_samples(path)
+        samples_in(path)
     assert time.process_time() - began < 2.0
 
 
@@ -214,16 +233,16 @@ def test_a_file_that_no_memory_holds_is_refused_by_its_size(tmp_path: Path) -> N
     with path.open("wb") as file:
         file.truncate(2**41)
     with pytest.raises(CommandFailed, match="at most: cut the log"):
-        read_log_samples(path)
+        samples_in(path)
 
 
 def test_what_never_ends_is_refused_once_it_gave_more_than_a_log_may_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spikeguard_server.replay.log_size.LARGEST", 2**20)
+    monkeypatch.setattr("spikeguard_replay.source.LARGEST", 2**20)
     (path := tmp_path / "loss.csv").symlink_to("/dev/zero")
     with pytest.raises(CommandFailed, match="at most: cut the log"):
-        read_log_samples(path)
+        samples_in(path)
 
 
 def test_a_run_of_mlflow_that_no_memory_holds_is_refused_by_its_size(tmp_path: Path) -> None:
@@ -233,11 +252,11 @@ def test_a_run_of_mlflow_that_no_memory_holds_is_refused_by_its_size(tmp_path: P
         with (tmp_path / "metrics" / name).open("wb") as file:
             file.truncate(3 * 2**29)  # each would do
     with pytest.raises(CommandFailed, match="at most: cut the log"):
-        read_log_samples(tmp_path)
+        samples_in(tmp_path)
 
 
 def read_samples_of(path: Path, run: str) -> list[Sample]:
-    return read_log(path, LogOptions(run=run)).samples
+    return samples_in(path, LogOptions(run=run))
 
 
 PANEL = (
@@ -249,8 +268,8 @@ PANEL = (
 def test_a_panel_of_w_and_b_is_read_without_its_extremes(tmp_path: Path) -> None:
     path = tmp_path / "wandb_export.csv"
     path.write_text(PANEL)
-    first, second, third = read_log_samples(path)
-    assert (first.step, first.values, second.values) == (1, {"loss": 2.5}, {})
+    first, third = samples_in(path)
+    assert (first.step, first.values) == (1, {"loss": 2.5})
     assert math.isnan(third.values["loss"])
 
 
@@ -258,31 +277,11 @@ def test_of_a_panel_with_two_runs_one_has_to_be_named(tmp_path: Path) -> None:
     path = tmp_path / "export.csv"
     path.write_text('"Step","a - train/loss","b - _step","b - train/loss"\n1,2.5,,9\n')
     with pytest.raises(CommandFailed, match=r"2 runs: name one with --run NAME \(found a, b\)"):
-        read_log_samples(path)
-    assert rows(read_samples_of(path, "b")) == [(1, {"loss": 9.0})]
+        samples_in(path)
+    assert rows_in(path, LogOptions(run="b")) == [(1, {"loss": 9.0})]
 
 
 def test_the_binary_format_of_w_and_b_is_answered_with_the_way_to_export(tmp_path: Path) -> None:
     path = tmp_path / "run-x.wandb"
     path.write_bytes(b":W&B\xe1\xbe\x00\x00")
     assert "scan_history" in str(backtest_log(path, "x").unread)
-
-
-def test_a_json_list_is_read_and_a_list_of_numbers_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "history.json"
-    path.write_text(json.dumps([{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.25}], indent=1))
-    assert rows(read_log_samples(path)) == [(1, {"loss": 2.5}), (2, {"loss": 2.25})]
-    path.write_text("[2.5, 2.25]")
-    with pytest.raises(CommandFailed, match="entry 0: not an object: write a list of objects"):
-        read_log_samples(path)
-
-
-def test_what_is_said_goes_before_what_would_be_guessed(tmp_path: Path) -> None:
-    path = tmp_path / "log.txt"
-    path.write_text('{"step": 1, "loss": 2.5, "nll": 7}\n')
-    wanted = LogOptions(ReplayFormat.JSONL, dict([_pair("loss=nll")]))
-    assert rows(read_log(path, wanted).samples) == [(1, {"loss": 7.0})]
-    with pytest.raises(CommandFailed, match=r"no `nl` for loss \(found step, loss, nll\)"):
-        read_log(path, LogOptions(None, {"loss": "nl"}))
-    with pytest.raises(CommandFailed, match="write OURS=THEIRS"):
-        _pair("lose=nll")

@@ -31,8 +31,6 @@ READS = {  # beside the modules of `store/reads`
     "FLEET",
     "MAX_TEXT",
     "outcome_words",
-    "read_followup",
-    "read_followups",
     "read_batches",
     "attempts_named",
     "require_schema",  # as it stands

@@ -13,7 +13,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from spikeguard.commands.inbox import Delivery, Inbox
@@ -30,7 +30,7 @@ from spikeguard.settings import Settings
 from spikeguard.state.lineage import Abandonment, abandoned_by_return, steps_given_up
 from spikeguard.state.progress import Progress
 from spikeguard.state.targets import Target, Tree
-from spikeguard.topology.rank_group import World, all_agree, in_step, share_text
+from spikeguard.topology.rank_group import World, all_agree, first_problem, in_step, share_text
 from spikeguard_protocol import (
     Action,
     BatchRange,
@@ -79,6 +79,7 @@ class Executor:
         feed: DataFeed,
         rates: ScaledRates,
         recovery: Recovery,
+        denied: Callable[[], Mapping[Verb, str]],
         held: HeldSteps,
         journal: Journal,
         inbox: Inbox,
@@ -87,6 +88,8 @@ class Executor:
         faults: Faults,
         settings: Settings,
     ) -> None:
+        """`denied`: orders that the table of abilities does not say yes to, and why."""
+        self._denied = denied
         self._settings, self._keys = settings, read_keys(settings)
         self._answered: deque[float] = deque(maxlen=settings.orders_an_hour)  # when, monotonic
         self._world, self._progress, self._feed, self._rates = world, progress, feed, rates
@@ -107,18 +110,12 @@ class Executor:
 
     def _possible(self) -> tuple[Verb, ...]:
         """What the loop could do, whatever its settings allow."""
-        always = (Verb.SCALE_LR, Verb.WATCH) if self._rates.usable else (Verb.WATCH,)
-        feed = self._feed
-        counted = feed.in_use and not feed.mixed
-        data: tuple[Verb, ...] = (Verb.STOP,) if feed.in_use else ()
-        if counted and feed.items_per_step is None and not feed.restarts:
-            data = (Verb.SKIP_BATCHES, Verb.STOP)  # a framework may have read ahead
-        back = self._recovery.snapshots is not None or self._recovery.checkpoints is not None
-        returns = counted and back and not feed.read_once
-        rollback = (Verb.ROLLBACK,) if returns else ()
-        disk = self._recovery.checkpoints
-        save = (Verb.CHECKPOINT_NOW,) if disk is not None and disk.on_demand else ()
-        return (*data, *rollback, *always, *save)
+        disk, cannot = self._recovery.checkpoints, set(self._denied())
+        if not self._feed.in_use:
+            cannot.add(Verb.STOP)
+        if disk is None or not disk.on_demand:
+            cannot.add(Verb.CHECKPOINT_NOW)
+        return tuple(verb for verb in Verb if verb not in cannot)
 
     def act_alone(self) -> None:
         """In a job of one process: carry out what has come."""
@@ -223,7 +220,8 @@ class Executor:
         if (reason := unsigned or verb_refusal(self._settings, verb)) is not None:
             return reason
         if verb not in self.capabilities():
-            return f"this loop cannot {verb}"
+            why = self._denied().get(verb)
+            return f"this loop cannot {verb}" + (f": {why}" if why else "")
         return self._beyond_limits(order.action, verb)
 
     def _beyond_limits(self, action: Action, verb: Verb) -> str | None:
@@ -237,7 +235,7 @@ class Executor:
     def _execute(self, order: Order) -> None:
         """Prepare, vote, make durable, vote, commit."""
         prepared, reason = self._prepared(order.action)
-        reason = self._vote(reason, "another rank could not prepare it")
+        reason = self._vote(reason)
         if reason is None:
             reason = self._durable_everywhere(order, prepared)
         if reason is not None:
@@ -255,14 +253,13 @@ class Executor:
             state, said = self._done(order.action)
             self._answer(order, state, said)
 
-    def _vote(self, reason: str | None, otherwise: str) -> str | None:
+    def _vote(self, reason: str | None) -> str | None:
         """Why it is not done, None if every rank would; nothing has changed yet."""
         try:
-            agreed = all_agree(self._world, reason is None)
+            return first_problem(self._world, reason)
         except Exception as error:
             self._faults.note("agreement", error)
             return reason or f"the ranks could not agree: {error}"[:500]
-        return None if agreed else reason or otherwise
 
     def _durable_everywhere(self, order: Order, prepared: Prepared | None) -> str | None:
         """Why it is not done; raise where nobody can know what the others do."""

@@ -282,8 +282,8 @@ class Journal:
         if entry["entry"] == "run" and run is not None and entry["run"] != str(run):
             raise AttachError(
                 "directory",
-                f"it holds the journal of run {entry['run']!r}, not of {str(run)!r}",
-                "Give each run a directory of its own",
+                f"this folder holds the journal of run {entry['run']!r}, not of {str(run)!r}",
+                "Give each run checkpoints, and a directory, of its own",
             )
         if entry["entry"] == "begun":
             if (verb := verb_in(entry)) is not None:

@@ -7,19 +7,19 @@ where all ranks have to have succeeded they say so to each other before anything
 
 from __future__ import annotations
 
-import shutil
-import time
+import concurrent.futures
+import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from pathlib import Path
+from concurrent.futures import Future
 from typing import Any
 
 from spikeguard.commands.journal import Journal
 from spikeguard.data.feed import DataFeed
 from spikeguard.faults import Faults
 from spikeguard.optim.learning_rate import LrScale, ScaledRates
-from spikeguard.state.async_saver import Saves
-from spikeguard.state.checkpoints import MANIFEST, CheckpointDirectory
+from spikeguard.state.async_saver import Finished, Saves
+from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.state.host_tensors import not_finite
 from spikeguard.state.lineage import is_abandoned
 from spikeguard.state.progress import Progress
 from spikeguard.state.replicated_parts import Part, divided
@@ -27,13 +27,12 @@ from spikeguard.state.snapshots import Snapshot
 from spikeguard.state.staging_buffers import Staged
 from spikeguard.state.stores import StateStores
 from spikeguard.state.targets import Target, Tree, target_name
-from spikeguard.state.training_state import TrainingState, tree_bytes
+from spikeguard.state.training_state import TRAINED, TrainingState, tree_bytes
 from spikeguard.state.user_checkpoints import UserCheckpoints
 from spikeguard.topology.rank_group import World, all_agree
 from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted
 
 Report = Callable[[Record], None]
-SWEEP_AFTER_S = 3600.0  # without a write; no checkpoint pauses so long between two of its ranks
 
 
 class Recovery:
@@ -61,6 +60,7 @@ class Recovery:
         self._fresh: Snapshot | None = None  # of this step boundary
         self._apart = False  # whether replicas were found to differ, and not yet to be equal again
         self._equal_at = 0  # the newest step at which they were compared and equal
+        self._summing: tuple[Target, Future[None]] | None = None  # rank 0: what the job wrote
         self._saves: Saves | None = None
         if stores.checkpoints is not None and stores.writes:
             self._saves = Saves(world, stores.checkpoints, faults)
@@ -84,8 +84,9 @@ class Recovery:
                 self._give_up_snapshots()
             return
         target = self._target("memory", Medium.MEMORY)
-        for name in self.snapshots.take(target, lambda: self._staged(target, own, parts)):
+        for name in self.snapshots.make_room():
             self._report(TargetDeleted(name))
+        self.snapshots.add(target, self._staged(target, own, parts))
         self._fresh = self.snapshots.find(target.name)
         self._staging.trim(self.snapshots.room + (self._saves is not None))
         self._report(target.record())
@@ -144,18 +145,28 @@ class Recovery:
 
     def checkpoint(self) -> str | None:
         """Write the state and wait for it; its name, or None if a rank failed. Collective."""
-        if self.checkpoints is not None and self.checkpoints.writes_itself:
-            return self._written_by(self.checkpoints)
         patience = self._world.timeout.total_seconds()
+        if self.checkpoints is not None and self.checkpoints.writes_itself:
+            target = self._written_by(self.checkpoints)
+            if target is None:
+                return None
+            # the others wait for rank 0 meanwhile, so it waits for less than their patience
+            whole = not self._world.leads or self.settle(patience / 2) is not None
+            return target.name if all_agree(self._world, whole) else None
         self.settle(patience)
         if not self.begin_checkpoint():
             return None
         name = self.settle(patience)
         return name if all_agree(self._world, name is not None) else None
 
-    def _written_by(self, checkpoints: CheckpointDirectory) -> str | None:
-        """Through the job's or the framework's own functions, in the loop."""
+    def _written_by(self, checkpoints: CheckpointDirectory) -> Target | None:
+        """Through the job's or the framework's own functions, in the loop. Collective.
+
+        Rank 0 then reads the files for their checksums beside the loop, and completes it.
+        """
         target = self._target("checkpoint", Medium.DISK)
+        if not all_agree(self._world, not self._world.leads or self._claimed(checkpoints, target)):
+            return None
         written = False
         with self._faults.shield("checkpoint"):
             checkpoints.write_state(target.name, self._world.rank, self.live())
@@ -163,9 +174,36 @@ class Recovery:
         if not all_agree(self._world, written):
             return None
         if self._world.leads:
-            checkpoints.write_manifest(target, self._world.size)
-        self._keep(target)
-        return target.name
+            self._summing = target, self._beside(checkpoints, target)
+            self.writing = True
+        return target
+
+    def _claimed(self, checkpoints: CheckpointDirectory, target: Target) -> bool:
+        """Rank 0: whether another may be written now, into a folder of ours."""
+        self.settle()
+        with self._faults.shield("checkpoint"):
+            if not checkpoints.on_demand:
+                raise RuntimeError("the framework writes its checkpoints itself")
+            if self._summing is not None:
+                raise RuntimeError(f"{self._summing[0].name} is still read for its checksums")
+            checkpoints.claim(target.name)
+            return True
+        return False
+
+    def _beside(self, checkpoints: CheckpointDirectory, target: Target) -> Future[None]:
+        done: Future[None] = Future()
+        size = self._world.size
+
+        def complete() -> None:
+            try:
+                checkpoints.complete(target, size)
+            except Exception as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        threading.Thread(target=complete, name="spikeguard-checksums", daemon=True).start()
+        return done
 
     def checkpoint_due(self) -> None:
         """One that its time has come for: beside the loop, unless the directory says otherwise."""
@@ -181,9 +219,10 @@ class Recovery:
     def settle(self, wait_s: float = 0.0) -> str | None:
         """Take note of a checkpoint that was written since; its name if it is whole."""
         self._prepare()
-        ended = self._saves.finished(wait_s) if self._saves is not None else None
+        ended = self._summed(wait_s) if self._saves is None else self._saves.finished(wait_s)
         if ended is None or self.checkpoints is None:
-            self.writing = self._saves is not None and self._saves.under_way
+            under_way = self._saves is not None and self._saves.under_way
+            self.writing = under_way or self._summing is not None
             return None
         self.writing = False
         if ended.problem is not None:
@@ -191,6 +230,18 @@ class Recovery:
             return None
         self._keep(ended.target)
         return ended.target.name
+
+    def _summed(self, wait_s: float) -> Finished | None:
+        """The checkpoint of the job's own that became whole, or failed to."""
+        if self._summing is None:
+            return None
+        target, done = self._summing
+        if wait_s:
+            concurrent.futures.wait([done], wait_s)
+        if not done.done():
+            return None
+        self._summing = None
+        return Finished(target, done.exception())
 
     def _prepare(self) -> None:
         """Once, when the first step has made the optimizers' states: buffers for the snapshots."""
@@ -203,14 +254,12 @@ class Recovery:
             self._staging.prepare(own, parts, room + (self._saves is not None))
 
     def _keep(self, target: Target) -> None:
-        """Rank 0: tell of a whole checkpoint and make room; one that was left behind goes."""
+        """Rank 0: tell of a whole checkpoint, unless the run left it behind, and make room."""
         if not self._world.leads or self.checkpoints is None:
             return
-        if self.abandoned(target):
-            self.checkpoints.remove(target.name)
-        else:
+        if not self.abandoned(target):
             self._report(target.record())
-            self._prune()
+        self._prune(self.checkpoints)
 
     def _target(self, kind: str, medium: Medium) -> Target:
         progress = self._progress
@@ -218,12 +267,11 @@ class Recovery:
         name = target_name(kind, progress.steps, segment)
         return Target(name, self._feed.position, progress.lineage, medium)
 
-    def _prune(self) -> None:
-        assert self.checkpoints is not None
-        lost = [t.name for t in self.checkpoints.targets() if self.abandoned(t)]
-        for name in self.checkpoints.superfluous(lost, self.protected, self._progress.steps):
-            self.checkpoints.remove(name)
-            self._report(TargetDeleted(name))
+    def _prune(self, checkpoints: CheckpointDirectory) -> None:
+        lost = [t.name for t in checkpoints.targets() if self.abandoned(t)]
+        for name in checkpoints.superfluous(lost, self.protected, self._progress.steps):
+            if checkpoints.remove(name):
+                self._report(TargetDeleted(name))
 
     def abandoned(self, target: Target) -> bool:
         """Whether a rollback left `target` behind."""
@@ -237,12 +285,17 @@ class Recovery:
         return self.checkpoints.find(name) if self.checkpoints is not None else None
 
     def load(self, target: Target) -> Tree:
-        """The state on the host; raise OSError or ValueError if it cannot be read."""
+        """The state on the host, once it is known to be what was saved.
+
+        Raises OSError or ValueError if it cannot be read or has changed, in a part that this rank
+        looked at: the ranks share the checking, so all have to agree before it is used.
+        """
         tree: Tree | None
         if target.medium is Medium.MEMORY:
             tree = self.snapshots.load(target.name) if self.snapshots is not None else None
         elif self.checkpoints is not None:
             world = self._world
+            self.checkpoints.check(target.name, world.rank, world.size)
             tree = self.checkpoints.load(target.name, world.rank, world.size, self._state.stored)
         else:
             tree = None
@@ -268,6 +321,16 @@ class Recovery:
             self.checkpoints.put_back(target.name)
         self.copies.before_change()
         self._state.restore(tree)
+        self._check_finite(tree)
+
+    def _check_finite(self, tree: Tree) -> None:
+        """Raise ValueError where a weight or a moment was finite when saved and is not now."""
+        broken = not_finite(self._state.trained())
+        if broken:
+            saved = tree.get("not_finite")  # as the agent noted where the job itself saves
+            known = not_finite({k: tree.get(k) for k in TRAINED}) if saved is None else set(saved)
+            if new := sorted(broken - known):
+                raise ValueError(f"{new[0]} was finite when it was saved and is not any more")
 
     def take_up_scale(self, target: Target | None) -> None:
         """After a restart at `target` (None: the beginning): the rate that was ordered since."""
@@ -290,31 +353,10 @@ class Recovery:
         return [target for target in reversed(found) if not self.abandoned(target)]
 
     def sweep(self, live: Iterable[str] = ()) -> None:
-        """Remove folders that a crash left without a manifest; at start, rank 0 only.
-
-        One that was written to lately may be another live attempt's, still being saved. `live`:
-        attempts that run on this machine, whose folders stay however old a jump of the clock makes
-        them look.
-        """
-        if self.checkpoints is None or not self.checkpoints.on_demand:
-            return
-        theirs = {attempt[:8] for attempt in live}  # as names of targets hold them
-        for folder in self.checkpoints.path.glob("checkpoint-*"):
-            attempt = folder.name.rpartition("-")[2].partition(".")[0]
-            stale = attempt not in theirs and not (folder / MANIFEST).exists()
-            if stale and _age_s(folder) > SWEEP_AFTER_S:
-                with suppress(OSError):
-                    shutil.rmtree(folder)
+        """Remove what a crash left half written; at start, rank 0 only. `live`: other attempts."""
+        if self.checkpoints is not None and self.checkpoints.on_demand:
+            self.checkpoints.sweep(live)
 
 
 def _bytes(own: Tree, parts: Mapping[str, Part]) -> int:
     return tree_bytes(own) + sum(tree_bytes(part.tensor) for part in parts.values())
-
-
-def _age_s(folder: Path) -> float:
-    """Seconds since anything in `folder` was written; 0.0 for one that vanished meanwhile."""
-    try:
-        newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
-    except OSError:
-        return 0.0
-    return time.time() - newest

@@ -1,20 +1,23 @@
 """Loops whose iterator belongs to a framework: positions, data left out, going back by a restart.
 
 A rollback is written into the journal on every rank's yes, then the attempt ends on all ranks with
-`EXIT_ROLL_BACK`. The next start removes what was abandoned, resumes from the target and leaves the
-batches out, so any supervisor that starts the job again carries the command out.
+`EXIT_ROLL_BACK`. The next start sets aside what was abandoned, resumes from the target and leaves
+the batches out, so any supervisor that starts the job again carries the command out.
 Law: what is left out is fixed while an attempt lives, so a framework may read ahead as it likes.
 The framework writes and reads its checkpoints; here stands only which of them may be used.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from spikeguard.commands.journal import Journal
@@ -22,17 +25,24 @@ from spikeguard.data.batch_names import Names
 from spikeguard.data.feed import DataFeed
 from spikeguard.data.skip_log import SkipLog
 from spikeguard.data.skips import Skips
-from spikeguard.errors import RollbackByRestart
+from spikeguard.errors import ResumeError, RollbackByRestart
+from spikeguard.faults import log
 from spikeguard.guard import Guard
 from spikeguard.loop.startup import log_resumed
 from spikeguard.optim.learning_rate import LrScale
 from spikeguard.settings import Settings, read_connection, with_environment
-from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.state.checkpoints import MANIFEST, CheckpointDirectory, read_manifest
 from spikeguard.state.lineage import is_abandoned
 from spikeguard.state.replicated_parts import Boxes
 from spikeguard.state.targets import Target, Tree
 from spikeguard.state.training_state import random_state, restore_random_state
-from spikeguard.topology.rank_group import join_world, leave_world, share_text
+from spikeguard.topology.rank_group import (
+    World,
+    first_problem,
+    join_world,
+    leave_world,
+    share_text,
+)
 from spikeguard_protocol import Medium, RunId, TargetDeleted
 from spikeguard_protocol.plain_files import read_plain
 
@@ -186,12 +196,37 @@ def _tell_samplers(loader: Any, number: int) -> None:
 class HostedCheckpoints(CheckpointDirectory):
     """Checkpoints of which a framework owns the content; the manifest beside it is ours."""
 
+    names = re.compile(r"checkpoint-[0-9]+")
     on_demand = False  # whether a checkpoint can be asked for
     writes_itself = True
 
     def load(self, name: str, rank: int, world_size: int, boxes: Boxes | None = None) -> Tree:
-        """What a rollback by restart has to know of it; the framework reads the rest."""
-        del rank, world_size, boxes
+        """What a rollback by restart has to know, once the framework's own files were read.
+
+        The order ends this job, so it is refused where the next start could not load them. Raises
+        ValueError or OSError.
+        """
+        del world_size, boxes
+        try:
+            self.read_back(self.folder(name), rank)
+        except Exception as error:
+            said = str(error).strip().partition("\n")[0]
+            raise ValueError(f"{name} could not be loaded at the next start: {said}") from error
+        return self.kept_scale(name)
+
+    def read_back(self, folder: Path, rank: int) -> None:
+        """Read what the framework will, in the way it will; raise whatever goes wrong."""
+
+    def not_ours(self, newest: int) -> str:
+        """The newest checkpoint after step `newest` that the framework wrote without a guard.
+
+        Empty where there is none.
+        """
+        del newest
+        return ""
+
+    def kept_scale(self, name: str) -> Tree:
+        """The learning rate's scale that was written beside the framework's files."""
         try:
             return {"lr_scale": json.loads(read_plain(self.folder(name) / RATE))}
         except FileNotFoundError:
@@ -200,19 +235,44 @@ class HostedCheckpoints(CheckpointDirectory):
     def write_state(self, name: str, rank: int, tree: Tree) -> None:
         """The learning rate's scale, which the framework knows nothing of."""
         if rank == 0:
-            (self.path / name).mkdir(parents=True, exist_ok=True)
             (self.path / name / RATE).write_text(json.dumps(tree["lr_scale"]))
+
+    def set_aside(self, target: Target) -> None:
+        """A rollback gave it up. Nothing by default: our own go once nobody may want them back."""
 
     def adopt(self, name: str, guard: Guard) -> None:
         """The framework has written `PATH/name` at this step boundary; rank 0."""
         parts = guard._p
         if not parts.world.leads:
             return
-        scale = parts.rates.scale
+        folder, scale = self.path / name, parts.rates.scale
+        if (folder / MANIFEST).exists() and read_manifest(folder) is None:
+            said = f"a {MANIFEST} that spikeguard did not write lies in it"
+            raise FileExistsError(errno.EEXIST, said, str(folder))
         self.write_state(name, 0, {"lr_scale": scale.plain() if scale is not None else None})
         target = Target(name, parts.feed.position, parts.progress.lineage, Medium.DISK)
-        self.write_manifest(target, parts.world.size)
+        self.write_manifest(target, parts.world.size, {})
         guard._report(target.record())
+
+
+def read_tensors(path: Path, weights_only: bool | None = True) -> None:
+    """Unpickle what `torch.save` wrote, if it is there; raise whatever goes wrong.
+
+    Tensors stay in the file where its format allows it, so that this takes no memory.
+    """
+    if not path.exists():
+        return
+    for mapped in (True, False):
+        try:
+            torch.load(path, map_location="cpu", weights_only=weights_only, mmap=mapped)
+            return
+        except RuntimeError as error:
+            if not mapped or "mmap" not in str(error):
+                raise RuntimeError(f"{path.name}: {error}") from error
+        except Exception as error:
+            lines = [line.strip() for line in str(error).splitlines()]
+            said = next((line for line in lines if "Unsupported" in line), str(error))
+            raise ValueError(f"{path.name}: {said}") from error
 
 
 def run_named(arguments: Mapping[str, Any]) -> RunId:
@@ -230,32 +290,65 @@ def hosted_feed(guard: Guard | None) -> FrameworkFeed:
 
 
 def resumable(
-    checkpoints: CheckpointDirectory, home: Path, run: RunId, settings: Settings | None = None
+    checkpoints: HostedCheckpoints, home: Path, run: RunId, settings: Settings | None = None
 ) -> Target | None:
-    """The checkpoint to go on from; rank 0 removes those that a rollback has abandoned.
+    """The checkpoint to go on from: the newest that is whole and that no rollback has abandoned.
 
-    Collective where `torch.distributed` is initialised. `settings`: as `attach` gets them.
+    Rank 0 sets those aside that one has. Collective where `torch.distributed` is initialised.
+    `settings`: as `attach` gets them. Raises `ResumeError` where the framework has written newer
+    ones without a guard, and where there are checkpoints and all are damaged.
     """
-    chosen, limits = "", with_environment(settings or Settings())
+    allowed, theirs, limits = "", "", with_environment(settings or Settings())
     world = join_world()
     if world.leads:
-        chosen = _newest_allowed(checkpoints, home, run, limits)
-    chosen = share_text(world, chosen)
-    leave_world(world)
-    return checkpoints.find(chosen) if chosen else None
+        allowed = _newest_first(checkpoints, home, run, limits)
+        newest = checkpoints.find(allowed.split()[0]) if allowed else None
+        theirs = checkpoints.not_ours(newest.step if newest is not None else 0)
+    problems: list[str] = []
+    try:
+        allowed, theirs = json.loads(share_text(world, json.dumps([allowed, theirs])))
+        if theirs:
+            begins = f"at {allowed.split()[0]}" if allowed else "at step 0"
+            raise ResumeError(
+                f"{theirs} was written without spikeguard, which would begin {begins}. Give its "
+                "path to the framework for this start, in place of checkpoint(), to go on from it; "
+                "or choose an empty folder to begin anew"
+            )
+        for name in allowed.split():
+            problem = first_problem(world, _problem(checkpoints, name, world))
+            if problem is None:
+                return checkpoints.find(name)
+            log.warning("checkpoint %s was passed over: %s", name, problem)
+            problems.append(problem)
+    finally:
+        leave_world(world)
+    if problems:
+        raise ResumeError(
+            f"no checkpoint in {checkpoints.path} could be used; repair one or name an empty "
+            f"folder to begin anew. {'; '.join(problems)}"
+        )
+    return None
 
 
-def _newest_allowed(
-    checkpoints: CheckpointDirectory, home: Path, run: RunId, settings: Settings
+def _problem(checkpoints: HostedCheckpoints, name: str, world: World) -> str | None:
+    try:
+        checkpoints.check(name, world.rank, world.size)
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def _newest_first(
+    checkpoints: HostedCheckpoints, home: Path, run: RunId, settings: Settings
 ) -> str:
     journal = Journal(home / "journal.jsonl", run, settings)
-    newest = ""
-    for target in checkpoints.targets():
+    names = []
+    for target in reversed(checkpoints.targets()):
         if is_abandoned(target.lineage, journal.abandonments):
-            checkpoints.remove(target.name)
+            checkpoints.set_aside(target)
         else:
-            newest = target.name
-    return newest
+            names.append(target.name)
+    return "\n".join(names)
 
 
 def continue_from(guard: Guard, target: Target) -> None:
@@ -264,11 +357,27 @@ def continue_from(guard: Guard, target: Target) -> None:
     parts.progress.continue_from(target.lineage, parts.progress.segment)
     parts.feed.position = target.position
     if parts.recovery.checkpoints is not None:
-        saved = parts.recovery.checkpoints.load(target.name, parts.world.rank, parts.world.size)
+        assert isinstance(parts.recovery.checkpoints, HostedCheckpoints)
+        saved = parts.recovery.checkpoints.kept_scale(target.name)
         if saved["lr_scale"] is not None:
             parts.rates.scale = parts.journal.accepted(LrScale.read(saved["lr_scale"]))
     parts.recovery.take_up_scale(target)
     log_resumed(parts, target)
+
+
+def continue_without(guard: Guard, step: int) -> None:
+    """The framework has restored a checkpoint of `step` that was written without a guard.
+
+    Its steps count as positions. Before the first step.
+    """
+    parts = guard._p
+    parts.progress.steps = parts.feed.position = step
+    parts.recovery.take_up_scale(None)
+    if parts.world.leads:
+        log.warning(
+            "goes on after step %d from a checkpoint that was written without spikeguard: the data "
+            "go on at position %d, as if no batch had ever been left out", step, step,
+        )  # fmt: skip
 
 
 def show_tokens(guard: Guard, batch: Any) -> None:

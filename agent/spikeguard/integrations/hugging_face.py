@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_pt_utils import safe_globals
 
 import spikeguard
 from spikeguard.integrations.accelerate import stock
@@ -25,7 +27,9 @@ from spikeguard.integrations.framework_loop import (
     FrameworkFeed,
     LeavingOut,
     continue_from,
+    continue_without,
     hosted_feed,
+    read_tensors,
     resumable,
     run_named,
     show_tokens,
@@ -34,6 +38,7 @@ from spikeguard.integrations.framework_loop import (
 )
 from spikeguard.integrations.kept_checkpoints import KeptCheckpoints
 from spikeguard.integrations.wrapped import attach_within, refuse_found
+from spikeguard_protocol.plain_files import read_plain
 
 CLIPPED_BY_US = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")  # FSDP1 is refused; DeepSpeed clips itself
 
@@ -55,13 +60,16 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
     def __init__(self, trainer: Trainer, arguments: dict[str, Any]) -> None:
         self._trainer, self._arguments = trainer, dict(arguments)
         output = Path(trainer.args.output_dir)
-        self._checkpoints = KeptCheckpoints(output)
+        self._checkpoints = TrainerCheckpoints(output)
         self._home = Path(self._arguments.pop("directory", None) or output / "spikeguard")
         self._known: set[str] = set()
         self.guard: spikeguard.Guard | None = None
 
     def checkpoint(self) -> str | None:
-        """For `resume_from_checkpoint`: the newest one that no rollback has abandoned."""
+        """For `resume_from_checkpoint`: the newest one that no rollback has abandoned.
+
+        Raises `ResumeError` where `Trainer` has written newer ones without a guard.
+        """
         target = resumable(
             self._checkpoints,
             self._home,
@@ -129,6 +137,8 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
         resumed = self._checkpoints.find(f"checkpoint-{state.global_step}")
         if state.global_step and resumed is not None:
             continue_from(self.guard, resumed)
+        elif state.global_step:
+            continue_without(self.guard, state.global_step)
         self._known = {target.name for target in self._checkpoints.targets()}
 
     def on_step_end(
@@ -157,7 +167,42 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
     ) -> None:
         """The attempt ended on purpose."""
         if self.guard is not None:
+            with self.guard._p.faults.shield("checkpoint"):
+                self._checkpoints.settle(self.guard)
             self.guard.finish()
+
+
+class TrainerCheckpoints(KeptCheckpoints):
+    """Checkpoints as `Trainer` writes them."""
+
+    def read_back(self, folder: Path, rank: int) -> None:
+        """The files that `Trainer` loads, with `weights_only` as it does; tensors stay on disk."""
+        own = folder / f"rng_state_{rank}.pth"
+        names = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt")
+        weights = (*folder.glob("pytorch_model*.bin"), *folder.glob("adapter_model*.bin"))
+        read_plain(folder / "trainer_state.json")
+        with safe_globals():
+            for path in (*weights, *(folder / name for name in names)):
+                read_tensors(path)
+            read_tensors(own if own.exists() else folder / "rng_state.pth")
+        for path in folder.glob("*.safetensors"):
+            with safe_open(path, "pt") as tensors:
+                tensors.keys()
+
+    def not_ours(self, newest: int) -> str:
+        """More than one whole folder, or one where there is none of ours.
+
+        One that is newer than ours may be what a killed attempt left just before its manifest.
+        """
+        found = [
+            (int(number), path)
+            for path in self.path.glob("checkpoint-*")
+            if (number := path.name.rpartition("-")[2]).isdigit()
+            and int(number) > newest
+            and (path / "trainer_state.json").exists()
+            and self.find(path.name) is None
+        ]
+        return str(max(found)[1]) if len(found) > bool(newest) else ""
 
 
 def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:

@@ -5,24 +5,42 @@ every rank has written its part; it costs room only once the framework has remov
 Law: at most `MOST_PROTECTED` that the server protects stay, the newest that `healthy_after` steps
 have been built on, and the one that will be it next. Nothing is copied in the loop: where the file
 system makes no links, a thread copies, unless `Settings.copy_kept` says no.
+A thread reads what was kept for its checksums, and the next step boundary writes them into the
+manifest. What the framework wrote is never removed: a checkpoint that a rollback gave up is moved
+to `PATH/spikeguard/abandoned/`, out of the way of the framework's own pruning and its next save.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import errno
 import os
+import re
 import secrets
 import shutil
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from os import PathLike
 from pathlib import Path
 
-from spikeguard.faults import Faults
+from spikeguard.faults import Faults, log
 from spikeguard.guard import Guard
 from spikeguard.integrations.framework_loop import HostedCheckpoints
-from spikeguard.state.checkpoints import MANIFEST, MOST_PROTECTED, read_manifest
+from spikeguard.state.checkpoints import (
+    MANIFEST,
+    MOST_PROTECTED,
+    NOT_SUMMED,
+    read_manifest,
+    seal_manifest,
+)
+from spikeguard.state.file_sums import FileSum, sums_of
+from spikeguard.state.owned_folders import MARKER, claim, remove, remove_beside
 from spikeguard.state.targets import Target
+
+BEGUN = re.compile(
+    r"\.checkpoint-[0-9]+\.[0-9a-f]{8}"
+)  # a copy on its way, by some process's token
 
 
 class KeptCheckpoints(HostedCheckpoints):
@@ -31,10 +49,12 @@ class KeptCheckpoints(HostedCheckpoints):
     def __init__(self, path: str | PathLike[str], healthy_after: int = 100) -> None:
         super().__init__(path, every=0, healthy_after=healthy_after)
         self._kept = self.path / "spikeguard" / "kept"
+        self._abandoned = self.path / "spikeguard" / "abandoned"
         self._token = secrets.token_hex(4)  # of this process, in the names of what it has begun
         self._swept = False
         self._due: str | None = None  # written at the last step boundary
         self._protected: frozenset[str] = frozenset()
+        self._summing: list[tuple[Target, Future[dict[str, FileSum]]]] = []
 
     def targets(self) -> list[Target]:
         """Every complete checkpoint, oldest step first."""
@@ -52,11 +72,6 @@ class KeptCheckpoints(HostedCheckpoints):
         own, kept = self.path / name, self._kept / name
         return kept if not (own / MANIFEST).exists() and (kept / MANIFEST).exists() else own
 
-    def remove(self, name: str) -> None:
-        """Delete it, also what was kept of it."""
-        super().remove(name)
-        self._let_go(name)
-
     def adopt(self, name: str, guard: Guard) -> None:
         """The framework has written `PATH/name` at this step boundary; rank 0."""
         super().adopt(name, guard)
@@ -69,16 +84,77 @@ class KeptCheckpoints(HostedCheckpoints):
         """
         parts = guard._p
         protected = parts.inbox.protected
-        if not parts.world.leads or (self._due is None and protected == self._protected):
+        if not parts.world.leads:
+            return False
+        self._seal_summed(parts.world.size)
+        if self._due is None and protected == self._protected:
             return False
         due, self._due, self._protected = self._due, None, protected
         if due is not None:
             self._sweep()
             self._take_in(due, parts.settings.copy_kept, parts.faults)
+            self._begin_sums(due)
         unwanted = self._unwanted(protected, parts.progress.steps)
         for name in unwanted:
             self._let_go(name)
         return unwanted != []
+
+    def settle(self, guard: Guard) -> None:
+        """At the end of training: give the newest its checksums too."""
+        world = guard._p.world
+        if self._due is not None and world.size == 1:  # else a rank may still be writing its part
+            self._begin_sums(self._due)
+        concurrent.futures.wait([done for _, done in self._summing], guard._p.settings.flush_s)
+        self._seal_summed(world.size)
+
+    def set_aside(self, target: Target) -> None:
+        """Move one that a rollback gave up to where the framework neither prunes nor writes."""
+        segment = target.segment
+        aside = self._abandoned / f"{target.name}-{segment.attempt[:8]}.{segment.number}"
+        for place in (self.path / target.name, self._kept / target.name):
+            if read_manifest(place) != target:
+                continue
+            if aside.exists():
+                self._let_go(target.name)
+                continue
+            self._abandoned.mkdir(parents=True, exist_ok=True)
+            place.rename(aside)
+            log.warning(
+                "%s was given up by a rollback: it lies in %s now. Remove it when nobody needs it",
+                target.name,
+                aside,
+            )
+
+    def _begin_sums(self, name: str) -> None:
+        """Read the files beside the loop."""
+        target = self.find(name)
+        if target is None:
+            return
+        done: Future[dict[str, FileSum]] = Future()
+        self._summing.append((target, done))
+
+        def read() -> None:
+            try:
+                done.set_result(self._sums_of(name))
+            except Exception as error:  # pruned meanwhile: it stays without
+                done.set_exception(error)
+
+        threading.Thread(target=read, name="spikeguard-checksums", daemon=True).start()
+
+    def _sums_of(self, name: str) -> dict[str, FileSum]:
+        try:
+            return sums_of(self.path / name, but=NOT_SUMMED)
+        except OSError:
+            return sums_of(self._kept / name, but=NOT_SUMMED)
+
+    def _seal_summed(self, world_size: int) -> None:
+        """Write into the manifests what was read since; in the loop, where nobody prunes."""
+        ended = [each for each in self._summing if each[1].done()]
+        self._summing = [each for each in self._summing if each not in ended]
+        for target, done in ended:
+            for folder in (self.path / target.name, self._kept / target.name):
+                if done.exception() is None and read_manifest(folder) == target:
+                    seal_manifest(folder, target, world_size, done.result())
 
     def _held(self) -> list[Target]:
         """Oldest step first."""
@@ -113,11 +189,14 @@ class KeptCheckpoints(HostedCheckpoints):
         """Whole or not at all; raise OSError."""
         place, fresh = self._kept / name, self._kept / f".{name}.{self._token}"
         try:
-            shutil.copytree(self.path / name, fresh, copy_function=by)
-            shutil.rmtree(place, ignore_errors=True)
+            claim(fresh)
+            unmarked = shutil.ignore_patterns(MARKER)
+            source = self.path / name
+            shutil.copytree(source, fresh, ignore=unmarked, copy_function=by, dirs_exist_ok=True)
+            remove(place, self.names)
             fresh.replace(place)
         except OSError:
-            shutil.rmtree(fresh, ignore_errors=True)
+            remove(fresh, BEGUN)
             raise
 
     def _sweep(self) -> None:
@@ -125,10 +204,8 @@ class KeptCheckpoints(HostedCheckpoints):
         stale = [] if self._swept else list(self._kept.glob(".checkpoint-*"))
         self._swept = True
         for folder in stale:
-            threading.Thread(target=shutil.rmtree, args=(folder, True), daemon=True).start()
+            threading.Thread(target=remove, args=(folder, BEGUN), daemon=True).start()
 
     def _let_go(self, name: str) -> None:
         """It is none any more at once; what it takes is freed beside the loop."""
-        folder = self._kept / name
-        (folder / MANIFEST).unlink(missing_ok=True)
-        threading.Thread(target=shutil.rmtree, args=(folder, True), daemon=True).start()
+        remove_beside(self._kept / name, self.names, first=MANIFEST)

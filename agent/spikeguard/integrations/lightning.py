@@ -29,14 +29,16 @@ from spikeguard.integrations.framework_loop import (
     HostedCheckpoints,
     LeavingOut,
     continue_from,
+    continue_without,
     hosted_feed,
+    read_tensors,
     resumable,
     run_named,
     show_tokens,
     step_or_end,
 )
 from spikeguard.integrations.wrapped import attach_within, refuse_found
-from spikeguard.state.targets import Tree
+from spikeguard.state.targets import NAME, Tree
 
 STATE = "lightning.ckpt"
 
@@ -44,11 +46,23 @@ STATE = "lightning.ckpt"
 class LightningCheckpoints(HostedCheckpoints):
     """Lightning's own checkpoint files, in folders whose manifest is ours."""
 
+    names = NAME  # the agent itself names and removes them
     on_demand = True
 
     def __init__(self, path: str | PathLike[str], every: int, keep: int) -> None:
         super().__init__(path, every, keep)
         self.trainer: Trainer | None = None
+        self.weights_only: bool | None = None
+
+    def read_back(self, folder: Path, rank: int) -> None:
+        """As `Trainer.fit` loads it; a folder of a sharded strategy is Lightning's to check."""
+        if (folder / STATE).is_file():
+            read_tensors(folder / STATE, self.weights_only)
+
+    def not_ours(self, newest: int) -> str:
+        """A checkpoint of Lightning's own in this folder, where there is none of ours."""
+        found = [] if newest else sorted(self.path.glob("*.ckpt"), key=lambda p: p.stat().st_mtime)
+        return str(found[-1]) if found else ""
 
     def write_state(self, name: str, rank: int, tree: Tree) -> None:
         """On all ranks together, as `Trainer.save_checkpoint` asks."""
@@ -67,19 +81,27 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
         every: int = 500,
         keep: int = 5,
         directory: str | PathLike[str] | None = None,
+        weights_only: bool | None = None,
         **arguments: Any,
     ) -> None:
-        """A checkpoint into `checkpoints` every `every` steps; the rest as for `attach`."""
+        """A checkpoint into `checkpoints` every `every` steps; the rest as for `attach`.
+
+        `weights_only`: as `Trainer.fit` is given it.
+        """
         refuse_found(arguments, "scheduler", "micro_batches", "feed")
         self._checkpoints = LightningCheckpoints(checkpoints, every, keep)
-        self._home = Path(directory or self._checkpoints.path.parent / "spikeguard")
+        self._checkpoints.weights_only = weights_only
+        self._home = Path(directory or self._checkpoints.path / "spikeguard")
         self._arguments = arguments
         self._loaders: list[LeavingOut] = []
         self._stepped = 0
         self.guard: spikeguard.Guard | None = None
 
     def checkpoint(self) -> Path | None:
-        """For `ckpt_path`: the newest one that no rollback has abandoned. On all ranks."""
+        """For `ckpt_path`: the newest one that no rollback has abandoned. On all ranks.
+
+        Raises `ResumeError` where the folder holds checkpoints of Lightning's own alone.
+        """
         target = resumable(
             self._checkpoints,
             self._home,
@@ -131,6 +153,8 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
         target = self._checkpoints.find(resumed) if resumed else None
         if target is not None:
             continue_from(self.guard, target)
+        elif trainer.global_step:
+            continue_without(self.guard, trainer.global_step)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int

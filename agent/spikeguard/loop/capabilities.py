@@ -23,11 +23,13 @@ from spikeguard.loop.usage import LoopUsage
 from spikeguard.optim.update_skipper import UpdateSkipper, can_skip_by_sync, takes_flag
 from spikeguard.settings import GIB, Settings
 from spikeguard.state.snapshot_budget import Room
+from spikeguard.topology.refusals import NAMED
 from spikeguard_protocol import BY_RESTART, Ability, Answer, Verb
 
 SKIP_UPDATE, CLIP, SCALE_LR = "skip_update", "clip", "scale_lr"
 SKIP_BATCHES, ROLLBACK, REWIND = "skip_batches", "rollback", "rewind_from_memory"
 COUNT_STEPS, TELL_LOSS = "count_steps", "tell_loss"  # only where they are a no
+RESTORE_ALL = "restore_all"  # only where it is a no, or is not known
 ONE_LOADER = (
     "Join the loaders to one before guard.batches(), and let go of the iterator of the last"
 )
@@ -37,6 +39,10 @@ NOT_FROM_BATCHES = "the loop does not take its items from guard.batches()"
 TAKE_FROM_BATCHES = (
     "Iterate over guard.batches(loader). Until then a person has to restart the job from an older "
     "checkpoint instead of a rollback"
+)
+SAVE_YOURSELF = (
+    "Give attach(checkpoints=UserCheckpoints(path, save, load)): the job's own functions save and "
+    "load model and optimizer"
 )
 APART = (
     "the model is neither in a DistributedDataParallel that averages gradients over all ranks nor "
@@ -132,13 +138,36 @@ def rewind_ability(settings: Settings, room: Room | None, unsaved: str = "") -> 
     `unsaved`: why the optimizer's state cannot be put back.
     """
     if unsaved:
-        return no(REWIND, unsaved, "Give UserCheckpoints(path, save, load) to go back by")
+        return no(REWIND, unsaved, SAVE_YOURSELF)
     if not settings.snapshot_every:
         return no(REWIND, "Settings.snapshot_every is 0")
     if room is None or not room.holds:
         return no_room(settings)
     cost = f"about {room.holds * room.size / GIB:.2g} GiB of host memory on this rank"
     return yes(REWIND, cost, f"{room.holds} snapshots, one every {settings.snapshot_every} steps")
+
+
+def restore_abilities(unrestored: Sequence[str], loaders: Sequence[str]) -> tuple[Ability, ...]:
+    """What a rollback or a restart leaves as it is; nothing where all goes back.
+
+    `unrestored`: where such state lies. `loaders`: classes with a `load_state_dict` of their own,
+    which `attach()` does not call.
+    """
+    tried = f"whether {_few(loaders)} loads its own state again shows at the first rollback"
+    if unrestored:
+        reason = f"state that changes in training and is not restored: {_few(unrestored)}"
+        remedy = (
+            "Give attach(state=[...]) an object that saves and loads it; a module's tensor can "
+            "become a buffer. Nothing to do where it is constant"
+        )
+        return (no(RESTORE_ALL, f"{reason}; {tried}" if loaders else reason, remedy),)
+    return (unknown(RESTORE_ALL, tried),) if loaders else ()
+
+
+def _few(names: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def no_room(settings: Settings) -> Ability:
@@ -266,7 +295,8 @@ def _by_restart(checkpoints: bool) -> tuple[Ability, ...]:
 
 def _rollback(rewind: Ability, checkpoints: bool) -> Ability:
     if rewind.answer is not Answer.YES and not checkpoints:
-        return _nowhere()
+        unsaved = rewind.remedy == SAVE_YOURSELF
+        return no(ROLLBACK, rewind.reason, SAVE_YOURSELF) if unsaved else _nowhere()
     memory = ["snapshots in memory"] if rewind.answer is Answer.YES else []
     where = " and ".join(memory + ["checkpoints"] * checkpoints)
     return yes(ROLLBACK, "the steps since then are trained again", f"to {where}")
@@ -283,6 +313,16 @@ def within_limits(abilities: Iterable[Ability], settings: Settings) -> tuple[Abi
     return tuple(
         no(each.name, reason) if (reason := refused.get(each.name)) else each for each in abilities
     )
+
+
+def denied_verbs(abilities: Iterable[Ability]) -> dict[Verb, str]:
+    """Orders that are refused since their row does not say yes, and the row's reason."""
+    rows = {row.name: row for row in abilities}
+    return {
+        _ORDERED_BY[name]: rows[name].reason
+        for name in (SCALE_LR, SKIP_BATCHES, ROLLBACK)
+        if rows[name].answer is not Answer.YES
+    }
 
 
 _ORDERED_BY = {

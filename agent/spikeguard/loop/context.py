@@ -6,6 +6,7 @@ Law: only references. Whoever works with a part looks it up here when it needs i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from spikeguard.commands.inbox import Inbox
 from spikeguard.commands.journal import Journal
@@ -45,8 +46,10 @@ class Parts:
     sender: Sender | OfflineSender | None  # without a server, what is said is kept
     tokens_per_step: int | None
     facts: dict[str, str]  # optimizer, betas, ... for the record
+    home: Path  # of the journal
     links: dict[str, str]  # where the job's own trackers show the run
     version: str
+    always: tuple[Ability, ...]  # rows that attach() made and the loop can only override
     abilities: tuple[Ability, ...]  # what can be done in this job, as far as is known
     rewind: Ability  # whether there are snapshots in memory, whatever the loop does with its data
     usage: LoopUsage

@@ -6,9 +6,10 @@ Law: before the first step, on all ranks. A checkpoint is restored on every rank
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from spikeguard.commands.journal import REPEATED
-from spikeguard.errors import AttemptAborted, ResumeError
+from spikeguard.errors import AttemptAborted, RestoreFailedAgain, ResumeError
 from spikeguard.faults import log
 from spikeguard.loop.capabilities import (
     changed,
@@ -23,7 +24,7 @@ from spikeguard.loop.capabilities import (
 )
 from spikeguard.loop.context import Parts
 from spikeguard.state.targets import Target
-from spikeguard.topology.rank_group import all_agree, share_text
+from spikeguard.topology.rank_group import all_agree, first_problem, share_text
 from spikeguard_protocol import (
     Answer,
     AttemptStarted,
@@ -34,9 +35,11 @@ from spikeguard_protocol import (
     abilities_to_settings,
 )
 
+FAILED = "restore_failed.txt"  # beside the journal: how the newest start failed to restore a state
+
 
 def introduce(
-    parts: Parts, capabilities: tuple[Verb, ...], report: Callable[[Record], None]
+    parts: Parts, capabilities: Callable[[], tuple[Verb, ...]], report: Callable[[Record], None]
 ) -> None:
     """Tell the server of this attempt, and of commands an earlier one left without an answer.
 
@@ -47,7 +50,7 @@ def introduce(
     learn_from_loop(parts)
     if parts.world.leads:
         _log_journal(parts)
-    report(introduction(parts, capabilities))
+    report(introduction(parts, capabilities()))
     resumed = progress.parent is not None
     reason = SegmentReason.RESUME if resumed else SegmentReason.START
     report(SegmentStarted(progress.segment, reason, progress.parent, parts.feed.position))
@@ -94,11 +97,14 @@ def learn_from_loop(parts: Parts) -> bool:
     recovery, settings = parts.recovery, parts.settings
     if recovery.snapshots is None and parts.rewind.answer is Answer.YES:
         parts.rewind = no_room(settings)
-    now = (
-        *data_abilities(parts.feed, parts.rewind, recovery.checkpoints is not None, begun=True),
-        *step_abilities(parts.usage, parts.facts.get("optimizer", "optimizer")),
-        *loss_abilities(parts.usage, parts.feed.micro_batches),
-        *counter_abilities(parts.usage),
+    now = merged(
+        parts.always,
+        (
+            *data_abilities(parts.feed, parts.rewind, recovery.checkpoints is not None, begun=True),
+            *step_abilities(parts.usage, parts.facts.get("optimizer", "optimizer")),
+            *loss_abilities(parts.usage, parts.feed.micro_batches),
+            *counter_abilities(parts.usage),
+        ),
     )
     news = changed(parts.abilities, within_limits(now, settings))
     parts.abilities = merged(parts.abilities, news)
@@ -112,7 +118,8 @@ def resume(parts: Parts) -> int:
 
     Raises `ResumeError` if there are checkpoints and none can be restored.
     """
-    problems: list[str] = []
+    damaged = parts.recovery.checkpoints.unreadable() if parts.recovery.checkpoints else []
+    problems = share_text(parts.world, "\n".join(damaged)).splitlines()
     for target in _shared_candidates(parts):
         problem = _resumed_from(parts, target)
         if problem is None:
@@ -166,13 +173,29 @@ def _resumed_from(parts: Parts, target: Target) -> str | None:
         problem = recovery.refusal(tree)
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
-    if not all_agree(parts.world, problem is None) or tree is None:
-        return problem or "another rank cannot read it"
+    problem = first_problem(parts.world, problem)
+    if problem is not None or tree is None:
+        return problem
     try:
         recovery.restore(target, tree, parts.progress.segment)
         recovery.take_up_scale(target)
     except Exception as error:
-        problem = f"restoring it failed half-way: {error!r}"
+        problem = f"restoring {target.name} failed half-way: {error!r}"
     if not all_agree(parts.world, problem is None):
-        raise AttemptAborted(problem or f"another rank failed to restore {target.name}")
+        problem = problem or f"another rank failed to restore {target.name}"
+        again = share_text(parts.world, _failed_before(parts, problem) if parts.world.leads else "")
+        raise RestoreFailedAgain(problem) if again else AttemptAborted(problem)
+    if parts.world.leads:
+        with suppress(OSError):
+            (parts.home / FAILED).unlink(missing_ok=True)
     return None
+
+
+def _failed_before(parts: Parts, problem: str) -> str:
+    """Rank 0: note how restoring failed; "again" where the start before failed in the same way."""
+    noted = parts.home / FAILED
+    with suppress(OSError):
+        before = noted.read_text() if noted.is_file() else ""
+        noted.write_text(problem)
+        return "again" if before == problem else ""
+    return ""

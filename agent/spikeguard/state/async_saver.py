@@ -16,8 +16,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from spikeguard.faults import Faults
+from spikeguard.faults import Faults, log
 from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.state.file_sums import FileSum
 from spikeguard.state.staging_buffers import Staged
 from spikeguard.state.targets import Target
 from spikeguard.topology.rank_group import World, all_agree
@@ -60,8 +61,9 @@ class Saves:
         """
         staged = None
         if self._written is not None:
-            self._faults.note(
-                "checkpoint", f"{self._target and self._target.name} is still written"
+            log.info(
+                "no checkpoint at this step: %s is still being written",
+                self._target and self._target.name,
             )
         else:
             with self._faults.shield("checkpoint"):
@@ -78,12 +80,14 @@ class Saves:
     def _write(self, target: Target, staged: Staged, written: Future[None]) -> None:
         from spikeguard.state.dcp_files import save
 
+        sums: dict[str, FileSum] = {}
+
         def done(saved: Future[Any]) -> None:
             self._thread = threading.current_thread()
             problem = saved.exception()
             try:
                 if problem is None and self._world.leads:
-                    self.directory.write_manifest(target, self._world.size)
+                    self.directory.write_manifest(target, self._world.size, sums)
             except Exception as error:
                 problem = error
             if problem is None:
@@ -93,7 +97,7 @@ class Saves:
 
         try:
             folder = self.directory.folder(target.name)
-            saved = save(folder, self._world.rank, staged, self._world.ties.saving)
+            saved = save(folder, self._world.rank, staged, self._world.ties.saving, sums)
         except BaseException as error:  # DCP's own is no Exception
             written.set_exception(error)
             raise

@@ -1,9 +1,9 @@
 """Where full-state checkpoints lie, which of them are whole, and which may go.
 
-`PATH/checkpoint-00000100-0f3a9c21.0/{.metadata, __0_0.distcp, ..., manifest.json}`: DCP's files
-(`dcp_files`), then rank 0's manifest, once every rank has written: a folder without a manifest is
-no checkpoint.
-Law: only rank 0 writes manifests and removes folders. Never removed to make room: what the server
+`PATH/checkpoint-00000100-0f3a9c21.0/{.spikeguard, .metadata, __0_0.distcp, ..., manifest.json}`:
+our marker, DCP's files (`dcp_files`), then rank 0's manifest, once every rank has written. The
+manifest lists the checksums of every file; a folder without one is no checkpoint.
+Only rank 0 writes manifests and removes folders. Never removed to make room: what the server
 protects, the newest, the newest that `healthy_after` steps have been built on, and the next that
 will be: so there always is one that a spike seen today does not reach.
 Reading unpickles: a checkpoint is trusted like the code of the job.
@@ -13,23 +13,40 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import threading
-from collections.abc import Iterable
+import time
+import zlib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from spikeguard.errors import AttachError
+from spikeguard.state import owned_folders
+from spikeguard.state.file_sums import FileSum, FileSums, damage, sums_of
 from spikeguard.state.lineage import plain_lineage, read_lineage
+from spikeguard.state.owned_folders import MARKER
 from spikeguard.state.replicated_parts import Boxes, Ranks
-from spikeguard.state.targets import Target, Tree
+from spikeguard.state.targets import NAME, Target, Tree
 from spikeguard_protocol import Medium
 from spikeguard_protocol.plain_files import read_plain
 
 MANIFEST = "manifest.json"
-FORMAT = 3  # one of another is listed and not read: a resume says so, and begins nothing
+FORMAT = 4  # one of another is listed and not read: a resume says so, and begins nothing
 MOST_PROTECTED = 5  # kept beyond `keep` while the server asks for it
+ABANDONED = ".abandoned"  # in a checkpoint that a rollback gave up; written to when it may not go
+ABANDONED_KEPT_S = 12 * 3600.0  # after the incident: who undoes a rollback in the morning finds it
+SWEEP_AFTER_S = 3600.0  # without a write; no checkpoint pauses so long between two of its ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What rank 0 says of a checkpoint; `files`: empty where a framework's were not read yet."""
+
+    target: Target
+    world_size: int
+    format: int
+    files: FileSums
 
 
 class CheckpointDirectory:
@@ -42,6 +59,7 @@ class CheckpointDirectory:
     before the last is written is left out. False: the loop waits for each.
     """
 
+    names = NAME  # of folders that are checkpoints
     on_demand = True  # whether the agent writes and sweeps them, or a framework does
     writes_itself = False  # whether `write_state` writes them, in the loop, instead of DCP
 
@@ -66,12 +84,32 @@ class CheckpointDirectory:
 
     def targets(self) -> list[Target]:
         """Every complete checkpoint, oldest step first."""
-        found = [read_manifest(folder) for folder in self.path.glob("checkpoint-*")]
+        found = [read_manifest(folder) for folder in self._folders()]
         return sorted((t for t in found if t is not None), key=lambda t: (t.step, t.name))
+
+    def unreadable(self) -> list[str]:
+        """Names of those whose manifest is there and damaged, each with what is wrong."""
+        problems = []
+        for folder in self._folders():
+            try:
+                open_manifest(folder)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                problems.append(f"{folder.name}: its {MANIFEST} cannot be used: {error}")
+        return problems
+
+    def _folders(self) -> list[Path]:
+        found = sorted(self.path.glob("checkpoint-*"))
+        return [folder for folder in found if self.names.fullmatch(folder.name)]
 
     def find(self, name: str) -> Target | None:
         """The complete checkpoint of that name, if it is still there."""
-        return read_manifest(self.path / name)
+        return read_manifest(self.folder(name)) if self.names.fullmatch(name) else None
+
+    def claim(self, name: str) -> None:
+        """Make its folder ours, before anything is written there; raise OSError."""
+        owned_folders.claim(self.path / name)
 
     def write_state(self, name: str, rank: int, tree: Tree) -> None:
         """This rank's part, where `writes_itself`; raise whatever goes wrong."""
@@ -83,17 +121,25 @@ class CheckpointDirectory:
         """Where the checkpoint of that name lies."""
         return self.path / name
 
-    def write_manifest(self, target: Target, world_size: int) -> None:
+    def write_manifest(self, target: Target, world_size: int, files: FileSums) -> None:
         """Make the checkpoint complete; rank 0, once every rank has its file."""
-        folder = self.path / target.name
-        temporary = folder / f".{MANIFEST}"
-        with temporary.open("w") as file:
-            json.dump(_manifest(target, world_size), file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(folder / MANIFEST)
-        _sync(folder)
+        seal_manifest(self.path / target.name, target, world_size, files)
         _sync(self.path)
+
+    def complete(self, target: Target, world_size: int) -> None:
+        """The same for files that others wrote, which are read for their checksums; OSError."""
+        folder = self.path / target.name
+        self.write_manifest(target, world_size, sums_of(folder, but=NOT_SUMMED))
+
+    def check(self, name: str, part: int = 0, parts: int = 1) -> None:
+        """Read the files again; raise OSError or ValueError, naming what is not as it was written.
+
+        `part` of `parts`: this rank's share, where as many ranks call it.
+        """
+        folder = self.folder(name)
+        problem = damage(folder, open_manifest(folder).files, part, parts)
+        if problem is not None:
+            raise ValueError(f"{name} is damaged: {problem}")
 
     def load(self, name: str, rank: int, world_size: int, boxes: Boxes | None = None) -> Tree:
         """This rank's state on the host; raise OSError or ValueError if it cannot be read.
@@ -112,13 +158,13 @@ class CheckpointDirectory:
 
     def saved_by(self, name: str) -> int:
         """How many ranks saved it; raise ValueError for one of another format."""
-        plain = json.loads(read_plain(self.folder(name) / MANIFEST))
-        if plain["format"] != FORMAT:
+        manifest = open_manifest(self.folder(name))
+        if manifest.format != FORMAT:
             raise ValueError(
-                f"{name} has format {plain['format']} and this release reads {FORMAT}: resume with "
+                f"{name} has format {manifest.format} and this release reads {FORMAT}: resume with "
                 "the release that saved it"
             )
-        return int(plain["world_size"])
+        return manifest.world_size
 
     def check_ranks(self, name: str, world_size: int) -> None:
         """Raise ValueError where another number of ranks saved it."""
@@ -126,47 +172,116 @@ class CheckpointDirectory:
         if saved != world_size:
             raise ValueError(f"{name} was saved by {saved} ranks; this job has {world_size}")
 
-    def remove(self, name: str) -> None:
-        """Delete it: the manifest now, so that it is none any more, the rest beside the loop."""
-        folder = self.path / name
-        (folder / MANIFEST).unlink(missing_ok=True)
-        threading.Thread(target=shutil.rmtree, args=(folder, True), daemon=True).start()
+    def remove(self, name: str) -> bool:
+        """Delete one that we wrote: at once it is none any more, the rest goes beside the loop."""
+        return owned_folders.remove_beside(self.path / name, self.names, first=MANIFEST)
 
     def superfluous(
-        self, abandoned: Iterable[str], protected: frozenset[str], step: int
+        self, abandoned: Collection[str], protected: frozenset[str], step: int
     ) -> list[str]:
-        """Names to remove at `step`: abandoned ones, then the oldest beyond `keep`."""
-        gone = set(abandoned)
-        live = [target for target in self.targets() if target.name not in gone]
+        """Names to remove at `step`: the oldest beyond `keep`, and abandoned ones in the end.
+
+        An abandoned one is kept while the server protects anything, as it does during an incident,
+        and for `ABANDONED_KEPT_S` after that.
+        """
+        live = [target for target in self.targets() if target.name not in abandoned]
+        for target in live:
+            self._restart_clock(target.name)
+        over = [n for n in abandoned if self._kept_s(n, bool(protected)) >= ABANDONED_KEPT_S]
         old = [target.name for target in live[: -self.keep]]
         spared = [name for name in old if name in protected][-MOST_PROTECTED:]
         stand = [target.name for target in live if step - target.step >= self.healthy_after]
         young = [target.name for target in live if step - target.step < self.healthy_after]
         kept = {*spared, *stand[-1:], *young[:1]}
-        return sorted(gone) + [name for name in old if name not in kept]
+        return sorted(over) + [name for name in old if name not in kept]
+
+    def _kept_s(self, name: str, incident: bool) -> float:
+        """Seconds since an abandoned one could have gone; in a file, since attempts are short."""
+        note = self.path / name / ABANDONED
+        if incident or not note.exists():
+            note.touch()
+            return 0.0
+        return time.time() - note.stat().st_mtime
+
+    def _restart_clock(self, name: str) -> None:
+        """Of one that was abandoned once, and is not since the rollback was undone."""
+        note = self.path / name / ABANDONED
+        if note.exists():
+            note.touch()
+
+    def sweep(self, live: Iterable[str]) -> None:
+        """Remove what a crash left without a manifest; at start, rank 0 only.
+
+        A folder that was written to lately may be another live attempt's, still being saved.
+        `live`: attempts that run on this machine, whose folders stay however old a jump of the
+        clock makes them look.
+        """
+        theirs = {attempt[:8] for attempt in live}  # as names of targets hold them
+        for folder in self._folders():
+            attempt = folder.name.rpartition("-")[2].partition(".")[0]
+            stale = attempt not in theirs and not (folder / MANIFEST).exists()
+            if stale and _age_s(folder) > SWEEP_AFTER_S:
+                owned_folders.remove(folder, self.names)
 
 
-def _manifest(target: Target, world_size: int) -> dict[str, Any]:
-    return {
+NOT_SUMMED = (MANIFEST, f".{MANIFEST}", MARKER, ABANDONED)
+
+
+def seal_manifest(folder: Path, target: Target, world_size: int, files: FileSums) -> None:
+    """Write it whole or not at all, with a checksum of its own; raise OSError."""
+    plain = {
         "format": FORMAT,
         "name": target.name,
         "step": target.step,
         "position": target.position,
         "lineage": plain_lineage(target.lineage),
         "world_size": world_size,
+        "files": {name: files[name].plain() for name in sorted(files)},
     }
+    temporary = folder / f".{MANIFEST}"
+    with temporary.open("w") as file:
+        json.dump({**plain, "crc32": _crc(plain)}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / MANIFEST)
+    _sync(folder)
+
+
+def open_manifest(folder: Path) -> Manifest:
+    """That of a checkpoint; raise OSError, FileNotFoundError for none, or ValueError."""
+    try:
+        plain = json.loads(read_plain(folder / MANIFEST))
+        lineage = read_lineage(plain["lineage"])
+        if lineage[-1].step != plain["step"]:
+            raise ValueError("step and lineage do not agree")
+        if plain["format"] == FORMAT and plain.pop("crc32", None) != _crc(plain):
+            raise ValueError("it has changed since it was written")
+        target = Target(folder.name, plain["position"], lineage, Medium.DISK)
+        files = {name: FileSum.read(each) for name, each in plain.get("files", {}).items()}
+        return Manifest(target, int(plain["world_size"]), plain["format"], files)
+    except (KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it is no manifest of ours: {type(error).__name__}") from error
 
 
 def read_manifest(folder: Path) -> Target | None:
     """None for a folder that holds no complete checkpoint."""
     try:
-        plain = json.loads(read_plain(folder / MANIFEST))
-        lineage = read_lineage(plain["lineage"])
-        if lineage[-1].step != plain["step"]:
-            return None
-        return Target(folder.name, plain["position"], lineage, Medium.DISK)
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
+        return open_manifest(folder).target
+    except (OSError, ValueError):
         return None
+
+
+def _crc(plain: dict[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(plain, sort_keys=True).encode()):08x}"
+
+
+def _age_s(folder: Path) -> float:
+    """Seconds since anything in `folder` was written; 0.0 for one that vanished meanwhile."""
+    try:
+        newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+    except OSError:
+        return 0.0
+    return time.time() - newest
 
 
 def _sync(folder: Path) -> None:

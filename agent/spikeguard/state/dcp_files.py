@@ -11,9 +11,11 @@ uses; read by each rank alone, without meeting the others, so that a vote can fo
 from __future__ import annotations
 
 import io
+import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import (
+    FileSystem,
+    FileSystemReader,
+    FileSystemWriter,
+)
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -35,6 +41,7 @@ from torch.distributed.checkpoint.planner import (
     LoadPlan,
     ReadItem,
     SavePlan,
+    SavePlanner,
     TensorWriteData,
     WriteItem,
     WriteItemType,
@@ -42,7 +49,10 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import async_save
+from torch.distributed.checkpoint.storage import WriteResult
 
+from spikeguard.state.file_sums import FileSum, Running
+from spikeguard.state.owned_folders import claim
 from spikeguard.state.replicated_parts import Part, joined
 from spikeguard.state.staging_buffers import Staged
 from spikeguard.state.targets import Tree
@@ -91,21 +101,97 @@ class _Loading(DefaultLoadPlanner):
         return self._parts[index.fqn].tensor
 
 
+class _SummedFile(io.BufferedWriter):
+    """A new file that is written from its beginning to its end."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path, "wb"))
+        self.running = Running()
+
+    def write(self, data: Any) -> int:
+        written = super().write(data)
+        self.running.add(data)
+        return written
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        del offset, whence
+        raise io.UnsupportedOperation("its checksum is taken from beginning to end")
+
+
+class _SummedFiles(FileSystem):
+    """The files of a folder; `sums` of those that were written through it, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums: dict[str, FileSum] = {}
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        if mode != "wb":
+            with super().create_stream(path, mode) as stream:
+                yield stream
+            return
+        with _SummedFile(Path(path)) as file:
+            yield file
+        self.sums[Path(path).name] = file.running.sum()
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        super().rename(path, new_path)
+        self.sums[Path(new_path).name] = self.sums.pop(Path(path).name)
+
+
 class _Writer(FileSystemWriter):
-    """Takes what it is given as staged: it lies on the host already."""
+    """Takes what it is given as staged, and tells rank 0 the checksums of what all have written."""
+
+    def __init__(self, folder: Path, sums: dict[str, FileSum]) -> None:
+        super().__init__(folder, sync_files=True)
+        self.fs: FileSystem = _SummedFiles()
+        self._sums = sums
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return state_dict
 
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        claim(Path(self.path))  # on rank 0, before any rank writes
+        return super().prepare_global_plan(plans)
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
+        results = super().write_data(plan, planner).value()
+        mine = WriteResult(_SUMS, 0, _summed(self.fs))
+        told: Any = torch.futures.Future()
+        told.set_result([*results, mine])
+        return told
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        for result in (each for ranks in results for each in ranks if each.index == _SUMS):
+            self._sums.update(result.storage_data)
+        super().finish(metadata, [[r for r in rank if r.index != _SUMS] for rank in results])
+        self._sums.update(_summed(self.fs))  # and of the index itself
+
+
+_SUMS = MetadataIndex("spikeguard.sums")  # stands for no tensor
+
+
+def _summed(files: FileSystem) -> dict[str, FileSum]:
+    assert isinstance(files, _SummedFiles)
+    return dict(files.sums)
+
 
 def save(
-    folder: Path, rank: int, staged: Staged, group: dist.ProcessGroup | None
+    folder: Path,
+    rank: int,
+    staged: Staged,
+    group: dist.ProcessGroup | None,
+    sums: dict[str, FileSum],
 ) -> Future[Metadata]:
-    """Begin to write; all ranks, with what each has staged. Fails on all if it does on one."""
+    """Begin to write; all ranks, with what each has staged. Fails on all if it does on one.
+
+    `sums`: on rank 0 holds those of all files once the future is done.
+    """
     warnings.filterwarnings("ignore", message=ALONE)
     future = async_save(
         {},
-        storage_writer=_Writer(folder, sync_files=True),
+        storage_writer=_Writer(folder, sums),
         planner=_Saving(staged, rank),
         process_group=group,
     )

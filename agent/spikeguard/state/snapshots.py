@@ -9,9 +9,12 @@ every rank holds the same names; its room is the largest rank's, which travels w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
+from spikeguard.state.file_sums import THREADS
 from spikeguard.state.staging_buffers import Staged
 from spikeguard.state.targets import Target, Tree
 
@@ -22,6 +25,33 @@ class Snapshot:
 
     target: Target
     staged: Staged
+    sums: Future[dict[str, int]] | None = None  # of its tensors, once it is protected
+
+    def sum_beside(self) -> None:
+        """Take checksums in a thread, once: a decision may need it hours later."""
+        if self.sums is not None:
+            return
+        done: Future[dict[str, int]] = Future()
+        self.sums = done
+
+        def read() -> None:
+            try:
+                done.set_result(self.staged.checksums())
+            except Exception as error:
+                done.set_exception(error)
+
+        threading.Thread(target=read, name="spikeguard-checksums", daemon=True).start()
+
+    def check(self) -> None:
+        """Raise ValueError where a tensor has changed since it was protected."""
+        if self.sums is None or not self.sums.done():  # taken a moment ago: nothing to compare with
+            return
+        known = self.sums.result()
+        found = self.staged.checksums(THREADS)
+        changed = next((place for place in known if known[place] != found.get(place)), None)
+        if changed is not None:
+            said = f"has changed in host memory since it was protected, in {changed}"
+            raise ValueError(f"{self.target.name} {said}")
 
 
 class Snapshots:
@@ -36,7 +66,19 @@ class Snapshots:
         self._largest = 0  # of all ranks', once it is known
         self._keep, self._pinned, self._limit, self._others = keep, pinned, limit, others
         self._held: list[Snapshot] = []
-        self.protected: frozenset[str] = frozenset()
+        self._protected: frozenset[str] = frozenset()
+
+    @property
+    def protected(self) -> frozenset[str]:
+        """Names of those that a decision may want."""
+        return self._protected
+
+    @protected.setter
+    def protected(self, names: frozenset[str]) -> None:
+        self._protected = names
+        for snapshot in self._held:
+            if snapshot.target.name in names:
+                snapshot.sum_beside()
 
     @property
     def targets(self) -> list[Target]:
@@ -64,20 +106,19 @@ class Snapshots:
         fit = self._limit // max(1, size) - self._others
         return max(1, min(self._keep + self._pinned, fit))
 
-    def take(self, target: Target, stage: Callable[[], Staged]) -> list[str]:
-        """Keep what `stage` copies as `target`; returns the names that had to go for it."""
-        gone = self._make_room(self.room)
-        self._held.append(Snapshot(target, stage()))
-        return gone
-
-    def _make_room(self, room: int) -> list[str]:
-        gone = []
+    def make_room(self) -> list[str]:
+        """For one more; returns the names that had to go for it."""
+        gone, room = [], self.room
         while self._held and len(self._held) >= min(room, self._keep + self._kept_pins()):
             snapshot = self._oldest_free(room)
             self._held.remove(snapshot)
             snapshot.staged.release()
             gone.append(snapshot.target.name)
         return gone
+
+    def add(self, target: Target, staged: Staged) -> None:
+        """Keep what was copied as `target`."""
+        self._held.append(Snapshot(target, staged))
 
     def _kept_pins(self) -> int:
         return min(self._pinned, sum(s.target.name in self.protected for s in self._held))
@@ -93,9 +134,15 @@ class Snapshots:
         return next((s for s in self._held if s.target.name == name), None)
 
     def load(self, name: str) -> Tree | None:
-        """The state to restore; waits on the host until the copy is complete."""
+        """The state to restore; waits on the host until the copy is complete.
+
+        Raises ValueError where what this rank keeps of it is not what was protected.
+        """
         snapshot = self.find(name)
-        return snapshot.staged.whole() if snapshot is not None else None
+        if snapshot is None:
+            return None
+        snapshot.check()
+        return snapshot.staged.whole()
 
     def forget(self, names: Iterable[str]) -> list[str]:
         """Drop those; returns the ones that were there."""

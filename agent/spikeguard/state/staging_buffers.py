@@ -19,6 +19,7 @@ from torch import Tensor
 
 from spikeguard.faults import Faults
 from spikeguard.state.host_copies import HostCopies
+from spikeguard.state.host_tensors import checksums
 from spikeguard.state.mapped_memory import Kind, MappedMemory, Region
 from spikeguard.state.node_memory import NodeMemory
 from spikeguard.state.replicated_parts import Part, joined_with
@@ -78,6 +79,13 @@ class Staged:
         if self.node is not None:
             found |= self.node.found(self.name)
         return joined_with(self.own, found)
+
+    def checksums(self, threads: int = 1) -> dict[str, int]:
+        """Of what this rank keeps, by place; waits on the host until the copy is complete."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        parts = {name: part.tensor for name, part in self.parts.items()}
+        return checksums({"own": self.own, "parts": parts}, threads)
 
     def hold(self) -> Staged:
         """Keep it from being written to, once more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,9 @@ class Target:
     def record(self) -> TargetSaved:
         """How the server hears of it."""
         return TargetSaved(self.name, self.segment.number, self.step, self.position, self.medium)
+
+
+NAME = re.compile(r"checkpoint-[0-9]{8,}-[0-9a-f]{8}\.[0-9]+")  # of a checkpoint, by `target_name`
 
 
 def target_name(kind: str, step: int, segment: SegmentId) -> str:

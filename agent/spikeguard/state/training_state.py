@@ -9,8 +9,6 @@ valid. Sharded tensors are kept as this rank's shard. Cost: all bytes once over 
 from __future__ import annotations
 
 import copy
-import random
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -18,9 +16,12 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from spikeguard.optim.optimizers import names_of
+from spikeguard.optim.optimizers import names_of, trained_by
 from spikeguard.state.laid_state import Layouts, layouts_of, new_like, place_of
 from spikeguard.state.optimizer_attributes import OptimizerAttributes
+from spikeguard.state.random_numbers import forget_gpus, random_refusal
+from spikeguard.state.random_numbers import random_state as random_state
+from spikeguard.state.random_numbers import restore_random_state as restore_random_state
 from spikeguard.state.replicated_parts import is_mark, is_plain
 from spikeguard.state.stored_names import StoredNames
 from spikeguard.state.targets import Tree, shape_mismatch
@@ -38,7 +39,10 @@ from spikeguard.topology.packed import (
     put_together,
     taken_apart,
 )
+from spikeguard.topology.refusals import listed
 from spikeguard.topology.shards import local
+
+TRAINED = ("model", "optimizer")  # what a step changes: weights, buffers, moments
 
 
 class TrainingState:
@@ -46,6 +50,7 @@ class TrainingState:
 
     def __init__(self, job: Job, scheduler: Any = None, extra: Sequence[Any] = ()) -> None:
         """`extra`: whatever else has a `state_dict` and goes back with it."""
+        forget_gpus()
         self._saves_optimizer = not job.unsaved  # else the job's own functions save it
         self._modules, self._optimizers = job.parts, job.optimizers
         self._scheduler = scheduler
@@ -73,6 +78,11 @@ class TrainingState:
             "learnt": self.learnt.state_dict() if self.learnt is not None else None,
         }
 
+    def trained(self) -> Tree:
+        """References to weights, buffers and moments, as they lie in `capture()`."""
+        states = self._optimizer_states() if self._saves_optimizer else None
+        return {"model": state_of(self._modules), "optimizer": states}
+
     def _optimizer_states(self) -> Tree:
         """That of the only one; of several by their names."""
         states = [optimizer.state_dict() for optimizer in self._optimizers]
@@ -95,6 +105,10 @@ class TrainingState:
         """Why `tree` cannot be restored here; None if it can. Changes nothing."""
         if len(tree["extra"]) != len(self._extra):
             return f"it holds {len(tree['extra'])} entries of state=, the loop {len(self._extra)}"
+        if (reason := random_refusal(tree.get("random") or {})) is not None:
+            return reason
+        if self._scheduler is not None and tree.get("scheduler") is None:
+            return "it holds no state of a scheduler, which the loop gives as scheduler="
         if "model" not in tree:  # the job's own functions bring it back
             return None
         saved = self._saved_by_name(tree["optimizer"])
@@ -102,11 +116,18 @@ class TrainingState:
             there, here = (", ".join(sorted(names)) for names in (saved, self._names))
             return f"it holds the state of {there or 'no optimizer'}, the loop has {here}"
         for name, optimizer in zip(self._names, self._optimizers, strict=True):
-            if group_sizes(saved[name]["param_groups"]) != group_sizes(optimizer.param_groups):
-                return f"{name} has other parameter groups, or others in them"
+            before = group_sizes(saved[name]["param_groups"])
+            if before != (now := group_sizes(optimizer.param_groups)):
+                return f"{name} {_groups_differ(before, now)}{self._not_in_groups()}"
         extra = extra_states(self._modules).keys()  # may be of any shape
         live = {n: _local(t) for n, t in state_of(self._modules).items() if n not in extra}
         return shape_mismatch({n: t for n, t in tree["model"].items() if n not in extra}, live)
+
+    def _not_in_groups(self) -> str:
+        """The parameters that a group may have to be made of before `guard.resume()`."""
+        owned = set(map(id, trained_by(self._optimizers)))
+        loose = [n for n, p in named_parameters(self._modules) if id(p) not in owned]
+        return f" (in no group here: {listed(loose)})" if loose else ""
 
     def _saved_by_name(self, saved: Tree) -> dict[str, Tree]:
         if "param_groups" not in saved:
@@ -126,7 +147,7 @@ class TrainingState:
         if self._scheduler is not None:
             self._scheduler.load_state_dict(copy.deepcopy(tree["scheduler"]))
         for item, kept in zip(self._extra, tree["extra"], strict=True):
-            item.load_state_dict(_as_it_lies(_put_together(copy.deepcopy(kept)), item.state_dict()))
+            _restore_entry_of_state(item, kept)
         if self.learnt is not None and tree.get("learnt") is not None:
             self.learnt.load_state_dict(copy.deepcopy(tree["learnt"]))
         for optimizer in self._optimizers:
@@ -144,6 +165,14 @@ class TrainingState:
         for name, module in extra.items():
             if name in saved:
                 module.set_extra_state(_put_together(copy.deepcopy(saved[name])))
+
+
+def _restore_entry_of_state(item: Any, kept: Tree) -> None:
+    """An optimizer in place: one that it shares its groups with keeps them."""
+    if isinstance(item, torch.optim.Optimizer):
+        restore_optimizer(item, kept, {})
+    else:
+        item.load_state_dict(_as_it_lies(_put_together(copy.deepcopy(kept)), item.state_dict()))
 
 
 def group_sizes(groups: Sequence[dict[str, Any]]) -> list[int]:
@@ -299,30 +328,15 @@ def _sharded_as(live: DTensor, kept: Tensor) -> Tensor:
     return sharded
 
 
-def random_state() -> Tree:
-    """The generators of python, torch, CUDA and, where it is loaded, numpy."""
-    tree: Tree = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        tree["cuda"] = torch.cuda.get_rng_state_all()
-    if "numpy" in sys.modules:
-        tree["numpy"] = sys.modules["numpy"].random.get_state()
-    return tree
-
-
-def restore_random_state(tree: Tree) -> None:
-    """Put the generators back."""
-    random.setstate(_tuples(tree["python"]))
-    torch.set_rng_state(tree["torch"])
-    if "cuda" in tree:
-        torch.cuda.set_rng_state_all(tree["cuda"])
-    if "numpy" in tree:
-        import numpy as np
-
-        np.random.set_state(tree["numpy"])
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+def _groups_differ(before: list[int], now: list[int]) -> str:
+    """What to do where a checkpoint has `before` parameters in its groups, and the loop `now`."""
+    if before[: len(now)] == now:
+        return (
+            f"had {len(before)} parameter groups and has {len(now)}: add those of "
+            f"{', '.join(map(str, before[len(now) :]))} parameters with add_param_group() before "
+            "guard.resume(), as the loop did when it unfroze them"
+        )
+    return f"had groups of {before} parameters, and has groups of {now}"
 
 
 class Later:

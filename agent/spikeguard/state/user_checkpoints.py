@@ -18,9 +18,10 @@ import torch
 
 from spikeguard.errors import AttachError
 from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.state.host_tensors import not_finite
 from spikeguard.state.replicated_parts import Boxes
 from spikeguard.state.targets import Tree
-from spikeguard.state.training_state import host_copy
+from spikeguard.state.training_state import TRAINED, host_copy
 
 THEIRS = ("model", "optimizer", "layouts", "attributes")
 
@@ -49,9 +50,9 @@ class UserCheckpoints(CheckpointDirectory):
     def write_state(self, name: str, rank: int, tree: Tree) -> None:
         """The job's part, then the agent's; raise whatever goes wrong."""
         folder = self.folder(name)
-        folder.mkdir(parents=True, exist_ok=True)
         _told(self._save, folder)
         own = host_copy({key: value for key, value in tree.items() if key not in THEIRS})
+        own["not_finite"] = sorted(not_finite({key: tree[key] for key in TRAINED}))
         temporary = folder / f".{_rank_file(rank)}"
         with temporary.open("wb") as file:
             torch.save(own, file)

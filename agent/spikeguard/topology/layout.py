@@ -203,7 +203,7 @@ def says_replicated(parts: Modules, ranks: int | None = None) -> bool | None:
 
 def _replicated_on(model: torch.nn.Module, ranks: int) -> bool:
     inner = getattr(model, "_orig_mod", model)
-    wrapper = inner if isinstance(inner, DistributedDataParallel) else _wrapper_of(model)
+    wrapper = inner if isinstance(inner, DistributedDataParallel) else ddp_around(model)
     if wrapper is None or getattr(wrapper, "parameters_to_ignore", None) or _is_local(wrapper):
         return False
     return bool(wrapper.process_group.size() == ranks)
@@ -223,7 +223,7 @@ def _several() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def _wrapper_of(model: torch.nn.Module) -> DistributedDataParallel | None:
+def ddp_around(model: torch.nn.Module) -> DistributedDataParallel | None:
     """The wrapper that somebody made of `model`, whose loop gave us what lies inside.
 
     A module does not know it, so all objects are looked through: about 0.1 s, once.

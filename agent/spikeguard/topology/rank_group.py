@@ -176,3 +176,10 @@ def all_agree(world: World, yes: bool) -> bool:
     with in_step(world):
         dist.all_reduce(votes, op=dist.ReduceOp.MIN, group=world.group)
     return bool(votes.item())  # on the host already: no device waits
+
+
+def first_problem(world: World, problem: str | None) -> str | None:
+    """What the lowest rank that has a problem says of it; None where no rank has one. Blocks."""
+    if all_agree(world, problem is None):
+        return None
+    return next(filter(None, share_each(world, (problem or "")[:500])))

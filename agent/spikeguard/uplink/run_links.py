@@ -1,5 +1,7 @@
 """Where the job's own trackers show its run: told to `attach()`, or found.
 
+An address that is found leaves the job without what may be secret in it: user, password and query.
+
 Law: a tracker is asked only where the job has imported it already, and only for what it holds in
 memory: nothing is imported, and nothing waits on a network. What is found and is no good link is
 left out; nothing raises.
@@ -49,7 +51,7 @@ def run_links(
         if name in links or len(links) >= MAX_LINKS:
             continue
         try:
-            address = _without_user(find(environment, modules) or "")
+            address = find(environment, modules) or ""
             check_links({name: address})
         except Exception:  # a tracker of any release: it may raise anything
             continue
@@ -60,20 +62,20 @@ def run_links(
 def log_directory(forward: Any, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """TensorBoard's folder as a fact of the record: it has no address of its own."""
     folder = getattr(forward, "log_directory", None) or environment.get(LOG_DIRECTORY)
-    return {LOG_DIRECTORY_FACT: str(folder)[:500]} if folder else {}
+    return {LOG_DIRECTORY_FACT: _without_secrets(str(folder))[:500]} if folder else {}
 
 
 def _wandb(environment: Mapping[str, str], modules: Mapping[str, Any]) -> str | None:
     run = getattr(modules.get("wandb"), "run", None)
     if run is not None:
-        return str(run.url) if run.url else None
+        return _without_secrets(str(run.url)) if run.url else None
     parts = [environment.get(f"WANDB_{word}") for word in ("ENTITY", "PROJECT", "RUN_ID")]
     off = environment.get("WANDB_MODE") in ("offline", "disabled")
     if off or not all(parts):
         return None
     entity, project, run_id = (quote(part or "", safe="") for part in parts)
     base = environment.get("WANDB_BASE_URL", "").rstrip("/")
-    site = WANDB_SITE if base in ("", "https://api.wandb.ai") else base
+    site = WANDB_SITE if base in ("", "https://api.wandb.ai") else _without_secrets(base)
     return f"{site}/{entity}/{project}/runs/{run_id}"
 
 
@@ -91,10 +93,12 @@ def _of_mlflow(uri: str | None, ids: list[Any]) -> str | None:
     if not uri or not all(ids):
         return None
     experiment, run = (quote(str(each), safe="") for each in ids)
-    return f"{uri.rstrip('/')}/#/experiments/{experiment}/runs/{run}"
+    return f"{_without_secrets(uri).rstrip('/')}/#/experiments/{experiment}/runs/{run}"
 
 
-def _without_user(address: str) -> str:
-    """A tracking server's password stays in the job."""
+def _without_secrets(address: str) -> str:
+    """Scheme, host and path; of a folder's path, all of it."""
+    if "://" not in address:
+        return address
     parts = urlsplit(address)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -1,9 +1,10 @@
 """The thread on rank 0 that carries messages to the server and brings orders back.
 
-It first sends what a killed attempt left, then its own messages, and polls with an empty one when
-there is nothing to say.
+Its own messages go first, an empty one when there is nothing to say. What killed attempts left goes
+in the time between.
 
 Invariants
+- A message of a dead attempt that is not stored delays no message of this one.
 - It shares no lock with the loop, waits as long as it likes, and never gives up: a server that is
   absent, slow, lying or hung costs the run nothing.
 """
@@ -14,6 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from spikeguard.commands.inbox import ATTENTIVE_S, Inbox
 from spikeguard.faults import Faults
@@ -22,6 +24,7 @@ from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.transport import Advice, Transport, Verdict
 
 FREE_RETURNS = 3  # how often a server may ask for an earlier message before each costs a pause
+GIVE_UP_S = 600.0  # a dead attempt's message that is refused while this one's are stored
 GRACE_S = 0.4  # twice at most beyond what an ending may take: for the network, then for the disk
 
 
@@ -34,8 +37,21 @@ def stored_or_not(verdict: Verdict, sequence: int) -> Verdict:
     return Verdict(Advice.BACK_OFF, reason)
 
 
+@dataclass(slots=True, eq=False)
+class Turn:
+    """An outbox, and when it may send next."""
+
+    outbox: Outbox
+    due: float = 0.0  # monotonic seconds
+    stored: bool = False  # a message of it was, since the start
+    failures: int = 0  # in a row
+    returns: int = 0  # to an earlier message, as the server asked
+    refused_since: float | None = None  # monotonic, while this attempt's messages are stored
+    declared: bool = False  # its oldest message was given up
+
+
 class Sender:
-    """Sends `outbox`, after those that earlier attempts left."""
+    """Sends `outbox`, and in between those that earlier attempts left."""
 
     def __init__(
         self,
@@ -47,12 +63,10 @@ class Sender:
         faults: Faults,
     ) -> None:
         self._transport, self._outbox, self._inbox = transport, outbox, inbox
-        self._orphans = list(orphans)
+        self._own, self._orphans = Turn(outbox), [Turn(each) for each in orphans]
         self._settings, self._faults = settings, faults
         self._wake = threading.Event()
         self._closing = threading.Event()
-        self._failures = 0
-        self._returns = 0  # to an earlier message, as the server asked
         self._wait_s: float | None = None  # while a decision may come
         self._listener: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="spikeguard-sender", daemon=True)
@@ -82,52 +96,89 @@ class Sender:
         while not self._done():
             pause = self._settings.send_interval_s
             with self._faults.shield("sender"):
-                pause = self._send_one()
-            if self._closing.is_set() and self._failures:
+                pause = self._send_next()
+            if self._closing.is_set() and self._own.failures:
                 return  # one try more than this would keep the job from ending
-            self._wake.wait(pause)
+            if self._wake.wait(pause):
+                self._own.due = 0.0
             self._wake.clear()
 
     def _done(self) -> bool:
         if self._outbox.closed:
             return True
-        return self._closing.is_set() and self._outbox.empty and not self._orphans
+        waits = any(not orphan.failures for orphan in self._orphans)
+        return self._closing.is_set() and self._outbox.empty and not waits
 
-    def _send_one(self) -> float:
-        """Send the oldest message; returns the seconds to pause."""
-        outbox = self._orphans[0] if self._orphans else self._outbox
-        if outbox.unbegun:
-            return self._settings.send_interval_s
-        message = outbox.next_message()
+    def _send_next(self) -> float:
+        """Send the oldest message of who is due; returns the seconds until somebody is."""
+        now = time.monotonic()
+        done = self._outbox.unbegun or (self._closing.is_set() and self._outbox.empty)
+        turns = [] if done else [self._own]
+        turns += [] if self._own.failures else self._orphans  # the server may be away
+        turn = next((turn for turn in turns if turn.due <= now), None)
+        if turn is not None:
+            turn.due = now + self._settings.send_interval_s  # whatever is raised
+            pause = self._send_one(turn)
+            turn.due = time.monotonic() + pause
+            turns = [turn for turn in turns if turn is self._own or turn in self._orphans]
+        pauses = [turn.due - time.monotonic() for turn in turns]
+        return max(0.0, min(pauses, default=self._settings.send_interval_s))
+
+    def _send_one(self, turn: Turn) -> float:
+        """Send the oldest message of `turn`; returns the seconds until its next."""
+        message = turn.outbox.next_message()
         if message is None:  # nothing is left of it, or finish() waited no longer
-            return self._let_go(outbox)
+            return self._let_go(turn)
         asked_at = time.monotonic()
         verdict = stored_or_not(self._transport.send(message), message.sequence)
-        self._failures = 0 if verdict.advice is Advice.STORED else self._failures + 1
         if verdict.advice is Advice.STORED and verdict.ack is not None:
+            turn.stored, turn.failures = True, 0
+            turn.refused_since, turn.declared = None, False
             sequence = min(verdict.ack.sequence, message.sequence)
-            return self._stored(outbox, sequence, verdict, asked_at)
+            return self._stored(turn, sequence, verdict, asked_at)
+        turn.failures += 1
         self._faults.note(f"server ({verdict.advice})", f"message not stored: {verdict.reason}")
-        return self._not_stored(outbox, message.sequence, verdict)
+        if turn is not self._own and self._is_given_up(turn):
+            return self._give_up(turn, message.sequence, verdict.reason)
+        return self._not_stored(turn, message.sequence, verdict)
 
-    def _stored(self, outbox: Outbox, sequence: int, verdict: Verdict, asked_at: float) -> float:
+    def _stored(self, turn: Turn, sequence: int, verdict: Verdict, asked_at: float) -> float:
+        outbox = turn.outbox
         outbox.acknowledge(sequence)
-        if outbox is self._outbox and verdict.ack is not None:
+        if turn is self._own and verdict.ack is not None:
             asked_s = ATTENTIVE_S if verdict.ack.attentive else -1.0
             outbox.watched_until = time.monotonic() + asked_s
             self._inbox.hear(verdict.ack, asked_at, verdict.unreadable)
             self._attend(verdict.wait_s)
         elif outbox.empty:
-            self._let_go(outbox)
-        behind = outbox is not self._outbox or outbox.backlog
+            self._let_go(turn)
+        behind = turn is not self._own or outbox.backlog
         return 0.0 if behind or self._closing.is_set() else self._settings.send_interval_s
 
-    def _let_go(self, outbox: Outbox) -> float:
+    def _let_go(self, turn: Turn) -> float:
         """Of one that a dead attempt left, once it is empty; the seconds to pause."""
-        if outbox not in self._orphans:
+        if turn not in self._orphans:
             return self._settings.send_interval_s
-        self._orphans.remove(outbox)
-        outbox.close()
+        self._orphans.remove(turn)
+        turn.outbox.close()
+        return 0.0
+
+    def _is_given_up(self, turn: Turn) -> bool:
+        """Whether a dead attempt's message was refused for long, and not for want of a server."""
+        now = time.monotonic()
+        if self._own.failures or not self._own.stored:
+            turn.refused_since = None
+        elif turn.refused_since is None:
+            turn.refused_since = now
+        return turn.refused_since is not None and now - turn.refused_since >= GIVE_UP_S
+
+    def _give_up(self, turn: Turn, sequence: int, reason: str) -> float:
+        """Declare its message lost; where that is refused too, leave the rest to the next start."""
+        turn.refused_since = None
+        if turn.declared:
+            return self._let_go(turn)
+        turn.declared = True
+        turn.outbox.replace_by_gap(sequence, f"refused for {GIVE_UP_S:.0f} s: {reason}"[:500])
         return 0.0
 
     def _attend(self, wait_s: float | None) -> None:
@@ -151,24 +202,24 @@ class Sender:
                     self._closing.wait(self._settings.send_interval_s)
         self._listener = None
 
-    def _not_stored(self, outbox: Outbox, sequence: int, verdict: Verdict) -> float:
+    def _not_stored(self, turn: Turn, sequence: int, verdict: Verdict) -> float:
         if verdict.advice is Advice.RESUME_FROM and verdict.expected is not None:
             if verdict.expected < sequence:
-                outbox.declare_lost(verdict.expected)
-                self._returns += 1  # what is stored between two of them makes none of them good
-                return self._pause_before_retry() if self._returns > FREE_RETURNS else 0.0
-            outbox.acknowledge(verdict.expected - 1)
+                turn.outbox.declare_lost(verdict.expected)
+                turn.returns += 1  # what is stored between two of them makes none of them good
+                return self._pause_before_retry(turn) if turn.returns > FREE_RETURNS else 0.0
+            turn.outbox.acknowledge(verdict.expected - 1)
         if verdict.advice is Advice.GIVE_UP:
-            outbox.replace_by_gap(sequence, verdict.reason)
-            return self._pause_before_retry() if self._failures > 3 else 0.0
+            turn.outbox.replace_by_gap(sequence, verdict.reason)
+            return self._pause_before_retry(turn) if turn.failures > 3 else 0.0
         if verdict.advice is Advice.ASK_LATER:
             return self._settings.backoff_s
         if verdict.retry_after_s is not None:
             return max(verdict.retry_after_s, self._settings.send_interval_s)
-        return self._pause_before_retry()
+        return self._pause_before_retry(turn)
 
-    def _pause_before_retry(self) -> float:
+    def _pause_before_retry(self, turn: Turn) -> float:
         """Doubling, with jitter so that a fleet does not come back at once."""
         longest = self._settings.backoff_s
-        pause = self._settings.send_interval_s * 2.0 ** min(self._failures - 1, 10)
+        pause = self._settings.send_interval_s * 2.0 ** min(turn.failures - 1, 10)
         return min(longest, max(0.05, pause)) * random.uniform(0.5, 1.0)

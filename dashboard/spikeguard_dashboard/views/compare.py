@@ -5,7 +5,7 @@ Law: what is chosen stands outside what is refreshed, and in the address, so tha
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,6 @@ from spikeguard_client import Incident, RunDetail
 from spikeguard_client.reading import Page
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.alignment import Axis, binned, by_step, by_tokens, not_finite, standing
-from spikeguard_dashboard.chart_cache import CHARTS
 from spikeguard_dashboard.charts import Spec
 from spikeguard_dashboard.comparison_chart import (
     STYLES,
@@ -29,7 +28,6 @@ from spikeguard_dashboard.history import Kept
 from spikeguard_dashboard.markup import Content, Html
 from spikeguard_dashboard.series import Series
 from spikeguard_dashboard.views.curves import is_norm, kept_stretches
-from spikeguard_dashboard.views.fields import wrong
 from spikeguard_dashboard.views.frame import framed, refreshed, staleness
 from spikeguard_dashboard.views.run_choice import MOST_COMPARED
 from spikeguard_dashboard.visit import Look as Seen
@@ -116,7 +114,7 @@ def _runs(names: Sequence[str]) -> list[RunId]:
         try:
             found.append(RunId.parse(name.strip()))
         except ProtocolError as error:
-            wrong(f"{name}: {error}")
+            st.html(markup.block(markup.card("bad", markup.paragraph(f"{name}: {error}"))))
     return list(dict.fromkeys(found))
 
 
@@ -152,22 +150,12 @@ def _load(visit: Visit, run: RunId, choice: _Choice) -> _Compared | None:
 
 
 def _chart(compared: Sequence[_Compared], choice: _Choice, signal: str, *, dark: bool) -> None:
-    """Made anew only if something on it has changed since somebody looked last."""
-    shown = tuple(map(_shown, compared))
-    key = "compared", shown, signal, choice.axis, choice.log, dark
-    spec = CHARTS.get(key, lambda: _spec(compared, choice, signal, dark=dark))
+    spec = _spec(compared, choice, signal, dark=dark)
     if spec is None:
         text = f"{words.title(signal)} was not measured in these runs."
         st.html(markup.block(markup.paragraph(markup.soft(text))))
         return
     st.vega_lite_chart(spec, width="stretch", key=f"compare-{signal}")
-
-
-def _shown(one: _Compared) -> Hashable:
-    """What a chart shows of a run, beside the signal."""
-    began = tuple((each["number"], each["kind"], each["onset_step"]) for each in one.incidents)
-    places = tuple(one.kept.items()), tuple(one.axis.starts.items())
-    return one.detail["id"], one.series.fingerprint, places, began
 
 
 def _spec(

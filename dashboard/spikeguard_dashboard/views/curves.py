@@ -6,18 +6,14 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from spikeguard_client import Intervention, RunDetail
+from spikeguard_client import Note, RunDetail
 from spikeguard_dashboard import markup, words
-from spikeguard_dashboard.chart_cache import CHARTS
-from spikeguard_dashboard.charts import Marker, Panel, Span, Spec, Window, signal_chart
+from spikeguard_dashboard.charts import Marker, Panel, Span, Window, signal_chart
 from spikeguard_dashboard.history import Kept, kept_of, kept_steps
 from spikeguard_dashboard.series import Series
-from spikeguard_dashboard.visit import Visit, look
-from spikeguard_protocol import RunId
 
 TALL_PX, LOW_PX = 220, 130
-MARKS, MARK = 6, 28  # interventions on the curve, and characters of each
-DONE = frozenset({"applied", "judged", None})  # None: a note
+MARKS, MARK = 6, 28  # notes on the curve, and characters of each
 
 
 def draw_curves(
@@ -44,52 +40,29 @@ def draw_curves(
             first=place == 0,
             last=place == len(there) - 1,
         )
-        chart = _drawn(series, panel, kept, tuple(markers), tuple(spans))
+        trend = series.trend if signal == "loss" else None
+        chart = signal_chart(series, panel, kept, markers=markers, spans=spans, trend=trend)
         st.vega_lite_chart(chart, width="stretch", key=f"curve-{signal}")
     if missing:
         names = ", ".join(words.title(signal).lower() for signal in missing)
         st.html(markup.block(markup.paragraph(markup.soft(f"Not measured here: {names}."))))
 
 
-def intervention_marks(visit: Visit, run: RunId, *, but: str) -> list[Marker]:
-    """The newest commands that were carried out and changes from outside, named as in their
-    tables; without those whose id or order begins with `but`."""
-    found = look(f"interventions {run}", lambda: visit.client.interventions(visit.token, run)).data
-    shown = [
-        one
-        for one in ([] if found is None else found.items)
-        if one["step"] is not None and one["state"] in DONE
-        if not one["id"].startswith(but) and not one["what"].startswith(but)
+def note_marks(notes: Sequence[Note]) -> list[Marker]:
+    """The newest changes from outside."""
+    newest = sorted(notes, key=lambda note: -note["number"])[:MARKS]
+    return [
+        Marker(
+            note["step"], words.shortened(f"note {note['number']}: {note['text']}", MARK), "note"
+        )
+        for note in newest
     ]
-    return [_mark(one, one["step"] or 0) for one in shown[:MARKS]]
-
-
-def _mark(one: Intervention, step: int) -> Marker:
-    if one["state"] is not None:
-        return Marker(step, words.shortened(one["what"], MARK), "command")
-    number = one["id"].rpartition("-")[2]
-    return Marker(step, words.shortened(f"note {number}: {one['what']}", MARK), "note")
 
 
 def all_steps(series: Series) -> Window | None:
     """First and last step of any segment, so that all panels have the same axis."""
     steps = [step for stretch in series.segments for step in stretch.steps]
     return (min(steps), max(max(steps), min(steps) + 1)) if steps else None
-
-
-def _drawn(
-    series: Series, panel: Panel, kept: Kept, markers: tuple[Marker, ...], spans: tuple[Span, ...]
-) -> Spec:
-    """The chart, made anew only if something on it has changed since somebody looked last."""
-    trend = series.trend if panel.signal == "loss" else None
-
-    def make() -> Spec:
-        return signal_chart(series, panel, kept, markers=markers, spans=spans, trend=trend)
-
-    if not series.fingerprint:
-        return make()
-    key = (series.fingerprint, trend, panel, tuple(kept.items()), markers, spans)
-    return CHARTS.get(key, make) or {}
 
 
 def is_norm(signal: str) -> bool:

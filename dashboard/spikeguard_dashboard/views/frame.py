@@ -14,17 +14,11 @@ from spikeguard_client import ApiError
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.markup import Content, Html
 from spikeguard_dashboard.settings import SettingError
-from spikeguard_dashboard.visit import Look, Visit, arrive, counted
+from spikeguard_dashboard.visit import Look, Visit, arrive
 from spikeguard_protocol import ProtocolError, RunId
 
 log = logging.getLogger(__name__)
 DOT = ' <span class="soft">·</span> '
-PAGES = (
-    ("Inbox", "./inbox"),
-    ("Summary", "./summary"),
-    ("Policy", "./policy"),
-    ("Notifications", "./notifications"),
-)
 DIFFERENT_HOST = (
     "Signing in works only if dashboard and server are opened under the same host name: "
     "this page has another one than the server's address."
@@ -35,11 +29,14 @@ def framed(draw: Callable[[Visit, Sequence[Content]], None], trail: Sequence[Con
     """Draw the bar and, below it, the page; `trail` says where the page lies."""
     try:
         visit = arrive()
-    except SettingError as error:
+    except (SettingError, ApiError) as error:
         trouble(error.message, error.remedy)
         return
     bar(visit, trail)
-    draw(visit, trail)
+    if visit.person is None:
+        st.html(markup.block(_sign_in(visit)))
+    else:
+        draw(visit, trail)
 
 
 def bar(visit: Visit, trail: Sequence[Content]) -> None:
@@ -58,15 +55,22 @@ def bar(visit: Visit, trail: Sequence[Content]) -> None:
 
 
 def _who(visit: Visit) -> Html:
-    sign_in = markup.login_address(visit.settings.public_url, visit.address)
-    told = markup.joined(*(markup.link(name, address) for name, address in PAGES), gap=DOT)
+    inbox = markup.link("Inbox", f"{visit.settings.public_url}/inbox")
     if visit.person is None:
-        state = "Your session has ended" if visit.session_ended else "Not signed in"
-        reading = markup.soft(f"{state}, reading only")
-        return markup.joined(told, reading, markup.link("Sign in", sign_in), gap=DOT)
+        return inbox
     left = words.duration(visit.person.expires_in_s)
     who = f"Signed in as {visit.person.name} ({visit.person.role}), {left} left"
-    return markup.joined(told, who, markup.link("Change", sign_in), gap=DOT)
+    change = markup.login_address(visit.settings.public_url, visit.address)
+    return markup.joined(inbox, who, markup.link("Change", change), gap=DOT)
+
+
+def _sign_in(visit: Visit) -> Html:
+    """What stands in place of a page while nobody has signed in."""
+    said = "Your session has ended." if visit.session_ended else "You have not signed in."
+    address = markup.login_address(visit.settings.public_url, visit.address)
+    where = markup.paragraph(markup.link("Sign in at the server", address))
+    note = markup.EMPTY if visit.cookie_can_come else markup.paragraph(DIFFERENT_HOST)
+    return markup.card("ask", markup.paragraph(said, "order"), where, note)
 
 
 def trouble(message: str, remedy: str) -> None:
@@ -85,11 +89,10 @@ def refreshed(visit: Visit, draw: Callable[[], None]) -> None:
 
     def guarded() -> None:
         try:
-            with counted():
-                draw()
+            draw()
         except ApiError as error:
-            if visit.person and arrive().session_ended:
-                st.rerun()  # the whole page: it goes on reading as nobody's
+            if error.status == 401:
+                st.rerun()  # the whole page: it asks for a sign-in
             trouble(error.message, error.remedy)
         except (KeyError, TypeError, ValueError) as error:
             log.exception("an answer of the server could not be shown")

@@ -12,17 +12,13 @@ from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker
 from spikeguard_dashboard.markup import Column, Content, Html
 from spikeguard_dashboard.series import Series
-from spikeguard_dashboard.views.causes import causes
 from spikeguard_dashboard.views.curves import (
     draw_curves,
-    intervention_marks,
     is_norm,
     kept_stretches,
     legend,
     measured,
 )
-from spikeguard_dashboard.views.decision import decide, decided
-from spikeguard_dashboard.views.evidence import checkpoints, draw_evidence
 from spikeguard_dashboard.views.frame import (
     asked_incident,
     asked_run,
@@ -31,14 +27,12 @@ from spikeguard_dashboard.views.frame import (
     refreshed,
     staleness,
 )
-from spikeguard_dashboard.views.people import draw_people
 from spikeguard_dashboard.views.postmortem import postmortem
 from spikeguard_dashboard.views.run import quiet
 from spikeguard_dashboard.visit import Visit, look
-from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, IncidentId, RunId
+from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, RunId
 from spikeguard_protocol.vocabulary import SPEAKS_OF
 
-PARTS = (13, 7)  # widths of the two columns; on a phone they stand one below the other
 SHOWN_AT_FIRST = 3
 AROUND = 200  # steps before the onset, where the server has no copied samples yet
 MOST_ASKED = 16  # signals that the server answers with at once
@@ -78,21 +72,10 @@ def _draw(visit: Visit, run: RunId, number: int) -> None:
     incident = seen.data
     st.set_page_config(page_title=tab_title(incident))
     st.html(markup.block(_head(incident), _quiet(visit, run, incident)))
-    with st.container(key="incident-now"):  # on a phone the decision comes first
-        curves, decision = st.columns(PARTS, gap="medium")
-    with decision:  # first, since curves take longer
-        _command(visit, run, incident)
-    with curves:
-        _curves(visit, run, incident)
-    if incident["causes"]:
-        st.html(markup.block(markup.section("Likely cause"), causes(incident)))
-    draw_evidence(visit, run, incident, evidence(incident))
+    st.html(markup.block(_decision(visit, incident)))
+    _curves(visit, run, incident)
     st.html(markup.block(markup.section("Kind"), _kind(incident)))
-    if incident["precedents"]["incidents"]:
-        st.html(markup.block(markup.section("Earlier ones like it"), precedents(incident)))
-    _checkpoints(visit, run)
     _trackers(visit, run)
-    draw_people(visit, incident)
     st.html(markup.block(markup.section("Commands"), commands(incident["commands"], visit)))
     postmortem(visit, run, incident)
 
@@ -105,19 +88,20 @@ def _head(incident: IncidentDetail) -> Html:
     return markup.joined(markup.heading(incident["id"], *chips), story, gap="")
 
 
-def _command(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
+def _decision(visit: Visit, incident: IncidentDetail) -> Html:
+    """What waits for a decision, and the server's page on which people decide and see causes."""
+    page = markup.first_view_address(visit.settings.public_url, incident["id"])
     proposal = incident["proposal"]
-    if proposal is not None and words.waiting(proposal):
-        decide(visit, run, incident["number"], proposal)
-    else:
-        newest = max(incident["commands"], key=lambda command: command["number"], default=None)
-        decided(proposal or newest, run, incident, visit)
-
-
-def _checkpoints(visit: Visit, run: RunId) -> None:
-    detail = look(f"run {run}", lambda: visit.client.run(visit.token, run)).data
-    if detail is not None and detail["targets"]:
-        st.html(markup.block(markup.section("Checkpoints"), checkpoints(detail)))
+    if proposal is None or not words.waiting(proposal):
+        return markup.paragraph(markup.link("Cause, evidence and people", page))
+    name = f"Proposed command {proposal['id']}, revision {proposal['revision']}"
+    return markup.card(
+        "ask",
+        markup.soft(name),
+        markup.paragraph(words.command(proposal["verb"], proposal["arguments"]), "order"),
+        markup.paragraph(markup.soft(words.expiry(proposal)), "expiry"),
+        markup.paragraph(markup.link("Look at it and decide", page)),
+    )
 
 
 def _trackers(visit: Visit, run: RunId) -> None:
@@ -202,10 +186,7 @@ def _curves(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
         chosen,
         log_norms=log_norms,
         dark=visit.dark,
-        markers=[
-            *markers(incident),
-            *intervention_marks(visit, run, but=f"{incident['id']}."),
-        ],
+        markers=markers(incident),
     )
     legend(seen.data.trend.band if seen.data.trend else None)
 
@@ -253,72 +234,6 @@ def markers(incident: IncidentDetail) -> list[Marker]:
             verb = words.plain(command["verb"])
             marks.append(Marker(command["applied_step"], f"{verb} applied", "command"))
     return marks
-
-
-def precedents(incident: IncidentDetail) -> Html:
-    """What was done about earlier incidents of this kind and cause, and how they ended."""
-    found = incident["precedents"]
-    said = markup.bullets([f"{tally['words']}." for tally in found["actions"]])
-    ids = [IncidentId.parse(id) for id in found["newest"]]
-    links = [markup.link(str(id), markup.incident_address(id.run, id.number)) for id in ids]
-    newest = markup.paragraph(markup.joined(markup.soft("The newest:"), *links))
-    return markup.joined(said, newest, gap="")
-
-
-def evidence(incident: IncidentDetail) -> Html:
-    """Which signal moved when and how far, the first on top."""
-    found = incident["evidence"]
-    first = found["first_moves"]
-    names = sorted(
-        {*first, *found["worst_z"]},
-        key=lambda name: (first.get(name, 2**60), name == "loss", name),  # as the report has it
-    )
-    rows: list[Sequence[Content]] = [
-        [
-            _measure(name),
-            words.count(first.get(name)),
-            _lead(first.get(name), first.get("loss")),
-            words.figure(found["worst_z"].get(name), 3),
-            words.figure(found["peaks"].get(name)),
-        ]
-        for name in names
-    ]
-    columns = [
-        Column("Signal"),
-        Column("First moved at step", numeric=True),
-        Column("Against the loss", numeric=True),
-        Column("Largest z (deviations)", numeric=True),
-        Column("Peak", numeric=True),
-    ]
-    table = markup.table(columns, rows, stacked=True)
-    return markup.joined(markup.facts(_places(incident)), table, gap="")
-
-
-def _measure(name: str) -> Html:
-    unit = words.unit(name)
-    return markup.joined(words.title(name), markup.soft(unit) if unit else markup.EMPTY)
-
-
-def _lead(step: int | None, loss: int | None) -> str:
-    if step is None or loss is None:
-        return words.NOTHING
-    if step == loss:
-        return "same step"
-    return f"{abs(step - loss):,} step{'s' * (abs(step - loss) != 1)} " + (
-        "before" if step < loss else "after"
-    )
-
-
-def _places(incident: IncidentDetail) -> list[tuple[str, Content]]:
-    delay = incident["detected_step"] - incident["onset_step"]
-    return [
-        ("First signal to move", words.first_signal(incident)),
-        ("Data at the onset", words.batches(incident["onset_batches"])),
-        ("Detected", f"{delay:,} steps after onset" if delay != 1 else "1 step after onset"),
-        ("Loss before, nats per token", words.figure(incident["pre_loss"])),
-        ("Peak loss, nats per token", words.figure(incident["peak_loss"])),
-        ("Commands that did not hold", str(incident["recurrences"] or "none")),
-    ]
 
 
 def commands(items: Sequence[Command], visit: Visit) -> Html:

@@ -9,14 +9,11 @@ import streamlit as st
 from spikeguard_client import IncidentDetail
 from spikeguard_dashboard import markup
 from spikeguard_dashboard.client import Document
-from spikeguard_dashboard.views.followups import draw_followups, followups_seen
 from spikeguard_dashboard.views.frame import staleness
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import RunId
 
-FORMATS = {
-    "pdf": "PDF, one page", "html": "HTML, with plots", "md": "Markdown", "json": "JSON",
-}  # fmt: skip
+FORMATS = {"html": "HTML, to print", "md": "Markdown", "json": "JSON"}
 _PICTURE = re.compile(r"!\[[^\]]*\](\(\s*data:[^)]*\)|\[[a-z]+\]\n\n\*[^\n]*\*)")
 _PICTURE_DATA = re.compile(r"^\[[a-z]+\]: data:.*$", re.MULTILINE)
 
@@ -27,10 +24,8 @@ def postmortem(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
     if not incident["has_postmortem"]:
         text = "It is written when the incident closes."
         st.html(markup.block(markup.paragraph(markup.soft(text))))
-        draw_followups(visit, incident)
         return
-    draw_followups(visit, incident)
-    key = f"{run}#{incident['number']} {incident['closed_at']} {followups_seen(incident['id'])}"
+    key = f"{run}#{incident['number']} {incident['closed_at']}"
     held_key, held = st.session_state.get("postmortem", ("", {}))
     if held_key != key:
         documents = look(f"postmortem {key}", lambda: _all_formats(visit, run, incident["number"]))

@@ -14,9 +14,9 @@ from spikeguard_dashboard.charts import Marker, Span, Window
 from spikeguard_dashboard.markup import Column, Content, Html
 from spikeguard_dashboard.views.curves import (
     draw_curves,
-    intervention_marks,
     kept_stretches,
     legend,
+    note_marks,
 )
 from spikeguard_dashboard.views.frame import (
     DOT,
@@ -35,7 +35,6 @@ RECORD_COLUMNS = (
     *(Column("When"), Column("Who"), Column("What"), Column("Subject"), Column("State")),
     Column("Reason"),
 )
-ROLLED_BACK = "roll back"  # drawn where they went back to
 FIRST_CHOICE = ["loss", "grad_norm", "update_norm"]
 
 
@@ -102,7 +101,6 @@ def _beside(run: RunId, detail: RunDetail) -> Html:
     name = f"{run.project}/{run.name}"
     return markup.joined(
         *(markup.chip("calm", tag) for tag in detail["tags"]),
-        markup.link("Policy and detection", f"./policy?run={name}"),
         markup.link("Compare with another run", f"./compare?run={name}"),
         gap=DOT,
     )
@@ -138,7 +136,7 @@ def _curves(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         log_norms=log_norms,
         dark=visit.dark,
         window=window,
-        markers=[*_returns(detail), *intervention_marks(visit, run, but=ROLLED_BACK)],
+        markers=[*_returns(detail), *note_marks(detail["notes"])],
         spans=[_span(incident) for incident in incidents],
     )
     legend(None)

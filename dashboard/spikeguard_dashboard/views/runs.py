@@ -42,7 +42,7 @@ def _page(visit: Visit, _trail: Sequence[Content]) -> None:
     refreshed(visit, lambda: _urgent(visit))
     asked = asked_runs()
     refreshed(visit, lambda: _table(visit, asked))
-    chosen_actions(visit, asked)
+    chosen_actions()
     refreshed(visit, lambda: _recent(visit))
 
 
@@ -87,7 +87,7 @@ def _need(run: Run) -> Html:
 def _reasons(run: Run, found: RunId) -> list[Content]:
     said: list[Content] = []
     if run["open_incident"] is None and run["waiting_approval"]:
-        said.append(markup.link(markup.chip("waiting", "a decision on an order"), "./inbox"))
+        said.append(markup.chip("waiting", "a decision on an order"))
     elif run["open_incident"] is not None:
         address = markup.incident_address(found, run["open_incident"])
         number = run["open_incident"]

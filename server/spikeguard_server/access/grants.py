@@ -346,8 +346,8 @@ def _record_policy(
 ) -> None:  # fmt: skip
     append(
         connection, key, actor=by, action=action, subject=f"policy of {whose}",
-        before=before.name, after=after.name, reason=reason,
-        changes=policy_changes(before, after),
+        project=whose if isinstance(whose, str) else None,
+        before=before.name, after=after.name, reason=reason, changes=policy_changes(before, after),
     )  # fmt: skip
 
 

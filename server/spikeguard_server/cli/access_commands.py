@@ -10,7 +10,6 @@ import getpass
 import json
 from argparse import Namespace
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sql
@@ -18,7 +17,6 @@ import sqlalchemy as sql
 from spikeguard_cli.access_commands import (
     DAY_S,
     MAX_DAYS,
-    SCORE_HEAD,
     TOKEN_HEAD,
     asked_person,
     expiry_words,
@@ -30,7 +28,7 @@ from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.options import most, print_json, told
 from spikeguard_cli.toml_text import to_toml
 from spikeguard_cli.wording import duration, table
-from spikeguard_protocol import CommandId, IncidentId, RunId
+from spikeguard_protocol import RunId
 from spikeguard_server.access.grants import (
     Grant,
     drop_run_policy,
@@ -44,18 +42,15 @@ from spikeguard_server.access.grants import (
 from spikeguard_server.access.token_lifetimes import Ceilings
 from spikeguard_server.domain.audit.changes import MAX_REASON
 from spikeguard_server.domain.policy.settings import policy_to_mapping
-from spikeguard_server.domain.policy.shadow import judge_shadow, scorecard
-from spikeguard_server.http.bodies.policy import scorecard_body
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.http.routes.policy import policy_body
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.identity.permissions import read_secret
-from spikeguard_server.policy_file import form_of, read_policy_text
 from spikeguard_server.store.database import database_settings, opened
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.history import Row, existing_run
-from spikeguard_server.store.reads.shadows import read_shadows
+from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.tokens import Token, expiring_agents, list_tokens
+from spikeguard_server.toml_file import read_toml
 
 
 def operator_name() -> Actor:
@@ -75,7 +70,7 @@ def run_token(options: Namespace) -> int:
 
 
 def run_policy(options: Namespace) -> int:
-    """One of import, show, drop, halt, resume, scorecard."""
+    """One of import, show, drop, halt, resume."""
     RunId(options.project, getattr(options, "run", None) or "any")  # refuses what can't be a name
     _check_reason(options)
     with opened(database_settings(options.directory)) as engine, engine.begin() as connection:
@@ -189,7 +184,7 @@ def _words(token: Token) -> str:
 
 
 def _import(connection: sql.Connection, options: Namespace) -> int:
-    plain = read_policy_text(_text(options.file), form_of(options.file.name))
+    plain = read_toml(options.file)
     by, why = operator_name(), options.reason
     if options.run is None:
         written = put_policy(connection, options.project, plain, by, reason=why)
@@ -210,13 +205,6 @@ def _drop(connection: sql.Connection, options: Namespace) -> int:
     )
 
 
-def _text(file: Path) -> str:
-    try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandFailed(f"{file} cannot be read: {error}") from error
-
-
 def _halt(connection: sql.Connection, options: Namespace) -> int:
     halted = options.word == "halt"
     written = throw_switch(
@@ -225,34 +213,6 @@ def _halt(connection: sql.Connection, options: Namespace) -> int:
     stands = "on: nothing is approved, nothing delivered" if halted else "off"
     switch = f"the kill switch of project {options.project} is {stands}"
     return told(options, _policy(connection, options), f"policy {written.version}: {switch}")
-
-
-def _scorecard(connection: sql.Connection, options: Namespace) -> int:
-    shown = read_shadows(connection, options.project)
-    if options.json:
-        print_json(_as_answered(scorecard_body(options.project, shown)))
-        return 0
-    scores = [judge_shadow(entry.decision) for entry in shown]
-    card = scorecard(scores)
-    lines = [
-        [
-            str(CommandId(_incident(entry.row), entry.row.command)),
-            entry.row.verb,
-            str(entry.decision.step),
-            str(entry.decision.cost_steps),
-            score.hindsight.value.replace("_", " "),
-            "-" if score.saved_steps is None else str(score.saved_steps),
-        ]
-        for entry, score in zip(shown, scores, strict=True)
-    ]
-    print(table(SCORE_HEAD, lines) if lines else "The shadow has decided nothing yet.")
-    if lines:
-        say(f"{card.decisions} decisions, {card.saved_steps} steps saved where that is known")
-    return 0
-
-
-def _incident(row: Row) -> IncidentId:
-    return IncidentId(RunId(row.project, row.run), row.incident)
 
 
 def _show(connection: sql.Connection, options: Namespace) -> int:
@@ -275,5 +235,4 @@ _POLICY_WORDS = {
     "drop": _drop,
     "halt": _halt,
     "resume": _halt,
-    "scorecard": _scorecard,
 }

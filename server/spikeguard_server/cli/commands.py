@@ -19,9 +19,7 @@ from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_cli.credentials import logged_in
 from spikeguard_cli.options import json_option, limit_option
 from spikeguard_protocol import DEFAULT_PROJECT, Role
-from spikeguard_server.replay.backtest_command import BACKTEST
-from spikeguard_server.replay.command import REPLAY
-from spikeguard_server.replay.trial_command import TUNE
+from spikeguard_replay.commands import BACKTEST, REPLAY
 
 _DATABASE = tuple(
     f"{prefix}DATABASE_URL{suffix}" for prefix in ("", "SPIKEGUARD_") for suffix in ("", "_FILE")
@@ -161,7 +159,7 @@ def _grant_options(parser: ArgumentParser) -> None:
 
 def _policy_options(parser: ArgumentParser) -> None:
     words = parser.add_subparsers(dest="word", required=True, metavar="WORD")
-    load = words.add_parser("import", help="put the policy of a TOML or YAML file in force")
+    load = words.add_parser("import", help="put the policy of a TOML file in force")
     load.add_argument(
         "file", type=Path, metavar="FILE", help="what it leaves out takes its default"
     )
@@ -176,8 +174,7 @@ def _policy_options(parser: ArgumentParser) -> None:
     resume = words.add_parser("resume", help="lift the kill switch")
     for word in (halt, resume):
         word.add_argument("--reason", required=True, help="why; the record keeps it")
-    score = words.add_parser("scorecard", help="what verbs in shadow mode would have done")
-    for word in (load, show, drop, halt, resume, score):
+    for word in (load, show, drop, halt, resume):
         word.add_argument(
             "--project", default=DEFAULT_PROJECT, help="whose policy (default: default)"
         )
@@ -256,11 +253,10 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "policy",
-        "show, import and halt the policy in force; score shadow mode",
+        "show, import and halt the policy in force",
         _access("policy", policy_over_http),
         _policy_options,
     ),
     REPLAY,
     BACKTEST,
-    TUNE,
 )

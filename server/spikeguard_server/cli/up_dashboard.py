@@ -24,7 +24,7 @@ from spikeguard_server.cli.private_files import write_private
 PACKAGE = "spikeguard_dashboard"
 PID = "dashboard.pid"
 LOG = "dashboard.log"
-OWN = ("SPIKEGUARD_DASHBOARD_REFRESH", "SPIKEGUARD_DASHBOARD_HOSTS")  # the dashboard's settings
+OWN = ("SPIKEGUARD_DASHBOARD_REFRESH",)  # the dashboard's settings
 GRACE_S = 5.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 

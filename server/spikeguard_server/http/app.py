@@ -7,7 +7,6 @@ nowhere else, in one shape; what is nobody's business stays in the log.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
@@ -160,7 +159,7 @@ def create_app(
     app.add_middleware(CarefulAnswers, headers=services.headers)
     app.add_middleware(
         IngestMiddleware, endpoint=_endpoint(services, turns, rates),
-        refuse=partial(_refuse, services.headers), headers=services.headers,
+        refuse=partial(_refuse, services), headers=services.headers,
         metrics=services.metrics,
     )  # fmt: skip
     app.add_middleware(Peer, settings=settings)
@@ -258,25 +257,26 @@ def _handle_errors(app: FastAPI) -> None:
     """Let every exception that can reach a client become a `ServiceError`'s answer."""
 
     def answer(request: Request, error: Exception) -> Response:
-        return _answer(request, _told(f"{request.method} {request.url.path}", error))
+        call, services = f"{request.method} {request.url.path}", request.app.state.services
+        return _answer(request, _told(call, error, services.settings.pool_size))
 
     for kind in _TOLD:
         app.add_exception_handler(kind, answer)
     app.add_exception_handler(Exception, answer)
 
 
-def _told(call: str, error: Exception) -> ServiceError:
+def _told(call: str, error: Exception, connections: int) -> ServiceError:
     """What a client is told; what is our own fault is logged."""
-    told = service_error(error)
+    told = service_error(error, connections)
     if isinstance(told, InternalError):
         _log.error("%s failed", call, exc_info=error)
     return told
 
 
-def _refuse(headers: Mapping[str, str], error: Exception) -> Response:
+def _refuse(services: Services, error: Exception) -> Response:
     """The answer to a message that was not taken."""
-    answer = answer_of(_told("POST /v1/messages", error))
-    for name, value in headers.items():
+    answer = answer_of(_told("POST /v1/messages", error, services.settings.pool_size))
+    for name, value in services.headers.items():
         answer.headers.setdefault(name, value)
     return answer
 
@@ -294,8 +294,8 @@ _TOLD: tuple[type[Exception], ...] = (
 )
 
 
-def service_error(error: Exception) -> ServiceError:
-    """What a client is told of `error`."""
+def service_error(error: Exception, connections: int) -> ServiceError:
+    """What a client is told of `error`; the pool holds so many `connections` to the database."""
     match error:
         case ServiceError():
             return error
@@ -316,17 +316,10 @@ def service_error(error: Exception) -> ServiceError:
                 "A value is outside what can be stored", "Send smaller numbers and plain text"
             )
         case PoolTimeout():
-            return _no_connection(error)
+            told = f"All {connections} connections to the database are in use"
+            return Busy(told, WAIT, limit=connections)
     cause = outage_of(error)
     return InternalError() if cause is None else Unready(*TOLD[cause], cause=cause.value)
-
-
-def _no_connection(error: PoolTimeout) -> Busy:
-    """The pool says its size in words and nowhere else."""
-    size = re.search(r"limit of size (\d+)", str(error))
-    limit = int(size[1]) if size else None
-    told = f"All {limit} connections to the database are in use"
-    return Busy(told, WAIT, limit=limit)
 
 
 def _invalid(error: RequestValidationError) -> ServiceError:

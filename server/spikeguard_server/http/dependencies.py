@@ -58,9 +58,6 @@ if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
 
 FLEET_S: Final = 5.0  # how old the numbers of the fleet may be
 READY_S: Final = 1.0  # how old the word that the database is there may be
-PREVIEW: Final = "/v1/runs/{project}/{name}/policy/preview"  # a POST, since it brings a policy
-PREVIEW_WAIT_S: Final = 20.0  # for others to end
-PREVIEW_BUSY: Final = Busy("Another preview is being computed", "Ask again in a few seconds")
 DRAWING_WAIT_S: Final = 30.0
 DRAWING_BUSY: Final = Busy("Other post-mortems are being drawn", "Ask again in a few seconds")
 COOKIE: Final = "spikeguard_session"
@@ -115,9 +112,6 @@ class Services:
             AT_ONCE, "sign-ins wait for the identity provider", "Try again"
         )
     )
-    previews: OneAtATime = field(  # replays of a run's history
-        default_factory=lambda: OneAtATime(PREVIEW_WAIT_S, PREVIEW_BUSY)
-    )
     drawings: OneAtATime = field(  # post-mortems
         default_factory=lambda: OneAtATime(DRAWING_WAIT_S, DRAWING_BUSY, patient=True)
     )
@@ -171,7 +165,7 @@ def is_page(path: str) -> bool:
 
 def reads(method: str, path: str) -> bool:
     """Whether a server that writes nothing can answer; people decide and sign in on the pages."""
-    return path == PREVIEW or (method == "GET" and not is_page(path))
+    return method == "GET" and not is_page(path)
 
 
 def session_secret(request: Request) -> str | None:

@@ -29,10 +29,14 @@ def acknowledgement_of(intake: Intake) -> Ack:
         sequence=intake.attempt.last_sequence,
         orders=tuple(_orders(intake, allowed)) if may_act else (),
         attentive=attentive,
-        protected=_protected(intake) if attentive or commands else (),
+        protected=_protected(intake) if attentive or commands or _is_open(intake) else (),
         live_attempts=live,
         ended=_ended(intake),
     )
+
+
+def _is_open(intake: Intake) -> bool:
+    return intake.incident is not None and intake.incident.outcome is None
 
 
 def _ended(intake: Intake) -> IncidentEnded | None:

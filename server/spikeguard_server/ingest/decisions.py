@@ -1,7 +1,8 @@
 """A person's approval or rejection of a command. Of two people the first approval delivers nothing.
 
-Law: one transaction under the run's lock. The decision names the revision that was seen; target and
-cost are taken anew at the moment of the yes, and where they changed the person is asked again.
+Law: one transaction under the run's lock. The decision names the revision that was seen, and what
+was seen is what is done; where another action or target is called for by now, the person is asked
+again.
 Validity is judged by the database's clock.
 """
 
@@ -18,7 +19,6 @@ from spikeguard_protocol import CommandId, Verb, Watch, verb_of
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.access.approvers import Approver, approver_of, why_not_another
 from spikeguard_server.domain.lifecycle.command_life import (
-    BARE_YES,
     WAITING,
     WHY_LATE,
     CommandEvent,
@@ -26,7 +26,7 @@ from spikeguard_server.domain.lifecycle.command_life import (
     withdrawal,
 )
 from spikeguard_server.domain.policy.orders import Plan, order_request_of, plan_of
-from spikeguard_server.domain.policy.proposal import renew
+from spikeguard_server.domain.policy.proposal import differs, propose
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.errors import NotFound, RevisionChanged, WrongState
 from spikeguard_server.identity.actors import Actor, KnownBy
@@ -35,7 +35,13 @@ from spikeguard_server.ingest.signing import Signing, by_server, order_keys
 from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.commands import CommandRow, find_command, move_command
+from spikeguard_server.store.commands import (
+    CommandRow,
+    action_at,
+    find_command,
+    move_command,
+    stood_at,
+)
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
 from spikeguard_server.store.links import spend_link
 from spikeguard_server.store.policies import halted_since, policy_of
@@ -180,15 +186,22 @@ def _refused(
     """Why nothing can be decided; None if something can."""
     command, id = decision.command, decision.command.public_id(decision.run.id)
     if not can(command.state, event):
-        by = f" by {command.decided_by}" if command.decided_by else ""
         words = COMMAND_STATE_WORDS[command.state]
-        return WrongState(f"{id} is {command.state}{by} ({words})", "Nothing is left to decide")
+        by = f" (decided by {command.decided_by})" if command.decided_by else ""
+        return WrongState(f"{id}: {words}{by}", "Nothing is left to decide")
     if command.state in WAITING and not command.valid(decision.now, decision.run.last_step):
         _end(decision, CommandEvent.EXPIRE, WHY_LATE[command.state])
         return WrongState(f"{id} expired before it was decided", "Wait for a new proposal")
-    if command.revision != revision:
+    if command.revision != revision and not _same_offer(decision, revision):
         return RevisionChanged(_current(decision, command.revision))
     return None
+
+
+def _same_offer(decision: _Decision, revision: int) -> bool:
+    """Whether `revision`, which was seen, does what is proposed now, for whatever cause."""
+    command = decision.command
+    seen = action_at(decision.connection, decision.run_id, command, revision)
+    return seen == command.action
 
 
 def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | WrongState | None:
@@ -216,13 +229,13 @@ def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | WrongSt
     situation = situation_of(
         decision.connection, run, attempt, incident, targets=targets, now=decision.now
     )
-    proposal = renew(command.action, situation, policy)
+    proposal = propose(situation, policy)
     only_watched = isinstance(proposal.action, Watch) and command.verb != Verb.WATCH
     if proposal.action is None or only_watched:
         _end(decision, withdrawal(incident.kind), proposal.reason)
         return _withdrawn(decision, proposal.reason)
-    revised = revise(decision.connection, run, command, proposal, policy, decision.now)
-    if revised is not None:
+    if differs(command.action, proposal.action):
+        revised = revise(decision.connection, run, command, proposal, policy, decision.now)
         return RevisionChanged(_current(decision, revised.revision))
     return _say_yes(decision, attempt, policy, signing)
 
@@ -256,7 +269,7 @@ def _say_yes(
     decision = replace(decision, command=replace(command, signature=signature))
     if max(command.approvals, policy.approval_of(verb_of(command.action)).approvals) > 1:
         return _approve_as_one_of_two(decision)
-    _move(decision, CommandEvent.APPROVE, f"{BARE_YES}{command.revision} as shown")
+    _move(decision, CommandEvent.APPROVE, f"approved revision {command.revision} as shown")
     return None
 
 
@@ -270,7 +283,7 @@ def _unsigned(decision: _Decision, names: Sequence[str]) -> WrongState:
 
 def _approve_as_one_of_two(decision: _Decision) -> WrongState | None:
     command = decision.command
-    said = f"{BARE_YES}{command.revision} as shown"
+    said = f"approved revision {command.revision} as shown"
     if command.first_approved_by is None:
         _approve_first(decision, f"{said}, the first of two people")
         return None
@@ -315,18 +328,24 @@ def _not_another(decision: _Decision, name: str) -> str | None:
 def _move(
     decision: _Decision, event: CommandEvent, reason: str, decided_by: str | None = None
 ) -> None:
+    """Move it in the person's name. `reason` is the person's own where they reject; an approval has
+    none, and its words stand in the audit alone."""
+    own = reason if event is CommandEvent.REJECT else None
     move_command(
         decision.connection, decision.run_id, decision.run.id, decision.command, event,
         actor=decision.person, reason=decision.way.words(reason), now=decision.now,
-        decided_by=storable(decided_by or decision.person), decision_reason=storable(reason),
+        decided_by=storable(decided_by or decision.person),
+        decision_reason=None if own is None else storable(own),
         decided_step=decision.run.last_step, signature=decision.command.signature,
     )  # fmt: skip
 
 
 def _end(decision: _Decision, event: CommandEvent, reason: str) -> None:
+    late = event is CommandEvent.EXPIRE
     move_command(
         decision.connection, decision.run_id, decision.run.id, decision.command, event,
         actor=audit.SERVER, reason=reason, now=decision.now,
+        **(stood_at(decision.command, decision.run.last_step) if late else {}),
     )  # fmt: skip
 
 

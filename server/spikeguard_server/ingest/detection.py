@@ -208,6 +208,11 @@ class Detection:
         self._moved()
         return self.monitor.intervened(step, verb)
 
+    def await_decision(self, awaited: bool) -> None:
+        """Nothing is accepted of the open incident while somebody is asked about it."""
+        if self.monitor.await_decision(awaited):
+            self._moved()
+
     def end(self) -> list[Event]:
         self._moved()
         return self.monitor.end()

@@ -10,11 +10,12 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import RUN_ITSELF, Action, CommandState, Watch, verb_of
+from spikeguard_protocol import RUN_ITSELF, Action, CommandState, Verb, Watch, verb_of
 from spikeguard_server.domain.diagnosis.incident_tracker import CURES
 from spikeguard_server.domain.lifecycle.command_life import (
     IN_FLIGHT,
     TAKEN_BACK,
+    UNDECIDED,
     WAITING,
     WHY_LATE,
     CommandEvent,
@@ -22,11 +23,10 @@ from spikeguard_server.domain.lifecycle.command_life import (
 )
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.policy.approval import auto_approval
-from spikeguard_server.domain.policy.proposal import Proposal, differs, propose
+from spikeguard_server.domain.policy.proposal import Proposal, propose
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import Situation
 from spikeguard_server.ingest.message_context import Intake
-from spikeguard_server.ingest.shadow_decisions import note_shadow
 from spikeguard_server.ingest.signing import by_server, order_keys
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import (
@@ -36,6 +36,7 @@ from spikeguard_server.store.commands import (
     create_command,
     move_command,
     revise_command,
+    stood_at,
     unfinished_commands,
 )
 from spikeguard_server.store.escalations import begin_escalation
@@ -63,9 +64,20 @@ def answer_incident(intake: Intake, incident: Incident) -> None:
         command = _first(intake, incident, commands, proposal)
     else:
         command = _again(intake, waiting, incident, proposal)
-    if command is not None:
+    if command is not None and not proposal.by_person:
         _approve_by_policy(intake, command, situation)
-        note_shadow(connection, run, command, situation, policy, now)
+
+
+def await_answer(intake: Intake, incident: Incident) -> None:
+    """Tell the monitor whether a decision about `incident` is open."""
+    if intake.failure is not None:
+        return
+    asked = [
+        command
+        for command in commands_of(intake.connection, intake.run_id, incident.number)
+        if command.verb != Verb.WATCH
+    ]
+    intake.detection.await_decision(bool(asked) and asked[-1].state in UNDECIDED)
 
 
 def _in_time(intake: Intake, command: CommandRow) -> bool:
@@ -101,7 +113,9 @@ def _again(
         _end(connection, run, waiting, withdrawal(incident.kind), proposal.reason, now)
         return None
     if waiting.verb == verb_of(proposal.action).value:
-        return revise(connection, run, waiting, proposal, intake.policy, now) or waiting
+        if not proposal.replaces(waiting.action, waiting.cause):
+            return waiting
+        return revise(connection, run, waiting, proposal, intake.policy, now)
     only_watched = isinstance(proposal.action, Watch)
     event = withdrawal(incident.kind) if only_watched else CommandEvent.SUPERSEDE
     _end(connection, run, waiting, event, proposal.reason, now)
@@ -116,7 +130,7 @@ def _create(
         attempt=intake.attempt.number, reason=proposal.reason,
         policy=intake.policy, now=intake.now,
         expires_at=intake.now + timedelta(seconds=proposal.expires_in_s),
-        expires_at_step=proposal.expires_at_step, replaces=replaces,
+        expires_at_step=proposal.expires_at_step, replaces=replaces, cause=proposal.cause,
     )  # fmt: skip
     if not isinstance(action, Watch):
         begin_escalation(
@@ -133,17 +147,14 @@ def revise(
     proposal: Proposal,
     policy: Policy,
     now: datetime,
-) -> CommandRow | None:
-    """A new revision where a person would have to look again; None where they would not."""
+) -> CommandRow:
+    """What waits, as it is proposed by now. It keeps its deadline."""
     assert proposal.action is not None
-    same = not differs(waiting.action, proposal.action)
-    if same and not proposal.explains_otherwise(waiting.reason):
-        return None
+    steps = (waiting.expires_at_step, proposal.expires_at_step)
     return revise_command(
         connection, run.run_id, run.id, waiting, proposal.action,
-        reason=proposal.reason, policy=policy, now=now,
-        expires_at=now + timedelta(seconds=proposal.expires_in_s),
-        expires_at_step=proposal.expires_at_step,
+        reason=proposal.reason, cause=proposal.cause, policy=policy, now=now,
+        expires_at_step=min((step for step in steps if step is not None), default=None),
     )  # fmt: skip
 
 
@@ -158,6 +169,7 @@ def _end(
     move_command(
         connection, run.run_id, run.id, command, event,
         actor=audit.SERVER, reason=reason, now=now,
+        **(stood_at(command, run.last_step) if event is CommandEvent.EXPIRE else {}),
     )  # fmt: skip
 
 

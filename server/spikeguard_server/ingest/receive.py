@@ -24,7 +24,7 @@ from spikeguard_server.ingest.detector_rebuild import RebuildBudgets
 from spikeguard_server.ingest.detector_recovery import detection_after, go_on_without, take_over
 from spikeguard_server.ingest.message_context import Intake, Tail, TooCostly, is_history
 from spikeguard_server.ingest.post_incident import keep_aftermath
-from spikeguard_server.ingest.proposals import answer_incident
+from spikeguard_server.ingest.proposals import answer_incident, await_answer
 from spikeguard_server.ingest.records import ON_PURPOSE, return_to_newest_segment, take_records
 from spikeguard_server.ingest.results import give_up
 from spikeguard_server.ingest.spikes import copy_stored
@@ -285,6 +285,7 @@ def _answer(intake: Intake, message: Message) -> None:
         and not is_history(message, intake.settings)
     ):
         answer_incident(intake, incident)
+    await_answer(intake, incident)
 
 
 def reached(last: int, message: Message) -> int | None:

@@ -129,6 +129,7 @@ def _record(
     written = add_response(connection, run_id, number, action, work.by, work.now, **said)
     audit.append(
         connection, run_id, actor=work.by, action=AUDITED[action], subject=str(work.incident),
+        incident=work.incident.number,
         before=before, after=after, reason=said.get("text"),
     )  # fmt: skip
     if work.row.state == IncidentState.CLOSED:

@@ -146,8 +146,8 @@ def _judge(intake: Intake, incident: Incident, said: Said, action: str) -> None:
 def _note(intake: Intake, incident: Incident, action: str, before: str | None, after: str) -> None:
     audit.append(
         intake.connection, intake.run_id, actor=audit.SERVER, action=action,
-        subject=str(IncidentId(intake.run.id, incident.number)), before=before, after=after,
-        reason=incident.reason,
+        subject=str(IncidentId(intake.run.id, incident.number)), incident=incident.number,
+        before=before, after=after, reason=incident.reason,
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.commands import CommandRow, move_command, unfinished_commands
+from spikeguard_server.store.commands import CommandRow, move_command, stood_at, unfinished_commands
 from spikeguard_server.store.runs import (
     ENDED,
     LIVE,
@@ -103,6 +103,7 @@ def _expire(intake: Intake, command: CommandRow) -> None:
     move_command(
         intake.connection, intake.run_id, intake.run.id, command, CommandEvent.EXPIRE,
         actor=audit.SERVER, reason=WHY_LATE[command.state], now=intake.now,
+        **stood_at(command, intake.run.last_step),
     )  # fmt: skip
 
 

@@ -22,18 +22,15 @@ from spikeguard_protocol import (
     BatchDetail,
     BatchRange,
     CommandState,
-    FollowupState,
     Kind,
     OptionalSignal,
     RunId,
     SegmentId,
     SegmentPoint,
     SegmentReason,
-    Signal,
 )
 from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.diagnosis.batch_evidence import onset_batch
-from spikeguard_server.domain.diagnosis.cause.layers import LayerRow
 from spikeguard_server.domain.diagnosis.lineage import Lineage
 from spikeguard_server.domain.events import Precursor
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
@@ -44,20 +41,16 @@ from spikeguard_server.domain.policy.situation import Situation
 from spikeguard_server.report.facts import (
     AttemptFact,
     CommandFact,
-    FollowupFact,
     LeftOutFact,
     PostMortem,
     RecordedCurve,
     ResponseFact,
     RevisionFact,
 )
-from spikeguard_server.report.followups import asked_of
 from spikeguard_server.store.batches import read_batches
-from spikeguard_server.store.causes import read_layers
 from spikeguard_server.store.commands import action_of
 from spikeguard_server.store.data_records import data_record_of
 from spikeguard_server.store.effects import effects_of, is_measured, outcome_words
-from spikeguard_server.store.followups import keep_followups, read_followups
 from spikeguard_server.store.incident_figures import checkpoints_at
 from spikeguard_server.store.incidents import Attempts, attempts_by_number, incident_of
 from spikeguard_server.store.policies import policy_of
@@ -79,8 +72,6 @@ from spikeguard_server.store.situations import current_lineage
 from spikeguard_server.store.skipped import skipped_by
 
 MOST_LEFT_OUT = 24  # entries in a post-mortem
-MOST_LAYER_ROWS = 40  # before the onset, and from there on
-FEWEST_LAYER_ROWS = 3  # fewer are no picture
 MOST_VALUES = 1_000_000  # of all kept samples together: some 150 MB while it is written
 
 
@@ -118,7 +109,6 @@ def postmortem_facts(
         precursors=_precursors(connection, run.run_id, number),
         peaks=_peaks(curves, incident),
         attempts=_attempts(connection, run.run_id, took_part),
-        layers=_layers(connection, row, incident),
         batch=_batch(connection, row),
         step_time_s=pace_s,
         tokens_per_step=tokens,
@@ -127,19 +117,6 @@ def postmortem_facts(
         currency=policy.currency,
         notes=_notes(left_out_names),
     )
-
-
-def keep_asked(connection: sql.Connection, run: RunRow, facts: PostMortem) -> None:
-    """Keep the follow-ups that the facts ask for; the caller holds the run's lock."""
-    number, at = facts.incident.number, facts.written_at
-    keep_followups(connection, run.run_id, number, facts.id, asked_of(facts), at)
-
-
-def with_followups(connection: sql.Connection, run: RunRow, facts: PostMortem) -> PostMortem:
-    """The facts with the follow-ups as people have them."""
-    rows = read_followups(connection, run.run_id, facts.incident.number)
-    found = (FollowupFact(r.number, r.text, FollowupState(r.state), r.owner) for r in rows)
-    return replace(facts, followups=tuple(found))
 
 
 def checkpoints_before(
@@ -288,16 +265,6 @@ def _peaks(curves: Iterable[RecordedCurve], incident: Incident) -> dict[str, flo
                 if value is not None and math.isfinite(value) and step >= incident.onset_step:
                     peaks[name] = max(value, peaks.get(name, -math.inf))
     return peaks
-
-
-def _layers(connection: sql.Connection, row: Any, incident: Incident) -> tuple[LayerRow, ...]:
-    """Norms by layer around the onset, of the signal that the first layer moved in."""
-    first = incident.first_layer
-    signal = Signal.GRAD_NORM.value if first is None else first.signal
-    around = (incident.onset_step, MOST_LAYER_ROWS)
-    place = (row.attempt, row.segment)
-    found = read_layers(connection, row.run_id, place, around, around, signal)
-    return tuple(found) if len(found) >= FEWEST_LAYER_ROWS else ()
 
 
 def _batch(connection: sql.Connection, row: Any) -> BatchDetail | None:

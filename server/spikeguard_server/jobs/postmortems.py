@@ -1,6 +1,6 @@
 """Post-mortems: what they say is settled when it is due, and drawn when somebody asks for it.
 
-Law: settling keeps the figures and the follow-ups, a few kB an incident. Drawing takes half a
+Law: settling keeps the figures. Drawing takes half a
 second and 50 to 100 kB a format, and most post-mortems are read by nobody: so only what somebody
 asked for is drawn, and those of `KEPT` incidents of a project are kept. It can be drawn again at
 any time, from what is kept with the incident.
@@ -23,9 +23,7 @@ import sqlalchemy as sql
 
 from spikeguard_server.jobs.postmortem_facts import (
     checkpoints_before,
-    keep_asked,
     postmortem_facts,
-    with_followups,
 )
 from spikeguard_server.log_format import add_context
 from spikeguard_server.report.facts import PostMortem
@@ -106,7 +104,6 @@ def _settle(engine: sql.Engine, claim: DueReport) -> None:
             return
         add_context(run=str(run.id), incident=claim.incident)
         facts = postmortem_facts(connection, run, claim.incident, database_now(connection))
-        keep_asked(connection, run, facts)
         figures = figures_of(facts, checkpoints_before(connection, run, facts))
         write_figures(connection, run, claim.incident, figures, facts.written_at)
         settle_report(connection, claim, facts.written_at)
@@ -117,4 +114,4 @@ def _settled_facts(connection: sql.Connection, run_id: UUID, number: int) -> Pos
     run, at = run_row(connection, run_id), settled_at(connection, run_id, number)
     if run is None or at is None:
         return None
-    return with_followups(connection, run, postmortem_facts(connection, run, number, at))
+    return postmortem_facts(connection, run, number, at)

@@ -17,11 +17,14 @@ from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outco
 from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import action_phrase, ended_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.lifecycle.command_life import BARE_YES, TAKEN_BACK, WAITING
+from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK, WAITING
+from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.notification.delivery import SentState, Subject
 from spikeguard_server.domain.notification.topics import Topic
-from spikeguard_server.domain.policy.cost import Cost, cost_of
+from spikeguard_server.domain.policy.cost import Cost, can_wait_s, cost_of
 from spikeguard_server.domain.policy.finding import checks_of, diagnose, first_move_of
+from spikeguard_server.domain.policy.remedies import ACTING
+from spikeguard_server.domain.policy.targeting import left_if_job_dies
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, title_of
 from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.report.wording import count, duration, number, plural
@@ -30,7 +33,7 @@ from spikeguard_server.store.commands import action_of
 from spikeguard_server.store.conversations import Conversation
 from spikeguard_server.store.incidents import attempts_by_number, incident_of
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.costs import read_pace
+from spikeguard_server.store.reads.costs import Pace, read_pace
 from spikeguard_server.store.reads.history import Row
 from spikeguard_server.store.reads.incidents import CommandFacts, read_commands, read_incident
 from spikeguard_server.store.reads.notices import NotifiedRun, read_escalations, read_told
@@ -78,6 +81,7 @@ def read_spike(connection: sql.Connection, row: Row) -> tuple[SpikeNews, int | N
     run = RunId(row.project, row.name)
     policy = policy_of(connection, row.project, row.run_id)
     incident = incident_of(row, attempts_by_number(connection, row.run_id))
+    pace = read_pace(connection, row)
     spike = SpikeNews(
         id=str(IncidentId(run, row.number)),
         kind=Kind(row.kind),
@@ -98,20 +102,27 @@ def read_spike(connection: sql.Connection, row: Row) -> tuple[SpikeNews, int | N
         opened_at=row.opened_at,
         closed_at=row.closed_at,
         escalations=read_escalations(connection, row.run_id, row.number),
-        waiting=_waiting(connection, row, waiting[-1].row) if waiting else None,
+        waiting=_waiting(waiting[-1].row, pace) if waiting else None,
         sure=row.confidence >= policy.act_confidence,
         cause=diagnose(incident, policy).advice,
         last_command=_last(known),
         decided=_decided(known),
         came_back=incident.came_back,
+        if_job_dies=_if_job_dies(incident, pace),
         acknowledged_by=row.acknowledged_by,
         assignee=row.assignee,
     )
     return spike, waiting[-1].row.number if waiting else None
 
 
-def _waiting(connection: sql.Connection, incident: Row, row: Row) -> Waiting:
-    action, pace = action_of(row.arguments), read_pace(connection, incident)
+def _if_job_dies(incident: Incident, pace: Pace) -> str:
+    if incident.outcome is not None or incident.kind not in ACTING or not pace.trains:
+        return ""
+    return left_if_job_dies(pace.targets, incident, pace.policy)
+
+
+def _waiting(row: Row, pace: Pace) -> Waiting:
+    action = action_of(row.arguments)
     cost = cost_of(action, pace.situation(), pace.policy)
     id = CommandId(IncidentId(RunId(row.project, row.name), row.incident), row.number)
     return Waiting(
@@ -123,6 +134,7 @@ def _waiting(connection: sql.Connection, incident: Row, row: Row) -> Waiting:
         cost_steps=cost.steps,
         price=_price(cost, pace.policy.currency),
         expires_in_s=max(0.0, row.expires_in_s),
+        can_wait_s=can_wait_s(row.expires_in_s, row.expires_at_step, pace.situation()),
         a_minute=_a_minute(cost, pace.policy.currency),
         pace=_pace(cost),
         checks=checks_of(pace.incident, pace.policy, pace.data),
@@ -188,16 +200,11 @@ def _last(known: Sequence[CommandFacts]) -> str | None:
         return None
     ended = ended_phrase(
         COMMAND_STATE_WORDS[CommandState(row.state)],
-        row.judgement or row.result or row.end_reason or _own_words(row.decision_reason),
+        row.judgement or row.result or row.end_reason or row.decision_reason,
     )
     person = f", decided by {row.decided_by}" if row.decided_by else ""
     nothing = " Nothing was done." if CommandState(row.state) in TAKEN_BACK else ""
     return f"Last command{person}: {action_phrase(action_of(row.arguments))}. {ended}{nothing}"
-
-
-def _own_words(reason: str | None) -> str | None:
-    """None of a bare yes, which the state tells already."""
-    return None if reason is None or reason.startswith(BARE_YES) else reason
 
 
 def _links(settings: Settings, incident: IncidentId, waiting: int | None) -> dict[str, str]:

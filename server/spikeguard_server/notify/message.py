@@ -37,7 +37,8 @@ class Waiting:
     reason: Sequence[str]  # its paragraphs
     cost_steps: int
     price: str  # the cost in steps, time and money
-    expires_in_s: float
+    expires_in_s: float  # by the clock alone
+    can_wait_s: float  # until the earliest of its deadlines, in time and in steps
     a_minute: str | None = ""  # what each minute of waiting adds; empty = nothing; None = not known
     pace: str = ""  # how time is reckoned; empty = not known
     checks: tuple[str, ...] = ()  # to look at before approving
@@ -75,6 +76,7 @@ class SpikeNews:
     job: str | None = None  # what to look at where the run's job may have died
     decided: str | None = None  # the same in few: "approved by Ada: roll back to step-380"
     came_back: bool = False  # it was gone after a command before it was there again
+    if_job_dies: str = ""  # what would be left to go back to; "" where nothing is to be undone
     acknowledged_by: str | None = None  # who looks at it
     assignee: str | None = None  # whose it is
 
@@ -189,7 +191,7 @@ def _incident(spike: SpikeNews) -> dict[str, Any]:
             "cost_steps": waiting.cost_steps,
             "approvals": waiting.approvals,
             "first_approved_by": waiting.first_approved_by,
-            "expires_in_s": waiting.expires_in_s,
+            "expires_in_s": waiting.can_wait_s,
         },
     }
 
@@ -242,8 +244,8 @@ def _had(spike: SpikeNews) -> str:
 
 
 def brief(spike: SpikeNews) -> Sequence[str]:
-    """What is needed to decide, in five lines: what happened, the verdict, the cause, the action
-    with its price, and what waiting costs and until when it can."""
+    """What is needed to decide, what happened, the verdict, the cause, the action with its
+    price, what waiting costs and until when it can, and what is left if the job dies."""
     lines = [spike.summary, _verdict(spike)]
     if spike.cause:
         lines.append(spike.cause)
@@ -251,6 +253,8 @@ def brief(spike: SpikeNews) -> Sequence[str]:
         lines += [f"Proposed: {waiting.sentence}. Costs {waiting.price}", _waiting(waiting)]
     elif spike.last_command:
         lines.append(spike.last_command)
+    if spike.if_job_dies:
+        lines.append(spike.if_job_dies)
     return [_stopped(line) for line in lines]
 
 
@@ -271,7 +275,7 @@ def _waiting(waiting: Waiting) -> str:
     adds = f"; each minute adds {waiting.a_minute}" if waiting.a_minute else ", at no further cost"
     if waiting.a_minute is None:
         adds = "; how many steps each minute adds is not known"
-    return f"Can wait {duration(waiting.expires_in_s)}{adds}. Then it expires: nothing is done"
+    return f"Can wait {duration(waiting.can_wait_s)}{adds}. Then it expires: nothing is done"
 
 
 def _why(*said: str) -> Sequence[str]:

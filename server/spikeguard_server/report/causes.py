@@ -1,4 +1,4 @@
-"""The root cause, for a reader: what it is, the evidence, and what was ruled out.
+"""The root cause, for a reader: what it is, the evidence, and what else it may be.
 
 Law: the ranking as it was when the incident closed; a cause that nothing speaks for is not named.
 """
@@ -11,14 +11,13 @@ from spikeguard_server.domain.diagnosis.batch_evidence import contrast, worst_se
 from spikeguard_server.domain.lifecycle.damage import rose
 from spikeguard_server.domain.policy.finding import diagnose
 from spikeguard_server.domain.suspicion import worth_showing
-from spikeguard_server.report.alternatives import Alternative, AlternativeVerdict, alternatives_of
 from spikeguard_server.report.document import Block, Bullets, Paragraph
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.symptoms import lead_of
 from spikeguard_server.report.wording import plural, word
 
 MOST_REASONS = 3  # on the page; the appendix has all
-MOST_RULED_OUT = 4
+MOST_OTHERS = 4
 MOST_AGAINST = 2
 MOST_DOCUMENTS = 8  # of a batch, and characters of the name of each
 LONGEST_NAME = 120
@@ -116,16 +115,13 @@ def batch_of(facts: PostMortem) -> tuple[Block, ...]:
 
 
 def _others(facts: PostMortem) -> tuple[Block, ...]:
-    found = alternatives_of(facts)
-    out = [one for one in found if one.verdict is AlternativeVerdict.RULED_OUT][:MOST_RULED_OUT]
-    left = [one for one in found if one.verdict is AlternativeVerdict.OPEN]
-    said = [_said("Ruled out", out), _said("Not ruled out", left[:MOST_RULED_OUT])]
-    text = " ".join(filter(None, said))
-    return (Paragraph(text),) if text else ()
-
-
-def _said(head: str, found: list[Alternative]) -> str:
-    return f"{head}: {'; '.join(one.phrase for one in found)}." if found else ""
+    """Causes that diagnosis found less likely, and would still show."""
+    others = [
+        f"{cause_phrase(one.cause)} ({sure_phrase(one.confidence)})"
+        for one in worth_showing(facts.incident.causes)[1:]
+        if one.cause is not Cause.UNKNOWN
+    ]
+    return (Paragraph(f"Also possible: {'; '.join(others[:MOST_OTHERS])}."),) if others else ()
 
 
 def _lead(signal: str, step: int, steps: int | None, loss_rose: bool) -> str:

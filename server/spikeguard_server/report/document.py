@@ -6,7 +6,6 @@ Law: plain text in every block; whoever writes a format escapes for that format.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +31,11 @@ class Table:
     numbers: frozenset[int] = frozenset()
 
 
-class PictureName(StrEnum):
-    """Which picture; a document shows each at most once."""
-
-    CURVES = "curves"  # the loss with its branches, and the signal that the cause speaks of
-    LAYERS = "layers"  # norms by layer over steps
-    TOKENS = "tokens"  # tokens of the batch beside those of the batches before
-
-
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One of the incident's pictures."""
+    """The curves: the loss with its branches, and the signal that the cause speaks of."""
 
     caption: str
-    name: PictureName = PictureName.CURVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +74,7 @@ class Document:
         return (*self.body, *self.appendix)
 
     @property
-    def pictures(self) -> tuple[Picture, ...]:
-        """Those that it shows, in the order in which they stand."""
+    def picture(self) -> Picture | None:
+        """The one that it shows."""
         blocks = (block for section in self.sections for block in section.blocks)
-        return tuple(block for block in blocks if isinstance(block, Picture))
+        return next((block for block in blocks if isinstance(block, Picture)), None)

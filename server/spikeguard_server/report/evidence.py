@@ -11,7 +11,6 @@ from spikeguard_protocol import Signal, verb_of
 from spikeguard_protocol.phrases import cause_phrase, sure_phrase
 from spikeguard_server.domain.diagnosis.incident_tracker import CURES
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
-from spikeguard_server.report.alternatives import alternatives_of
 from spikeguard_server.report.document import Block, Paragraph, Table
 from spikeguard_server.report.facts import PostMortem, RevisionFact
 from spikeguard_server.report.symptoms import symptoms_of
@@ -139,20 +138,13 @@ def _telling(facts: PostMortem) -> list[RevisionFact]:
 
 
 def causes_considered(facts: PostMortem) -> tuple[Block, ...]:
-    """Every cause with its share and what speaks for it, or what rules it out."""
-    causes = facts.incident.causes
-    if not causes:
-        return ()
-    others = {one.cause: one for one in alternatives_of(facts)}
-    rows = []
-    for one in causes:
-        other = others.get(one.cause)
-        verdict = "the likeliest" if other is None and one is causes[0] else ""
-        speaks = [*one.reasons, *(f"against: {said}" for said in one.against)]
-        if other is not None:
-            verdict = other.verdict.value
-            speaks += [other.because] if other.because not in one.against else []
-        because = "; ".join(speaks)
-        rows.append((cause_phrase(one.cause), sure_phrase(one.confidence), verdict, because))
-    header = ("cause", "confidence", "", "because")
-    return (Table(header, tuple(rows), frozenset({1})),)
+    """Every cause with its confidence, and what speaks for and against it."""
+    rows = tuple(
+        (
+            cause_phrase(one.cause),
+            sure_phrase(one.confidence),
+            "; ".join([*one.reasons, *(f"against: {said}" for said in one.against)]),
+        )
+        for one in facts.incident.causes
+    )
+    return (Table(("cause", "confidence", "because"), rows, frozenset({1})),) if rows else ()

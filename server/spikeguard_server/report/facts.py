@@ -16,14 +16,12 @@ from spikeguard_protocol import (
     BatchDetail,
     BatchRange,
     CommandState,
-    FollowupState,
     Kind,
     Rollback,
     RunId,
     SegmentId,
     SegmentReason,
 )
-from spikeguard_server.domain.diagnosis.cause.layers import LayerRow
 from spikeguard_server.domain.events import Precursor
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.domain.lifecycle.incident import Incident
@@ -108,16 +106,6 @@ class LeftOutFact:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowupFact:
-    """Something to be done because of the incident, as people have it now."""
-
-    number: int  # from 1, within the incident
-    text: str
-    state: FollowupState = FollowupState.OPEN
-    owner: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class AttemptFact:
     """One start of the run's processes that took part."""
 
@@ -193,8 +181,6 @@ class PostMortem:
     precursors: tuple[Precursor, ...] = ()
     peaks: Mapping[str, float] = field(default_factory=dict)  # signal -> its largest value
     attempts: tuple[AttemptFact, ...] = ()
-    followups: tuple[FollowupFact, ...] = ()  # as they are stored, by number
-    layers: tuple[LayerRow, ...] = ()  # norms by layer around the onset, where they were sent
     batch: BatchDetail | None = None  # of the onset, where the loop showed it
     step_time_s: float | None = None  # median before the onset
     tokens_per_step: int | None = None

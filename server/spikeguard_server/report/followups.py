@@ -11,7 +11,6 @@ from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Sig
 from spikeguard_protocol.phrases import batches_phrase
 from spikeguard_server.domain.diagnosis.evidence import REPLICAS_APART
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
-from spikeguard_server.domain.lifecycle.followup_life import ProposedFollowup
 from spikeguard_server.domain.lifecycle.job_end import look_at_job
 from spikeguard_server.domain.policy.finding import Finding, diagnose, follow_ups_of
 from spikeguard_server.domain.policy.remedies import DATA
@@ -26,16 +25,7 @@ SLOW_DETECTION_STEPS = 10
 
 def followups_of(facts: PostMortem) -> tuple[str, ...]:
     """Things to do, the most pressing first."""
-    return tuple(one.text for one in asked_of(facts))
-
-
-def asked_of(facts: PostMortem) -> tuple[ProposedFollowup, ...]:
-    """The same, each under the name of the rule that asks for it and its place there."""
-    return tuple(
-        ProposedFollowup(f"{rule.__name__.strip('_')}-{i}", text)
-        for rule in _RULES
-        for i, text in enumerate(rule(facts), 1)
-    )
+    return tuple(text for rule in _RULES for text in rule(facts))
 
 
 def _rollbacks(facts: PostMortem) -> Iterator[tuple[CommandFact, Rollback]]:

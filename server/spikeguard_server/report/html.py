@@ -1,12 +1,11 @@
 """A post-mortem as one HTML file: no script, nothing fetched, fit for screen and print.
 
-Invariants: `templates/postmortem.html` is the page; whatever it shows is escaped. Pictures are
-inline SVGs whose colours are CSS variables, so that one serves light, dark and paper.
+Invariants: `templates/postmortem.html` is the page; whatever it shows is escaped. The picture
+is an inline SVG whose colours are CSS variables, so that one serves light, dark and paper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -20,12 +19,10 @@ from spikeguard_server.report.style import STYLE
 SHORT: Final = 20  # characters that a cell keeps on one line: a time, a state, a public id
 
 
-def render_html(document: Document, svgs: Mapping[str, str], what: str) -> str:
-    """Any document as a page, `svgs` by name; `what` it is stands above its title."""
-    pictures = {name: Markup(svg) for name, svg in svgs.items()}
-    return _template().render(
-        document=document, pictures=pictures, what=what, style=Markup(STYLE), short=SHORT
-    )
+def render_html(document: Document, svg: str | None) -> str:
+    """The document as a page, with its picture."""
+    picture = Markup(svg or "")
+    return _template().render(document=document, picture=picture, style=Markup(STYLE), short=SHORT)
 
 
 @cache

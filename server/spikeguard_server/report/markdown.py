@@ -1,13 +1,13 @@
-"""A post-mortem in Markdown (CommonMark with tables), its pictures embedded as references.
+"""A post-mortem in Markdown (CommonMark with tables), its picture embedded as a reference.
 
-Law: whatever came from outside is escaped; the pictures' data stands at the very end, so that the
+Law: whatever came from outside is escaped; the picture's data stands at the very end, so that the
 text stays readable in an editor.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from spikeguard_protocol.escaping import markdown_text as escape
 from spikeguard_server.report.document import (
@@ -22,8 +22,8 @@ from spikeguard_server.report.document import (
 )
 
 
-def document_markdown(document: Document, pictures: Mapping[str, bytes]) -> str:
-    """Any document; `pictures` by name."""
+def document_markdown(document: Document, picture: bytes | None) -> str:
+    """The document with its picture as PNG."""
     parts = [f"# {escape(document.title)}"]
     if document.header:
         told = [f"**{escape(what)}** {escape(value)}" for what, value in document.header]
@@ -35,8 +35,8 @@ def document_markdown(document: Document, pictures: Mapping[str, bytes]) -> str:
     for section in document.appendix:
         parts += section_of(section)
     parts += ["---", escape(document.footer)]
-    for name, png in pictures.items():
-        parts.append(f"[{name}]: data:image/png;base64,{base64.b64encode(png).decode()}")
+    if picture is not None:
+        parts.append(f"[curves]: data:image/png;base64,{base64.b64encode(picture).decode()}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -53,8 +53,8 @@ def _block(block: Block) -> str:
             return "\n".join(f"- {escape(item)}" for item in items)
         case Links(items):
             return "\n".join(f"- {escape(name)}: {escape(address)}" for name, address in items)
-        case Picture(caption, name):
-            return f"![{escape(caption)}][{name}]\n\n*{escape(caption)}*"
+        case Picture(caption):
+            return f"![{escape(caption)}][curves]\n\n*{escape(caption)}*"
         case Table():
             return _table(block)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
 from spikeguard_protocol.phrases import action_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.lifecycle.command_life import BARE_YES, EXECUTED, TAKEN_BACK
+from spikeguard_server.domain.lifecycle.command_life import EXECUTED, TAKEN_BACK
 from spikeguard_server.domain.policy.finding import diagnose
 from spikeguard_server.report.causes import because_of
 from spikeguard_server.report.cost_table import lost_words
@@ -135,7 +135,7 @@ def what_was_done(facts: PostMortem) -> tuple[Block, ...]:
         return (Paragraph("Nothing but watching was proposed: such spikes heal by themselves."),)
     carried = [c for c in known if c.state in EXECUTED]
     rest = [c for c in known if c.state not in EXECUTED]
-    cause = diagnose(facts.incident, facts.policy).name
+    cause = diagnose(facts.incident, facts.policy).sentence
     items = [_told(c, cause) for c in (*carried, *rest)[:3]]
     more = len(known) - len(items)
     if more > 0:
@@ -153,7 +153,7 @@ def _reason(command: CommandFact, cause: str) -> str:
     """Without the paragraph on the `cause`, which has a section of its own; of a long one the
     first sentences."""
     parts = paragraphs(command.reason)
-    said = " ".join([part for part in parts if cause not in part] or parts)
+    said = " ".join([part for part in parts if part != cause] or parts)
     return said if len(said) <= MOST_REASON else _cut(said)
 
 
@@ -167,8 +167,6 @@ def _cut(text: str) -> str:
 def _consent(command: CommandFact) -> str:
     """What who decided gave as reason, or said of it."""
     if not command.decision_reason or command.decided_by is None or command.auto:
-        return ""
-    if command.decision_reason.startswith(BARE_YES):  # as the server words a bare yes
         return ""
     return f" {command.decided_by}: {command.decision_reason.rstrip('.')}."
 

@@ -13,11 +13,8 @@ from typing import Any
 
 from spikeguard_protocol import BatchRange, RunId, Signal, verb_of
 from spikeguard_protocol.encoding import float_to_json
-from spikeguard_server.report.alternatives import alternatives_of
-from spikeguard_server.report.facts import CommandFact, FollowupFact, PostMortem, RecordedCurve
+from spikeguard_server.report.facts import CommandFact, PostMortem, RecordedCurve
 from spikeguard_server.report.followups import followups_of
-from spikeguard_server.report.inaction import inaction_of
-from spikeguard_server.report.lessons import lessons_of
 from spikeguard_server.report.narrative import happened
 from spikeguard_server.report.symptoms import lead_of, spent_by, symptoms_of
 from spikeguard_server.report.thinning import kept_indices
@@ -55,20 +52,12 @@ def _body(facts: PostMortem, title: str) -> dict[str, Any]:
         "commands": [_command(command) for command in facts.commands],
         "left_out": postmortem_json(facts.left_out),
         "left_out_count": facts.left_out_count,
-        "alternatives": postmortem_json(alternatives_of(facts)),
         "cost": {**postmortem_json(spent_by(facts)), "currency": facts.currency},
-        "doing_nothing": postmortem_json(inaction_of(facts)),
         "attempts": postmortem_json(facts.attempts),
-        "lessons": list(lessons_of(facts)),
-        "follow_ups": postmortem_json(_followups(facts)),
+        "follow_ups": list(followups_of(facts)),
         "notes": list(facts.notes),
         "curves": [_curve(curve) for curve in facts.curves],
     }
-
-
-def _followups(facts: PostMortem) -> tuple[FollowupFact, ...]:
-    asked = enumerate(followups_of(facts), 1)
-    return facts.followups or tuple(FollowupFact(number, text) for number, text in asked)
 
 
 def postmortem_json(value: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from spikeguard_protocol import Signal, TokenHistogram
+from spikeguard_protocol import Signal
 from spikeguard_protocol.vocabulary import SPEAKS_OF
 from spikeguard_server.report.facts import Pictured, PostMortem, RecordedCurve
 from spikeguard_server.report.wording import SIGMA, word
@@ -66,17 +66,3 @@ def caption_of(facts: PostMortem) -> str:
         half = MOST_DRAWN // 2
         words.append(f"Of {many:,} segments the first {half} and the last {half} are drawn.")
     return " ".join(words)
-
-
-def histogram_shown(facts: PostMortem) -> TokenHistogram | None:
-    """The tokens of the onset's batch; None where nobody counted them."""
-    return None if facts.batch is None else facts.batch.histogram
-
-
-def token_caption(facts: PostMortem) -> str:
-    """Under the histogram of the tokens."""
-    assert facts.batch is not None, "a document shows the tokens of a batch"
-    shown = f"Tokens of the batch of step {facts.batch.step:,}, rank {facts.batch.rank}"
-    found = histogram_shown(facts)
-    before = "the batches" if found is None else f"the {found.before:,} batches"
-    return f"{shown}, beside those of {before} before, by how common each was before."

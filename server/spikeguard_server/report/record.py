@@ -82,8 +82,7 @@ def left_out_of(facts: PostMortem) -> tuple[Block, ...]:
     more = facts.left_out_count - len(rows)
     if more <= 0:
         return (table,)
-    where = f"`spikeguard ledger {facts.run}` lists them all"
-    return (table, Paragraph(f"And {count(more)} more: {where}."))
+    return (table, Paragraph(f"And {count(more)} more: `spikeguard ledger DIRECTORY` lists all."))
 
 
 def _documents(entry: LeftOutFact) -> str:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Final
 
 from spikeguard_server.report.document import Document
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.html import render_html
 from spikeguard_server.report.markdown import document_markdown
-from spikeguard_server.report.pictures import label_of, pngs_of, svgs_of
 from spikeguard_server.report.plain import json_of
-from spikeguard_server.report.text import plain_text
 from spikeguard_server.report.writing import document_of
+
+DPI: Final = 100  # 200 on a sheet of A4
 
 
 class ReportFormat(StrEnum):
@@ -24,16 +25,12 @@ class ReportFormat(StrEnum):
     MARKDOWN = "md"
     HTML = "html"
     JSON = "json"
-    PDF = "pdf"
-    TEXT = "txt"
 
 
 MEDIA_TYPES: Mapping[ReportFormat, str] = {
     ReportFormat.MARKDOWN: "text/markdown; charset=utf-8",
     ReportFormat.HTML: "text/html; charset=utf-8",
     ReportFormat.JSON: "application/json",
-    ReportFormat.PDF: "application/pdf",
-    ReportFormat.TEXT: "text/plain; charset=utf-8",
 }
 
 
@@ -42,32 +39,24 @@ def render(facts: PostMortem, form: ReportFormat | str) -> bytes:
     document = document_of(facts)
     match ReportFormat(form):
         case ReportFormat.MARKDOWN:
-            return document_markdown(document, pngs_of(facts, document)).encode()
+            return document_markdown(document, _png(facts, document)).encode()
         case ReportFormat.HTML:
-            return render_html(document, svgs_of(facts, document), "Post-mortem").encode()
+            return render_html(document, _svg(facts, document)).encode()
         case ReportFormat.JSON:
             return json_of(facts, document.title).encode()
-        case ReportFormat.TEXT:
-            return plain_text(document).encode()
-        case ReportFormat.PDF:
-            return _pdf(facts, document)
 
 
-def _pdf(facts: PostMortem, document: Document) -> bytes:
-    from spikeguard_server.report.pdf import printed  # its library would slow every start
+def _png(facts: PostMortem, document: Document) -> bytes | None:
+    if document.picture is None:
+        return None
+    from spikeguard_server.report import plots  # matplotlib takes 0.7 s to import
 
-    names = [picture.name for picture in document.pictures]
-    labels = {name.value: label_of(facts, name) for name in names}
-    return printed(document, pngs_of(facts, document), labels, facts.written_at)
+    return plots.png_of(facts, plots.SHEET, DPI)
 
 
-def render_document(document: Document, form: ReportFormat | str, what: str) -> bytes:
-    """Any document without pictures, as Markdown, HTML or text; `what` it is."""
-    match ReportFormat(form):
-        case ReportFormat.MARKDOWN:
-            return document_markdown(document, {}).encode()
-        case ReportFormat.HTML:
-            return render_html(document, {}, what).encode()
-        case ReportFormat.TEXT:
-            return plain_text(document).encode()
-    raise ValueError(f"a {what} is not written as {form}")
+def _svg(facts: PostMortem, document: Document) -> str | None:
+    if document.picture is None:
+        return None
+    from spikeguard_server.report import plots
+
+    return plots.svg_of(facts)

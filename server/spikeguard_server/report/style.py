@@ -80,7 +80,7 @@ a{color:var(--kept);overflow-wrap:anywhere}
  table{font-size:7.6pt;line-height:1.25;margin:.1rem 0 .25rem}th{font-size:7pt}
  th,td{padding:.13rem .6rem .13rem 0}
  figure{margin:.25rem 0}figcaption{font-size:6.8pt;margin-top:0;max-width:none}
- .page .curves svg{height:66mm}.page .layers svg,.page .tokens svg{height:44mm}
+ .page .curves svg{height:66mm}
  .page{column-gap:1.4rem}.appendix{break-before:page;margin-top:0;padding-top:0;border-top:0}
  tr,figure{break-inside:avoid}.scroll,figure{overflow:visible}figure svg{min-width:0}
  footer{margin-top:.6rem;padding-top:.3rem;font-size:6.8pt}}

@@ -5,7 +5,7 @@ Law: every sentence comes from a fact; where there is none, the section says so 
 
 from __future__ import annotations
 
-from spikeguard_server.report.causes import batch_of, of_data, root_cause_of
+from spikeguard_server.report.causes import batch_of, root_cause_of
 from spikeguard_server.report.cost_table import cost_blocks, cost_parts
 from spikeguard_server.report.document import (
     Block,
@@ -13,9 +13,7 @@ from spikeguard_server.report.document import (
     Document,
     Paragraph,
     Picture,
-    PictureName,
     Section,
-    Table,
 )
 from spikeguard_server.report.evidence import (
     causes_considered,
@@ -26,9 +24,8 @@ from spikeguard_server.report.evidence import (
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.followups import followups_of
 from spikeguard_server.report.heading import heading_of
-from spikeguard_server.report.lessons import lessons_of
 from spikeguard_server.report.narrative import happened, header_of, outcome_of, what_was_done
-from spikeguard_server.report.plot_choice import caption_of, histogram_shown, token_caption
+from spikeguard_server.report.plot_choice import caption_of
 from spikeguard_server.report.record import (
     attempts_table,
     command_blocks,
@@ -39,9 +36,6 @@ from spikeguard_server.report.record import (
     timeline_of,
 )
 from spikeguard_server.report.wording import ENDINGS, SIGMA, time_of
-
-MOST_FOLLOWUPS = 6  # on the page; the appendix has all
-LONGEST_FOLLOWUP = 220  # characters on the page
 
 
 def document_of(facts: PostMortem) -> Document:
@@ -64,12 +58,12 @@ def document_of(facts: PostMortem) -> Document:
 def _body(facts: PostMortem) -> list[Section]:
     return [
         Section("What happened", (Paragraph(" ".join(happened(facts))),)),
-        Section("Root cause", (*root_cause_of(facts), *_pictures(facts))),
+        Section("Root cause", (*root_cause_of(facts), *_picture(facts))),
         Section("What was done, and why", what_was_done(facts)),
         Section("Outcome", (Paragraph(outcome_of(facts)),)),
         Section("Cost", cost_blocks(facts), beside=True),
         Section("Timeline", (timeline_by_minute(facts),), beside=True),
-        Section("Lessons and follow-ups", (*_lessons(facts), *_followups(facts))),
+        Section("Follow-ups", _followups(facts)),
         Section("Links", links_of(facts)),
     ]
 
@@ -79,7 +73,6 @@ def _appendix(facts: PostMortem) -> list[Section]:
     return [
         Section("Before, at and after the spike", seen_before_and_after(facts)),
         Section("The batch of the onset", batch_of(facts)),
-        Section("More pictures", tuple(_evidence_pictures(facts)[1:])),
         Section("Signals that moved", signals_of(facts)),
         Section("Classification", classification_of(facts)),
         Section("Causes considered", causes_considered(facts)),
@@ -87,64 +80,19 @@ def _appendix(facts: PostMortem) -> list[Section]:
         Section("Batches left out", left_out_of(facts)),
         Section("Cost in parts", cost_parts(facts)),
         Section("Timeline to the second", (timeline_of(facts),)),
-        Section("All follow-ups", _all_followups(facts)),
         Section("What people said", responses_of(facts)),
         Section("Attempts", (attempts_table(facts.attempts),) if facts.attempts else ()),
         Section("Notes", notes),
     ]
 
 
-def _pictures(facts: PostMortem) -> tuple[Block, ...]:
-    """The curves, and of the evidence the picture that the cause asks for: a page has no room for
-    more."""
-    curves = [Picture(caption_of(facts))] if facts.curves else []
-    return (*curves, *_evidence_pictures(facts)[:1])
-
-
-def _evidence_pictures(facts: PostMortem) -> list[Picture]:
-    """Layers and tokens as far as they are known; of bad data the tokens first."""
-    found: list[Picture] = []
-    if facts.layers:
-        what = facts.layers[0].signal.replace("_", " ")
-        said = f"{what} by layer, over its norm before the onset."
-        found.append(Picture(said.capitalize(), PictureName.LAYERS))
-    if histogram_shown(facts) is not None:
-        found.append(Picture(token_caption(facts), PictureName.TOKENS))
-    return found[::-1] if of_data(facts) else found
-
-
-def _lessons(facts: PostMortem) -> tuple[Block, ...]:
-    found = lessons_of(facts)
-    return (Bullets(found),) if found else ()
+def _picture(facts: PostMortem) -> tuple[Block, ...]:
+    return (Picture(caption_of(facts)),) if facts.curves else ()
 
 
 def _followups(facts: PostMortem) -> tuple[Block, ...]:
-    """Those that people have in hand, or what the facts ask for while none is stored."""
-    rows = _rows(facts)
-    if not rows:
-        return (Paragraph("Nothing on record asks for a follow-up."),)
-    open_first = sorted(rows, key=lambda row: row[3] != "open")
-    shown = [(n, _short(text), owner, state) for n, text, owner, state in open_first]
-    table = Table(("", "follow-up", "owner", "state"), tuple(shown[:MOST_FOLLOWUPS]))
-    more = len(shown) - MOST_FOLLOWUPS
-    return (table, Paragraph(f"And {more} more in the appendix.")) if more > 0 else (table,)
-
-
-def _all_followups(facts: PostMortem) -> tuple[Block, ...]:
-    rows = _rows(facts)
-    if len(rows) <= MOST_FOLLOWUPS and all(len(text) <= LONGEST_FOLLOWUP for _, text, _, _ in rows):
-        return ()
-    return (Table(("", "follow-up", "owner", "state"), tuple(rows)),)
-
-
-def _rows(facts: PostMortem) -> list[tuple[str, str, str, str]]:
-    if facts.followups:
-        return [
-            (str(f.number), f.text, f.owner or "nobody", f.state.value) for f in facts.followups
-        ]
+    """A checklist."""
     asked = followups_of(facts)
-    return [(str(i), text, "nobody", "open") for i, text in enumerate(asked, 1)]
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_FOLLOWUP else f"{text[:LONGEST_FOLLOWUP].rstrip()} ..."
+    if not asked:
+        return (Paragraph("Nothing on record asks for a follow-up."),)
+    return (Bullets(asked),)

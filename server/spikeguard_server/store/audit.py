@@ -30,25 +30,30 @@ def append(
     actor: str,
     action: str,
     subject: str,
+    project: str | None = None,
+    incident: int | None = None,
+    command: int | None = None,
     before: str | None = None,
     after: str | None = None,
     reason: str | None = None,
     changes: Sequence[FieldChange] = (),
 ) -> None:
     """Add an entry. `run_id` is `tables.FLEET` for what belongs to no run; `actor` is an `Actor`
-    wherever it is known what kind it is."""
+    wherever it is known what kind it is. `subject` is for people; programs find an entry by run,
+    `incident` and `command`, or by `project` where it belongs to no run."""
     if run_id == tables.FLEET:
         connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_FLEET_LOCK)))
     connection.execute(
         sql.insert(tables.audit).values(
             run_id=run_id, number=0, at=sql.func.now(),  # the trigger sets both
-            actor=storable(actor), action=action, subject=subject, before=before, after=after,
+            actor=storable(actor), action=action, subject=subject,
+            project=project, incident=incident, command=command, before=before, after=after,
             reason=None if reason is None else storable(reason),
             changes=[asdict(change) for change in changes], **_identity(actor),
         )
     )  # fmt: skip
     if run_id != tables.FLEET:
-        add_notice_of_entry(connection, run_id, action, subject)
+        add_notice_of_entry(connection, run_id, action, incident, command)
 
 
 def _identity(actor: str) -> dict[str, str | int | None]:

@@ -42,7 +42,6 @@ from spikeguard_server.store.tables.notices import (
     conversations,
     escalations,
     notices,
-    shadow_decisions,
     silences,
 )
 from spikeguard_server.store.tables.run_counts import new_runs
@@ -229,7 +228,6 @@ def _moved(before: datetime) -> tuple[_Moved, ...]:
         _Moved(escalations, ("began_at", "next_at"), e.next_at.is_not(None)),
         _Moved(conversations, ("due_at", "leased_until", "told_at"), waiting),
         _Moved(notices, ("at",), sql.true()),
-        _Moved(shadow_decisions, ("at",), shadow_decisions.c.at > lately),
         _Moved(approval_links, ("made_at", "expires_at"), open_links),
         _Moved(silences, ("begins_at", "ends_at"), silences.c.ends_at > before),
         _Moved(tables.tokens, ("created_at", "signed_in_at", "expires_at"), working),

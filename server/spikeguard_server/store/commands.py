@@ -25,7 +25,7 @@ from spikeguard_protocol import (
     verb_of,
 )
 from spikeguard_server.domain.lifecycle import command_life
-from spikeguard_server.domain.lifecycle.command_life import CommandEvent
+from spikeguard_server.domain.lifecycle.command_life import WAITING, CommandEvent
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import PastCommand
 from spikeguard_server.identity.actors import Actor, ActorKind
@@ -46,6 +46,7 @@ class CommandRow:
     state: CommandState
     revision: int
     reason: str
+    cause: str | None  # the diagnosis that it was put down to
     policy_version: int
     attempt: int  # the fence
     expires_at: datetime
@@ -111,6 +112,18 @@ def find_command(
     return None if row is None else _row(row)
 
 
+def action_at(
+    connection: sql.Connection, run_id: UUID, command: CommandRow, revision: int
+) -> Action | None:
+    """What `revision` of `command` proposed; None where it has no such revision."""
+    c = tables.command_revisions.c
+    mine = (c.incident == command.incident) & (c.command == command.number)
+    found = connection.scalar(
+        sql.select(c.arguments).where(c.run_id == run_id, mine, c.number == revision)
+    )
+    return None if found is None else action_of(found)
+
+
 def unfinished_commands(connection: sql.Connection, run_id: UUID) -> list[CommandRow]:
     """Proposed, approved and delivered commands of the run, oldest first."""
     return [_row(row) for row in connection.execute(_OPEN_COMMANDS, {"key": run_id})]
@@ -171,7 +184,7 @@ def _past(row: CommandRow, now: datetime) -> PastCommand:
         applied_step=row.applied_step,
         decided_step=row.decided_step,
         decided_s_ago=age,
-        reason=row.reason,
+        cause=row.cause,
         ordered_by=row.proposed_by,
     )
 
@@ -190,6 +203,7 @@ def create_command(
     expires_at: datetime,
     expires_at_step: int | None,
     replaces: int | None,
+    cause: str | None = None,
     person: Actor | None = None,
 ) -> CommandRow:
     """Propose `action` as the incident's next command; `person`: who orders it, if no policy."""
@@ -204,8 +218,8 @@ def create_command(
         sql.insert(tables.commands).values(
             run_id=run_id, incident=incident, number=number, verb=verb_of(action).value,
             arguments=to_json(action), state=CommandState.PROPOSED.value, revision=1,
-            reason=reason, policy_version=policy.version, policy_scope=policy.scope.value,
-            attempt=attempt, replaces=replaces,
+            reason=reason, cause=cause, policy_version=policy.version,
+            policy_scope=policy.scope.value, attempt=attempt, replaces=replaces,
             expires_at=expires_at, expires_at_step=expires_at_step, proposed_at=now,
             automatic=False, approvals=policy.approval_of(verb_of(action)).approvals,
             proposed_by=None if person is None else storable(person),
@@ -216,8 +230,8 @@ def create_command(
     assert command is not None
     audit.append(
         connection, run_id, actor=person or by_policy(policy), action="propose",
-        subject=command.public_id(run), after=CommandState.PROPOSED.value,
-        reason=f"{verb_of(action)}: {reason}",
+        subject=command.public_id(run), incident=incident, command=number,
+        after=CommandState.PROPOSED.value, reason=f"{verb_of(action)}: {reason}",
     )  # fmt: skip
     return command
 
@@ -230,18 +244,19 @@ def revise_command(
     action: Action,
     *,
     reason: str,
+    cause: str | None,
     policy: Policy,
     now: datetime,
-    expires_at: datetime,
     expires_at_step: int | None,
 ) -> CommandRow:
-    """Change what is proposed; whoever saw the old revision has to look again."""
+    """Change what is proposed; whoever saw the old revision has to look again. It expires when the
+    first revision does."""
     revision = command.revision + 1
     move_command(
         connection, run_id, run, command, CommandEvent.REVISE, actor=by_policy(policy),
         reason=f"{verb_of(action)}: {reason}", now=now,
         verb=verb_of(action).value, arguments=to_json(action), revision=revision,
-        expires_at=expires_at, expires_at_step=expires_at_step, policy_version=policy.version,
+        cause=cause, expires_at_step=expires_at_step, policy_version=policy.version,
         policy_scope=policy.scope.value,
         approvals=policy.approval_of(verb_of(action)).approvals, **_NOBODY_YET,
     )  # fmt: skip
@@ -315,7 +330,8 @@ def move_command(
     )
     audit.append(
         connection, run_id, actor=actor, action=event.value, subject=command.public_id(run),
-        before=command.state.value, after=state.value, reason=reason,
+        incident=command.incident, command=command.number, before=command.state.value,
+        after=state.value, reason=reason,
     )  # fmt: skip
     if state is CommandState.APPROVED:
         notify(connection, run_id)
@@ -336,6 +352,11 @@ _STAMPS: dict[CommandEvent, tuple[str, ...]] = {
     CommandEvent.APPLY: ("finished_at",),
     CommandEvent.FAIL: ("finished_at",),
 }
+
+
+def stood_at(command: CommandRow, step: int | None) -> dict[str, Any]:
+    """The column that keeps where the run stood when nobody had decided in time."""
+    return {"decided_step": step} if command.state in WAITING else {}
 
 
 def _is(run_id: UUID, command: CommandRow) -> tuple[sql.ColumnElement[bool], ...]:

@@ -32,10 +32,13 @@ class Notice:
 
 
 def add_notice_of_entry(
-    connection: sql.Connection, run_id: UUID, action: str, subject: str
+    connection: sql.Connection,
+    run_id: UUID,
+    action: str,
+    incident: int | None,
+    command: int | None,
 ) -> None:
     """Put what an audit entry says into the outbox, if it is anything to tell people."""
-    incident, command = _numbers(subject)
     if incident == RUN_ITSELF:
         return  # whoever ordered something of the run itself follows it
     topic = topic_of(action, incident, command)
@@ -57,15 +60,6 @@ def add_notice(
             at=sql.func.clock_timestamp(),
         )
     )  # fmt: skip
-
-
-def _numbers(subject: str) -> tuple[int | None, int | None]:
-    """Incident and command in `gpt#3.1`, `gpt#3` or `gpt`."""
-    _, hash_sign, numbers = subject.rpartition("#")
-    incident, _, command = numbers.partition(".")
-    if not hash_sign or not incident.isdecimal():
-        return None, None
-    return int(incident), int(command) if command.isdecimal() else None
 
 
 def runs_with_notices(connection: sql.Connection, limit: int = MOST) -> Sequence[UUID]:

@@ -16,7 +16,6 @@ from spikeguard_protocol import (
     RUN_ITSELF,
     Action,
     CommandState,
-    IncidentId,
     to_json,
     verb_of,
 )
@@ -43,7 +42,7 @@ def _recorded(connection: sql.Connection, run: RunRow) -> int:
     job's journal would take a second command of one number for the first."""
     mine = sql.select(sql.func.count()).where(
         _A.run_id == run.run_id, _A.action == PROPOSE,
-        _A.subject.startswith(f"{IncidentId(run.id, RUN_ITSELF)}.", autoescape=True),
+        _A.incident == RUN_ITSELF,
     )  # fmt: skip
     return int(connection.execute(mine).scalar_one())
 
@@ -69,6 +68,7 @@ def create_run_command(
     assert command is not None
     audit.append(
         connection, run.run_id, actor=person, action=PROPOSE, subject=command.public_id(run.id),
+        incident=RUN_ITSELF, command=number,
         after=CommandState.PROPOSED.value, reason=f"{verb}: {reason}",
     )  # fmt: skip
     return command

@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 
-from spikeguard import AttachError, guard_of
+from spikeguard import AttachError, ResumeError, guard_of
 from spikeguard.cli.run_ledger import read_ledger
 from spikeguard.data.skips import Skips
 from spikeguard.errors import EXIT_ROLL_BACK
 from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
 from spikeguard.settings import Settings
+from spikeguard.state.owned_folders import claim
 from spikeguard_protocol import (
     Ack,
     AttemptStarted,
@@ -220,6 +221,105 @@ def test_a_rollback_by_restart_equals_a_run_that_never_saw_the_batches(
         assert torch.equal(weights[name], expected), name
 
 
+class Projected(torch.optim.SGD):
+    """Keeps an object in its state, as GaLore does: Trainer cannot load what it saves of it."""
+
+    def step(self, closure: Any = None) -> Any:
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            self.state[parameter].setdefault("projector", Opaque())
+        return super().step(closure)
+
+
+class Opaque:
+    """Of no class that `torch.load(weights_only=True)` takes."""
+
+
+def truncated(guard: Any) -> Rollback:
+    """A disk has lost the end of a file of the target."""
+    folder = guard._p.recovery.checkpoints.folder(target_at(guard, 10))
+    largest = max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+    return back_to_ten(guard)
+
+
+@each
+def test_a_rollback_to_a_checkpoint_that_cannot_be_read_ends_no_job(
+    attempt: Any, tmp_path: Path
+) -> None:
+    guard, _ = attempt(tmp_path / "out", 17, truncated)
+    answer = guard._p.journal.results[COMMAND]
+    assert (guard.steps, answer.state) == (30, ResultState.REFUSED)
+    assert "could not be loaded at the next start" in answer.reason
+
+
+def test_a_rollback_to_what_the_framework_would_not_load_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job would end with status 76, and no start after it could load the optimizer."""
+    made = hf.make_trainer
+
+    def with_objects(out: Path) -> Any:
+        trainer = made(out)
+        trainer.optimizer = Projected(trainer.model.parameters(), lr=0.01)
+        return trainer
+
+    monkeypatch.setattr(hf, "make_trainer", with_objects, raising=False)
+    guard, _ = hf_attempt(tmp_path / "out", 17, back_to_ten)
+    answer = guard._p.journal.results[COMMAND]
+    assert (guard.steps, answer.state) == (30, ResultState.REFUSED)
+    assert "optimizer.pt: WeightsUnpickler error: Unsupported" in answer.reason
+
+
+def test_a_run_that_was_under_way_without_spikeguard_does_not_begin_anew(tmp_path: Path) -> None:
+    """`checkpoint()` raises with the remedy; with it steps and data go on."""
+
+    class Ending(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_training_stop = state.global_step == 20
+
+    out = tmp_path / "out"
+    under_way = hf.make_trainer(out)
+    under_way.add_callback(Ending())
+    under_way.train()
+    with pytest.raises(ResumeError, match="checkpoint-20 was written without spikeguard"):
+        hf_attempt(out)
+    trainer = hf.make_trainer(out)
+    watched = hugging_face.watch(trainer, run="test")
+    trainer.train(resume_from_checkpoint=str(out / "checkpoint-20"))
+    assert watched.guard is not None
+    assert (watched.guard.steps, watched.guard.position) == (30, 30)
+    bare = hf.make_trainer(tmp_path / "bare")
+    bare.train()
+    for name, expected in bare.model.state_dict().items():
+        assert torch.equal(trainer.model.state_dict()[name], expected), name
+    found = hugging_face.watch(hf.make_trainer(out), run="test").checkpoint()
+    assert found is not None
+    assert found.endswith("checkpoint-30")
+
+
+def test_newer_checkpoints_of_trainers_own_are_not_passed_over_in_silence(tmp_path: Path) -> None:
+    """One may be what a killed attempt left before its manifest; two were written without us."""
+    out = tmp_path / "out"
+    hf_attempt(out)
+    watched = hugging_face.watch(hf.make_trainer(out), run="test")
+    for step, begins_at in ((30, "20"), (20, "")):
+        (out / f"checkpoint-{step}/manifest.json").unlink()
+        shutil.rmtree(out / f"spikeguard/kept/checkpoint-{step}", ignore_errors=True)
+        if begins_at:
+            assert str(watched.checkpoint()).endswith(begins_at)
+    with pytest.raises(ResumeError, match=r"checkpoint-30 .* begin at checkpoint-10"):
+        watched.checkpoint()
+
+
+def test_lightnings_own_checkpoints_are_not_passed_over_in_silence(tmp_path: Path) -> None:
+    kept = framework.callbacks.ModelCheckpoint(tmp_path / "out/checkpoints", every_n_train_steps=5)
+    more = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    trainer = framework.Trainer(max_steps=5, accelerator="cpu", callbacks=[kept], **more)
+    trainer.fit(pl.NextToken(), pl.make_loader(640))
+    with pytest.raises(ResumeError, match=r"\.ckpt was written without spikeguard"):
+        pl_attempt(tmp_path / "out")
+
+
 def pruned_attempt(
     out: Path, *others: Any, healthy_after: int = 5, settings: Settings | None = None
 ) -> Any:
@@ -287,7 +387,7 @@ def test_a_copy_that_fails_leaves_nothing_behind_and_is_counted(
 ) -> None:
     """Nor does one that a killed process had begun."""
     without_links(monkeypatch)
-    (tmp_path / "spikeguard/kept/.checkpoint-5.0f3a").mkdir(parents=True)
+    claim(tmp_path / "spikeguard/kept/.checkpoint-5.0f3a9c21")
     plain = shutil.copy2
 
     def full(source: str, to: str) -> Any:
@@ -311,6 +411,55 @@ def test_nothing_is_copied_without_room_or_against_the_settings(
     guard, _ = pruned_attempt(tmp_path, settings=Settings(copy_kept=may_copy))
     await_that(lambda: guard.faults.get("checkpoint", 0) == faults)
     assert kept_in(tmp_path) == []
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """What the framework wrote there, without what is ours."""
+    ours = {"manifest.json", "learning_rate.json"}
+    found = (path for path in folder.rglob("*") if path.is_file() and path.name not in ours)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+def test_nothing_that_a_framework_wrote_is_removed_when_a_rollback_gives_it_up(
+    tmp_path: Path,
+) -> None:
+    """It lies aside, where neither pruning nor the next save of that step comes upon it."""
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit):
+        hf_attempt(out, 27, back_to_ten)
+    before = files_of(out / "checkpoint-20")
+    guard, _ = hf_attempt(out)
+    assert (guard.steps, guard.faults) == (30, {})
+    (aside,) = (out / "spikeguard/abandoned").iterdir()
+    assert aside.name.startswith("checkpoint-20-")
+    assert files_of(aside) == before
+    assert (out / "checkpoint-20").exists()  # trained again
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0x40
+    file.write_bytes(content)
+
+
+@each
+def test_a_checkpoint_of_a_frameworks_of_which_a_bit_changed_is_passed_over(
+    attempt: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The older one is taken; where all are damaged the run does not begin anew."""
+    caplog.set_level(logging.INFO, "spikeguard")
+    out = tmp_path / "out"
+    attempt(out)
+    found = {path.parent for path in out.rglob("manifest.json") if "kept" not in path.parts}
+    _, twenty, thirty = sorted(found, key=lambda folder: folder.name)
+    flip(next(path for path in thirty.iterdir() if path.suffix in (".safetensors", ".ckpt")))
+    attempt(out)
+    assert f"{thirty.name} was passed over: {thirty.name} is damaged: " in caplog.text
+    assert f"goes on from checkpoint {twenty.name}, after step 20" in caplog.text
+    for file in out.rglob("learning_rate.json"):
+        file.write_bytes(b"")
+    with pytest.raises(ResumeError, match=r"could be used.*has 0 bytes, not the 4 that were"):
+        attempt(out)
 
 
 def test_what_is_let_go_is_reported_at_the_next_step(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from spikeguard_protocol import BatchRange, Kind, Outcome, SegmentId
 from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_server.domain.events import Revised
 from spikeguard_server.domain.lifecycle.incident_life import fold
 from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.report.heading import summary_of
@@ -85,6 +86,45 @@ def test_a_level_shift_is_accepted_after_a_stated_time_and_said_so() -> None:
     assert closed(events)[0].outcome is Outcome.LEVEL_ACCEPTED
     assert closed(events)[0].judgement.kind is Kind.LINGERING
     assert 1500 <= closed(events)[0].step <= 1600
+
+
+def shifted(rows: int, **signals: float) -> list[Sample]:
+    """A loss that lies 0.5 higher from step 501 on, and what else those steps measure."""
+    losses, usual = plateau(rows), {"grad_norm": 1.0, "param_norm": 60.0}
+    return [
+        Sample(
+            step, {"loss": loss + 0.5 * (step > 500), **usual, **(signals if step > 500 else {})}
+        )
+        for step, loss in enumerate(losses, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    "signals", [{"grad_norm": 0.0}, {"grad_norm": math.nan}, {"param_norm": math.inf}]
+)
+def test_no_level_is_accepted_of_a_run_that_cannot_learn(signals: dict[str, float]) -> None:
+    monitor = Monitor()
+    assert not closed(monitor.observe(shifted(4000, **signals)))
+    assert monitor.open
+
+
+def test_no_level_is_accepted_while_somebody_is_asked_and_waiting_does_not_blind() -> None:
+    """Until they answer it stays open, and a second spike is seen from the level it is at."""
+    monitor, rows = Monitor(), shifted(4000)
+    assert len(opened(monitor.observe(rows[:600]))) == 1
+    assert monitor.await_decision(True)
+    asked = Monitor.load(monitor.dump())
+    assert not closed(asked.observe(rows[600:3000]))
+    risen = [Sample(s.step, {**s.values, "loss": s.values["loss"] + 0.4}) for s in rows[3000:3020]]
+    events = asked.observe(risen)
+    events += asked.observe(rows[3020:])
+    kinds = [event.judgement.kind for event in events if isinstance(event, Revised)]
+    assert kinds[0] is Kind.DIVERGENT
+    assert kinds[-1] is Kind.LINGERING
+    assert Kind.RECOVERABLE not in kinds  # back where it stayed is not back on its trend
+    assert not closed(events)
+    monitor.await_decision(False)
+    assert closed(monitor.observe(rows[600:]))[0].outcome is Outcome.LEVEL_ACCEPTED
 
 
 def test_a_spike_above_an_accepted_level_is_seen() -> None:

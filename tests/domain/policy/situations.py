@@ -8,6 +8,7 @@ from spikeguard_protocol import (
     Ability,
     Action,
     BatchRange,
+    Cause,
     CommandState,
     Health,
     IncidentState,
@@ -19,6 +20,7 @@ from spikeguard_protocol import (
 from spikeguard_server.domain.events import Trend
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.policy.situation import PastCommand, Situation, Target
+from spikeguard_server.domain.suspicion import Mark, Suspicion
 
 SEGMENT = SegmentId("00c0ffee00c0ffee", 0)
 EVERY_VERB = frozenset(Verb)
@@ -89,6 +91,15 @@ def situation(
         past=past,
         abilities=abilities,
     )
+
+
+def blamed(
+    cause: Cause, sure: float = 0.9, mark: Mark | None = None, **changes: Any
+) -> tuple[Suspicion, ...]:
+    """A ranking with `cause` in front."""
+    rest = Suspicion(Cause.UNKNOWN, 1.0 - sure) if cause is not Cause.UNKNOWN else None
+    first = Suspicion(cause, sure, (f"what speaks for {cause}",), mark, **changes)
+    return (first,) if rest is None else (first, rest)
 
 
 def done(

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spikeguard_protocol import Health, Medium
+import pytest
+
+from spikeguard_protocol import BatchRange, Cause, CommandState, Health, Medium, Rollback
+from spikeguard_server.domain.policy.proposal import propose
 from spikeguard_server.domain.policy.settings import DEFAULT_POLICY
-from spikeguard_server.domain.policy.targeting import choose_target, worth_keeping
-from tests.domain.policy.situations import incident, situation, target
+from spikeguard_server.domain.policy.situation import Target
+from spikeguard_server.domain.policy.targeting import choose_target, left_if_job_dies, worth_keeping
+from tests.domain.policy.situations import blamed, done, incident, situation, target
 
 RING = tuple(target(s, Health.PENDING, Medium.MEMORY) for s in (160, 180, 200, 220))
 
@@ -34,7 +38,7 @@ def test_a_signal_that_moved_before_the_loss_moves_the_bound() -> None:
     assert kept == {"mem-180"}
 
 
-def test_the_newest_healthy_one_on_disk_and_what_is_ordered_are_kept_too() -> None:
+def test_what_outlives_the_job_and_what_is_ordered_are_kept_too() -> None:
     disk = (target(100), target(140, Health.SUSPECT))
     kept = worth_keeping(
         (*disk, *RING),
@@ -43,8 +47,44 @@ def test_the_newest_healthy_one_on_disk_and_what_is_ordered_are_kept_too() -> No
         warned_step=None,
         ordered={"mem-160", "gone"},
     )
-    assert kept == {"ckpt-100", "mem-180", "mem-160"}
+    assert kept == {"ckpt-100", "ckpt-140", "mem-180", "mem-160"}
 
 
 def test_nothing_is_kept_while_nothing_is_wrong() -> None:
     assert worth_keeping(RING, DEFAULT_POLICY, incident=None, warned_step=None) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        ((target(80), target(680), RING[0]), "step 80 is on disk (ckpt-80); step 160 is in memory"),
+        (
+            (target(680), RING[0]),
+            "no checkpoint on disk is from before the cause: a restart goes on",
+        ),
+        ((target(200), RING[0]), "If the job dies now: step 200 is on disk (ckpt-200)"),
+        ((RING[0],), "nothing is on disk to go on from; step 160 is in memory only and would be"),
+    ],
+)
+def test_what_is_left_if_the_job_dies_is_told(targets: tuple[Target, ...], said: str) -> None:
+    open_one = incident(onset_step=221, first_moves={"loss": 221})
+    assert said in left_if_job_dies(targets, open_one, DEFAULT_POLICY)
+
+
+def test_an_older_target_than_the_newest_from_before_the_cause_says_why() -> None:
+    back = incident(
+        causes=blamed(Cause.LR_TOO_HIGH), recurrences=1, recurred_step=241, settled=True,
+        onset_step=222, onset_batches=BatchRange(221, 222), newest_step=300, first_moves={},
+        recurred_batches=BatchRange(240, 241),
+    )  # fmt: skip
+    disk = (target(160, Health.SUSPECT), target(200, Health.SUSPECT))
+    tried = replace(done(Rollback("ckpt-200", 200), step=230), cause=Cause.LR_TOO_HIGH.value)
+    proposal = propose(situation(back, targets=disk, past=(tried,), step=300), DEFAULT_POLICY)
+    assert isinstance(proposal.action, Rollback)
+    assert proposal.action.step == 160
+    assert "but for step 200, after which it was there again" in proposal.reason
+    assert "suspect only for an onset within 100 steps after it" in proposal.reason
+    refused = replace(done(Rollback("ckpt-200", 200), CommandState.REFUSED))
+    first = replace(back, recurrences=0, recurred_step=None, recurred_batches=None)
+    proposal = propose(situation(first, targets=disk, past=(refused,), step=300), DEFAULT_POLICY)
+    assert "but for step 200, which the job could not go back to" in proposal.reason

@@ -12,7 +12,6 @@ import pytest
 from spikeguard_protocol import (
     BatchRange,
     CommandState,
-    FollowupState,
     IncidentState,
     Kind,
     Outcome,
@@ -41,7 +40,6 @@ from spikeguard_server.domain.lifecycle.command_life import (
     table_of_states,
 )
 from spikeguard_server.domain.lifecycle.damage import rise_batches
-from spikeguard_server.domain.lifecycle.followup_life import FOLLOWUP_MOVES
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.lifecycle.incident_life import (
     INCIDENT_MOVES,
@@ -181,7 +179,6 @@ def test_the_page_shows_the_tables_as_they_are() -> None:
     assert mermaid(COMMAND_MOVES, CommandState.PROPOSED) in page
     assert table_of_states() in page
     assert mermaid(INCIDENT_MOVES, IncidentState.OPEN) in page
-    assert mermaid(FOLLOWUP_MOVES, FollowupState.OPEN) in page
 
 
 # --- folding events into the record ---

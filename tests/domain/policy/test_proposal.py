@@ -13,6 +13,7 @@ from spikeguard_protocol import (
     Ability,
     Answer,
     BatchRange,
+    Cause,
     CommandState,
     Health,
     IncidentState,
@@ -24,13 +25,20 @@ from spikeguard_protocol import (
     Verb,
     Watch,
 )
-from spikeguard_server.domain.policy.proposal import Proposal, differs, propose, renew
+from spikeguard_server.domain.policy.proposal import Proposal, differs, propose
+from spikeguard_server.domain.policy.remedies import Diagnosis
 from spikeguard_server.domain.policy.settings import DEFAULT_POLICY, Policy
-from spikeguard_server.domain.policy.situation import Situation, Target
+from spikeguard_server.domain.policy.situation import (
+    OrderLimits,
+    PastCommand,
+    Situation,
+    Target,
+)
 from tests.domain.policy.situations import (
     EVERY_VERB,
     SEGMENT,
     TARGETS,
+    blamed,
     done,
     incident,
     situation,
@@ -273,8 +281,11 @@ def test_a_climbing_loss_goes_back_to_the_newest_healthy_target() -> None:
 def test_the_skip_reaches_the_newest_bad_batch_within_the_scale_of_the_run() -> None:
     late = incident(kind=Kind.DIVERGENT, peak_step=1340)
     skip = rollback(ask(situation(late))).skip
-    assert skip == BatchRange(1198, 1198 + 67)  # 5 % of 1340
-    far = incident(kind=Kind.DIVERGENT, peak_step=40_000, anomalous_step=40_000)
+    assert skip == BatchRange(1198, 1198 + 60)  # 5 % of 1200
+    far = incident(
+        kind=Kind.DIVERGENT, peak_step=40_000, anomalous_step=40_000, onset_step=12_000,
+        onset_batches=BatchRange(11_999, 12_000), first_moves={}, settled=True,
+    )  # fmt: skip
     wide = rollback(ask(situation(far, step=40_000))).skip
     assert wide is not None
     assert len(wide) == 500
@@ -359,7 +370,7 @@ def test_a_spike_that_returns_elsewhere_goes_further_back_at_half_the_learning_r
     proposal = ask(recurred(1400, BatchRange(1407, 1408)))
     action = rollback(proposal)
     assert action.step < 1190
-    assert (action.lr_factor, action.lr_steps) == (0.5, (1400 + 30) // 4)
+    assert (action.lr_factor, action.lr_steps) == (0.5, 250)
     assert "came back once" in proposal.reason
 
 
@@ -413,16 +424,18 @@ def test_the_rollbacks_of_an_earlier_incident_do_not_count() -> None:
 # --- no way back ---
 
 
-def test_without_a_target_a_lingering_loss_is_watched() -> None:
+def test_without_a_way_back_a_person_is_asked_whatever_the_policy_may_approve() -> None:
     proposal = ask(situation(targets=()))
-    assert proposal.action == Watch(200)
+    assert proposal.action == Stop()
+    assert proposal.by_person
     assert "no checkpoint or snapshot" in proposal.reason
+    assert "a checkpoint of your own" in proposal.reason
 
 
 def test_without_a_target_a_climbing_loss_gets_a_lower_learning_rate_and_then_a_stop() -> None:
     climbing = incident(kind=Kind.DIVERGENT, peak_step=1340)
     scale = ask(situation(climbing, targets=(target(1250),)))
-    assert scale.action == ScaleLr(0.5, 1340 // 4)
+    assert scale.action == ScaleLr(0.5, 300)
     assert "the oldest is ckpt-1250" in scale.reason
     tried = situation(climbing, targets=(), past=(done(ScaleLr(0.5, 300)),))
     assert ask(tried).action == Stop()
@@ -435,7 +448,7 @@ def test_without_a_target_a_loss_that_is_not_finite_stops_the_run() -> None:
 
 def test_what_the_attempt_cannot_do_is_not_proposed() -> None:
     no_rollback = EVERY_VERB - {Verb.ROLLBACK}
-    assert ask(situation(capabilities=no_rollback)).action == Watch(200)
+    assert ask(situation(capabilities=no_rollback)).action == Stop()
     nothing = ask(situation(capabilities=frozenset()))
     assert nothing.action is None
     assert "a person has to act" in nothing.reason
@@ -498,36 +511,81 @@ def test_a_rollback_says_what_it_loses_in_a_loop_that_fetches_ahead() -> None:
 # --- an approval that comes late ---
 
 
-def test_a_late_approval_gets_what_was_seen_while_it_still_stands() -> None:
-    seen = rollback(ask(situation()))
-    later = situation(incident(newest_step=3000, anomalous_step=3000, excess=0.3), step=3000)
-    proposal = renew(seen, later, POLICY)
-    assert proposal.action is seen
-    assert proposal.expires_at_step == 3000 + POLICY.expires_after_steps
+@pytest.mark.parametrize("blamed_on", [Cause.LR_TOO_HIGH, Cause.BAD_BATCH, Cause.UNKNOWN])
+def test_an_offer_does_not_change_while_nothing_but_steps_go_by(blamed_on: Cause) -> None:
+    """A rate's length is counted from the target, a skip from the onset."""
+    shown = incident(causes=blamed(blamed_on), excess=0.3, settled=True)
+    seen = rollback(ask(situation(shown)))
+    for step in range(1340, 9_000, 60):
+        later = replace(shown, newest_step=step)
+        waiting = (PastCommand(seen, CommandState.PROPOSED, 3, cause=blamed_on),)
+        proposal = ask(situation(later, step=step, past=waiting))
+        assert proposal.action == seen, proposal.reason
+        assert not proposal.replaces(seen, blamed_on)
 
 
 def test_a_late_approval_whose_target_is_gone_gets_the_next_best() -> None:
     seen = rollback(ask(situation()))
     gone = situation(targets=tuple(t for t in TARGETS if t.name != seen.target))
-    fresh = rollback(renew(seen, gone, POLICY))
+    fresh = rollback(ask(gone))
     assert fresh.target == "ckpt-1150"
     assert differs(seen, fresh)
 
 
-def test_a_late_approval_of_a_spike_that_heals_meanwhile_is_not_a_rollback() -> None:
-    healing = situation(incident(kind=Kind.RECOVERABLE, excess=0.01))
-    assert renew(NEAR, healing, POLICY).action == Watch(200)
-
-
-def test_only_what_matters_to_a_person_is_a_new_revision() -> None:
+def test_only_another_action_target_or_cause_is_a_new_revision() -> None:
     def skipping(end: int) -> Rollback:
         return Rollback("ckpt-1000", 1000, BatchRange(1198, end))
 
-    assert not differs(skipping(1298), skipping(1310))
-    assert differs(skipping(1298), skipping(1330))
+    def slowed(factor: float, steps: int) -> Rollback:
+        return Rollback("ckpt-1000", 1000, None, factor, steps)
+
+    assert not differs(skipping(1298), skipping(1698))
+    assert not differs(slowed(0.5, 50), slowed(0.3, 70))
+    assert differs(slowed(0.5, 50), Rollback("ckpt-1000", 1000))
     assert differs(skipping(1298), Rollback("ckpt-900", 900, BatchRange(1198, 1298)))
     assert differs(skipping(1298), Rollback("ckpt-1000", 1000))
+    assert differs(skipping(1298), Rollback("ckpt-1000", 1000, BatchRange(1398, 1400)))
     assert differs(Watch(200), Stop())
+
+
+def test_a_cause_that_hovers_about_its_bar_leaves_the_offer_alone() -> None:
+    """What somebody may be reading outlasts noise; a cause that lost its evidence is said."""
+    sure = incident(causes=blamed(Cause.LR_TOO_HIGH, 0.62), settled=True)
+    proposal = ask(situation(sure))
+    seen = rollback(proposal)
+    waiting = (PastCommand(seen, CommandState.PROPOSED, 3, cause=proposal.cause),)
+    noise = replace(sure, causes=blamed(Cause.LR_TOO_HIGH, 0.55))
+    assert not ask(situation(noise, past=waiting)).replaces(seen, proposal.cause)
+    assert ask(situation(noise)).cause is Diagnosis.UNKNOWN
+    gone = replace(sure, causes=blamed(Cause.LR_TOO_HIGH, 0.45))
+    assert ask(situation(gone, past=waiting)).replaces(seen, proposal.cause)
+
+
+def test_what_nobody_answered_is_asked_again_after_a_while_and_other_things_at_once() -> None:
+    proposal = ask(situation(incident(settled=True)))
+    expired = PastCommand(
+        rollback(proposal), CommandState.EXPIRED, 3, decided_step=1340, cause=proposal.cause
+    )
+    quiet = ask(situation(incident(settled=True), past=(expired,), step=1350))
+    assert quiet.action is None
+    assert "asked again at step 1540" in quiet.reason
+    assert ask(situation(incident(settled=True), past=(expired,), step=1540)).action is not None
+    gone = tuple(t for t in TARGETS if t.name != rollback(proposal).target)
+    assert (
+        ask(situation(incident(settled=True), past=(expired,), step=1350, targets=gone)).action
+        is not None
+    )
+
+
+def test_what_can_wait_ends_where_the_target_falls_out_of_the_jobs_reach() -> None:
+    within = replace(
+        situation(incident(settled=True)), limits=OrderLimits(rollback_steps_most=1_000)
+    )
+    proposal = ask(within)
+    target_step = rollback(proposal).step
+    assert proposal.expires_at_step == target_step + 951
+    assert ask(replace(within, step=target_step + 950)).action == proposal.action
+    assert ask(replace(within, step=target_step + 951)).action != proposal.action
 
 
 # --- whatever the situation ---

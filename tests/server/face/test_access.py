@@ -33,7 +33,6 @@ PLACES = {
     "{name}": "spiked",
     "{number}": "1",
     "{command}": "99",
-    "{followup}": "1",
 }
 COOKIE = "spikeguard_session"
 

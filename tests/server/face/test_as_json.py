@@ -20,9 +20,9 @@ LOOKING = (
     ("runs", "--limit", "0"), ("runs", "--since", "1h"), ("incidents", "RUN", "--since", "1h"),
     ("inbox",), ("inbox", "--limit", "1"), ("show", "RUN#1"), ("show", "RUN"),
     ("watch", "RUN", "--once"), ("open", "RUN#1"), ("note", "RUN"), ("run", "RUN"),
-    ("audit", "RUN", "--since", "1h"), ("audit", "--limit", "2"), ("ledger", "RUN", "--run"),
+    ("audit", "RUN", "--since", "1h"), ("audit", "--limit", "2"),
     ("token", "list"), ("policy", "show"), ("policy", "show", "--run", "RUN"),
-    ("policy", "scorecard"), ("channels", "list"), ("browser", "RUN#1"),
+    ("channels", "list"), ("browser", "RUN#1"),
 )  # fmt: skip
 ACTING = (
     ("note", "RUN", "another data mix"), ("ack", "RUN#1"), ("assign", "RUN#1"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import socket
@@ -20,16 +19,10 @@ from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client, shapes
 from spikeguard_client.reading import NotUnderstood, read
 from spikeguard_protocol import (
-    BatchesSkipped,
-    BatchRange,
     CommandId,
-    CommandResult,
     IncidentId,
-    ResultState,
     Role,
     RunId,
-    SegmentId,
-    SegmentPoint,
 )
 from spikeguard_server.identity.permissions import TABLE
 
@@ -85,8 +78,6 @@ def test_an_admin_writes_channels_and_policies(live: Live) -> None:
     assert made["target"] == {"url": "json://…"}
     client.delete_channel("of-client", "a")
     assert client.channels("of-client") == []
-    by_file = client.put_policy_document("of-client", "price_per_hour: 97.0\n", "yaml")
-    assert by_file["policy"]["price_per_hour"] == 97.0
     written = client.put_policy("of-client", {"price_per_hour": 98.0})
     with pytest.raises(ApiError) as refused:
         client.put_policy("of-client", {}, replaces=written["version"] - 1)
@@ -121,7 +112,6 @@ def test_a_person_throws_the_kill_switch_and_lifts_it(live: Live) -> None:
     )
     assert (before["action"], before["after"]) == ("policy.halted", last["before"])
     assert (lifted["policy"]["halted"], lifted["created_by"]) == (False, "Root")
-    assert root.scorecard("of-switch")["decisions"] == 0
     root.sign_out()
     with pytest.raises(ApiError) as refused:
         root.me()
@@ -160,47 +150,6 @@ def test_the_record_of_a_run_is_printed_and_exported_to_its_first_entry(
     assert json.loads(capsys.readouterr().out)["number"] >= 1
 
 
-def test_the_ledger_of_a_run_is_read_by_programs_and_exported_as_json_and_csv(
-    live: Live, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    """The rollback that was ordered, and behind it what two ranks left out by it."""
-    with live.person("Ada") as ada:
-        proposal = job.spike().incident()["proposal"]
-        path = job.command_path(proposal)
-        ada.post(f"{path}/approve", json={"revision": proposal["revision"]})
-    job.train(1, excess=3.0)
-    id, point = proposal["id"], SegmentPoint(SegmentId(job.attempt, 0), job.step)
-    job.send(
-        CommandResult(id, ResultState.APPLIED, "back to step-400", job.step),
-        *(
-            BatchesSkipped(BatchRange(400, 401), rank, point, id, (f"doc-{rank}", "=1+1"))
-            for rank in (0, 1)
-        ),
-    )
-    client, run = Client(live.url, live.tokens[Role.VIEWER]), RunId("default", job.run)
-    found = list(client.ledger(run))
-    assert [(entry["rank"], entry["batches"], entry["names"]) for entry in found[:2]] == [
-        (1, [400, 401], ["doc-1", "=1+1"]), (0, [400, 401], ["doc-0", "=1+1"]),
-    ]  # fmt: skip
-    done = next(entry for entry in found if entry["command"] == id and entry["kind"] == "command")
-    assert (done["verb"], done["state"], done["result"]) == (
-        "rollback", "applied", "back to step-400",
-    )  # fmt: skip
-    assert done["arguments"] == proposal["arguments"]
-    file = tmp_path / "credentials.json"
-    monkeypatch.setenv("SPIKEGUARD_CREDENTIALS", str(file))
-    save_credentials(Credentials(live.url, live.tokens[Role.VIEWER]), file)
-    assert main(["ledger", job.run, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == found
-    assert main(["ledger", f"default/{job.run}", "--csv", "--limit", "1"]) == 0
-    head, row = csv.DictReader(capsys.readouterr().out.splitlines()), found[0]
-    [cells] = head
-    assert (cells["first"], cells["end"], cells["rank"]) == ("400", "401", "1")
-    assert json.loads(cells["names"]) == row["names"]
-    assert main(["ledger", "never-heard-of"]) == 1
-
-
 FOR_BROWSERS = {
     "/",
     "/login",
@@ -227,26 +176,16 @@ METHODS = {
     "POST /v1/runs/{project}/{name}/incidents/{number}/acknowledgement": Client.acknowledge,
     "POST /v1/runs/{project}/{name}/incidents/{number}/assignee": Client.assign,
     "POST /v1/runs/{project}/{name}/incidents/{number}/comments": Client.comment,
-    "GET /v1/runs/{project}/{name}/incidents/{number}/followups": Client.followups,
-    "POST /v1/runs/{project}/{name}/incidents/{number}/followups": Client.add_followup,
-    "POST /v1/runs/{project}/{name}/incidents/{number}/followups/{followup}": (
-        Client.change_followup
-    ),
     "GET /v1/audit": Client.fleet_audit,
     "GET /v1/channels": Client.channels,
     "GET /v1/deliveries": Client.deliveries,
     "GET /v1/events": Client.events,
     "GET /v1/incidents": Client.incidents,
     "GET /v1/inbox": Client.inbox,
-    "GET /v1/summary": Client.summary,
     "GET /v1/me": Client.me,
     "GET /v1/policy": Client.policy,
-    "GET /v1/policy/scorecard": Client.scorecard,
     "GET /v1/runs": Client.runs,
-    "GET /v1/runs/export": Client.export_runs,
     "POST /v1/runs/{project}/{name}/tags": Client.tag_run,
-    "GET /v1/policy/settings": Client.policy_settings,
-    "POST /v1/runs/{project}/{name}/policy/preview": Client.preview_policy,
     "GET /v1/runs/{project}/{name}": Client.run,
     "GET /v1/runs/{project}/{name}/audit": Client.audit,
     "GET /v1/runs/{project}/{name}/incidents/{number}": Client.incident,
@@ -261,7 +200,6 @@ METHODS = {
     "GET /v1/runs/{project}/{name}/interventions": Client.interventions,
     "POST /v1/runs/{project}/{name}/commands/{command}/approve": Client.approve_order,
     "POST /v1/runs/{project}/{name}/commands/{command}/reject": Client.reject_order,
-    "GET /v1/runs/{project}/{name}/ledger": Client.ledger,
     "GET /v1/runs/{project}/{name}/notes": Client.notes,
     "GET /v1/runs/{project}/{name}/policy": Client.run_policy,
     "GET /v1/runs/{project}/{name}/series": Client.series,
@@ -281,7 +219,6 @@ METHODS = {
     "POST /v1/tokens": Client.make_token,
     "PUT /v1/channels/{project}/{channel}": Client.put_channel,
     "PUT /v1/policy": Client.put_policy,
-    "PUT /v1/policy/document": Client.put_policy_document,
     "PUT /v1/runs/{project}/{name}/policy": Client.put_run_policy,
 }  # fmt: skip
 

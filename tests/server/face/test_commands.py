@@ -216,15 +216,14 @@ def test_a_policy_is_shown_changed_and_imported(
     assert "act_confidence" in wrong.stderr
 
 
-def test_a_policy_comes_from_yaml_and_is_halted_and_scored(
+def test_a_policy_comes_from_a_file_and_is_halted(
     database_url: str, say: Say, tmp_path: Path
 ) -> None:
-    file = tmp_path / "policy.yaml"
-    file.write_text("rules:\n- {do: nothing, kinds: [lingering]}\nquiet: {begin: '21:00'}\n")
+    file = tmp_path / "policy.toml"
+    file.write_text('[[rules]]\ndo = "nothing"\nkinds = ["lingering"]\n[quiet]\nbegin = "21:00"\n')
     assert say(database_url, "policy", "import", str(file)).returncode == 0
     halted = say(database_url, "policy", "halt", "--reason", "we look first")
     assert "nothing is approved" in halted.stdout
     shown = tomllib.loads(say(database_url, "policy", "show").stdout)
     assert (shown["halted"], shown["quiet"]["begin"]) == (True, "21:00")
     assert shown["rules"] == [{"do": "nothing", "kinds": ["lingering"]}]
-    assert "decided nothing" in say(database_url, "policy", "scorecard").stdout

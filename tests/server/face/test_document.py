@@ -17,7 +17,6 @@ from spikeguard_server.http.bodies import incident_shapes
 from spikeguard_server.http.bodies import policy as policy_shapes
 from spikeguard_server.http.bodies import run_shapes as shapes
 from spikeguard_server.http.bodies.run_shapes import Shape
-from spikeguard_server.http.routes import ledger
 from spikeguard_server.identity.permissions import TABLE
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 UNLISTED = {
     ("GET", path) for path in ("/", "/docs", "/docs/{file}", "/openapi.json", "/pages/style.css")
 }
-MODULES = (shapes, incident_shapes, access_shapes, channel_shapes, policy_shapes, ledger)
+MODULES = (shapes, incident_shapes, access_shapes, channel_shapes, policy_shapes)
 SHAPES = sorted(
     {
         entry

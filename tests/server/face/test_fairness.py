@@ -244,9 +244,9 @@ def test_who_reads_much_at_once_keeps_neither_others_nor_the_health_check_waitin
             return httpx.get(f"{address}{path}", headers=headers, timeout=within_s).status_code
 
         with engine.begin() as connection:
-            connection.execute(sql.text("lock table shadow_decisions in access exclusive mode"))
+            connection.execute(sql.text("lock table silences in access exclusive mode"))
             secrets = [mine, session] * 10
-            waiting = [calling.submit(ask, "/v1/policy/scorecard", each) for each in secrets]
+            waiting = [calling.submit(ask, "/v1/silences", each) for each in secrets]
             blocked = sql.text("select count(*) from pg_locks where not granted")
             seen = [0]
             while not seen[-1] or seen[-1] != seen[-2]:  # as many as there ever will be

@@ -192,7 +192,6 @@ QUERIES: dict[str, list[dict[str, Any]]] = {
         {}, {"signals": "loss,grad_norm,none", "first": 5, "last": 140, "points": 7},
     ],
     "/v1/runs/{project}/{name}/audit": [{}, {"limit": 1}],
-    "/v1/runs/{project}/{name}/ledger": [{}, {"limit": 1}],
     "/v1/runs/{project}/{name}/incidents/{number}/series": [{}, {"signals": "lr", "points": 2}],
     "/v1/runs/{project}/{name}/incidents/{number}/layers": [{}, {"signal": "lr", "rows": 1}],
     "/v1/runs": [{}, {"limit": 1}],

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 import subprocess
 import sys
 from html import unescape
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,11 +14,7 @@ import pytest
 from spikeguard_cli.main import main
 from spikeguard_protocol import (
     BatchDetail,
-    BatchesSkipped,
-    BatchRange,
     Role,
-    SegmentId,
-    SegmentPoint,
     TokenHistogram,
 )
 from tests.hostile import HARMLESS, HOSTILE, acted_on
@@ -66,28 +59,6 @@ def test_reasons_are_listed_one_a_line_whatever_is_in_them(
     assert len(lines) == 2 * len(TEXTS)
     for harmless in HARMLESS:
         assert harmless in shown
-
-
-def skipped(job: Job) -> BatchesSkipped:
-    names = tuple(text[:200] for text in TEXTS)
-    here = SegmentPoint(SegmentId(job.attempt, 0), 3)
-    return BatchesSkipped(BatchRange(3, 3 + len(names)), 0, here, names=names)
-
-
-@pytest.mark.usefixtures("login")
-def test_names_of_batches_reach_terminal_and_spreadsheet_as_text(
-    job: Job, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for first in range(0, len(TEXTS), 4):
-        here = skipped(job)
-        names = here.names[first : first + 4]
-        job.send(BatchesSkipped(BatchRange(first, first + 4), 0, here.point, names=names))
-    is_told_safely(told(capsys, "ledger", f"default/{job.run}"))
-    rows = list(csv.reader(io.StringIO(told(capsys, "ledger", f"default/{job.run}", "--csv"))))
-    assert len(rows) == 1 + -(-len(TEXTS) // 4)
-    for cell in chain(*rows):
-        assert acted_on(cell) == []
-        assert not cell.startswith(("=", "+", "-", "@"))
 
 
 @pytest.mark.usefixtures("login")

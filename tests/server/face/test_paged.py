@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.seeded import FAULTS, Fault, SeededRun
 from spikeguard_protocol import Role
+from tests.server.face.seeded import FAULTS, Fault, SeededRun
 from tests.server.face.test_links import LABEL, SECRET
 from tests.server.notify.listener import Listener, listening
 

@@ -25,7 +25,6 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {  # without their project
 }
 MESSAGES = ("POST", "/v1/messages")
 PAGE = ("GET", "/inbox")
-SUMMARY = ("GET", "/v1/summary")
 FORM = ("POST", "/inbox")  # the kill switch, on a page
 CALLS = sorted(TABLE)
 
@@ -76,7 +75,6 @@ def test_the_table_says_of_every_call_where_its_project_stands() -> None:
     own = {call for call in calls(Scope.NONE) if not TABLE[call].public}
     assert own == {
         ("GET", "/v1/me"),
-        ("GET", "/v1/policy/settings"),  # the same of every project
         ("DELETE", "/v1/sessions/current"),
         ("POST", "/v1/sessions/links"),  # which carries what its maker may, and no more
         ("GET", "/metrics"),
@@ -109,7 +107,7 @@ def test_a_page_lists_what_is_the_sessions_own_and_nothing_else(live: Live, spik
         assert (f"<b>{THEIRS}</b>" in text) is (project == THEIRS)  # its kill switch
 
 
-@pytest.mark.parametrize("call", sorted({*calls(Scope.LIST)} - {PAGE, SUMMARY}), ids=" ".join)
+@pytest.mark.parametrize("call", sorted({*calls(Scope.LIST)} - {PAGE}), ids=" ".join)
 def test_a_list_holds_what_is_the_tokens_own_and_nothing_else(
     live: Live, spiked: Job, call: tuple[str, str]
 ) -> None:
@@ -118,12 +116,6 @@ def test_a_list_holds_what_is_the_tokens_own_and_nothing_else(
         items = ask(live, call, project, of=project).json()["items"]
         assert {_project(item) for item in items} <= {project}
         assert items or project == OURS
-
-
-def test_a_summary_counts_what_is_the_tokens_own_and_nothing_else(live: Live, spiked: Job) -> None:
-    for project in (OURS, THEIRS):
-        told = ask(live, SUMMARY, project, of=project).text
-        assert (f'"{spiked.run}"' in told) is (project == THEIRS)
 
 
 def _project(item: dict[str, Any]) -> str:

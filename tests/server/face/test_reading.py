@@ -40,7 +40,6 @@ from spikeguard_server.access.grants import Grant
 from spikeguard_server.http.bodies.evidence import BatchEvidence, LayersBody
 from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, IncidentList
 from spikeguard_server.http.bodies.run_shapes import AuditList, RunDetail, RunList, SeriesBody
-from spikeguard_server.http.routes.ledger import LedgerList
 from tests.server.store.jobs import asked
 
 if TYPE_CHECKING:
@@ -62,7 +61,6 @@ def get(live: Live, path: str, **query: Any) -> Any:
         ("/v1/runs/default/spiked", RunDetail),
         ("/v1/runs/default/spiked/series", SeriesBody),
         ("/v1/runs/default/spiked/audit", AuditList),
-        ("/v1/runs/default/spiked/ledger", LedgerList),
         ("/v1/incidents", IncidentList),
         ("/v1/runs/default/spiked/incidents/1", IncidentDetail),
         ("/v1/runs/default/spiked/incidents/1/series", SeriesBody),
@@ -125,7 +123,7 @@ def test_every_proposal_says_what_the_loop_stands_in_the_way_of(job: Job) -> Non
     for _ in range(4):
         job.train(40, excess=3.0)
     (proposed,) = job.incident()["commands"]
-    assert proposed["verb"] == "watch"
+    assert proposed["verb"] == "stop"
     said = "A rollback cannot be carried out. The loop reads elsewhere. Use guard.batches(loader)."
     assert said in proposed["reason"]
     assert "restart the job from step-" in proposed["reason"]

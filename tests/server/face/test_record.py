@@ -46,7 +46,7 @@ def test_whoever_changes_something_may_say_why(root: Client) -> None:
     made = root.silence("of-record", lasts_s=60, reason="the racks are moved")
     root.end_silence("of-record", made["number"], "they stand")
     root.put_policy("of-record", {"price_per_hour": 98.0}, reason="a new contract")
-    root.put_policy_document("of-record", "price_per_hour = 97\n", reason="another & one")
+    root.put_policy("of-record", {"price_per_hour": 97.0}, reason="another & one")
     told = [(entry["action"], entry["reason"]) for entry in newest(root, 8)]
     assert told == [
         ("token.created", "a screen in the hall"),
@@ -89,14 +89,14 @@ def test_a_policy_says_which_settings_changed_also_in_the_record_of_its_run(
     root: Client, job: Job
 ) -> None:
     run = RunId("default", job.run)
-    approval = {"rollback": {"mode": "shadow"}}
+    approval = {"rollback": {"mode": "auto"}}
     root.put_run_policy(run, {"price_per_hour": 7.5, "approval": approval}, reason="rented")
     root.drop_run_policy(run, "given back")
     dropped, written = islice(root.audit(run), 2)
     assert (written["reason"], dropped["reason"]) == ("rented", "given back")
     assert fields(written) == {
         "price_per_hour": (None, 7.5),
-        "approval.rollback.mode": ("manual", "shadow"),
+        "approval.rollback.mode": ("manual", "auto"),
     }
     assert fields(dropped) == {name: pair[::-1] for name, pair in fields(written).items()}
     root.halt("of-record-switch", "we look first")

@@ -65,7 +65,7 @@ def test_a_raised_learning_rate_skips_no_batch_and_is_lowered_past_its_steps(
     assert "Compare the learning rate with the schedule" in page
     job.send(AttemptEnded("finished"))
     told = postmortem(job)
-    follow_ups = told[told.index("## Lessons and follow-ups") :]
+    follow_ups = told[told.index("## Follow-ups") :]
     assert "raised from step 401 to 410" in follow_ups
     assert "Look at the data" not in follow_ups
 

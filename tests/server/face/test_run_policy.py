@@ -114,8 +114,8 @@ def test_the_kill_switch_stays_the_projects(live: Live, job: Job) -> None:
 def test_a_run_lies_over_its_project_verb_by_verb() -> None:
     usual = policy_to_mapping(DEFAULT_POLICY)
     assert policy_to_mapping(over(DEFAULT_POLICY, {})) == usual
-    own = policy_to_mapping(over(DEFAULT_POLICY, {"approval": {"stop": {"mode": "shadow"}}}))
-    assert own["approval"]["stop"]["mode"] == "shadow"
+    own = policy_to_mapping(over(DEFAULT_POLICY, {"approval": {"stop": {"mode": "auto"}}}))
+    assert own["approval"]["stop"]["mode"] == "auto"
     assert {**own["approval"], "stop": usual["approval"]["stop"]} == usual["approval"]
     with pytest.raises(PolicyError):
         over(DEFAULT_POLICY, {"scope": "run"})

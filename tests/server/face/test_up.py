@@ -277,7 +277,6 @@ def _admins_need_no_database(up: Up) -> None:
         (("policy", "drop", "--run", "r"), "follows its project again"),
         (("policy", "halt", "--reason", "a test"), "is on: nothing is approved"),
         (("policy", "resume", "--reason", "done"), "is off"),
-        (("policy", "scorecard"), "The shadow has decided nothing yet"),
         (("channels", "put", "oncall", str(channel)), "channel oncall"),
         (("channels", "list"), "oncall"),
         (("channels", "remove", "oncall"), "told nothing any more"),

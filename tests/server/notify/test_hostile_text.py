@@ -37,6 +37,7 @@ def message(text: str) -> ChannelMessage:
         3,
         "3 steps",
         60.0,
+        60.0,
         checks=(text,),
     )
     spike = SpikeNews(

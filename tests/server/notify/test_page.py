@@ -40,7 +40,7 @@ def test_a_title_says_that_a_command_did_not_hold_where_it_asks_for_the_next(
     title = title_of(frozenset({Topic.RENAMED}), "gpt", "live", renamed, "p")
     assert title == f"gpt#1: recoverable spike {said}"
     waiting = Waiting(
-        "gpt#1.2", 1, "go back to step 200", "go back", ("why",), 50, "50 steps", 600.0
+        "gpt#1.2", 1, "go back to step 200", "go back", ("why",), 50, "50 steps", 600.0, 600.0
     )
     asked = frozenset({Topic.APPLIED, Topic.RECURRED, Topic.PROPOSED})
     title = title_of(asked, "gpt", "live", replace(seen, waiting=waiting), "p")

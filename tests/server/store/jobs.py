@@ -150,7 +150,7 @@ def value(engine: sql.Engine, statement: str) -> Any:
     return rows(engine, statement)[0][0]
 
 
-def drawn(engine: sql.Engine, form: str = "txt", incident: int = 1) -> bytes:
+def drawn(engine: sql.Engine, form: str = "md", incident: int = 1) -> bytes:
     """The post-mortem of a closed incident, once all that is due was settled."""
     settle_postmortems(engine)
     run = run_key(RunId("default", "gpt"))

@@ -233,7 +233,8 @@ TAMPERED = {
     "an entry put in": (
         [
             "update audit set number = 4 where number = 3",
-            "insert into audit select run_id, 3, at, actor, action, subject, before, after, 'false'"
+            "insert into audit (run_id, number, at, actor, action, subject, before, after, reason)"
+            " select run_id, 3, at, actor, action, subject, before, after, 'false'"
             " from audit where number = 1",
         ],
         "unchained", 3,
@@ -258,7 +259,10 @@ def test_what_the_owner_changes_is_found_in_the_database_alone(
 
 def make_anew(site: Site) -> None:
     """The whole chain again, as if the second entry had said something else."""
-    again = "insert into audit select run_id, 0, at, actor, action, subject, before, after, {} from"
+    again = (
+        "insert into audit (run_id, number, at, actor, action, subject, before, after, reason)"
+        " select run_id, 0, at, actor, action, subject, before, after, {} from"
+    )
     with site.owner.begin() as connection:
         for statement in (
             "alter table audit disable trigger append_only",

@@ -174,6 +174,68 @@ def test_a_target_that_vanished_meanwhile_makes_a_new_revision_that_must_be_seen
     assert state_of(spiked, command) == "approved"
 
 
+def test_what_was_shown_is_approved_first_time_however_many_steps_go_by(
+    spiked: sql.Engine,
+) -> None:
+    """A proposal read while the job trains on is one offer: one revision, one deadline."""
+    job, command, revision = waiting(spiked)
+    offer = "select arguments::text, revision, expires_at, expires_at_step from commands"
+    before = rows(spiked, f"{offer} where number = {command.number}")
+    job.train(561, 760, spiking(ONSET), batch=5)
+    assert rows(spiked, f"{offer} where number = {command.number}") == before
+    approve(spiked, command, revision, "Ada")
+    assert state_of(spiked, command) == "approved"
+
+
+def test_a_revision_for_another_cause_keeps_the_deadline_and_the_link_to_the_first(
+    spiked: sql.Engine,
+) -> None:
+    """Who saw the same action may approve it, whatever it is put down to by now."""
+    job, command, revision = waiting(spiked)
+    mine = f"from commands where number = {command.number}"
+    deadline = value(spiked, f"select expires_at {mine}")
+    with spiked.begin() as connection:
+        connection.execute(sql.text(f"update commands set cause = 'lr_too_high' {mine[14:]}"))
+    job.train(561, 570, spiking(ONSET))
+    assert value(spiked, f"select revision {mine}") == revision + 1
+    assert value(spiked, f"select cause {mine}") == "unknown"
+    assert value(spiked, f"select expires_at {mine}") == deadline
+    approve(spiked, command, revision, "Ada")
+    assert state_of(spiked, command) == "approved"
+
+
+def test_no_pending_decision_is_withdrawn_because_time_passed(spiked: sql.Engine) -> None:
+    job, command, revision = waiting(spiked)
+    job.train(561, 2600, spiking(ONSET), batch=60)
+    assert state_of(spiked, command) == "proposed"
+    assert value(spiked, "select outcome from incidents") is None
+    reject(spiked, command, revision, "Ada", "the new level is what we want")
+    job.train(2601, 2700, spiking(ONSET), batch=20)
+    assert value(spiked, "select outcome from incidents") == "level_accepted"
+
+
+def test_what_nobody_answered_leaves_the_incident_open_and_is_asked_again_later(
+    spiked: sql.Engine,
+) -> None:
+    job, command, _ = waiting(spiked)
+    with spiked.begin() as connection:
+        connection.execute(
+            sql.text("update commands set expires_at = now() where state = 'proposed'")
+        )
+    job.train(561, 600, spiking(ONSET), batch=20)
+    assert state_of(spiked, command) == "expired"
+    assert rows(spiked, WAITING) == []
+    job.train(601, 800, spiking(ONSET), batch=20)
+    assert len(rows(spiked, f"{WAITING} and verb = 'rollback'")) == 1
+    assert value(spiked, "select state from incidents") == "open"
+
+
+def test_while_an_incident_is_open_what_outlives_the_job_is_kept(spiked: sql.Engine) -> None:
+    job, _, _ = waiting(spiked)
+    ack = job.train(561, 570, spiking(ONSET))
+    assert "step-300" in ack.protected
+
+
 def test_nothing_can_be_approved_after_its_time(spiked: sql.Engine) -> None:
     """By the database's clock, even where no ticker ever ran."""
     _, command, revision = waiting(spiked)

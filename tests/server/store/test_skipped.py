@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 import sqlalchemy as sql
 
@@ -11,7 +9,6 @@ from spikeguard_protocol import (
     BatchesSkipped,
     BatchRange,
     CommandId,
-    ResultState,
     RunId,
     SegmentId,
     SegmentPoint,
@@ -20,8 +17,6 @@ from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.jobs.postmortem_facts import MOST_LEFT_OUT, postmortem_facts
 from spikeguard_server.report.writing import document_of
 from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.reads.history import PageWanted
-from spikeguard_server.store.reads.ledger import COMMAND, read_ledger
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import FIRST, SECOND, Job, columns, healthy, rows, spiking, value
@@ -36,26 +31,6 @@ def left_out(
 ) -> BatchesSkipped:
     point = SegmentPoint(SegmentId(FIRST, 0), 20)
     return BatchesSkipped(BatchRange(first, end or first + 1), rank, point, command, names)
-
-
-def ledger(engine: sql.Engine, limit: int = 100, key: UUID = KEY) -> list[object]:
-    """Every entry, read page by page."""
-    found: list[object] = []
-    after = None
-    with engine.connect() as connection:
-        while True:
-            page, more = read_ledger(connection, key, PageWanted(limit, after))
-            found += [
-                row.number if kind == COMMAND else (row.batch_first, row.rank) for kind, row in page
-            ]
-            if more is None:
-                return found
-            kind, row = page[-1]
-            after = (
-                (row.delivered_at, kind, row.incident, row.number)
-                if kind == COMMAND
-                else (row.told_at, kind, row.batch_first, row.rank)
-            )
 
 
 def test_told_twice_by_whatever_attempt_is_stored_once(engine: sql.Engine) -> None:
@@ -107,7 +82,6 @@ def ordered(engine: sql.Engine) -> tuple[Job, str]:
     waiting = "select incident, number, revision from commands where state = 'proposed'"
     [(incident, number, revision)] = rows(engine, waiting)
     command = f"gpt#{incident}.{number}"
-    assert number not in ledger(engine)  # what was only proposed went nowhere
     approve(engine, CommandId.parse(command), revision, "Ada")
     job.train(561, 570, spiking(401))
     return job, command
@@ -118,26 +92,6 @@ def rolled_back(engine: sql.Engine) -> tuple[Job, str]:
     job, command = ordered(engine)
     job.roll_back(command, 300, at_step=570, position=300)
     return job, command
-
-
-def test_commands_and_batches_are_one_list_newest_first_however_it_is_turned(
-    engine: sql.Engine,
-) -> None:
-    job, command = rolled_back(engine)
-    job.send(*(left_out(first, rank, command=command) for first in (401, 402) for rank in (0, 1)))
-    job.send(left_out(403, command=command))
-    whole = [(403, 0), (402, 1), (402, 0), (401, 1), (401, 0)]
-    commands = list(range(CommandId.parse(command).number, 0, -1))
-    for limit in (100, 1, 2, 3):
-        assert ledger(engine, limit) == [*whole, *commands]
-
-
-def test_a_refused_command_is_in_the_ledger_with_what_the_agent_said(engine: sql.Engine) -> None:
-    job, command = ordered(engine)
-    job.report(command, ResultState.REFUSED, 570, "the target is gone")
-    with engine.connect() as connection:
-        [(kind, row), *_], _ = read_ledger(connection, KEY, PageWanted(10))
-    assert (kind, row.state, row.result) == (COMMAND, "refused", "the target is gone")
 
 
 def test_the_post_mortem_names_the_documents_that_the_incidents_commands_left_out(

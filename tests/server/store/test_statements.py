@@ -8,8 +8,8 @@ import sys
 import pytest
 import sqlalchemy as sql
 
-from benchmarks.statements import Heard, Reach, reach_of
 from tests.server.store.jobs import Job, spiking, value
+from tests.server.store.statements import Heard, Reach, reach_of
 
 
 @pytest.mark.parametrize(

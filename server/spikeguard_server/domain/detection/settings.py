@@ -1,7 +1,6 @@
 """The constants of detection and naming: one set of defaults for every run.
 
-Law: values only, no logic. `docs/detection.md` says what they do, `docs/lab-log.md` how they were
-chosen.
+Values only, no logic. `docs/detection.md` says what they do.
 """
 
 from __future__ import annotations

@@ -65,6 +65,9 @@ class Episode:
     treated: bool = False  # a command was applied at some time
     went_back: bool = False  # the run went on from an earlier step
     recurrences: int = 0
+    awaited: bool = False  # somebody is asked what to do, so that nothing is accepted meanwhile
+    levelled: bool = False  # it stays where it is, and what comes is judged against that level
+    stayed: bool = False  # it was levelled before, and has not been back on its trend since
     evidence: Evidence = field(default_factory=Evidence)  # of its cause
 
     def see(self, step: int, value: float, settings: DetectionSettings) -> None:
@@ -235,13 +238,20 @@ class Episode:
     def treat(self, step: int, verb: Verb) -> None:
         """A command was applied."""
         self.verb, self.verb_step, self.treated, self.calmed = verb, step, True, False
+        self.levelled = self.stayed = False
         self.evidence.beyond = False
         self.forget_course()
 
     def go_back(self) -> None:
         """The run went on from an earlier step."""
-        self.went_back, self.calmed = True, False
+        self.went_back, self.calmed, self.levelled, self.stayed = True, False, False, False
         self.forget_course()
+
+    def rise_anew(self) -> None:
+        """A new spike began at the level at which it stayed."""
+        self.peak_excess = self.low = max(0.0, self.newest_excess or 0.0)
+        self.peak_row = self.turn_row = self.rows
+        self.rises, self.levelled = self.rises + 1, False
 
     def come_back(self) -> None:
         """The command did not hold."""

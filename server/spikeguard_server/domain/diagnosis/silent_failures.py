@@ -7,6 +7,7 @@ longer hold the same weights. Law: pure, and judged against limits, not against 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from spikeguard_protocol import BatchRange, Kind, OptionalSignal, Signal
@@ -23,6 +24,21 @@ from spikeguard_server.domain.diagnosis.evidence import (
 from spikeguard_server.domain.events import Judgement
 
 LOSS = Signal.LOSS.value
+
+# What no level is accepted with: a run that cannot learn any more.
+_VITAL = (
+    *(LOSS, Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value, Signal.PARAM_NORM.value),
+    *(Signal.UPDATE_NORM.value, Signal.ADAM_V_NORM.value),
+)
+
+
+def is_destroyed(traces: Traces, before: Mapping[str, Trace]) -> bool:
+    """Whether the newest value of a vital signal is not finite, or a gradient is 0 that was not
+    0 throughout `before` the onset."""
+    newest = {name: traces.of[name].values[-1] for name in _VITAL if traces.of[name].values}
+    still = (name for name in GRAD_NORMS if newest.get(name) == 0.0)
+    stopped = any(any(before[name].values) for name in still if name in before)
+    return stopped or not all(map(math.isfinite, newest.values()))
 
 
 # Updates dropped one after another: stuck from `DetectionSettings.drop_limit` in a row on.
@@ -83,7 +99,7 @@ def without_update(sample: Sample) -> Sample:
 
 # Training that stops because updates round to nothing, as in pure bf16. The share of parameters
 # that a step leaves as they were creeps up with a falling learning rate, and a baseline would creep
-# along. The limit is measured (`python -m benchmarks.standstill --seeds 1 2`): 133,440 bf16
+# along. The limit was measured (2026-11-21): 133,440 bf16
 # parameters after 500 steps, trained on for 120 at a fixed rate, beside the same weights in fp32.
 # The validation loss fell by this part of what it fell by in fp32, at this share unchanged: 0.95 at
 # 0.62, 0.84 at 0.78, 0.58 at 0.89, 0.21 at 0.96, 0.06 at 0.98, 0.01 at 0.995. In fp32 the share

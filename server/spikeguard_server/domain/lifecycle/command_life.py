@@ -14,8 +14,6 @@ from spikeguard_protocol import CommandState, Kind, Outcome, ResultState
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.lifecycle.moves import IllegalMove
 
-BARE_YES = "approved revision "  # how the reason of who approved without one begins
-
 
 class CommandEvent(StrEnum):
     """What can happen to a command."""
@@ -107,6 +105,14 @@ TAKEN_BACK = frozenset(
         CommandState.HALTED,
     }
 ) - {CommandState.REJECTED}  # ended without a person's no and without reaching the job
+
+UNANSWERED = frozenset({CommandState.EXPIRED, CommandState.UNCONFIRMED})  # by people, in time
+
+# Somebody was asked and has not answered, whatever became of the question meanwhile.
+UNDECIDED = frozenset(
+    {*WAITING, *IN_FLIGHT, *UNANSWERED, CommandState.UNDELIVERED, CommandState.HALTED}
+    | {CommandState.VOID, CommandState.UNKNOWN}
+)
 
 WHY_LATE: Mapping[CommandState, str] = {
     CommandState.PROPOSED: "nobody answered in time",

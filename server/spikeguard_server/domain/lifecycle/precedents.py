@@ -6,11 +6,9 @@ last cure that was carried out, or a stop; where there was none, people and poli
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
 from spikeguard_protocol import Outcome, Verb
@@ -40,7 +38,6 @@ class Precedent:
 
     verb: Verb | None
     outcome: Outcome
-    lost_steps: int | None = None  # until it was over; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,33 +46,20 @@ class Tally:
 
     verb: Verb | None
     count: int
-    outcomes: Mapping[Outcome, int]  # the most frequent first
-    lost_steps: int | None  # median; None: not known
-
-    @property
-    def words(self) -> str:
-        """`rolled back 4 times: 3 recovered, 1 stayed at a new level; 180 steps lost, median`."""
-        times = "once" if self.count == 1 else f"{self.count:,} times"
-        ends = ", ".join(f"{count:,} {_ENDED[end]}" for end, count in self.outcomes.items())
-        return f"{_DID[self.verb]} {times}: {ends}{self._lost()}"
-
-    def _lost(self) -> str:
-        if self.lost_steps is None:
-            return ""
-        return f"; {self.lost_steps:,} steps lost{' in the median' * (self.count > 1)}"
+    words: str  # `rolled back 4 times: 3 recovered, 1 stayed at a new level`
 
 
 def tallied(precedents: Iterable[Precedent]) -> Sequence[Tally]:
     """What each way of acting came to, the most frequent first."""
-    by_verb: dict[Verb | None, list[Precedent]] = {}
+    by_verb: dict[Verb | None, Counter[Outcome]] = {}
     for one in precedents:
-        by_verb.setdefault(one.verb, []).append(one)
-    tallies = [_tally(verb, found) for verb, found in by_verb.items()]
+        by_verb.setdefault(one.verb, Counter())[one.outcome] += 1
+    tallies = [_tally(verb, outcomes) for verb, outcomes in by_verb.items()]
     return sorted(tallies, key=lambda tally: (-tally.count, tally.verb is None, tally.verb or ""))
 
 
-def _tally(verb: Verb | None, found: Sequence[Precedent]) -> Tally:
-    outcomes = Counter(one.outcome for one in found)
-    lost = [one.lost_steps for one in found if one.lost_steps is not None]
-    middle = math.floor(median(lost)) if lost else None
-    return Tally(verb, len(found), dict(outcomes.most_common()), middle)
+def _tally(verb: Verb | None, outcomes: Counter[Outcome]) -> Tally:
+    count = outcomes.total()
+    times = "once" if count == 1 else f"{count:,} times"
+    ends = ", ".join(f"{n:,} {_ENDED[end]}" for end, n in outcomes.most_common())
+    return Tally(verb, count, f"{_DID[verb]} {times}: {ends}")

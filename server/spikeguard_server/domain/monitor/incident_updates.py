@@ -25,6 +25,7 @@ from spikeguard_server.domain.diagnosis.silent_failures import (
     equal_since,
     first_apart,
     first_dropped,
+    is_destroyed,
     stuck_judgement,
 )
 from spikeguard_server.domain.events import Closed, Event, Judgement, Recurred, Revised, Trend
@@ -64,7 +65,7 @@ class Course:
         elif (own := self._own_away()) is not None and self._is_calm_now():
             self._stay_away(sample, own, events)
         else:
-            self._by_itself(sample, events)
+            self._by_itself(sample, loss, events)
 
     def _own_away(self) -> OwnSignal | None:
         """The signal of the user's own that opened it, while it is off its baseline."""
@@ -75,7 +76,8 @@ class Course:
         """The loss is calm; it is not over before the signal is back, or its level accepted."""
         episode, settings = self.episode, self.state.settings
         episode.judgement, episode.calmed = away_judgement(episode.signal, own.reason), False
-        if episode.rows < settings.accept_after * episode.horizon(settings):
+        early = episode.rows < settings.accept_after * episode.horizon(settings)
+        if early or not self._acceptable():
             self._revise(sample.step, events)
             return
         self._close(sample.step, Outcome.LEVEL_ACCEPTED, events)
@@ -86,19 +88,48 @@ class Course:
         unknown = episode.trend is None and not episode.nonfinite_run
         return unknown or episode.calm_rows > 0
 
-    def _by_itself(self, sample: Sample, events: list[Event]) -> None:
+    def _by_itself(self, sample: Sample, loss: float, events: list[Event]) -> None:
         episode, settings = self.episode, self.state.settings
         outlook = look_ahead(episode, settings)
         episode.judgement = hold(episode.judgement, classify(episode, outlook, settings))
+        if episode.stayed and episode.judgement.kind is Kind.RECOVERABLE and not episode.calm_rows:
+            # A second spike that falls to where the loss stayed has not healed.
+            episode.judgement = replace(episode.judgement, kind=Kind.LINGERING)
         episode.settled = episode.since_peak >= episode.horizon(settings)
         if not episode.calmed and self._calm():
             self._hand_back()
             episode.calmed = True
         outcome = self._outcome(outlook)
+        if outcome is Outcome.LEVEL_ACCEPTED and not self._acceptable():
+            self._stay_at_this_level(sample, loss)
+            outcome = None
         if outcome is None:
             self._revise(sample.step, events)
         else:
             self._close(sample.step, outcome, events)
+
+    def _acceptable(self) -> bool:
+        """Whether the level may become the usual one: nobody is asked, and the run can learn."""
+        episode = self.episode
+        return not episode.awaited and not is_destroyed(self.state.traces, episode.evidence.before)
+
+    def _stay_at_this_level(self, sample: Sample, loss: float) -> None:
+        """It is not over, and what is new is judged against the level that the run is at."""
+        episode, test = self.episode, self.state.test
+        if not episode.levelled:
+            self._hand_back()
+            episode.levelled = episode.stayed = True
+            return
+        if not math.isfinite(loss):
+            return
+        verdict, z = test.look(sample.step, loss, sample.batches, self.state.settings)
+        if verdict is not Verdict.SPIKE:
+            return
+        said = f"loss rose anew, {z:.1f} deviations above the level at which it had stayed"
+        test.drop_waiting()
+        test.clear()
+        episode.rise_anew()
+        episode.judgement = Judgement(Kind.DIVERGENT, RETURNED, said)
 
     def _stay_apart(self, sample: Sample, apart: Apart, events: list[Event]) -> None:
         """It is not over while ranks hold different weights, whatever the loss does."""

@@ -99,8 +99,7 @@ class Monitor:
     def attentive(self) -> bool:
         """Whether slow signals are worth measuring at every step."""
         until, newest = self._state.attentive_until, self._state.newest_step
-        episode = self._state.episode
-        busy = episode is not None and not episode.calmed
+        busy = self._state.episode is not None and not self._state.episode.calmed
         return busy or (until is not None and newest is not None and newest <= until)
 
     def deviations(self, step: int, loss: float | None) -> float | None:
@@ -149,6 +148,14 @@ class Monitor:
             episode.treat(step, verb)
         return []
 
+    def await_decision(self, awaited: bool) -> bool:
+        """Accept no level of the open incident while `awaited`; returns whether that is news."""
+        episode = self._state.episode
+        news = episode is not None and episode.awaited is not awaited
+        if episode is not None:
+            episode.awaited = awaited
+        return news
+
     def rewind(self, past: Monitor) -> None:
         """The run went on from where it was at `past`; an open incident stays open."""
         episode = self._state.episode
@@ -184,8 +191,8 @@ class Monitor:
         own = {name: signal.choice for name, signal in loaded.own.items()}
         monitor._choice = DetectorChoice(loaded.settings, None, dict(loaded.precursors), own)
         if loaded.plugged is not None and find is not None:
-            name, values = loaded.plugged.name, loaded.plugged.values
-            plugin = Plugin(name, find(name), dict(values))
+            name = loaded.plugged.name
+            plugin = Plugin(name, find(name), dict(loaded.plugged.values))
             monitor.use(replace(monitor._choice, plugin=plugin))
         return monitor
 
@@ -213,6 +220,8 @@ class Monitor:
             state.drops = state.drops + 1 if dropped else 0
         if state.episode is not None:
             if not self._gave_way(sample, loss, dropped, warnings, events):
+                if state.episode.levelled:
+                    events.extend(warnings)
                 Course(state, state.episode).take(sample, loss, dropped, events)
         elif self._are_apart(sample):
             self._open_apart(sample, dropped, events)
@@ -276,7 +285,7 @@ class Monitor:
             if value is None:
                 continue
             leading = state.leading_of(name)
-            episode = state.episode if state.episode and not state.episode.calmed else None
+            episode = state.frozen_by
             z = leading.look(sample.step, value, episode is not None, state.settings)
             if episode is not None:
                 episode.note(name, sample.step, z, state.settings)
@@ -292,7 +301,7 @@ class Monitor:
 
     def _look_at_own(self, sample: Sample) -> list[Precursor]:
         state, warnings = self._state, list[Precursor]()
-        episode = state.episode if state.episode and not state.episode.calmed else None
+        episode = state.frozen_by
         for name, own in state.own.items():
             value = sample.values.get(name)
             if value is None:
@@ -322,8 +331,7 @@ class Monitor:
     def _opening(self, warnings: Sequence[Precursor]) -> Precursor | None:
         """The first of them that the policy takes for an incident."""
         own = self._state.own
-        opens = (w for w in warnings if w.signal in own and own[w.signal].opens_incident)
-        return next(opens, None)
+        return next((w for w in warnings if w.signal in own and own[w.signal].opens_incident), None)
 
     def _open_own(
         self, sample: Sample, moved: Precursor, dropped: bool, events: list[Event]
@@ -341,9 +349,7 @@ class Monitor:
     ) -> bool:
         state = self._state
         named = {LOSS: loss} | {name: sample.values.get(name) for name in GRAD_NORMS}
-        bad = [
-            name for name, value in named.items() if value is not None and not math.isfinite(value)
-        ]
+        bad = [name for name, it in named.items() if it is not None and not math.isfinite(it)]
         if not bad and state.drops < state.settings.drop_limit:
             return False
         signal = bad[0] if bad else DROPPED
@@ -437,14 +443,7 @@ class Monitor:
         )
 
     def _first_moves(self, onset_step: int, signal: str) -> dict[str, int]:
-        moves = {
-            name: leading.moved_step
-            for name, leading in self._state.leading.items()
-            if leading.moved_step is not None and name in LEADING
-        }
-        own = {
-            name: one.moves.moved_step
-            for name, one in self._state.own.items()
-            if one.moves.moved_step is not None
-        }
-        return {**moves, **own, signal: onset_step}
+        found = [pair for pair in self._state.leading.items() if pair[0] in LEADING]
+        found += [(name, own.moves) for name, own in self._state.own.items()]
+        moves = {name: one.moved_step for name, one in found if one.moved_step is not None}
+        return {**moves, signal: onset_step}

@@ -33,7 +33,7 @@ from spikeguard_server.domain.detection.signal_detector import TrendTest
 from spikeguard_server.domain.diagnosis.evidence import RANKS_LOST_STEP, Traces
 from spikeguard_server.domain.diagnosis.incident_tracker import Episode
 
-STATE_VERSION = 14
+STATE_VERSION = 15
 _Form: TypeAlias = Callable[[Any], Any]  # a value of the state from or to its form in JSON
 _MAGIC = b"spikeguard-monitor "
 _DOUBLES = "<f8"
@@ -69,6 +69,12 @@ class State:
     def test(self) -> TrendTest | Plugged:
         """What judges the loss."""
         return self.detector if self.plugged is None else self.plugged
+
+    @property
+    def frozen_by(self) -> Episode | None:
+        """The incident whose samples no baseline learns from; None where there is none."""
+        episode = self.episode
+        return None if episode is None or episode.calmed or episode.levelled else episode
 
     @property
     def opens_incidents(self) -> bool:

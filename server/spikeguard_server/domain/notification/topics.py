@@ -97,7 +97,8 @@ ABOUT: Mapping[Topic, About] = {
     **dict.fromkeys(_OF_SPIKES, About.SPIKES),
     **dict.fromkeys(_OF_RUNS, About.RUNS),
 }
-PRESSING = ASKING | {Topic.RECURRED, Topic.REFUSED, Topic.FAILED, Topic.UNKNOWN}  # no cooldown
+URGENT = ASKING | {Topic.RECURRED, Topic.REFUSED, Topic.FAILED, Topic.UNKNOWN}
+PRESSING = URGENT - {Topic.REVISED}  # no cooldown
 OF_COMMAND = frozenset(_OF_COMMAND.values())  # what was proposed, or what became of it
 LAST = frozenset({Topic.CLOSED, Topic.BACK, Topic.ENDED})  # ends a conversation
 OF_BEGUN = LAST | {Topic.ACKNOWLEDGED}  # told wherever the conversation began
@@ -114,6 +115,6 @@ def urgency_of(topics: frozenset[Topic], kind: Kind | None) -> Urgency:
     """How much a message about `topics` of an incident of `kind` asks. None: about the run."""
     if topics & LAST or topics <= {Topic.TEST, Topic.ACKNOWLEDGED}:
         return Urgency.INFO
-    if topics & PRESSING or kind is Kind.DIVERGENT:
+    if topics & URGENT or kind is Kind.DIVERGENT:
         return Urgency.URGENT
     return Urgency.INFO if kind is Kind.OUTLIER_BATCH else Urgency.WARNING

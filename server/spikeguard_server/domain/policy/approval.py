@@ -39,16 +39,6 @@ def auto_approval(verb: Verb, policy: Policy, past: Iterable[PastCommand]) -> Au
     return _within_budget(verb, policy, sorted(_automatic_ages(verb, past)))
 
 
-def shadow_approval(verb: Verb, policy: Policy, ages: Iterable[float]) -> AutoApproval:
-    """Would a command of `verb` be approved now, were its mode `auto`?
-
-    `ages` are the seconds since the shadow's own decisions about `verb` of the last 24 hours.
-    """
-    if policy.approval_of(verb).mode is not ApprovalMode.SHADOW:
-        return AutoApproval(False, f"the shadow does not judge {verb}")
-    return _within_budget(verb, policy, sorted(ages))
-
-
 def _within_budget(verb: Verb, policy: Policy, ages: list[float]) -> AutoApproval:
     rule = policy.approval_of(verb)
     spent = sum(age < DAY_S for age in ages)

@@ -87,6 +87,15 @@ def cost_of_steps(
     )
 
 
+def can_wait_s(left_s: float, expires_at_step: int | None, situation: RunSituation) -> float:
+    """Seconds until the earliest deadline of a command: `left_s` by the clock, or the steps until
+    `expires_at_step` at the run's pace, while it trains."""
+    pace_s = situation.step_time_s
+    if expires_at_step is None or pace_s is None or not situation.trains:
+        return max(0.0, left_s)
+    return max(0.0, min(left_s, (expires_at_step - situation.step) * pace_s))
+
+
 def money_of(seconds: float, price_per_hour: float | None) -> float | None:
     """What the whole job costs in so many seconds."""
     return None if price_per_hour is None else seconds * price_per_hour / 3_600.0

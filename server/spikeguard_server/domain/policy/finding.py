@@ -25,6 +25,7 @@ from spikeguard_server.domain.suspicion import Mark, Ranking, Suspicion
 
 MOST_TOLD = 3  # sources in a sentence
 LONGEST = 60  # characters of a name in a sentence
+RETREAT = 0.1  # of confidence below the one to act at, until what waits for a person is taken back
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +121,6 @@ class Finding:
         return sum((one.confidence for one in self.ranking if one.cause.value in asked), 0.0)
 
     @property
-    def name(self) -> str:
-        """As it stands in `sentence`: what a reason may be searched for."""
-        if self.switched_off:
-            return self.switched_off
-        return self.remedy.title if self.known else "The cause is not known"
-
-    @property
     def sentence(self) -> str:
         """The cause, how sure it is, and what speaks most for it."""
         if self.remedy.diagnosis is Diagnosis.REPLICAS_APART:
@@ -153,15 +147,20 @@ def _unknown(likely: Suspicion | None) -> str:
     return f"The cause is not known; nearest is {title} ({sure_phrase(likely.confidence)})."
 
 
-def diagnose(incident: Incident, policy: Policy) -> Finding:
-    """The likeliest cause where it is sure enough to act on, with its remedy."""
+def diagnose(incident: Incident, policy: Policy, offered: str | None = None) -> Finding:
+    """The likeliest cause where it is sure enough to act on, with its remedy.
+
+    `offered`: the diagnosis of the proposal that waits for a person. It holds while it is the
+    likeliest, down to `RETREAT` below what its row asks for.
+    """
     likely = next(iter(incident.causes), None)
     diagnosis = Diagnosis.UNKNOWN if likely is None else Diagnosis(likely.cause.value)
     sure = 0.0 if likely is None else likely.confidence
     if incident.apart:
         diagnosis, sure = Diagnosis.REPLICAS_APART, 1.0
     row, used = _row(diagnosis, incident, policy)
-    if used and sure >= row.sure:
+    least = row.sure - RETREAT if diagnosis == offered else row.sure
+    if used and sure >= least:
         return Finding(row, incident.causes)
     unknown, _ = _row(Diagnosis.UNKNOWN, incident, policy)
     return Finding(unknown, incident.causes, "" if used else row.title.capitalize())

@@ -49,8 +49,20 @@ def within_reach(situation: Situation) -> Situation:
     most = situation.limits.rollback_steps_most
     if most is None:
         return situation
-    oldest = situation.step - (most - most / ON_ITS_WAY)
+    oldest = situation.step - _reach(most)
     return replace(situation, targets=tuple(t for t in situation.targets if t.step >= oldest))
+
+
+def _reach(most: float) -> float:
+    """Steps that are gone back at most, so that the order arrives in time."""
+    return most - most / ON_ITS_WAY
+
+
+def out_of_reach_step(target_step: int, situation: RunSituation) -> int | None:
+    """The step from which the target lies further back than the job goes; None where it never
+    does."""
+    most = situation.limits.rollback_steps_most
+    return None if most is None else target_step + int(_reach(most)) + 1
 
 
 def reach_note(situation: Situation, reachable: Situation) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from spikeguard_protocol import (
     Action,
     Answer,
-    BatchRange,
     CommandState,
     Kind,
     Medium,
@@ -23,9 +22,15 @@ from spikeguard_protocol import (
     verb_of,
 )
 from spikeguard_protocol.phrases import in_paragraphs, paragraphs
-from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK, WAITING
-from spikeguard_server.domain.policy.order_limits import reach_note, within_limits, within_reach
+from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK, UNANSWERED, WAITING
+from spikeguard_server.domain.policy.order_limits import (
+    out_of_reach_step,
+    reach_note,
+    within_limits,
+    within_reach,
+)
 from spikeguard_server.domain.policy.own_rules import by_own_rule
+from spikeguard_server.domain.policy.remedies import Diagnosis
 from spikeguard_server.domain.policy.rules import RULES, SETTLED, Opinion, Rule
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import PastCommand, Situation
@@ -40,11 +45,12 @@ class Proposal:
     reason: str
     expires_in_s: float  # from now
     expires_at_step: int | None  # void once this step has been trained
-    cause: str = ""  # as the reason names it, where the action follows from one
+    cause: Diagnosis | None = None  # that the action follows from, if from one
+    by_person: bool = False  # no policy approves it
 
-    def explains_otherwise(self, reason: str) -> bool:
-        """Whether it puts the same action down to another cause than `reason` does."""
-        return self.cause not in reason
+    def replaces(self, action: Action, cause: str | None) -> bool:
+        """Whether whoever was offered `action` for `cause` has to be asked anew."""
+        return self.action is not None and (self.cause != cause or differs(action, self.action))
 
 
 def propose(situation: Situation, policy: Policy) -> Proposal:
@@ -65,37 +71,28 @@ def _by_own_rule(opinion: Opinion, situation: Situation, policy: Policy) -> Opin
     """The project's own wish, where nothing is in flight, being judged or closed."""
     if not policy.rules or _asked(SETTLED, situation, policy).reason:
         return opinion
-    return Opinion(*by_own_rule(opinion.action, opinion.reason, situation, policy.rules))
-
-
-def renew(approved: Action, situation: Situation, policy: Policy) -> Proposal:
-    """The same decision taken anew, when a person says yes much later.
-
-    Where what they saw is still what would be proposed, they get exactly that; else the proposal
-    holds the action that takes its place, and approving has to name its revision.
-    """
-    fresh = propose(situation, policy)
-    if fresh.action is None or differs(approved, fresh.action):
-        return fresh
-    return replace(fresh, action=approved)
+    action, reason = by_own_rule(opinion.action, opinion.reason, situation, policy.rules)
+    if action == opinion.action:
+        return replace(opinion, reason=reason)
+    return Opinion(action, reason)
 
 
 def differs(old: Action, new: Action) -> bool:
-    """Whether a person who decided about `old` has to decide again about `new`.
+    """Whether `new` is another offer than `old`: another verb or target, batches left out or a rate
+    lowered where none was, or other batches.
 
-    The end of a skip moves with every batch that stands out; only a quarter more of it matters.
+    What was shown is done as it was shown, so that numbers alone make no other offer: how many
+    batches, by how much and how long a rate is lowered.
     """
     if not isinstance(old, Rollback) or not isinstance(new, Rollback):
-        return old != new
-    if replace(old, skip=None) != replace(new, skip=None):
+        return verb_of(old) is not verb_of(new)
+    if (old.target, old.step) != (new.target, new.step):
         return True
-    return _skips_differ(old.skip, new.skip)
-
-
-def _skips_differ(old: BatchRange | None, new: BatchRange | None) -> bool:
-    if old is None or new is None:
-        return old != new
-    return old.first != new.first or abs(new.end - old.end) > max(5, len(old) // 4)
+    if (old.lr_factor is None) != (new.lr_factor is None):
+        return True
+    if old.skip is None or new.skip is None:
+        return old.skip != new.skip
+    return old.skip.end <= new.skip.first or new.skip.end <= old.skip.first
 
 
 def _proposal(opinion: Opinion, situation: Situation, policy: Policy) -> Proposal:
@@ -107,27 +104,33 @@ def _proposal(opinion: Opinion, situation: Situation, policy: Policy) -> Proposa
     told = caveats(opinion.action, situation, policy)
     reason = in_paragraphs(*paragraphs(opinion.reason), told)
     at_step = situation.step + steps
-    return Proposal(opinion.action, reason, policy.expires_in_s, at_step, opinion.cause)
+    if isinstance(opinion.action, Rollback):
+        at_step = min(at_step, out_of_reach_step(opinion.action.step, situation) or at_step)
+    return Proposal(
+        opinion.action, reason, policy.expires_in_s, at_step, opinion.cause, opinion.by_person
+    )
 
 
 # --- what every rule's opinion has to pass ---
 
 
 def _unless_rejected(opinion: Opinion, situation: Situation, policy: Policy) -> Opinion:
-    """A person's no is respected for a while; asking again every step teaches them to ignore us."""
+    """A person's no is respected for a while, and so is their silence to this very proposal: asking
+    again every step teaches them to ignore us."""
     if opinion.action is None:
         return opinion
-    last = _last_decided(situation, verb_of(opinion.action))
-    if last is None or last.state is not CommandState.REJECTED:
+    last = _last_answered(situation, opinion)
+    if last is None:
         return opinion
     again = (
         situation.step if last.decided_step is None else last.decided_step
     ) + policy.ask_again_steps
     if situation.step >= again:
         return opinion
-    return Opinion(
-        None, f"A {last.verb} was rejected; asked again at step {again}. {opinion.reason}"
+    said = (
+        "was rejected" if last.state is CommandState.REJECTED else "was proposed, nobody answered"
     )
+    return Opinion(None, f"A {last.verb} {said}; asked again at step {again}. {opinion.reason}")
 
 
 def _within_capability(opinion: Opinion, situation: Situation) -> Opinion:
@@ -147,11 +150,16 @@ def _within_limits(opinion: Opinion, situation: Situation, reachable: Situation)
     return replace(opinion, action=limited.action, reason=reason)
 
 
-def _last_decided(situation: Situation, verb: Verb) -> PastCommand | None:
-    undecided = TAKEN_BACK | WAITING
+def _last_answered(situation: Situation, opinion: Opinion) -> PastCommand | None:
+    """The newest command of its verb, if that was rejected, or expired as the same offer."""
+    assert opinion.action is not None
+    verb, undecided = verb_of(opinion.action), (TAKEN_BACK - UNANSWERED) | WAITING
     mine = (p for p in situation.of_incident if p.verb is verb)
-    decided = [p for p in mine if p.state not in undecided]
-    return decided[-1] if decided else None
+    last = next((p for p in reversed([*mine]) if p.state not in undecided), None)
+    if last is None or last.state is CommandState.REJECTED:
+        return last
+    same = last.cause == opinion.cause and not differs(last.action, opinion.action)
+    return last if last.state in UNANSWERED and same else None
 
 
 def caveats(action: Action, situation: Situation, policy: Policy) -> str:

@@ -34,18 +34,24 @@ HEDGED = 0.5  # likelihood of the data or of no known cause, from which batches 
 LEAST_FACTOR = 0.05  # of a learning rate: by default an agent refuses a lower one
 
 
-def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str, str] | None:
-    """The rollback, its reason, and how that names the cause; None where there is no way back."""
+def finding_of(situation: Situation, policy: Policy) -> Finding:
+    """The incident's finding, as steady as the proposal that waits."""
+    offered = situation.offered
+    return diagnose(situation.incident, policy, None if offered is None else offered.cause)
+
+
+def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str, Diagnosis] | None:
+    """The rollback, its reason and its cause; None where there is no way back."""
     if not situation.can(Verb.ROLLBACK):
         return None
-    finding = diagnose(situation.incident, policy)
+    finding = finding_of(situation, policy)
     choice = choose_target(situation, policy, finding.remedy.back, finding.mark)
     if choice is None:
         return None
     skip = _skip(choice, finding, situation, policy)
     factor, steps = _lr(choice, finding, situation, policy)
     action = Rollback(choice.target.name, choice.target.step, skip, factor, steps)
-    return action, _reason(choice, action, finding, situation), finding.name
+    return action, _reason(choice, action, finding, situation), finding.remedy.diagnosis
 
 
 def said_of(situation: Situation) -> str:
@@ -54,17 +60,19 @@ def said_of(situation: Situation) -> str:
     return f"{reason[:1].upper()}{reason[1:].rstrip('.')}." if reason else ""
 
 
-def gone_back_from(cause: str, situation: Situation) -> int:
+def gone_back_from(cause: Diagnosis, situation: Situation) -> int:
     """Rollbacks of this incident that were carried out and put down to `cause`."""
     return sum(
-        past.verb is Verb.ROLLBACK and past.state in EXECUTED and cause in past.reason
+        past.verb is Verb.ROLLBACK and past.state in EXECUTED and past.cause == cause
         for past in situation.of_incident
     )
 
 
-def lr_steps(situation: Situation, policy: Policy) -> int:
-    """Steps at a lowered learning rate, scaled to the run."""
-    return max(20, min(policy.lr_steps, situation.step // 4))
+def lr_steps(from_step: int, policy: Policy) -> int:
+    """Steps at a learning rate that is lowered from `from_step` on: a quarter of the run until
+    there, in tens. The step at which somebody looks does not count, or it would change with each.
+    """
+    return max(20, min(policy.lr_steps, from_step // 40 * 10))
 
 
 def _skip(
@@ -117,12 +125,12 @@ def _lr(
     before is known; a rate that did it is lowered at once."""
     remedy, again = finding.remedy, situation.incident.recurrences
     if finding.known and finding.remedy.rate is Rate.KEEP:
-        again = min(again, gone_back_from(finding.name, situation))
+        again = min(again, gone_back_from(remedy.diagnosis, situation))
     place = again + (remedy.rate is not Rate.KEEP)
     if not place:
         return None, None
     factor = policy.lr_factors[min(place, len(policy.lr_factors)) - 1]
-    steps = lr_steps(situation, policy)
+    steps = lr_steps(choice.target.step, policy)
     lowered = _lowered_before(choice, finding, situation)
     if lowered is not None:
         factor, steps = lowered

@@ -22,9 +22,10 @@ from spikeguard_protocol import (
 from spikeguard_protocol.phrases import batches_phrase, in_paragraphs
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_server.domain.lifecycle.damage import had_non_finite, stands_out
-from spikeguard_server.domain.policy.finding import alone_moved, diagnose
-from spikeguard_server.domain.policy.remedies import GoBack, Skip
+from spikeguard_server.domain.policy.finding import RETREAT, alone_moved
+from spikeguard_server.domain.policy.remedies import Diagnosis, GoBack, Skip
 from spikeguard_server.domain.policy.rollback import (
+    finding_of,
     gone_back_from,
     lr_steps,
     recovery,
@@ -33,7 +34,7 @@ from spikeguard_server.domain.policy.rollback import (
 )
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import PastCommand, Situation
-from spikeguard_server.domain.policy.targeting import choose_target, rollbacks, widened
+from spikeguard_server.domain.policy.targeting import UNDONE, choose_target, rollbacks, widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,11 @@ class Opinion:
 
     action: Action | None
     reason: str
-    cause: str = ""  # as the reason names it, where the remedy follows from one
+    cause: Diagnosis | None = None  # that the remedy follows from, if from one
+    by_person: bool = False  # whatever the policy may approve itself
 
 
 Rule = Callable[[Situation, Policy], Opinion | None]
-RETREAT = 0.1  # of confidence below the one to act at, before a proposal that waits is taken back
 
 
 def _closed(situation: Situation, _: Policy) -> Opinion | None:
@@ -82,7 +83,7 @@ def _watched_by_a_person(situation: Situation, _: Policy) -> Opinion | None:
 def _apart(situation: Situation, policy: Policy) -> Opinion | None:
     """Ranks that hold different weights: back to where they were equal; twice is the hardware."""
     since, said = situation.incident.apart_since, said_of(situation)
-    finding = diagnose(situation.incident, policy)
+    finding = finding_of(situation, policy)
     if since is None or finding.switched_off:
         return None
     if since == situation.incident.recurred_step:
@@ -100,6 +101,7 @@ def _apart(situation: Situation, policy: Policy) -> Opinion | None:
             f"Go back to {choice.reason}.",
             finding.remedy.left_alone,
         ),
+        finding.remedy.diagnosis,
     )
 
 
@@ -172,7 +174,7 @@ def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
     incident = situation.incident
     if incident.settled or had_non_finite(incident) or _asked_already(situation):
         return None
-    if with_its_batches(diagnose(incident, policy), situation):
+    if with_its_batches(finding_of(situation, policy), situation):
         return None  # waiting tells no more: they would do it at every pass
     wait = _steps_to_wait(situation, policy)
     if incident.confidence < policy.sure_confidence and not stands_out(incident, incident.excess):
@@ -213,7 +215,7 @@ def _asked_already(situation: Situation) -> bool:
 
 def _by_hand(situation: Situation, policy: Policy) -> Opinion | None:
     """No command mends it: what does is a change of the job."""
-    finding = diagnose(situation.incident, policy)
+    finding = finding_of(situation, policy)
     if finding.remedy.back is not GoBack.NO:
         return None
     return Opinion(None, f"{said_of(situation)} {finding.advice}")
@@ -222,11 +224,11 @@ def _by_hand(situation: Situation, policy: Policy) -> Opinion | None:
 def _hopeless(situation: Situation, policy: Policy) -> Opinion | None:
     """What came back although its cause was gone back from: going back again is not a plan. Another
     fault behind it is no repetition."""
-    finding = diagnose(situation.incident, policy)
+    finding = finding_of(situation, policy)
     after = finding.remedy.stop_after
     if after is None or not situation.incident.recurrences:
         return None
-    if gone_back_from(finding.name, situation) < after:
+    if gone_back_from(finding.remedy.diagnosis, situation) < after:
         return None
     return Opinion(
         Stop(), in_paragraphs(said_of(situation), finding.sentence, finding.remedy.at_stop)
@@ -251,7 +253,7 @@ def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
     """The spike came back where the last skip ended: the stretch of bad data is longer."""
     executed = _executed_rollbacks(situation)
     data = _returning_data(situation, executed, policy)
-    if not data or diagnose(situation.incident, policy).remedy.skip is Skip.NOTHING:
+    if not data or finding_of(situation, policy).remedy.skip is Skip.NOTHING:
         return None
     if len(executed) >= 2 and _returned_twice(executed):
         return Opinion(
@@ -286,12 +288,16 @@ def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
         )
     if situation.incident.kind is Kind.DIVERGENT:
         return _slow_down(situation, policy, why)
-    until = _watched_until(situation)
-    if until is not None and situation.step < until:
+    if any(past.verb is Verb.STOP and past.state in UNDONE for past in situation.of_incident):
         return Opinion(
-            None, f"No way back: {why}. Watched until step {until}. {said_of(situation)}"
+            None, f"No way back: {why}. The job did not stop when told to, so a person has to act."
         )
-    return _watch(situation, policy, f"No way back: {why}. {said_of(situation)}")
+    return Opinion(
+        Stop(),
+        f"No way back: {why}. {said_of(situation)} Stop it, and start again from a checkpoint of "
+        "your own. Reject this if it may go on at the level that it is at.",
+        by_person=True,
+    )
 
 
 SETTLED: tuple[Rule, ...] = (
@@ -385,7 +391,7 @@ def _slow_down(situation: Situation, policy: Policy, why: str) -> Opinion:
         return Opinion(
             Stop(), f"It diverges, there is no way back ({why}) and {tried}. {said_of(situation)}"
         )
-    factor, steps = policy.lr_factors[0], lr_steps(situation, policy)
+    factor, steps = policy.lr_factors[0], lr_steps(situation.incident.newest_onset_step, policy)
     return Opinion(
         ScaleLr(factor, steps),
         f"It diverges and there is no way back: {why}. Multiply the learning rate by "

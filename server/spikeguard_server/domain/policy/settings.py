@@ -36,7 +36,6 @@ class ApprovalMode(StrEnum):
 
     MANUAL = "manual"  # a person
     AUTO = "auto"  # the policy, within a budget and after a cooldown
-    SHADOW = "shadow"  # a person; what `auto` would have done is written down and scored
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +362,7 @@ def _read_approvals_needed(path: str, plain: Mapping[str, Any], mode: ApprovalMo
         raise PolicyError(
             f"{path}.approvals",
             "is 1 where the mode is auto: nobody is asked there",
-            "Take mode manual or shadow for two people, or approvals 1",
+            "Take mode manual for two people, or approvals 1",
         )
     return needed
 

@@ -17,6 +17,7 @@ from spikeguard_protocol import (
     Verb,
     verb_of,
 )
+from spikeguard_server.domain.lifecycle.command_life import WAITING
 from spikeguard_server.domain.lifecycle.incident import Incident
 
 
@@ -43,7 +44,7 @@ class PastCommand:
     applied_step: int | None = None
     decided_step: int | None = None  # newest step when it was approved or rejected
     decided_s_ago: float | None = None  # since it was approved or rejected
-    reason: str = ""  # with which it was proposed
+    cause: str | None = None  # diagnosis that it was put down to; None: to none
     ordered_by: str | None = None  # the person whose it is; None: the policy's
 
     @property
@@ -92,6 +93,12 @@ class Situation(RunSituation):
     """Everything a proposal depends on, besides the policy."""
 
     incident: Incident
+
+    @property
+    def offered(self) -> PastCommand | None:
+        """What the policy proposed and nobody has decided yet."""
+        waiting = (p for p in self.of_incident if p.state in WAITING and p.ordered_by is None)
+        return next(waiting, None)
 
     @property
     def of_incident(self) -> tuple[PastCommand, ...]:

@@ -124,21 +124,19 @@ def choose_target(
         return None
     nearest = usable[-1]
     if back is GoBack.BEFORE_CAUSE or (back is GoBack.BEFORE_STATE and mark is not None):
-        return ChosenTarget(
-            nearest, f"{_placed(nearest, incident)}, the newest target from before the cause"
-        )
+        newest = f"the newest target from before the cause{_but(nearest, situation, policy, mark)}"
+        return ChosenTarget(nearest, f"{_placed(nearest, incident, policy)}, {newest}")
     gap = cause_step(incident) - nearest.step
     if (
         back is GoBack.HEALTHY
         and few_batches(incident, policy.few_steps)
         and gap <= policy.near_steps
     ):
-        return ChosenTarget(
-            nearest, f"{_placed(nearest, incident)}, the newest target from before it", True
-        )
+        newest = f"the newest target from before it{_but(nearest, situation, policy, mark)}"
+        return ChosenTarget(nearest, f"{_placed(nearest, incident, policy)}, {newest}", True)
     if back is GoBack.BEFORE_STATE or optimizer_suspect(incident):
         return _far_back(usable, situation, policy)
-    return _newest_healthy(usable, incident)
+    return _newest_healthy(usable, incident, policy)
 
 
 def last_usable_step(cause: int, policy: Policy) -> int:
@@ -156,8 +154,9 @@ def worth_keeping(
 ) -> frozenset[str]:
     """Names of `targets` that a late decision may still want, so that no ring may drop them.
 
-    The newest usable one and the newest healthy one on disk, by the open `incident` or, while
-    there is none, by `warned_step`, the step of a warning; and every one that is `ordered`.
+    The newest usable one, the newest of them on disk, which outlives the job, and the newest
+    healthy one there, by the open `incident` or, while there is none, by `warned_step`, the step
+    of a warning; and every one that is `ordered`.
     """
     kept = {target.name for target in targets if target.name in ordered}
     cause = cause_step(incident) if incident is not None else warned_step
@@ -165,8 +164,29 @@ def worth_keeping(
         return frozenset(kept)
     last = last_usable_step(cause, policy)
     before = sorted((t for t in targets if t.step <= last), key=lambda t: t.step)
-    on_disk = [t for t in _healthy(before) if t.medium is Medium.DISK]
-    return frozenset(kept | {t.name for t in (*before[-1:], *on_disk[-1:])})
+    on_disk = [t for t in before if t.medium is Medium.DISK]
+    wanted = (*before[-1:], *on_disk[-1:], *_healthy(on_disk)[-1:])
+    return frozenset(kept | {t.name for t in wanted})
+
+
+def left_if_job_dies(targets: Iterable[Target], incident: Incident, policy: Policy) -> str:
+    """What a restart could go back to if the job died now: disk outlives it, memory does not."""
+    last, known = last_usable_step(cause_step(incident), policy), sorted(targets, key=_step)
+    on_disk = [t for t in known if t.medium is Medium.DISK]
+    good = [t for t in on_disk if t.step <= last]
+    in_memory = [t for t in known if t.medium is Medium.MEMORY and t.step <= last]
+    if good:
+        said = f"step {good[-1].step:,} is on disk ({good[-1].name})"
+    elif on_disk:
+        said = (
+            "no checkpoint on disk is from before the cause: a restart goes on inside the damage, "
+            f"from step {on_disk[-1].step:,}"
+        )
+    else:
+        said = "nothing is on disk to go on from"
+    if in_memory and (not good or in_memory[-1].step > good[-1].step):
+        said = f"{said}; step {in_memory[-1].step:,} is in memory only and would be gone"
+    return f"If the job dies now: {said}"
 
 
 def _usable(situation: Situation, policy: Policy, mark: Mark | None = None) -> list[Target]:
@@ -175,13 +195,33 @@ def _usable(situation: Situation, policy: Policy, mark: Mark | None = None) -> l
     The loss of step k was computed with the weights after k - 1, so the margin of two steps
     leaves out the update that may have done it.
     """
-    last = last_usable_step(_struck(situation.incident, mark), policy)
-    before = [t for t in situation.targets if t.step <= last]
     refused = {action.target for action, state in rollbacks(situation) if state in UNDONE}
-    existing = sorted((t for t in before if t.name not in refused), key=lambda t: t.step)
+    existing = [t for t in _before(situation, policy, mark) if t.name not in refused]
     tried = [action.step for action, state in rollbacks(situation) if state in EXECUTED]
     untried = [t for t in existing if not tried or t.step < min(tried)]
     return untried or existing
+
+
+def _before(situation: Situation, policy: Policy, mark: Mark | None) -> list[Target]:
+    """Targets from before the cause, oldest first."""
+    last = last_usable_step(_struck(situation.incident, mark), policy)
+    return sorted((t for t in situation.targets if t.step <= last), key=_step)
+
+
+def _but(chosen: Target, situation: Situation, policy: Policy, mark: Mark | None) -> str:
+    """Why a newer one from before the cause is not taken; empty where `chosen` is the newest."""
+    newest = _before(situation, policy, mark)[-1]
+    if newest.step == chosen.step:
+        return ""
+    refused = {action.target for action, state in rollbacks(situation) if state in UNDONE}
+    why = "which the job could not go back to" if newest.name in refused else (
+        "after which it was there again"
+    )  # fmt: skip
+    return f" but for step {newest.step}, {why}"
+
+
+def _step(target: Target) -> int:
+    return target.step
 
 
 def _struck(incident: Incident, mark: Mark | None) -> int:
@@ -200,32 +240,39 @@ def rollbacks(situation: Situation) -> list[tuple[Rollback, CommandState]]:
 def _far_back(usable: list[Target], situation: Situation, policy: Policy) -> ChosenTarget:
     """The target nearest to the wanted distance: twice as far costs more than it mends."""
     incident = situation.incident
-    back = min(policy.optimizer_back_steps, int(situation.step * policy.optimizer_back_share))
+    share = int(cause_step(incident) * policy.optimizer_back_share)
+    back = min(policy.optimizer_back_steps, share)
     wanted = cause_step(incident) - back
     target = min(_healthy(usable) or usable, key=lambda t: abs(t.step - wanted))
     return ChosenTarget(
         target,
-        f"{_placed(target, incident)}: the optimizer's state is suspect, so the target nearest to "
-        f"{back} steps back is wanted",
+        f"{_placed(target, incident, policy)}: the optimizer's state is suspect, so the target "
+        f"nearest to {back} steps back is wanted",
     )
 
 
-def _newest_healthy(usable: list[Target], incident: Incident) -> ChosenTarget:
+def _newest_healthy(usable: list[Target], incident: Incident, policy: Policy) -> ChosenTarget:
     healthy = _healthy(usable)
     if healthy:
         target = _newest(healthy)
-        return ChosenTarget(target, f"{_placed(target, incident)}, the newest healthy one")
+        return ChosenTarget(target, f"{_placed(target, incident, policy)}, the newest healthy one")
     target = _newest(usable)
     return ChosenTarget(
         target,
-        f"{_placed(target, incident)}; no target from before the spike has proved healthy, "
+        f"{_placed(target, incident, policy)}; no target from before the spike has proved healthy, "
         f"this one is {target.health} and the newest that precedes it",
     )
 
 
-def _placed(target: Target, incident: Incident) -> str:
-    steps = incident.newest_onset_step - target.step
-    return f"{target.name} ({target.medium}, step {target.step}, {steps} steps before the onset)"
+def _placed(target: Target, incident: Incident, policy: Policy) -> str:
+    """The target, where it lies, and why it is marked suspect if it is."""
+    steps, horizon = incident.newest_onset_step - target.step, policy.health_horizon_steps
+    suspect = ""
+    if target.health is Health.SUSPECT:
+        near = f"an onset within {horizon} steps after it"
+        suspect = f"; suspect only for {near if steps <= horizon else 'another alarm near it'}"
+    where = f"{target.medium}, step {target.step}, {steps} steps before the onset{suspect}"
+    return f"{target.name} ({where})"
 
 
 def _healthy(targets: Iterable[Target]) -> list[Target]:
@@ -281,7 +328,7 @@ def returned_to_skip(situation: Situation, target: Target, policy: Policy) -> Ba
 
 def most_to_skip(situation: Situation, policy: Policy) -> int:
     """Batches: a long run skips up to 500, one of a few hundred steps hardly more than 20."""
-    scaled = int(situation.step * policy.skip_share)
+    scaled = int(situation.incident.newest_onset_step * policy.skip_share)
     return min(policy.skip_most, max(policy.few_skip_most, scaled))
 
 

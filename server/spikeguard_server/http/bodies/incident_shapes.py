@@ -21,7 +21,6 @@ from spikeguard_server.domain.policy.evidence_order import EvidencePart
 from spikeguard_server.domain.policy.finding import Symptom
 from spikeguard_server.domain.policy.remedies import Diagnosis
 from spikeguard_server.domain.policy.settings import PolicyScope
-from spikeguard_server.http.bodies.precedents import PRECEDENTS_EXAMPLE, Precedents
 from spikeguard_server.http.bodies.run_shapes import (
     ATTEMPT,
     SEGMENT_EXAMPLE,
@@ -177,7 +176,9 @@ DETAIL_EXAMPLE: dict[str, Any] = {
     "assigned_at": TIME,
     "assigned_by": "Ada Lovelace",
     "responses": [RESPONSE_EXAMPLE],
-    "precedents": PRECEDENTS_EXAMPLE,
+    "precedents": [
+        {"verb": "rollback", "count": 2, "words": "rolled back 2 times: 2 recovered"},
+    ],
     "has_postmortem": False,
 }
 
@@ -380,6 +381,14 @@ class ResponseBody(Shape):
     text: str | None = Field(description="of a comment")
 
 
+class ActionTally(Shape):
+    """What one way of acting came to."""
+
+    verb: Verb | None = Field(description="the last that was carried out; null: nothing was done")
+    count: int
+    words: str
+
+
 class IncidentDetail(IncidentBody):
     """An incident with its revisions, its evidence and every command."""
 
@@ -394,7 +403,9 @@ class IncidentDetail(IncidentBody):
     assigned_at: datetime | None
     assigned_by: str | None
     responses: list[ResponseBody] = Field(description="the newest 200, oldest first")
-    precedents: Precedents
+    precedents: list[ActionTally] = Field(
+        description="what was done about earlier ones of this kind and likeliest cause"
+    )
     has_postmortem: bool
 
 

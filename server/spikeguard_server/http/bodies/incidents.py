@@ -19,7 +19,8 @@ from spikeguard_protocol import (
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_server.domain.lifecycle.damage import rose
 from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.policy.cost import Cost, cost_of, cost_of_steps
+from spikeguard_server.domain.lifecycle.precedents import tallied
+from spikeguard_server.domain.policy.cost import Cost, can_wait_s, cost_of, cost_of_steps
 from spikeguard_server.domain.policy.evidence_order import EVIDENCE_ORDER
 from spikeguard_server.domain.policy.finding import (
     checks_of,
@@ -31,6 +32,7 @@ from spikeguard_server.domain.policy.finding import (
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.suspicion import worth_showing
 from spikeguard_server.http.bodies.incident_shapes import (
+    ActionTally,
     CauseBody,
     CommandBody,
     CommandRevision,
@@ -45,7 +47,6 @@ from spikeguard_server.http.bodies.incident_shapes import (
     RemedyBody,
     ResponseBody,
 )
-from spikeguard_server.http.bodies.precedents import precedents_body
 from spikeguard_server.http.bodies.run_shapes import SegmentRef, TrendBody
 from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.store.causes import first_layer_of, ranking_of
@@ -110,7 +111,9 @@ def incident_detail(connection: sql.Connection, row: Row) -> IncidentDetail:
         assigned_at=row.assigned_at,
         assigned_by=row.assigned_by,
         responses=[response_body(r) for r in read_responses(connection, *key)],
-        precedents=precedents_body(read_precedents(connection, row)),
+        precedents=[
+            ActionTally.model_validate(t) for t in tallied(read_precedents(connection, row))
+        ],
         has_postmortem=evidence.has_report,
     )
 
@@ -137,9 +140,16 @@ def command_body(facts: CommandFacts, pace: Pace) -> CommandBody:
         checks=_checks(row, pace),
         cost=_cost_body(row, pace),
         attempt=row.attempt_id,
-        expires_in_s=max(0.0, row.expires_in_s) if _pending(row) else None,
+        expires_in_s=_left_s(row, pace),
         revisions=[_revision(revision) for revision in facts.revisions],
     )
+
+
+def _left_s(row: Row, pace: Pace) -> float | None:
+    """Until the earliest deadline of what is not over."""
+    if not _pending(row):
+        return None
+    return can_wait_s(row.expires_in_s, row.expires_at_step, pace.situation())
 
 
 def plain_arguments(stored: Any) -> dict[str, Any]:

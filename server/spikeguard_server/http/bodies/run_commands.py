@@ -31,7 +31,7 @@ RUN_COMMAND_EXAMPLE: dict[str, Any] = {
     "first_approved_by": None,
     "decided_at": TIME,
     "decided_by": "Ada Lovelace",
-    "decision_reason": "approved revision 1 as shown",
+    "decision_reason": None,
     "delivered_at": None,
     "finished_at": None,
     "applied_step": None,

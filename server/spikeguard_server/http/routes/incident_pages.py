@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import sqlalchemy as sql
 from fastapi import APIRouter, Form, Request, Response
@@ -256,10 +256,18 @@ def confirmation(
         shown,
         key=key,
         refusal=refusal,
-        outdated=revision is not None and revision != shown["revision"],
+        outdated=revision is not None and not _same_offer(shown, revision),
         spent=spent,
     )
     return HTMLResponse(html, status_code=refusal.status if refusal else 200)
+
+
+def _same_offer(shown: Mapping[str, Any], revision: int) -> bool:
+    """Whether `revision` of a command did what is proposed now."""
+    seen = next((one for one in shown["revisions"] if one["number"] == revision), None)
+    return revision == shown["revision"] or (
+        seen is not None and seen["arguments"] == shown["arguments"]
+    )
 
 
 def _look_into(services: Services, incident: IncidentId) -> EvidenceView:

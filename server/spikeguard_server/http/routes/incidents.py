@@ -72,8 +72,6 @@ _REPORT = {
             "text/markdown": {"example": "# gpt-124m-7#3: lingering spike at step 4186\n"},
             "text/html": {"example": "<!doctype html><title>gpt-124m-7#3</title>"},
             "application/json": {"example": {"incident": {"id": "gpt-124m-7#3"}}},
-            "application/pdf": {"example": "%PDF-1.3"},
-            "text/plain": {"example": "gpt-124m-7#3: lingering spike at step 4186"},
         },
     },
     **refusals(
@@ -234,8 +232,8 @@ async def get_postmortem(
     services: ServicesDep, caller: CallerDep, run: RunDep, number: Number,
     format: ReportFormat = ReportFormat.MARKDOWN,
 ) -> Response:  # fmt: skip
-    """Of a closed incident, as Markdown, self-contained HTML, PDF, JSON or plain text. It is drawn
-    when somebody first asks for it, which takes a second; one is drawn at a time."""
+    """Of a closed incident, as Markdown, self-contained HTML or JSON. It is drawn when somebody
+    first asks for it, which takes a second; one is drawn at a time."""
     body = await run_in_threadpool(_drawn_before, services, run, number, format)
     if body is None:
         async with services.drawings.one_of(caller.grant, run.project):

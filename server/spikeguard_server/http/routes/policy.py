@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import Annotated
 
 import sqlalchemy as sql
-from fastapi import APIRouter, Query, Request
-from fastapi.concurrency import run_in_threadpool
+from fastapi import APIRouter, Query
 
 from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import put_policy, throw_switch
 from spikeguard_server.domain.policy.settings import policy_to_mapping
-from spikeguard_server.errors import Conflict, Unprocessable
+from spikeguard_server.errors import Conflict
 from spikeguard_server.http.bodies.access import PolicyBody, PolicyWanted
-from spikeguard_server.http.bodies.policy import ScorecardBody, SwitchWanted, scorecard_body
+from spikeguard_server.http.bodies.policy import SwitchWanted
 from spikeguard_server.http.dependencies import (
     CallerDep,
-    ReasonAsked,
     Services,
     ServicesDep,
     person_of,
@@ -25,11 +23,9 @@ from spikeguard_server.http.dependencies import (
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.tokens import actor
 from spikeguard_server.identity.permissions import Caller
-from spikeguard_server.policy_file import PolicyFormat, read_policy_text
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.runs import read_policy_row
-from spikeguard_server.store.reads.shadows import read_shadows
 
 router = APIRouter(tags=["policy"])
 _SWITCHED = refusals(Conflict("The kill switch of project default is on already", "Nothing to do"))
@@ -61,46 +57,6 @@ def get_policy(
     """Every threshold by which an incident becomes a proposal, with its unit in its name."""
     caller.check_project(project)
     with services.snapshot() as connection:
-        return JsonReply(policy_body(connection, project))
-
-
-@router.put(
-    "/v1/policy/document",
-    summary="Put a policy in force as it is written",
-    response_model=PolicyBody,
-    response_class=JsonReply,
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/toml": {"example": "price_per_hour = 98.0\n"},
-                "application/yaml": {"example": "price_per_hour: 98.0\n"},
-            },
-        }
-    },
-)
-async def replace_by_document(
-    services: ServicesDep,
-    caller: CallerDep,
-    request: Request,
-    project: ProjectAsked = DEFAULT_PROJECT,
-    form: Annotated[PolicyFormat, Query(alias="format")] = PolicyFormat.TOML,
-    reason: ReasonAsked = None,
-) -> JsonReply:
-    """A TOML or YAML file as it stands; what is left out takes its default."""
-    caller.check_project(project)
-    try:
-        text = (await request.body()).decode()
-    except UnicodeDecodeError:
-        raise Unprocessable("The document is no UTF-8", "Save it as UTF-8", field="body") from None
-    return await run_in_threadpool(_put, services, project, text, form, actor(caller), reason)
-
-
-def _put(
-    services: Services, project: str, text: str, form: PolicyFormat, by: str, reason: str | None
-) -> JsonReply:
-    with services.engine.begin() as connection:
-        put_policy(connection, project, read_policy_text(text, form), by, reason=reason)
         return JsonReply(policy_body(connection, project))
 
 
@@ -136,21 +92,6 @@ def _switch(services: Services, caller: Caller, wanted: SwitchWanted, *, halted:
             connection, wanted.project, halted=halted, reason=wanted.reason, by=person_of(caller)
         )
         return JsonReply(policy_body(connection, wanted.project))
-
-
-@router.get(
-    "/v1/policy/scorecard",
-    summary="What the shadow would have done",
-    response_model=ScorecardBody,
-    response_class=JsonReply,
-)
-def get_scorecard(
-    services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
-) -> JsonReply:
-    """The newest 500 decisions of verbs in shadow mode, each as it looks in hindsight."""
-    caller.check_project(project)
-    with services.snapshot() as connection:
-        return JsonReply(scorecard_body(project, read_shadows(connection, project)))
 
 
 @router.put(

@@ -42,6 +42,8 @@ class Happening:
     actor: str
     action: str
     subject: str
+    incident: int | None
+    command: int | None
     before: str | None
     after: str | None
     reason: str | None
@@ -56,8 +58,8 @@ class Happening:
         """`incident.open`, `command.approve`, `run.silent`, `attempt.lost`, `policy.written`."""
         if self.action.startswith(("attempt.", "policy.")):
             return self.action
-        _, hash_sign, numbers = self.subject.rpartition("#")
-        what = "run" if not hash_sign else "command" if "." in numbers else "incident"
+        what = "run" if self.incident is None else "incident"
+        what = what if self.command is None else "command"
         return f"{what}.{self.action.rpartition('.')[2]}"
 
 
@@ -134,8 +136,8 @@ def happened_since(
     query = (
         sql.select(
             _A.run_id, _PROJECT, _NAME.label("run"), _A.number, _A.at, _A.actor,
-            _A.action, _A.subject, _A.before, _A.after, _A.reason, _A.changes,
-            _A.actor_kind, _A.token, _A.session, _A.known_by,
+            _A.action, _A.subject, _A.incident, _A.command, _A.before, _A.after, _A.reason,
+            _A.changes, _A.actor_kind, _A.token, _A.session, _A.known_by,
         )
         .outerjoin(runs, runs.c.run_id == _A.run_id)
         .outerjoin(deleted_runs, deleted_runs.c.run_id == _A.run_id)

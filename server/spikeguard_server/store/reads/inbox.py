@@ -126,18 +126,14 @@ def _thrown(connection: sql.Connection, names: Sequence[str]) -> dict[str, Switc
     """The newest time that each of these was thrown."""
     if not names:
         return {}
-    subjects = {f"policy of {name}": name for name in names}
     query = (
-        sql.select(_A.subject, _A.at, _A.actor, _A.reason)
-        .ext(distinct_on(_A.subject))
-        .where(_A.run_id == FLEET, _A.action == _SWITCHED, _A.subject.in_(subjects))
-        .order_by(_A.subject, _A.number.desc())
+        sql.select(_A.project, _A.at, _A.actor, _A.reason)
+        .ext(distinct_on(_A.project))
+        .where(_A.run_id == FLEET, _A.action == _SWITCHED, _A.project.in_(names))
+        .order_by(_A.project, _A.number.desc())
     )
     rows = connection.execute(query)
-    return {
-        subjects[row.subject]: Switch(subjects[row.subject], True, row.at, row.actor, row.reason)
-        for row in rows
-    }
+    return {row.project: Switch(row.project, True, row.at, row.actor, row.reason) for row in rows}
 
 
 def _scope(project: str | None) -> list[sql.ColumnElement[bool]]:

@@ -6,30 +6,27 @@ Law: reads only, and bounded: the newest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import IncidentId, Outcome, RunId, Verb
+from spikeguard_protocol import Outcome, Verb
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.domain.lifecycle.precedents import DONE, Precedent
 from spikeguard_server.store.reads.history import Row
 from spikeguard_server.store.tables.core import commands, incidents, runs
-from spikeguard_server.store.tables.incident_figures import incident_figures
 
 MAX_PRECEDENTS: Final = 200
-_I, _R, _C, _F = incidents.c, runs.c, commands.c, incident_figures.c
+_I, _R, _C = incidents.c, runs.c, commands.c
 
 
-def read_precedents(
-    connection: sql.Connection, incident: Row
-) -> Sequence[tuple[IncidentId, Precedent]]:
-    """The newest closed incidents like `incident` that began before it, the newest first; none
-    where its causes were never ranked."""
+def read_precedents(connection: sql.Connection, incident: Row) -> Sequence[Precedent]:
+    """The newest closed incidents like `incident` that began before it; none where its causes were
+    never ranked."""
     if not incident.cause_names:
         return []
     newest = (
-        sql.select(_I.run_id, _I.number, _I.outcome, _I.opened_at, _R.project, _R.name)
+        sql.select(_I.run_id, _I.number, _I.outcome)
         .join(runs, _R.run_id == _I.run_id)
         .where(_R.project == incident.project, _I.outcome.is_not(None))
         .where(_I.kind == incident.kind, _I.cause_names[1] == incident.cause_names[0])
@@ -47,16 +44,10 @@ def read_precedents(
         .limit(1)
         .scalar_subquery()
     )
-    figures = (_F.run_id == n.run_id) & (_F.incident == n.number)
-    query = (
-        sql.select(newest, done.label("verb"), _F.lost_steps)
-        .outerjoin(incident_figures, figures)
-        .order_by(n.opened_at.desc(), n.run_id, n.number)
-    )
+    query = sql.select(n.outcome, done.label("verb"))
     return [_precedent(row) for row in connection.execute(query)]
 
 
-def _precedent(row: Row) -> tuple[IncidentId, Precedent]:
+def _precedent(row: Any) -> Precedent:
     verb = None if row.verb is None else Verb(row.verb)
-    id = IncidentId(RunId(row.project, row.name), row.number)
-    return id, Precedent(verb, Outcome(row.outcome), row.lost_steps)
+    return Precedent(verb, Outcome(row.outcome))

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import CommandId, ProtocolError, Verb
+from spikeguard_protocol import Verb
 from spikeguard_protocol.escaping import printable
 from spikeguard_server.metrics import RunEvent
 from spikeguard_server.store.tables.core import audit, commands, runs
@@ -27,7 +27,16 @@ _SAID: Final = {"recur": "came back", "approve": "approved", "reject": "rejected
 _A = audit.c
 _RECENT: Final[sql.Select[Any]] = (
     sql.select(
-        _A.run_id, runs.c.project, runs.c.name, _A.at, _A.action, _A.subject, _A.after, _A.reason
+        _A.run_id,
+        runs.c.project,
+        runs.c.name,
+        _A.at,
+        _A.action,
+        _A.subject,
+        _A.incident,
+        _A.command,
+        _A.after,
+        _A.reason,
     )
     .join(runs, runs.c.run_id == _A.run_id)
     .where(_A.at > sql.func.now() - SHOWN)
@@ -48,18 +57,17 @@ def read_events(connection: sql.Connection) -> tuple[RunEvent, ...]:
 
 
 def _event(row: Row, verbs: _Verbs) -> RunEvent | None:
-    command = _command(row.subject)
     if row.action == "noted":
         return _made(row, "note", (row.after or "").partition(" at step")[0], row.reason or "")
-    if command is not None:
+    if row.command is not None:
         what = _OF_COMMAND.get(row.action)
-        verb = verbs.get((row.run_id, command.incident.number, command.number), "")
+        verb = verbs.get((row.run_id, row.incident, row.command), "")
         if what == "command" and verb == Verb.ROLLBACK.value:
             what = "rollback"
         words = verb.replace("_", " ")
         said = f"{_SAID[row.action]}: {words}" if row.action in _SAID else f"applied: {words}"
     else:
-        what = _OF_INCIDENT.get(row.action) if "#" in row.subject else None
+        what = _OF_INCIDENT.get(row.action) if row.incident is not None else None
         said = _SAID.get(row.action, (row.after or "").replace("_", " "))
     return None if what is None else _made(row, what, row.subject, said)
 
@@ -75,19 +83,10 @@ def _cut(text: str) -> str:
 
 
 def _verbs(connection: sql.Connection, rows: Sequence[Row]) -> _Verbs:
-    named = [(row.run_id, _command(row.subject)) for row in rows]
-    keys = {(run, one.incident.number, one.number) for run, one in named if one is not None}
+    keys = {(row.run_id, row.incident, row.command) for row in rows if row.command is not None}
     if not keys:
         return {}
     c = commands.c
     query = sql.select(c.run_id, c.incident, c.number, c.verb)
     found = connection.execute(query.where(sql.tuple_(c.run_id, c.incident, c.number).in_(keys)))
     return {(row.run_id, row.incident, row.number): row.verb for row in found}
-
-
-def _command(subject: str) -> CommandId | None:
-    """The command that an entry is about; None where it is about an incident or a run."""
-    try:
-        return CommandId.parse(subject)
-    except ProtocolError:
-        return None

@@ -354,6 +354,7 @@ commands = sql.Table(
     _needed("state", sql.Text),
     _needed("revision", sql.Integer),
     _needed("reason", sql.Text),
+    sql.Column("cause", sql.Text),  # the diagnosis that it was put down to; null: to none
     _needed("policy_version", sql.Integer),
     _needed("policy_scope", sql.Text, server_default="project"),  # whose: project, run
     _needed("attempt", sql.Integer),  # the fence
@@ -364,7 +365,7 @@ commands = sql.Table(
     sql.Column("proposed_by", sql.Text),  # a person; the policy leaves it out
     sql.Column("decided_at", Time),
     sql.Column("decided_by", sql.Text),
-    sql.Column("decided_step", Count),  # where the run stood then
+    sql.Column("decided_step", Count),  # where the run stood then, or when nobody had in time
     _needed("automatic", sql.Boolean),  # the policy decided, no person did
     *approving(),
     sql.Column("decision_reason", sql.Text),
@@ -422,7 +423,9 @@ audit = sql.Table(
     _needed("at", Time),
     _needed("actor", sql.Text),
     _needed("action", sql.Text),
-    _needed("subject", sql.Text),
+    _needed("subject", sql.Text),  # for people; programs read the three columns below
+    sql.Column("project", sql.Text),  # of what belongs to no run
+    *(sql.Column(name, sql.Integer) for name in ("incident", "command")),  # 0: of the run itself
     sql.Column("before", sql.Text),
     sql.Column("after", sql.Text),
     sql.Column("reason", sql.Text),

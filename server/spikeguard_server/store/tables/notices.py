@@ -142,21 +142,4 @@ escalations = sql.Table(
     ),
 )
 
-shadow_decisions = sql.Table(
-    "shadow_decisions",
-    metadata,
-    _run(),
-    _key("incident"),
-    _key("command"),
-    _needed("verb", sql.Text),
-    _needed("revision", sql.Integer),
-    _needed("step", Count),  # of the run, then
-    _needed("cost_steps", Count),  # of carrying it out then
-    _needed("policy_version", sql.Integer),
-    _needed("policy_scope", sql.Text, server_default="project"),
-    _needed("reason", sql.Text),
-    _needed("at", Time),
-    _of("commands"),
-)
-
 sql.Index("audit_at_idx", audit.c.at)  # for whoever follows what happens to all runs

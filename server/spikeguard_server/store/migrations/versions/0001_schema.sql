@@ -411,26 +411,6 @@ CREATE TABLE responses (
         FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
 );
 
-CREATE TABLE followups (
-    run_id uuid NOT NULL,
-    incident integer NOT NULL,
-    number integer NOT NULL,
-    rule text,
-    text text NOT NULL,
-    state text NOT NULL,
-    owner text,
-    revision integer NOT NULL,
-    created_at timestamptz NOT NULL,
-    created_by text NOT NULL,
-    changed_at timestamptz NOT NULL,
-    changed_by text NOT NULL,
-    CONSTRAINT followups_pkey PRIMARY KEY (run_id, incident, number),
-    CONSTRAINT followups_run_id_incident_rule_key UNIQUE (run_id, incident, rule),
-    CONSTRAINT followups_incidents_fkey
-        FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
-);
-CREATE INDEX followups_open_idx ON followups (run_id, created_at) WHERE state = 'open';
-
 CREATE TABLE notes (
     run_id uuid NOT NULL,
     number integer NOT NULL,
@@ -554,8 +534,7 @@ CREATE TABLE reports (
         FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
 );
 
--- Commands from proposal to judgement, what the shadow would have done, and the batches that
--- ranks skipped.
+-- Commands from proposal to judgement, and the batches that ranks skipped.
 CREATE TABLE commands (
     run_id uuid NOT NULL,
     incident integer NOT NULL,
@@ -565,6 +544,7 @@ CREATE TABLE commands (
     state text NOT NULL,
     revision integer NOT NULL,
     reason text NOT NULL,
+    cause text,
     policy_version integer NOT NULL,
     policy_scope text DEFAULT 'project' NOT NULL,
     attempt integer NOT NULL,
@@ -611,23 +591,6 @@ CREATE TABLE command_revisions (
     policy_scope text DEFAULT 'project' NOT NULL,
     CONSTRAINT command_revisions_pkey PRIMARY KEY (run_id, incident, command, number),
     CONSTRAINT command_revisions_commands_fkey
-        FOREIGN KEY (run_id, incident, command) REFERENCES commands (run_id, incident, number)
-);
-
-CREATE TABLE shadow_decisions (
-    run_id uuid NOT NULL,
-    incident integer NOT NULL,
-    command integer NOT NULL,
-    verb text NOT NULL,
-    revision integer NOT NULL,
-    step bigint NOT NULL,
-    cost_steps bigint NOT NULL,
-    policy_version integer NOT NULL,
-    policy_scope text DEFAULT 'project' NOT NULL,
-    reason text NOT NULL,
-    at timestamptz NOT NULL,
-    CONSTRAINT shadow_decisions_pkey PRIMARY KEY (run_id, incident, command),
-    CONSTRAINT shadow_decisions_commands_fkey
         FOREIGN KEY (run_id, incident, command) REFERENCES commands (run_id, incident, number)
 );
 
@@ -817,6 +780,9 @@ CREATE TABLE audit (
     actor text NOT NULL,
     action text NOT NULL,
     subject text NOT NULL,
+    project text,
+    incident integer,
+    command integer,
     before text,
     after text,
     reason text,

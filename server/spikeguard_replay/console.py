@@ -1,0 +1,185 @@
+"""What training jobs print: a record a line as JSON, as a printed dict, or as names and numbers.
+
+`name: 1.5`, `name=1.5` and `name 1.5` are read wherever they stand in a line; what one tool prints
+in no such form has a pattern in `patterns.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+from spikeguard_replay.names import EPOCH, PREFIX, PROGRESS, RANK
+from spikeguard_replay.objects import SUMMARY, flat
+from spikeguard_replay.patterns import PATTERNS
+from spikeguard_replay.table import Table
+
+LONGEST: Final = 20_000  # characters of a line that are looked at
+Record = dict[str, object]
+
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f]")
+_CLOCK = re.compile(
+    r"\b\d{2,4}[-/]\d{1,2}[-/]\d{2,4}[ T,]{1,2}\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+    r"|\b\d{1,2}/\d{1,2} \d{2}:\d{2}:\d{2}\b|\b\d{4}-\d{2}-\d{2}\b"
+    r"|\b\d{1,3}:\d{2}(?::\d{2}(?:[.,]\d+)?|(?=[<,\]\s]))"
+)
+_CALL = re.compile(r"\b(?:tensor|Array|(?:np|numpy|jnp|torch)\.\w+)\(")
+_NUMBER = re.compile(
+    r"(?<![\w.])([-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+    r"(?:(\s*/\s*\d[\d,]*(?![\w.]*[A-Za-z]))|([A-Za-z%/µ][^\s,;|)\]}\"']*))?"
+    r"|(?<![\w.])([-+]?(?:nan|inf(?:inity)?))(?!\w)",
+    re.IGNORECASE,
+)
+_IN_NAME = re.compile(r"\)\s*[:=]\s*[-+.\d]")  # as in `optim/LR (group 0)=0.1`
+_PER_SECOND = re.compile(r"\s?tok(?:en)?s?/s(?:ec)?\b")
+_RANK = re.compile(r"\s*\[?(?:rank|default|RANK)[ _=]?(\d{1,6})\]?:?")
+_PREFIX = re.compile(r"\s*(\d{1,6}):(?=\s)")
+_CUT = re.compile(r"[|,;{}\n]| - |:|> ")
+_LEVEL = re.compile(r"^.*\b(?:DEBUG|INFO|WARNING|WARN)\b")
+_SCALE = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "ms": 1e-3}
+
+
+@lru_cache(maxsize=4096)
+def _name(before: str) -> str:
+    """The name that the text before a number gives it; empty for none."""
+    text = _CUT.split(before.rstrip(" \t:=[({\"'"))[-1]
+    text = _LEVEL.sub("", text).strip(" \t)]}[({.*#=\"'-~")
+    text += ")" * (text.count("(") - text.count(")"))
+    return " ".join(text.split()) if any(map(str.isalpha, text)) and len(text) <= 80 else ""
+
+
+def pairs_in(line: str) -> Record:
+    """The names and numbers of a line."""
+    if "tensor(" in line or "np." in line or "Array(" in line:
+        line = _CALL.sub("", line)
+    found: Record = {}
+    end = 0
+    for match in _NUMBER.finditer(line):
+        digits, fraction, unit, odd = match.groups()
+        if (odd and not _stands_for_a_value(line, match)) or _IN_NAME.match(line, match.end()):
+            continue
+        name = _name(line[end : match.start()])
+        end = match.end()
+        if not name:
+            if fraction:
+                name = PROGRESS
+            elif _PER_SECOND.match(unit or line[end : end + 12]):
+                name = "tok/s"
+        if name and name not in found:
+            value = float((odd or digits).replace(",", ""))
+            found[name] = value * _SCALE[unit] if unit in _SCALE else value
+    return found
+
+
+def _stands_for_a_value(line: str, word: re.Match[str]) -> bool:
+    """Whether `nan` or `inf` is a value, not part of a name as in `number of nan iterations`."""
+    after = line[word.end() : word.end() + 2]
+    named = line[: word.start()].rstrip(" '\"([")[-1:] in (":", "=")
+    return named or not (after[:1] == " " and after[1:].isalpha())
+
+
+class LineReader:
+    """Puts the lines of a console together to rows."""
+
+    def __init__(self) -> None:
+        self.table = Table()
+        self.objects = 0  # lines that were a JSON object
+        self._broken: list[int] = []  # lines of JSON that are none
+        self._open: dict[object, tuple[int, Record]] = {}  # by rank: rows that may go on
+        self._epoch: object = None  # of a line of its own, for those that follow
+        self._bar: object = None  # where a progress bar stands
+
+    def read(self, lines: Iterable[str]) -> Table:
+        """All rows of `lines`."""
+        number = 0
+        for number, line in enumerate(lines, start=1):
+            self._line(number, line)
+        for rank in list(self._open):
+            self._close(rank)
+        self._tell(number)
+        return self.table
+
+    def _line(self, number: int, line: str) -> None:
+        if line[:1] == "{" and self._object(number, line):
+            return
+        line = line.rstrip()
+        if not line:
+            return
+        if not line.isprintable() or "\x1b" in line:
+            line = _CONTROL.sub("", line.replace("\t", "  "))
+        rank: object = None
+        record: Record = {}
+        for pattern, name in ((_RANK, RANK), (_PREFIX, PREFIX)):
+            if prefix := pattern.match(line):
+                rank, line = int(prefix[1]), line[prefix.end() :]
+                record[name] = rank
+                break
+        said = _said(line[:LONGEST])
+        if not said:
+            if self.table.unread is None and self.objects == 0:
+                self.table.unread = (number, line)
+            return
+        self._take(number, line, rank, record, said)
+
+    def _take(self, number: int, line: str, rank: object, record: Record, said: Record) -> None:
+        held = self._open.get(rank)
+        goes_on = line[0] in " \t" and held is not None and not said.keys() & held[1].keys()
+        if goes_on and held is not None:
+            held[1].update(said)
+            return
+        self._close(rank)
+        only = next(iter(said)) if len(said) == 1 else ""
+        if only.lower() == EPOCH:
+            self._epoch = said[only]
+        elif "%|" in line and not line.lstrip().startswith("{"):
+            self._bar = said.get(PROGRESS, self._bar)
+        elif SUMMARY in said:
+            return
+        if self._epoch is not None and not any(name.lower() == EPOCH for name in said):
+            record[EPOCH] = self._epoch
+        if self._bar is not None and PROGRESS not in said:
+            record[PROGRESS] = self._bar
+        self._open[rank] = (number, record | said)
+
+    def _close(self, rank: object) -> None:
+        if held := self._open.pop(rank, None):
+            self.table.add(*held)
+
+    def _object(self, number: int, line: str) -> bool:
+        """Whether the line is, or ought to be, a JSON object."""
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            if self.objects == 0 or not line.startswith('{"'):
+                return False
+            self._broken.append(number)
+            return True
+        self.objects += 1
+        if SUMMARY not in record:
+            self.table.add(number, dict(flat(record)))
+        return True
+
+    def _tell(self, last: int) -> None:
+        if self._broken == [last]:
+            self.table.notes.append(f"the last line ({last}) is cut off and left out")
+        elif self._broken:
+            said = f"{len(self._broken)} lines that are no JSON left out"
+            self.table.notes.append(f"{said}, the first {self._broken[0]}")
+
+
+def _said(line: str) -> Record:
+    for pattern in PATTERNS:
+        if found := pattern.search(line):
+            return dict(found.groupdict())
+    if '{"' in line:
+        begin, end = line.index('{"'), line.rindex("}") + 1 if "}" in line else 0
+        try:
+            record = json.loads(line[begin:end])
+        except (ValueError, RecursionError):
+            pass
+        else:
+            return dict(flat(record))
+    return pairs_in(_CLOCK.sub("|", line))

@@ -1,0 +1,176 @@
+"""What a replay or a backtest found, as a picture. Needs matplotlib."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+from spikeguard_protocol import Kind
+from spikeguard_replay.backtest import BacktestedLog, Candidate
+from spikeguard_replay.backtest_listing import label
+from spikeguard_replay.judging import Findings, Found
+from spikeguard_replay.log import Log
+
+COLOUR = {
+    Kind.RECOVERABLE: "#2a9d8f",
+    Kind.OUTLIER_BATCH: "#7b5ea7",
+    Kind.LINGERING: "#e9a03b",
+    Kind.DIVERGENT: "#d1495b",
+}
+
+MOST_LOGS = 30  # of a backtest, in one picture
+MOST_NUMBERED = 40  # side by side; more would hide one another
+WIDE = 3.0  # highest over lowest loss from which the axis is logarithmic
+
+
+def draw_log(log: Log, findings: Findings, title: str, path: Path) -> None:
+    """Draw curve, incidents with their kinds, and the band around the trend before each."""
+    norms = _series(log, "grad_norm")
+    figure = Figure(figsize=(12, 6 if norms[0] else 4.5), dpi=120, layout="constrained")
+    axes = figure.subplots(
+        2 if norms[0] else 1,
+        1,
+        sharex=True,
+        squeeze=False,
+        height_ratios=[3, 1][: 1 + bool(norms[0])],
+    )
+    _draw_loss(axes[0][0], log, findings)
+    axes[0][0].set_title(title, loc="left", fontsize=10, pad=24, parse_math=False)
+    if norms[0]:
+        axes[1][0].plot(*norms, lw=0.6, color="#577590")
+        axes[1][0].set(yscale="log", ylabel="grad norm")
+    axes[-1][0].set_xlabel("step")
+    figure.savefig(path)
+
+
+def _draw_loss(axes: Axes, log: Log, findings: Findings) -> None:
+    steps, losses = _series(log, "loss")
+    axes.plot(steps, losses, lw=0.7, color="#264653", label="loss")
+    apart = (steps[-1] - steps[0]) / MOST_NUMBERED if steps else 0
+    numbered = -math.inf
+    for number, found in enumerate(findings.incidents, start=1):
+        _draw_incident(axes, found, steps[-1] if steps else found.onset_step)
+        if found.onset_step - numbered >= apart:
+            _number(axes, number, found)
+            numbered = found.onset_step
+    axes.set(ylabel="loss (nats)")
+    axes.grid(alpha=0.25)
+    axes.margins(x=0.01)
+    _limit(axes, losses, [found.peak_loss for found in findings.incidents])
+    handles, labels = axes.get_legend_handles_labels()
+    once = dict(zip(labels, handles, strict=True))
+    axes.legend(
+        once.values(),
+        once.keys(),
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=len(once),
+        frameon=False,
+        fontsize=9,
+        borderaxespad=0.2,
+    )
+
+
+def _number(axes: Axes, number: int, found: Found) -> None:
+    """The incident's number in the listing, at the upper edge over its onset."""
+    axes.annotate(
+        f"#{number}",
+        (found.onset_step, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(2, -10),
+        textcoords="offset points",
+        fontsize=8,
+        color=COLOUR[found.judgement.kind],
+    )
+
+
+def _draw_incident(axes: Axes, found: Found, last: int) -> None:
+    kind = found.judgement.kind
+    end = found.closed_step if found.closed_step is not None else last
+    label = str(kind).replace("_", " ")
+    axes.axvspan(found.onset_step, max(end, found.onset_step + 1), alpha=0.18, color=COLOUR[kind])
+    axes.axvline(found.detected_step, lw=0.9, color=COLOUR[kind], label=label, zorder=1)
+    if found.trend is None:
+        return
+    width = max(end - found.trend.step, 1)
+    steps = [found.trend.step + round(width * part / 20) for part in range(21)]
+    level = [found.trend.at(step) for step in steps]
+    spread = found.trend.band * found.trend.scale
+    axes.fill_between(
+        steps,
+        [at - spread for at in level],
+        [at + spread for at in level],
+        alpha=0.35,
+        color="#577590",
+        lw=0,
+        label=f"trend before the spike, ±{found.trend.band:g} deviations",
+    )
+
+
+def _limit(axes: Axes, losses: Sequence[float], peaks: Sequence[float | None]) -> None:
+    """From the lowest usual loss to the highest, or the highest peak; the very start is cut off.
+
+    A logarithmic axis where that spans more than a factor of three and is positive.
+    """
+    if not losses:
+        return
+    later = sorted(losses[len(losses) // 100 :])
+    low, high = later[len(later) // 1000], max([later[-1], *(one for one in peaks if one)])
+    if low > 0 and high > WIDE * low:
+        axes.set_yscale("log")
+        axes.set_ylim(low / 1.1, high * 1.15)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    elif high > low:
+        axes.set_ylim(low - 0.08 * (high - low), high + 0.08 * (high - low))
+
+
+def _series(log: Log, name: str) -> tuple[list[int], list[float]]:
+    """Steps and values where a signal is finite."""
+    series = log.signals.get(name)
+    if series is None:
+        return [], []
+    here = series.measured & np.isfinite(series.values)
+    return log.steps[here].tolist(), series.values[here].tolist()
+
+
+def draw_backtest(
+    logs: Sequence[BacktestedLog], candidates: Sequence[Candidate], path: Path
+) -> None:
+    """Every log's loss, and below it where each candidate opened an incident."""
+    read = [one for one in logs if one.unread is None][:MOST_LOGS]
+    across = min(3, max(1, len(read)))
+    down = max(1, math.ceil(len(read) / across))
+    figure = Figure(figsize=(5.2 * across, 2.6 * down + 0.4), dpi=110, layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False).flat
+    colours = [f"C{n % 10}" for n in range(len(candidates))]
+    for axes in panels:
+        axes.set_visible(False)
+    for axes, log in zip(panels, read, strict=False):
+        axes.set_visible(True)
+        _draw_backtested(axes, log, colours)
+    handles = [Line2D([], [], color=colour, lw=3) for colour in colours]
+    if len(candidates) > 1:
+        figure.legend(handles, [label(one) for one in candidates], loc="outside upper center",
+                      ncols=min(6, len(candidates)), frameon=False)  # fmt: skip
+    figure.savefig(path)
+
+
+def _draw_backtested(axes: Axes, log: BacktestedLog, colours: Sequence[str]) -> None:
+    steps, losses = log.curve
+    finite = [(step, loss) for step, loss in zip(steps, losses, strict=True) if math.isfinite(loss)]
+    axes.plot([one[0] for one in finite], [one[1] for one in finite], lw=0.7, color="#264653")
+    axes.set_title(log.file[-60:], loc="left", fontsize=8, parse_math=False)
+    axes.tick_params(labelsize=7)
+    _limit(axes, [one[1] for one in finite], [])
+    for row, (found, colour) in enumerate(zip(log.found, colours, strict=True)):
+        place = (1 - 0.07 * row, 1 - 0.07 * (row + 1))
+        axes.vlines(found.steps, *place, transform=axes.get_xaxis_transform(), color=colour, lw=2)

@@ -1,0 +1,201 @@
+"""Runs the server's detection over a log and folds its events to incidents.
+
+The one module here that knows the monitor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from spikeguard_cli.command import CommandFailed
+from spikeguard_protocol import Outcome
+from spikeguard_replay.log import Log, rows_of
+from spikeguard_server.detectors import choose
+from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice
+from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_server.domain.events import (
+    Closed,
+    Event,
+    Judgement,
+    Opened,
+    Precursor,
+    Revised,
+    Trend,
+)
+from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_server.domain.policy.settings import PolicyError
+from spikeguard_server.domain.suspicion import Ranking, questions_in, worth_showing
+
+__all__ = ["DetectorChoice", "Event", "Precursor", "Sample"]  # and what is below
+
+BATCH = 1_000  # samples handed over at once: fewer are slower, more tell nothing in between
+
+
+@dataclass(frozen=True)
+class Found:
+    """One incident of a log; listed once it was opened, whatever became of it."""
+
+    onset_step: int
+    detected_step: int
+    peak_step: int
+    signal: str
+    judgement: Judgement
+    pre_loss: float | None
+    peak_loss: float | None
+    trend: Trend | None
+    closed_step: int | None = None
+    outcome: Outcome | None = None
+    causes: Ranking = ()
+    first_moves: Mapping[str, int] = field(default_factory=dict)  # signal -> its first step
+
+    @property
+    def questions(self) -> Sequence[str]:
+        """What is doubtful about the log's units, as its likeliest causes found."""
+        return questions_in(self.causes)
+
+    def plain(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "onset_step": self.onset_step,
+            "detected_step": self.detected_step,
+            "peak_step": self.peak_step,
+            "closed_step": self.closed_step,
+            "kind": str(self.judgement.kind),
+            "confidence": round(self.judgement.confidence, 4),
+            "pre_loss": self.pre_loss,
+            "peak_loss": self.peak_loss,
+            "signal": self.signal,
+            "first_moves": dict(self.first_moves),
+            "causes": [
+                {
+                    "cause": one.cause.value,
+                    "confidence": round(one.confidence, 4),
+                    "reasons": list(one.reasons),
+                }
+                for one in worth_showing(self.causes)
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that one log gave."""
+
+    samples: int
+    incidents: tuple[Found, ...]
+    precursors: tuple[Precursor, ...] = field(default=())
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "samples": self.samples,
+            "incidents": [found.plain() for found in self.incidents],
+            "precursors": [_moved(one) for one in self.precursors],
+        }
+
+
+def _moved(precursor: Precursor) -> dict[str, Any]:
+    z = precursor.z if math.isfinite(precursor.z) else None
+    return {"step": precursor.step, "signal": precursor.signal, "z": z}
+
+
+def choice_of(detection: Mapping[str, Any], called: str) -> DetectorChoice:
+    """The settings of detection, as a policy has them; raises `CommandFailed` about `called`."""
+    try:
+        return choose(detection)
+    except PolicyError as error:
+        raise CommandFailed(f"{called}: {error}") from error
+
+
+def monitor_of(choice: DetectorChoice | None) -> Monitor:
+    """A monitor that judges by `choice`."""
+    monitor = Monitor()
+    if choice is not None:
+        monitor.use(choice)
+    return monitor
+
+
+def samples_of(log: Log, first: int = 0, end: int | None = None) -> list[Sample]:
+    """The rows of a log as detection takes them."""
+    end = len(log) if end is None else end
+    return [Sample(step, values) for step, values in rows_of(log, first, end)]
+
+
+def batches(log: Log, first: int = 0) -> Iterator[list[Sample]]:
+    """The rows from `first` on, in the portions in which detection takes them best."""
+    for at in range(first, len(log), BATCH):
+        yield samples_of(log, at, min(at + BATCH, len(log)))
+
+
+def judge(
+    log: Log,
+    choice: DetectorChoice | None = None,
+    portions: Iterable[Sequence[Sample]] | None = None,
+) -> Findings:
+    """Run detection over a log; what is open at the end stays open.
+
+    `portions` are the log's own `batches`, where the caller wants to see them pass.
+    """
+    monitor = monitor_of(choice)
+    events: list[Event] = []
+    for portion in batches(log) if portions is None else portions:
+        events += monitor.observe(portion)
+    return findings_of(events, log)
+
+
+def findings_of(events: Sequence[Event], log: Log) -> Findings:
+    """What the monitor told of a log."""
+    precursors = tuple(event for event in events if isinstance(event, Precursor))
+    return Findings(len(log), fold_incidents(events, log), precursors)
+
+
+def fold_incidents(events: Iterable[Event], log: Log) -> tuple[Found, ...]:
+    """The incidents of `events`, in order, with their peaks read from `log`."""
+    found: list[Found] = []
+    for event in events:
+        if isinstance(event, Opened):
+            found.append(_opened(event))
+        elif isinstance(event, Revised):
+            found[-1] = replace(found[-1], judgement=event.judgement, causes=event.causes)
+        elif isinstance(event, Closed):
+            found[-1] = replace(
+                found[-1],
+                judgement=event.judgement,
+                closed_step=event.step,
+                outcome=event.outcome,
+                causes=event.causes,
+            )
+    return tuple(_with_peak(one, log) for one in found)
+
+
+def _opened(event: Opened) -> Found:
+    return Found(
+        onset_step=event.onset_step,
+        detected_step=event.step,
+        peak_step=event.onset_step,
+        signal=event.signal,
+        judgement=event.judgement,
+        pre_loss=event.pre_loss,
+        peak_loss=None,
+        trend=event.trend,
+        causes=event.causes,
+        first_moves=event.first_moves,
+    )
+
+
+def _with_peak(found: Found, log: Log) -> Found:
+    loss = log.signals.get("loss")
+    if loss is None:
+        return found
+    last = np.iinfo(np.int64).max if found.closed_step is None else found.closed_step
+    inside = (log.steps >= found.onset_step) & (log.steps <= last) & np.isfinite(loss.values)
+    rows = np.flatnonzero(inside & loss.measured)
+    if not len(rows):
+        return found
+    peak = loss.values[rows].max()
+    step = log.steps[rows[loss.values[rows] == peak]].min()
+    return replace(found, peak_loss=float(peak), peak_step=int(step))

@@ -1,0 +1,84 @@
+"""What a replay found, as text for a person."""
+
+from __future__ import annotations
+
+import math
+
+from spikeguard_replay.judging import Findings, Found, Precursor
+from spikeguard_replay.log import Log
+
+MOST_PRECURSORS = 10  # in the list
+
+
+def findings_listing(findings: Findings, log: Log) -> str:
+    """A paragraph an incident; the last line is the state at the end of the log."""
+    head = f"{findings.samples:,} samples, {_count(len(findings.incidents), 'incident')}"
+    if findings.precursors:
+        head += f", {_count(len(findings.precursors), 'precursor')}"
+    incidents = [incident_lines(n, one) for n, one in enumerate(findings.incidents, 1)]
+    precursors = [_precursor(one) for one in findings.precursors[:MOST_PRECURSORS]]
+    if more := len(findings.precursors) - MOST_PRECURSORS:
+        precursors += [f"    and {more} more (--json has all)"] if more > 0 else []
+    parts = [head, *incidents, *(["\nprecursors:"] if precursors else []), *precursors]
+    return "\n".join([*parts, "", state_at_end(findings, log)])
+
+
+def _precursor(one: Precursor) -> str:
+    far = f", {one.z:.1f} deviations off" if math.isfinite(one.z) else ""
+    return f"    step {one.step}: {one.signal}{far}"
+
+
+def incident_lines(number: int, found: Found) -> str:
+    """One incident as a paragraph."""
+    late = found.detected_step - found.onset_step
+    seen = "at once" if late == 0 else f"{_count(late, 'step')} later"
+    lines = [
+        f"\n#{number}  {_words(found.judgement.kind)} ({found.judgement.confidence:.0%} sure)",
+        f"    began at step {found.onset_step} in {found.signal}, seen {seen}",
+    ]
+    if found.peak_loss is not None:
+        before = "" if found.pre_loss is None else f"from {found.pre_loss:.4g} "
+        lines.append(f"    loss went {before}to {found.peak_loss:.4g} at step {found.peak_step}")
+    moves = [f"{name} at step {n}" for name, n in found.first_moves.items() if n < found.onset_step]
+    if moves:
+        lines.append(f"    moved before: {', '.join(moves)}")
+    lines.append(f"    {found.judgement.reason}")
+    lines += [f"    {line}" for line in _causes(found)]
+    if found.closed_step is None:
+        lines.append("    still open at the end of the log")
+    else:
+        lines.append(f"    closed at step {found.closed_step}: {_words(found.outcome)}")
+    return "\n".join(lines)
+
+
+def state_at_end(findings: Findings, log: Log) -> str:
+    """Where the run stands in its last row."""
+    if not len(log):
+        return "no row yet"
+    said = f"at the end, step {log.steps[-1]:,}"
+    loss = log.signals.get("loss")
+    if loss is not None and loss.measured.any():
+        said += f": loss {loss.values[loss.measured][-1]:.4g}"
+    last = findings.incidents[-1] if findings.incidents else None
+    if last is None or last.closed_step is not None:
+        return f"{said}, no incident open"
+    since = f"#{len(findings.incidents)} open since step {last.onset_step:,}"
+    return f"{said}, {since}: {_words(last.judgement.kind)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _words(name: object) -> str:
+    return str(name).replace("_", " ")
+
+
+def _causes(found: Found) -> list[str]:
+    """The likeliest cause and what speaks for it; what is doubtful about the log."""
+    if not found.causes:
+        return []
+    likeliest, questions = found.causes[0], found.questions
+    because = "; ".join(reason for reason in likeliest.reasons if reason not in questions)
+    cause = f"likely cause: {_words(likeliest.cause)} ({likeliest.confidence:.0%}): {because}"
+    return [cause, *questions]

@@ -1,0 +1,96 @@
+"""A training log, read: a series of numbers a signal, and what was taken for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """What a person says of a log, so that it need not be guessed."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)  # our name -> the file's
+    run: str | None = None  # of a file that holds several
+    watch: Sequence[str] = ()  # columns to be kept beside the known signals
+
+
+@dataclass(frozen=True)
+class Series:
+    """One signal: a value a row, and whether it was measured there."""
+
+    values: Floats
+    measured: Flags
+
+
+@dataclass
+class Log:
+    """A training log, read."""
+
+    name: str
+    form: str  # such as `CSV`
+    steps: NDArray[np.int64]
+    signals: dict[str, Series]
+    columns: dict[str, str]  # our name of each signal -> the file's
+    left_out: list[str]  # columns and rows that were passed over
+    notes: list[str]  # what else a person should know
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def described(self) -> str:
+        """One line: what was taken for what, and what was left out."""
+        taken = ", ".join(f"{ours} from `{theirs}`" for ours, theirs in self.columns.items())
+        parts = [f"{self.name}: read as {self.form}, {len(self):,} rows; {taken}", *self.notes]
+        if self.left_out:
+            parts.append(f"left out: {', '.join(self.left_out)}")
+        return "; ".join(parts)
+
+    def plain(self) -> dict[str, object]:
+        """As `--json` prints it."""
+        return {
+            "file": self.name, "format": self.form, "rows": len(self), "columns": self.columns,
+            "left_out": self.left_out, "notes": self.notes,
+        }  # fmt: skip
+
+
+def merged(log: Log) -> Log:
+    """Rows of one step that follow each other become one: of each signal the first value, unless a
+    later one is not finite."""
+    begins = np.diff(log.steps, prepend=log.steps[:1] - 1) != 0
+    if begins.all():
+        return log
+    group = np.cumsum(begins) - 1
+    for name, series in log.signals.items():
+        values = np.full(int(begins.sum()), np.nan)
+        measured = np.zeros(len(values), bool)
+        rows = np.flatnonzero(series.measured)
+        finite = np.isfinite(series.values[rows])
+        for part in (rows[finite][::-1], rows[~finite]):
+            values[group[part]] = series.values[part]
+            measured[group[part]] = True
+        log.signals[name] = Series(values, measured)
+    log.steps = log.steps[begins]
+    return log
+
+
+def rows_of(log: Log, first: int, end: int) -> Iterator[tuple[int, dict[str, float]]]:
+    """Step and measured values of each row from `first` to before `end`."""
+    names = list(log.signals)
+    columns = [log.signals[name].values[first:end].tolist() for name in names]
+    flags = [log.signals[name].measured[first:end].tolist() for name in names]
+    for at, step in enumerate(log.steps[first:end].tolist()):
+        yield (
+            step,
+            {
+                name: column[at]
+                for name, column, flag in zip(names, columns, flags, strict=True)
+                if flag[at]
+            },
+        )

@@ -1,0 +1,140 @@
+"""A training log, whatever wrote it: finds out what it is and reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+from spikeguard_cli.command import CommandFailed
+from spikeguard_protocol.escaping import printable
+from spikeguard_replay.choice import log_of
+from spikeguard_replay.console import LineReader
+from spikeguard_replay.databases import SQLITE_MAGIC, database_table
+from spikeguard_replay.delimited import dialect_of, read_delimited
+from spikeguard_replay.log import Log, LogOptions
+from spikeguard_replay.mlflow import is_run, run_points
+from spikeguard_replay.objects import read_document, records_in
+from spikeguard_replay.points import point_table
+from spikeguard_replay.source import HEAD, STANDARD_INPUT, Source, check_size
+from spikeguard_replay.tensorboard import MARK, event_points
+
+NOTHING: Final = LogOptions()
+TRIED: Final = 20  # newest files of a directory
+DEPTH: Final = 3  # folders in one another that are searched for them
+WANDB: Final = (
+    "a W&B run in its own binary format: export it as JSONL, one history row a line "
+    '(json.dumps of each of wandb.Api().run("entity/project/id").scan_history()), '
+    "or as CSV from the panel's menu"
+)
+
+
+def read_log(path: Path, options: LogOptions = NOTHING) -> Log:
+    """Read a log, `-` for standard input; of a directory the newest. Raises `CommandFailed`."""
+    try:
+        if path != STANDARD_INPUT and path.is_dir():
+            return _directory(path, options)
+        return _file(path, options)
+    except CommandFailed as failed:  # it quotes names of files, columns and runs
+        raise CommandFailed(printable(str(failed))) from failed
+    except FileNotFoundError:
+        raise CommandFailed(f"{printable(str(path))}: no such file") from None
+    except OSError as error:
+        raise CommandFailed(f"{printable(str(path))}: cannot be read: {error}") from error
+
+
+def _file(path: Path, options: LogOptions) -> Log:
+    if path.suffix.lower() == ".wandb":
+        raise CommandFailed(f"{path}: {WANDB}")
+    if MARK in path.name:
+        check_size(path)
+        table = point_table(event_points(path))
+        return log_of(str(path), "TensorBoard events", table, options)
+    return read_source(Source(path), options)
+
+
+def read_source(source: Source, options: LogOptions = NOTHING) -> Log:
+    """Read what `source` gives, by how it begins; raises `CommandFailed`."""
+    name, path = source.name, source.path
+    if source.head.startswith(SQLITE_MAGIC):
+        table, form = database_table(path, options.run)
+        return log_of(name, form, table, options)
+    text = source.text()
+    head = text.read(HEAD)
+    whole = len(head) < HEAD
+    begin = head.lstrip()[:1]
+    if begin in ("{", "[") and _is_document(head, whole, begin):
+        return log_of(name, "JSON", read_document(name, head + text.read()), options)
+    dialect = None if begin == "{" else dialect_of(head, whole)
+    text.detach()
+    lines = source.text()
+    if dialect is not None:
+        form = {"\t": "TSV", " ": "a table"}.get(dialect.delimiter, "CSV")
+        said = f"{form} with `;`" if dialect.delimiter == ";" else form
+        return log_of(name, said, read_delimited(name, lines, dialect, options.run), options)
+    reader = LineReader()
+    table = reader.read(lines)
+    if not len(table):
+        raise _nothing(name, table.unread)
+    form = "JSON lines" if reader.objects > len(table) // 2 else "console output"
+    return log_of(name, form, table, options)
+
+
+def _is_document(head: str, whole: bool, begin: str) -> bool:
+    """Whether a text is one JSON value, rather than an object a line or lines of a console."""
+    first = head.lstrip().split("\n", 1)[0].rstrip()
+    if begin == "[":
+        inside = first[1:].lstrip()
+        return not inside or inside[0] in '{["' or (inside[:1].isdigit() and "," in inside)
+    if first == "{" or first.endswith(("[", ",", ":")):
+        return True
+    if not whole or "\n" in head.strip():
+        return '"log_history"' in first
+    try:  # one line: a document that holds records, or a record
+        return records_in(json.loads(first)) is not None
+    except (ValueError, RecursionError):
+        return False
+
+
+def _nothing(name: str, unread: tuple[int, str] | None) -> CommandFailed:
+    if unread is None:
+        return CommandFailed(f"{name}: nothing in it")
+    line, text = unread
+    return CommandFailed(
+        f"{name}, line {line}: no names with numbers in {text.strip()[:120]!r}, nor in any other "
+        "line: give CSV, JSON, or lines such as `step: 10 loss: 2.5`"
+    )
+
+
+def _directory(path: Path, options: LogOptions) -> Log:
+    """A directory that is one run of MLflow or of TensorBoard, else the newest log in it."""
+    if is_run(path):
+        return log_of(str(path), "MLflow metrics", point_table(run_points(path)), options)
+    events = [one for one in sorted(path.iterdir()) if MARK in one.name and one.is_file()]
+    if events:
+        points = (point for one in events if check_size(one) for point in event_points(one))
+        return log_of(str(path), "TensorBoard events", point_table(points), options)
+    newest = sorted(_files(path, DEPTH), key=lambda one: one.stat().st_mtime, reverse=True)
+    first: CommandFailed | None = None
+    for one in newest[:TRIED]:
+        try:
+            log = _file(one, options)
+        except (CommandFailed, OSError) as failed:
+            first = first or CommandFailed(str(failed))
+        else:
+            log.notes.insert(0, f"the newest log of {len(newest)} files in {path}")
+            return log
+    why = f"; of the newest file: {first}" if first else ""
+    raise CommandFailed(f"{path}: no training log among {len(newest)} files{why}")
+
+
+def _files(folder: Path, depth: int) -> list[Path]:
+    found: list[Path] = []
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
+        if path.is_file():
+            found.append(path)
+        elif depth and path.is_dir() and not path.is_symlink():
+            found += _files(path, depth - 1)
+    return found

@@ -1,0 +1,294 @@
+"""`spikeguard replay` reads what people have, and says what it took or why it cannot."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import math
+import os
+import re
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from spikeguard_cli.command import CommandFailed
+from spikeguard_replay.log import LogOptions
+from spikeguard_replay.reading import read_log
+from tests.replay.running import rows_in
+
+TABLE = "step,loss,grad_norm\n1,2.5,0.5\n2,2.25,\n3,nan,inf\n"
+ROWS = [(1, {"loss": 2.5, "grad_norm": 0.5}), (2, {"loss": 2.25})]
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Callable[[str | bytes], Path]:
+    """A file with a text in it, whose name says nothing."""
+    return lambda text: write(tmp_path / "log", text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TABLE,
+        TABLE.replace("\n", "\r\n"),
+        TABLE.replace(",", "\t"),
+        TABLE.replace(",", ";"),
+        TABLE.replace(",", ";").replace(".", ","),
+        TABLE.replace("2.5,", '"2.5",').replace(",0.5", ',"0.5"'),
+        "\ufeff" + TABLE,
+        "# made by hand\n\n" + TABLE,
+        TABLE.replace("step,loss,grad_norm", "Step, Loss ,GradNorm"),
+        TABLE.replace("0.5", "N/A").replace("N/A", "0.5"),
+        TABLE.replace("1,2.5,0.5", '1,"2.5",50%').replace("50%", "0.5"),
+    ],
+)
+def test_a_table_is_read_in_any_dialect(log: Callable[[str], Path], text: str) -> None:
+    rows = rows_in(log(text))
+    assert rows[:2] == ROWS
+    assert math.isnan(rows[2][1]["loss"])
+    assert rows[2][1]["grad_norm"] == math.inf
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        TABLE.encode("utf-16"),
+        TABLE.encode("utf-16-le"),
+        TABLE.encode("utf-16-be"),
+        TABLE.encode("utf-32"),
+        gzip.compress(TABLE.encode()),
+        bz2.compress(TABLE.encode()),
+        lzma.compress(TABLE.encode()),
+        gzip.compress(TABLE.encode("utf-16")),
+    ],
+    ids=["utf-16", "no mark", "big-endian", "utf-32", "gzip", "bzip2", "xz", "both"],
+)
+def test_encodings_and_packed_files_are_told_by_their_bytes(
+    log: Callable[[bytes], Path], packed: bytes
+) -> None:
+    assert rows_in(log(packed))[:2] == ROWS
+
+
+def test_what_zstd_packed_is_read_or_the_remedy_is_named(log: Callable[[bytes], Path]) -> None:
+    if find_spec("zstandard") is None:
+        with pytest.raises(CommandFailed, match=r"unpack it .*pip install zstandard"):
+            read_log(log(b"\x28\xb5\x2f\xfd rest"))
+    else:
+        packed = import_module("zstandard").compress(TABLE.encode())
+        assert rows_in(log(packed))[:2] == ROWS
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [("1,024.5", 1024.5), ("97%", 97.0), ("1_0", 10.0), ("NaN", math.nan), ("Infinity", math.inf)],
+)
+def test_a_cell_is_a_number_however_it_is_written(
+    log: Callable[[str], Path], cell: str, value: float
+) -> None:
+    rows = rows_in(log(f'step,loss\n1,2\n2,3\n3,"{cell}"\n'))
+    assert repr(rows[-1][1]["loss"]) == repr(value)
+
+
+@pytest.mark.parametrize("cell", ["", "None", "null", "N/A", "NA", "-", "  "])
+def test_a_blank_cell_was_not_measured(log: Callable[[str], Path], cell: str) -> None:
+    assert rows_in(log(f"step,loss,lr\n1,2,{cell}\n2,3,0.5\n")) == [
+        (1, {"loss": 2.0}), (2, {"loss": 3.0, "lr": 0.5}),
+    ]  # fmt: skip
+
+
+def test_a_table_without_a_header_is_told_by_what_its_columns_hold(
+    log: Callable[[str], Path],
+) -> None:
+    path = log("".join(f"{n * 10},{2.5 - n / 100}\n" for n in range(5)))
+    assert rows_in(path)[:2] == [(0, {"loss": 2.5}), (10, {"loss": 2.49})]
+
+
+def test_a_log_without_steps_is_counted_by_rows_and_so_is_one_asked_for(
+    log: Callable[[str], Path],
+) -> None:
+    path = log("loss,lr\n2.5,0.1\n2.4,0.1\n")
+    assert [step for step, _ in rows_in(path)] == [1, 2]
+    assert "no steps in it, rows are counted from 1" in read_log(path).described()
+    path = log("step,loss\n5,2.5\n5,2.4\n")
+    assert [step for step, _ in rows_in(path, LogOptions({"step": "row"}))] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("table", "steps", "said"),
+    [
+        ("iter,epoch,loss", "1,0 2,0 3,0 1,1 2,1 3,1 1,2", "`iter` starts anew each epoch"),
+        ("batch,loss", "0 1 2 0 1 2 0 1 2", "`batch` starts anew each epoch"),
+        ("step,loss", "1 2 3 4 3 4 5", ""),  # a resume
+        ("_step,global_step,loss", "0,10 1,20 5,30", "left out: `_step`"),
+        ("epoch,loss", "0 1 2", "epochs as steps"),
+        ("epoch,loss", "0.1 0.2 0.3", "rows are counted"),
+        ("step,iter,loss", "1,1 1,2 1,3 2,4 2,5 2,6", "step from `iter`"),
+        ("samples,step,loss", "64,1 128,2 192,3", "left out: `samples`"),
+    ],
+)
+def test_the_step_is_what_counts_optimizer_steps_from_the_beginning(
+    log: Callable[[str], Path], table: str, steps: str, said: str
+) -> None:
+    path = log(table + "\n" + "".join(f"{row},2.5\n" for row in steps.split()))
+    wanted = {
+        "iter,epoch,loss": [1, 2, 3, 4, 5, 6, 7],
+        "batch,loss": [0, 1, 2, 3, 4, 5, 6, 7, 8],
+        "_step,global_step,loss": [10, 20, 30],
+        "step,iter,loss": [1, 2, 3, 4, 5, 6],
+        "samples,step,loss": [1, 2, 3],
+    }
+    found = read_log(path)
+    default = [int(one) if one.isdigit() else n for n, one in enumerate(steps.split(), start=1)]
+    assert found.steps.tolist() == wanted.get(table, default)
+    assert said in found.described()
+
+
+def test_rows_of_evaluation_are_no_training(log: Callable[[str], Path]) -> None:
+    lines = [{"mode": "train", "iter": n, "loss": 2.5} for n in range(1, 5)]
+    lines.insert(2, {"mode": "val", "iter": 2, "loss": 9.0})
+    path = log("\n".join(map(json.dumps, lines)))
+    assert rows_in(path) == [(n, {"loss": 2.5}) for n in range(1, 5)]
+    path = log("step,train_loss,val_loss\n1,2.5,\n1,,9\n2,2.4,\n")
+    assert rows_in(path) == [(1, {"loss": 2.5}), (2, {"loss": 2.4})]
+
+
+def test_first_and_last_records_that_are_no_steps_are_passed_over(
+    log: Callable[[str], Path],
+) -> None:
+    lines = [
+        {"config": {"lr": 0.1}, "name": "x"},
+        *({"train": {"step": n, "loss": 2.5}} for n in (1, 2)),
+    ]
+    lines.append({"train_runtime": 9.0, "train_loss": 9.0, "step": 2})
+    assert rows_in(log("\n".join(map(json.dumps, lines)))) == [
+        (1, {"loss": 2.5}), (2, {"loss": 2.5}),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.25}],
+        {"best": None, "log_history": [
+            {"step": 1, "loss": 2.5, "epoch": 0.1}, {"step": 1, "eval_loss": 9},
+            {"step": 2, "loss": 2.25}, {"step": 2, "train_runtime": 6.0, "train_loss": 9}]},
+        {"step": [1, 2], "loss": [2.5, 2.25]},
+        {"args": {"lr": 0.1}, "history": {
+            "rows": [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.25}]}},
+    ],
+    ids=["list", "trainer state", "columns", "nested"],
+)  # fmt: skip
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_json_document_is_read_for_its_records(
+    log: Callable[[str], Path], document: object, indent: int | None
+) -> None:
+    path = log(json.dumps(document, indent=indent))
+    assert rows_in(path) == [(1, {"loss": 2.5}), (2, {"loss": 2.25})]
+
+
+def test_the_steps_of_ms_swift_are_written_as_a_share(log: Callable[[str], Path]) -> None:
+    rows = ({"loss": "2.5", "global_step/max_steps": f"{n}/90"} for n in (5, 10))
+    assert rows_in(log("\n".join(map(json.dumps, rows)))) == [
+        (5, {"loss": 2.5}), (10, {"loss": 2.5}),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("step,loss\n1,2\n2,3\n3\n", r"the last line \(4\) is cut off and left out"),
+        ("step,loss\n1,2\n2,3\n3,4,5\n" + "4,5\n" * 30, "1 lines of another length left out"),
+        ('{"step": 1, "loss": 2}\n{"step": 2, "lo', r"the last line \(2\) is cut off"),
+        ('{"step": 1, "loss": 2}\n{"step"\n{"step": 2, "loss": 2}\n', "1 lines that are no JSON"),
+    ],
+)
+def test_what_is_cut_off_is_left_out_and_told(
+    log: Callable[[str], Path], text: str, said: str
+) -> None:
+    found = read_log(log(text))
+    assert len(found) >= 1
+    assert re.search(said, found.described())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "nothing in it"),
+        ("hello\nworld\n", r"line 1: no names with numbers in 'hello'"),
+        ("step,loss\n1,2\n2,x\n3,4\n", "line 3, column `loss`: 'x' is no number: write a number"),
+        ("step,loss,note\n1,2\n2,3\n3,4\n", "line 2: 2 cells under 3 columns"),
+        ("time,reward,length\n1,2,3\n2,3,4\n3,4,5\n",
+         r"no column that is known as the loss \(found `time`, `reward`, `length`\). "
+         "Next: `spikeguard replay .*log --column loss=reward`"),
+        ('{"a": {"b": [1, 2]}}', "no column that is known as the loss in 1 rows"),
+        ('{\n "log_history": [\n {"step": 1', "not JSON, line 3, column"),
+        ('{"step": 1, "loss": true}\n', "no column that is known as the loss"),
+        ("[2.5, 2.25]", "no list of records in it"),
+        (bytes(range(256)) * 9, "no text"),
+        (b"\x1f\x8b\x08\0" + b"\0" * 6 + b"\x07" * 40, "cannot be unpacked"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_refused_with_the_place_and_what_to_do(
+    log: Callable[[str | bytes], Path], text: str | bytes, words: str
+) -> None:
+    path = log(text)
+    with pytest.raises(CommandFailed, match=words) as caught:
+        read_log(path)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_a_column_that_is_named_is_taken_and_one_that_is_not_there_is_refused(
+    log: Callable[[str], Path],
+) -> None:
+    path = log('{"step": 1, "loss": 2.5, "train/nll": 7}\n')
+    assert rows_in(path, LogOptions({"loss": "train/nll"})) == [(1, {"loss": 7.0})]
+    with pytest.raises(CommandFailed, match=r"no column `nl2` for loss \(found `step`, `loss`"):
+        read_log(path, LogOptions({"loss": "nl2"}))
+    path = log("t,loss\n0.5,2\n1.5,3\n")
+    with pytest.raises(CommandFailed, match=r"line 2, column `t`: 0.5 is not a whole step number"):
+        read_log(path, LogOptions({"step": "t"}))
+
+
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match="no such file"):
+        read_log(tmp_path / "none.csv")
+
+
+def test_a_directory_gives_its_newest_log(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    old, new, notes = tmp_path / "a.csv", tmp_path / "run" / "b.log", tmp_path / "notes.txt"
+    for at, (path, text) in enumerate(
+        ((old, TABLE), (new, "step 1 loss 2.5\nstep 2 loss 2.5\n"), (notes, "nothing here\n"))
+    ):
+        write(path, text)
+        os.utime(path, (1e9 + at, 1e9 + at))
+    found = read_log(tmp_path)
+    assert found.name == str(new)
+    assert f"the newest log of 3 files in {tmp_path}" in found.described()
+    for path in (old, new):
+        path.unlink()
+    with pytest.raises(CommandFailed, match="no training log among 1 files; of the newest file"):
+        read_log(tmp_path)
+
+
+def test_a_log_is_read_from_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can be read once only, as a process substitution is."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    writer = threading.Thread(target=pipe.write_text, args=(TABLE,))
+    writer.start()
+    assert rows_in(pipe)[:2] == ROWS
+    writer.join()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TABLE.encode())))
+    assert rows_in(Path("-"))[:2] == ROWS
