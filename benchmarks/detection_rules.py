@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from spikeguard_protocol import Kind
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.events import Closed, Judgement, Opened, Revised
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.events import Closed, Judgement, Opened, Revised
+from spikeguard_core.monitor.monitor import Monitor
 
 
 @dataclass(frozen=True)

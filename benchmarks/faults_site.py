@@ -33,7 +33,7 @@ from spikeguard_server.access.grants import Grant, issue_token, put_policy
 from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.cli.serve import serve
 from spikeguard_server.cli.sockets import listen
-from spikeguard_server.domain.policy.settings import (
+from spikeguard_core.policy.settings import (
     ApprovalMode,
     ApprovalRule,
     Policy,

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from benchmarks.destabilised import SIGNALS, Columns
 from benchmarks.naming_plan import FORK, Losses
 from spikeguard_protocol import Kind
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Revised
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.events import Closed, Event, Judgement, Opened, Revised
+from spikeguard_core.monitor.monitor import Monitor
 
 SLOW = ("update_norm", "adam_v_norm", "param_norm")
 SLOW_EVERY = 10  # steps, the agent's default

@@ -29,7 +29,7 @@ from spikeguard_protocol import (
     Rollback,
     ScaleLr,
 )
-from spikeguard_server.domain.events import Closed, Opened, Recurred, Revised
+from spikeguard_core.events import Closed, Opened, Recurred, Revised
 
 LATE = 2  # steps from the first noise to the incident
 NOISE = 8  # positions of it

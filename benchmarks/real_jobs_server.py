@@ -27,8 +27,8 @@ from spikeguard_protocol import (
     decode_message,
     encode,
 )
-from spikeguard_server.domain.events import Event
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.events import Event
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_server.store.samples import as_domain
 
 Kind = TypeVar("Kind")

@@ -36,16 +36,16 @@ from spikeguard_protocol import (
     Verb,
     verb_of,
 )
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.diagnosis.lineage import Lineage
-from spikeguard_server.domain.events import Event, Opened
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.lifecycle.incident_life import acted, fold
-from spikeguard_server.domain.monitor.monitor import Monitor
-from spikeguard_server.domain.policy.proposal import propose
-from spikeguard_server.domain.policy.settings import DEFAULT_POLICY
-from spikeguard_server.domain.policy.situation import PastCommand, Situation, Target
-from spikeguard_server.domain.policy.targeting import Doubts, alarms_of, health_of
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.diagnosis.lineage import Lineage
+from spikeguard_core.events import Event, Opened
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident_life import acted, fold
+from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_core.policy.proposal import propose
+from spikeguard_core.policy.settings import DEFAULT_POLICY
+from spikeguard_core.policy.situation import PastCommand, Situation, Target
+from spikeguard_core.policy.targeting import Doubts, alarms_of, health_of
 from spikeguard_trainer.data import BatchLoader, Corpus, validation_batches
 from spikeguard_trainer.faults import Fault
 from spikeguard_trainer.inject import FaultInjector, corrupt_batch

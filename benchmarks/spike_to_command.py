@@ -33,7 +33,7 @@ from benchmarks.spread import quantile
 from spikeguard_protocol import Medium, Samples, TargetSaved, Verb, decode_ack
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.cli.embedded_postgres import embedded
-from spikeguard_server.domain.policy.settings import (
+from spikeguard_core.policy.settings import (
     ApprovalMode,
     ApprovalRule,
     Policy,

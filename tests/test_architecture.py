@@ -129,7 +129,7 @@ def test_replay_takes_of_the_server_detection_and_policy_and_needs_numpy_alone()
     the modules that draw and read them import."""
     for path in _files(PACKAGES["spikeguard_replay"]):
         reached = {name for name in _imports(path) if name.startswith("spikeguard_server.")}
-        may = ("spikeguard_server.domain.", "spikeguard_server.detectors")
+        may = ("spikeguard_core.", "spikeguard_server.detectors")
         assert all(name.startswith(may) for name in reached), f"{path.relative_to(ROOT)}"
         may_top = {"drawing": {"matplotlib"}, "tensorboard": {"tensorboard", "google"}}
         foreign = _tops(path) - sys.stdlib_module_names - PACKAGES.keys() - {"numpy"}

@@ -21,8 +21,8 @@ from spikeguard import Settings as AgentSettings
 from spikeguard_protocol import Cause, Signal
 from spikeguard_protocol.vocabulary import OptionalSignal
 from spikeguard_server.detectors import GENERAL, SHIPPED
-from spikeguard_server.domain.detection.settings import DetectionSettings
-from spikeguard_server.domain.policy.settings import Policy
+from spikeguard_core.detection.settings import DetectionSettings
+from spikeguard_core.policy.settings import Policy
 from spikeguard_server.settings import PREFIX, Settings
 
 pytestmark = pytest.mark.slow  # `make check` runs them

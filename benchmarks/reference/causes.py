@@ -15,8 +15,8 @@ from types import ModuleType
 from benchmarks.reference.source import comments_of, meaning_of
 from benchmarks.reference.table import number, table
 from spikeguard_protocol import Cause, Kind
-from spikeguard_server.domain.diagnosis.cause import layers, ranking
-from spikeguard_server.domain.policy.remedies import (
+from spikeguard_core.diagnosis.cause import layers, ranking
+from spikeguard_core.policy.remedies import (
     TITLES,
     Diagnosis,
     GoBack,

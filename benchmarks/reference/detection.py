@@ -9,9 +9,9 @@ from enum import StrEnum
 from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import number, span, table
 from spikeguard_server.detectors import DEFAULT, GENERAL, SHIPPED
-from spikeguard_server.domain.detection.detectors.contract import Setting
-from spikeguard_server.domain.detection.own_signals import MOST_OWN, Direction, Opens
-from spikeguard_server.domain.detection.settings import DetectionSettings
+from spikeguard_core.detection.detectors.contract import Setting
+from spikeguard_core.detection.own_signals import MOST_OWN, Direction, Opens
+from spikeguard_core.detection.settings import DetectionSettings
 
 HEAD = """# Detection settings
 

@@ -9,12 +9,12 @@ from typing import Any
 from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import shown, span, table
 from spikeguard_protocol import Verb
-from spikeguard_server.domain.notification.quiet_hours import QuietHours
-from spikeguard_server.domain.policy import own_remedies, own_rules
-from spikeguard_server.domain.policy.own_remedies import OwnRemedy
-from spikeguard_server.domain.policy.own_rules import Does, OwnRule
-from spikeguard_server.domain.policy.remedies import GoBack, Rate, Skip
-from spikeguard_server.domain.policy.settings import (
+from spikeguard_core.notification.quiet_hours import QuietHours
+from spikeguard_core.policy import own_remedies, own_rules
+from spikeguard_core.policy.own_remedies import OwnRemedy
+from spikeguard_core.policy.own_rules import Does, OwnRule
+from spikeguard_core.policy.remedies import GoBack, Rate, Skip
+from spikeguard_core.policy.settings import (
     APPROVAL_LIMITS,
     DEFAULT_POLICY,
     LIMITS,

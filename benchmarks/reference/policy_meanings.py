@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from benchmarks.reference.source import meaning_of
-from spikeguard_server.domain.policy.settings import ApprovalRule, Policy
+from spikeguard_core.policy.settings import ApprovalRule, Policy
 
 FILE = Path(__file__).parents[2] / "server/spikeguard_server/domain/policy/meanings.py"
 HEAD = '''"""What the fields of a policy mean. Made by `python -m benchmarks.reference`: change the

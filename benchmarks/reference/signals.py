@@ -8,7 +8,7 @@ from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import table
 from spikeguard_protocol import Signal
 from spikeguard_protocol.vocabulary import OptionalSignal
-from spikeguard_server.domain.detection.precursors import LEADING
+from spikeguard_core.detection.norms import LEADING
 
 HEAD = """# Signals
 

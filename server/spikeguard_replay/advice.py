@@ -10,6 +10,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.diagnosis.lineage import Lineage
+from spikeguard_core.events import Event, Opened
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident_life import fold
+from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_core.monitor.state import DetectorChoice
+from spikeguard_core.policy.cost import Cost, cost_of
+from spikeguard_core.policy.finding import checks_of
+from spikeguard_core.policy.proposal import Proposal, propose
+from spikeguard_core.policy.settings import ApprovalMode, Policy
+from spikeguard_core.policy.situation import PastCommand, Situation, Target
+from spikeguard_core.policy.targeting import Alarm, Doubts, alarms_of, health_of
 from spikeguard_protocol import (
     Action,
     CommandState,
@@ -22,19 +35,6 @@ from spikeguard_protocol import (
     verb_of,
 )
 from spikeguard_replay.judging import monitor_of
-from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.diagnosis.lineage import Lineage
-from spikeguard_server.domain.events import Event, Opened
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.lifecycle.incident_life import fold
-from spikeguard_server.domain.monitor.monitor import Monitor
-from spikeguard_server.domain.policy.cost import Cost, cost_of
-from spikeguard_server.domain.policy.finding import checks_of
-from spikeguard_server.domain.policy.proposal import Proposal, propose
-from spikeguard_server.domain.policy.settings import ApprovalMode, Policy
-from spikeguard_server.domain.policy.situation import PastCommand, Situation, Target
-from spikeguard_server.domain.policy.targeting import Alarm, Doubts, alarms_of, health_of
 
 SEGMENT = SegmentId("0" * 16, 0)
 LINEAGE = Lineage({SEGMENT: None})

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from spikeguard_cli.wording import command_words, duration
+from spikeguard_core.policy.settings import Policy
 from spikeguard_protocol.phrases import paragraphs
 from spikeguard_replay.advice import Advice, Assumed
-from spikeguard_server.domain.policy.settings import Policy
 
 
 def assumptions(policy: Policy, assumed: Assumed) -> list[str]:

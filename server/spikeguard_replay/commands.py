@@ -17,9 +17,9 @@ from spikeguard_protocol.escaping import printable
 from spikeguard_replay.policy_options import assumed_of, configure_policy, policy_from_options
 
 if TYPE_CHECKING:
+    from spikeguard_core.policy.settings import Policy
     from spikeguard_replay.judging import DetectorChoice
     from spikeguard_replay.log import Log, LogOptions
-    from spikeguard_server.domain.policy.settings import Policy
 
 DIRECTIONS = ("up", "down", "both")
 

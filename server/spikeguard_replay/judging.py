@@ -13,12 +13,8 @@ from typing import Any
 import numpy as np
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_protocol import Outcome
-from spikeguard_replay.log import Log, rows_of
-from spikeguard_server.detectors import choose
-from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.events import (
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.events import (
     Closed,
     Event,
     Judgement,
@@ -27,9 +23,13 @@ from spikeguard_server.domain.events import (
     Revised,
     Trend,
 )
-from spikeguard_server.domain.monitor.monitor import Monitor
-from spikeguard_server.domain.policy.settings import PolicyError
-from spikeguard_server.domain.suspicion import Ranking, questions_in, worth_showing
+from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_core.monitor.state import DetectorChoice
+from spikeguard_core.policy.settings import PolicyError
+from spikeguard_core.suspicion import Ranking, questions_in, worth_showing
+from spikeguard_protocol import Outcome
+from spikeguard_replay.log import Log, rows_of
+from spikeguard_server.detectors import choose
 
 __all__ = ["DetectorChoice", "Event", "Precursor", "Sample"]  # and what is below
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from spikeguard_cli.command import CommandFailed
 
 if TYPE_CHECKING:
+    from spikeguard_core.policy.settings import Policy
     from spikeguard_replay.advice import Assumed
-    from spikeguard_server.domain.policy.settings import Policy
 
 
 def configure_policy(parser: ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def assumed_of(options: Namespace) -> Assumed:
 
 def policy_from_options(options: Namespace) -> Policy:
     """The policy that `options` name, with the price they give; raises `CommandFailed`."""
-    from spikeguard_server.domain.policy.settings import (
+    from spikeguard_core.policy.settings import (
         DEFAULT_POLICY,
         PolicyError,
         policy_from_mapping,

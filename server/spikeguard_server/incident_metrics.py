@@ -14,8 +14,8 @@ from typing import Final
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from spikeguard_core.lifecycle.incident_figures import PERSON, POLICY
 from spikeguard_protocol import Outcome
-from spikeguard_server.domain.lifecycle.incident_figures import PERSON, POLICY
 
 MAX_PROJECTS: Final = 100
 OTHERS: Final = "(others)"

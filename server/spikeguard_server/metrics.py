@@ -25,10 +25,10 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from spikeguard_core.lifecycle.command_life import legal_events
+from spikeguard_core.notification.channel import ChannelKind
+from spikeguard_core.notification.delivery import Result
 from spikeguard_protocol import CommandState
-from spikeguard_server.domain.lifecycle.command_life import legal_events
-from spikeguard_server.domain.notification.channel import ChannelKind
-from spikeguard_server.domain.notification.delivery import Result
 from spikeguard_server.incident_metrics import IncidentFamilies, IncidentTotals
 
 MAX_RUNS: Final = 500  # with all gauges

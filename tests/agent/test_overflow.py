@@ -11,8 +11,8 @@ from torch import nn
 
 from spikeguard import attach
 from spikeguard_protocol import Samples
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.monitor.monitor import Monitor
 
 from .job import FAST
 from .wire import Wire, await_that, served

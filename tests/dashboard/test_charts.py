@@ -23,7 +23,7 @@ from spikeguard_dashboard.charts import (
 from spikeguard_dashboard.history import Kept
 from spikeguard_dashboard.palette import DARK, LIGHT, Palette
 from spikeguard_dashboard.series import Series, Trend, series_of
-from spikeguard_server.domain import events
+from spikeguard_core import events
 from tests.dashboard import story
 
 MAIN = (story.ATTEMPT, 0)

@@ -12,8 +12,8 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import Rollback, Verb, verb_of
 from spikeguard_replay.advice import Advice, Assumed, advise
 from spikeguard_replay.commands import REPLAY
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.policy.settings import DEFAULT_POLICY
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.policy.settings import DEFAULT_POLICY
 from tests.replay.running import run
 
 ONSET = 2_001

@@ -19,7 +19,7 @@ from benchmarks.detection_rules import (
     wandb_z_score,
     zclip,
 )
-from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_core.detection.sample import Sample
 
 
 def flat(rows: int = 400) -> list[float]:

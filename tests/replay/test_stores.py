@@ -23,7 +23,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_replay.backtest import backtest_log, sources
 from spikeguard_replay.log import LogOptions
 from spikeguard_replay.reading import read_log
-from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_core.detection.sample import Sample
 from tests.replay.running import rows_in, samples_in
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ WIDE = 32  # rows before the newest 8, which a lift is seen against
 KEPT = 64  # newest rows
 BLOCK = 16  # rows between two looks at the scale
 BLOCKS = 32  # newest blocks, which say what is usual
+APART = 32  # usual distances of rows: farther apart, a row continues nothing
 RATIOS = 96  # newest residuals that widen the noise
 YOUNG = 64  # rows until z counts in full,
 YOUNG_PART = 3.0  # and how much less before: z / (1 + 3 / rows)
@@ -61,7 +63,7 @@ def _middle(values: Array) -> Array:
     if values.shape[1] % 2:
         return np.partition(values, half, axis=1)[:, half]
     parted = np.partition(values, (half - 1, half), axis=1)
-    return (parted[:, half - 1] + parted[:, half]) / 2  # type: ignore[no-any-return]
+    return (parted[:, half - 1] + parted[:, half]) / 2
 
 
 def _quantile(values: Sequence[float], part: float) -> float:
@@ -122,7 +124,8 @@ class Baseline:
     """The newest calm rows of one signal. `values` are logarithms where it is a norm."""
 
     falling: bool  # a loss: its level is carried on downwards
-    floor_part: float = FLOOR_PART
+    floor_part: float = FLOOR_PART  # of the level: the least noise,
+    floor: float = 1e-12  # and the least of all
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     count: int = 0  # calm rows since the baseline began
@@ -154,7 +157,7 @@ class Baseline:
     def gap(self) -> float:
         """Median distance of the newest rows, in steps; 1 where it is not known."""
         newest = self.steps[-LOCAL:]
-        return max(1.0, median([b - a for a, b in zip(newest, newest[1:], strict=False)] or [1.0]))
+        return max(1.0, median([b - a for a, b in pairwise(newest)] or [1.0]))
 
     @property
     def level(self) -> float:
@@ -170,7 +173,7 @@ class Baseline:
         """Whether a row at `step` comes so late that it continues nothing: the log's spacing
         changed, or most of a stretch is missing."""
         known = len(self.steps) >= LOCAL
-        return known and step - self.steps[-1] >= 2 * BLOCK * self.gap
+        return known and step - self.steps[-1] >= APART * self.gap
 
     def judge(self, values: Array) -> Judged:
         """Judge rows that follow; more than one only while `settled`."""
@@ -214,13 +217,14 @@ class Baseline:
         """Keep a row that cannot be judged yet."""
         self.steps, self.values = [*self.steps, step][-KEPT:], [*self.values, value][-KEPT:]
         self.count += 1
-        self.start = max(self.start, abs(value))
+        if self.falling:
+            self.start = max(self.start, abs(value))
         if self.count >= LOCAL:
             self._look_at_scale(self.ratios)
 
     def restart(self) -> None:
         """Forget every row."""
-        fresh = Baseline(self.falling, self.floor_part)
+        fresh = Baseline(self.falling, self.floor_part, self.floor)
         for name in self.__slots__:
             setattr(self, name, getattr(fresh, name))
 
@@ -261,7 +265,7 @@ class Baseline:
         at = [middle[(pieces - 1 - piece) * SHORT :][:rows] for piece in range(pieces)]
         last = [line[known - back_by :][:rows] for back_by in range(1, SHORT + 1)]
         flattest = (last[0] + last[1] - last[2] - last[3]) / SHORT
-        for newer, older in zip(at, at[1:], strict=False):
+        for newer, older in pairwise(at):
             flattest = np.maximum(flattest, (newer - older) / SHORT)
         return np.minimum(flattest, 0.0)
 
@@ -297,12 +301,10 @@ class Baseline:
                 state = scales[self.count + begin] = self._scale_of(window, ratios, blocks)
         return scale, noise, plain
 
-    def _scale_of(
-        self, window: Array, ratios: Sequence[float], blocks: Sequence[Block]
-    ) -> Scale:
+    def _scale_of(self, window: Array, ratios: Sequence[float], blocks: Sequence[Block]) -> Scale:
         """What one deviation is after the rows of `window`."""
         level = median(window[-LOCAL:].tolist())
-        least = max(self.floor_part * abs(level), FLOOR_START * self.start, 1e-12)
+        least = max(self.floor_part * abs(level), FLOOR_START * self.start, self.floor)
         noise = max(least, _noise(window))
         wider = tail = 1.0
         if len(blocks) >= 4:
@@ -318,9 +320,7 @@ class Baseline:
         window = np.array(self.values[-NOISE - 2 :])
         self.noise, self.wider, self.tail = self._scale_of(window, ratios, self.blocks)
 
-    def _end_block(
-        self, step: int, ratios: Sequence[float], scales: Mapping[int, Scale]
-    ) -> None:
+    def _end_block(self, step: int, ratios: Sequence[float], scales: Mapping[int, Scale]) -> None:
         level = median(self.values[-LOCAL:])
         block = _block(self.noise, self.last, self.plain, self.lifts, level, step)
         self.blocks = [*self.blocks, block][-BLOCKS:]

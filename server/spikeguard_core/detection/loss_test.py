@@ -20,11 +20,13 @@ from enum import StrEnum
 
 import numpy as np
 
-from spikeguard_core.detection.baseline import BLOCK, LOCAL, Baseline, Judged, median
+from spikeguard_core.detection.baseline import APART, BLOCK, KEPT, LOCAL, Baseline, Judged, median
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.detection.slow_rise import SlowRise
+from spikeguard_core.events import Trend
 from spikeguard_protocol import BatchRange
 
+FEWEST_BLOCKS = 4  # whose levels show a slope
 RECENT = 40  # rows that are looked back at when an incident opens
 DOWN_Z = 100.0
 DOWN_PART = 10.0
@@ -122,7 +124,7 @@ class LossTest:
         odd |= self._is_lifted(judged, settings) & (column > judged.level)
         odd |= -judged.z >= DOWN_Z
         gaps = np.diff(np.array([baseline.steps[-1], *steps]))
-        odd |= gaps >= 4 * LOCAL * baseline.gap
+        odd |= gaps >= APART * baseline.gap
         rows = int(odd.argmax()) if odd.any() else len(values)
         return rows, judged
 
@@ -157,6 +159,35 @@ class LossTest:
     def level_before(self, step: int) -> float:
         """Median of the newest calm rows before `step`, in the loss's unit; NaN of none."""
         return median([value for at, value in self.baseline.before(64) if at < step][-LOCAL:])
+
+    def trend(self, step: int, ahead: int, band: float) -> Trend | None:
+        """Where the loss heads from `step` on, for some `ahead` steps; None while unknown.
+
+        The level is measured: the median of the calm rows just before. It is carried on downwards
+        only, by the slope in log(step + 1) over the newest 512 rows or by that over the newer half
+        of them, whichever is flatter; over `ahead` steps it falls by no more than it was seen to.
+        """
+        if not self.knows:
+            return None
+        known = [(at, value) for at, value in self.baseline.before(KEPT) if at <= step]
+        if not known:
+            return None
+        level = median([value for _, value in known[-LOCAL:]])
+        points = [(b.step, b.level) for b in self.baseline.blocks if b.step < known[-1][0]]
+        if len(points) < FEWEST_BLOCKS:
+            points = [(known[0][0], median([value for _, value in known[:LOCAL]]))]
+        reach = math.log((step + ahead + 1) / (step + 1)) if step >= 0 else 0.0
+        slope, fall = 0.0, 0.0
+        for at, value in (points[0], points[len(points) // 2]):
+            span = math.log((known[-1][0] + 1) / (max(at, 0) + 1))
+            one = (level - value) / span if span > 0.0 else 0.0
+            first = at == points[0][0]
+            slope = one if first else max(slope, one)
+            fall = max(0.0, value - level) if first else fall
+        slope = min(0.0, slope)
+        if reach > 0.0 and -slope * reach > fall:
+            slope = -fall / reach
+        return Trend(step, level, slope / (max(step, 0) + 1), self.baseline.scale, band)
 
     def clear(self) -> None:
         """Forget what waits."""
@@ -240,7 +271,7 @@ class LossTest:
     def _lift_onset(self, row: Suspect) -> Suspect:
         """The first of the newest rows that all lie above where the lift began."""
         rows = self.baseline.before(2 * LOCAL)
-        low = median([value for _, value in self.baseline.before(64)][: -LOCAL])
+        low = median([value for _, value in self.baseline.before(64)][:-LOCAL])
         limit = low + self.baseline.scale
         first = row
         for step, value in reversed(rows):

@@ -1,9 +1,9 @@
 """A loss that rises slowly and goes on: no row stands out, and yet the run gets worse.
 
-Every 16 calm rows the smoothed loss (the mean of the newest two blocks' levels) is held against
-the best level of a block. It is a slow rise if it stands above it by 3.5 % of the loss and by 5 scales, has done
-so for 48 rows, is at its highest since, and rose in each of the last looks on the whole. The best
-is forgotten where the run begins anew: after a restart, an incident, a planned change.
+Every 16 calm rows the smoothed loss (the mean of the newest two blocks' levels) is held against the
+best level of a block. It is a slow rise if it stands above it by 3.5 % of the loss and by 5 scales,
+has done so for 48 rows, and is at its highest since. The best is forgotten where the run begins
+anew: after a restart, an incident, a planned change.
 """
 
 from __future__ import annotations

@@ -14,18 +14,18 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import Role, RunId
-from spikeguard_server.access.person_names import check_look_alike, read_person
-from spikeguard_server.access.token_lifetimes import NO_CEILINGS, Ceilings
-from spikeguard_server.detectors import choose
-from spikeguard_server.domain.audit.changes import policy_changes
-from spikeguard_server.domain.policy.settings import (
+from spikeguard_core.audit.changes import policy_changes
+from spikeguard_core.policy.settings import (
     Policy,
     PolicyError,
     PolicyScope,
     over,
     policy_from_mapping,
 )
+from spikeguard_protocol import Role, RunId
+from spikeguard_server.access.person_names import check_look_alike, read_person
+from spikeguard_server.access.token_lifetimes import NO_CEILINGS, Ceilings
+from spikeguard_server.detectors import choose
 from spikeguard_server.errors import Conflict, Forbidden, NotFound, NotSignedIn, Unprocessable
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.identity.permissions import READERS, Caller, hash_secret, new_secret

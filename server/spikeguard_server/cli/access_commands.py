@@ -28,6 +28,8 @@ from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.options import most, print_json, told
 from spikeguard_cli.toml_text import to_toml
 from spikeguard_cli.wording import duration, table
+from spikeguard_core.audit.changes import MAX_REASON
+from spikeguard_core.policy.settings import policy_to_mapping
 from spikeguard_protocol import RunId
 from spikeguard_server.access.grants import (
     Grant,
@@ -40,8 +42,6 @@ from spikeguard_server.access.grants import (
     withdraw_token,
 )
 from spikeguard_server.access.token_lifetimes import Ceilings
-from spikeguard_server.domain.audit.changes import MAX_REASON
-from spikeguard_server.domain.policy.settings import policy_to_mapping
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.http.routes.policy import policy_body
 from spikeguard_server.identity.actors import Actor, ActorKind

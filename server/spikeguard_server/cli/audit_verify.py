@@ -19,9 +19,9 @@ import sqlalchemy as sql
 from sqlalchemy.exc import ProgrammingError
 
 from spikeguard_cli.command import CommandFailed, say
+from spikeguard_core.audit.chain import TOLD, Checked, Heads, check_chain
 from spikeguard_protocol import RunId
 from spikeguard_server.cli.commands import DOES_NOT_FIT
-from spikeguard_server.domain.audit.chain import TOLD, Checked, Heads, check_chain
 from spikeguard_server.jobs.audit_heads import BadHeads, read_heads
 from spikeguard_server.store.audit_chain import ChainHead, read_chains, read_plainly, run_names
 from spikeguard_server.store.database import database_settings, opened

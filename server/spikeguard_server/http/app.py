@@ -27,8 +27,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from spikeguard_core.lifecycle.moves import IllegalMove as DomainIllegalMove
 from spikeguard_protocol import VERSION, ProtocolError, UnknownVersion
-from spikeguard_server.domain.lifecycle.moves import IllegalMove as DomainIllegalMove
 from spikeguard_server.errors import (
     Busy,
     InternalError,

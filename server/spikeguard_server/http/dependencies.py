@@ -22,13 +22,13 @@ import sqlalchemy as sql
 from fastapi import Depends, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
+from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.paths import SPEAKS_FOR
 from spikeguard_server.access.oidc.attempt import AT_ONCE
 from spikeguard_server.access.proxied_sessions import end_proxied_roles
-from spikeguard_server.domain.audit.changes import MAX_REASON
 from spikeguard_server.errors import Busy, NotSignedIn, ReadsOnly
 from spikeguard_server.http.concurrency import UNCOUNTED, Calls, OneAtATime
 from spikeguard_server.http.known_tokens import KnownTokens

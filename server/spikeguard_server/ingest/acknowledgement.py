@@ -6,9 +6,9 @@ database's clock, again and again until a result is stored.
 
 from __future__ import annotations
 
+from spikeguard_core.lifecycle.command_life import IN_FLIGHT, CommandEvent
 from spikeguard_protocol import Ack, CommandState, IncidentEnded, IncidentId, Order
 from spikeguard_protocol.paths import incident_page_path
-from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, CommandEvent
 from spikeguard_server.ingest.halt import not_halted
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit

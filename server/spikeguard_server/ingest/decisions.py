@@ -15,19 +15,19 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import CommandId, Verb, Watch, verb_of
-from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.access.approvers import Approver, approver_of, why_not_another
-from spikeguard_server.domain.lifecycle.command_life import (
+from spikeguard_core.lifecycle.command_life import (
     WAITING,
     WHY_LATE,
     CommandEvent,
     can,
     withdrawal,
 )
-from spikeguard_server.domain.policy.orders import Plan, order_request_of, plan_of
-from spikeguard_server.domain.policy.proposal import differs, propose
-from spikeguard_server.domain.policy.settings import Policy
+from spikeguard_core.policy.orders import Plan, order_request_of, plan_of
+from spikeguard_core.policy.proposal import differs, propose
+from spikeguard_core.policy.settings import Policy
+from spikeguard_protocol import CommandId, Verb, Watch, verb_of
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
+from spikeguard_server.access.approvers import Approver, approver_of, why_not_another
 from spikeguard_server.errors import NotFound, RevisionChanged, WrongState
 from spikeguard_server.identity.actors import Actor, KnownBy
 from spikeguard_server.ingest.proposals import revise

@@ -21,13 +21,12 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_core.detection.sample import SampleColumns
+from spikeguard_core.events import Event
+from spikeguard_core.monitor.monitor import Monitor, OlderStateVersion, UnknownStateVersion
+from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_protocol import Verb
-from spikeguard_server.detectors import choose, find
-from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice
-from spikeguard_server.domain.detection.sample import SampleColumns
-from spikeguard_server.domain.events import Event
-from spikeguard_server.domain.monitor.monitor import Monitor, OlderStateVersion, UnknownStateVersion
-from spikeguard_server.domain.policy.settings import PolicyError
+from spikeguard_server.detectors import choose
 from spikeguard_server.errors import Unready
 from spikeguard_server.ingest.detector_rebuild import (
     MOST_ROWS,
@@ -313,9 +312,7 @@ def read_monitor(state: bytes) -> Monitor:
     """The monitor in `state`; `Unready` where this server is too old for it, `OlderStateVersion`
     where it is too new."""
     try:
-        return Monitor.load(state, find)
-    except PolicyError as error:
-        raise _lacks(error) from error
+        return Monitor.load(state)
     except OlderStateVersion:
         raise
     except UnknownStateVersion as error:
@@ -328,20 +325,8 @@ def read_monitor(state: bytes) -> Monitor:
 
 @lru_cache(maxsize=256)
 def choice_of(detection: str | None) -> DetectorChoice:
-    """The detector that the policy names, its `detection` as JSON; `Unready` where this server
-    lacks it."""
-    try:
-        return choose(json.loads(detection) if detection is not None else {}, "detection.")
-    except PolicyError as error:
-        raise _lacks(error) from error
-
-
-def _lacks(error: PolicyError) -> Unready:
-    return Unready(
-        f"This server lacks the detector of the policy: {error}",
-        "Install its package on every replica, or choose another one; nothing is lost meanwhile",
-        retry_after_s=5,
-    )
+    """How the policy wants a run judged, its `detection` as JSON."""
+    return choose(json.loads(detection) if detection is not None else {}, "detection.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.events import Event
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.events import Event
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_server.store.clock import steady_s
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.samples import newest_samples

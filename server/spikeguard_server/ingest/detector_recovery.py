@@ -18,10 +18,10 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_core.events import Closed, Event, Judgement
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import CommandState, Outcome, verb_of
-from spikeguard_server.domain.events import Closed, Event, Judgement
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.ingest.detection import Detection, KeptMonitor, detection_of, read_monitor
 from spikeguard_server.ingest.message_context import Intake

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from spikeguard_core.lifecycle.command_life import WAITING
 from spikeguard_protocol import CommandState
-from spikeguard_server.domain.lifecycle.command_life import WAITING
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import by_policy, find_command

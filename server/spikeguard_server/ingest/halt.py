@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spikeguard_server.domain.lifecycle.command_life import CommandEvent, can
+from spikeguard_core.lifecycle.command_life import CommandEvent, can
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import CommandRow, move_command

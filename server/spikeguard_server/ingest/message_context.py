@@ -11,11 +11,11 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_core.diagnosis.cause.layers import FirstLayer
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.situation import Target
 from spikeguard_protocol import Message, SegmentId
-from spikeguard_server.domain.diagnosis.cause.layers import FirstLayer
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.policy.settings import Policy
-from spikeguard_server.domain.policy.situation import Target
 from spikeguard_server.ingest.detection import Detection
 from spikeguard_server.ingest.detector_rebuild import RebuildBudgets
 from spikeguard_server.settings import Settings

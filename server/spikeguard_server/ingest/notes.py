@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import AttemptStarted, RunId
-from spikeguard_server.domain.diagnosis.change_effect import (
+from spikeguard_core.diagnosis.change_effect import (
     ExpectedEffect,
     Introduction,
     changes_between,
     changes_words,
     judged_after,
 )
+from spikeguard_protocol import AttemptStarted, RunId
 from spikeguard_server.errors import Conflict, Unprocessable
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.ingest.message_context import Intake

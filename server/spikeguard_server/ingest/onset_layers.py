@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from spikeguard_server.domain.diagnosis.cause.layers import FirstLayer, clues_of_layers, first_layer
-from spikeguard_server.domain.diagnosis.cause.measured import LEAD
-from spikeguard_server.domain.events import Closed, Event
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.suspicion import again
+from spikeguard_core.diagnosis.cause.layers import FirstLayer, clues_of_layers, first_layer
+from spikeguard_core.diagnosis.cause.measured import LEAD
+from spikeguard_core.events import Closed, Event
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.suspicion import again
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store.causes import read_layers
 

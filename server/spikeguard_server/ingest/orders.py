@@ -14,6 +14,12 @@ from typing import Final, NoReturn
 
 import sqlalchemy as sql
 
+from spikeguard_core.diagnosis.change_effect import ExpectedEffect
+from spikeguard_core.diagnosis.incident_tracker import CURES
+from spikeguard_core.lifecycle.command_life import IN_FLIGHT, WAITING, CommandEvent
+from spikeguard_core.policy.orders import OrderRequest, Plan, Refusal, plan_of
+from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.situation import RunSituation
 from spikeguard_protocol import (
     RUN_ITSELF,
     Action,
@@ -25,12 +31,6 @@ from spikeguard_protocol import (
     Watch,
 )
 from spikeguard_protocol.phrases import action_phrase, in_paragraphs
-from spikeguard_server.domain.diagnosis.change_effect import ExpectedEffect
-from spikeguard_server.domain.diagnosis.incident_tracker import CURES
-from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, WAITING, CommandEvent
-from spikeguard_server.domain.policy.orders import OrderRequest, Plan, Refusal, plan_of
-from spikeguard_server.domain.policy.settings import Policy
-from spikeguard_server.domain.policy.situation import RunSituation
 from spikeguard_server.errors import Conflict, NotFound, RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.store.clock import database_now

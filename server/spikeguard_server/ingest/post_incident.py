@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS
+from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import STANDARD_SIGNALS, Outcome
-from spikeguard_server.domain.lifecycle.damage import AFTERMATH_STEPS
-from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.ingest.message_context import Intake, StoredSteps
 from spikeguard_server.store.incidents import follow_incident, followed_incidents
 from spikeguard_server.store.reports import want_report

@@ -10,9 +10,8 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import RUN_ITSELF, Action, CommandState, Verb, Watch, verb_of
-from spikeguard_server.domain.diagnosis.incident_tracker import CURES
-from spikeguard_server.domain.lifecycle.command_life import (
+from spikeguard_core.diagnosis.incident_tracker import CURES
+from spikeguard_core.lifecycle.command_life import (
     IN_FLIGHT,
     TAKEN_BACK,
     UNDECIDED,
@@ -21,11 +20,12 @@ from spikeguard_server.domain.lifecycle.command_life import (
     CommandEvent,
     withdrawal,
 )
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.policy.approval import auto_approval
-from spikeguard_server.domain.policy.proposal import Proposal, propose
-from spikeguard_server.domain.policy.settings import Policy
-from spikeguard_server.domain.policy.situation import Situation
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.approval import auto_approval
+from spikeguard_core.policy.proposal import Proposal, propose
+from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.situation import Situation
+from spikeguard_protocol import RUN_ITSELF, Action, CommandState, Verb, Watch, verb_of
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.signing import by_server, order_keys
 from spikeguard_server.store import audit

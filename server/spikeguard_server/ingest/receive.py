@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
+from spikeguard_core.lifecycle.clock import Reading
 from spikeguard_protocol import Ack, AttemptEnded, AttemptStarted, Gap, Message, ProtocolError
-from spikeguard_server.domain.lifecycle.clock import Reading
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.identity.permissions import check_scope
 from spikeguard_server.ingest import run_lifecycle

@@ -11,6 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from time import thread_time
 
+from spikeguard_core.lifecycle.command_life import CommandEvent
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
@@ -32,8 +34,6 @@ from spikeguard_protocol import (
     TargetSaved,
 )
 from spikeguard_protocol.identity import MAX_STEP
-from spikeguard_server.domain.lifecycle.command_life import CommandEvent
-from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.ingest.message_context import Intake, StoredSteps

@@ -6,6 +6,10 @@ any age: a fence stops execution, never the truth about it.
 
 from __future__ import annotations
 
+from spikeguard_core.diagnosis.incident_tracker import CURES
+from spikeguard_core.lifecycle.command_life import EVENT_OF_RESULT, CommandEvent, can
+from spikeguard_core.lifecycle.command_outcome import after_end
+from spikeguard_core.lifecycle.incident_life import acted
 from spikeguard_protocol import (
     RUN_ITSELF,
     CommandId,
@@ -16,10 +20,6 @@ from spikeguard_protocol import (
     Rollback,
     verb_of,
 )
-from spikeguard_server.domain.diagnosis.incident_tracker import CURES
-from spikeguard_server.domain.lifecycle.command_life import EVENT_OF_RESULT, CommandEvent, can
-from spikeguard_server.domain.lifecycle.command_outcome import after_end
-from spikeguard_server.domain.lifecycle.incident_life import acted
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.spikes import write_events

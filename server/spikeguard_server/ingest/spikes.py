@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from spikeguard_protocol import CommandState, IncidentId, SegmentPoint, Verb, verb_of
-from spikeguard_server.domain.events import Closed, Event, Opened, Precursor, Recurred
-from spikeguard_server.domain.lifecycle.command_life import (
+from spikeguard_core.events import Closed, Event, Opened, Precursor, Recurred
+from spikeguard_core.lifecycle.command_life import (
     EVENT_OF_OUTCOME,
     EXECUTED,
     CommandEvent,
     can,
 )
-from spikeguard_server.domain.lifecycle.command_outcome import (
+from spikeguard_core.lifecycle.command_outcome import (
     after_end,
     after_return,
     next_cure,
     why_void,
 )
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.lifecycle.incident_life import fold
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident_life import fold
+from spikeguard_protocol import CommandState, IncidentId, SegmentPoint, Verb, verb_of
 from spikeguard_server.ingest.message_context import Intake, StoredSteps
 from spikeguard_server.ingest.onset_layers import explain
 from spikeguard_server.ingest.post_incident import begin_aftermath, keep_samples

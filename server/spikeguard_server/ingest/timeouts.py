@@ -11,8 +11,8 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_core.lifecycle.command_life import WHY_LATE, CommandEvent, can
 from spikeguard_protocol import CommandState
-from spikeguard_server.domain.lifecycle.command_life import WHY_LATE, CommandEvent, can
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.detection import Detection, check_detection, load_detection
 from spikeguard_server.ingest.detector_recovery import take_over

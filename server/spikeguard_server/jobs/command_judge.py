@@ -13,6 +13,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from spikeguard_core.diagnosis.change_effect import (
+    BEFORE,
+    Effect,
+    ExpectedEffect,
+    effect_of,
+    effect_words,
+    expectation_words,
+    judged_after,
+)
+from spikeguard_core.diagnosis.incident_tracker import CURES
+from spikeguard_core.events import Trend
+from spikeguard_core.lifecycle.command_life import CommandEvent
 from spikeguard_protocol import (
     RUN_ITSELF,
     CommandId,
@@ -22,18 +34,6 @@ from spikeguard_protocol import (
     SegmentPoint,
     Signal,
 )
-from spikeguard_server.domain.diagnosis.change_effect import (
-    BEFORE,
-    Effect,
-    ExpectedEffect,
-    effect_of,
-    effect_words,
-    expectation_words,
-    judged_after,
-)
-from spikeguard_server.domain.diagnosis.incident_tracker import CURES
-from spikeguard_server.domain.events import Trend
-from spikeguard_server.domain.lifecycle.command_life import CommandEvent
 from spikeguard_server.jobs.run_history import Row, RunHistory, newest_step, trend_at, values_of
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now

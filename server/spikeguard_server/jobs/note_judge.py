@@ -12,8 +12,7 @@ from typing import Final
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import CommandId, IncidentId, Signal
-from spikeguard_server.domain.diagnosis.change_effect import (
+from spikeguard_core.diagnosis.change_effect import (
     BEFORE,
     Effect,
     changes_words,
@@ -21,7 +20,8 @@ from spikeguard_server.domain.diagnosis.change_effect import (
     judged_after,
     learning_rate_change,
 )
-from spikeguard_server.domain.diagnosis.incident_tracker import CURES
+from spikeguard_core.diagnosis.incident_tracker import CURES
+from spikeguard_protocol import CommandId, IncidentId, Signal
 from spikeguard_server.jobs.command_judge import WENT_BACK, judge_command
 from spikeguard_server.jobs.run_history import Row, RunHistory, trend_at, values_of
 from spikeguard_server.log_format import add_context

@@ -17,6 +17,15 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.diagnosis.batch_evidence import onset_batch
+from spikeguard_core.diagnosis.lineage import Lineage
+from spikeguard_core.events import Precursor
+from spikeguard_core.lifecycle.command_life import EXECUTED
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.cost import cost_of
+from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.situation import Situation
 from spikeguard_protocol import (
     STANDARD_SIGNALS,
     BatchDetail,
@@ -29,15 +38,6 @@ from spikeguard_protocol import (
     SegmentPoint,
     SegmentReason,
 )
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.diagnosis.batch_evidence import onset_batch
-from spikeguard_server.domain.diagnosis.lineage import Lineage
-from spikeguard_server.domain.events import Precursor
-from spikeguard_server.domain.lifecycle.command_life import EXECUTED
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.policy.cost import cost_of
-from spikeguard_server.domain.policy.settings import Policy
-from spikeguard_server.domain.policy.situation import Situation
 from spikeguard_server.report.facts import (
     AttemptFact,
     CommandFact,

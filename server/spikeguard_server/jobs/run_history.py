@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import sqlalchemy as sql
 
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.diagnosis.lineage import Lineage
+from spikeguard_core.events import Trend
 from spikeguard_protocol import SegmentPoint, Signal
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.diagnosis.lineage import Lineage
-from spikeguard_server.domain.events import Trend
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import Attempts, attempts_by_number

@@ -17,8 +17,8 @@ from typing import Final
 
 import sqlalchemy as sql
 
-from spikeguard_server.domain.notification.channel import Channel
-from spikeguard_server.domain.notification.delivery import Result
+from spikeguard_core.notification.channel import Channel
+from spikeguard_core.notification.delivery import Result
 from spikeguard_server.errors import Busy
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.facts import test_message

@@ -11,10 +11,10 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_core.notification.channel import Channel
+from spikeguard_core.notification.delivery import Result, uninterested
+from spikeguard_core.notification.topics import OF_BEGUN, Topic
 from spikeguard_protocol import Verb
-from spikeguard_server.domain.notification.channel import Channel
-from spikeguard_server.domain.notification.delivery import Result, uninterested
-from spikeguard_server.domain.notification.topics import OF_BEGUN, Topic
 from spikeguard_server.store.channels import channels_of
 from spikeguard_server.store.conversations import Entry, Key, add_topics, going_on, log
 from spikeguard_server.store.notices import Notice, take_notices

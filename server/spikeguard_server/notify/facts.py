@@ -13,18 +13,18 @@ from urllib.parse import quote
 
 import sqlalchemy as sql
 
+from spikeguard_core.lifecycle.command_life import TAKEN_BACK, WAITING
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.notification.delivery import SentState, Subject
+from spikeguard_core.notification.topics import Topic
+from spikeguard_core.policy.cost import Cost, can_wait_s, cost_of
+from spikeguard_core.policy.finding import checks_of, diagnose, first_move_of
+from spikeguard_core.policy.remedies import ACTING
+from spikeguard_core.policy.targeting import left_if_job_dies
 from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outcome, RunId
 from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import action_phrase, ended_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK, WAITING
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.notification.delivery import SentState, Subject
-from spikeguard_server.domain.notification.topics import Topic
-from spikeguard_server.domain.policy.cost import Cost, can_wait_s, cost_of
-from spikeguard_server.domain.policy.finding import checks_of, diagnose, first_move_of
-from spikeguard_server.domain.policy.remedies import ACTING
-from spikeguard_server.domain.policy.targeting import left_if_job_dies
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, title_of
 from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.report.wording import count, duration, number, plural

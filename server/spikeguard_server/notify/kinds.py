@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import quote
 
+from spikeguard_core.notification.channel import PNG, Channel, ChannelKind
+from spikeguard_core.notification.topics import Urgency
 from spikeguard_protocol.escaping import chat_text
 from spikeguard_protocol.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
-from spikeguard_server.domain.notification.channel import PNG, Channel, ChannelKind
-from spikeguard_server.domain.notification.topics import Urgency
 from spikeguard_server.notify.addresses import Network
 from spikeguard_server.notify.apprise import Text, send_by_apprise
 from spikeguard_server.notify.mail import mail_html, mail_picture

@@ -11,9 +11,9 @@ from datetime import timedelta
 
 import sqlalchemy as sql
 
+from spikeguard_core.notification.channel import Channel
 from spikeguard_protocol import CommandId
 from spikeguard_server.access.approval_links import ApprovalLink, write_link
-from spikeguard_server.domain.notification.channel import Channel
 from spikeguard_server.notify.facts import Facts
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.conversations import Conversation

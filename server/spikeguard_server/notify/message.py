@@ -10,10 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from spikeguard_protocol import Kind, Signal
-from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.phrases import PARAGRAPH, sure_phrase
-from spikeguard_server.domain.notification.topics import (
+from spikeguard_core.notification.topics import (
     ASKING,
     LAST,
     OF_COMMAND,
@@ -21,7 +18,10 @@ from spikeguard_server.domain.notification.topics import (
     Urgency,
     urgency_of,
 )
-from spikeguard_server.domain.policy.finding import FirstMove
+from spikeguard_core.policy.finding import FirstMove
+from spikeguard_protocol import Kind, Signal
+from spikeguard_protocol.escaping import printable
+from spikeguard_protocol.phrases import PARAGRAPH, sure_phrase
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.wording import ENDINGS, count, duration, number, word
 

@@ -18,9 +18,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import Kind, ProtocolError, RunId
-from spikeguard_server.domain.notification.channel import Channel
-from spikeguard_server.domain.notification.delivery import (
+from spikeguard_core.notification.channel import Channel
+from spikeguard_core.notification.delivery import (
     GIVE_UP_AFTER,
     Act,
     DeliveryVerdict,
@@ -29,6 +28,7 @@ from spikeguard_server.domain.notification.delivery import (
     backoff_s,
     delivery_verdict,
 )
+from spikeguard_protocol import Kind, ProtocolError, RunId
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.dispatch import UNREADABLE
 from spikeguard_server.notify.facts import message_of, read_facts, said

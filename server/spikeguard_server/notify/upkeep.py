@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import sqlalchemy as sql
 
+from spikeguard_core.audit.changes import FieldChange, channel_changes
+from spikeguard_core.notification.channel import Channel, channel_from_mapping
+from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_protocol import IncidentId
-from spikeguard_server.domain.audit.changes import FieldChange, channel_changes
-from spikeguard_server.domain.notification.channel import Channel, channel_from_mapping
-from spikeguard_server.domain.notification.delivery import NewSilence
 from spikeguard_server.errors import NotFound, Unprocessable
 from spikeguard_server.store.audit import append
 from spikeguard_server.store.channels import (

@@ -5,12 +5,12 @@ Law: the ranking as it was when the incident closed; a cause that nothing speaks
 
 from __future__ import annotations
 
+from spikeguard_core.diagnosis.batch_evidence import contrast, worst_sequence
+from spikeguard_core.lifecycle.damage import rose
+from spikeguard_core.policy.finding import diagnose
+from spikeguard_core.suspicion import worth_showing
 from spikeguard_protocol import BatchDetail, Cause
 from spikeguard_protocol.phrases import batches_phrase, cause_phrase, sure_phrase
-from spikeguard_server.domain.diagnosis.batch_evidence import contrast, worst_sequence
-from spikeguard_server.domain.lifecycle.damage import rose
-from spikeguard_server.domain.policy.finding import diagnose
-from spikeguard_server.domain.suspicion import worth_showing
 from spikeguard_server.report.document import Block, Bullets, Paragraph
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.symptoms import lead_of

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 
+from spikeguard_core.diagnosis.incident_tracker import CURES
+from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_protocol import Signal, verb_of
 from spikeguard_protocol.phrases import cause_phrase, sure_phrase
-from spikeguard_server.domain.diagnosis.incident_tracker import CURES
-from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.report.document import Block, Paragraph, Table
 from spikeguard_server.report.facts import PostMortem, RevisionFact
 from spikeguard_server.report.symptoms import symptoms_of

@@ -11,6 +11,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from spikeguard_core.events import Precursor
+from spikeguard_core.lifecycle.command_life import EXECUTED
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.cost import Cost
+from spikeguard_core.policy.finding import NOTHING_NAMED, DataRecord
+from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
 from spikeguard_protocol import (
     Action,
     BatchDetail,
@@ -22,12 +28,6 @@ from spikeguard_protocol import (
     SegmentId,
     SegmentReason,
 )
-from spikeguard_server.domain.events import Precursor
-from spikeguard_server.domain.lifecycle.command_life import EXECUTED
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.policy.cost import Cost
-from spikeguard_server.domain.policy.finding import NOTHING_NAMED, DataRecord
-from spikeguard_server.domain.policy.settings import DEFAULT_POLICY, Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from spikeguard_core.lifecycle.command_life import EXECUTED
+from spikeguard_core.lifecycle.incident_figures import PERSON, POLICY, IncidentFigures
+from spikeguard_core.policy.cost import money_of
 from spikeguard_protocol import Outcome, Rollback, SegmentPoint, Signal
-from spikeguard_server.domain.lifecycle.command_life import EXECUTED
-from spikeguard_server.domain.lifecycle.incident_figures import PERSON, POLICY, IncidentFigures
-from spikeguard_server.domain.policy.cost import money_of
 from spikeguard_server.report.facts import CommandFact, PostMortem
 from spikeguard_server.report.narrative import acting
 from spikeguard_server.report.symptoms import spent_by

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spikeguard_core.diagnosis.evidence import REPLICAS_APART
+from spikeguard_core.lifecycle.command_life import EXECUTED
+from spikeguard_core.lifecycle.job_end import look_at_job
+from spikeguard_core.policy.finding import Finding, diagnose, follow_ups_of
+from spikeguard_core.policy.remedies import DATA
 from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal
 from spikeguard_protocol.phrases import batches_phrase
-from spikeguard_server.domain.diagnosis.evidence import REPLICAS_APART
-from spikeguard_server.domain.lifecycle.command_life import EXECUTED
-from spikeguard_server.domain.lifecycle.job_end import look_at_job
-from spikeguard_server.domain.policy.finding import Finding, diagnose, follow_ups_of
-from spikeguard_server.domain.policy.remedies import DATA
 from spikeguard_server.report.facts import CommandFact, PostMortem
 from spikeguard_server.report.symptoms import symptoms_of
 from spikeguard_server.report.wording import duration, number, plural

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from spikeguard_protocol import Kind
-from spikeguard_server.domain.lifecycle.damage import rose
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.policy.finding import (
+from spikeguard_core.lifecycle.damage import rose
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.finding import (
     Symptom,
     first_move_of,
     loss_not_finite,
     symptom_of,
 )
+from spikeguard_protocol import Kind
 from spikeguard_server.report.wording import number, word
 
 _FLAT = "the loss did not rise"

@@ -6,11 +6,11 @@ what that cost.
 
 from __future__ import annotations
 
+from spikeguard_core.lifecycle.command_life import EXECUTED, TAKEN_BACK
+from spikeguard_core.policy.finding import diagnose
 from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
 from spikeguard_protocol.phrases import action_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.lifecycle.command_life import EXECUTED, TAKEN_BACK
-from spikeguard_server.domain.policy.finding import diagnose
 from spikeguard_server.report.causes import because_of
 from spikeguard_server.report.cost_table import lost_words
 from spikeguard_server.report.document import Block, Bullets, Paragraph

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from spikeguard_core.lifecycle.command_life import TAKEN_BACK
 from spikeguard_protocol import Verb, verb_of
 from spikeguard_protocol.phrases import action_phrase, ended_phrase, response_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK
 from spikeguard_server.report.document import Block, Bullets, Links, Paragraph, Table
 from spikeguard_server.report.facts import (
     AttemptFact,

@@ -9,13 +9,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from spikeguard_core.diagnosis.silent_failures import LIMIT, UNCHANGED
+from spikeguard_core.lifecycle.command_life import EXECUTED
+from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS, stands_out
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.cost import money_of
+from spikeguard_core.policy.finding import first_move_of
 from spikeguard_protocol import BatchRange, OptionalSignal, Rollback, Signal
-from spikeguard_server.domain.diagnosis.silent_failures import LIMIT, UNCHANGED
-from spikeguard_server.domain.lifecycle.command_life import EXECUTED
-from spikeguard_server.domain.lifecycle.damage import AFTERMATH_STEPS, stands_out
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.policy.cost import money_of
-from spikeguard_server.domain.policy.finding import first_move_of
 from spikeguard_server.report.facts import CommandFact, PostMortem, RecordedCurve
 
 GRAD_NORMS = (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_server.domain.audit.changes import FieldChange
+from spikeguard_core.audit.changes import FieldChange
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.store.notices import add_notice_of_entry
 from spikeguard_server.store.stored_text import storable

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_server.domain.audit.chain import ChainedEntry
+from spikeguard_core.audit.chain import ChainedEntry
 
 FETCHED: Final = 1000  # entries at once
 # As the trigger `chain_audit` writes it: each column that is not null, but the digest.

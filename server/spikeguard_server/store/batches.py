@@ -14,8 +14,8 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_core.diagnosis.batch_evidence import NEAR
 from spikeguard_protocol import BatchDetail, TokenHistogram, encode, from_json
-from spikeguard_server.domain.diagnosis.batch_evidence import NEAR
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.batches import batch_details
 

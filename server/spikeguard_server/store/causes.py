@@ -11,11 +11,11 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_core.diagnosis.cause.layers import FirstLayer, LayerRow
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.suspicion import Mark, Ranking, Suspicion
 from spikeguard_protocol import Cause
 from spikeguard_protocol.messages import MAX_LAYERS
-from spikeguard_server.domain.diagnosis.cause.layers import FirstLayer, LayerRow
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.suspicion import Mark, Ranking, Suspicion
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.core import layer_norms
 

@@ -13,12 +13,12 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
-from spikeguard_server.domain.notification.channel import (
+from spikeguard_core.notification.channel import (
     Channel,
     ChannelError,
     channel_from_mapping,
 )
-from spikeguard_server.domain.notification.delivery import NewSilence
+from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.notices import channels, silences
 

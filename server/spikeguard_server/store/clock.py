@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
-from spikeguard_server.domain.lifecycle.clock import (
+from spikeguard_core.lifecycle.clock import (
     ClockJump,
     Reading,
     jumped_s,

@@ -13,6 +13,10 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_core.lifecycle import command_life
+from spikeguard_core.lifecycle.command_life import WAITING, CommandEvent
+from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.situation import PastCommand
 from spikeguard_protocol import (
     RUN_ITSELF,
     Action,
@@ -24,10 +28,6 @@ from spikeguard_protocol import (
     to_json,
     verb_of,
 )
-from spikeguard_server.domain.lifecycle import command_life
-from spikeguard_server.domain.lifecycle.command_life import WAITING, CommandEvent
-from spikeguard_server.domain.policy.settings import Policy
-from spikeguard_server.domain.policy.situation import PastCommand
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.store import audit
 from spikeguard_server.store.order_notifier import notify

@@ -15,8 +15,8 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
-from spikeguard_server.domain.notification.delivery import Result
-from spikeguard_server.domain.notification.topics import Topic
+from spikeguard_core.notification.delivery import Result
+from spikeguard_core.notification.topics import Topic
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.notices import conversations, deliveries
 

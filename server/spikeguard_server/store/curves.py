@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from spikeguard_core.detection.sample import Sample
 from spikeguard_protocol import BatchRange, EvenRanges, Samples
-from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.store.fast.packing import Numbers
 
 

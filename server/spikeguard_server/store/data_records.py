@@ -10,11 +10,11 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.finding import NOTHING_NAMED, DataRecord, LeftOut, diagnose
+from spikeguard_core.policy.remedies import DATA
+from spikeguard_core.policy.settings import Policy
 from spikeguard_protocol import CommandId, ProtocolError
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.policy.finding import NOTHING_NAMED, DataRecord, LeftOut, diagnose
-from spikeguard_server.domain.policy.remedies import DATA
-from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.store.incidents import Attempts, find_incident
 from spikeguard_server.store.tables.skipped import skipped_batches
 

@@ -13,13 +13,13 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import SegmentId, SegmentPoint
-from spikeguard_server.domain.diagnosis.change_effect import (
+from spikeguard_core.diagnosis.change_effect import (
     Effect,
     ExpectedEffect,
     judged_after,
     told_effect,
 )
+from spikeguard_protocol import SegmentId, SegmentPoint
 from spikeguard_server.store.commands import CommandRow
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.notes import NewNote, add_note

@@ -12,8 +12,8 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
+from spikeguard_core.lifecycle.incident_figures import IncidentFigures
 from spikeguard_protocol import Medium, SegmentPoint
-from spikeguard_server.domain.lifecycle.incident_figures import IncidentFigures
 from spikeguard_server.store.incidents import Attempts
 from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.tables.core import targets

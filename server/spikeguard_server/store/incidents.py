@@ -15,9 +15,9 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
+from spikeguard_core.events import Precursor, Trend
+from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import BatchRange, IncidentState, Kind, Outcome, SegmentId
-from spikeguard_server.domain.events import Precursor, Trend
-from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.store.causes import explained_columns, first_layer_of, ranking_of
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.stored_text import storable

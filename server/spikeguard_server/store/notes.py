@@ -14,7 +14,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
-from spikeguard_server.domain.diagnosis.change_effect import (
+from spikeguard_core.diagnosis.change_effect import (
     Changed,
     Effect,
     ExpectedEffect,

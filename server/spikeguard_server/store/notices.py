@@ -13,8 +13,8 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_core.notification.topics import Topic, topic_of
 from spikeguard_protocol import RUN_ITSELF
-from spikeguard_server.domain.notification.topics import Topic, topic_of
 from spikeguard_server.store.tables.core import commands, runs
 from spikeguard_server.store.tables.notices import conversations, notices
 

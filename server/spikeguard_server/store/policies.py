@@ -13,7 +13,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_server.domain.policy.settings import (
+from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
     Policy,
     PolicyScope,

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_core.policy.settings import Policy
 from spikeguard_protocol import (
     RUN_ITSELF,
     Action,
@@ -19,7 +20,6 @@ from spikeguard_protocol import (
     to_json,
     verb_of,
 )
-from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import CommandRow, find_command
 from spikeguard_server.store.runs import RunRow

@@ -15,9 +15,9 @@ from uuid import UUID
 import numpy as np
 import sqlalchemy as sql
 
+from spikeguard_core.detection.sample import Sample, SampleColumns
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, LayerNorms, Samples
 from spikeguard_protocol.messages import MAX_NAME
-from spikeguard_server.domain.detection.sample import Sample, SampleColumns
 from spikeguard_server.store.chunks import (
     AT_ONCE,
     CHUNK,

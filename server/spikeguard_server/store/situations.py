@@ -11,20 +11,20 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import Rollback, SegmentId, SegmentPoint, Verb, abilities_from_settings
-from spikeguard_server.domain.detection.settings import DetectionSettings
-from spikeguard_server.domain.diagnosis.lineage import Lineage, lineage_of
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.policy.order_limits import read_limits
-from spikeguard_server.domain.policy.settings import Policy
-from spikeguard_server.domain.policy.situation import RunSituation, Situation, Target
-from spikeguard_server.domain.policy.targeting import (
+from spikeguard_core.detection.settings import DetectionSettings
+from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.order_limits import read_limits
+from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.situation import RunSituation, Situation, Target
+from spikeguard_core.policy.targeting import (
     Alarm,
     Doubts,
     alarms_of,
     health_of,
     worth_keeping,
 )
+from spikeguard_protocol import Rollback, SegmentId, SegmentPoint, Verb, abilities_from_settings
 from spikeguard_server.store.commands import past_commands, recent_commands, unfinished_commands
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (

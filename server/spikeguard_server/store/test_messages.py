@@ -11,8 +11,8 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from spikeguard_server.domain.notification.delivery import Result
-from spikeguard_server.domain.notification.topics import Topic
+from spikeguard_core.notification.delivery import Result
+from spikeguard_core.notification.topics import Topic
 from spikeguard_server.store.channels import lock_channels
 from spikeguard_server.store.conversations import LEASE
 from spikeguard_server.store.stored_text import storable

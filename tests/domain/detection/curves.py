@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.events import Closed, Event, Opened, Precursor
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.events import Closed, Event, Opened, Precursor
 
 
 def descent(rows: int, seed: int = 0, noise: float = 0.03, rho: float = 0.3) -> list[float]:

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 
 from spikeguard_protocol import BatchRange, Kind, Outcome, SegmentId, Verb
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.events import Closed, Event, Opened, Recurred, Revised
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.lifecycle.incident_life import fold
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.events import Closed, Event, Opened, Recurred, Revised
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident_life import fold
+from spikeguard_core.monitor.monitor import Monitor
 from tests.domain.detection.curves import plateau
 
 LOSSES = plateau(2_500)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.detection.settings import DetectionSettings
-from spikeguard_server.domain.events import Event
-from spikeguard_server.domain.monitor.monitor import Monitor, UnknownStateVersion
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.detection.settings import DetectionSettings
+from spikeguard_core.events import Event
+from spikeguard_core.monitor.monitor import Monitor, UnknownStateVersion
 from tests.domain.detection.curves import descent, opened, plateau, samples, spiked
 
 pytestmark = pytest.mark.slow

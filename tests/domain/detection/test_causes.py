@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from spikeguard_protocol import BatchRange, Cause, Outcome, Verb
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.diagnosis.cause.layers import LayerRow, clues_of_layers, first_layer
-from spikeguard_server.domain.diagnosis.cause.ranking import rank
-from spikeguard_server.domain.diagnosis.evidence import WATCHED, gather_evidence
-from spikeguard_server.domain.events import Closed, Event, Opened, Recurred, Revised, Trend
-from spikeguard_server.domain.monitor.monitor import Monitor
-from spikeguard_server.domain.monitor.state import State
-from spikeguard_server.domain.suspicion import Ranking, again, worth_showing
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.diagnosis.cause.layers import LayerRow, clues_of_layers, first_layer
+from spikeguard_core.diagnosis.cause.ranking import rank
+from spikeguard_core.diagnosis.evidence import WATCHED, gather_evidence
+from spikeguard_core.events import Closed, Event, Opened, Recurred, Revised, Trend
+from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_core.monitor.state import State
+from spikeguard_core.suspicion import Ranking, again, worth_showing
 
 ONSET = 301
 STRANGE = [0.0, -0.0, 5e-324, 1e308, -1e308, math.nan, math.inf, -math.inf, 1.0, -1.0, 30.0]

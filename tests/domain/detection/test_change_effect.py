@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.diagnosis.change_effect import (
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.diagnosis.change_effect import (
     MOST_STEPS,
     Effect,
     ExpectedEffect,
@@ -23,8 +23,8 @@ from spikeguard_server.domain.diagnosis.change_effect import (
     judged_after,
     learning_rate_change,
 )
-from spikeguard_server.domain.events import Trend
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.events import Trend
+from spikeguard_core.monitor.monitor import Monitor
 
 CHANGED = 2000
 

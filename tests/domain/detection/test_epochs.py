@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from spikeguard_server.domain.events import Opened
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.events import Opened
+from spikeguard_core.monitor.monitor import Monitor
 from tests.domain.detection.curves import opened, samples
 
 EPOCH, EPOCHS, NOISE = 300, 20, 0.02

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from spikeguard_server.domain.diagnosis.cause.layers import LayerRow
-from spikeguard_server.domain.diagnosis.layer_map import ROWS, block_of, layer_map
+from spikeguard_core.diagnosis.cause.layers import LayerRow
+from spikeguard_core.diagnosis.layer_map import ROWS, block_of, layer_map
 
 ONSET = 40
 

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.events import Opened
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.events import Opened
+from spikeguard_core.monitor.monitor import Monitor
 
 CALM, LOST = 600, 1200  # steps before, and until the end
 ALONE = {"ranks_lost_step": 1.0}

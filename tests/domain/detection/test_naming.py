@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from spikeguard_protocol import Kind, Outcome
-from spikeguard_server.domain.diagnosis.classifier import TURN
-from spikeguard_server.domain.diagnosis.forecast import look_ahead, tolerance_of, trust
-from spikeguard_server.domain.diagnosis.incident_tracker import Episode
-from spikeguard_server.domain.events import Closed, Event, Judgement, Revised, Trend
-from spikeguard_server.domain.monitor.monitor import DetectionSettings, Monitor
+from spikeguard_core.diagnosis.classifier import TURN
+from spikeguard_core.diagnosis.forecast import look_ahead, tolerance_of, trust
+from spikeguard_core.diagnosis.incident_tracker import Episode
+from spikeguard_core.events import Closed, Event, Judgement, Revised, Trend
+from spikeguard_core.monitor.monitor import DetectionSettings, Monitor
 from tests.domain.detection.curves import ar_noise, closed, opened, plateau, samples, spiked
 
 SETTINGS = DetectionSettings()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spikeguard_protocol import Kind
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.monitor.monitor import Monitor
 from tests.domain.detection.curves import opened, plateau, samples
 
 ROWS = 4000

@@ -8,10 +8,10 @@ from collections.abc import Collection
 import pytest
 
 from spikeguard_protocol import Cause, Kind
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.detection.settings import DetectionSettings
-from spikeguard_server.domain.events import Event, Opened
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.detection.settings import DetectionSettings
+from spikeguard_core.events import Event, Opened
+from spikeguard_core.monitor.monitor import Monitor
 from tests.domain.detection.curves import plateau
 
 ROWS = 400

@@ -10,9 +10,9 @@ import pytest
 
 from spikeguard_protocol import Outcome
 from spikeguard_server.detectors import choose
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.events import Closed, Event, Precursor, Revised
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.events import Closed, Event, Precursor, Revised
+from spikeguard_core.monitor.monitor import Monitor
 from tests.domain.detection.curves import opened, plateau, precursors, spiked
 
 NAME = "router_entropy"

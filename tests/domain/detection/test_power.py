@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.monitor.monitor import Monitor
 from tests.domain.detection.curves import opened, samples
 
 WARM, LENGTH, AFTER = 400, 20, 25

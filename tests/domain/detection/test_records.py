@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.monitor.monitor import Monitor
 from tests.domain.detection.curves import opened, samples
 
 AT, TOP = 1200, 1.2

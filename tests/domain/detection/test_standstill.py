@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.diagnosis.silent_failures import LIMIT
-from spikeguard_server.domain.events import Precursor
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.diagnosis.silent_failures import LIMIT
+from spikeguard_core.events import Precursor
+from spikeguard_core.monitor.monitor import Monitor
 from tests.domain.detection.curves import plateau
 
 ROWS = 1_400

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.monitor.monitor import Monitor
 
 ROWS = 1500
 

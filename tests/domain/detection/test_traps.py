@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from spikeguard_protocol import BatchRange, Kind, Outcome, SegmentId
-from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.events import Revised
-from spikeguard_server.domain.lifecycle.incident_life import fold
-from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.events import Revised
+from spikeguard_core.lifecycle.incident_life import fold
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_server.report.heading import summary_of
 from tests.domain.detection.curves import (
     closed,

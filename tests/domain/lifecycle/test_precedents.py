@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spikeguard_protocol import Outcome, Verb
-from spikeguard_server.domain.lifecycle.precedents import Precedent, tallied
+from spikeguard_core.lifecycle.precedents import Precedent, tallied
 
 ROLLBACK, STOP = Verb.ROLLBACK, Verb.STOP
 

@@ -17,10 +17,10 @@ from spikeguard_protocol import (
     SegmentId,
     Verb,
 )
-from spikeguard_server.domain.events import Trend
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.policy.situation import PastCommand, Situation, Target
-from spikeguard_server.domain.suspicion import Mark, Suspicion
+from spikeguard_core.events import Trend
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.situation import PastCommand, Situation, Target
+from spikeguard_core.suspicion import Mark, Suspicion
 
 SEGMENT = SegmentId("00c0ffee00c0ffee", 0)
 EVERY_VERB = frozenset(Verb)

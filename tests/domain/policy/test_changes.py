@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from spikeguard_server.domain.audit.changes import FieldChange, channel_changes, policy_changes
-from spikeguard_server.domain.notification.channel import Channel, channel_from_mapping
-from spikeguard_server.domain.policy.settings import DEFAULT_POLICY, policy_from_mapping
+from spikeguard_core.audit.changes import FieldChange, channel_changes, policy_changes
+from spikeguard_core.notification.channel import Channel, channel_from_mapping
+from spikeguard_core.policy.settings import DEFAULT_POLICY, policy_from_mapping
 
 SECRET = "a secret of more than sixteen signs"
 TARGET = {"url": "https://hooks.example/path?word=hidden", "secret": SECRET}

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from spikeguard_protocol import BatchRange, Cause, CommandState, Health, Medium, Rollback
-from spikeguard_server.domain.policy.proposal import propose
-from spikeguard_server.domain.policy.settings import DEFAULT_POLICY
-from spikeguard_server.domain.policy.situation import Target
-from spikeguard_server.domain.policy.targeting import choose_target, left_if_job_dies, worth_keeping
+from spikeguard_core.policy.proposal import propose
+from spikeguard_core.policy.settings import DEFAULT_POLICY
+from spikeguard_core.policy.situation import Target
+from spikeguard_core.policy.targeting import choose_target, left_if_job_dies, worth_keeping
 from tests.domain.policy.situations import blamed, done, incident, situation, target
 
 RING = tuple(target(s, Health.PENDING, Medium.MEMORY) for s in (160, 180, 200, 220))

@@ -20,7 +20,7 @@ from spikeguard_protocol import (
     Verb,
 )
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.events import (
+from spikeguard_core.events import (
     Closed,
     Judgement,
     Opened,
@@ -29,8 +29,8 @@ from spikeguard_server.domain.events import (
     Revised,
     Trend,
 )
-from spikeguard_server.domain.lifecycle import command_life, incident_life
-from spikeguard_server.domain.lifecycle.command_life import (
+from spikeguard_core.lifecycle import command_life, incident_life
+from spikeguard_core.lifecycle.command_life import (
     COMMAND_MOVES,
     EVENT_OF_OUTCOME,
     EVENT_OF_RESULT,
@@ -39,15 +39,15 @@ from spikeguard_server.domain.lifecycle.command_life import (
     legal_events,
     table_of_states,
 )
-from spikeguard_server.domain.lifecycle.damage import rise_batches
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.lifecycle.incident_life import (
+from spikeguard_core.lifecycle.damage import rise_batches
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident_life import (
     INCIDENT_MOVES,
     IncidentEvent,
     acted,
     fold,
 )
-from spikeguard_server.domain.lifecycle.moves import IllegalMove, mermaid
+from spikeguard_core.lifecycle.moves import IllegalMove, mermaid
 
 SEGMENT = SegmentId("00c0ffee00c0ffee", 0)
 AGAIN = SegmentId("00c0ffee00c0ffee", 1)

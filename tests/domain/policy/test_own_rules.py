@@ -19,15 +19,15 @@ from spikeguard_protocol import (
     Verb,
     Watch,
 )
-from spikeguard_server.domain.policy.proposal import propose
-from spikeguard_server.domain.policy.settings import (
+from spikeguard_core.policy.proposal import propose
+from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
     Policy,
     PolicyError,
     policy_from_mapping,
     policy_to_mapping,
 )
-from spikeguard_server.domain.suspicion import Suspicion
+from spikeguard_core.suspicion import Suspicion
 from tests.domain.policy.situations import done, incident, situation
 
 BACK = Rollback("ckpt-1000", 1000)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spikeguard_protocol import Kind, Verb
-from spikeguard_server.domain.notification.quiet_hours import DAYS, QuietHours
-from spikeguard_server.domain.policy.approval import auto_approval
-from spikeguard_server.domain.policy.settings import ApprovalMode, ApprovalRule, Policy
+from spikeguard_core.notification.quiet_hours import DAYS, QuietHours
+from spikeguard_core.policy.approval import auto_approval
+from spikeguard_core.policy.settings import ApprovalMode, ApprovalRule, Policy
 
 NIGHT = QuietHours("22:00", "07:00", days=("fri",))
 HOUR = 3600

@@ -21,9 +21,9 @@ from spikeguard_protocol import (
     Verb,
     Watch,
 )
-from spikeguard_server.domain.policy.approval import auto_approval
-from spikeguard_server.domain.policy.cost import Cost, StepTime, cost_of, pace_of
-from spikeguard_server.domain.policy.settings import (
+from spikeguard_core.policy.approval import auto_approval
+from spikeguard_core.policy.cost import Cost, StepTime, cost_of, pace_of
+from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
     ApprovalMode,
     ApprovalRule,
@@ -32,7 +32,7 @@ from spikeguard_server.domain.policy.settings import (
     policy_from_mapping,
     policy_to_mapping,
 )
-from spikeguard_server.domain.policy.situation import PastCommand
+from spikeguard_core.policy.situation import PastCommand
 from tests.domain.policy.situations import situation, target
 
 EDITED = """

@@ -25,10 +25,10 @@ from spikeguard_protocol import (
     Verb,
     Watch,
 )
-from spikeguard_server.domain.policy.proposal import Proposal, differs, propose
-from spikeguard_server.domain.policy.remedies import Diagnosis
-from spikeguard_server.domain.policy.settings import DEFAULT_POLICY, Policy
-from spikeguard_server.domain.policy.situation import (
+from spikeguard_core.policy.proposal import Proposal, differs, propose
+from spikeguard_core.policy.remedies import Diagnosis
+from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
+from spikeguard_core.policy.situation import (
     OrderLimits,
     PastCommand,
     Situation,

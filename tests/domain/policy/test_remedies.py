@@ -11,15 +11,15 @@ import pytest
 
 from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Stop
 from spikeguard_protocol.phrases import paragraphs
-from spikeguard_server.domain.policy.finding import (
+from spikeguard_core.policy.finding import (
     DataRecord,
     LeftOut,
     checks_of,
     diagnose,
     follow_ups_of,
 )
-from spikeguard_server.domain.policy.proposal import Proposal, propose
-from spikeguard_server.domain.policy.remedies import (
+from spikeguard_core.policy.proposal import Proposal, propose
+from spikeguard_core.policy.remedies import (
     ACTING,
     DATA,
     REMEDIES,
@@ -27,15 +27,15 @@ from spikeguard_server.domain.policy.remedies import (
     GoBack,
     remedy_of,
 )
-from spikeguard_server.domain.policy.settings import (
+from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
     Policy,
     PolicyError,
     policy_from_mapping,
     policy_to_mapping,
 )
-from spikeguard_server.domain.policy.situation import Situation
-from spikeguard_server.domain.suspicion import Mark, Suspicion
+from spikeguard_core.policy.situation import Situation
+from spikeguard_core.suspicion import Mark, Suspicion
 from tests.domain.policy.situations import SEGMENT, blamed, done, incident, situation, target
 
 BY_HAND = frozenset({Diagnosis.LOSS_SCALE_OVERFLOW, Diagnosis.STALLED_WEIGHTS})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from spikeguard_server.domain.events import Trend
+from spikeguard_core.events import Trend
 from spikeguard_server.errors import ERRORS
 from spikeguard_server.http.bodies import access as access_shapes
 from spikeguard_server.http.bodies import channels as channel_shapes

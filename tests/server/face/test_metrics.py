@@ -28,7 +28,7 @@ from spikeguard_protocol import (
     Verb,
 )
 from spikeguard_server.access.grants import Grant, put_policy
-from spikeguard_server.domain.policy.settings import (
+from spikeguard_core.policy.settings import (
     ApprovalMode,
     ApprovalRule,
     Policy,

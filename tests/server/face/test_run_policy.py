@@ -10,7 +10,7 @@ import pytest
 
 from spikeguard_cli.main import main
 from spikeguard_protocol import Role
-from spikeguard_server.domain.policy.settings import (
+from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
     PolicyError,
     over,

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import CommandId
-from spikeguard_server.domain.notification.channel import channel_from_mapping
+from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_server.notify.notifier import tell_all
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.channels import write_channel

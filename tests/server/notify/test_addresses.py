@@ -13,7 +13,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from spikeguard_server.domain.notification.channel import (
+from spikeguard_core.notification.channel import (
     Channel,
     ChannelError,
     channel_from_mapping,

@@ -11,8 +11,8 @@ from time import monotonic
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_server.domain.notification.channel import channel_from_mapping
-from spikeguard_server.domain.notification.delivery import GIVE_UP_AFTER
+from spikeguard_core.notification.channel import channel_from_mapping
+from spikeguard_core.notification.delivery import GIVE_UP_AFTER
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.notify.dispatch import UNREADABLE
 from spikeguard_server.notify.notifier import (

@@ -13,7 +13,7 @@ from email.message import EmailMessage
 
 import pytest
 
-from spikeguard_server.domain.notification.channel import ChannelError, channel_from_mapping
+from spikeguard_core.notification.channel import ChannelError, channel_from_mapping
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.kinds import Carriage, carry
 from spikeguard_server.notify.links import LABEL

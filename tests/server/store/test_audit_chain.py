@@ -22,7 +22,7 @@ from sqlalchemy.exc import ProgrammingError
 from spikeguard_cli.main import main
 from spikeguard_protocol import Role, RunId
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.domain.audit.changes import FieldChange
+from spikeguard_core.audit.changes import FieldChange
 from spikeguard_server.jobs.audit_heads import HeadWriter
 from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.settings import Settings

@@ -29,7 +29,7 @@ from spikeguard_protocol import (
     verb_of,
 )
 from spikeguard_protocol.order_signature import OrderKey, signature_problem
-from spikeguard_server.domain.policy.settings import DEFAULT_POLICY, ApprovalMode, ApprovalRule
+from spikeguard_core.policy.settings import DEFAULT_POLICY, ApprovalMode, ApprovalRule
 from spikeguard_server.errors import NotFound, RevisionChanged, ServiceError, WrongState
 from spikeguard_server.ingest.decisions import approve, reject
 from spikeguard_server.settings import Settings

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import Ack, Message
-from spikeguard_server.domain.monitor import state
+from spikeguard_core.monitor import state
 from spikeguard_server.errors import Unready
 from spikeguard_server.ingest import Monitors, receive
 from spikeguard_server.ingest.detection import past_monitor

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import Field
 
+from spikeguard_core.policy.settings import PolicyScope
 from spikeguard_protocol import Role
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.person_names import MAX_PERSON
-from spikeguard_server.domain.policy.settings import PolicyScope
 from spikeguard_server.http.bodies.run_shapes import TIME, ReasonGiven, Shape, example
 from spikeguard_server.identity.permissions import SESSION_S
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic import Field
 
+from spikeguard_core.audit.changes import MAX_REASON
+from spikeguard_core.notification.channel import MAX_LEVEL, MAX_TARGET, ChannelKind
+from spikeguard_core.notification.delivery import Result
+from spikeguard_core.notification.topics import About, Topic
 from spikeguard_protocol import Kind
 from spikeguard_protocol.identity import NAME_PATTERN
-from spikeguard_server.domain.audit.changes import MAX_REASON
-from spikeguard_server.domain.notification.channel import MAX_LEVEL, MAX_TARGET, ChannelKind
-from spikeguard_server.domain.notification.delivery import Result
-from spikeguard_server.domain.notification.topics import About, Topic
 from spikeguard_server.http.bodies.run_shapes import TIME, ReasonGiven, Shape, example
 
 _NAME = f"^{NAME_PATTERN.pattern}$"

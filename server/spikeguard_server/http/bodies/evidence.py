@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
+from spikeguard_core.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
+from spikeguard_core.diagnosis.cause.layers import LayerRow
+from spikeguard_core.diagnosis.layer_map import layer_map
 from spikeguard_protocol import BatchDetail
-from spikeguard_server.domain.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
-from spikeguard_server.domain.diagnosis.cause.layers import LayerRow
-from spikeguard_server.domain.diagnosis.layer_map import layer_map
 from spikeguard_server.http.bodies.run_shapes import (
     SEGMENT_EXAMPLE,
     Number,

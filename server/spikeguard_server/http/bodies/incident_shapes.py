@@ -7,6 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from spikeguard_core.policy.evidence_order import EvidencePart
+from spikeguard_core.policy.finding import Symptom
+from spikeguard_core.policy.remedies import Diagnosis
+from spikeguard_core.policy.settings import PolicyScope
 from spikeguard_protocol import (
     Cause,
     CommandState,
@@ -17,10 +21,6 @@ from spikeguard_protocol import (
     Verb,
 )
 from spikeguard_protocol.orders import MAX_SIGNATURE
-from spikeguard_server.domain.policy.evidence_order import EvidencePart
-from spikeguard_server.domain.policy.finding import Symptom
-from spikeguard_server.domain.policy.remedies import Diagnosis
-from spikeguard_server.domain.policy.settings import PolicyScope
 from spikeguard_server.http.bodies.run_shapes import (
     ATTEMPT,
     SEGMENT_EXAMPLE,

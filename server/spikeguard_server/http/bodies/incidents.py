@@ -8,6 +8,21 @@ from typing import Any
 
 import sqlalchemy as sql
 
+from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
+from spikeguard_core.lifecycle.damage import rose
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.precedents import tallied
+from spikeguard_core.policy.cost import Cost, can_wait_s, cost_of, cost_of_steps
+from spikeguard_core.policy.evidence_order import EVIDENCE_ORDER
+from spikeguard_core.policy.finding import (
+    checks_of,
+    diagnose,
+    first_move_of,
+    follow_ups_of,
+    symptom_of,
+)
+from spikeguard_core.policy.settings import Policy
+from spikeguard_core.suspicion import worth_showing
 from spikeguard_protocol import (
     CommandId,
     CommandState,
@@ -16,21 +31,6 @@ from spikeguard_protocol import (
     RunId,
     Verb,
 )
-from spikeguard_server.domain.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
-from spikeguard_server.domain.lifecycle.damage import rose
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.lifecycle.precedents import tallied
-from spikeguard_server.domain.policy.cost import Cost, can_wait_s, cost_of, cost_of_steps
-from spikeguard_server.domain.policy.evidence_order import EVIDENCE_ORDER
-from spikeguard_server.domain.policy.finding import (
-    checks_of,
-    diagnose,
-    first_move_of,
-    follow_ups_of,
-    symptom_of,
-)
-from spikeguard_server.domain.policy.settings import Policy
-from spikeguard_server.domain.suspicion import worth_showing
 from spikeguard_server.http.bodies.incident_shapes import (
     ActionTally,
     CauseBody,

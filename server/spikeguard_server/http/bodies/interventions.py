@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from spikeguard_core.diagnosis.change_effect import ExpectedEffect
+from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_protocol import Verb
 from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, CommandState
-from spikeguard_server.domain.diagnosis.change_effect import ExpectedEffect
-from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.http.bodies.incidents import plain_arguments
 from spikeguard_server.http.bodies.run_shapes import TIME, Number, Shape, example
 from spikeguard_server.store.effects import outcome_words

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_protocol.identity import MAX_STEP
-from spikeguard_server.domain.diagnosis.change_effect import ExpectedEffect
 from spikeguard_server.http.bodies.run_shapes import (
     NOTE_EXAMPLE,
     NoteBody,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from spikeguard_core.policy.cost import cost_of
+from spikeguard_core.policy.orders import TAKES, out_of_reach, why_not
+from spikeguard_core.policy.situation import RunSituation, Target
 from spikeguard_protocol import Rollback
-from spikeguard_server.domain.policy.cost import cost_of
-from spikeguard_server.domain.policy.orders import TAKES, out_of_reach, why_not
-from spikeguard_server.domain.policy.situation import RunSituation, Target
 from spikeguard_server.http.bodies.incidents import cost_body
 from spikeguard_server.http.bodies.orders import LimitsBody, OptionsBody, TargetOption, VerbOption
 from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
+from spikeguard_core.diagnosis.change_effect import ExpectedEffect
+from spikeguard_core.policy.orders import OrderRequest
 from spikeguard_protocol import BatchRange, Health, Medium, Verb
 from spikeguard_protocol.identity import MAX_STEP, TARGET_PATTERN
-from spikeguard_server.domain.diagnosis.change_effect import ExpectedEffect
-from spikeguard_server.domain.policy.orders import OrderRequest
 from spikeguard_server.http.bodies.incident_shapes import CostBody
 from spikeguard_server.http.bodies.run_shapes import Shape, example
 from spikeguard_server.ingest.orders import Ordered, SeenProposal

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol.identity import NAME_PATTERN
-from spikeguard_server.domain.audit.changes import MAX_REASON
 from spikeguard_server.http.bodies.run_shapes import Shape, example
 
 _NAME = f"^{NAME_PATTERN.pattern}$"

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import Field
 
+from spikeguard_core.lifecycle.command_life import IN_FLIGHT, WAITING
 from spikeguard_protocol import CommandId, CommandState, IncidentId, RunId, Verb
-from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, WAITING
 from spikeguard_server.http.bodies.incidents import plain_arguments
 from spikeguard_server.http.bodies.run_shapes import ATTEMPT, TIME, Shape, example
 from spikeguard_server.store.reads.history import Row

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from spikeguard_core.audit.changes import MAX_REASON
+from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_protocol import Answer, Health, Kind, Medium, SegmentReason, Verb
-from spikeguard_server.domain.audit.changes import MAX_REASON
-from spikeguard_server.domain.diagnosis.change_effect import ExpectedEffect
 from spikeguard_server.identity.actors import ActorKind, KnownBy
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}

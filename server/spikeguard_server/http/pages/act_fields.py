@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 from urllib.parse import urlencode
 
+from spikeguard_core.policy.orders import TAKES, OrderRequest, order_request_of
 from spikeguard_protocol import Action, BatchRange, ProtocolError, Verb
 from spikeguard_protocol.identity import MAX_STEP
-from spikeguard_server.domain.policy.orders import TAKES, OrderRequest, order_request_of
 from spikeguard_server.errors import Unprocessable
 
 VERB_WORDS: Final = {

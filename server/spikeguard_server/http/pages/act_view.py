@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from spikeguard_core.diagnosis.incident_tracker import CURES
+from spikeguard_core.policy.cost import cost_of
+from spikeguard_core.policy.orders import Plan, Refusal, plan_of
 from spikeguard_protocol import Verb
 from spikeguard_protocol.phrases import action_phrase
-from spikeguard_server.domain.diagnosis.incident_tracker import CURES
-from spikeguard_server.domain.policy.cost import cost_of
-from spikeguard_server.domain.policy.orders import Plan, Refusal, plan_of
 from spikeguard_server.errors import ServiceError, Unprocessable, WrongState
 from spikeguard_server.http.bodies.incidents import cost_body
 from spikeguard_server.http.bodies.orders import OptionsBody, TargetOption

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from spikeguard_core.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITING
 from spikeguard_protocol import (
     BatchDetail,
     CommandState,
@@ -36,7 +37,6 @@ from spikeguard_protocol.phrases import (
     waits_phrase,
 )
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITING
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.http.pages.layer_cells import LayerCells
 from spikeguard_server.identity.permissions import Caller

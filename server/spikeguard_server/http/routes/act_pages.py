@@ -13,9 +13,9 @@ import sqlalchemy as sql
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, RunId
 from spikeguard_protocol.paths import act_path, confirm_path
-from spikeguard_server.domain.diagnosis.change_effect import ExpectedEffect
 from spikeguard_server.errors import Forbidden, ServiceError, Unprocessable
 from spikeguard_server.http.bodies.interventions import intervention_body
 from spikeguard_server.http.bodies.options import options_body

@@ -8,7 +8,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from fastapi import APIRouter, Body, Query, Response
 
-from spikeguard_server.domain.audit.changes import MAX_REASON
+from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_server.errors import Conflict, NotFound, StillTraining
 from spikeguard_server.http.bodies.run_shapes import ReasonGiven, RunBody, Shape, example
 from spikeguard_server.http.bodies.runs import run_body

@@ -10,10 +10,10 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import CommandId, ProtocolError
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import throw_switch
-from spikeguard_server.domain.audit.changes import MAX_REASON
 from spikeguard_server.errors import Forbidden, ServiceError, Unprocessable
 from spikeguard_server.http.bodies.inbox import MAX_ITEMS, InboxBody, InboxRequest, inbox_body
 from spikeguard_server.http.dependencies import (

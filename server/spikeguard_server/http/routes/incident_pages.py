@@ -14,9 +14,9 @@ import sqlalchemy as sql
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from spikeguard_core.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
+from spikeguard_core.diagnosis.layer_map import layer_map
 from spikeguard_protocol import CommandId, IncidentId, IncidentState, Outcome, Signal
-from spikeguard_server.domain.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
-from spikeguard_server.domain.diagnosis.layer_map import layer_map
 from spikeguard_server.errors import Forbidden, NotFound, ServiceError, Unprocessable
 from spikeguard_server.http.bodies.incidents import incident_detail
 from spikeguard_server.http.dependencies import (

@@ -7,10 +7,10 @@ from typing import Annotated
 import sqlalchemy as sql
 from fastapi import APIRouter, Query
 
+from spikeguard_core.policy.settings import policy_to_mapping
 from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import put_policy, throw_switch
-from spikeguard_server.domain.policy.settings import policy_to_mapping
 from spikeguard_server.errors import Conflict
 from spikeguard_server.http.bodies.access import PolicyBody, PolicyWanted
 from spikeguard_server.http.bodies.policy import SwitchWanted

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
+from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_protocol import DEFAULT_PROJECT
-from spikeguard_server.domain.notification.delivery import NewSilence
 from spikeguard_server.errors import NotFound
 from spikeguard_server.http.bodies.channels import SilenceBody, SilenceList, SilenceWanted
 from spikeguard_server.http.dependencies import (

@@ -11,13 +11,13 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.job_end import QUIET
+from spikeguard_core.policy.cost import PACE_STEPS, StepTime, pace_of
+from spikeguard_core.policy.finding import NOTHING_NAMED, DataRecord
+from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.situation import Situation, Target
 from spikeguard_protocol import Health, SegmentId
-from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.lifecycle.job_end import QUIET
-from spikeguard_server.domain.policy.cost import PACE_STEPS, StepTime, pace_of
-from spikeguard_server.domain.policy.finding import NOTHING_NAMED, DataRecord
-from spikeguard_server.domain.policy.settings import Policy
-from spikeguard_server.domain.policy.situation import Situation, Target
 from spikeguard_server.store.data_records import data_record_of
 from spikeguard_server.store.incidents import attempts_by_number, incident_of
 from spikeguard_server.store.policies import policy_of

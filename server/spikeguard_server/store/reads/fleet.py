@@ -19,9 +19,9 @@ from typing import Any
 
 import sqlalchemy as sql
 
+from spikeguard_core.policy.approval import DAY_S
+from spikeguard_core.policy.settings import ApprovalMode
 from spikeguard_protocol import Verb
-from spikeguard_server.domain.policy.approval import DAY_S
-from spikeguard_server.domain.policy.settings import ApprovalMode
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.incident_totals import read_totals

@@ -14,8 +14,8 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
 from spikeguard_protocol import RunId, SegmentId, SegmentPoint
-from spikeguard_server.domain.diagnosis.lineage import Lineage, lineage_of
 from spikeguard_server.errors import NotFound, Unprocessable
 from spikeguard_server.store.tables.core import attempts, run_key, runs, segments
 from spikeguard_server.store.tables.run_counts import deleted_runs

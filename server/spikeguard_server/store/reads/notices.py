@@ -13,7 +13,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_server.domain.notification.channel import Channel
+from spikeguard_core.notification.channel import Channel
 from spikeguard_server.errors import NotFound
 from spikeguard_server.store.channels import channel_of, readable
 from spikeguard_server.store.reads.history import PageWanted, Row

@@ -14,10 +14,10 @@ from typing import Final
 
 import sqlalchemy as sql
 
+from spikeguard_core.policy.cost import PACE_STEPS, StepTime, pace_of
+from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.situation import RunSituation
 from spikeguard_protocol import Signal
-from spikeguard_server.domain.policy.cost import PACE_STEPS, StepTime, pace_of
-from spikeguard_server.domain.policy.settings import Policy
-from spikeguard_server.domain.policy.situation import RunSituation
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.incidents import attempts_by_number
 from spikeguard_server.store.policies import policy_of

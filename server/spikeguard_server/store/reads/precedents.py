@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import sqlalchemy as sql
 
+from spikeguard_core.lifecycle.command_life import EXECUTED
+from spikeguard_core.lifecycle.precedents import DONE, Precedent
 from spikeguard_protocol import Outcome, Verb
-from spikeguard_server.domain.lifecycle.command_life import EXECUTED
-from spikeguard_server.domain.lifecycle.precedents import DONE, Precedent
 from spikeguard_server.store.reads.history import Row
 from spikeguard_server.store.tables.core import commands, incidents, runs
 

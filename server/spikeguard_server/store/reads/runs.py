@@ -13,10 +13,10 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_core.lifecycle.command_life import WAITING
+from spikeguard_core.lifecycle.job_end import QUIET, look_at_job
+from spikeguard_core.policy.settings import Policy, PolicyScope
 from spikeguard_protocol import RunId
-from spikeguard_server.domain.lifecycle.command_life import WAITING
-from spikeguard_server.domain.lifecycle.job_end import QUIET, look_at_job
-from spikeguard_server.domain.policy.settings import Policy, PolicyScope
 from spikeguard_server.store.reads.history import PageWanted, Row, write_cursor
 from spikeguard_server.store.run_tags import tags_of_row
 from spikeguard_server.store.tables.core import (

@@ -1,0 +1,141 @@
+"""The signals that may move before the loss: norms, judged in log space.
+
+A leading signal warns and is evidence; it never opens an incident by being large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from spikeguard_core.detection.baseline import Baseline, Judged
+from spikeguard_core.detection.settings import DetectionSettings
+from spikeguard_protocol import Signal
+
+LEADING: tuple[str, ...] = (
+    Signal.UPDATE_NORM.value,
+    Signal.UPDATE_NORM_SAMPLED.value,
+    Signal.GRAD_NORM.value,
+    Signal.GRAD_NORM_AT_STEP.value,
+    Signal.ADAM_V_NORM.value,
+    Signal.PARAM_NORM.value,
+)
+LEAST = 1e-30
+LEAST_NOISE = 0.002  # of a logarithm: 0.2 % of the norm
+LASTING = 64  # rows away in a row after which the new level is learnt
+ANEW = 5  # calm rows after which a signal that moves has begun anew
+
+
+def log_norm(value: float) -> float:
+    """The logarithm in which norms are judged; a norm of zero is a very small one."""
+    return math.log(value if value > LEAST else LEAST)
+
+
+@dataclass(slots=True)
+class Moves:
+    """Whether a signal is off its baseline, and since when."""
+
+    first_step: int | None = None  # of the present excursion
+    first_z: float = 0.0
+    away: int = 0  # anomalous rows of the present excursion
+    quiet: int = 0  # rows since it was last away
+    warned: bool = False  # a precursor was told of the present excursion
+
+    @property
+    def moved_step(self) -> int | None:
+        """Where what it does now began; None while it is calm."""
+        return self.first_step if self.quiet < ANEW else None
+
+    def see(self, step: int, z: float, settings: DetectionSettings) -> None:
+        """Take one more row."""
+        if z < settings.confirm_z:
+            self.rest(1, settings)
+            return
+        if self.first_step is None or self.quiet >= ANEW:
+            self.first_step, self.first_z = step, z
+        self.away = self.away + 1 if self.quiet == 0 else 1
+        self.first_z = max(self.first_z, z)
+        self.quiet = 0
+
+    def rest(self, rows: int, settings: DetectionSettings) -> None:
+        """So many calm rows."""
+        self.quiet += rows
+        if self.quiet >= settings.precursor_quiet:
+            self.first_step, self.warned = None, False
+        self.away, self.first_z = 0, 0.0
+
+    def warns(self, z: float, settings: DetectionSettings) -> bool:
+        """Whether this row makes a precursor: far off twice running, once an excursion."""
+        if self.warned or self.away < 2 or max(z, self.first_z) < settings.precursor_z:
+            return False
+        self.warned = True
+        return True
+
+
+def _of_norms() -> Baseline:
+    return Baseline(falling=False, floor_part=0.0, floor=LEAST_NOISE)
+
+
+@dataclass(slots=True)
+class Leading:
+    """One leading signal: its baseline and whether it is away from it."""
+
+    baseline: Baseline = field(default_factory=_of_norms)
+    moves: Moves = field(default_factory=Moves)
+    lone: tuple[int, float, float, float] | None = None  # step, value, usual value, z: one row off
+    outlier: tuple[int, float, float, float] | None = None  # the same, set once the next is calm
+
+    @property
+    def ready(self) -> bool:
+        """Whether many rows can be taken at once."""
+        return self.baseline.settled and self.lone is None
+
+    def look(self, step: int, value: float, frozen: bool, settings: DetectionSettings) -> float:
+        """Judge one value, keep it if calm and not `frozen`; returns z, inf if not finite."""
+        z = math.inf
+        if math.isfinite(value):
+            z = self._look(step, log_norm(value), frozen, settings)
+        self.moves.see(step, z, settings)
+        self.outlier = None
+        if z < settings.confirm_z:
+            self.lone, self.outlier = None, self.lone
+        elif self.moves.away == 1 and settings.precursor_z <= z < math.inf:
+            self.lone = (step, value, math.exp(self.baseline.level), z)
+        else:
+            self.lone = None
+        return z
+
+    def calm_rows(self, values: Sequence[float], settings: DetectionSettings) -> tuple[int, Judged]:
+        """How many of these rows are calm up to the first that is not; only while `ready`."""
+        column = np.array(values, dtype=np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            levels = np.log(np.maximum(column, LEAST))
+            judged = self.baseline.judge(levels)
+            odd = ~(judged.z < settings.confirm_z)
+        return (int(odd.argmax()) if odd.any() else len(values)), judged
+
+    def take(
+        self, steps: Sequence[int], judged: Judged, rows: int, settings: DetectionSettings
+    ) -> None:
+        """Keep the first `rows` of rows that `calm_rows` judged."""
+        if rows:
+            self.baseline.take(steps, judged, rows)
+            self.moves.rest(rows, settings)
+            self.outlier = None
+
+    def _look(self, step: int, level: float, frozen: bool, settings: DetectionSettings) -> float:
+        baseline = self.baseline
+        if not frozen and (baseline.is_apart(step) or self.moves.away >= LASTING):
+            baseline.restart()
+        if baseline.count < settings.watchable_after:
+            if not frozen:
+                baseline.learn(step, level)
+            return 0.0
+        judged = baseline.judge(np.array([level]))
+        z = float(judged.z[0])
+        if z < settings.suspect_z and not frozen:
+            baseline.take([step], judged, 1)
+        return z

@@ -1,0 +1,148 @@
+"""Which layer moved first, from the norms by layer around an onset.
+
+Law: pure, and bounded by what it is given: the rows of a few dozen steps. A layer is compared with
+itself before the onset, and counts as the first only by the rows that were sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from spikeguard_core.detection.baseline import NORMAL_MAD, median
+from spikeguard_core.diagnosis.cause.measured import LEAD
+from spikeguard_core.suspicion import Clue
+from spikeguard_protocol import Cause, Signal
+
+FEWEST = 3  # rows before the onset that a layer's usual norm is taken from
+DEVIATIONS = 8.0  # robust ones of the logarithm, that count as a move
+LEAST_RATIO: Mapping[str, float] = {Signal.PARAM_NORM.value: 1.02}  # weights hardly move
+USUAL_RATIO = 2.0  # of any other norm
+MOST = 4.0  # weight of what one layer can say
+FEW = 0.15  # share of the layers that still counts as one place
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """Norms by layer at one step."""
+
+    step: int
+    signal: str
+    norms: Mapping[str, float]  # parameter or layer -> L2 norm
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLayer:
+    """The layer that moved first, or most where several did at the same step."""
+
+    signal: str
+    layer: str
+    step: int
+    ratio: float  # to its usual norm; inf where it was not finite
+    moved: int  # layers that moved at that step
+    known: int  # layers that could have
+    ahead: int  # steps before the loss left its trend; negative: after
+
+    @property
+    def alone(self) -> bool:
+        """Whether it was one place and not the whole model."""
+        return self.moved <= max(1, FEW * self.known)
+
+    @property
+    def sentence(self) -> str:
+        """For a person."""
+        how = "was not finite"
+        if math.isfinite(self.ratio):
+            how = f"was {self.ratio:.3g} times its usual size"
+        others = f"{self.moved - 1} of the other {self.known - 1} layers moved with it"
+        what = self.signal.replace("_", " ")
+        return f"{what} of {self.layer} {how} at step {self.step}, {_when(self.ahead)}; {others}"
+
+
+def _when(ahead: int) -> str:
+    if ahead == 0:
+        return "at the onset"
+    steps = f"{abs(ahead)} step{'s' * (abs(ahead) != 1)}"
+    return f"{steps} before the loss" if ahead > 0 else f"{steps} after the onset"
+
+
+def first_layer(rows: Sequence[LayerRow], onset_step: int) -> FirstLayer | None:
+    """The first to move from shortly before the onset on; None where none did or too little is
+    known.
+
+    Where two signals tell of the same step, the one in which fewer layers moved says more.
+    """
+    found = [
+        lead
+        for signal in sorted({row.signal for row in rows})
+        if (lead := _first_of([row for row in rows if row.signal == signal], onset_step))
+    ]
+    return min(found, key=lambda lead: (lead.step, lead.moved / lead.known), default=None)
+
+
+def _first_of(rows: Sequence[LayerRow], onset_step: int) -> FirstLayer | None:
+    near = onset_step - LEAD
+    ranges = _usual([row for row in rows if row.step < near])
+    for row in sorted(rows, key=lambda row: row.step):
+        if row.step >= near and (moved := _moved(row, ranges)):
+            layer = max(moved, key=lambda name: moved[name])
+            return FirstLayer(
+                row.signal, layer, row.step, moved[layer], len(moved), len(ranges),
+                onset_step - row.step,
+            )  # fmt: skip
+    return None
+
+
+def _usual(rows: Sequence[LayerRow]) -> dict[str, tuple[float, float]]:
+    """layer -> median of the logarithm of its norm, and how far above it counts as a move."""
+    kept: dict[str, list[float]] = {}
+    for row in rows:
+        for name, norm in row.norms.items():
+            if math.isfinite(norm) and norm > 0:
+                kept.setdefault(name, []).append(math.log(norm))
+    return {
+        name: _range(logs, rows[0].signal) for name, logs in kept.items() if len(logs) >= FEWEST
+    }
+
+
+def _range(logs: Sequence[float], signal: str) -> tuple[float, float]:
+    middle = median(logs)
+    spread = NORMAL_MAD * median([abs(log - middle) for log in logs])
+    return middle, max(DEVIATIONS * spread, math.log(LEAST_RATIO.get(signal, USUAL_RATIO)))
+
+
+def _moved(row: LayerRow, ranges: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """layer -> ratio to its usual norm, of those that moved."""
+    found = {}
+    for name, (middle, limit) in ranges.items():
+        norm = row.norms.get(name)
+        if norm is None:
+            continue
+        if not math.isfinite(norm):
+            found[name] = math.inf
+        elif norm > 0 and math.log(norm) - middle >= limit:
+            found[name] = math.exp(math.log(norm) - middle)
+    return found
+
+
+def clues_of_layers(first: FirstLayer) -> list[Clue]:
+    """What the first layer says of the cause."""
+    return list(_clues(first))
+
+
+def _clues(first: FirstLayer) -> Iterator[Clue]:
+    if not math.isfinite(first.ratio) and first.signal != Signal.PARAM_NORM:
+        yield Clue(Cause.NON_FINITE_SOURCE, 0.5, first.sentence)
+        return
+    if not first.alone or first.ahead < 0:
+        yield Clue(Cause.LAYER_FAULT, -2.0, f"not one layer alone: {first.sentence}")
+        return
+    size = math.log(first.ratio) if math.isfinite(first.ratio) else math.inf
+    if first.signal == Signal.PARAM_NORM:  # weights hardly move in a step
+        size *= 5.0
+        yield Clue(Cause.WEIGHT_CORRUPTION, min(MOST, 2.0 * size), first.sentence)
+    yield Clue(Cause.LAYER_FAULT, min(MOST, 2.0 * size - 0.5), first.sentence)
+    if first.ahead > 0:  # the batch of the onset was not read yet
+        reason = "a layer moved before the batch of the onset was read"
+        yield Clue(Cause.BAD_BATCH, -1.5, reason)

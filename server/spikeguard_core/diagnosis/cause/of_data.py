@@ -1,0 +1,228 @@
+"""Clues in the data of the first steps: the shape of the loss, and the tokens.
+
+Law: pure. A batch shows in its own loss; weights show from the next step on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from spikeguard_core.diagnosis.cause.columns import (
+    STRANGE,
+    clipped_at,
+    is_share,
+    is_steady,
+    sequences_fit,
+    updates_fit,
+)
+from spikeguard_core.diagnosis.cause.measured import (
+    GRAD_NORMS,
+    UPDATE_NORMS,
+    away,
+    calm_values,
+    excesses,
+    first_measured,
+    moves,
+    ratios,
+)
+from spikeguard_core.diagnosis.evidence import (
+    TOKEN_ENTROPY,
+    UNSEEN_TOKENS,
+    WORST_SEQUENCE,
+    Evidence,
+    Trace,
+)
+from spikeguard_core.suspicion import Clue, Mark
+from spikeguard_protocol import Cause, Signal
+
+FIRST_ROWS = 8  # of the loss, in which a sudden rise has its peak
+SUDDEN = 6.0  # scales
+BACK = 3.0  # scales
+PART = 0.1  # of the peak, that counts as back too
+DROP = 3.0  # an excess over that of the next row, where bad data ends
+CALM_GRADIENT = 2.0  # over the usual norm
+AS_EVER = 1.5  # of an update, over the usual one
+LARGE = 3.0
+UNSEEN = 0.01  # share of new tokens that is worth a word
+MOSTLY = 0.5  # share of new tokens from which the text is no ordinary one
+FEW = 4.0  # times the mean's rise, from which few sequences carry it; other faults reach 2.4
+
+
+def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
+    """Whether the loss jumped within one step, and went with the batches that brought it."""
+    rows = [row for row in excesses(evidence) if math.isfinite(row[1])]
+    if not rows:
+        return
+    if evidence.alone:
+        reason = f"the loss stood out at step {rows[0][0]} alone, {_back(evidence, rows[-1][0])}"
+        yield Clue(Cause.BAD_BATCH, 4.0, reason, Mark(evidence.onset_step, evidence.onset_step))
+        return
+    peak = max(height for _, height in rows[:FIRST_ROWS])
+    step, height = rows[0]
+    if height < SUDDEN or height < peak / 2:
+        yield Clue(Cause.BAD_BATCH, -1.5, "the loss rose by degrees, not in one step")
+        yield Clue(Cause.LR_TOO_HIGH, 0.5, _climb(rows, peak))
+        return
+    yield Clue(
+        Cause.BAD_BATCH,
+        1.5,
+        f"the loss rose by {height:.3g} standard deviations within step {step}",
+    )
+    yield from _unmoved(evidence)
+    yield from _return(evidence, rows, peak)
+
+
+def _unmoved(evidence: Evidence) -> Iterator[Clue]:
+    """Whether the weights that the onset met had been moved as ever: then it is the batch."""
+    last = evidence.onset_step - 1
+    known = [move for move in moves(evidence) if move.explained is not None]
+    name = first_measured(evidence, UPDATE_NORMS)
+    grew, asked = _moved(evidence, name) if name else {}, _asked(evidence)
+    if any(move.unexplained for move in known) or not known or not updates_fit(evidence):
+        return
+    if last in grew and any(move.exact and move.last == last for move in known):
+        if grew[last] < AS_EVER:
+            reason = f"the update of step {last} was as usual ({grew[last]:.0%} of its size)"
+            yield Clue(Cause.BAD_BATCH, 2.0, reason)
+    elif grew and asked is not None and max(grew.values()) < LARGE * asked:
+        yield Clue(Cause.BAD_BATCH, 1.2)
+
+
+def _moved(evidence: Evidence, name: str) -> dict[int, float]:
+    """step -> how far its update moved the weights, over the usual; a rate that rose counts."""
+    rates = dict(ratios(evidence, Signal.LR.value))
+    return {
+        step: grew * max(1.0, rates.get(step, 1.0))
+        for step, grew in ratios(evidence, name)
+        if math.isfinite(grew)
+    }
+
+
+def _asked(evidence: Evidence) -> float | None:
+    """How far gradients grew, at least 1: updates may grow with them. None: it was cut off."""
+    name = first_measured(evidence, GRAD_NORMS)
+    if name is None:
+        return 1.0
+    if clipped_at(evidence, name) is not None:
+        return None
+    grown = [ratio for _, ratio in ratios(evidence, name) if math.isfinite(ratio)]
+    return max(1.0, *grown) if grown else 1.0
+
+
+def _climb(rows: list[tuple[int, float]], peak: float) -> str:
+    step = next(step for step, height in rows if height >= peak)
+    return f"the loss climbed by steps up to step {step}"
+
+
+def _return(evidence: Evidence, rows: list[tuple[int, float]], peak: float) -> Iterator[Clue]:
+    for (last, before), (step, height) in pairwise(rows):
+        if height <= max(BACK, PART * peak):
+            if before < max(SUDDEN, DROP * height):
+                return  # it came down by degrees
+            span = Mark(evidence.onset_step, last)
+            yield Clue(Cause.BAD_BATCH, 2.5, f"the loss came down {_back(evidence, step)}", span)
+            return
+    if len(rows) >= FIRST_ROWS:
+        yield Clue(Cause.BAD_BATCH, -1.0, "the loss did not come down once the batch had passed")
+
+
+def _back(evidence: Evidence, step: int) -> str:
+    reason = f"and was back at once with step {step}"
+    grad = first_measured(evidence, GRAD_NORMS)
+    open_ended = grad is not None and clipped_at(evidence, grad) is None
+    ratio = dict(ratios(evidence, grad)).get(step) if grad and open_ended else None
+    calm = ratio is not None and ratio < CALM_GRADIENT
+    return f"{reason}, and the gradient norm too" if calm else reason
+
+
+def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
+    """What the statistics of the onset's tokens say, where they are sent."""
+    far = _entropy(evidence)
+    new = _at_onset(evidence, UNSEEN_TOKENS) if is_share(evidence, UNSEEN_TOKENS) else None
+    if far is not None:
+        value, middle, away = far
+        if away >= STRANGE:
+            reason = f"its tokens have an entropy of {value:.3g} nats, and {middle:.3g} before"
+            yield Clue(Cause.BAD_BATCH, 4.0, reason, _span(evidence, TOKEN_ENTROPY, _strange))
+        else:
+            reason = f"its tokens have a usual entropy, {value:.3g} nats"
+            yield Clue(Cause.BAD_BATCH, -0.5, reason)
+    if new is None:
+        return
+    value, before = new
+    if value < UNSEEN or value < 5.0 * max(before, default=0.0):
+        yield Clue(Cause.RARE_TOKENS, -3.0, "its tokens had been seen before")
+        return
+    reason = f"{value:.1%} of its tokens were never seen before"
+    ordinary = far is not None and far[2] < STRANGE and value < MOSTLY
+    span = _span(evidence, UNSEEN_TOKENS, lambda share, _: share >= UNSEEN)
+    yield Clue(Cause.RARE_TOKENS, 6.0 if ordinary else 2.5, reason, span)
+    usual = "its tokens are those of ordinary text, though new"
+    yield (
+        Clue(Cause.BAD_BATCH, -2.0, usual) if ordinary else Clue(Cause.BAD_BATCH, 1.5, reason, span)
+    )
+
+
+def clues_of_sequences(evidence: Evidence) -> Iterator[Clue]:
+    """Whether a few sequences of the onset carry what the mean shows: weights harm all alike."""
+    found, trend = _at_onset(evidence, WORST_SEQUENCE), evidence.trend
+    struck = _struck(evidence)
+    mean = evidence.after.get(Signal.LOSS.value, Trace()).at(struck)
+    if found is None or trend is None or mean is None or not math.isfinite(mean):
+        return
+    if not sequences_fit(evidence) or not is_steady(evidence, WORST_SEQUENCE):
+        return
+    value, before = found
+    middle, deviations = away(value, before)
+    rise, share = value - middle, mean - trend.at(struck)
+    if rise <= 0.0 or deviations < STRANGE or rise < FEW * max(share, trend.scale):
+        return
+    yield Clue(
+        Cause.BAD_BATCH,
+        3.0,
+        f"its worst sequence rose by {rise:.3g} nats to {value:.3g} and the mean by {share:.2g}: "
+        "few sequences carry it",
+        _span(evidence, WORST_SEQUENCE, _strange),
+    )
+    few = "few sequences carry it, and what is rare is mostly spread over a batch"
+    yield Clue(Cause.RARE_TOKENS, -1.0, few)
+
+
+def _entropy(evidence: Evidence) -> tuple[float, float, float] | None:
+    """Value at the onset, median before, and the distance in robust deviations."""
+    found = _at_onset(evidence, TOKEN_ENTROPY)
+    if found is None or not is_steady(evidence, TOKEN_ENTROPY):
+        return None
+    return found[0], *away(*found)
+
+
+def _span(evidence: Evidence, name: str, stands_out: Callable[[float, list[float]], bool]) -> Mark:
+    """The steps from the struck one on whose tokens stand out; the last is None while all that are
+    known do."""
+    before, struck = calm_values(evidence, name), _struck(evidence)
+    rows = [row for row in evidence.after.get(name, Trace()).rows() if row[0] >= struck]
+    calm = next((row for row, (_, v) in enumerate(rows) if not stands_out(v, before)), None)
+    last = rows[calm - 1][0] if calm else None
+    return Mark(struck, last)
+
+
+def _struck(evidence: Evidence) -> int:
+    """The step whose batch is looked at: that behind the onset where the loss stands out only
+    there, since noise can place an onset a step early."""
+    rows = excesses(evidence)[:2]
+    early = len(rows) == 2 and rows[0][1] < SUDDEN <= rows[1][1]
+    return rows[1][0] if early else evidence.onset_step
+
+
+def _strange(value: float, before: list[float]) -> bool:
+    return not math.isfinite(value) or away(value, before)[1] >= STRANGE
+
+
+def _at_onset(evidence: Evidence, name: str) -> tuple[float, list[float]] | None:
+    before = calm_values(evidence, name)
+    value = evidence.after.get(name, Trace()).at(_struck(evidence))
+    if value is None or not math.isfinite(value) or len(before) < 5:
+        return None
+    return value, before

@@ -1,0 +1,62 @@
+"""Clues in the first value that was not finite.
+
+Law: pure. Within a step the loss comes first, then its gradients, then the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from spikeguard_core.diagnosis.cause.measured import GRAD_NORMS, LEAD, excesses
+from spikeguard_core.diagnosis.evidence import Evidence
+from spikeguard_core.suspicion import Clue
+from spikeguard_protocol import Cause, Signal
+
+LOSS, WEIGHTS = Signal.LOSS.value, Signal.PARAM_NORM.value
+ORDER = (LOSS, *GRAD_NORMS, Signal.ADAM_V_NORM.value, WEIGHTS)  # in which a step computes them
+OFF = 6.0  # scales of the loss from which what is not finite is a consequence
+
+
+def clues_of_non_finite(evidence: Evidence) -> Iterator[Clue]:
+    """Which signal was the first that was not finite, and whether the loss was off before."""
+    firsts = {name: step for name in ORDER if (step := _first(evidence, name)) is not None}
+    if not firsts:
+        yield Clue(Cause.NON_FINITE_SOURCE, -4.0, "every value was finite")
+        return
+    step = min(firsts.values())
+    name = next(name for name in ORDER if firsts.get(name) == step)
+    word = name.replace("_", " ")
+    weights = firsts.get(WEIGHTS)
+    if weights is not None and _finite_gradients(evidence, weights):
+        reason = (
+            f"the norm of the weights was not finite at step {weights}, while every gradient "
+            "up to it was finite"
+        )
+        yield Clue(Cause.WEIGHT_CORRUPTION, 8.0, reason)
+    elif any(height >= OFF and at < step for at, height in excesses(evidence)):
+        reason = f"{word} was not finite from step {step} on, after the loss had left its trend"
+        yield Clue(Cause.NON_FINITE_SOURCE, -2.0, reason)
+    else:
+        yield Clue(Cause.NON_FINITE_SOURCE, 6.0, _source(evidence, name, word, step))
+
+
+def _source(evidence: Evidence, name: str, word: str, step: int) -> str:
+    reason = f"{word} was the first that was not finite, at step {step}"
+    loss = evidence.whole(LOSS).at(step)
+    if name in GRAD_NORMS and loss is not None:
+        return f"{reason}, where the loss was still {loss:.4g}: it came from the backward pass"
+    return reason
+
+
+def _finite_gradients(evidence: Evidence, last: int) -> bool:
+    """Whether every gradient up to step `last` was, and that step's was measured."""
+    rows = [row for name in GRAD_NORMS for row in evidence.whole(name).rows() if row[0] <= last]
+    return any(step == last for step, _ in rows) and all(math.isfinite(v) for _, v in rows)
+
+
+def _first(evidence: Evidence, name: str) -> int | None:
+    rows = evidence.whole(name).rows()
+    return next(
+        (s for s, v in rows if s >= evidence.onset_step - LEAD and not math.isfinite(v)), None
+    )

@@ -1,0 +1,146 @@
+"""Clues in the weights and in Adam's second moment.
+
+Law: pure. Two bounds hold for every step of AdamW: the norm of the weights changes by no more than
+the norm of the update, and no element of the second moment falls below beta2 times what it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from spikeguard_core.diagnosis.cause.columns import (
+    LEAST_BETA2,
+    clipped_at,
+    falls_too_fast,
+    moment_fits,
+    updates_fit,
+)
+from spikeguard_core.diagnosis.cause.measured import (
+    GRAD_NORMS,
+    LEAD,
+    UPDATE_NORMS,
+    Move,
+    first_measured,
+    moves,
+    ratios,
+    usual,
+)
+from spikeguard_core.diagnosis.evidence import Evidence
+from spikeguard_core.suspicion import Clue, Mark
+from spikeguard_protocol import Cause, Signal
+
+FIRST_ROWS = 6  # of a norm, from shortly before the onset on
+GREW = 2.0  # an update over its usual norm, against the same of the gradient
+LARGE = 3.0
+
+
+def clues_of_weights(evidence: Evidence) -> Iterator[Clue]:
+    """Whether the weights were changed by something else than updates."""
+    if not updates_fit(evidence):
+        return
+    known = [move for move in moves(evidence) if move.explained is not None]
+    strange = [move for move in known if move.unexplained]
+    if strange:
+        yield _changed(max(strange, key=lambda move: (move.exact, move.change)))
+    elif known:
+        weight = -2.5 if all(move.exact for move in known) else -1.5
+        reason = "the weights moved no further than their updates"
+        yield Clue(Cause.WEIGHT_CORRUPTION, weight, reason)
+
+
+def _norm(value: float) -> str:
+    """Three digits, or all of those before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _changed(move: Move) -> Clue:
+    assert move.explained is not None
+    explained = f"{'' if move.exact else 'about '}{_norm(move.explained)}"
+    reason = (
+        f"the norm of the weights changed by {_norm(move.change)} from {_norm(move.before)} "
+        f"between steps {move.first} and {move.last}; the updates in between explain at most "
+        f"{explained}"
+    )
+    over = math.log(move.change) - math.log(max(move.explained, 1e-30))
+    weight = 8.0 if move.exact else min(6.0, 2.0 + over)
+    return Clue(Cause.WEIGHT_CORRUPTION, weight, reason, Mark(move.first + 1, move.last))
+
+
+def clues_of_moment(evidence: Evidence) -> Iterator[Clue]:
+    """Whether the second moment fell, or updates grew without gradients that ask for it."""
+    yield from _fallen(evidence)
+    yield from _outgrown(evidence)
+
+
+def _fallen(evidence: Evidence) -> Iterator[Clue]:
+    near = evidence.onset_step
+    if not moment_fits(evidence):
+        return
+    for pair in evidence.whole(Signal.ADAM_V_NORM.value).pairs():
+        (first, a), (last, b) = pair
+        if last >= near - LEAD and first <= near and falls_too_fast(pair):
+            reason = (
+                f"the norm of Adam's second moment fell from {a:.3g} to {b:.3g} between steps "
+                f"{first} and {last}; with beta2 of {LEAST_BETA2:g} or more it stays at "
+                f"{a * LEAST_BETA2 ** (last - first):.3g}"
+            )
+            yield Clue(Cause.STALE_SECOND_MOMENT, 7.0, reason, Mark(first + 1, last))
+            return
+
+
+def _outgrown(evidence: Evidence) -> Iterator[Clue]:
+    grad = first_measured(evidence, GRAD_NORMS)
+    if grad is None or clipped_at(evidence, grad) is not None:
+        return
+    gradients = ratios(evidence, grad)
+    grown = [(s, grew, _asked_by(gradients, s)) for s, grew in _first_updates(evidence)]
+    grown = [row for row in grown if math.isfinite(row[2])]
+    if not grown:
+        return
+    step, grew, asked = max(grown, key=lambda row: row[1] / row[2])
+    if grew >= LARGE and grew >= GREW * asked:
+        reason = (
+            f"updates grew {grew:.3g}-fold by step {step} and gradients {asked:.2g}-fold: "
+            "the second moment that divides them was too small"
+        )
+        weight = 3.0 + min(2.0, math.log(grew / asked / GREW))
+        yield Clue(Cause.STALE_SECOND_MOMENT, weight, reason, _sudden(grown, step))
+    elif grew < GREW:
+        yield Clue(
+            Cause.STALE_SECOND_MOMENT, -1.5, "the updates did not grow ahead of the gradients"
+        )
+
+
+def _first_updates(evidence: Evidence) -> list[tuple[int, float]]:
+    """(step, growth of the update) of the first rows of every update norm that is measured: the
+    exact one is seldom sent before an onset, the sampled one at every step."""
+    named = [name for name in UPDATE_NORMS if usual(evidence, name)]
+    rows = [
+        [row for row in _at_one_rate(evidence, name) if math.isfinite(row[1])] for name in named
+    ]
+    return [row for of_one in rows for row in of_one[:FIRST_ROWS]]
+
+
+def _sudden(grown: list[tuple[int, float, float]], last: int) -> Mark | None:
+    """The steps from the first update that outgrew its gradients on; None where none before it is
+    known to have been as ever: the state may have been spoilt for long."""
+    rows = sorted(row for row in grown if row[0] <= last)
+    first = next((step for step, grew, asked in rows if grew >= GREW * asked), last)
+    calm = any(step < first and grew < GREW for step, grew, _ in rows)
+    return Mark(first, last) if calm else None
+
+
+def _asked_by(gradients: list[tuple[int, float]], step: int) -> float:
+    """How far gradients grew up to `step`: updates may grow with them."""
+    grown = [ratio for at, ratio in gradients if at <= step]
+    if not all(map(math.isfinite, grown)):
+        return math.inf
+    return max(1e-6, *grown) if grown else 1.0
+
+
+def _at_one_rate(evidence: Evidence, name: str) -> list[tuple[int, float]]:
+    """(step, growth of the update) that no rise of the learning rate can have made, whether or not
+    the log divides updates by it."""
+    rates = dict(ratios(evidence, Signal.LR.value))
+    return [(step, grew / max(1.0, rates.get(step, 1.0))) for step, grew in ratios(evidence, name)]

@@ -1,0 +1,57 @@
+"""The causes of one incident, ranked by everything that was measured.
+
+Law: pure. Clues count as independent, their weights stand beside what they are read from, and the
+prior says that without any the cause is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from spikeguard_core.diagnosis.cause.columns import questions_of
+from spikeguard_core.diagnosis.cause.of_data import (
+    clues_of_loss,
+    clues_of_sequences,
+    clues_of_tokens,
+)
+from spikeguard_core.diagnosis.cause.of_non_finite import clues_of_non_finite
+from spikeguard_core.diagnosis.cause.of_precision import clues_of_precision
+from spikeguard_core.diagnosis.cause.of_rate import clues_of_rate
+from spikeguard_core.diagnosis.cause.of_replicas import clues_of_replicas
+from spikeguard_core.diagnosis.cause.of_return import clues_of_return
+from spikeguard_core.diagnosis.cause.of_weights import clues_of_moment, clues_of_weights
+from spikeguard_core.diagnosis.evidence import Evidence
+from spikeguard_core.suspicion import NOTHING, QUESTION, Clue, Ranking, ranked
+from spikeguard_protocol import Cause
+
+PRIOR: dict[Cause, float] = {  # logarithms of odds against `unknown`
+    Cause.UNKNOWN: 0.0,
+    Cause.BAD_BATCH: -1.5,
+    Cause.RARE_TOKENS: -3.0,
+    Cause.STALE_SECOND_MOMENT: -2.0,
+    Cause.LR_TOO_HIGH: -1.5,
+    Cause.LAYER_FAULT: -3.0,
+    Cause.NON_FINITE_SOURCE: -1.5,
+    Cause.WEIGHT_CORRUPTION: -2.5,
+    Cause.LOSS_SCALE_OVERFLOW: -6.0,  # nothing but their own clue speaks for these two
+    Cause.STALLED_WEIGHTS: -6.0,
+}
+READERS: tuple[Callable[[Evidence], Iterator[Clue]], ...] = (
+    clues_of_loss,
+    clues_of_tokens,
+    clues_of_sequences,
+    clues_of_weights,
+    clues_of_replicas,
+    clues_of_moment,
+    clues_of_rate,
+    clues_of_precision,
+    clues_of_non_finite,
+    clues_of_return,
+)
+
+
+def rank(evidence: Evidence) -> Ranking:
+    """Every cause with its confidence, the likeliest first."""
+    clues = [clue for read in READERS for clue in read(evidence)]
+    asked = [Clue(Cause.UNKNOWN, 0.0, f"{QUESTION}{one}") for one in questions_of(evidence)]
+    return ranked(PRIOR.items(), [*clues, *asked, Clue(Cause.UNKNOWN, 0.0, NOTHING)])

@@ -1,0 +1,223 @@
+"""What a change did to the loss: what followed it, against the trend from before it.
+
+The trend is the one that an incident at that step is judged by, and how far it may be trusted is
+reckoned as in a forecast: a part of its scale, a part of its own descent, and the noise of the
+mean. That trend bends on purpose, because loss curves do; a curve that does not would seem to gain
+by every change. So the distance to a straight continuation of the rows before counts as doubt too.
+Of several changes the last alone is judged, as of several cures.
+
+Invariants: pure. An effect is told with its uncertainty, or not at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from spikeguard_core.detection.baseline import median
+from spikeguard_core.diagnosis.forecast import INERTIA, clipped_mean, doubt_of
+from spikeguard_core.events import Trend
+from spikeguard_protocol import without_abilities
+from spikeguard_protocol.identity import TAGS_FACT
+from spikeguard_protocol.phrases import beginning_of
+
+FEWEST_STEPS, MOST_STEPS, PART = 40, 200, 0.2  # after a change until it is judged: of its step
+BEFORE: Final = 128  # steps before it, of which the straight continuation is drawn
+FEWEST_ROWS: Final = 8  # with a loss, before it, and in the second half of the steps after it
+NORMAL_95: Final = 1.96
+LR_JUMP: Final = 0.05  # part by which the learning rate leaves its schedule
+SHOWN_CHANGES: Final = 20  # in the words of a change
+LONGEST_VALUE: Final = 100  # characters of a setting in a change; an attempt may have 64 of 2,000
+# What an attempt says of itself and that changes nothing of its training.
+APART: Final = frozenset(
+    {
+        *(
+            "host",
+            "order_keys",
+            "tensorboard_log_dir",
+            "update_skipper",
+            "observe_only",
+            "allowed_verbs",
+        ),
+        *("lr_factor_least", "lr_steps_most", "skip_batches_most", "rollback_steps_most"),
+        *("rollbacks_a_day", "orders_a_day"),
+        TAGS_FACT,
+        "lr",  # of the schedule's step at which the attempt began: judged by what it trained with
+    }
+)
+
+
+class ExpectedEffect(StrEnum):
+    """What whoever made a change expects of the loss."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """How far the loss lies above its earlier trend, nats."""
+
+    step: int  # the newest that was judged
+    loss: float
+    error: float  # half width of the 95 % interval
+
+    @property
+    def seen(self) -> bool:
+        """Whether it is more than noise and a doubtful trend explain."""
+        return abs(self.loss) > self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """One setting of an attempt and its values; None: not told."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What an attempt said of itself when it began."""
+
+    world_size: int
+    tokens_per_step: int | None
+    settings: Mapping[str, str]
+
+
+def judged_after(step: int) -> int:
+    """Steps after a change until it is judged: a young run descends too fast to look far ahead."""
+    return max(FEWEST_STEPS, min(MOST_STEPS, round(PART * step)))
+
+
+def effect_of(
+    trend: Trend | None,
+    changed_at: int,
+    before: Sequence[tuple[int, float]],
+    rows: Sequence[tuple[int, float]],
+    *,
+    heads: int | None = None,
+) -> Effect | str:
+    """The effect of a change made after step `changed_at`, or why it is not known.
+
+    `before` and `rows`: steps and their losses up to there and from there on; of `rows` the newer
+    half is judged. `heads`: the step up to which the trend and `before` go, where a spike began
+    before the change.
+    """
+    if trend is None or len(before) < 2 * FEWEST_ROWS:
+        return "the run had trained too few steps before it for a trend, or a spike was open"
+    newest = rows[-1][0] if rows else changed_at
+    half = changed_at + (newest - changed_at) // 2
+    judged = [value for step, value in rows if step > half]
+    bad = sum(not math.isfinite(value) for _, value in rows)
+    if bad:
+        return f"the loss was not finite at {bad:,} of the {len(rows):,} steps that followed it"
+    if len(judged) < FEWEST_ROWS:
+        return f"only {len(rows):,} steps with a loss followed it"
+    above = [value - trend.at(step) for step, value in rows if step > half]
+    noise = INERTIA * trend.scale / math.sqrt(len(above))
+    heads = changed_at if heads is None else heads
+    bend = _straight_descent(before, heads, newest) - (trend.at(heads) - trend.at(newest))
+    error = NORMAL_95 * math.hypot(noise, doubt_of(trend, newest), bend)
+    return Effect(newest, clipped_mean(above, trend.scale), error)
+
+
+def _straight_descent(before: Sequence[tuple[int, float]], step: int, to: int) -> float:
+    """How far the loss falls from `step` to `to` where it goes on as the rows before did, straight
+    in the logarithm of the step: through the medians of their halves."""
+    finite = [row for row in before if math.isfinite(row[1])]
+    half = len(finite) // 2
+    older, newer = finite[:half], finite[half:]
+    run = _middle_place(newer) - _middle_place(older)
+    rise = median([value for _, value in newer]) - median([value for _, value in older])
+    slope = min(0.0, rise / run) if run > 0.0 else 0.0
+    return -slope * (abscissa(to) - abscissa(step))
+
+
+def _middle_place(rows: Sequence[tuple[int, float]]) -> float:
+    return median([abscissa(step) for step, _ in rows])
+
+
+def effect_words(effect: Effect) -> str:
+    """In one sentence."""
+    sized = f"{abs(effect.loss):.4f} ± {effect.error:.4f} nats"
+    if not effect.seen:
+        return (
+            f"the loss is on its earlier trend: {effect.loss:+.4f} ± {effect.error:.4f} nats off it"
+        )
+    where = "above" if effect.loss > 0 else "below"
+    return f"the loss lies {sized} {where} its earlier trend"
+
+
+def expectation_words(expected: ExpectedEffect, size: float | None, effect: Effect) -> str:
+    """Whether what was expected came, as far as the effect is sure."""
+    low, high = effect.loss - effect.error, effect.loss + effect.error
+    if expected is ExpectedEffect.NONE:
+        return "not as expected" if effect.seen else "as expected"
+    sign = 1.0 if expected is ExpectedEffect.HIGHER else -1.0
+    if not effect.seen:
+        small = size is not None and not low <= sign * size <= high
+        return "not as expected" if small else "too small to tell"
+    if sign * effect.loss < 0:
+        return "the opposite of what was expected"
+    if size is not None and not low <= sign * size <= high:
+        return f"as expected, but {'more' if abs(effect.loss) > size else 'less'}"
+    return "as expected"
+
+
+def told_effect(expected: ExpectedEffect | None, size: float | None, effect: Effect) -> str:
+    """The effect, and whether it is what was expected where anything was."""
+    said = effect_words(effect)
+    return said if expected is None else f"{said}; {expectation_words(expected, size, effect)}"
+
+
+def changes_between(before: Introduction, after: Introduction) -> tuple[Changed, ...]:
+    """What an attempt trains with otherwise than the one that it goes on from."""
+    old, new = _trained_with(before), _trained_with(after)
+    return tuple(
+        Changed(name, _cut(old.get(name)), _cut(new.get(name)))
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    )
+
+
+def _cut(value: Any) -> Any:
+    return beginning_of(value, LONGEST_VALUE) if isinstance(value, str) else value
+
+
+def _trained_with(told: Introduction) -> dict[str, Any]:
+    settings = {k: v for k, v in without_abilities(told.settings).items() if k not in APART}
+    counted = {"world_size": told.world_size, "tokens_per_step": told.tokens_per_step}
+    return {**settings, **{name: value for name, value in counted.items() if value is not None}}
+
+
+def learning_rate_change(before: Sequence[float], after: float) -> Changed | None:
+    """Whether `after` leaves the course of the last two learning rates `before` it."""
+    if len(before) < 2 or not all(math.isfinite(rate) for rate in (*before, after)):
+        return None
+    older, newer = before[-2:]
+    expected = 2.0 * newer - older
+    if abs(after - expected) <= LR_JUMP * max(abs(expected), abs(newer)):
+        return None
+    return Changed("lr", newer, after)
+
+
+def changes_words(changes: Sequence[Changed]) -> str:
+    """`world_size 8 → 16, lr 0.0003 → 0.0001`."""
+    shown = [f"{c.field} {_value(c.before)} → {_value(c.after)}" for c in changes[:SHOWN_CHANGES]]
+    more = len(changes) - len(shown)
+    return ", ".join([*shown, *([f"and {more} more"] if more else [])])
+
+
+def _value(value: Any) -> str:
+    return "not told" if value is None else str(value)
+
+
+def abscissa(step: int) -> float:
+    """The logarithm in which a loss curve is nearly straight."""
+    return math.log(max(step, 0) + 1)

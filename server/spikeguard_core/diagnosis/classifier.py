@@ -1,0 +1,209 @@
+"""The kind of an open incident, with confidence and reason, from its samples so far.
+
+Law: a pure function of the episode. Confidence is the probability that the kind is right at the
+end; reasons are sentences with numbers for a person.
+
+What is expected of the excess is `forecast.py`'s.
+"""
+
+from __future__ import annotations
+
+import math
+
+from spikeguard_core.detection.baseline import NORMAL_MAD, median
+from spikeguard_core.detection.settings import DetectionSettings
+from spikeguard_core.diagnosis.forecast import PLATEAU_ROWS, Outlook, trust
+from spikeguard_core.diagnosis.incident_tracker import Episode
+from spikeguard_core.diagnosis.silent_failures import stuck_judgement
+from spikeguard_core.events import Judgement
+from spikeguard_protocol import Kind, Verb
+
+TURN = 0.62  # confidence that it takes to change one's mind
+CLIMB_ROWS = 60  # a real spike may climb this long before its peak
+CLIMB_PART, FAR_CLIMB_ROWS = 3.0, 24  # times the loss before: fewer rows will do
+UNSEEN_ROWS = 150  # after the peak: by then one that shows no course does not heal
+SUREST = 0.97
+HIGH_ROWS = 3  # that a height takes
+HIGH_PART = 9.0  # times the loss before, above it
+LEFT_BEHIND, AT_GUESS = 0.7, 0.95  # of the loss at which the run began
+RETURNED = 0.7  # that what came back after a command lasts, before its course is seen
+
+
+def classify(episode: Episode, outlook: Outlook | None, settings: DetectionSettings) -> Judgement:
+    """Judge the course of `episode` up to its newest row, with the `outlook` there."""
+    if episode.nonfinite_run or episode.drops:
+        return _nonfinite(episode, settings)
+    if episode.trend is None or not episode.recent:
+        return Judgement(Kind.RECOVERABLE, 0.5, "finite again; no baseline to compare with")
+    return _height(episode) or _climbing(episode) or _course(episode, outlook)
+
+
+def hold(before: Judgement, now: Judgement) -> Judgement:
+    """Keep the kind while the evidence for another one is no better than a guess."""
+    if now.kind is before.kind or now.confidence >= TURN:
+        return now
+    return Judgement(before.kind, 0.5, now.reason)
+
+
+def _nonfinite(episode: Episode, settings: DetectionSettings) -> Judgement:
+    drops, run = episode.drops, episode.nonfinite_run
+    if drops >= settings.drop_limit:
+        return stuck_judgement(drops)
+    if drops:
+        updates = "update" if drops == 1 else "updates in a row"
+        reason = f"{drops} non-finite {updates} kept out of the weights"
+        return Judgement(Kind.RECOVERABLE, 0.8, reason)
+    sure = min(0.99, 1.0 - 0.4 * 0.4 ** (run - 1))
+    what = "the loss" if episode.nonfinite_loss else "the gradient norm"
+    state = "exactly 0, as where a value that is not finite is hidden" if episode.zero else ""
+    reason = f"{what} is {state or 'not finite'}" + (
+        f" for {_steps(episode, run)} now" if run > 1 else ""
+    )
+    return Judgement(Kind.DIVERGENT, sure, reason)
+
+
+def _height(episode: Episode) -> Judgement | None:
+    """Divergent by height alone: three rows at ten times the loss before, or back at the level of
+    guessing, which the run had left well behind."""
+    assert episode.trend is not None
+    before, newest = episode.trend.level, episode.recent_values[-HIGH_ROWS:]
+    if len(newest) < HIGH_ROWS or not episode.recent:
+        return None
+    if episode.downward:
+        return Judgement(Kind.DIVERGENT, 0.9, f"{_above(episode)}, far below any loss before")
+    low = min(newest)
+    if low - before >= HIGH_PART * max(abs(before), episode.scale):
+        times = f", {low / before:.3g} times the loss before" if before > 0.0 else ""
+        return Judgement(Kind.DIVERGENT, 0.95, f"loss is {_nats(low)}{times}")
+    if 0.0 < before < LEFT_BEHIND * episode.guess and median(newest) >= AT_GUESS * episode.guess:
+        reason = f"loss is {_nats(median(newest))}, as high as where the run began"
+        return Judgement(Kind.DIVERGENT, 0.85, reason)
+    return None
+
+
+def _climbing(episode: Episode) -> Judgement | None:
+    """Divergent if it still reaches new heights long after the onset."""
+    assert episode.trend is not None
+    if episode.since_peak > 10:
+        return None
+    before, far = episode.trend.level, episode.rows - CLIMB_ROWS
+    if 0.0 < CLIMB_PART * before <= min(episode.recent_values[-HIGH_ROWS:]):
+        far += CLIMB_ROWS - FAR_CLIMB_ROWS
+    if far < 0:
+        return None
+    sure = min(0.95, 0.5 + 0.45 * far / 100)
+    reason = f"{_above(episode)} and still climbing {_steps(episode, episode.rows)} after its onset"
+    return Judgement(Kind.DIVERGENT, sure, reason)
+
+
+def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
+    if outlook is None:
+        return _undecided(episode)
+    lasting = outlook.lasting * trust(episode.since_turn)
+    if outlook.rising and outlook.excess > outlook.tolerance:
+        lasting = max(lasting, 0.5)
+    if lasting < 0.5:
+        return Judgement(Kind.RECOVERABLE, min(SUREST, 1.0 - lasting), _healing(episode, outlook))
+    sure = min(SUREST, lasting)
+    if outlook.rising:
+        return Judgement(Kind.DIVERGENT, sure, f"{_above(episode)} and rising")
+    spread = NORMAL_MAD * median([abs(e - outlook.excess) for e in episode.recent[-48:]])
+    if episode.rises >= 3 and spread > 5 * episode.scale:
+        reason = f"{_above(episode)}, oscillating by {_nats(spread)} without settling"
+        return Judgement(Kind.DIVERGENT, sure, reason)
+    return Judgement(Kind.LINGERING, sure, _too_slow(episode, outlook))
+
+
+def _undecided(episode: Episode) -> Judgement:
+    reason = f"{_above(episode)}, {_steps(episode, episode.since_turn)} after its last rise"
+    if episode.since_peak < UNSEEN_ROWS:
+        if episode.recurrences:
+            return Judgement(Kind.LINGERING, RETURNED, reason)
+        return Judgement(Kind.RECOVERABLE, 0.55, reason)
+    kind = Kind.DIVERGENT if episode.rises >= 3 else Kind.LINGERING
+    return Judgement(kind, 0.6, reason)
+
+
+def _above(episode: Episode) -> str:
+    """The one figure for it, with the step that it holds for."""
+    excess, step = episode.told_excess, episode.newest_step
+    if abs(excess) < episode.scale:
+        return f"loss is within its noise of the trend at step {step}"
+    place = "above" if excess > 0 else "below"
+    return f"loss is {_nats(abs(excess))} {place} trend at step {step}"
+
+
+def _nats(value: float) -> str:
+    """Two digits, or all of those before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+
+
+def _healing(episode: Episode, outlook: Outlook) -> str:
+    if outlook.excess <= outlook.tolerance:
+        return f"loss is back on trend{_calm_for(episode)}"
+    if episode.since_turn < PLATEAU_ROWS and outlook.lasting > 0.5:
+        return f"{_above(episode)}, too early to say more"
+    rows, back = outlook.rows_left, _calm_for(episode)
+    if not math.isfinite(rows):
+        return f"{_above(episode)}{back}"
+    slope = -outlook.slope / episode.gap
+    return (
+        f"{_above(episode)}{back} and falling {_nats(slope)} a step: "
+        f"expected back in {rows * episode.gap:.0f} steps"
+    )
+
+
+def _calm_for(episode: Episode) -> str:
+    calm = episode.calm_rows
+    return f", in its band for {_steps(episode, calm)}" if calm > 1 else ""
+
+
+def _steps(episode: Episode, rows: int) -> str:
+    """Rows of a log as steps of the training."""
+    steps = max(rows, round(rows * episode.gap))
+    return f"{steps} {'step' if steps == 1 else 'steps'}"
+
+
+def _too_slow(episode: Episode, outlook: Outlook) -> str:
+    if outlook.fall < outlook.error:
+        return f"{_above(episode)} and has stopped falling"
+    slope = -outlook.slope / episode.gap
+    return f"{_above(episode)} and falling only {_nats(slope)} a step, ever slower"
+
+
+def after_command(episode: Episode, settings: DetectionSettings) -> str:
+    """Where the loss stands while the newest command is being judged."""
+    past, wanted = episode.newest_step - episode.judged_from, settings.recover_steps
+    after = str(episode.verb).replace("_", " ")
+    if past <= 0:
+        ahead = f"{-past} {'step' if past == -1 else 'steps'} before the onset"
+        return f"{_level(episode, settings)}, {ahead} that {after} has to pass"
+    if past < wanted:
+        return (
+            f"{_level(episode, settings)}, {past} of the {wanted} steps that {after} is judged by"
+        )
+    since = "the onset" if episode.verb is Verb.ROLLBACK else after
+    return f"{_level(episode, settings)} {past} steps past {since}"
+
+
+def at_the_end(episode: Episode, settings: DetectionSettings) -> Judgement:
+    """What is held of an incident that the run's end cuts short."""
+    judgement = episode.judgement
+    if episode.verb is None:
+        return judgement
+    past, wanted = episode.newest_step - episode.judged_from, settings.recover_steps
+    level, after = _level(episode, settings), str(episode.verb).replace("_", " ")
+    where = f"{past} steps past the onset" if past >= 0 else f"{-past} steps before the onset"
+    return Judgement(
+        judgement.kind,
+        judgement.confidence,
+        f"the run ended {where}, before {after} could be judged ({wanted} steps past it): {level}",
+    )
+
+
+def _level(episode: Episode, settings: DetectionSettings) -> str:
+    if episode.excess is None:
+        return "the loss is not finite" if episode.nonfinite_run else "no loss was seen yet"
+    if episode.is_back(settings):
+        return "loss is on trend"
+    return _above(episode)

@@ -1,0 +1,74 @@
+"""The outcome of a command that was carried out, when its spike comes back or its incident ends.
+
+Law: pure. A command is judged by what followed it: of several cures the last alone, since nobody
+can tell what the one before would have come to; what changes nothing of the training, not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from spikeguard_core.diagnosis.incident_tracker import CURES
+from spikeguard_protocol import Outcome, Verb
+
+_CHANGES_NOTHING: Final[Mapping[Verb, str]] = {
+    Verb.WATCH: "watching",
+    Verb.CHECKPOINT_NOW: "saving a checkpoint",
+}
+_SHOWN: Final[Mapping[Outcome, str]] = {
+    Outcome.HEALED: "the loss came back to its trend by itself",
+    Outcome.RECOVERED: "the loss came back to its trend after it",
+    Outcome.LEVEL_ACCEPTED: "the loss stayed at a new level",
+    Outcome.OUTLIER: "one batch had stood out and there was nothing to cure",
+    Outcome.WITHDRAWN: "there was nothing to cure",
+    Outcome.RUN_ENDED: "the run was over before its effect showed",
+}
+
+
+def after_return(verb: Verb, later: str | None, *, step: int, stayed: bool = False) -> str | None:
+    """The judgement where the spike came back at `step`; None: it is judged when all is over.
+
+    `later` is the id of the next cure that was carried out, if there was one. `stayed`: it never
+    left.
+    """
+    if verb not in CURES:
+        return None
+    back = "the loss stayed off its trend after it"
+    return _overtaken(later) or (back if stayed else f"the spike came back at step {step:,}")
+
+
+def after_end(verb: Verb, later: str | None, *, outcome: Outcome, reason: str = "") -> str:
+    """The judgement where the incident ended as `outcome`, for this `reason`."""
+    if verb in _CHANGES_NOTHING:
+        return f"nothing to judge: {_CHANGES_NOTHING[verb]} changes nothing of the training"
+    if verb is Verb.STOP:
+        return "nothing to judge: it stopped the run"
+    if later is None and outcome is Outcome.RUN_ENDED and reason:
+        return f"not judged: {reason}"
+    ended = f"the incident ended as {outcome.value.replace('_', ' ')}: {_SHOWN[outcome]}"
+    return _overtaken(later) or ended
+
+
+def why_void(outcome: Outcome, reason: str) -> str:
+    """Why a command that still waited is void, where its incident ended as `outcome`."""
+    return f"{_BEFORE_IT[outcome]}: {reason}" if reason else _BEFORE_IT[outcome]
+
+
+_BEFORE_IT: Final[Mapping[Outcome, str]] = {
+    Outcome.HEALED: "the loss came back to its trend by itself",
+    Outcome.RECOVERED: "the loss came back to its trend after another command",
+    Outcome.LEVEL_ACCEPTED: "the loss stayed at a new level, which is the baseline now",
+    Outcome.OUTLIER: "one batch had stood out and there is nothing to cure",
+    Outcome.WITHDRAWN: "the evidence on which the incident was opened did not hold",
+    Outcome.RUN_ENDED: "the run was over before it was carried out",
+}
+
+
+def next_cure(number: int, done: Sequence[tuple[int, Verb, str]]) -> str | None:
+    """Of the commands that were carried out, in their order: the id of the first cure behind."""
+    return next((id for other, verb, id in done if other > number and verb in CURES), None)
+
+
+def _overtaken(later: str | None) -> str | None:
+    return None if later is None else f"nobody can tell: {later} followed before its effect showed"

@@ -1,0 +1,84 @@
+"""What an incident's record says about the damage: where it began, how far it reaches.
+
+Law: read from the record alone. A step is a step of the segment of the newest onset.
+"""
+
+from __future__ import annotations
+
+import math
+
+from spikeguard_core.diagnosis.evidence import rise_of
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_protocol import BatchRange, Kind, Signal
+
+LOOKBACK_STEPS = 20  # a signal that moved earlier than this before the onset is another story
+STANDS_OUT = 4 / 3  # half widths of the band above the trend at which a loss still stands out
+AFTERMATH_STEPS = 500  # after the peak: what a spike left behind is judged by then
+FATAL = (Signal.LOSS, Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDATE_DROPPED)
+
+
+def cause_step(incident: Incident) -> int:
+    """The earliest step at which any signal moved for this spike.
+
+    Ranks that have parted did so since the last comparison, however far back that lies.
+    """
+    onset, parted = incident.newest_onset_step, incident.apart_since
+    first = onset if parted is None else min(onset, parted)
+    return first if incident.recurred_step is not None else min(first, began_step(incident))
+
+
+def began_step(incident: Incident) -> int:
+    """The earliest step at which any signal moved before it came back."""
+    onset = incident.onset_step
+    early = [s for s in incident.first_moves.values() if onset - LOOKBACK_STEPS <= s <= onset]
+    return min([onset, *early])
+
+
+def rise_batches(incident: Incident) -> BatchRange | None:
+    """What the steps from its onset to its peak before any command trained on."""
+    batches, first = incident.onset_batches, incident.first_peak_step
+    peak = incident.peak_step if first is None else first
+    return batches and rise_of(batches, peak - incident.onset_step)
+
+
+def few_batches(incident: Incident, few_steps: int) -> bool:
+    """Whether the damage looks as if a few batches had done it.
+
+    A loss that settled, or broke into the non-finite, within a few steps of the cause. After a
+    recurrence the peak is the first spike's, so the newest anomalous step stands for it.
+    """
+    if incident.kind is not Kind.LINGERING and not had_non_finite(incident):
+        return False
+    end = incident.peak_step if incident.recurred_step is None else incident.newest_onset_step
+    return end - cause_step(incident) <= few_steps
+
+
+def optimizer_suspect(incident: Incident) -> bool:
+    """Whether Adam's second moment moved before the loss did, or going back failed twice."""
+    moved = incident.first_moves.get(Signal.ADAM_V_NORM)
+    loss_moved = incident.first_moves.get(Signal.LOSS, incident.onset_step)
+    return incident.recurrences >= 2 or (moved is not None and moved < loss_moved)
+
+
+def had_non_finite(incident: Incident) -> bool:
+    """Whether the loss or its gradient is, or was, NaN or infinite."""
+    worst = [incident.worst_z.get(signal, 0.0) for signal in FATAL]
+    excess = 0.0 if incident.excess is None else incident.excess
+    return not all(math.isfinite(value) for value in [*worst, excess])
+
+
+def rose(incident: Incident) -> bool:
+    """Whether the loss itself rose: its finite peak stands out of the trend."""
+    if incident.peak_loss is None or not math.isfinite(incident.peak_loss):
+        return False
+    if incident.trend is None:
+        return incident.signal == Signal.LOSS
+    return stands_out(incident, incident.peak_loss - incident.trend.at(incident.peak_step))
+
+
+def stands_out(incident: Incident, excess: float | None) -> bool:
+    """Whether a loss `excess` nats above the trend is still far out; unknown counts as yes."""
+    trend = incident.trend
+    if excess is None or trend is None:
+        return True
+    return not math.isfinite(excess) or excess > STANDS_OUT * trend.band * trend.scale

@@ -1,0 +1,189 @@
+"""The states of an incident: its table of moves, and how the monitor's events update its record.
+
+Law: one event in, one new record out; nothing is looked up and nothing is forgotten. A closed
+incident takes no further event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import StrEnum
+
+from spikeguard_core.diagnosis.evidence import REPLICAS_APART
+from spikeguard_core.diagnosis.incident_tracker import CURES
+from spikeguard_core.events import Closed, Event, Judgement, Opened, Recurred, Revised
+from spikeguard_core.lifecycle.damage import stands_out
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.moves import IllegalMove
+from spikeguard_protocol import IncidentState, SegmentId, Verb
+
+
+class IncidentEvent(StrEnum):
+    """What can happen to an incident."""
+
+    REVISE = "revise"  # looked at again
+    ACT = "act"  # a command was applied
+    RECUR = "recur"  # it came back
+    CLOSE = "close"
+
+
+INCIDENT_MOVES: Mapping[tuple[IncidentState, IncidentEvent], IncidentState] = {
+    (IncidentState.OPEN, IncidentEvent.REVISE): IncidentState.OPEN,
+    (IncidentState.OPEN, IncidentEvent.ACT): IncidentState.RECOVERING,
+    (IncidentState.OPEN, IncidentEvent.RECUR): IncidentState.OPEN,
+    (IncidentState.OPEN, IncidentEvent.CLOSE): IncidentState.CLOSED,
+    (IncidentState.RECOVERING, IncidentEvent.REVISE): IncidentState.RECOVERING,
+    (IncidentState.RECOVERING, IncidentEvent.ACT): IncidentState.RECOVERING,
+    (IncidentState.RECOVERING, IncidentEvent.RECUR): IncidentState.OPEN,
+    (IncidentState.RECOVERING, IncidentEvent.CLOSE): IncidentState.CLOSED,
+}
+
+
+def next_incident_state(state: IncidentState, event: IncidentEvent) -> IncidentState:
+    """The state after `event`; raise `IllegalMove` if the table does not know the move."""
+    try:
+        return INCIDENT_MOVES[state, event]
+    except KeyError:
+        legal = [word for (start, word) in INCIDENT_MOVES if start is state]
+        raise IllegalMove("incident", state, event, legal) from None
+
+
+def fold(
+    incident: Incident | None, event: Event, *, number: int, segment: SegmentId
+) -> Incident | None:
+    """The open incident after `event`, which was seen in `segment`.
+
+    `number` names the incident that an `Opened` makes. A `Precursor` changes nothing. Raise
+    `IllegalMove` for an event after the close, `ValueError` for one that has no incident.
+    """
+    if isinstance(event, Opened):
+        if incident is not None and incident.state is not IncidentState.CLOSED:
+            raise ValueError(f"incident {incident.number} is still open: at most one is open a run")
+        return _opened(event, number, segment)
+    if isinstance(event, Revised):
+        return _revised(_needed(incident, event), event)
+    if isinstance(event, Recurred):
+        return _recurred(_needed(incident, event), event, segment)
+    if isinstance(event, Closed):
+        return _closed(_needed(incident, event), event)
+    return incident
+
+
+def acted(incident: Incident, verb: Verb) -> Incident:
+    """The incident once a command was applied: a cure's effect is being judged from now on."""
+    if verb not in CURES:
+        return incident
+    state = next_incident_state(incident.state, IncidentEvent.ACT)
+    return replace(incident, state=state, first_peak_step=_before_command(incident))
+
+
+def _needed(incident: Incident | None, event: Event) -> Incident:
+    if incident is None:
+        raise ValueError(f"{type(event).__name__} at step {event.step} belongs to no incident")
+    return incident
+
+
+def _opened(event: Opened, number: int, segment: SegmentId) -> Incident:
+    return Incident(
+        number=number,
+        state=IncidentState.OPEN,
+        segment=segment,
+        onset_step=event.onset_step,
+        onset_batches=event.onset_batches,
+        detected_step=event.step,
+        peak_step=event.onset_step if event.peak_step is None else event.peak_step,
+        newest_step=event.step,
+        kind=event.judgement.kind,
+        confidence=event.judgement.confidence,
+        reason=event.judgement.reason,
+        signal=event.signal,
+        pre_loss=event.pre_loss,
+        peak_loss=event.peak_loss,
+        excess=event.excess,
+        trend=event.trend,
+        dropped=event.dropped,
+        settled=False,
+        worst_z={event.signal: event.z},
+        first_moves=dict(event.first_moves),
+        anomalous_step=event.step,
+        causes=event.causes,
+    )
+
+
+def _judged(incident: Incident, step: int, judgement: Judgement) -> Incident:
+    return replace(
+        incident,
+        newest_step=step,
+        kind=judgement.kind,
+        confidence=judgement.confidence,
+        reason=judgement.reason,
+    )
+
+
+def _revised(incident: Incident, event: Revised) -> Incident:
+    state = next_incident_state(incident.state, IncidentEvent.REVISE)
+    return replace(
+        _judged(incident, event.step, event.judgement),
+        state=state,
+        peak_step=incident.peak_step if event.peak_loss is None else event.peak_step,
+        peak_loss=event.peak_loss,
+        excess=event.excess,
+        worst_z={**incident.worst_z, **event.worst_z},
+        first_moves=_first_moves(incident, event.apart_since),
+        settled=event.settled,
+        anomalous_step=_anomalous_step(incident, event),
+        causes=event.causes or incident.causes,
+    )
+
+
+def _before_command(incident: Incident) -> int:
+    """The step of the peak before any command: a spike that comes back can come back higher."""
+    known = incident.first_peak_step
+    return incident.peak_step if known is None else known
+
+
+def _first_moves(incident: Incident, apart_since: int | None) -> dict[str, int]:
+    """Those of the opening, and since when ranks are apart, as long as they are."""
+    rest = {name: step for name, step in incident.first_moves.items() if name != REPLICAS_APART}
+    return rest if apart_since is None else {**rest, REPLICAS_APART: apart_since}
+
+
+def _anomalous_step(incident: Incident, event: Revised) -> int:
+    """The newest step whose loss still stood out, by what the record knows."""
+    known = incident.anomalous_step or incident.onset_step
+    if incident.state is IncidentState.RECOVERING:
+        return known  # these steps are judged for the command's sake, in another segment
+    if stands_out(incident, event.excess):
+        return event.step
+    return known if incident.recurrences else max(known, event.peak_step)  # one segment so far
+
+
+def _recurred(incident: Incident, event: Recurred, segment: SegmentId) -> Incident:
+    state = next_incident_state(incident.state, IncidentEvent.RECUR)
+    return replace(
+        _judged(incident, event.step, event.judgement),
+        state=state,
+        settled=False,
+        recurrences=incident.recurrences + 1,
+        first_peak_step=_before_command(incident),
+        anomalous_step=event.step,
+        excess=event.excess,
+        first_moves=_first_moves(incident, event.apart_since),
+        recurred_segment=segment,
+        recurred_step=event.onset_step,
+        recurred_batches=incident.recurred_batches if event.stayed else event.onset_batches,
+        causes=event.causes or incident.causes,
+    )
+
+
+def _closed(incident: Incident, event: Closed) -> Incident:
+    return replace(
+        _judged(incident, event.step, event.judgement),
+        state=next_incident_state(incident.state, IncidentEvent.CLOSE),
+        settled=True,
+        closed_step=event.step,
+        excess=event.excess,
+        outcome=event.outcome,
+        causes=event.causes or incident.causes,
+    )

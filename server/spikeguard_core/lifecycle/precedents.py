@@ -1,0 +1,65 @@
+"""How earlier similar incidents ended, by the command that was carried out.
+
+Law: pure. Alike are closed incidents of the same kind and likeliest cause. What was done is the
+last cure that was carried out, or a stop; where there was none, people and policy waited.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spikeguard_core.diagnosis.incident_tracker import CURES
+from spikeguard_protocol import Outcome, Verb
+
+DONE: Final = frozenset({*CURES, Verb.STOP})  # what counts as done about an incident
+_DID: Final[Mapping[Verb | None, str]] = {
+    Verb.ROLLBACK: "rolled back",
+    Verb.SKIP_BATCHES: "skipped batches",
+    Verb.SCALE_LR: "lowered the learning rate",
+    Verb.STOP: "stopped",
+    None: "waited",
+}
+_ENDED: Final[Mapping[Outcome, str]] = {
+    Outcome.RECOVERED: "recovered",
+    Outcome.HEALED: "healed",
+    Outcome.LEVEL_ACCEPTED: "stayed at a new level",
+    Outcome.OUTLIER: "did no harm",
+    Outcome.WITHDRAWN: "did not hold as a spike",
+    Outcome.RUN_ENDED: "unsettled when the run ended",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Precedent:
+    """An earlier incident. `verb` is None where nothing was done."""
+
+    verb: Verb | None
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What one way of acting came to."""
+
+    verb: Verb | None
+    count: int
+    words: str  # `rolled back 4 times: 3 recovered, 1 stayed at a new level`
+
+
+def tallied(precedents: Iterable[Precedent]) -> Sequence[Tally]:
+    """What each way of acting came to, the most frequent first."""
+    by_verb: dict[Verb | None, Counter[Outcome]] = {}
+    for one in precedents:
+        by_verb.setdefault(one.verb, Counter())[one.outcome] += 1
+    tallies = [_tally(verb, outcomes) for verb, outcomes in by_verb.items()]
+    return sorted(tallies, key=lambda tally: (-tally.count, tally.verb is None, tally.verb or ""))
+
+
+def _tally(verb: Verb | None, outcomes: Counter[Outcome]) -> Tally:
+    count = outcomes.total()
+    times = "once" if count == 1 else f"{count:,} times"
+    ends = ", ".join(f"{n:,} {_ENDED[end]}" for end, n in outcomes.most_common())
+    return Tally(verb, count, f"{_DID[verb]} {times}: {ends}")

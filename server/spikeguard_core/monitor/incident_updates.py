@@ -1,0 +1,328 @@
+"""What one more sample does to an open incident: revise, close, or find that it came back.
+
+Law: the only module that ends an episode while the run goes on. The baseline stays frozen until
+it does, except after a rollback, when the new segment is judged and learned from anew.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from spikeguard_core.detection.loss_test import Suspect, Verdict
+from spikeguard_core.detection.own_signals import OwnSignal
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.diagnosis.cause.ranking import rank
+from spikeguard_core.diagnosis.classifier import RETURNED, after_command, classify, hold
+from spikeguard_core.diagnosis.evidence import REPLICAS_APART
+from spikeguard_core.diagnosis.forecast import Outlook, look_ahead
+from spikeguard_core.diagnosis.incident_tracker import CURES, Episode, away_judgement
+from spikeguard_core.diagnosis.silent_failures import (
+    GRAD_NORMS,
+    Apart,
+    apart_in,
+    equal_since,
+    first_apart,
+    first_dropped,
+    is_destroyed,
+    stuck_judgement,
+)
+from spikeguard_core.events import Closed, Event, Judgement, Recurred, Revised, Trend
+from spikeguard_core.monitor.state import State
+from spikeguard_protocol import Kind, Outcome, Verb
+
+__all__ = ["CURES", "Course"]
+
+
+@dataclass(slots=True)
+class Course:
+    """The open incident of `state` and what to do with the next sample."""
+
+    state: State
+    episode: Episode
+
+    def take(self, sample: Sample, loss: float | None, dropped: bool, events: list[Event]) -> None:
+        """Look at one more sample."""
+        episode, settings = self.episode, self.state.settings
+        if loss is None:
+            return
+        norms = [sample.values.get(name, 0.0) for name in GRAD_NORMS]
+        bad = not all(map(math.isfinite, (loss, *norms)))
+        if episode.zero and loss == 0.0:
+            bad, loss = True, math.nan
+        episode.nonfinite_loss = bad and not math.isfinite(loss)
+        episode.see(sample.step, math.nan if bad else loss, settings)
+        episode.drops = episode.drops + 1 if dropped else 0
+        episode.note_drops(settings.drop_limit)
+        if episode.reads_cause:
+            episode.evidence.see(sample)
+        if not bad and (z := episode.deviations(sample.step, loss)) is not None:
+            episode.note_loss(z)
+        elif episode.nonfinite_loss and not dropped:
+            episode.note_loss(math.inf)
+        if episode.verb is not None:
+            self._after_command(sample, loss, bad, events)
+        elif (apart := apart_in(self.state.traces)) is not None:
+            self._stay_apart(sample, apart, events)
+        elif (own := self._own_away()) is not None and self._is_calm_now():
+            self._stay_away(sample, own, events)
+        else:
+            self._by_itself(sample, loss, events)
+
+    def _own_away(self) -> OwnSignal | None:
+        """The signal of the user's own that opened it, while it is off its baseline."""
+        own = self.state.own.get(self.episode.signal)
+        return own if own is not None and own.away else None
+
+    def _stay_away(self, sample: Sample, own: OwnSignal, events: list[Event]) -> None:
+        """The loss is calm; it is not over before the signal is back, or its level accepted."""
+        episode, settings = self.episode, self.state.settings
+        episode.judgement, episode.calmed = away_judgement(episode.signal, own.reason), False
+        early = episode.rows < settings.accept_after * episode.horizon(settings)
+        if early or not self._acceptable():
+            self._revise(sample.step, events)
+            return
+        self._close(sample.step, Outcome.LEVEL_ACCEPTED, events)
+
+    def _is_calm_now(self) -> bool:
+        """Whether the newest loss says nothing."""
+        episode = self.episode
+        unknown = episode.trend is None and not episode.nonfinite_run
+        return unknown or episode.calm_rows > 0
+
+    def _by_itself(self, sample: Sample, loss: float, events: list[Event]) -> None:
+        episode, settings = self.episode, self.state.settings
+        outlook = look_ahead(episode, settings)
+        episode.judgement = hold(episode.judgement, classify(episode, outlook, settings))
+        if episode.stayed and episode.judgement.kind is Kind.RECOVERABLE and not episode.calm_rows:
+            # A second spike that falls to where the loss stayed has not healed.
+            episode.judgement = replace(episode.judgement, kind=Kind.LINGERING)
+        episode.settled = episode.since_peak >= episode.horizon(settings)
+        if not episode.calmed and self._calm():
+            self._hand_back()
+            episode.calmed = True
+        outcome = self._outcome(outlook)
+        if outcome is Outcome.LEVEL_ACCEPTED and not self._acceptable():
+            self._stay_at_this_level(sample, loss)
+            outcome = None
+        if outcome is None:
+            self._revise(sample.step, events)
+        else:
+            self._close(sample.step, outcome, events)
+
+    def _acceptable(self) -> bool:
+        """Whether the level may become the usual one: nobody is asked, and the run can learn."""
+        episode = self.episode
+        return not episode.awaited and not is_destroyed(self.state.traces, episode.evidence.before)
+
+    def _stay_at_this_level(self, sample: Sample, loss: float) -> None:
+        """It is not over, and what is new is judged against the level that the run is at."""
+        episode, test = self.episode, self.state.test
+        if not episode.levelled:
+            self._hand_back()
+            episode.levelled = episode.stayed = True
+            return
+        if not math.isfinite(loss):
+            return
+        verdict, z = test.look(sample.step, loss, sample.batches, self.state.settings)
+        if verdict is not Verdict.SPIKE:
+            return
+        said = f"loss rose anew, {z:.1f} deviations above the level at which it had stayed"
+        test.clear()
+        episode.rise_anew()
+        episode.judgement = Judgement(Kind.DIVERGENT, RETURNED, said)
+
+    def _stay_apart(self, sample: Sample, apart: Apart, events: list[Event]) -> None:
+        """It is not over while ranks hold different weights, whatever the loss does."""
+        episode = self.episode
+        onset = Suspect(sample.step, math.nan, math.inf, sample.batches)
+        since = episode.first_moves.get(REPLICAS_APART)
+        if since is None or apart.equal_step is not None:
+            since = first_apart(onset, apart, self.state.traces).step
+        episode.note_apart(since)
+        episode.judgement, episode.calmed = apart.judgement, False
+        self._revise(sample.step, events, since)
+
+    def _outcome(self, outlook: Outlook | None) -> Outcome | None:
+        episode, settings = self.episode, self.state.settings
+        back = Outcome.RECOVERED if episode.treated else Outcome.HEALED
+        unknown = episode.trend is None and episode.finite_run >= settings.settle_rows
+        if self._equal() and (unknown or self._dropped_in_time() or self._is_over(outlook)):
+            return back
+        wait = settings.accept_after * episode.horizon(settings)
+        if episode.judgement.kind is Kind.DIVERGENT:
+            wait *= 2
+        if episode.since_peak >= wait and not episode.nonfinite_run and episode.recent:
+            return Outcome.LEVEL_ACCEPTED
+        return None
+
+    def _dropped_in_time(self) -> bool:
+        episode, settings = self.episode, self.state.settings
+        quiet = episode.dropped and not episode.drops
+        return quiet and episode.finite_run >= settings.drop_settle <= max(episode.calm_rows, 0)
+
+    def _calm(self) -> bool:
+        """In the band for long enough, past what a rollback has to show again."""
+        episode, settings = self.episode, self.state.settings
+        if episode.calm_rows < episode.settle_rows(settings):
+            return False
+        past = settings.recover_steps if episode.went_back else 0
+        return episode.newest_step >= episode.onset_step + past
+
+    def _is_over(self, outlook: Outlook | None) -> bool:
+        """Back in the band, and surely without lasting damage; at the horizon, more likely so."""
+        episode, settings = self.episode, self.state.settings
+        if not episode.calmed or not self._calm():
+            return False
+        if outlook is None or outlook.present < settings.lasting_doubt:
+            return True
+        return episode.settled and episode.judgement.kind is Kind.RECOVERABLE
+
+    def give_way(self, step: int, events: list[Event]) -> None:
+        """A new spike began while this one, back in its band, was still watched."""
+        healed = self.episode.judgement.kind is Kind.RECOVERABLE
+        back = Outcome.RECOVERED if self.episode.treated else Outcome.HEALED
+        self._close(step, back if healed else Outcome.LEVEL_ACCEPTED, events)
+
+    def _close(self, step: int, outcome: Outcome, events: list[Event]) -> None:
+        episode, state = self.episode, self.state
+        judgement = episode.judgement
+        if outcome in (Outcome.HEALED, Outcome.RECOVERED) and not episode.treated:
+            judgement = replace(judgement, kind=Kind.RECOVERABLE)
+        if not episode.calmed:
+            self._hand_back()
+        if (own := self._own_away()) is not None:
+            own.begin_anew()
+        state.episode = None
+        causes = rank(episode.evidence)
+        events.append(Closed(step, outcome, judgement, causes, episode.excess))
+
+    def _hand_back(self) -> None:
+        """The baseline goes on at the level that the run is at now."""
+        episode, state = self.episode, self.state
+        test = state.test
+        test.clear()
+        if not test.knows or not episode.recent or episode.verb is Verb.ROLLBACK:
+            return
+        test.settle(episode.level)
+
+    def _equal(self) -> bool:
+        """Whether the ranks hold the same weights, as far as anything spoke against it."""
+        since = self.episode.first_moves.get(REPLICAS_APART)
+        return since is None or equal_since(self.state.traces, since)
+
+    def _apart_again(self) -> Apart | None:
+        """What a comparison made after the command found."""
+        episode = self.episode
+        rewound = episode.verb is Verb.ROLLBACK  # and with it what is known of comparisons
+        return apart_in(self.state.traces, -1 if rewound else episode.verb_step)
+
+    def _revise(self, step: int, events: list[Event], apart_since: int | None = None) -> None:
+        episode = self.episode
+        if not episode.worth_telling():
+            return
+        episode.told, episode.told_peak = episode.judgement, episode.peak_loss
+        episode.told_row = episode.rows
+        events.append(
+            Revised(
+                step=step,
+                judgement=episode.judgement,
+                peak_step=episode.peak_step,
+                peak_loss=episode.peak_loss,
+                excess=episode.excess,
+                worst_z=dict(episode.worst_z),
+                settled=episode.settled,
+                causes=rank(episode.evidence),
+                apart_since=apart_since,
+            )
+        )
+
+    def _after_command(self, sample: Sample, loss: float, bad: bool, events: list[Event]) -> None:
+        """Judge whether the command worked, by the rows past `Episode.judged_from`."""
+        episode, state, settings = self.episode, self.state, self.state.settings
+        episode.verb_rows += sample.step > episode.judged_from
+        episode.evidence.see_again(sample.batches, episode.went_back)
+        onset = Suspect(sample.step, loss, math.inf, sample.batches)
+        stuck = episode.drops >= settings.drop_limit
+        apart = self._apart_again()
+        again = stuck or apart is not None or (bad and not episode.drops)
+        if apart is not None:
+            onset = first_apart(onset, apart, state.traces)
+        elif stuck:
+            onset = first_dropped(onset, episode.drops, state.traces)
+        elif not bad and episode.verb is Verb.ROLLBACK:
+            verdict, z = state.test.look(sample.step, loss, sample.batches, settings)
+            again = verdict is Verdict.SPIKE
+            onset = state.test.onset(Suspect(sample.step, loss, z, sample.batches))
+        late = episode.verb_rows > episode.horizon(settings) + settings.recover_steps
+        away = self._own_away()
+        stayed = late and not again and (not episode.calm_rows or away is not None)
+        if stayed:  # it never left: where it began is still where it began
+            onset = Suspect(episode.newest_onset, math.nan, math.inf, episode.newest_batches)
+        if again or stayed:
+            self._recur(sample.step, onset, bad, apart, events, stayed=stayed)
+            return
+        reason = after_command(episode, settings)
+        if away is not None:
+            reason = f"{episode.signal} {away.reason}; {reason}"
+        if REPLICAS_APART in episode.first_moves and self._equal():
+            reason = f"all ranks hold the same weights again, and {reason}"
+        episode.judgement = replace(episode.judgement, reason=reason)
+        if away is None and self._worked() and (late or self._equal()):
+            self._close(sample.step, Outcome.RECOVERED, events)
+        else:
+            self._revise(sample.step, events, episode.first_moves.get(REPLICAS_APART))
+
+    def _worked(self) -> bool:
+        episode, settings = self.episode, self.state.settings
+        past = episode.newest_step - episode.judged_from
+        return past >= settings.recover_steps and episode.is_back(settings)
+
+    def _recur(
+        self,
+        step: int,
+        onset: Suspect,
+        bad: bool,
+        apart: Apart | None,
+        events: list[Event],
+        *,
+        stayed: bool,
+    ) -> None:
+        episode, state = self.episode, self.state
+        verb, drops, calm = episode.verb, episode.drops, episode.calm_rows
+        rows = [row for row in state.test.rows if row[0] >= onset.step]
+        state.test.clear()
+        episode.come_back()
+        episode.evidence.come_back(onset.step, onset.batches)
+        if episode.went_back and not stayed:
+            episode.evidence = episode.evidence.anew(state.traces)
+        for at, value in rows:
+            episode.see(at, value, state.settings)
+        kind = Kind.DIVERGENT if bad else Kind.LINGERING
+        what = f"off trend by {onset.z:.1f} deviations again"
+        what = "not finite again" if bad else ("still off trend" if stayed else what)
+        reason = f"loss is {what} after {str(verb).replace('_', ' ')}"
+        if stayed and calm and (own := self._own_away()) is not None:
+            reason = f"{episode.signal} {own.reason} after {str(verb).replace('_', ' ')}"
+        episode.judgement = Judgement(kind, RETURNED, reason)
+        if drops >= state.settings.drop_limit:
+            episode.drops, episode.judgement = drops, stuck_judgement(drops)
+        if apart is not None:
+            episode.note_apart(onset.step)
+            episode.judgement = apart.judgement
+        episode.told = episode.judgement
+        causes = rank(episode.evidence)
+        since = None if apart is None else onset.step
+        events.append(
+            Recurred(
+                step, onset.step, onset.batches, episode.judgement, causes, since,
+                episode.excess, stayed,
+            )
+        )  # fmt: skip
+
+
+def trend_from(state: State, step: int) -> Trend | None:
+    """The trend from `step` on; None where too little is known of the run."""
+    settings, test = state.settings, state.test
+    ahead = max(settings.horizon_steps, round(settings.horizon_rows * test.baseline.gap))
+    return test.trend(step, ahead, settings.band_z)

@@ -1,0 +1,231 @@
+"""A channel: where people are notified, of what, and how often.
+
+Law: a frozen value, checked field by field; the error names field, limit and remedy. What is
+secret in it (its target) is never shown, never logged, and never part of an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from spikeguard_core.notification.topics import About
+from spikeguard_protocol import Kind, ProtocolError
+from spikeguard_protocol.identity import NAME_PATTERN
+
+MAX_TARGET = 2000  # characters
+MAX_LEVEL = 5
+LEAST_SECRET = 16  # characters of a webhook's key
+
+
+class ChannelError(ProtocolError):
+    """A channel holds a value that it may not. Names the field, the limit and the remedy."""
+
+
+class ChannelKind(StrEnum):
+    """How a message travels."""
+
+    WEBHOOK = "webhook"  # JSON, signed with HMAC-SHA256
+    PAGERDUTY = "pagerduty"  # Events API v2
+    OPSGENIE = "opsgenie"  # Alert API v2
+    ALERTMANAGER = "alertmanager"  # API v2
+    APPRISE = "apprise"  # Slack, Teams, Discord, Telegram, e-mail and what else Apprise knows
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    needed: tuple[str, ...]
+    optional: Mapping[str, str] = field(default_factory=dict)  # with their defaults
+
+
+NO_PICTURE, PNG = PICTURES = ("none", "png")  # what a webhook carries beside the facts
+_TARGETS: Mapping[ChannelKind, _Fields] = {
+    ChannelKind.WEBHOOK: _Fields(("url", "secret"), {"picture": NO_PICTURE}),
+    ChannelKind.PAGERDUTY: _Fields(("routing_key",), {"url": "https://events.pagerduty.com"}),
+    ChannelKind.OPSGENIE: _Fields(("api_key",), {"url": "https://api.opsgenie.com"}),
+    ChannelKind.ALERTMANAGER: _Fields(("url",), {"authorization": ""}),
+    ChannelKind.APPRISE: _Fields(("url",)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One place where a project's people are told. `target` holds secrets."""
+
+    project: str
+    name: str
+    kind: ChannelKind
+    target: Mapping[str, str] = field(repr=False)
+    about: frozenset[About] = frozenset(About)
+    kinds: frozenset[Kind] = frozenset(Kind)  # of incidents; those of no interest are not told
+    runs: tuple[str, ...] = ()  # names, with * at the end for any ending; empty = all
+    level: int = 0  # 0 = at once; n = from the n-th escalation of an incident on
+    cooldown_s: float = 120.0  # between two messages of one incident that ask nothing
+    links: bool = False  # messages carry a link with which whoever holds it may decide
+    person: str | None = None  # whose channel it is: who follows a link from it decides as them
+    enabled: bool = True
+
+    def shown_target(self) -> dict[str, str]:
+        """What may be shown of the target: enough to tell two apart."""
+        return {name: _hint(self.kind, name, value) for name, value in self.target.items()}
+
+    def rules(self) -> dict[str, Any]:
+        """Everything but identity and target, as `channel_from_mapping` reads it."""
+        return {
+            "about": sorted(each.value for each in self.about),
+            "kinds": sorted(kind.value for kind in self.kinds),
+            "runs": list(self.runs),
+            "level": self.level,
+            "cooldown_s": self.cooldown_s,
+            "links": self.links,
+            "person": self.person,
+            "enabled": self.enabled,
+        }
+
+
+def _hint(kind: ChannelKind, name: str, value: str) -> str:
+    if name == "url" and kind is not ChannelKind.APPRISE:
+        parts = urlsplit(value)
+        return f"{parts.scheme}://{parts.hostname or ''}{'/…' if parts.path.strip('/') else ''}"
+    if name == "url":
+        return f"{value.partition('://')[0]}://…"
+    if name == "picture":
+        return value
+    return "…" if value else ""
+
+
+def channel_from_mapping(project: str, name: str, plain: Mapping[str, Any]) -> Channel:
+    """Read what a person wrote; what is left out keeps its default. Raise `ChannelError`."""
+    if not NAME_PATTERN.fullmatch(name):
+        raise ChannelError("name", "is 1 to 64 letters, digits, '.', '_' or '-'", f"Got {name!r}")
+    for key in plain:
+        if key not in _KNOWN:
+            raise ChannelError(str(key)[:80], "is no setting", f"Known: {', '.join(_KNOWN)}")
+    kind = _word("kind", plain.get("kind"), ChannelKind)
+    return Channel(
+        project,
+        name,
+        kind,
+        _target(kind, plain.get("target", {})),
+        about=_words("about", plain.get("about"), About, frozenset(About)),
+        kinds=_words("kinds", plain.get("kinds"), Kind, frozenset(Kind)),
+        runs=_runs(plain.get("runs", [])),
+        level=int(_number("level", plain.get("level", 0), 0, MAX_LEVEL, whole=True)),
+        cooldown_s=_number("cooldown_s", plain.get("cooldown_s", 120.0), 0, 86_400),
+        links=_flag("links", plain.get("links", False)),
+        person=_person(plain.get("person")),
+        enabled=_flag("enabled", plain.get("enabled", True)),
+    )
+
+
+_KNOWN = (
+    "kind", "target", "about", "kinds", "runs", "level", "cooldown_s", "links", "person",
+    "enabled",
+)  # fmt: skip
+
+
+def _target(kind: ChannelKind, plain: Any) -> dict[str, str]:
+    known = _TARGETS[kind]
+    if not isinstance(plain, Mapping):
+        raise ChannelError("target", "is a table", f"A {kind} takes {', '.join(known.needed)}")
+    for name in plain:
+        if name not in known.needed and name not in known.optional:
+            names = ", ".join([*known.needed, *known.optional])
+            raise ChannelError(f"target.{name!s:.40}", f"is nothing of a {kind}", f"Known: {names}")
+    found = {name: _text(f"target.{name}", plain.get(name)) for name in known.needed}
+    found |= {
+        name: _text(f"target.{name}", plain.get(name, default), empty=default == "")
+        for name, default in known.optional.items()
+    }
+    _check_target(kind, found)
+    return found
+
+
+def _check_target(kind: ChannelKind, found: Mapping[str, str]) -> None:
+    if kind is ChannelKind.APPRISE:
+        if "://" not in found["url"]:
+            raise ChannelError(
+                "target.url", "is an Apprise URL", "Write slack://…, mailtos://… and the like"
+            )
+        return
+    if found.get("picture", NO_PICTURE) not in PICTURES:
+        raise ChannelError("target.picture", f"is one of {', '.join(PICTURES)}", "Leave it out")
+    parts = _split(found["url"])
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ChannelError("target.url", "is an http or https URL", "Write https://HOST/PATH")
+    if parts.username or parts.password:
+        raise ChannelError("target.url", "carries no user", "Use the field made for it")
+    if len(found.get("secret", "x" * LEAST_SECRET)) < LEAST_SECRET:
+        raise ChannelError(
+            "target.secret", f"has at least {LEAST_SECRET} characters", "Use 32 random bytes"
+        )
+
+
+def _split(url: str) -> SplitResult | None:
+    """The parts of a URL; None where its host or port cannot be read."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # read when it is asked for
+    except ValueError:
+        return None
+    return parts
+
+
+def _text(name: str, value: Any, *, empty: bool = False) -> str:
+    """The value is never repeated in an error: it may be a secret."""
+    if not isinstance(value, str) or len(value) > MAX_TARGET or not (value.strip() or empty):
+        raise ChannelError(name, f"takes text of 1 to {MAX_TARGET} characters", "Look at it again")
+    if any(ord(sign) < 32 for sign in value):
+        raise ChannelError(name, "is one line", "Take out what is no printable character")
+    return value.strip()
+
+
+def _word(name: str, value: Any, words: type[StrEnum]) -> Any:
+    try:
+        return words(value)
+    except ValueError:
+        raise ChannelError(name, f"is one of {', '.join(words)}", f"Got {value!r:.40}") from None
+
+
+def _words(name: str, value: Any, words: type[StrEnum], default: frozenset[Any]) -> frozenset[Any]:
+    if value is None:
+        return default
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ChannelError(name, "takes a list of words", f"Known: {', '.join(words)}")
+    return frozenset(_word(name, word, words) for word in value)
+
+
+def _runs(value: Any) -> tuple[str, ...]:
+    listed = isinstance(value, Sequence) and not isinstance(value, str)
+    if not listed or len(value) > 100:
+        raise ChannelError("runs", "takes a list of at most 100 names", 'Write ["gpt-*"]')
+    for name in value:
+        if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name.removesuffix("*") or "x"):
+            raise ChannelError(
+                "runs", "holds names, with * at the end at most", f"Got {name!r:.60}"
+            )
+    return tuple(value)
+
+
+def _number(name: str, value: Any, least: float, most: float, *, whole: bool = False) -> float:
+    kinds: tuple[type, ...] = (int,) if whole else (int, float)
+    if type(value) not in kinds or not least <= value <= most:
+        raise ChannelError(name, f"lies in [{least:g}, {most:g}]", f"Got {value!r:.40}")
+    return float(value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ChannelError(name, "is true or false", f"Got {value!r:.40}")
+    return value
+
+
+def _person(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 1 <= len(value.strip()) <= 80 or not value.isprintable():
+        raise ChannelError("person", "is a name of 1 to 80 characters", "Or leave it out")
+    return " ".join(value.split())

@@ -1,0 +1,182 @@
+"""Whether a message to a channel is sent now, held or dropped, always with the reason.
+
+Law: pure; time comes in as seconds. Silence and quiet hours delay, they lose nothing: what is
+still true when they end is told then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from spikeguard_core.notification.channel import Channel
+from spikeguard_core.notification.topics import (
+    ABOUT,
+    LAST,
+    OF_BEGUN,
+    PRESSING,
+    REPEATING,
+    Topic,
+)
+from spikeguard_protocol import Kind, Outcome
+
+HARMLESS = frozenset({Outcome.HEALED, Outcome.OUTLIER, Outcome.WITHDRAWN})
+
+
+class Act(StrEnum):
+    """What becomes of a message."""
+
+    SEND = "send"
+    HOLD = "hold"
+    DROP = "drop"
+
+
+class Result(StrEnum):
+    """What became of a message."""
+
+    SENT = "sent"
+    HELD = "held"  # it waits, for the reason given
+    DROPPED = "dropped"  # it was not to be told
+    FAILED = "failed"  # it is tried again
+    GIVEN_UP = "given_up"
+
+
+@dataclass(frozen=True, slots=True)
+class NewSilence:
+    """Somebody's wish not to be told. `run` None: the whole project."""
+
+    project: str
+    run: str | None
+    incident: int | None
+    begins_in_s: float
+    lasts_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryVerdict:
+    """What to do with a message. `wait_s` counts where it is held."""
+
+    act: Act
+    reason: str = ""
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hush:
+    """A reason to say nothing for so many seconds more."""
+
+    left_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a message would be about, as it stands now. `kind` is None for the run itself."""
+
+    run: str  # name
+    kind: Kind | None
+    outcome: Outcome | None
+    escalations: int
+    history: bool  # seen in data that is too old to page anybody
+    acknowledged_by: str | None = None  # who looks at it
+
+
+@dataclass(frozen=True, slots=True)
+class SentState:
+    """What this channel was told of the subject before."""
+
+    times: int = 0
+    last_s_ago: float | None = None
+
+
+_SEND = DeliveryVerdict(Act.SEND)
+_AT_ONCE = frozenset({Topic.ESCALATED, Topic.BACK, Topic.ENDED})
+BURST_S = 10.0  # what happens within so many seconds of a message is told together in the next
+
+
+def uninterested(channel: Channel, topic: Topic, run: str) -> str | None:
+    """Why `channel` never asked for this; None if it did."""
+    if not channel.enabled:
+        return "the channel is switched off"
+    if ABOUT[topic] not in channel.about:
+        return f"the channel does not ask for {ABOUT[topic]}: {topic}"
+    if channel.runs and not any(_matches(run, pattern) for pattern in channel.runs):
+        return f"the channel does not ask for run {run}"
+    return None
+
+
+def _matches(run: str, pattern: str) -> bool:
+    return run.startswith(pattern[:-1]) if pattern.endswith("*") else run == pattern
+
+
+def delivery_verdict(
+    channel: Channel,
+    topics: frozenset[Topic],
+    subject: Subject,
+    said: SentState,
+    *,
+    silence: Hush | None = None,
+    quiet: Hush | None = None,
+) -> DeliveryVerdict:
+    """What to do with a message to `channel` about `topics` of `subject`.
+
+    `silence` is one that somebody put over it, `quiet` the policy's quiet hours, given where they
+    hold such a subject; neither keeps an alert standing that is over.
+    """
+    if (by := subject.acknowledged_by) is not None and topics <= _repeating(subject):
+        return DeliveryVerdict(Act.DROP, f"acknowledged by {by}, who need not be told again")
+    taken_down = said.times > 0 and bool(topics & LAST)
+    begun = said.times > 0 and bool(topics & OF_BEGUN)
+    reasons = [uninterested(channel, topic, subject.run) for topic in sorted(topics)]
+    if reasons and reasons[0] and all(reasons) and not (begun and channel.enabled):
+        return DeliveryVerdict(
+            Act.DROP, reasons[0]
+        )  # whoever put it there could not read the channel
+    if said.times == 0 and (reason := _needless(channel, topics, subject)):
+        return DeliveryVerdict(Act.DROP, reason)
+    for hush in (silence, quiet):
+        if hush is not None and not taken_down:
+            return DeliveryVerdict(Act.HOLD, hush.reason, hush.left_s)
+    return _paced(channel, topics, said)
+
+
+def _repeating(subject: Subject) -> frozenset[Topic]:
+    """What is not told of an incident that somebody looks at; that it diverges is told."""
+    return REPEATING - {Topic.RENAMED} if subject.kind is Kind.DIVERGENT else REPEATING
+
+
+def _needless(channel: Channel, topics: frozenset[Topic], subject: Subject) -> str | None:
+    """Why a conversation does not even begin."""
+    if subject.history:
+        return "it was seen in data that is too old to call anybody"
+    if subject.outcome in HARMLESS:
+        return f"it had ended as {subject.outcome} before anybody was told"
+    if topics <= {Topic.BACK, Topic.ENDED, Topic.ACKNOWLEDGED}:
+        return "nobody was told that anything was wrong"
+    if subject.kind is not None and subject.kind not in channel.kinds:
+        return f"the channel does not ask for {subject.kind} incidents"
+    if subject.escalations < channel.level:
+        return f"the channel is told from escalation {channel.level} on"
+    return None
+
+
+def _paced(channel: Channel, topics: frozenset[Topic], said: SentState) -> DeliveryVerdict:
+    """One message an incident at a time; one that asks something or ends it waits but shortly."""
+    if said.last_s_ago is None or topics & _AT_ONCE:
+        return _SEND
+    presses = bool(topics & (PRESSING | OF_BEGUN))
+    wait = min(BURST_S, channel.cooldown_s) if presses else channel.cooldown_s
+    left = wait - said.last_s_ago
+    if left <= 0:
+        return _SEND
+    why = "one message was just sent" if presses else "cooldown"
+    return DeliveryVerdict(Act.HOLD, f"{why}: {wait:.0f} s between two of one incident", left)
+
+
+def backoff_s(failures: int, asked_s: float | None = None) -> float:
+    """Seconds until the next try after so many failures in a row; at least what was asked for."""
+    return max(asked_s or 0.0, min(5.0 * 2.0 ** min(failures - 1, 8), 900.0))
+
+
+GIVE_UP_AFTER = 12  # failures in a row: about two hours

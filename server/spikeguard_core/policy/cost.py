@@ -1,0 +1,122 @@
+"""What a command would cost now, what waiting costs, and what an incident did cost.
+
+What counts, in every view. A trained step is lost, once, where one of these befell it:
+
+- it is trained again: it lies behind a rollback's target and at or before the step at which the
+  rollback was applied. Of a stop: behind the newest checkpoint on disk.
+- it was dropped or skipped: its update did not reach the weights (the agent or a gradient
+  scaler kept it out), so that the weights stalled;
+- it stalled: its update rounded to nothing, as in pure bf16. Of all parameters at least the share
+  `standstill.LIMIT` stayed as they were, at the newest measurement up to that step;
+- it was spent in damage: between the onset and the last step whose loss stood out of the trend, as
+  far as no rollback undid it. A run that ends damaged was in damage up to its end.
+
+Seconds are those that the lost steps took, as measured; a step that did not measure it, and every
+step of a forecast, counts as the pace: the median of `PACE_STEPS` steps before the onset, which is
+the same for every reading of an incident. Money is seconds times the policy's price of the whole
+job an hour.
+
+Invariants: pure. What a proposal would cost is reckoned when it is read, never stored: every step
+that passes makes a rollback dearer. Its pace does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.situation import RunSituation
+from spikeguard_protocol import Action, Medium, Rollback, Stop
+
+PACE_STEPS: Final = 200  # measured steps before the onset that the pace is the median of, at most
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """How long a step usually takes."""
+
+    seconds: float | None = None  # None = no step measured it
+    of_steps: int = 0  # that it is the median of
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Steps that are lost, and what every further minute of waiting would add."""
+
+    steps: int  # optimizer steps to be trained anew
+    seconds: float | None  # at the pace; None = pace unknown
+    tokens: int | None  # trained in vain; None = tokens a step unknown
+    money: float | None  # in the policy's currency; None = no price set or pace unknown
+    pace: StepTime = StepTime()
+    waiting_steps: int | None = 0  # more for each minute without a decision; None = not known
+    waiting_money: float | None = None  # the same in money; None = no price set, or not known
+
+
+def pace_of(before: Sequence[float], since: Sequence[float] = ()) -> StepTime:
+    """The pace by the step times `before` the onset, oldest first; by those `since` where there
+    are none: the newest `PACE_STEPS` of them."""
+    times = (before or since)[-PACE_STEPS:]
+    return StepTime(median(times), len(times)) if times else StepTime()
+
+
+def cost_of(action: Action, situation: RunSituation, policy: Policy) -> Cost:
+    """The cost of `action` if it were carried out at `situation.step`."""
+    return cost_of_steps(
+        _steps_lost(action, situation), situation, policy,
+        grows=isinstance(action, Rollback | Stop),
+    )  # fmt: skip
+
+
+def cost_of_steps(
+    steps: int, situation: RunSituation, policy: Policy, *, grows: bool = False
+) -> Cost:
+    """The cost of training `steps` steps anew; `grows`: by every step that is trained meanwhile."""
+    pace_s, tokens, price = situation.step_time_s, situation.tokens_per_step, policy.price_per_hour
+    seconds = None if pace_s is None else steps * pace_s
+    return Cost(
+        steps=steps,
+        seconds=seconds,
+        tokens=None if tokens is None else steps * tokens,
+        money=None if seconds is None else money_of(seconds, price),
+        pace=StepTime(pace_s, situation.step_time_of),
+        waiting_steps=_steps_a_minute(pace_s, situation) if grows else 0,
+        waiting_money=money_of(60.0, price) if grows and situation.trains else None,
+    )
+
+
+def can_wait_s(left_s: float, expires_at_step: int | None, situation: RunSituation) -> float:
+    """Seconds until the earliest deadline of a command: `left_s` by the clock, or the steps until
+    `expires_at_step` at the run's pace, while it trains."""
+    pace_s = situation.step_time_s
+    if expires_at_step is None or pace_s is None or not situation.trains:
+        return max(0.0, left_s)
+    return max(0.0, min(left_s, (expires_at_step - situation.step) * pace_s))
+
+
+def money_of(seconds: float, price_per_hour: float | None) -> float | None:
+    """What the whole job costs in so many seconds."""
+    return None if price_per_hour is None else seconds * price_per_hour / 3_600.0
+
+
+def _steps_a_minute(pace_s: float | None, situation: RunSituation) -> int | None:
+    return round(60.0 / pace_s) if pace_s and situation.trains else None
+
+
+def _steps_lost(action: Action, situation: RunSituation) -> int:
+    if isinstance(action, Rollback):
+        return max(0, situation.step - action.step)
+    if isinstance(action, Stop):
+        return situation.step - _newest_on_disk(situation)
+    return 0
+
+
+def _newest_on_disk(situation: RunSituation) -> int:
+    """The step from which a stopped run would go on; 0 where nothing was saved.
+
+    One beyond the run's step was left behind when the run went back.
+    """
+    saved = (t.step for t in situation.targets if t.medium is Medium.DISK)
+    return max((step for step in saved if step <= situation.step), default=0)

@@ -1,0 +1,315 @@
+"""The finding for an incident: its symptom, its cause, and its row in the table of remedies.
+
+Invariants: pure. What an incident shows is read from the record alone; every view (message, page,
+dashboard, terminal, post-mortem) asks here, so that no two of them name another signal. What a
+batch held is known only of batches that were left out and that the job names. A cause below the
+confidence that its remedy asks for is not known; what cannot be filled into a sentence is said in
+words that hold without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from spikeguard_core.diagnosis.cause.of_return import same_batches
+from spikeguard_core.lifecycle.damage import had_non_finite, rise_batches, rose
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.remedies import ACTING, Diagnosis, GoBack, Remedy, remedy_of
+from spikeguard_core.policy.settings import Policy
+from spikeguard_core.suspicion import Mark, Ranking, Suspicion
+from spikeguard_protocol import BatchRange, Kind, Signal
+from spikeguard_protocol.phrases import batches_phrase, sure_phrase
+
+MOST_TOLD = 3  # sources in a sentence
+LONGEST = 60  # characters of a name in a sentence
+RETREAT = 0.1  # of confidence below the one to act at, until what waits for a person is taken back
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """The names of what one incident's commands left out."""
+
+    incident: int  # number
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DataRecord:
+    """What the record names of the data of an incident and of earlier ones."""
+
+    here: tuple[str, ...] = ()
+    earlier: tuple[LeftOut, ...] = ()  # put down to the data, oldest first
+
+
+NOTHING_NAMED = DataRecord()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSource:
+    """A source that is behind an incident and behind earlier ones."""
+
+    name: str
+    incidents: tuple[int, ...]  # the earlier ones
+
+
+def source_of(name: str) -> str:
+    """The source of `shard:offset`; a document id is a source of its own."""
+    head, _, offset = name.rpartition(":")
+    return head if head and offset.isdecimal() else name
+
+
+def shared_sources(record: DataRecord) -> tuple[SharedSource, ...]:
+    """The sources of this incident's data that were left out in earlier ones too."""
+    found = []
+    for source in _sources(record.here):
+        incidents = [one.incident for one in record.earlier if source in _sources(one.names)]
+        if incidents:
+            found.append(SharedSource(source, tuple(incidents)))
+    return tuple(found)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The sources of `names` for a sentence: the first few, and how many more there are."""
+    sources = _sources(names)
+    told = ", ".join(_cut(source) for source in sources[:MOST_TOLD])
+    more = len(sources) - MOST_TOLD
+    return f"{told} and {more} more" if more > 0 else told
+
+
+def numbered(incidents: Sequence[int]) -> str:
+    """Incidents by their numbers, for a sentence."""
+    *most, last = [str(number) for number in sorted(set(incidents))]
+    return f"incidents {', '.join(most)} and {last}" if most else f"incident {last}"
+
+
+def _sources(names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(source_of(name) for name in names))
+
+
+def _cut(source: str) -> str:
+    return source if len(source) <= LONGEST else f"{source[:LONGEST]}..."
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An incident's diagnosis with its remedy."""
+
+    remedy: Remedy
+    ranking: Ranking = ()
+    switched_off: str = ""  # what the policy does not want to be acted on, in words
+
+    @property
+    def suspicion(self) -> Suspicion | None:
+        """The likeliest cause; None where nothing was ranked."""
+        return next(iter(self.ranking), None)
+
+    @property
+    def known(self) -> bool:
+        return self.remedy.diagnosis is not Diagnosis.UNKNOWN
+
+    @property
+    def mark(self) -> Mark | None:
+        """Where the diagnosed cause shows."""
+        return self.suspicion.mark if self.known and self.suspicion is not None else None
+
+    def share(self, *diagnoses: Diagnosis) -> float:
+        """How likely one of `diagnoses` is; 0 where nothing was ranked."""
+        asked = {diagnosis.value for diagnosis in diagnoses}
+        return sum((one.confidence for one in self.ranking if one.cause.value in asked), 0.0)
+
+    @property
+    def sentence(self) -> str:
+        """The cause, how sure it is, and what speaks most for it."""
+        if self.remedy.diagnosis is Diagnosis.REPLICAS_APART:
+            return ""  # the incident's own reason says it
+        if self.switched_off:
+            return f"{self.switched_off} is the likely cause; the policy does not act on it."
+        likely = self.suspicion
+        if not self.known or likely is None:
+            return _unknown(likely)
+        because = next(iter(likely.reasons), "nothing else explains it as well")
+        return f"Likely cause ({sure_phrase(likely.confidence)}): {self.remedy.title}: {because}."
+
+    @property
+    def advice(self) -> str:
+        """The sentence, and what is to be done where no command does it."""
+        by_hand = self.remedy.back is GoBack.NO and self.remedy.kinds == ACTING
+        return f"{self.sentence} {self.remedy.because}" if by_hand else self.sentence
+
+
+def _unknown(likely: Suspicion | None) -> str:
+    if likely is None or likely.cause.value == Diagnosis.UNKNOWN.value:
+        return "The cause is not known: nothing that was measured tells it."
+    title = remedy_of(Diagnosis(likely.cause.value), Kind.LINGERING).title
+    return f"The cause is not known; nearest is {title} ({sure_phrase(likely.confidence)})."
+
+
+def diagnose(incident: Incident, policy: Policy, offered: str | None = None) -> Finding:
+    """The likeliest cause where it is sure enough to act on, with its remedy.
+
+    `offered`: the diagnosis of the proposal that waits for a person. It holds while it is the
+    likeliest, down to `RETREAT` below what its row asks for.
+    """
+    likely = next(iter(incident.causes), None)
+    diagnosis = Diagnosis.UNKNOWN if likely is None else Diagnosis(likely.cause.value)
+    sure = 0.0 if likely is None else likely.confidence
+    if incident.apart:
+        diagnosis, sure = Diagnosis.REPLICAS_APART, 1.0
+    row, used = _row(diagnosis, incident, policy)
+    least = row.sure - RETREAT if diagnosis == offered else row.sure
+    if used and sure >= least:
+        return Finding(row, incident.causes)
+    unknown, _ = _row(Diagnosis.UNKNOWN, incident, policy)
+    return Finding(unknown, incident.causes, "" if used else row.title.capitalize())
+
+
+def _row(diagnosis: Diagnosis, incident: Incident, policy: Policy) -> tuple[Remedy, bool]:
+    """The row as the policy has it, and whether it is used."""
+    row, own = remedy_of(diagnosis, incident.kind), policy.remedies.get(diagnosis)
+    return (row, True) if own is None else (own.over(row), own.use)
+
+
+def checks_of(
+    incident: Incident,
+    policy: Policy,
+    data: DataRecord = NOTHING_NAMED,
+) -> tuple[str, ...]:
+    """What to look at before approving; `data` as the run's record names it."""
+    finding = diagnose(incident, policy)
+    words = _words(finding, incident, ())
+    again = finding.remedy.check_again.format_map(words) if _at_its_batches(incident) else ""
+    before = [again, _source_before(finding.remedy, data)]
+    return (*(check.format_map(words) for check in finding.remedy.checks), *filter(None, before))
+
+
+def follow_ups_of(
+    incident: Incident,
+    policy: Policy,
+    skipped: tuple[BatchRange, ...] = (),
+    data: DataRecord = NOTHING_NAMED,
+) -> tuple[str, ...]:
+    """What to do the next morning; `skipped` by the commands of the incident."""
+    finding = diagnose(incident, policy)
+    words = _words(finding, incident, skipped)
+    again = finding.remedy.follow_up_again.format_map(words) if _at_its_batches(incident) else ""
+    source = [again, _source(finding.remedy, data)]
+    return (*(text.format_map(words) for text in finding.remedy.follow_ups), *filter(None, source))
+
+
+def _source_before(remedy: Remedy, data: DataRecord) -> str:
+    """What earlier incidents left out, where it may be behind this one too."""
+    if not data.earlier:
+        return ""
+    names = [name for one in data.earlier for name in one.names]
+    earlier = numbered([one.incident for one in data.earlier])
+    return remedy.source_before.format(earlier=earlier, names=listed(names))
+
+
+def _source(remedy: Remedy, data: DataRecord) -> str:
+    """Whether an earlier incident's source is behind this one, as far as the record names both."""
+    shared = shared_sources(data)
+    if not shared:
+        return remedy.source_not_known
+    earlier = numbered([number for one in shared for number in one.incidents])
+    return remedy.source_again.format(sources=listed([one.name for one in shared]), earlier=earlier)
+
+
+def _at_its_batches(incident: Incident) -> bool:
+    """Whether it came back where it had risen in the data."""
+    then, now = rise_batches(incident), incident.recurred_batches
+    return then is not None and now is not None and same_batches(then, now)
+
+
+def _words(
+    finding: Finding, incident: Incident, skipped: tuple[BatchRange, ...]
+) -> Mapping[str, str]:
+    mark, layer = finding.mark, incident.first_layer
+    first = incident.onset_step if mark is None else mark.first_step
+    rank = None if mark is None else mark.rank
+    return {
+        "title": finding.remedy.title,
+        "first_step": f"{first:,}",
+        "where_raised": _raised(mark),
+        "rank": "the rank that holds these weights" if rank is None else f"rank {rank}",
+        "layer": "the layer that moved first" if layer is None else layer.layer,
+        "positions": _positions(incident, mark, skipped),
+        "returned": _returned(incident),
+    }
+
+
+def _raised(mark: Mark | None) -> str:
+    if mark is None or mark.ratio is None:
+        return ""
+    until = " on" if mark.last_step is None else f" to {mark.last_step:,}"
+    return f" (raised from step {mark.first_step:,}{until})"
+
+
+def _returned(incident: Incident) -> str:
+    again = incident.recurred_batches
+    return "those batches" if again is None else batches_phrase(again)
+
+
+def _positions(incident: Incident, mark: Mark | None, skipped: tuple[BatchRange, ...]) -> str:
+    if skipped:
+        return " and ".join(map(batches_phrase, skipped))
+    batches = incident.onset_batches
+    if batches is None:
+        return "the onset"
+    last = incident.onset_step if mark is None or mark.last_step is None else mark.last_step
+    more = max(0, last - incident.onset_step) * len(batches)
+    return batches_phrase(BatchRange(batches.first, batches.end + more))
+
+
+class Symptom(StrEnum):
+    """What stands in the title of an incident, the gravest first."""
+
+    RANKS_APART = "ranks_apart"
+    UPDATES_DROPPED = "updates_dropped"
+    NON_FINITE_LOSS = "non_finite_loss"
+    NON_FINITE_GRADIENT = "non_finite_gradient"
+    NAMED_SIGNAL = "named_signal"
+    SPIKE = "spike"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstMove:
+    """The first signal to move, and the step at which it did."""
+
+    signal: str
+    step: int
+
+
+def first_move_of(incident: Incident) -> FirstMove:
+    """The first to move; at one step the loss comes first: a step has it before its gradient."""
+    moves = incident.first_moves or {incident.signal: incident.onset_step}
+    signal = min(moves, key=lambda name: (moves[name], name != Signal.LOSS))
+    return FirstMove(signal, moves[signal])
+
+
+def symptom_of(incident: Incident) -> Symptom:
+    """A gradient that is not finite beside a loss that rose is a spike like any other."""
+    if incident.apart:
+        return Symptom.RANKS_APART
+    if incident.stuck:
+        return Symptom.UPDATES_DROPPED
+    if loss_not_finite(incident):
+        return Symptom.NON_FINITE_LOSS
+    if had_non_finite(incident) and not rose(incident):
+        return Symptom.NON_FINITE_GRADIENT
+    return Symptom.NAMED_SIGNAL if alone_moved(incident) else Symptom.SPIKE
+
+
+def alone_moved(incident: Incident) -> bool:
+    """Whether a signal that the policy names moved, and the loss did not."""
+    return incident.of_named_signal and not rose(incident) and not had_non_finite(incident)
+
+
+def loss_not_finite(incident: Incident) -> bool:
+    """Whether the loss that moved is, or was, NaN or infinite."""
+    if incident.peak_loss is None and incident.signal == Signal.LOSS:
+        return True
+    seen = (incident.worst_z.get(Signal.LOSS), incident.peak_loss, incident.excess)
+    return not all(math.isfinite(value) for value in seen if value is not None)

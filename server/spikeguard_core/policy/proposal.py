@@ -1,0 +1,200 @@
+"""From an incident to the command that an experienced on-call engineer would propose.
+
+Law: pure. The rules decide; here their opinion is held against what a person already said and what
+the attempt can do, and it is kept or renewed when the yes comes late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from spikeguard_core.lifecycle.command_life import TAKEN_BACK, UNANSWERED, WAITING
+from spikeguard_core.policy.order_limits import (
+    out_of_reach_step,
+    reach_note,
+    within_limits,
+    within_reach,
+)
+from spikeguard_core.policy.own_rules import by_own_rule
+from spikeguard_core.policy.remedies import Diagnosis
+from spikeguard_core.policy.rules import RULES, SETTLED, Opinion, Rule
+from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.situation import PastCommand, Situation
+from spikeguard_core.policy.targeting import choose_target
+from spikeguard_protocol import (
+    Action,
+    Answer,
+    CommandState,
+    Kind,
+    Medium,
+    Rollback,
+    Stop,
+    Verb,
+    Watch,
+    verb_of,
+)
+from spikeguard_protocol.phrases import in_paragraphs, paragraphs
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A command worth a decision, or the reason why there is none."""
+
+    action: Action | None
+    reason: str
+    expires_in_s: float  # from now
+    expires_at_step: int | None  # void once this step has been trained
+    cause: Diagnosis | None = None  # that the action follows from, if from one
+    by_person: bool = False  # no policy approves it
+
+    def replaces(self, action: Action, cause: str | None) -> bool:
+        """Whether whoever was offered `action` for `cause` has to be asked anew."""
+        return self.action is not None and (self.cause != cause or differs(action, self.action))
+
+
+def propose(situation: Situation, policy: Policy) -> Proposal:
+    """What to do about `situation.incident` now."""
+    reachable = within_reach(situation)
+    opinion = _by_own_rule(_asked(RULES, reachable, policy), reachable, policy)
+    opinion = _within_capability(_unless_rejected(opinion, reachable, policy), reachable)
+    opinion = _within_limits(opinion, situation, reachable)
+    return _proposal(opinion, situation, policy)
+
+
+def _asked(rules: Sequence[Rule], situation: Situation, policy: Policy) -> Opinion:
+    opinions = (rule(situation, policy) for rule in rules)
+    return next((opinion for opinion in opinions if opinion is not None), Opinion(None, ""))
+
+
+def _by_own_rule(opinion: Opinion, situation: Situation, policy: Policy) -> Opinion:
+    """The project's own wish, where nothing is in flight, being judged or closed."""
+    if not policy.rules or _asked(SETTLED, situation, policy).reason:
+        return opinion
+    action, reason = by_own_rule(opinion.action, opinion.reason, situation, policy.rules)
+    if action == opinion.action:
+        return replace(opinion, reason=reason)
+    return Opinion(action, reason)
+
+
+def differs(old: Action, new: Action) -> bool:
+    """Whether `new` is another offer than `old`: another verb or target, batches left out or a rate
+    lowered where none was, or other batches.
+
+    What was shown is done as it was shown, so that numbers alone make no other offer: how many
+    batches, by how much and how long a rate is lowered.
+    """
+    if not isinstance(old, Rollback) or not isinstance(new, Rollback):
+        return verb_of(old) is not verb_of(new)
+    if (old.target, old.step) != (new.target, new.step):
+        return True
+    if (old.lr_factor is None) != (new.lr_factor is None):
+        return True
+    if old.skip is None or new.skip is None:
+        return old.skip != new.skip
+    return old.skip.end <= new.skip.first or new.skip.end <= old.skip.first
+
+
+def _proposal(opinion: Opinion, situation: Situation, policy: Policy) -> Proposal:
+    steps = policy.expires_after_steps
+    if isinstance(opinion.action, Watch):
+        steps = opinion.action.steps
+    if opinion.action is None:
+        return Proposal(None, opinion.reason, policy.expires_in_s, None, opinion.cause)
+    told = caveats(opinion.action, situation, policy)
+    reason = in_paragraphs(*paragraphs(opinion.reason), told)
+    at_step = situation.step + steps
+    if isinstance(opinion.action, Rollback):
+        at_step = min(at_step, out_of_reach_step(opinion.action.step, situation) or at_step)
+    return Proposal(
+        opinion.action, reason, policy.expires_in_s, at_step, opinion.cause, opinion.by_person
+    )
+
+
+# --- what every rule's opinion has to pass ---
+
+
+def _unless_rejected(opinion: Opinion, situation: Situation, policy: Policy) -> Opinion:
+    """A person's no is respected for a while, and so is their silence to this very proposal: asking
+    again every step teaches them to ignore us."""
+    if opinion.action is None:
+        return opinion
+    last = _last_answered(situation, opinion)
+    if last is None:
+        return opinion
+    again = (
+        situation.step if last.decided_step is None else last.decided_step
+    ) + policy.ask_again_steps
+    if situation.step >= again:
+        return opinion
+    said = (
+        "was rejected" if last.state is CommandState.REJECTED else "was proposed, nobody answered"
+    )
+    return Opinion(None, f"A {last.verb} {said}; asked again at step {again}. {opinion.reason}")
+
+
+def _within_capability(opinion: Opinion, situation: Situation) -> Opinion:
+    if opinion.action is None or situation.can(verb_of(opinion.action)):
+        return opinion
+    verb = verb_of(opinion.action)
+    return Opinion(None, f"{opinion.reason} This attempt cannot {verb}, so a person has to act.")
+
+
+def _within_limits(opinion: Opinion, situation: Situation, reachable: Situation) -> Opinion:
+    """What the job itself would refuse is not proposed to a person."""
+    if opinion.action is None:
+        return opinion
+    limited = within_limits(opinion.action, situation)
+    beyond = "" if isinstance(opinion.action, Watch) else reach_note(situation, reachable)
+    reason = in_paragraphs(*paragraphs(opinion.reason), limited.note + beyond)
+    return replace(opinion, action=limited.action, reason=reason)
+
+
+def _last_answered(situation: Situation, opinion: Opinion) -> PastCommand | None:
+    """The newest command of its verb, if that was rejected, or expired as the same offer."""
+    assert opinion.action is not None
+    verb, undecided = verb_of(opinion.action), (TAKEN_BACK - UNANSWERED) | WAITING
+    mine = (p for p in situation.of_incident if p.verb is verb)
+    last = next((p for p in reversed([*mine]) if p.state not in undecided), None)
+    if last is None or last.state is CommandState.REJECTED:
+        return last
+    same = last.cause == opinion.cause and not differs(last.action, opinion.action)
+    return last if last.state in UNANSWERED and same else None
+
+
+def caveats(action: Action, situation: Situation, policy: Policy) -> str:
+    """Sentences behind the reason for `action`; empty where there is nothing to say."""
+    said = [_of_verb(action, situation), _instead(action, situation, policy)]
+    return " ".join(sentence for sentence in said if sentence)
+
+
+def _of_verb(action: Action, situation: Situation) -> str:
+    """What `action` loses in this loop."""
+    ability = situation.ability(verb_of(action))
+    if ability is None or ability.answer is not Answer.YES or not ability.remedy:
+        return ""
+    return f"To know of this loop: {_sentences(ability.reason, ability.cost, ability.remedy)}"
+
+
+def _instead(action: Action, situation: Situation, policy: Policy) -> str:
+    """Why nothing goes back, and what a person can do in place of it."""
+    ability = situation.ability(Verb.ROLLBACK)
+    if situation.can(Verb.ROLLBACK) or ability is None or ability.answer is not Answer.NO:
+        return ""
+    why = f"A rollback cannot be carried out. {_sentences(ability.reason, ability.remedy)}"
+    if isinstance(action, Rollback) or situation.incident.kind is Kind.RECOVERABLE:
+        return why
+    return f"{why} {_restart(action, situation, policy)}".rstrip()
+
+
+def _restart(action: Action, situation: Situation, policy: Policy) -> str:
+    on_disk = tuple(t for t in situation.targets if t.medium is Medium.DISK)
+    choice = choose_target(replace(situation, targets=on_disk), policy)
+    if choice is None:
+        return ""
+    then = "then restart" if isinstance(action, Stop) else "restart"
+    return f"Instead, {then} the job from {choice.reason}."
+
+
+def _sentences(*parts: str) -> str:
+    return " ".join(f"{part[:1].upper()}{part[1:].rstrip('.')}." for part in parts if part)

@@ -1,0 +1,203 @@
+"""The rollback that a finding leads to: its target, its batches, its learning rate, its reason.
+
+Invariants: pure. Whatever the rollback does, its reason says why; what is a hedge is called one.
+"""
+
+from __future__ import annotations
+
+import math
+
+from spikeguard_core.diagnosis.cause.of_return import same_batches
+from spikeguard_core.lifecycle.command_life import EXECUTED
+from spikeguard_core.lifecycle.damage import few_batches, rise_batches
+from spikeguard_core.policy.finding import Finding, diagnose
+from spikeguard_core.policy.remedies import DATA, Diagnosis, Rate, Skip
+from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.situation import Situation
+from spikeguard_core.policy.targeting import (
+    ChosenTarget,
+    choose_target,
+    few_to_skip,
+    many_to_skip,
+    returned_to_skip,
+    rollbacks,
+    span_to_skip,
+)
+from spikeguard_core.suspicion import SHOWN, Mark
+from spikeguard_protocol import BatchRange, Rollback, Verb
+from spikeguard_protocol.phrases import batches_phrase, in_paragraphs
+
+WARM_UP_FACTOR = 0.1  # of a learning rate, while the second moment is filled again
+WARM_UP_STEPS = 20  # at it, past the step at which it was seen to be spoilt
+RATE_MARGIN = 5  # steps at the lowered rate past the last one that was raised
+HEDGED = 0.5  # likelihood of the data or of no known cause, from which batches are skipped
+LEAST_FACTOR = 0.05  # of a learning rate: by default an agent refuses a lower one
+
+
+def finding_of(situation: Situation, policy: Policy) -> Finding:
+    """The incident's finding, as steady as the proposal that waits."""
+    offered = situation.offered
+    return diagnose(situation.incident, policy, None if offered is None else offered.cause)
+
+
+def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str, Diagnosis] | None:
+    """The rollback, its reason and its cause; None where there is no way back."""
+    if not situation.can(Verb.ROLLBACK):
+        return None
+    finding = finding_of(situation, policy)
+    choice = choose_target(situation, policy, finding.remedy.back, finding.mark)
+    if choice is None:
+        return None
+    skip = _skip(choice, finding, situation, policy)
+    factor, steps = _lr(choice, finding, situation, policy)
+    action = Rollback(choice.target.name, choice.target.step, skip, factor, steps)
+    return action, _reason(choice, action, finding, situation), finding.remedy.diagnosis
+
+
+def said_of(situation: Situation) -> str:
+    """The incident's own reason, as a sentence."""
+    reason = situation.incident.reason.strip()
+    return f"{reason[:1].upper()}{reason[1:].rstrip('.')}." if reason else ""
+
+
+def gone_back_from(cause: Diagnosis, situation: Situation) -> int:
+    """Rollbacks of this incident that were carried out and put down to `cause`."""
+    return sum(
+        past.verb is Verb.ROLLBACK and past.state in EXECUTED and past.cause == cause
+        for past in situation.of_incident
+    )
+
+
+def lr_steps(from_step: int, policy: Policy) -> int:
+    """Steps at a learning rate that is lowered from `from_step` on: a quarter of the run until
+    there, in tens. The step at which somebody looks does not count, or it would change with each.
+    """
+    return max(20, min(policy.lr_steps, from_step // 40 * 10))
+
+
+def _skip(
+    choice: ChosenTarget, finding: Finding, situation: Situation, policy: Policy
+) -> BatchRange | None:
+    rule, mark = finding.remedy.skip, finding.mark
+    if with_its_batches(finding, situation):
+        return returned_to_skip(situation, choice.target, policy)
+    if not _may_be_data(finding):
+        return None
+    if rule is Skip.SPAN and mark is not None:
+        span = span_to_skip(situation, choice.target, mark)
+        if span is not None:
+            return span
+    narrow = choice.just_before or few_batches(situation.incident, policy.few_steps)
+    return (few_to_skip if narrow else many_to_skip)(situation, choice.target, policy)
+
+
+def _may_be_data(finding: Finding) -> bool:
+    """Whether to skip batches: no hedge where what is likely lies outside the data."""
+    rule = finding.remedy.skip
+    if rule is not Skip.HEDGE or not finding.ranking:
+        return rule is not Skip.NOTHING
+    return finding.share(*DATA, Diagnosis.UNKNOWN) >= HEDGED
+
+
+def with_its_batches(finding: Finding, situation: Situation) -> bool:
+    """Whether its batches are skipped since it came back with them, whatever else did it."""
+    remedy, incident = finding.remedy, situation.incident
+    then, now = rise_batches(incident), incident.recurred_batches
+    if remedy.again is Skip.NOTHING or then is None or now is None or not same_batches(then, now):
+        return False
+    gone_back = _gone_back(situation)
+    return bool(gone_back) and not any(_skipped(then, action.skip) for action in gone_back)
+
+
+def _gone_back(situation: Situation) -> list[Rollback]:
+    """The rollbacks of this incident that were carried out, oldest first."""
+    return [action for action, state in rollbacks(situation) if state in EXECUTED]
+
+
+def _skipped(batches: BatchRange, skip: BatchRange | None) -> bool:
+    return skip is not None and batches.first < skip.end and skip.first < batches.end
+
+
+def _lr(
+    choice: ChosenTarget, finding: Finding, situation: Situation, policy: Policy
+) -> tuple[float | None, int | None]:
+    """After a spike that came back, going back alone only repeats it, unless another cause than
+    before is known; a rate that did it is lowered at once."""
+    remedy, again = finding.remedy, situation.incident.recurrences
+    if finding.known and finding.remedy.rate is Rate.KEEP:
+        again = min(again, gone_back_from(remedy.diagnosis, situation))
+    place = again + (remedy.rate is not Rate.KEEP)
+    if not place:
+        return None, None
+    factor = policy.lr_factors[min(place, len(policy.lr_factors)) - 1]
+    steps = lr_steps(choice.target.step, policy)
+    lowered = _lowered_before(choice, finding, situation)
+    if lowered is not None:
+        factor, steps = lowered
+    elif finding.mark is not None:
+        factor, steps = _past(finding.mark, remedy.rate, factor, steps, choice)
+    return remedy.lr_factor or factor, remedy.lr_steps or steps
+
+
+def _lowered_before(
+    choice: ChosenTarget, finding: Finding, situation: Situation
+) -> tuple[float, int] | None:
+    """The rate as it was lowered at the same batches: there it reached past what was raised, and
+    the end of that is not known yet."""
+    if not with_its_batches(finding, situation):
+        return None
+    last = _gone_back(situation)[-1]
+    if last.lr_factor is None or last.lr_steps is None:
+        return None
+    return last.lr_factor, max(1, last.step + last.lr_steps - choice.target.step)
+
+
+def _past(
+    mark: Mark, rate: Rate, factor: float, steps: int, choice: ChosenTarget
+) -> tuple[float, int]:
+    """The factor that takes back what was seen, and steps that reach past it; over their last
+    tenth the rate climbs."""
+    if rate is Rate.LOWER and mark.ratio is not None:
+        factor, more = min(factor, 1.0 / mark.ratio), RATE_MARGIN
+    elif rate is Rate.WARM_UP:
+        factor, more = min(factor, WARM_UP_FACTOR), WARM_UP_STEPS
+    else:
+        return factor, steps
+    if mark.last_step is not None:
+        steps = max(1, math.ceil((mark.last_step + more - choice.target.step) / 0.9))
+    return max(LEAST_FACTOR, factor), steps
+
+
+def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation: Situation) -> str:
+    """The verdict; the cause; what is done and why; what is left alone."""
+    incident, remedy = situation.incident, finding.remedy
+    again = incident.recurrences
+    held = f"It came back {_times(again)} after a command." if incident.came_back else ""
+    with_it = with_its_batches(finding, situation)
+    return in_paragraphs(
+        f"{incident.kind.capitalize()} ({incident.confidence:.0%}). {said_of(situation)} {held}",
+        finding.sentence,
+        f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}. "
+        f"{remedy.because} {remedy.because_again if with_it else ''}",
+        remedy.left_alone if action.skip is None else "",
+    )
+
+
+def _skipping(skip: BatchRange | None, finding: Finding, situation: Situation) -> str:
+    if skip is None:
+        return ""
+    words = f", and skip {batches_phrase(skip)}"
+    if with_its_batches(finding, situation):
+        return f"{words}, with which it came back"
+    if finding.remedy.skip is Skip.SPAN:
+        return words
+    pace_s = situation.step_time_s
+    cost = "" if pace_s is None else f": that costs {len(skip) * pace_s:.2g} s of training"
+    share = finding.share(*DATA)
+    if share >= SHOWN:
+        return f"{words} although the data is only {share:.0%} likely{cost}"
+    return f"{words} although nothing speaks for the data{cost}"
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")

@@ -1,0 +1,399 @@
+"""The rules that decide what is proposed, in the order in which they are asked.
+
+Law: the first rule of `RULES` that has an opinion decides, and every opinion carries a reason that
+a tired person can check against the curves. While an incident heals nothing is ever rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
+from spikeguard_core.lifecycle.damage import had_non_finite, stands_out
+from spikeguard_core.policy.finding import RETREAT, alone_moved
+from spikeguard_core.policy.remedies import Diagnosis, GoBack, Skip
+from spikeguard_core.policy.rollback import (
+    finding_of,
+    gone_back_from,
+    lr_steps,
+    recovery,
+    said_of,
+    with_its_batches,
+)
+from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.situation import PastCommand, Situation
+from spikeguard_core.policy.targeting import UNDONE, choose_target, rollbacks, widened
+from spikeguard_protocol import (
+    Action,
+    IncidentState,
+    Kind,
+    Rollback,
+    ScaleLr,
+    Stop,
+    Verb,
+    Watch,
+)
+from spikeguard_protocol.phrases import batches_phrase, in_paragraphs
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What one rule thinks."""
+
+    action: Action | None
+    reason: str
+    cause: Diagnosis | None = None  # that the remedy follows from, if from one
+    by_person: bool = False  # whatever the policy may approve itself
+
+
+Rule = Callable[[Situation, Policy], Opinion | None]
+
+
+def _closed(situation: Situation, _: Policy) -> Opinion | None:
+    if situation.incident.state is IncidentState.CLOSED:
+        return Opinion(None, f"The incident closed at step {situation.incident.closed_step}.")
+    return None
+
+
+def _in_flight(situation: Situation, _: Policy) -> Opinion | None:
+    for past in situation.of_incident:
+        if past.state in IN_FLIGHT and past.verb is not Verb.WATCH:
+            return Opinion(None, f"A {past.verb} is {past.state} and has not reported yet.")
+    return None
+
+
+def _being_judged(situation: Situation, _: Policy) -> Opinion | None:
+    if situation.incident.state is IncidentState.RECOVERING:
+        return Opinion(
+            None, f"A command was applied; its effect is being judged. {said_of(situation)}"
+        )
+    return None
+
+
+def _watched_by_a_person(situation: Situation, _: Policy) -> Opinion | None:
+    """Whoever said that they watch is left alone for as long."""
+    for past in situation.of_incident:
+        until = None if past.ordered_by is None else _watch_ends(past, situation)
+        if until is not None and situation.step < until:
+            return Opinion(None, f"{past.ordered_by} watches it until step {until:,}.")
+    return None
+
+
+def _apart(situation: Situation, policy: Policy) -> Opinion | None:
+    """Ranks that hold different weights: back to where they were equal; twice is the hardware."""
+    since, said = situation.incident.apart_since, said_of(situation)
+    finding = finding_of(situation, policy)
+    if since is None or finding.switched_off:
+        return None
+    if since == situation.incident.recurred_step:
+        return Opinion(Stop(), f"{said} {finding.remedy.at_stop}")
+    choice = None
+    if situation.can(Verb.ROLLBACK):
+        choice = choose_target(situation, policy, GoBack.BEFORE_CAUSE)
+    if choice is None:
+        why = _why_no_target(situation, policy)
+        return Opinion(Stop(), f"{said} What they train is lost, and there is no way back: {why}.")
+    return Opinion(
+        Rollback(choice.target.name, choice.target.step),
+        in_paragraphs(
+            f"{said} {finding.remedy.because}",
+            f"Go back to {choice.reason}.",
+            finding.remedy.left_alone,
+        ),
+        finding.remedy.diagnosis,
+    )
+
+
+def _outlier(situation: Situation, _: Policy) -> Opinion | None:
+    if situation.incident.kind is Kind.OUTLIER_BATCH:
+        return Opinion(
+            None, f"One batch stood out and the model did not move. {said_of(situation)}"
+        )
+    return None
+
+
+def _dropped(situation: Situation, policy: Policy) -> Opinion | None:
+    """A non-finite update that the agent kept out did no harm, unless more follows."""
+    incident = situation.incident
+    calm = incident.newest_step - incident.onset_step
+    if not incident.dropped or incident.recurrences or incident.stuck:
+        return None
+    if calm < policy.calm_steps:
+        return Opinion(
+            None,
+            f"The agent kept the update of step {incident.onset_step} out of the weights; "
+            f"{calm} of the {policy.calm_steps} steps that must stay calm have passed.",
+        )
+    if incident.kind is Kind.RECOVERABLE:
+        return Opinion(
+            None,
+            f"The agent kept the update of step {incident.onset_step} out of the weights and the "
+            f"{calm} steps since were finite: nothing to undo.",
+        )
+    return None
+
+
+def _alone(situation: Situation, policy: Policy) -> Opinion | None:
+    """A signal that the policy names, beside a calm loss: a person looks, nothing is undone."""
+    incident = situation.incident
+    if not alone_moved(incident):
+        return None
+    said = f"The loss has not moved: nothing to undo so far. {said_of(situation)}"
+    until = _watched_until(situation)
+    if until is not None and situation.step < until:
+        return Opinion(None, f"Watched until step {until}. {said}")
+    return _watch(situation, policy, said)
+
+
+def _recoverable(situation: Situation, policy: Policy) -> Opinion | None:
+    if situation.incident.kind is not Kind.RECOVERABLE:
+        return None
+    until = _watched_until(situation)
+    if until is not None and situation.step < until:
+        return Opinion(None, f"Healing, and watched until step {until}. {said_of(situation)}")
+    return _watch(situation, policy, f"Expected to heal by itself. {said_of(situation)}")
+
+
+def _unsure(situation: Situation, policy: Policy) -> Opinion | None:
+    """Nobody is asked below the confidence at which the policy acts. What somebody may be reading
+    outlasts noise, and is taken back once it has lost its reason."""
+    incident, least = situation.incident, policy.act_confidence
+    asked = _asked_already(situation)
+    if incident.confidence >= (least - RETREAT if asked else least):
+        return None
+    said = f"{incident.kind} has a probability of {incident.confidence:.0%} and acting takes"
+    if asked:
+        return Opinion(
+            None, f"The proposal lost its reason: {said} {least:.0%}. {said_of(situation)}"
+        )
+    return Opinion(None, f"Too early: {said} {least:.0%}. {said_of(situation)}")
+
+
+def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
+    incident = situation.incident
+    if incident.settled or had_non_finite(incident) or _asked_already(situation):
+        return None
+    if with_its_batches(finding_of(situation, policy), situation):
+        return None  # waiting tells no more: they would do it at every pass
+    wait = _steps_to_wait(situation, policy)
+    if incident.confidence < policy.sure_confidence and not stands_out(incident, incident.excess):
+        return Opinion(
+            None, f"The loss hardly stands out of its trend any more. {said_of(situation)}"
+        )
+    if wait > 0:
+        return Opinion(
+            None,
+            f"Too early: most such spikes still heal, and a finite loss gets {wait} more "
+            f"{'step' if wait == 1 else 'steps'} to do so. {said_of(situation)}",
+        )
+    return None
+
+
+def _steps_to_wait(situation: Situation, policy: Policy) -> int:
+    """Steps that a finite loss still gets to come back by itself; 0 or less = none.
+
+    One that climbs, with a new peak again and again, gets few from its onset on; one that only
+    stays up, or swings below its peak, gets from the peak on the time that healing takes.
+    """
+    incident = situation.incident
+    onset, newest = incident.newest_onset_step, incident.newest_step
+    peak = onset if incident.recurred_step is not None else max(onset, incident.peak_step)
+    if incident.kind is Kind.DIVERGENT and newest - peak <= policy.patience_steps:
+        return onset + policy.patience_steps - newest
+    scaled = int(situation.step * policy.lingering_patience_share)
+    patience = min(policy.lingering_patience_steps, max(policy.patience_steps, scaled))
+    return peak + patience - newest
+
+
+def _asked_already(situation: Situation) -> bool:
+    """What somebody may be reading stands until the kind changes; noise takes nothing back."""
+    return any(
+        past.state in WAITING and past.verb is not Verb.WATCH for past in situation.of_incident
+    )
+
+
+def _by_hand(situation: Situation, policy: Policy) -> Opinion | None:
+    """No command mends it: what does is a change of the job."""
+    finding = finding_of(situation, policy)
+    if finding.remedy.back is not GoBack.NO:
+        return None
+    return Opinion(None, f"{said_of(situation)} {finding.advice}")
+
+
+def _hopeless(situation: Situation, policy: Policy) -> Opinion | None:
+    """What came back although its cause was gone back from: going back again is not a plan. Another
+    fault behind it is no repetition."""
+    finding = finding_of(situation, policy)
+    after = finding.remedy.stop_after
+    if after is None or not situation.incident.recurrences:
+        return None
+    if gone_back_from(finding.remedy.diagnosis, situation) < after:
+        return None
+    return Opinion(
+        Stop(), in_paragraphs(said_of(situation), finding.sentence, finding.remedy.at_stop)
+    )
+
+
+def _given_up(situation: Situation, policy: Policy) -> Opinion | None:
+    """Going back again and again is not a plan."""
+    executed = _executed_rollbacks(situation)
+    if len(executed) < policy.most_rollbacks:
+        return None
+    data = _returning_data(situation, executed, policy)
+    why = f" {data} Replacing that data is yours to do." if data else ""
+    return Opinion(
+        Stop(),
+        f"{len(executed)} rollbacks did not hold; the policy allows {policy.most_rollbacks} an "
+        f"incident. Stop and look before more compute is spent.{why}",
+    )
+
+
+def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
+    """The spike came back where the last skip ended: the stretch of bad data is longer."""
+    executed = _executed_rollbacks(situation)
+    data = _returning_data(situation, executed, policy)
+    if not data or finding_of(situation, policy).remedy.skip is Skip.NOTHING:
+        return None
+    if len(executed) >= 2 and _returned_twice(executed):
+        return Opinion(
+            Stop(), f"{data} It was widened once already: replacing the data is yours to do."
+        )
+    last = executed[-1]
+    if last.skip is None or not any(t.name == last.target for t in situation.targets):
+        return None
+    skip = widened(last.skip, situation, policy)
+    return Opinion(
+        Rollback(last.target, last.step, skip),
+        f"{data} Go back to {last.target} again and skip {batches_phrase(skip)} instead of "
+        f"{batches_phrase(last.skip)}. If it returns once more, the data has to be replaced, and "
+        "that is yours to do.",
+    )
+
+
+def _roll_back(situation: Situation, policy: Policy) -> Opinion | None:
+    found = recovery(situation, policy)
+    return None if found is None else Opinion(*found)
+
+
+def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
+    why = _why_no_target(situation, policy)
+    if situation.incident.stuck:
+        return Opinion(
+            Stop(), f"The run is stuck and there is no way back: {why}. {said_of(situation)}"
+        )
+    if had_non_finite(situation.incident):
+        return Opinion(
+            Stop(), f"The loss is not finite and there is no way back: {why}. {said_of(situation)}"
+        )
+    if situation.incident.kind is Kind.DIVERGENT:
+        return _slow_down(situation, policy, why)
+    if any(past.verb is Verb.STOP and past.state in UNDONE for past in situation.of_incident):
+        return Opinion(
+            None, f"No way back: {why}. The job did not stop when told to, so a person has to act."
+        )
+    return Opinion(
+        Stop(),
+        f"No way back: {why}. {said_of(situation)} Stop it, and start again from a checkpoint of "
+        "your own. Reject this if it may go on at the level that it is at.",
+        by_person=True,
+    )
+
+
+SETTLED: tuple[Rule, ...] = (
+    _closed,
+    _in_flight,
+    _being_judged,
+    _watched_by_a_person,
+)  # no other rule is asked then
+RULES: tuple[Rule, ...] = (
+    *SETTLED,
+    _apart,
+    _outlier,
+    _dropped,
+    _alone,
+    _recoverable,
+    _unsure,
+    _too_early,
+    _by_hand,
+    _hopeless,
+    _given_up,
+    _poisoned,
+    _roll_back,
+    _without_target,
+)
+
+
+# --- parts of opinions ---
+
+
+def _watch(situation: Situation, policy: Policy, why: str) -> Opinion:
+    again = situation.step + policy.watch_steps
+    return Opinion(Watch(policy.watch_steps), f"{why} Look again at step {again}.")
+
+
+def _watched_until(situation: Situation) -> int | None:
+    ends = (_watch_ends(past, situation) for past in situation.of_incident)
+    return max((end for end in ends if end is not None), default=None)
+
+
+def _watch_ends(past: PastCommand, situation: Situation) -> int | None:
+    """The step at which a watch that was taken up ends; None for any other command."""
+    if not isinstance(past.action, Watch) or past.state not in EXECUTED | IN_FLIGHT:
+        return None
+    return (situation.step if past.applied_step is None else past.applied_step) + past.action.steps
+
+
+def _executed_rollbacks(situation: Situation) -> list[Rollback]:
+    return [action for action, state in rollbacks(situation) if state in EXECUTED]
+
+
+def _returning_data(situation: Situation, executed: list[Rollback], policy: Policy) -> str | None:
+    """The sentence that says so, if the spike came back right behind what was skipped."""
+    again = situation.incident.recurred_batches
+    skip = executed[-1].skip if executed else None
+    if again is None or skip is None:
+        return None
+    if not 0 <= again.first - skip.end <= max(len(skip), policy.few_skip_least):
+        return None
+    return (
+        f"The spike came back at position {again.first}, {again.first - skip.end} batches behind "
+        f"the skipped {batches_phrase(skip)}: a longer stretch of the data looks poisoned."
+    )
+
+
+def _returned_twice(executed: list[Rollback]) -> bool:
+    """Whether the last rollback was itself a widening of the one before."""
+    before, last = executed[-2].skip, executed[-1].skip
+    return before is not None and last is not None and before.first == last.first
+
+
+def _why_no_target(situation: Situation, policy: Policy) -> str:
+    if not situation.can(Verb.ROLLBACK):
+        return "this attempt cannot roll back"
+    if not situation.targets:
+        return "there is no checkpoint or snapshot"
+    oldest = min(situation.targets, key=lambda t: t.step)
+    return (
+        f"no target lies {policy.margin_steps} steps or more before the onset at step "
+        f"{situation.incident.newest_onset_step} (the oldest is {oldest.name}, step {oldest.step})"
+    )
+
+
+def _slow_down(situation: Situation, policy: Policy, why: str) -> Opinion:
+    scaled = any(
+        isinstance(p.action, ScaleLr) and p.state in EXECUTED for p in situation.of_incident
+    )
+    if scaled or not situation.can(Verb.SCALE_LR):
+        tried = (
+            "a lower learning rate did not help" if scaled else "the learning rate cannot be scaled"
+        )
+        return Opinion(
+            Stop(), f"It diverges, there is no way back ({why}) and {tried}. {said_of(situation)}"
+        )
+    factor, steps = policy.lr_factors[0], lr_steps(situation.incident.newest_onset_step, policy)
+    return Opinion(
+        ScaleLr(factor, steps),
+        f"It diverges and there is no way back: {why}. Multiply the learning rate by "
+        f"{factor:.2f} for {steps} steps. {said_of(situation)}",
+    )

@@ -1,0 +1,363 @@
+"""Chooses a rollback's target and the batches to skip, by the health of the targets.
+
+Law: a target is judged by where it lies before the cause and by its health. A target that was
+tried in this incident and did not hold is not tried again while an older one exists. Positions are
+data positions, one a step: a skip begins with the batch whose update is the first suspect, ends
+after the newest step that stood out, and is bounded both ways.
+
+Health: pending until `horizon` steps have passed with no onset; suspect if an onset or a precursor
+fell inside the horizon or an incident was open when it was taken; healthy otherwise. It returns
+when the incident closes without damage or its damage is rolled back: what lies off the run's
+present lineage does not count, so a rollback clears what it undid.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from spikeguard_core.diagnosis.lineage import Lineage
+from spikeguard_core.lifecycle.command_life import EXECUTED
+from spikeguard_core.lifecycle.damage import (
+    LOOKBACK_STEPS,
+    began_step,
+    cause_step,
+    few_batches,
+    optimizer_suspect,
+)
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.remedies import GoBack
+from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.situation import Situation, Target
+from spikeguard_core.suspicion import Mark
+from spikeguard_protocol import (
+    BatchRange,
+    CommandState,
+    Health,
+    Medium,
+    Outcome,
+    Rollback,
+    SegmentId,
+    SegmentPoint,
+)
+
+# Outcomes after which the weights are known to be good, or are accepted as they are.
+FORGIVEN = frozenset(
+    {Outcome.HEALED, Outcome.RECOVERED, Outcome.LEVEL_ACCEPTED, Outcome.OUTLIER, Outcome.WITHDRAWN}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Steps of a segment about which the weights are in doubt."""
+
+    segment: SegmentId
+    step: int  # onset, or the precursor's step
+    end_step: int | None  # when it was over; None = it still is open
+
+
+def alarms_of(incident: Incident) -> tuple[Alarm, ...]:
+    """The doubts that `incident` casts on targets; none once it is forgiven."""
+    if incident.outcome in FORGIVEN:
+        return ()
+    first = Alarm(incident.segment, incident.onset_step, incident.closed_step)
+    again = Alarm(incident.newest_segment, incident.newest_onset_step, incident.closed_step)
+    return (first,) if again == first else (first, again)
+
+
+class Doubts:
+    """The alarms that lie on a lineage; those off it are ignored. Asked of many targets."""
+
+    def __init__(self, alarms: Iterable[Alarm], lineage: Lineage) -> None:
+        self.lineage = lineage
+        present = [a for a in alarms if lineage.holds(SegmentPoint(a.segment, a.step))]
+        present.sort(key=lambda alarm: alarm.step)
+        ends = (math.inf if a.end_step is None else a.end_step for a in present)
+        self._steps = [alarm.step for alarm in present]
+        self._over = list(accumulate(ends, max))  # when the last of each and those before was over
+
+    def cast_on(self, step: int, horizon_steps: int) -> bool:
+        """Whether one began within the horizon after `step`, or was not over then."""
+        before = bisect_right(self._steps, step)
+        if before < len(self._steps) and self._steps[before] - step <= horizon_steps:
+            return True
+        return before > 0 and self._over[before - 1] > step
+
+
+def health_of(
+    taken: SegmentPoint, *, newest_step: int, doubts: Doubts, horizon_steps: int = 100
+) -> Health:
+    """The health of a target taken at `taken`, where `newest_step` is the run's newest step.
+
+    A target off the lineage is suspect for ever.
+    """
+    if not doubts.lineage.holds(taken) or doubts.cast_on(taken.step, horizon_steps):
+        return Health.SUSPECT
+    return Health.HEALTHY if newest_step - taken.step >= horizon_steps else Health.PENDING
+
+
+UNDONE = frozenset({CommandState.REFUSED, CommandState.FAILED})  # the target may be gone
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenTarget:
+    """A target, and in words why this one."""
+
+    target: Target
+    reason: str
+    just_before: bool = False  # only a few batches have to be skipped from here
+
+
+def choose_target(
+    situation: Situation, policy: Policy, back: GoBack = GoBack.HEALTHY, mark: Mark | None = None
+) -> ChosenTarget | None:
+    """The target to go back to; None where nothing usable precedes the cause.
+
+    `mark`: where the cause shows, if it is known.
+    """
+    incident = situation.incident
+    usable = _usable(situation, policy, mark)
+    if not usable or back is GoBack.NO:
+        return None
+    nearest = usable[-1]
+    if back is GoBack.BEFORE_CAUSE or (back is GoBack.BEFORE_STATE and mark is not None):
+        newest = f"the newest target from before the cause{_but(nearest, situation, policy, mark)}"
+        return ChosenTarget(nearest, f"{_placed(nearest, incident, policy)}, {newest}")
+    gap = cause_step(incident) - nearest.step
+    if (
+        back is GoBack.HEALTHY
+        and few_batches(incident, policy.few_steps)
+        and gap <= policy.near_steps
+    ):
+        newest = f"the newest target from before it{_but(nearest, situation, policy, mark)}"
+        return ChosenTarget(nearest, f"{_placed(nearest, incident, policy)}, {newest}", True)
+    if back is GoBack.BEFORE_STATE or optimizer_suspect(incident):
+        return _far_back(usable, situation, policy)
+    return _newest_healthy(usable, incident, policy)
+
+
+def last_usable_step(cause: int, policy: Policy) -> int:
+    """The newest step whose state is taken for untouched by what moved at step `cause`."""
+    return cause - policy.margin_steps
+
+
+def worth_keeping(
+    targets: Sequence[Target],
+    policy: Policy,
+    *,
+    incident: Incident | None,
+    warned_step: int | None,
+    ordered: Collection[str] = (),
+) -> frozenset[str]:
+    """Names of `targets` that a late decision may still want, so that no ring may drop them.
+
+    The newest usable one, the newest of them on disk, which outlives the job, and the newest
+    healthy one there, by the open `incident` or, while there is none, by `warned_step`, the step
+    of a warning; and every one that is `ordered`.
+    """
+    kept = {target.name for target in targets if target.name in ordered}
+    cause = cause_step(incident) if incident is not None else warned_step
+    if cause is None:
+        return frozenset(kept)
+    last = last_usable_step(cause, policy)
+    before = sorted((t for t in targets if t.step <= last), key=lambda t: t.step)
+    on_disk = [t for t in before if t.medium is Medium.DISK]
+    wanted = (*before[-1:], *on_disk[-1:], *_healthy(on_disk)[-1:])
+    return frozenset(kept | {t.name for t in wanted})
+
+
+def left_if_job_dies(targets: Iterable[Target], incident: Incident, policy: Policy) -> str:
+    """What a restart could go back to if the job died now: disk outlives it, memory does not."""
+    last, known = last_usable_step(cause_step(incident), policy), sorted(targets, key=_step)
+    on_disk = [t for t in known if t.medium is Medium.DISK]
+    good = [t for t in on_disk if t.step <= last]
+    in_memory = [t for t in known if t.medium is Medium.MEMORY and t.step <= last]
+    if good:
+        said = f"step {good[-1].step:,} is on disk ({good[-1].name})"
+    elif on_disk:
+        said = (
+            "no checkpoint on disk is from before the cause: a restart goes on inside the damage, "
+            f"from step {on_disk[-1].step:,}"
+        )
+    else:
+        said = "nothing is on disk to go on from"
+    if in_memory and (not good or in_memory[-1].step > good[-1].step):
+        said = f"{said}; step {in_memory[-1].step:,} is in memory only and would be gone"
+    return f"If the job dies now: {said}"
+
+
+def _usable(situation: Situation, policy: Policy, mark: Mark | None = None) -> list[Target]:
+    """Targets before the cause, oldest first, without those that failed here before.
+
+    The loss of step k was computed with the weights after k - 1, so the margin of two steps
+    leaves out the update that may have done it.
+    """
+    refused = {action.target for action, state in rollbacks(situation) if state in UNDONE}
+    existing = [t for t in _before(situation, policy, mark) if t.name not in refused]
+    tried = [action.step for action, state in rollbacks(situation) if state in EXECUTED]
+    untried = [t for t in existing if not tried or t.step < min(tried)]
+    return untried or existing
+
+
+def _before(situation: Situation, policy: Policy, mark: Mark | None) -> list[Target]:
+    """Targets from before the cause, oldest first."""
+    last = last_usable_step(_struck(situation.incident, mark), policy)
+    return sorted((t for t in situation.targets if t.step <= last), key=_step)
+
+
+def _but(chosen: Target, situation: Situation, policy: Policy, mark: Mark | None) -> str:
+    """Why a newer one from before the cause is not taken; empty where `chosen` is the newest."""
+    newest = _before(situation, policy, mark)[-1]
+    if newest.step == chosen.step:
+        return ""
+    refused = {action.target for action, state in rollbacks(situation) if state in UNDONE}
+    why = "which the job could not go back to" if newest.name in refused else (
+        "after which it was there again"
+    )  # fmt: skip
+    return f" but for step {newest.step}, {why}"
+
+
+def _step(target: Target) -> int:
+    return target.step
+
+
+def _struck(incident: Incident, mark: Mark | None) -> int:
+    """The step at which the cause struck; of a spike that came back, that of the return."""
+    first = cause_step(incident)
+    if mark is None or incident.recurred_step is not None:
+        return first
+    return min(first, max(mark.first_step, first - LOOKBACK_STEPS))
+
+
+def rollbacks(situation: Situation) -> list[tuple[Rollback, CommandState]]:
+    """The rollbacks that this incident has seen, oldest first."""
+    return [(p.action, p.state) for p in situation.of_incident if isinstance(p.action, Rollback)]
+
+
+def _far_back(usable: list[Target], situation: Situation, policy: Policy) -> ChosenTarget:
+    """The target nearest to the wanted distance: twice as far costs more than it mends."""
+    incident = situation.incident
+    share = int(cause_step(incident) * policy.optimizer_back_share)
+    back = min(policy.optimizer_back_steps, share)
+    wanted = cause_step(incident) - back
+    target = min(_healthy(usable) or usable, key=lambda t: abs(t.step - wanted))
+    return ChosenTarget(
+        target,
+        f"{_placed(target, incident, policy)}: the optimizer's state is suspect, so the target "
+        f"nearest to {back} steps back is wanted",
+    )
+
+
+def _newest_healthy(usable: list[Target], incident: Incident, policy: Policy) -> ChosenTarget:
+    healthy = _healthy(usable)
+    if healthy:
+        target = _newest(healthy)
+        return ChosenTarget(target, f"{_placed(target, incident, policy)}, the newest healthy one")
+    target = _newest(usable)
+    return ChosenTarget(
+        target,
+        f"{_placed(target, incident, policy)}; no target from before the spike has proved healthy, "
+        f"this one is {target.health} and the newest that precedes it",
+    )
+
+
+def _placed(target: Target, incident: Incident, policy: Policy) -> str:
+    """The target, where it lies, and why it is marked suspect if it is."""
+    steps, horizon = incident.newest_onset_step - target.step, policy.health_horizon_steps
+    suspect = ""
+    if target.health is Health.SUSPECT:
+        near = f"an onset within {horizon} steps after it"
+        suspect = f"; suspect only for {near if steps <= horizon else 'another alarm near it'}"
+    where = f"{target.medium}, step {target.step}, {steps} steps before the onset{suspect}"
+    return f"{target.name} ({where})"
+
+
+def _healthy(targets: Iterable[Target]) -> list[Target]:
+    return [t for t in targets if t.health is Health.HEALTHY]
+
+
+def _newest(targets: Iterable[Target]) -> Target:
+    return max(targets, key=lambda t: t.step)
+
+
+MARGIN_BATCHES = 2  # after the newest batch that stood out
+
+
+def few_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchRange:
+    """The few batches around the cause and the peak: 5 to 20 of them by default."""
+    incident = situation.incident
+    last = incident.newest_onset_step if incident.recurred_step is not None else incident.peak_step
+    return _range(incident, target, last, policy.few_skip_least, policy.few_skip_most)
+
+
+def many_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchRange:
+    """From the cause to the newest batch that stood out, scaled to the run."""
+    incident = situation.incident
+    last = incident.anomalous_step or incident.newest_step
+    return _range(incident, target, last, policy.few_skip_least, most_to_skip(situation, policy))
+
+
+def span_to_skip(situation: Situation, target: Target, mark: Mark) -> BatchRange | None:
+    """Exactly the batches of the steps that stood out; None where their end is not known, or the
+    spike came back."""
+    incident = situation.incident
+    if mark.last_step is None or incident.recurred_step is not None:
+        return None
+    first = max(target.position, _position_of(mark.first_step, incident, target))
+    end = _position_of(mark.last_step + 1, incident, target)
+    return BatchRange(first, end) if end > first else None
+
+
+def returned_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchRange:
+    """From the cause of the onset or of the return, whichever is the first, to the later peak: what
+    was trained on again has the positions that it had."""
+    incident, batches = situation.incident, situation.incident.onset_batches
+    assert batches is not None
+    began, peak = (
+        max(0, batches.first + (step - incident.onset_step) * len(batches))
+        for step in (began_step(incident) - 1, incident.peak_step)
+    )
+    first = min(began, _position_of(cause_step(incident) - 1, incident, target))
+    last = max(peak, _position_of(incident.newest_onset_step, incident, target))
+    most = most_to_skip(situation, policy)
+    return _bounded(max(target.position, first), last, policy.few_skip_least, most)
+
+
+def most_to_skip(situation: Situation, policy: Policy) -> int:
+    """Batches: a long run skips up to 500, one of a few hundred steps hardly more than 20."""
+    scaled = int(situation.incident.newest_onset_step * policy.skip_share)
+    return min(policy.skip_most, max(policy.few_skip_most, scaled))
+
+
+def widened(skipped: BatchRange, situation: Situation, policy: Policy) -> BatchRange:
+    """The skipped stretch and what lies behind it, where the spike came back at its end: as much
+    again, and all that stood out since; twice that while its end is not known."""
+    incident, again = situation.incident, situation.incident.recurred_batches
+    reached = max(skipped.end, again.end if again else 0) + max(len(skipped), policy.few_skip_least)
+    if again is not None and incident.recurred_step is not None:
+        last = incident.anomalous_step or 0
+        steps = max(0, last - incident.recurred_step)
+        steps *= 2 if last >= incident.newest_step else 1
+        reached = max(reached, again.end + steps * len(again) + MARGIN_BATCHES)
+    return BatchRange(skipped.first, min(reached, skipped.first + 2 * policy.skip_most))
+
+
+def _range(incident: Incident, target: Target, last: int, least: int, most: int) -> BatchRange:
+    first = max(target.position, _position_of(cause_step(incident) - 1, incident, target))
+    return _bounded(first, _position_of(last, incident, target), least, most)
+
+
+def _bounded(first: int, last: int, least: int, most: int) -> BatchRange:
+    """Up to `last`, a position, with its margin."""
+    return BatchRange(first, first + min(max(last + 1 + MARGIN_BATCHES - first, least), most))
+
+
+def _position_of(step: int, incident: Incident, target: Target) -> int:
+    """What `step` consumed, counted from the onset's batches, else from the target's position."""
+    batches = incident.newest_onset_batches
+    if batches is not None:
+        return max(0, batches.first - (incident.newest_onset_step - step) * len(batches))
+    return target.position + max(0, step - target.step - 1)
