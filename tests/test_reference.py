@@ -18,11 +18,11 @@ from benchmarks.reference import client_shapes
 from benchmarks.reference.pages import FOLDER, PAGES
 from benchmarks.reference.source import meaning_of
 from spikeguard import Settings as AgentSettings
+from spikeguard_core.detection.settings import DetectionSettings
+from spikeguard_core.policy.settings import Policy
 from spikeguard_protocol import Cause, Signal
 from spikeguard_protocol.vocabulary import OptionalSignal
 from spikeguard_server.detectors import GENERAL, SHIPPED
-from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.policy.settings import Policy
 from spikeguard_server.settings import PREFIX, Settings
 
 pytestmark = pytest.mark.slow  # `make check` runs them
