@@ -329,7 +329,7 @@ class Monitor:
             Course(state, episode).give_way(sample.step, events)
             self._open_own(sample, own, dropped, events)
             return True
-        if dropped or not _all_finite(loss, sample):
+        if state.drops >= state.settings.drop_limit or not _all_finite(loss, sample):
             Course(state, episode).give_way(sample.step, events)
             return self._open_on_nonfinite(sample, loss, dropped, events)
         if loss is None:
