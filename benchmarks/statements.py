@@ -50,8 +50,6 @@ REFERENCE = {
     "channels",
     "silences",
     "new_runs",
-    "clock",
-    "clock_jumps",
 }
 _TABLE = re.compile(
     r"\b(?:FROM|JOIN|INTO|UPDATE|TABLE|ONLY)\s+(?:public\.|partitions\.)?(\w+)", re.I

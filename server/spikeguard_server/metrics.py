@@ -103,11 +103,6 @@ class Metrics:
             ("cause",),
             registry=registry,
         )
-        self.clock_jumps = Counter(
-            "spikeguard_database_clock_jumps",
-            "Jumps of the database's clock that this process was the first to see.",
-            registry=registry,
-        )
         self.audit_heads = Counter(
             "spikeguard_audit_heads",
             "Newest digests of the audit: written down outside the database, or not.",
@@ -133,10 +128,6 @@ class Metrics:
     def count_notice(self, kind: str, result: str) -> None:
         """A message to a channel of this kind was sent, held, dropped, failed or given up."""
         self.notices.labels(kind, result).inc()
-
-    def count_clock_jump(self) -> None:
-        """The database's clock was set."""
-        self.clock_jumps.inc()
 
     def count_heads(self, result: str, count: int) -> None:
         """So many heads of the audit were written, or one look at them failed."""

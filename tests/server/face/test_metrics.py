@@ -67,7 +67,6 @@ COUNTS = {
     "spikeguard_connections",
     "spikeguard_connections_closed",
     "spikeguard_database_connections",
-    "spikeguard_database_clock_jumps",
     "spikeguard_database_failures",
     "spikeguard_http_requests",
     "spikeguard_ingest_waiting",

@@ -855,8 +855,7 @@ BEGIN
 END $$;
 CREATE TRIGGER chained BEFORE INSERT ON audit FOR EACH ROW EXECUTE FUNCTION chain_audit();
 
--- What quotas of new runs count, what is left of deleted runs, and how the database's clock was
--- last seen and when it jumped.
+-- What quotas of new runs count, and what is left of deleted runs.
 CREATE TABLE new_runs (
     run_id uuid NOT NULL,
     project text NOT NULL,
@@ -879,17 +878,3 @@ CREATE TABLE deleted_runs (
     CONSTRAINT deleted_runs_pkey PRIMARY KEY (run_id)
 );
 CREATE INDEX deleted_runs_curves_left_idx ON deleted_runs (run_id) WHERE curves_left;
-
-CREATE TABLE clock (
-    id integer NOT NULL,
-    seen_at timestamptz NOT NULL,
-    ahead_s float8 NOT NULL,
-    CONSTRAINT clock_pkey PRIMARY KEY (id)
-);
-
-CREATE TABLE clock_jumps (
-    number integer NOT NULL,
-    before timestamptz NOT NULL,
-    after timestamptz NOT NULL,
-    CONSTRAINT clock_jumps_pkey PRIMARY KEY (number)
-);
