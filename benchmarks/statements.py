@@ -50,6 +50,7 @@ REFERENCE = {
     "channels",
     "silences",
     "new_runs",
+    "deleted_totals",
 }
 _TABLE = re.compile(
     r"\b(?:FROM|JOIN|INTO|UPDATE|TABLE|ONLY)\s+(?:public\.|partitions\.)?(\w+)", re.I

@@ -855,7 +855,7 @@ BEGIN
 END $$;
 CREATE TRIGGER chained BEFORE INSERT ON audit FOR EACH ROW EXECUTE FUNCTION chain_audit();
 
--- What quotas of new runs count, and what is left of deleted runs.
+-- What quotas of new runs count, what is left of deleted runs, and what counters had from them.
 CREATE TABLE new_runs (
     run_id uuid NOT NULL,
     project text NOT NULL,
@@ -878,3 +878,11 @@ CREATE TABLE deleted_runs (
     CONSTRAINT deleted_runs_pkey PRIMARY KEY (run_id)
 );
 CREATE INDEX deleted_runs_curves_left_idx ON deleted_runs (run_id) WHERE curves_left;
+
+CREATE TABLE deleted_totals (
+    counter text NOT NULL,
+    first text NOT NULL,
+    second text NOT NULL,
+    count bigint NOT NULL,
+    CONSTRAINT deleted_totals_pkey PRIMARY KEY (counter, first, second)
+);
