@@ -46,9 +46,7 @@ FINISHED: Final = _Counter(
     "finished", commands, (commands.c.verb, commands.c.state), sql.func.count(),
     commands.c.state.in_(FINAL),
 )  # fmt: skip
-DROPPED: Final = _Counter(
-    "dropped", attempts, (_NONE, _NONE), sql.func.sum(_DROPPED), _DROPPED > 0
-)
+DROPPED: Final = _Counter("dropped", attempts, (_NONE, _NONE), sql.func.sum(_DROPPED), _DROPPED > 0)
 
 
 def read_total(connection: sql.Connection, counter: _Counter) -> dict[tuple[str, str], int]:

@@ -5,8 +5,8 @@ all gauges are given for at most `MAX_RUNS` runs, those with an open incident fi
 fell silent, then the newest. Where there are more, the projects take turns, so that no project
 takes the place of another. What is left out is counted. Archived runs are as if they were not
 there. What grows with history is counted in indexes alone (closed incidents, finished commands,
-dropped samples) or in narrow tables (what incidents came to, what deleted runs had counted), so that every replica tells the
-same at once.
+dropped samples) or in narrow tables (what incidents came to, what deleted runs had counted), so
+that every replica tells the same at once.
 """
 
 from __future__ import annotations
