@@ -23,8 +23,6 @@ from spikeguard_protocol.paths import channel_path, silence_path
 TARGETS: Final[Mapping[str, Sequence[str]]] = {  # of each kind: what its target holds
     "webhook": ("url", "secret"),
     "pagerduty": ("routing_key", "url"),
-    "opsgenie": ("api_key", "url"),
-    "alertmanager": ("url", "authorization"),
     "apprise": ("url",),
 }
 SECRET: Final = ("secret", "routing_key", "api_key", "authorization")
