@@ -35,7 +35,9 @@ MAX_RUNS: Final = 500  # with all gauges
 MAX_INCIDENTS: Final = 2000  # runs with an open incident: beyond `MAX_RUNS` with those of alerts
 _FINAL: Final = frozenset(state.value for state in CommandState if not legal_events(state))
 # Of what an alert is about there is always a series, so that the first is seen as a rise.
-_NOT_CARRIED_OUT: Final = dict.fromkeys(product(Verb, ("failed", "refused", "unknown")), 0)
+_NOT_CARRIED_OUT: Final = dict.fromkeys(
+    product((verb.value for verb in Verb), ("failed", "refused", "unknown")), 0
+)
 # One more series for each counter, which no query needs: rates find restarts by themselves.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -328,7 +330,7 @@ def _notices(registry: CollectorRegistry, fleet: Fleet) -> None:
     _counts(
         registry,
         "spikeguard_conversations_failing",
-        "Conversations whose last message did not arrive, by kind of channel.",
+        "Conversations whose last message did not arrive, or was given up, by kind of channel.",
         ("kind",),
         _single(fleet.failing),
     )

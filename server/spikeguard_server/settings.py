@@ -339,8 +339,8 @@ def _check_silence(found: Mapping[str, float]) -> None:
     """A run is silent before its orders are lost, and these before it has ended: in another order
     a live run's orders are given up, or a run ends that nobody was told is silent."""
     names = ("silent_after_s", "lost_after_s", "ended_after_s")
-    usual = {entry.name: entry.default for entry in fields(Settings)}
-    values = {name: found.get(name, usual[name]) for name in names}
+    usual = Settings()
+    values: dict[str, float] = {name: found.get(name, getattr(usual, name)) for name in names}
     for shorter, longer in pairwise(names):
         if values[shorter] > values[longer]:
             wrong, least = (longer, True) if longer in found else (shorter, False)

@@ -45,7 +45,8 @@ class _CheckedTransport(httpx.AsyncHTTPTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send it to the first address that takes the connection."""
-        host, failure = request.url.host, httpx.ConnectError("no address")
+        host = request.url.host
+        failure: httpx.TransportError = httpx.ConnectError("no address")
         request.extensions = {**request.extensions, "sni_hostname": host}
         for address in self._addresses:
             request.url = request.url.copy_with(host=address)

@@ -12,7 +12,8 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
-from spikeguard_server.domain.lifecycle.command_life import CommandState, legal_events
+from spikeguard_protocol import CommandState
+from spikeguard_server.domain.lifecycle.command_life import legal_events
 from spikeguard_server.store.tables.core import attempts, commands, incidents
 from spikeguard_server.store.tables.run_counts import deleted_totals
 

@@ -125,14 +125,15 @@ def _backlog(connection: sql.Connection) -> tuple[int, float | None]:
 
 
 def _failing(connection: sql.Connection) -> list[tuple[Any, ...]]:
-    """(kind of channel, conversations whose newest message did not arrive)."""
+    """(kind of channel, conversations whose newest message did not arrive, or was given up since
+    anything arrived there)."""
     k, c = conversations.c, channels.c
     kind = sql.func.coalesce(c.kind, "gone")
     counted = (
         sql.select(kind, sql.func.count())
         .select_from(conversations)
         .outerjoin(channels, (c.project == k.project) & (c.name == k.channel))
-        .where(k.due_at.is_not(None), k.failures > 0)
+        .where((k.due_at.is_not(None) & (k.failures > 0)) | k.given_up)
         .group_by(kind)
     )
     return [tuple(row) for row in connection.execute(counted)]

@@ -729,6 +729,7 @@ CREATE TABLE conversations (
     due_at timestamptz,
     leased_until timestamptz,
     failures integer NOT NULL,
+    given_up boolean NOT NULL,
     told integer NOT NULL,
     told_at timestamptz,
     held_for text,
