@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import sqlalchemy as sql
 
 from spikeguard_protocol import Role, RunId
-from spikeguard_server.access.person_names import check_look_alike, read_person
+from spikeguard_server.access.person_names import read_person
 from spikeguard_server.access.token_lifetimes import NO_CEILINGS, Ceilings
 from spikeguard_server.detectors import choose
 from spikeguard_server.domain.audit.changes import policy_changes
@@ -39,9 +39,7 @@ from spikeguard_server.store.tokens import (
     Token,
     add_token,
     find_caller,
-    known_people,
     lock_grant,
-    names_typed,
     opener_of,
     revoke_token,
     spend_token,
@@ -93,7 +91,7 @@ def register_token(
     """Let a secret made elsewhere do what `grant` says; one that is known stays as it is."""
     if ceilings.made_with is not None and not lock_grant(connection, ceilings.made_with):
         raise NotSignedIn("The token behind this sign-in was revoked", "Ask an admin for a new one")
-    person = None if grant.person is None else proven_person(connection, grant.person)
+    person = None if grant.person is None else read_person(grant.person)
     new = NewToken(
         hash=hash_secret(secret),
         role=grant.role,
@@ -109,22 +107,6 @@ def register_token(
     if fresh:
         _record(connection, by, "token.created", token, after=_words(token), reason=reason)
     return token
-
-
-def typed_person(connection: sql.Connection, text: str) -> str:
-    """The name as it is stored; raise `Unprocessable` where it can be no person's, or could be
-    taken for another one that is known."""
-    name = read_person(text)
-    check_look_alike(name, known_people(connection, typed=True))
-    return name
-
-
-def proven_person(connection: sql.Connection, text: str) -> str:
-    """The same of a name that more than its bearer's word stands behind: what others only typed
-    keeps nobody out."""
-    name = read_person(text)
-    check_look_alike(name, known_people(connection, typed=False))
-    return name
 
 
 def withdraw_token(
@@ -148,7 +130,7 @@ def open_session(
     connection: sql.Connection, caller: Caller, name: str, lasts_s: float
 ) -> tuple[str, Token]:
     """Exchange a person's token for a session that carries a name."""
-    person = _person(connection, caller, name)
+    person = _person(caller, name)
     if caller.role not in READERS:
         raise Forbidden(
             f"A token of role {caller.role} is not a person's", "Log in with one made for people"
@@ -165,7 +147,7 @@ def make_sign_in_link(connection: sql.Connection, caller: Caller, person: str) -
     """The secret of a link that signs `person`'s browser in once, as the session of `caller`."""
     secret = new_secret()
     if caller.person is None:
-        person = _typed_with(connection, caller, person)
+        person = read_person(person)
     left = SIGN_IN_LINK_S if caller.expires_in_s is None else caller.expires_in_s
     by = caller.actor if caller.person is not None else _typed(caller, person)
     new = NewToken(
@@ -380,31 +362,15 @@ def checked_policy(policy: Policy) -> Policy:
     return policy
 
 
-def _person(connection: sql.Connection, caller: Caller, name: str) -> str:
+def _person(caller: Caller, name: str) -> str:
     if caller.person is None:
-        return _typed_with(connection, caller, name)
+        return read_person(name)
     if name.strip() and read_person(name) != caller.person:
         raise Forbidden(
             "This token was made for another person",
             "Leave the name empty, or log in with your own token",
         )
     return caller.person
-
-
-MOST_TYPED: Final = 100  # names that work at once by one token: each new one is held against all
-
-
-def _typed_with(connection: sql.Connection, caller: Caller, text: str) -> str:
-    """A name typed beside an unnamed token; raise `Unprocessable` where it gave too many."""
-    person = typed_person(connection, text)
-    names = names_typed(connection, caller.grant)
-    if person not in names and len(names) >= MOST_TYPED:
-        raise Unprocessable(
-            f"{MOST_TYPED} names are signed in with this token, which is the most",
-            "Log out with one of them, or ask an admin for a token of your own",
-            field="name",
-        )
-    return person
 
 
 def _words(token: Token) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sql
 
 from spikeguard_protocol import FollowupState, IncidentId, IncidentState
-from spikeguard_server.access.grants import typed_person
+from spikeguard_server.access.person_names import read_person
 from spikeguard_server.domain.lifecycle import moves
 from spikeguard_server.domain.lifecycle.followup_life import moved
 from spikeguard_server.errors import Conflict, NotFound, Unprocessable, WrongState
@@ -53,7 +53,7 @@ def add(
             f"{incident} has {MAX_FOLLOWUPS:,} follow-ups, which is the most",
             "Keep what else is to be done in your own tracker",
         )
-    name, now = _person(connection, owner, by), database_now(connection)
+    name, now = _person(owner, by), database_now(connection)
     number = add_followup(connection, row.run_id, incident.number, text, by, now, owner=name)
     _record(connection, incident, row, by, number, None, _words(text, name, FollowupState.OPEN))
     return number
@@ -73,7 +73,7 @@ def change(
             f"Look at it again: it is at revision {found.revision} now",
             field="revision",
         )
-    columns = _columns(connection, found, wanted, by)
+    columns = _columns(found, wanted, by)
     if not columns:
         return
     now = database_now(connection)
@@ -92,14 +92,12 @@ def no_followup(incident: IncidentId, number: int) -> NotFound:
     )
 
 
-def _columns(
-    connection: sql.Connection, found: Row, wanted: FollowupEdit, by: Actor
-) -> dict[str, Any]:
+def _columns(found: Row, wanted: FollowupEdit, by: Actor) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     if wanted.text is not None:
         columns["text"] = storable(wanted.text)
     if wanted.owner is not None:
-        columns["owner"] = _person(connection, wanted.owner, by)
+        columns["owner"] = _person(wanted.owner, by)
     elif wanted.nobody:
         columns["owner"] = None
     if wanted.state is not None:
@@ -114,12 +112,12 @@ def _state(now: FollowupState, to: FollowupState) -> str:
         raise WrongState(f"The follow-up is {now}", "Reopen it first", field="state") from None
 
 
-def _person(connection: sql.Connection, name: str | None, by: Actor) -> str | None:
+def _person(name: str | None, by: Actor) -> str | None:
     """Whose it is to be; who signed in is who they are."""
     if name is None or name == by:
         return name
     try:
-        return typed_person(connection, name)
+        return read_person(name)
     except Unprocessable as refusal:
         raise Unprocessable(refusal.message, refusal.remedy, field="owner") from None
 

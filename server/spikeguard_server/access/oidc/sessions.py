@@ -17,11 +17,11 @@ from spikeguard_server.access.grants import (
     Grant,
     OpenedSession,
     issue_token,
-    proven_person,
     start_session,
     withdraw_token,
 )
 from spikeguard_server.access.oidc.access import Access
+from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Forbidden
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.store.audit import SERVER
@@ -50,7 +50,7 @@ def open_oidc_session(
     connection: sql.Connection, account: Account, access: Access, lasts_s: float, grant_s: float
 ) -> tuple[str, float]:
     """A session of `account` with its secret, and how long it lasts."""
-    person = proven_person(connection, account.person)
+    person = read_person(account.person)
     lock_subjects(connection)
     other = other_subject_of(connection, person, account.subject)
     if other is not None:
