@@ -140,6 +140,7 @@ def test_no_secret_is_printed(
     assert not any(value in said for value in _contents(root).values())
 
 
+@pytest.mark.slow
 def test_the_documented_backup_lies_outside_the_work_tree_for_one_users_eyes(
     tmp_path: Path,
 ) -> None:
