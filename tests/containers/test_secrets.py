@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import stat
-import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 Copies = tuple[Any, ...]
-OPERATIONS = Path(__file__).parents[2] / "docs/operations.md"
 
 
 @pytest.fixture
@@ -138,30 +136,3 @@ def test_no_secret_is_printed(
     said = capsys.readouterr().out
     assert "dashboard_token" in said
     assert not any(value in said for value in _contents(root).values())
-
-
-@pytest.mark.slow
-def test_the_documented_backup_lies_outside_the_work_tree_for_one_users_eyes(
-    tmp_path: Path,
-) -> None:
-    """The page's own commands, with a `docker` that prints where the real one would."""
-    section = OPERATIONS.read_text().partition("## Backup and restore")[2]
-    commands = section.partition("```sh\n")[2].partition("```")[0]
-    folders = {name: tmp_path / name for name in ("home", "tree", "bin")}
-    for folder in folders.values():
-        folder.mkdir()
-    docker = folders["bin"] / "docker"
-    docker.write_text("#!/bin/sh\necho a secret\n")
-    docker.chmod(0o755)
-    environment = {"HOME": str(folders["home"]), "PATH": f"{folders['bin']}:{os.environ['PATH']}"}
-    subprocess.run(
-        ["bash", "-euc", commands], cwd=folders["tree"], env=environment, check=True, timeout=60
-    )
-    assert list(folders["tree"].iterdir()) == []
-    made = [path for path in folders["home"].rglob("*") if path.is_file()]
-    assert len(made) == 2
-    assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o600}
-    assert {stat.S_IMODE(path.parent.stat().st_mode) for path in made} == {0o700}
-    for path in made:  # and should somebody take them there, git leaves them alone
-        ignored = ["git", "check-ignore", "--no-index", "-q", path.name]
-        assert subprocess.run(ignored, cwd=OPERATIONS.parents[1], check=False).returncode == 0

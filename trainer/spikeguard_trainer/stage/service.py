@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -54,6 +55,8 @@ class Service:
         log = directory / "server.log"
         command = [sys.executable, "-m", "spikeguard_cli.main", "up", *options]
         command += ["--directory", str(directory / "server"), "--json-ready", str(ready)]
+        if os.geteuid() == 0:  # as in a container: what is staged is nobody's secret
+            command += ["--account", "nobody"]
         ports = [] if "--port" in options else ["--port", "0", "--dashboard-port", "0"]
         ours = {**(environment or {}), "SPIKEGUARD_CREDENTIALS": str(credentials)}
         process = children.start([*command, *ports], ours, log)
