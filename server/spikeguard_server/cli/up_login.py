@@ -43,6 +43,7 @@ class UpCredentials:
     name: str
     dashboard_token: str  # a viewer's
     sign_in_link: str  # for a browser on this machine: once, for ten minutes
+    used: bool = True  # by the command line; not where it is logged in at another server
 
 
 def prepare_login(
@@ -61,9 +62,9 @@ def prepare_login(
         assert caller is not None, "the token was made in this very transaction"
         link = sign_in_url(address, make_sign_in_link(connection, caller, name))
     path = credentials_path()
-    save_credentials(Credentials(address, session, name), path)
+    used = save_credentials(Credentials(address, session, name), path, up=str(directory))
     agent, people = directory / "agent_token", directory / "login_token"
-    return UpCredentials(agent, people, path, name, viewer, link)
+    return UpCredentials(agent, people, path, name, viewer, link, used)
 
 
 def account_name() -> str:

@@ -54,7 +54,7 @@ class Announcement:
             f"  {login.sign_in_link}",
             "  (`spikeguard browser` prints another; or sign in at /login with the token in",
             f"  {login.login_token_file})",
-            f"On the command line you are logged in as {login.name}: `spikeguard runs`.",
+            f"On the command line you are logged in as {login.name}: `{self._first_command()}`.",
             "",
             "For a training job:",
             f"  export SPIKEGUARD_SERVER={self.server}",
@@ -62,6 +62,10 @@ class Announcement:
             "",
         ]
         return "\n".join(lines)
+
+    def _first_command(self) -> str:
+        """Where the command line is logged in at another server, this one has to be named."""
+        return ("" if self.login.used else f"SPIKEGUARD_SERVER={self.server} ") + "spikeguard runs"
 
     def facts(self) -> dict[str, str | None]:
         """What a script reads."""
