@@ -1,8 +1,8 @@
 """Who is looking, at which server, and what they saw last.
 
-Law: who has signed in reads and decides with their own session, the cookie that the server's
-sign-in page set, so that nobody sees more than their token allows. The dashboard's own token reads
-for those who have not; it never decides.
+Who has signed in reads with a ticket of their own, a cookie that the server's sign-in page set, so
+that nobody sees more than their token allows. The ticket is a viewer's: people decide on the
+server's own pages. The dashboard's own token reads for those who have not signed in.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spikeguard_dashboard.client import Client, Signer
 from spikeguard_dashboard.script_costs import COSTS, HEADER
 from spikeguard_dashboard.settings import Settings, read_settings
 
-COOKIE = "spikeguard_session"
+COOKIE = "spikeguard_dashboard"  # a viewer's ticket, set by the server's sign-in page
 DECIDERS = ("operator", "admin")
 MAX_REMEMBERED = 32
 T = TypeVar("T")

@@ -31,7 +31,7 @@ from spikeguard_dashboard.script_costs import COSTS, HEADER
 from spikeguard_dashboard.socket_queue import SocketQueue
 from spikeguard_dashboard.used_calls import used_message
 
-COOKIE: Final = "spikeguard_session"
+COOKIE: Final = "spikeguard_dashboard"
 MAX_COOKIE: Final = 200  # characters
 MOST_OF_PERSON: Final = 32  # sockets
 MOST_OF_ADDRESS: Final = 16  # sockets of strangers

@@ -174,7 +174,7 @@ class Settings:
     child_restarts_within_s: float = _number(600.0, 1, math.inf, "in which these are counted")
     session_hours: float = _number(12.0, 0.01, 24 * 366, "that a login lasts")
     fresh_sign_in_s: float = _number(
-        600.0, 10, 86_400, "old at most is the sign-in that makes a token of role admin"
+        600.0, 10, 86_400, "old at most is the sign-in whose session makes a token"
     )
     agent_token_days: float = _number(365.0, 1, 3660, "that a training job's token lasts at most")
     decisions_by: str = _text(

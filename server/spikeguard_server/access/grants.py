@@ -28,7 +28,13 @@ from spikeguard_server.domain.policy.settings import (
 )
 from spikeguard_server.errors import Conflict, Forbidden, NotFound, NotSignedIn, Unprocessable
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
-from spikeguard_server.identity.permissions import READERS, Caller, hash_secret, new_secret
+from spikeguard_server.identity.permissions import (
+    READERS,
+    Caller,
+    hash_cookie,
+    hash_secret,
+    new_secret,
+)
 from spikeguard_server.store.audit import append
 from spikeguard_server.store.policies import lock_policy, policy_of, write_policy, write_run_policy
 from spikeguard_server.store.reads.history import existing_run
@@ -47,6 +53,7 @@ from spikeguard_server.store.tokens import (
 
 SIGN_IN_LINK = "sign-in link"  # the name of their rows
 SIGN_IN_LINK_S = 600.0
+TICKET = "dashboard"  # the name of its rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +134,7 @@ def withdraw_token(
 
 
 def open_session(
-    connection: sql.Connection, caller: Caller, name: str, lasts_s: float
+    connection: sql.Connection, caller: Caller, name: str, lasts_s: float, *, browser: bool = False
 ) -> tuple[str, Token]:
     """Exchange a person's token for a session that carries a name."""
     person = _person(caller, name)
@@ -139,7 +146,7 @@ def open_session(
         raise Forbidden("A session can't open another", "Log in with your access token")
     left = lasts_s if caller.expires_in_s is None else min(lasts_s, caller.expires_in_s)
     by = _typed(caller, person) if caller.person is None else caller.actor
-    opened = OpenedSession(caller.token_id, caller.token_id)
+    opened = OpenedSession(caller.token_id, caller.token_id, browser=browser)
     return start_session(connection, caller.role, caller.project, by, left, opened)
 
 
@@ -186,7 +193,9 @@ def use_sign_in_link(connection: sql.Connection, secret: str, lasts_s: float) ->
     person = link.actor.called(link.person)
     if opener.left_s is not None:  # else a session would be renewed by a link for ever
         lasts_s = min(lasts_s, opener.left_s)
-    opened = OpenedSession(opener.id, link.grant, link.signed_in_s, ", by a sign-in link")
+    opened = OpenedSession(
+        opener.id, link.grant, link.signed_in_s, ", by a sign-in link", browser=True
+    )
     made, token = start_session(connection, link.role, link.project, person, lasts_s, opened)
     return made, token.expires_in_s or lasts_s
 
@@ -213,6 +222,7 @@ class OpenedSession:
     grant: int  # the token that stands behind it
     signed_in_s: float = 0.0  # how long ago
     how: str = ""
+    browser: bool = False  # its secret is a cookie's, and no bearer token
 
 
 def start_session(
@@ -221,8 +231,9 @@ def start_session(
 ) -> tuple[str, Token]:  # fmt: skip
     """A session that ends with what opened it at the latest."""
     secret = new_secret()
+    hashed = hash_cookie(secret) if opened.browser else hash_secret(secret)
     new = NewToken(
-        hash=hash_secret(secret), role=role, project=project, person=str(person),
+        hash=hashed, role=role, project=project, person=str(person),
         created_by=person, expires_in_s=lasts_s, parent=opened.parent, known_by=person.known_by,
         made_with=opened.grant, signed_in_s=opened.signed_in_s,
     )  # fmt: skip
@@ -233,6 +244,22 @@ def start_session(
     )  # fmt: skip
     _record(connection, by, "session.opened", token, after=_words(token) + opened.how)
     return secret, token
+
+
+def dashboard_ticket(connection: sql.Connection, session: Caller) -> str:
+    """A token with which the dashboard reads for whom a browser's session signed in: a viewer's,
+    of the same projects, that ends with the session."""
+    secret = new_secret()
+    add_token(
+        connection,
+        NewToken(
+            hash=hash_secret(secret), role=Role.VIEWER, project=session.project,
+            person=session.person, created_by=session.actor, expires_in_s=session.expires_in_s,
+            name=TICKET, parent=session.token_id, known_by=session.known_by,
+            made_with=session.grant, signed_in_s=session.signed_in_s,
+        ),
+    )  # fmt: skip
+    return secret
 
 
 def close_session(connection: sql.Connection, caller: Caller) -> None:

@@ -40,7 +40,12 @@ def open_proxied_session(
         parent = issue_token(connection, Grant(role, person=person, name=BY_PROXY), SERVER)[1].id
     by = Actor(person, ActorKind.PERSON, token_id=parent, known_by=KnownBy.PROXY)
     return start_session(
-        connection, role, None, by, lasts_s, OpenedSession(parent, parent, how=", by the proxy")
+        connection,
+        role,
+        None,
+        by,
+        lasts_s,
+        OpenedSession(parent, parent, how=", by the proxy", browser=True),
     )[0]
 
 

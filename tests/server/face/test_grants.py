@@ -17,6 +17,7 @@ from spikeguard_server.identity.permissions import hash_secret
 from spikeguard_server.jobs.housekeeping import warn_of_expiry
 from spikeguard_server.store.reads.fleet import read_fleet
 from spikeguard_server.store.tables.core import tokens
+from tests.server.face.browsers import bearer_of
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Live
@@ -180,7 +181,7 @@ def browser_of(live: Live, session: str) -> str:
     with live.bearing(session) as caller, live.client() as browser:
         link = caller.post("/v1/sessions/links", json={"next": ""}).json()["link"]
         assert browser.post(link.removeprefix(live.url)).status_code == 303
-        return str(browser.cookies["spikeguard_session"])
+        return bearer_of(live.engine, browser.cookies["spikeguard_session"])
 
 
 def test_a_browser_that_a_link_signed_in_is_known_and_as_fresh_as_who_made_the_link(

@@ -12,6 +12,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant
 from spikeguard_server.store.tables.core import tokens
+from tests.server.face.browsers import bearer_of
 
 if TYPE_CHECKING:
     import httpx
@@ -149,7 +150,7 @@ def test_a_link_makes_nobody_more_than_they_are(live: Live) -> None:
     with live.client() as browser:
         browser.post(made(live, "Vera", role=Role.VIEWER))
         session = browser.cookies[COOKIE]
-    with live.bearing(session) as client:
+    with live.bearing(bearer_of(live.engine, session)) as client:
         me = client.get("/v1/me").json()
     assert (me["name"], me["role"]) == ("Vera", "viewer")
 

@@ -24,6 +24,7 @@ from spikeguard_server.access.oidc.access import Access, accesses_of, best_acces
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
+from tests.server.face.browsers import bearer_of
 from tests.server.face.serving import serving
 from tests.server.oidc.lying import CLIENT_ID, Claims, Liar, lying, new_key
 
@@ -56,11 +57,11 @@ class Desk:
         return self.finish(browser, *self.liar.code(self.begin(browser, **asked)))
 
     def me(self, browser: httpx.Client) -> Any:
-        secret = browser.cookies.get("spikeguard_session", "none")
+        secret = bearer_of(self.engine, browser.cookies.get("spikeguard_session", "none"))
         return browser.get("/v1/me", headers={"Authorization": f"Bearer {secret}"}).json()
 
     def bearing(self, browser: httpx.Client) -> httpx.Client:
-        secret = browser.cookies["spikeguard_session"]
+        secret = bearer_of(self.engine, browser.cookies["spikeguard_session"])
         headers = {"Authorization": f"Bearer {secret}"}
         return httpx.Client(base_url=self.url, headers=headers, timeout=30)
 

@@ -61,7 +61,7 @@ def open_oidc_session(
     parent = _grant(connection, account, person, access, grant_s)
     by = Actor(person, ActorKind.PERSON, token_id=parent, known_by=KnownBy.OIDC)
     ago_s = LONG_AGO_S if account.signed_in_s is None else account.signed_in_s
-    opened = OpenedSession(parent, parent, ago_s, how=", by OIDC")
+    opened = OpenedSession(parent, parent, ago_s, how=", by OIDC", browser=True)
     secret, made = start_session(connection, access.role, access.project, by, lasts_s, opened)
     return secret, made.expires_in_s or lasts_s
 
