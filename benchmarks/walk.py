@@ -92,7 +92,7 @@ class Reader:
     def __init__(self, browser: Any, service: Service, size: dict[str, int], walk: Walk) -> None:
         self.size, self.walk = size, walk
         self.context = browser.new_context(viewport=size, device_scale_factor=1)
-        session = service.api.credentials.token
+        session = service.browser_session()
         cookie = {"name": "spikeguard_session", "value": session, "url": service.place.server}
         self.context.add_cookies([cookie])
         self.page = self.context.new_page()

@@ -15,8 +15,7 @@ import streamlit as st
 
 from spikeguard_client import ApiError, Command, IncidentDetail
 from spikeguard_dashboard import markup, words
-from spikeguard_dashboard.markup import Content, Html
-from spikeguard_dashboard.views.frame import DIFFERENT_HOST
+from spikeguard_dashboard.markup import Html
 from spikeguard_dashboard.visit import Person, Visit, look
 from spikeguard_protocol import RunId
 from spikeguard_protocol.phrases import paragraphs
@@ -42,7 +41,7 @@ def decide(visit: Visit, run: RunId, incident: int, proposal: Command) -> None:
     if visit.person and visit.person.may_decide:
         _buttons(visit, visit.person, run, incident, proposal, halted=halted)
     else:
-        st.html(markup.block(_sign_in_first(visit)))
+        st.html(markup.block(_decide_there(visit, run, incident, proposal)))
     st.html(markup.block(_other_ways(visit, run, incident, proposal)))
 
 
@@ -272,20 +271,11 @@ def _by(command: Command, visit: Visit) -> Html:
     return markup.paragraph(f"{verb} by {command['decided_by']}, {when}{why}")
 
 
-def _sign_in_first(visit: Visit) -> Html:
-    address = markup.login_address(visit.settings.public_url, visit.address)
-    if visit.person:
-        text = f"Your role is {visit.person.role}; approving needs operator or admin."
-        return markup.paragraph(
-            markup.joined(text, markup.link("Sign in as somebody else", address))
-        )
-    parts: list[Content] = [
-        markup.link("Sign in to approve or reject", address),
-        "A decision carries your name.",
-    ]
-    if not visit.cookie_can_come:
-        parts.append(markup.soft(DIFFERENT_HOST))
-    return markup.paragraph(markup.joined(*parts))
+def _decide_there(visit: Visit, run: RunId, incident: int, proposal: Command) -> Html:
+    """The server's page, where people decide in their own name: the dashboard only reads."""
+    page = markup.confirm_address(visit.settings.public_url, run, incident, proposal["number"])
+    decide = markup.link("Approve or reject on the server's page", page)
+    return markup.paragraph(markup.joined(decide, "A decision carries your name."))
 
 
 def _other_ways(visit: Visit, run: RunId, incident: int, proposal: Command) -> Html:

@@ -65,7 +65,7 @@ def _who(visit: Visit) -> Html:
         reading = markup.soft(f"{state}, reading only")
         return markup.joined(told, reading, markup.link("Sign in", sign_in), gap=DOT)
     left = words.duration(visit.person.expires_in_s)
-    who = f"Signed in as {visit.person.name} ({visit.person.role}), {left} left"
+    who = f"Signed in as {visit.person.name}, {left} left"
     return markup.joined(told, who, markup.link("Change", sign_in), gap=DOT)
 
 

@@ -32,7 +32,7 @@ from spikeguard_server.cli.private_files import kept_secret, write_private
 from spikeguard_server.cli.serve import serve
 from spikeguard_server.cli.sockets import listen
 from spikeguard_server.cli.supervision import Child, RestartLimit, Supervisor
-from spikeguard_server.cli.up_dashboard import dashboard, dashboard_installed
+from spikeguard_server.cli.up_dashboard import address_in_browser, dashboard, dashboard_installed
 from spikeguard_server.cli.up_login import UpCredentials, prepare_login
 from spikeguard_server.cli.up_ready import Announcement, announce_when_ready
 from spikeguard_server.identity.permissions import new_secret
@@ -129,6 +129,7 @@ def _announcement(place: UpDirectory, login: UpCredentials, options: Namespace) 
         directory=place.directory,
         server=place.server,
         dashboard=place.dashboard,
+        pages=address_in_browser(place.dashboard or ""),
         login=login,
         json_ready=options.json_ready,
         as_json=options.json,
@@ -233,8 +234,8 @@ def _settings(place: UpDirectory) -> Settings:
         settings,
         host=HOST,
         port=place.listener.getsockname()[1],
-        public_url=given or place.server,
-        dashboard_url=place.dashboard or "",
+        public_url=given or address_in_browser(place.server),
+        dashboard_url=address_in_browser(place.dashboard or ""),
         link_key=link_key,
         audit_heads_directory=settings.audit_heads_directory or str(place.directory / AUDIT_HEADS),
     )

@@ -9,7 +9,7 @@ from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.identity.permissions import hash_cookie, hash_secret
 from spikeguard_server.store.tokens import find_caller
 
-LASTS_S = 3600.0
+LASTS_S = 12 * 3600.0
 
 
 def cookie_of(engine: sql.Engine, token: str, name: str = "Ada") -> str:

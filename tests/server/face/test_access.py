@@ -20,7 +20,7 @@ from spikeguard_server.access import approval_links
 from spikeguard_server.access.grants import Grant
 from spikeguard_server.http.routes.all_routes import ROUTERS
 from spikeguard_server.identity import permissions as access
-from spikeguard_server.identity.permissions import TABLE, hash_secret
+from spikeguard_server.identity.permissions import TABLE
 from spikeguard_server.store.tables.core import tokens
 from tests.server.face.browsers import cookie_of
 
@@ -353,15 +353,3 @@ def test_the_dashboard_gets_a_ticket_that_only_reads_and_ends_with_the_session(l
             assert browser.post("/logout").status_code == 303
             assert "spikeguard_dashboard" not in browser.cookies
             assert dashboard.get("/v1/me").status_code == 401
-
-
-def test_a_session_makes_no_lasting_token_without_a_fresh_sign_in(live: Live) -> None:
-    session = live.session("Ada", Role.ADMIN)
-    wanted = {"role": "viewer", "name": "for a script"}
-    with live.bearing(session) as calls:
-        assert calls.post("/v1/tokens", json=wanted).status_code == 201
-        with live.engine.begin() as connection:
-            old = "update tokens set signed_in_at = now() - interval '1 hour' where hash = :hash"
-            connection.execute(sql.text(old), {"hash": hash_secret(session)})
-        refused = calls.post("/v1/tokens", json=wanted)
-    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "sign_in_again")

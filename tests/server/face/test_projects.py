@@ -44,11 +44,12 @@ def ask(
     token = live.token(Grant(role, of, person="Ada"))
     for place, value in {**PLACES, "{project}": project}.items():
         path = path.replace(place, value)
+    cookie = cookie_of(live.engine, token)
     headers = {
         "Authorization": f"Bearer {token}",
-        "Cookie": f"{COOKIE}={cookie_of(live.engine, token)}",
+        "Cookie": f"{COOKIE}={cookie}",
     }
-    given = {} if absent else _naming(call, project, token)
+    given = {} if absent else _naming(call, project, cookie)
     with (
         live.client() as client,
         client.stream(method, path, headers=headers, **given) as answer,

@@ -110,7 +110,7 @@ def entered(live: Live, session: str) -> str:
     """The session of a browser that a link of `session` signed in."""
     with live.bearing(session) as client:
         path = urlsplit(client.post("/v1/sessions/links", json={}).json()["link"]).path
-    return spend(live, path).cookies[COOKIE]
+    return bearer_of(live.engine, spend(live, path).cookies[COOKIE])
 
 
 def left_s(live: Live, bearer: str) -> float | None:

@@ -297,12 +297,15 @@ def _admins_need_no_database(up: Up) -> None:
 def _its_link_signs_a_browser_in_once(up: Up, ready: dict[str, Any]) -> None:
     link = ready["sign_in_link"]
     assert link in up.log()
+    assert link.startswith("http://spikeguard.localhost:")  # no other port's server gets its cookie
+    link = link.replace("spikeguard.localhost", "127.0.0.1")
     assert "Sign in as" in httpx.get(link, timeout=30).text
     assert httpx.post(link, timeout=30).status_code == 303
     assert "used already" in httpx.post(link, timeout=30).text
     another = up.command("browser")
     assert another.returncode == 0, another.stderr
-    assert httpx.post(another.stdout.strip(), timeout=30).status_code == 303
+    again = another.stdout.strip().replace("spikeguard.localhost", "127.0.0.1")
+    assert httpx.post(again, timeout=30).status_code == 303
 
 
 def _a_second_one_is_refused_in_plain_words(up: Up, server: str) -> None:

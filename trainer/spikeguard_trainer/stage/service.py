@@ -8,8 +8,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPConnection
+from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from spikeguard_cli.api import Api, Refused
@@ -96,9 +99,21 @@ class Service:
 
     def page(self, path: str) -> str:
         """A page of the server as the signed-in person's browser gets it."""
-        cookie = {"Cookie": f"spikeguard_session={self.api.credentials.token}"}
+        cookie = {"Cookie": f"spikeguard_session={self.browser_session()}"}
         with urlopen(Request(self.place.server + path, headers=cookie), timeout=15) as answer:
             return str(answer.read().decode())
+
+    def browser_session(self) -> str:
+        """The cookie of a browser that a sign-in link signed in."""
+        place = urlsplit(self.sign_in_link())
+        connection = HTTPConnection(urlsplit(self.place.server).netloc, timeout=15)
+        connection.request("POST", f"{place.path}?{place.query}")
+        answer = connection.getresponse()
+        connection.close()
+        cookies = SimpleCookie[str]()
+        for line in answer.headers.get_all("Set-Cookie", []):
+            cookies.load(line)
+        return cookies["spikeguard_session"].value
 
     def postmortem(self, incident: dict[str, Any], form: str) -> bytes:
         """The post-mortem of a closed incident as `md`, `html` or `json`."""
