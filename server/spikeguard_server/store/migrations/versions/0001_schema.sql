@@ -259,6 +259,9 @@ CREATE FUNCTION partitions.make_partitions(week date) RETURNS void LANGUAGE plpg
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE parent text; part text;
 BEGIN
+  IF week NOT BETWEEN current_date - 366 AND current_date + 366 THEN
+    RAISE EXCEPTION 'no partition is made for %, more than a year from now', week;
+  END IF;
   FOREACH parent IN ARRAY ARRAY['chunks', 'rollups', 'layer_norms'] LOOP
     part := parent || to_char(week, '_YYYYMMDD');
     EXECUTE format('CREATE TABLE partitions.%I (LIKE public.%I INCLUDING ALL)', part, parent);
