@@ -137,7 +137,7 @@ class Calls:
             ).json()
             place = self.url + urlsplit(made.get("link", "/login/none")).path
             entered = requests.post(place, allow_redirects=False, timeout=TIMEOUT_S)
-            self.cookies[token] = entered.cookies.get(COOKIE, "none")
+            self.cookies[token] = entered.cookies.get(COOKIE) or "none"
         return self.cookies[token]
 
     def judge(self, case: Any, response: Any) -> None:

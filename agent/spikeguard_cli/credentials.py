@@ -55,7 +55,11 @@ def save_credentials(credentials: Credentials, path: Path, *, up: str = "") -> b
     A login is. `up` names the directory of a `spikeguard up`, which takes no other server's place:
     it replaces its own login, however its port changed.
     """
-    mine = {"server": credentials.server, "token": credentials.token, "name": credentials.name}
+    mine: dict[str, str | None] = {
+        "server": credentials.server,
+        "token": credentials.token,
+        "name": credentials.name,
+    }
     mine |= {"up": up} if up else {}
     stored = _stored(path)
     others = [
@@ -69,7 +73,7 @@ def save_credentials(credentials: Credentials, path: Path, *, up: str = "") -> b
     return first
 
 
-def _stored(path: Path) -> list[dict[str, str]]:
+def _stored(path: Path) -> list[dict[str, str | None]]:
     """The logins that are kept, the one that is used first; none where they cannot be read."""
     try:
         plain = json.loads(read_own(path))

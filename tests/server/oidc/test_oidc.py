@@ -57,7 +57,7 @@ class Desk:
         return self.finish(browser, *self.liar.code(self.begin(browser, **asked)))
 
     def me(self, browser: httpx.Client) -> Any:
-        secret = bearer_of(self.engine, browser.cookies.get("spikeguard_session", "none"))
+        secret = bearer_of(self.engine, browser.cookies.get("spikeguard_session") or "none")
         return browser.get("/v1/me", headers={"Authorization": f"Bearer {secret}"}).json()
 
     def bearing(self, browser: httpx.Client) -> httpx.Client:

@@ -110,10 +110,10 @@ class Service:
         connection.request("POST", f"{place.path}?{place.query}")
         answer = connection.getresponse()
         connection.close()
-        cookies = SimpleCookie[str]()
+        cookies: SimpleCookie = SimpleCookie()
         for line in answer.headers.get_all("Set-Cookie", []):
             cookies.load(line)
-        return cookies["spikeguard_session"].value
+        return str(cookies["spikeguard_session"].value)
 
     def postmortem(self, incident: dict[str, Any], form: str) -> bytes:
         """The post-mortem of a closed incident as `md`, `html` or `json`."""

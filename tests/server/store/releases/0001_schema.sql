@@ -31,6 +31,9 @@ CREATE FUNCTION partitions.make_partitions(week date) RETURNS void
     AS $$
 DECLARE parent text; part text;
 BEGIN
+  IF week NOT BETWEEN current_date - 366 AND current_date + 366 THEN
+    RAISE EXCEPTION 'no partition is made for %, more than a year from now', week;
+  END IF;
   FOREACH parent IN ARRAY ARRAY['chunks', 'rollups', 'layer_norms'] LOOP
     part := parent || to_char(week, '_YYYYMMDD');
     EXECUTE format('CREATE TABLE partitions.%I (LIKE public.%I INCLUDING ALL)', part, parent);
@@ -426,20 +429,6 @@ CREATE TABLE public.channels (
 );
 
 
-CREATE TABLE public.clock (
-    id integer NOT NULL,
-    seen_at timestamp with time zone NOT NULL,
-    ahead_s double precision NOT NULL
-);
-
-
-CREATE TABLE public.clock_jumps (
-    number integer NOT NULL,
-    before timestamp with time zone NOT NULL,
-    after timestamp with time zone NOT NULL
-);
-
-
 CREATE TABLE public.command_revisions (
     run_id uuid NOT NULL,
     incident integer NOT NULL,
@@ -501,6 +490,7 @@ CREATE TABLE public.conversations (
     due_at timestamp with time zone,
     leased_until timestamp with time zone,
     failures integer NOT NULL,
+    given_up boolean NOT NULL,
     told integer NOT NULL,
     told_at timestamp with time zone,
     held_for text,
@@ -517,6 +507,14 @@ CREATE TABLE public.deleted_runs (
     incidents integer NOT NULL,
     detector_version bigint NOT NULL,
     curves_left boolean NOT NULL
+);
+
+
+CREATE TABLE public.deleted_totals (
+    counter text NOT NULL,
+    first text NOT NULL,
+    second text NOT NULL,
+    count bigint NOT NULL
 );
 
 
@@ -1019,41 +1017,41 @@ INSERT INTO public.alembic_version VALUES
 
 
 INSERT INTO public.approval_links VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', '7dyj5bEbF0-Y6ouF', 1, 2, 1, 'team', 'Ada', '2026-11-25 07:02:23.972569+00', '2026-11-25 08:02:23.971491+00', NULL, NULL, NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'Pt27OS4yBtDKWj5b', 1, 2, 1, 'team', 'Ada', '2026-11-25 22:50:16.267789+00', '2026-11-25 23:50:16.260594+00', NULL, NULL, NULL);
 
 
 INSERT INTO public.attempts VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '00000000000000a1', NULL, NULL, NULL, '2026-11-25 07:02:23.6544+00', '2026-11-25 07:02:23.92934+00', '2026-11-25 07:02:23.82934+00', NULL, NULL, false, 8, 1, '{skip_batches,rollback,scale_lr,checkpoint_now,watch,stop}', '0.1', 4096, '{}', '{}', 0);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '00000000000000a1', NULL, NULL, NULL, '2026-11-25 22:50:15.137768+00', '2026-11-25 22:50:16.067944+00', '2026-11-25 22:50:15.967944+00', NULL, NULL, false, 8, 1, '{skip_batches,rollback,scale_lr,checkpoint_now,watch,stop}', '0.1', 4096, '{}', '{}', 0);
 
 
 INSERT INTO public.audit VALUES
-	('00000000-0000-0000-0000-000000000000', 1, '2026-11-25 07:02:23.477448+00', 'me', 'token.created', 'token 1', NULL, 'agent, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\x5e216b95487aaa6985907566b976ca69a21853a815bcd8e49f43c9a020f88218'),
-	('00000000-0000-0000-0000-000000000000', 2, '2026-11-25 07:02:23.482481+00', 'me', 'token.created', 'token 2', NULL, 'admin, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\xc0f2b25ffe50c5e1984651229ac6e8e22ba4250bd60901ddd3088424da206ee3'),
-	('00000000-0000-0000-0000-000000000000', 3, '2026-11-25 07:02:23.674904+00', 'Ada', 'policy.written', 'policy of default', 'policy 1', 'policy 2', NULL, '[{"after": 98.0, "field": "price_per_hour", "before": null}]', 'person', 2, NULL, 'token', '\x4b4a812c4c4f45195c1b812d9e3c6663b21264cf9896ecb70c86357c8e99fbf7'),
-	('00000000-0000-0000-0000-000000000000', 4, '2026-11-25 07:02:23.728723+00', 'Ada', 'channel.created', 'channel team of default', NULL, NULL, NULL, '[{"after": ["decisions", "results", "runs", "spikes"], "field": "about", "before": null}, {"after": 120.0, "field": "cooldown_s", "before": null}, {"after": true, "field": "enabled", "before": null}, {"after": "webhook", "field": "kind", "before": null}, {"after": ["divergent", "lingering", "outlier_batch", "recoverable"], "field": "kinds", "before": null}, {"after": 0, "field": "level", "before": null}, {"after": false, "field": "links", "before": null}, {"after": [], "field": "runs", "before": null}, {"after": "none", "field": "target.picture", "before": null}, {"after": "…", "field": "target.secret", "before": null}, {"after": "https://team.example/…", "field": "target.url", "before": null}]', 'person', 2, NULL, 'token', '\x04646c720b49298a3e7f046525863d40caa81cdae07ae5144d7323229ee9cda9'),
-	('00000000-0000-0000-0000-000000000000', 5, '2026-11-25 07:02:23.749895+00', 'Ada', 'silence.created', 'silence 1 of default/*#*', NULL, 'in 0 s, for 3600 s', 'moving', '[]', 'person', 2, NULL, 'token', '\xc7f53f090aa10068bdf45a3bd5ba52dfb63b371a33629ed8996a2a2ddf118c81'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-25 07:02:23.766381+00', 'server', 'attempt.started', 'gpt', NULL, 'attempt 1', 'its first message came', '[]', 'server', NULL, NULL, NULL, '\x47faabc947ba903ec1c421ee55b7c73e719aed8691e8a03222f910805354f3ab'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-25 07:02:23.822147+00', 'server', 'open', 'gpt#1', NULL, 'recoverable', 'loss is 106.9 deviations above trend; most such spikes heal', '[]', 'server', NULL, NULL, NULL, '\xe2fde3015096d8d76891a26c48c2511bc2489bb84ebe12f17c7ecbb779826f9f'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-25 07:02:23.845943+00', 'policy 2', 'propose', 'gpt#1.1', NULL, 'proposed', 'watch: Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', '[]', 'policy', NULL, NULL, NULL, '\x5a077b9f5382b46c7ac9c0503ca16bc03bfdc551787562f7a5cb1a1b4a3ccc81'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-25 07:02:23.84915+00', 'policy 2', 'approve', 'gpt#1.1', 'proposed', 'approved', 'automatic approval 1 of 1,000 in 24 hours by policy 2', '[]', 'policy', NULL, NULL, NULL, '\x46d710b5d8eb2c5875d02bfc92a5a4bb61d65b5b3aaf873bc8bea40dd8bd2d89'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-25 07:02:23.853808+00', 'server', 'deliver', 'gpt#1.1', 'approved', 'delivered', 'to attempt 1', '[]', 'server', NULL, NULL, NULL, '\xfa8facbc37fec6efe253136e6dc9391b6c98fd97f6b8c3f58e907d6a95c97aac'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-25 07:02:23.935179+00', 'server', 'revise', 'gpt#1', 'recoverable', 'lingering', 'loss is 3 above trend at step 157 and has stopped falling', '[]', 'server', NULL, NULL, NULL, '\xa039daa159bfd3650bb1e2fd7cd444bf182cf59dc003d5f79986a74f0452ee78'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 7, '2026-11-25 07:02:23.949656+00', 'policy 2', 'propose', 'gpt#1.2', NULL, 'proposed', 'rollback: Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
+	('00000000-0000-0000-0000-000000000000', 1, '2026-11-25 22:50:14.18804+00', 'me', 'token.created', 'token 1', NULL, 'agent, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\x5fe913950401b12ea9f4c6fff4f73bea6c41bbf4a950d93bd9cff18beb8a3954'),
+	('00000000-0000-0000-0000-000000000000', 2, '2026-11-25 22:50:14.212276+00', 'me', 'token.created', 'token 2', NULL, 'admin, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\x59f87bc3093b7e581f2a58d1877ea1c99e4bacd5b0e373a6b45d901558885d01'),
+	('00000000-0000-0000-0000-000000000000', 3, '2026-11-25 22:50:14.940027+00', 'Ada', 'policy.written', 'policy of default', 'policy 1', 'policy 2', NULL, '[{"after": 98.0, "field": "price_per_hour", "before": null}]', 'person', 2, NULL, 'token', '\x1f2c8fa25baadcc329303e8d4efcb49c1ba7f3309db2c5426ea34d64a42d3303'),
+	('00000000-0000-0000-0000-000000000000', 4, '2026-11-25 22:50:15.118261+00', 'Ada', 'channel.created', 'channel team of default', NULL, NULL, NULL, '[{"after": ["decisions", "results", "runs", "spikes"], "field": "about", "before": null}, {"after": 120.0, "field": "cooldown_s", "before": null}, {"after": true, "field": "enabled", "before": null}, {"after": "webhook", "field": "kind", "before": null}, {"after": ["divergent", "lingering", "outlier_batch", "recoverable"], "field": "kinds", "before": null}, {"after": 0, "field": "level", "before": null}, {"after": false, "field": "links", "before": null}, {"after": [], "field": "runs", "before": null}, {"after": "none", "field": "target.picture", "before": null}, {"after": "…", "field": "target.secret", "before": null}, {"after": "https://team.example/…", "field": "target.url", "before": null}]', 'person', 2, NULL, 'token', '\xe551885adf64095f8ef59367394404685fcf1764e26e39a3f36c75d2499c02ac'),
+	('00000000-0000-0000-0000-000000000000', 5, '2026-11-25 22:50:15.219145+00', 'Ada', 'silence.created', 'silence 1 of default/*#*', NULL, 'in 0 s, for 3600 s', 'moving', '[]', 'person', 2, NULL, 'token', '\x97386b972aea5b21625d3273eabeb90e22d0b9ed1c187fc5cdd8dca493293a9b'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-25 22:50:15.29288+00', 'server', 'attempt.started', 'gpt', NULL, 'attempt 1', 'its first message came', '[]', 'server', NULL, NULL, NULL, '\x1715c723c92394f3cc53b77243db743bc7dfe6ca73bb619cc8b3b6042d15f27c'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-25 22:50:15.504449+00', 'server', 'open', 'gpt#1', NULL, 'recoverable', 'loss is 106.9 deviations above trend; most such spikes heal', '[]', 'server', NULL, NULL, NULL, '\xc8eb2dee1348f31168b3928bb071a2eee64e200618b5643987f6a6d007c28426'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-25 22:50:15.627934+00', 'policy 2', 'propose', 'gpt#1.1', NULL, 'proposed', 'watch: Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', '[]', 'policy', NULL, NULL, NULL, '\xa64076e41fc94bab19cc03353441b6b9a1c1788680be6f1418fcd60bf397ff1a'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-25 22:50:15.648704+00', 'policy 2', 'approve', 'gpt#1.1', 'proposed', 'approved', 'automatic approval 1 of 1,000 in 24 hours by policy 2', '[]', 'policy', NULL, NULL, NULL, '\x5b8a80a8e9a9af64d8295dbfc8e28377769bdf54c9d7b1b5fe626800954942a3'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-25 22:50:15.675156+00', 'server', 'deliver', 'gpt#1.1', 'approved', 'delivered', 'to attempt 1', '[]', 'server', NULL, NULL, NULL, '\x4a579d700ceaa5791746641118266ebb24dbe8fd22eddb7eb19d29765997628f'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-25 22:50:16.090534+00', 'server', 'revise', 'gpt#1', 'recoverable', 'lingering', 'loss is 3 above trend at step 157 and has stopped falling', '[]', 'server', NULL, NULL, NULL, '\x63c6224bd80b226f893ea741d75b33263b6e30fff62f9f3531fb2754151b9bcf'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 7, '2026-11-25 22:50:16.153749+00', 'policy 2', 'propose', 'gpt#1.2', NULL, 'proposed', 'rollback: Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
-Go back to step-100 (disk, step 100, 21 steps before the onset), the newest target from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', '[]', 'policy', NULL, NULL, NULL, '\x3a63bd4e3281020a7c9f5de53fbef2c25be7374f46dce2f2d0d515e39c871d2c'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 8, '2026-11-25 07:02:24.098729+00', 'Ada', 'policy.written', 'policy of gpt', 'policy 2', 'policy 1 of the run', NULL, '[{"after": 3.0, "field": "price_per_hour", "before": 98.0}]', 'person', 2, NULL, 'token', '\x151a637a3f92de4270cdaa04fbe0176104fa0eab540cb6b18fcd827c4df942de'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 9, '2026-11-25 07:02:24.144038+00', 'Ada', 'approve', 'gpt#1.2', 'proposed', 'approved', 'approved revision 1 as shown (by the API from 127.0.0.1)', '[]', 'person', 2, NULL, 'token', '\x36e54e8565458e06d6d5e6a4bdec784032c5808aff7b5299733e4089c6f8bd3c');
+Go back to step-100 (disk, step 100, 21 steps before the onset), the newest target from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', '[]', 'policy', NULL, NULL, NULL, '\xcf81a376910fba6b4392c63d4cd4f046769895613aab254762806a02b78beae5'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 8, '2026-11-25 22:50:16.323667+00', 'Ada', 'policy.written', 'policy of gpt', 'policy 2', 'policy 1 of the run', NULL, '[{"after": 3.0, "field": "price_per_hour", "before": 98.0}]', 'person', 2, NULL, 'token', '\x87d2eee7ec41d141b01d556e8aaa96352c285571c5d421d4c6d772e8aa55c811'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 9, '2026-11-25 22:50:16.484491+00', 'Ada', 'approve', 'gpt#1.2', 'proposed', 'approved', 'approved revision 1 as shown (by the API from 127.0.0.1)', '[]', 'person', 2, NULL, 'token', '\x8f99c3d447bc7073f5326d0f8811b4a027393fa0f1a05e53bcd7a1a8a991c03d');
 
 
 INSERT INTO public.channels VALUES
-	('default', 'team', 'webhook', '{"url": "https://team.example/hook", "secret": "of more than sixteen signs", "picture": "none"}', '{"runs": [], "about": ["decisions", "results", "runs", "spikes"], "kinds": ["divergent", "lingering", "outlier_batch", "recoverable"], "level": 0, "links": false, "person": null, "enabled": true, "cooldown_s": 120.0}', '2026-11-25 07:02:23.7274+00', 'Ada');
+	('default', 'team', 'webhook', '{"url": "https://team.example/hook", "secret": "of more than sixteen signs", "picture": "none"}', '{"runs": [], "about": ["decisions", "results", "runs", "spikes"], "kinds": ["divergent", "lingering", "outlier_batch", "recoverable"], "level": 0, "links": false, "person": null, "enabled": true, "cooldown_s": 120.0}', '2026-11-25 22:50:15.115308+00', 'Ada');
 
 
 INSERT INTO public.command_revisions VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 1, '2026-11-25 07:02:23.797246+00', 'watch', '{"type": "Watch", "steps": 200}', 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 1, '2026-11-25 07:02:23.92934+00', 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 1, '2026-11-25 22:50:15.414108+00', 'watch', '{"type": "Watch", "steps": 200}', 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 1, '2026-11-25 22:50:16.067944+00', 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
@@ -1061,12 +1059,12 @@ Go back to step-100 (disk, step 100, 21 steps before the onset), the newest targ
 
 
 INSERT INTO public.commands VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 'watch', '{"type": "Watch", "steps": 200}', 'delivered', 1, 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project', 1, NULL, '2026-11-25 11:02:23.797246+00', 330, '2026-11-25 07:02:23.797246+00', NULL, '2026-11-25 07:02:23.797246+00', 'policy 2', 130, true, 1, NULL, NULL, NULL, NULL, NULL, 'automatic approval 1 of 1,000 in 24 hours by policy 2', '2026-11-25 07:02:23.797246+00', NULL, NULL, NULL, NULL, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 'watch', '{"type": "Watch", "steps": 200}', 'delivered', 1, 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project', 1, NULL, '2026-11-26 02:50:15.414108+00', 330, '2026-11-25 22:50:15.414108+00', NULL, '2026-11-25 22:50:15.414108+00', 'policy 2', 130, true, 1, NULL, NULL, NULL, NULL, NULL, 'automatic approval 1 of 1,000 in 24 hours by policy 2', '2026-11-25 22:50:15.414108+00', NULL, NULL, NULL, NULL, NULL),
 	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'approved', 1, 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
-Go back to step-100 (disk, step 100, 21 steps before the onset), the newest target from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', 2, 'project', 1, NULL, '2026-11-25 11:02:23.92934+00', 20160, '2026-11-25 07:02:23.92934+00', NULL, '2026-11-25 07:02:24.130939+00', 'Ada', 160, false, 1, NULL, NULL, NULL, NULL, NULL, 'approved revision 1 as shown', NULL, NULL, NULL, NULL, NULL, NULL);
+Go back to step-100 (disk, step 100, 21 steps before the onset), the newest target from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', 2, 'project', 1, NULL, '2026-11-26 02:50:16.067944+00', 20160, '2026-11-25 22:50:16.067944+00', NULL, '2026-11-25 22:50:16.424274+00', 'Ada', 160, false, 1, NULL, NULL, NULL, NULL, NULL, 'approved revision 1 as shown', NULL, NULL, NULL, NULL, NULL, NULL);
 
 
 INSERT INTO public.detector_snapshots VALUES
@@ -1079,14 +1077,14 @@ INSERT INTO public.detector_states VALUES
 
 
 INSERT INTO public.incident_revisions VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 122, '2026-11-25 07:02:23.797246+00', 'recoverable', 0.55, 'loss is 106.9 deviations above trend; most such spikes heal', 121, 7.921, 2.9708499758407045, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 123, '2026-11-25 07:02:23.797246+00', 'recoverable', 0.55, 'loss is 3 above trend at step 123, 2 steps after its last rise', 121, 7.921, 2.9881497713092013, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 3, 127, '2026-11-25 07:02:23.797246+00', 'recoverable', 0.6726778205950985, 'loss is 3 above trend at step 127, too early to say more', 121, 7.921, 2.988742176556473, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 4, 131, '2026-11-25 07:02:23.875216+00', 'recoverable', 0.6108250261934052, 'loss is 3 above trend at step 131, too early to say more', 121, 7.921, 2.9734645586462385, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 5, 147, '2026-11-25 07:02:23.903263+00', 'recoverable', 0.5601928215523884, 'loss is 3 above trend at step 147, too early to say more', 121, 7.921, 2.973168280537468, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 6, 151, '2026-11-25 07:02:23.92934+00', 'recoverable', 0.5, 'loss is 3 above trend at step 151 and has stopped falling', 121, 7.921, 2.9781975301759784, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 7, 157, '2026-11-25 07:02:23.92934+00', 'lingering', 0.6321205588285577, 'loss is 3 above trend at step 157 and has stopped falling', 121, 7.921, 2.965687928577995, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 8, 160, '2026-11-25 07:02:23.92934+00', 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 122, '2026-11-25 22:50:15.414108+00', 'recoverable', 0.55, 'loss is 106.9 deviations above trend; most such spikes heal', 121, 7.921, 2.9708499758407045, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 123, '2026-11-25 22:50:15.414108+00', 'recoverable', 0.55, 'loss is 3 above trend at step 123, 2 steps after its last rise', 121, 7.921, 2.9881497713092013, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 3, 127, '2026-11-25 22:50:15.414108+00', 'recoverable', 0.6726778205950985, 'loss is 3 above trend at step 127, too early to say more', 121, 7.921, 2.988742176556473, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 4, 131, '2026-11-25 22:50:15.776019+00', 'recoverable', 0.6108250261934052, 'loss is 3 above trend at step 131, too early to say more', 121, 7.921, 2.9734645586462385, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 5, 147, '2026-11-25 22:50:15.973457+00', 'recoverable', 0.5601928215523884, 'loss is 3 above trend at step 147, too early to say more', 121, 7.921, 2.973168280537468, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 6, 151, '2026-11-25 22:50:16.067944+00', 'recoverable', 0.5, 'loss is 3 above trend at step 151 and has stopped falling', 121, 7.921, 2.9781975301759784, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 7, 157, '2026-11-25 22:50:16.067944+00', 'lingering', 0.6321205588285577, 'loss is 3 above trend at step 157 and has stopped falling', 121, 7.921, 2.965687928577995, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 8, 160, '2026-11-25 22:50:16.067944+00', 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false);
 
 
 INSERT INTO public.incident_samples VALUES
@@ -1254,53 +1252,53 @@ INSERT INTO public.incident_samples VALUES
 
 
 INSERT INTO public.incidents VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 'open', 1, 0, 121, 120, 121, 122, 160, 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false, 'loss', 4.924756997393403, 120, 4.924756997393403, -0.00030598791791164683, 0.02426547804445132, 3, false, 160, 0, NULL, NULL, NULL, NULL, NULL, NULL, '{loss,grad_norm}', '{123.44480307656355,1.2998522170436062}', '{loss}', '{121}', '{unknown,bad_batch,lr_too_high,stale_second_moment,weight_corruption,rare_tokens,layer_fault,non_finite_source,loss_scale_overflow,stalled_weights}', '{0.5216352672172666,0.19189889059920404,0.11639256071325768,0.07059565663505493,0.04281843019170641,0.02597069071203503,0.02597069071203503,0.0021318041113590966,0.001293004554040737,0.001293004554040737}', '{"nothing that was measured tells the causes apart","the loss rose by 123 standard deviations within step 121","","","","","","","",""}', '{"","the loss did not come down once the batch had passed","","","","","","every value was finite","",""}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-11-25 07:02:23.797246+00', NULL, 8, 2, NULL, NULL, NULL, 0);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 'open', 1, 0, 121, 120, 121, 122, 160, 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false, 'loss', 4.924756997393403, 120, 4.924756997393403, -0.00030598791791164683, 0.02426547804445132, 3, false, 160, 0, NULL, NULL, NULL, NULL, NULL, NULL, '{loss,grad_norm}', '{123.44480307656355,1.2998522170436062}', '{loss}', '{121}', '{unknown,bad_batch,lr_too_high,stale_second_moment,weight_corruption,rare_tokens,layer_fault,non_finite_source,loss_scale_overflow,stalled_weights}', '{0.5216352672172666,0.19189889059920404,0.11639256071325768,0.07059565663505493,0.04281843019170641,0.02597069071203503,0.02597069071203503,0.0021318041113590966,0.001293004554040737,0.001293004554040737}', '{"nothing that was measured tells the causes apart","the loss rose by 123 standard deviations within step 121","","","","","","","",""}', '{"","the loss did not come down once the batch had passed","","","","","","every value was finite","",""}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-11-25 22:50:15.414108+00', NULL, 8, 2, NULL, NULL, NULL, 0);
 
 
 INSERT INTO public.new_runs VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', NULL, '2026-11-25 07:02:23.7544+00');
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', NULL, '2026-11-25 22:50:15.237768+00');
 
 
 INSERT INTO public.notices OVERRIDING SYSTEM VALUE VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-25 07:02:23.823322+00', 'opened', 1, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-25 07:02:23.846413+00', 'proposed', 1, 1),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-25 07:02:23.849583+00', 'approved', 1, 1),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-25 07:02:23.935628+00', 'renamed', 1, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-25 07:02:23.950086+00', 'proposed', 1, 2),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-25 07:02:24.144936+00', 'approved', 1, 2);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-25 22:50:15.508687+00', 'opened', 1, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-25 22:50:15.63107+00', 'proposed', 1, 1),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-25 22:50:15.649956+00', 'approved', 1, 1),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-25 22:50:16.095963+00', 'renamed', 1, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-25 22:50:16.159631+00', 'proposed', 1, 2),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-25 22:50:16.486086+00', 'approved', 1, 2);
 
 
 INSERT INTO public.policies VALUES
-	('default', 2, '{"rules": [], "halted": false, "version": 2, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 98.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-25 07:02:23.671893+00', 'Ada');
+	('default', 2, '{"rules": [], "halted": false, "version": 2, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 98.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-25 22:50:14.922412+00', 'Ada');
 
 
 INSERT INTO public.projects VALUES
-	('default', '2026-11-25 07:02:23.7544+00');
+	('default', '2026-11-25 22:50:15.237768+00');
 
 
 INSERT INTO public.run_policies VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '{"rules": [], "halted": false, "version": 1, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 3.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-25 07:02:24.09537+00', 'Ada');
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '{"rules": [], "halted": false, "version": 1, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 3.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-25 22:50:16.311066+00', 'Ada');
 
 
 INSERT INTO public.runs VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', 'gpt', '2026-11-25 07:02:23.7544+00', 'live', 1, 1, 1, '2026-11-25 07:02:23.92934+00', 1, 0, 160, 160, 7.887, 1.0329149176183912, 122.51222567670982, NULL, NULL, NULL, NULL, NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', 'gpt', '2026-11-25 22:50:15.237768+00', 'live', 1, 1, 1, '2026-11-25 22:50:16.067944+00', 1, 0, 160, 160, 7.887, 1.0329149176183912, 122.51222567670982, NULL, NULL, NULL, NULL, NULL);
 
 
 INSERT INTO public.segments VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 'start', NULL, NULL, NULL, 0, NULL, '2026-11-25 07:02:23.7544+00', 1, 160, '2026-11-23', NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 'start', NULL, NULL, NULL, 0, NULL, '2026-11-25 22:50:15.237768+00', 1, 160, '2026-11-23', NULL);
 
 
 INSERT INTO public.silences VALUES
-	('default', 1, NULL, NULL, '2026-11-25 07:02:23.748761+00', '2026-11-25 08:02:23.748761+00', 'moving', '2026-11-25 07:02:23.748762+00', 'Ada', NULL);
+	('default', 1, NULL, NULL, '2026-11-25 22:50:15.209016+00', '2026-11-25 23:50:15.209017+00', 'moving', '2026-11-25 22:50:15.209017+00', 'Ada', NULL);
 
 
 INSERT INTO public.targets VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'step-100', 1, 0, 100, 100, 'disk', '2026-11-25 07:02:23.789481+00', NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'step-100', 1, 0, 100, 100, 'disk', '2026-11-25 22:50:15.384882+00', NULL);
 
 
 INSERT INTO public.tokens OVERRIDING SYSTEM VALUE VALUES
-	(1, '\x929cfecf1c4bee92717d82df7ae82bb5b87e419bd511682c2a62fa464f787d2a', 'agent', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-25 07:02:23.468282+00', 'me', '2027-11-25 07:02:23.468282+00', NULL),
-	(2, '\xeb0e1db997425fdb0d2c7fd6a8afe30547d31a3e2438f54cb6021d7e63200f22', 'admin', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-25 07:02:23.479025+00', 'me', NULL, NULL);
+	(1, '\xf0e0a7ec8e23d677312e04ae8213b32c1610c25f3414816338ef933996c67cfe', 'agent', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-25 22:50:14.170824+00', 'me', '2027-11-25 22:50:14.170824+00', NULL),
+	(2, '\xeebd684d5b1a8aad885e3ba364513ca3ad89ad29cb7efbf844832a3189df593c', 'admin', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-25 22:50:14.206804+00', 'me', NULL, NULL);
 
 
 INSERT INTO public.weeks VALUES
@@ -1368,14 +1366,6 @@ ALTER TABLE ONLY public.channels
     ADD CONSTRAINT channels_pkey PRIMARY KEY (project, name);
 
 
-ALTER TABLE ONLY public.clock_jumps
-    ADD CONSTRAINT clock_jumps_pkey PRIMARY KEY (number);
-
-
-ALTER TABLE ONLY public.clock
-    ADD CONSTRAINT clock_pkey PRIMARY KEY (id);
-
-
 ALTER TABLE ONLY public.command_revisions
     ADD CONSTRAINT command_revisions_pkey PRIMARY KEY (run_id, incident, command, number);
 
@@ -1390,6 +1380,10 @@ ALTER TABLE ONLY public.conversations
 
 ALTER TABLE ONLY public.deleted_runs
     ADD CONSTRAINT deleted_runs_pkey PRIMARY KEY (run_id);
+
+
+ALTER TABLE ONLY public.deleted_totals
+    ADD CONSTRAINT deleted_totals_pkey PRIMARY KEY (counter, first, second);
 
 
 ALTER TABLE ONLY public.deliveries
