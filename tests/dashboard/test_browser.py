@@ -107,7 +107,7 @@ def stranger(browser: Any) -> Iterator[Any]:
 def ada(browser: Any, address: str) -> Iterator[Any]:
     """The browser of somebody who has."""
     context = browser.new_context()
-    value = {"name": "spikeguard_session", "value": ADA_TOKEN, "url": address, "httpOnly": True}
+    value = {"name": "spikeguard_dashboard", "value": ADA_TOKEN, "url": address, "httpOnly": True}
     context.add_cookies([value])
     yield context
     context.close()
@@ -169,9 +169,9 @@ def test_the_way_from_runs_to_an_incident_and_from_there_to_signing_in_is_by_lin
         page.get_by_role("link", name="incident 2 waiting for a decision").click()
         page.wait_for_url("**/incident?run=default/llama-8b-c4&number=2")
         page.get_by_text("The loss rose from 3.766 to 5.186").wait_for()
-        link = page.get_by_role("link", name="Sign in to approve or reject")
+        link = page.get_by_role("link", name="Approve or reject on the server's page")
         link.wait_for()
-        assert "/login?next=http%3A%2F%2F127.0.0.1" in link.get_attribute("href")
+        assert link.get_attribute("href").endswith("/confirm/default/llama-8b-c4/2/1")
         assert page.get_by_role("button", name="Approve").count() == 0
         page.get_by_role("link", name="Sign in", exact=True).click()  # in the bar at the top
         page.wait_for_url("**/login?next=**")
@@ -179,7 +179,7 @@ def test_the_way_from_runs_to_an_incident_and_from_there_to_signing_in_is_by_lin
 
 def test_an_approval_arrives_once_in_the_persons_name(ada: Any, address: str, world: World) -> None:
     with opened(ada, address + INCIDENT) as page:
-        page.get_by_text("Signed in as Ada Lovelace (operator)").wait_for()
+        page.get_by_text("Signed in as Ada Lovelace").wait_for()
         page.get_by_role("button", name="Approve revision 2 as Ada Lovelace").click()
         page.get_by_text("Approved by Ada Lovelace. The job fetches it next.").wait_for()
         page.get_by_text("approved, not yet fetched by the job").first.wait_for()
@@ -305,7 +305,7 @@ def test_a_decision_in_a_session_that_ended_is_not_taken_and_said(
         page.get_by_role("button", name="Approve revision 2").click()
         page.get_by_text("Nothing was done: your session has ended").wait_for()
         page.get_by_text("Your session has ended, reading only").wait_for()
-        page.get_by_role("link", name="Sign in to approve or reject").wait_for()
+        page.get_by_role("link", name="Approve or reject on the server's page").wait_for()
     assert len(world.decisions()) == 1
     assert world.incidents[0]["proposal"]["state"] == "proposed"
     assert reading(world)[-1].bearer == VIEWER_TOKEN
@@ -319,7 +319,7 @@ def test_a_session_that_ends_while_somebody_looks_takes_the_buttons_away(
         button = page.get_by_role("button", name="Approve revision 2")
         button.wait_for()
         del world.people[ADA_TOKEN]
-        page.get_by_role("link", name="Sign in to approve or reject").wait_for()
+        page.get_by_role("link", name="Approve or reject on the server's page").wait_for()
         page.get_by_text("Your session has ended, reading only").wait_for()
         button.wait_for(state="detached")
     assert reading(world)[-1].bearer == VIEWER_TOKEN

@@ -71,18 +71,21 @@ def sign_in(page: Any, service: Service) -> None:
 def test_a_person_signs_in_approves_the_rollback_and_reads_the_post_mortem(
     browser: Any, service: Service
 ) -> None:
-    """The sign-in page leads back to the dashboard; the decision there reaches the run."""
-    dashboard = service.place.dashboard
-    assert dashboard is not None
+    """The sign-in page leads back to the dashboard, which leads to the server's page to decide."""
+    assert service.place.dashboard is not None
+    dashboard = service.place.dashboard.replace("127.0.0.1", "spikeguard.localhost")
     page = browser.new_context().new_page()
     page.set_default_timeout(SHOW_MS)
     page.goto(dashboard, wait_until="commit")
     sign_in(page, service)
     page.wait_for_url(f"{dashboard}/**")
-    page.get_by_text(f"Signed in as {PERSON} (operator)").wait_for()
+    page.get_by_text(f"Signed in as {PERSON}").wait_for()
     number = proposed(service)["number"]
     page.goto(f"{dashboard}/incident?run=default/seen&number={number}", wait_until="commit")
-    page.get_by_role("button", name="Approve revision").click()
+    page.get_by_role("link", name="Approve or reject on the server's page").click()
+    page.get_by_role("button", name="Approve").first.click()
+    page.get_by_text(f"Approved by {PERSON}").first.wait_for()
+    page.goto(f"{dashboard}/incident?run=default/seen&number={number}", wait_until="commit")
     page.get_by_text(f"Approved by {PERSON}").first.wait_for()
     page.get_by_text(re.compile(r"from step \d+ back to")).first.wait_for()
     page.get_by_text("rollback applied").first.wait_for()

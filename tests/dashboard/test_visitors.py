@@ -74,7 +74,7 @@ class Page:
             self.closed.append(message["code"])
 
         headers = [(b"x-spikeguard-visitor", b"token 1")]  # what anybody can say
-        headers += [(b"cookie", f"spikeguard_session={cookie}".encode())] if cookie else []
+        headers += [(b"cookie", f"spikeguard_dashboard={cookie}".encode())] if cookie else []
         scope = {"type": "websocket", "path": path, "headers": headers, "client": ("10.0.0.7", 1)}
         await face(scope, receive, send)
 
