@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Final
 
@@ -25,7 +25,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from spikeguard_protocol import CommandState
+from spikeguard_protocol import CommandState, Verb
 from spikeguard_server.domain.lifecycle.command_life import legal_events
 from spikeguard_server.domain.notification.channel import ChannelKind
 from spikeguard_server.domain.notification.delivery import Result
@@ -34,6 +34,10 @@ from spikeguard_server.incident_metrics import IncidentFamilies, IncidentTotals
 MAX_RUNS: Final = 500  # with all gauges
 MAX_INCIDENTS: Final = 2000  # runs with an open incident: beyond `MAX_RUNS` with those of alerts
 _FINAL: Final = frozenset(state.value for state in CommandState if not legal_events(state))
+# Of what an alert is about there is always a series, so that the first is seen as a rise.
+_NOT_CARRIED_OUT: Final = dict.fromkeys(
+    product((verb.value for verb in Verb), ("failed", "refused", "unknown")), 0
+)
 # One more series for each counter, which no query needs: rates find restarts by themselves.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -103,11 +107,6 @@ class Metrics:
             ("cause",),
             registry=registry,
         )
-        self.clock_jumps = Counter(
-            "spikeguard_database_clock_jumps",
-            "Jumps of the database's clock that this process was the first to see.",
-            registry=registry,
-        )
         self.audit_heads = Counter(
             "spikeguard_audit_heads",
             "Newest digests of the audit: written down outside the database, or not.",
@@ -133,10 +132,6 @@ class Metrics:
     def count_notice(self, kind: str, result: str) -> None:
         """A message to a channel of this kind was sent, held, dropped, failed or given up."""
         self.notices.labels(kind, result).inc()
-
-    def count_clock_jump(self) -> None:
-        """The database's clock was set."""
-        self.clock_jumps.inc()
 
     def count_heads(self, result: str, count: int) -> None:
         """So many heads of the audit were written, or one look at them failed."""
@@ -209,6 +204,7 @@ class Fleet:
 def fleet_text(fleet: Fleet) -> bytes:
     """The exposition of `fleet`, in a registry that lives for this one answer."""
     registry = CollectorRegistry()
+    fleet = replace(fleet, commands={**_NOT_CARRIED_OUT, **fleet.commands})
     _counts(
         registry,
         "spikeguard_runs",
@@ -334,7 +330,7 @@ def _notices(registry: CollectorRegistry, fleet: Fleet) -> None:
     _counts(
         registry,
         "spikeguard_conversations_failing",
-        "Conversations whose last message did not arrive, by kind of channel.",
+        "Conversations whose last message did not arrive, or was given up, by kind of channel.",
         ("kind",),
         _single(fleet.failing),
     )

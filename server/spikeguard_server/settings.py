@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network, ip_network
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -173,7 +174,7 @@ class Settings:
     child_restarts_within_s: float = _number(600.0, 1, math.inf, "in which these are counted")
     session_hours: float = _number(12.0, 0.01, 24 * 366, "that a login lasts")
     fresh_sign_in_s: float = _number(
-        600.0, 10, 86_400, "old at most is the sign-in that makes a token of role admin"
+        600.0, 10, 86_400, "old at most is the sign-in whose session makes a token"
     )
     agent_token_days: float = _number(365.0, 1, 3660, "that a training job's token lasts at most")
     decisions_by: str = _text(
@@ -207,6 +208,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     _check_oidc(found)
     _check_deciders(found.get("decisions_by", "anybody"))
     _check_log_format(found.get("log_format", ""))
+    _check_silence(found)
     key = found.get("link_key") or _secret(environment, PREFIX + "LINK_KEY")
     found["link_key"] = _link_key(key)
     found["order_key"] = _order_key(
@@ -331,6 +333,23 @@ def _check_url(name: str, text: str) -> None:
 def _check_deciders(text: str) -> None:
     if text not in ("anybody", "named"):
         raise SettingError(PREFIX + "DECISIONS_BY", "is anybody or named", f"Got {text!r:.80}")
+
+
+def _check_silence(found: Mapping[str, float]) -> None:
+    """A run is silent before its orders are lost, and these before it has ended: in another order
+    a live run's orders are given up, or a run ends that nobody was told is silent."""
+    names = ("silent_after_s", "lost_after_s", "ended_after_s")
+    usual = Settings()
+    values: dict[str, float] = {name: found.get(name, getattr(usual, name)) for name in names}
+    for shorter, longer in pairwise(names):
+        if values[shorter] > values[longer]:
+            wrong, least = (longer, True) if longer in found else (shorter, False)
+            other = shorter if least else longer
+            raise SettingError(
+                PREFIX + wrong.upper(),
+                f"is at {'least' if least else 'most'} {PREFIX}{other.upper()}, {values[other]:g}",
+                f"Got {values[wrong]:g}: set both, silent <= lost <= ended",
+            )
 
 
 def _check_log_format(text: str) -> None:

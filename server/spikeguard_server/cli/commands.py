@@ -69,6 +69,11 @@ def _up_options(parser: ArgumentParser) -> None:
         type=Path,
         help="where database, tokens and logs are kept (default ~/.local/share/spikeguard)",
     )
+    parser.add_argument(
+        "--account",
+        metavar="NAME",
+        help="as root: the account that Postgres runs as, which should run nothing else",
+    )
     parser.add_argument("--port", type=int, default=8000, help="of the server; 0 takes a free one")
     parser.add_argument(
         "--dashboard-port", type=int, default=8501, help="of the dashboard; 0 takes a free one"

@@ -78,7 +78,6 @@ from spikeguard_server.notify.button import Button
 from spikeguard_server.notify.notifier import AT_DESK as CARRIERS_AT_DESK
 from spikeguard_server.notify.notifier import Notifier
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.clock import watch_of
 from spikeguard_server.store.outage import TOLD, outage_of
 from spikeguard_server.store.tokens import working_hashes
 
@@ -124,7 +123,6 @@ def create_app(
         lookups=Calls((_callers(settings) + 1) // 2, MAX_WAITS),
     )
     services.metrics.info.labels(version("spikeguard"), settings.public_url.rstrip("/")).set(1)
-    watch_of(engine).tell = services.metrics.count_clock_jump
     order_waiters = OrderWaiters(settings)
     feed = EventFeed(engine)
     heads = _heads(services)

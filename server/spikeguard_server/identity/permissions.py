@@ -239,6 +239,12 @@ def hash_secret(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
+def hash_cookie(secret: str) -> bytes:
+    """The same of a browser's session. Another hash than a token's, since a browser sends a cookie
+    to every port of a host: whoever gets it there holds no bearer token."""
+    return hash_secret(f"browser session {secret}")
+
+
 def read_secret(text: str) -> str:
     """Return `text` if it can be a token at all; raise `Unprocessable` otherwise."""
     if not _TOKEN.fullmatch(text.strip()):

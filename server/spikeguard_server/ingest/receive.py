@@ -14,7 +14,6 @@ import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from spikeguard_protocol import Ack, AttemptEnded, AttemptStarted, Gap, Message, ProtocolError
-from spikeguard_server.domain.lifecycle.clock import Reading
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.identity.permissions import check_scope
 from spikeguard_server.ingest import run_lifecycle
@@ -30,7 +29,6 @@ from spikeguard_server.ingest.results import give_up
 from spikeguard_server.ingest.spikes import copy_stored
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.clock import steady_s, watch_of
 from spikeguard_server.store.deleted_runs import Former, former_run
 from spikeguard_server.store.detectors import thin_snapshots
 from spikeguard_server.store.message_opening import Bearer, Opening, open_message
@@ -173,12 +171,11 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
 
 def _opened(connection: sql.Connection, received: Received, known: int) -> Opening:
     """Lock the run and read what there is; refuse who may not send and what leaves a hole."""
-    message, asked_s = received.message, steady_s()
+    message = received.message
     opening = open_message(
         connection, run_key(message.run_id), message.project, message.attempt, known,
         received.bearer,
     )  # fmt: skip
-    watch_of(connection.engine).check(Reading(opening.now.timestamp(), asked_s, steady_s()))
     if received.bearer is not None:
         _check(opening.bearer, message)
     last = opening.attempt.last_sequence if opening.attempt is not None else 0

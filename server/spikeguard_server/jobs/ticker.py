@@ -23,7 +23,7 @@ from spikeguard_server.jobs.note_judge import judge_notes
 from spikeguard_server.jobs.postmortems import settle_postmortems
 from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.clock import database_now, watch_of
+from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.due import runs_due
 
 HOUSEKEEPING_S: Final = 600.0
@@ -81,7 +81,6 @@ class Ticker:
 
 def tick(engine: sql.Engine, settings: Settings, stopping: Event | None = None) -> None:
     """Do everything that is due now, or what comes before `stopping`."""
-    watch_of(engine).settle(engine)
     with engine.connect() as connection:
         due = runs_due(connection, settings, database_now(connection))
     for run_id in due:

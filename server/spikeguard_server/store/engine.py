@@ -30,6 +30,7 @@ def open_engine(settings: Settings) -> sql.Engine:
         "statement_timeout": int(settings.statement_timeout_s * 1000),
         "idle_in_transaction_session_timeout": IDLE_TRANSACTION_TIMEOUT_S * 1000,
         "timezone": "UTC",
+        "search_path": "public",  # whatever default the role has
     }
     if settings.primary_url:
         limits["default_transaction_read_only"] = "on"  # also where it is no standby

@@ -31,6 +31,7 @@ from spikeguard_protocol import (
     Watch,
 )
 from spikeguard_server.access.grants import Grant
+from tests.server.face.browsers import cookie_of
 from tests.server.face.conftest import VERBS, Job, Live
 from tests.server.face.test_run_commands import (  # noqa: F401 - typed is a fixture
     Typed,
@@ -320,9 +321,8 @@ def test_the_page_shows_what_would_be_done_and_does_it_once(
     ada, bob = client_of(live, project), client_of(live, project, "Bob")
     place = f"/act/{project}/gpt"
     with live.client() as page:
-        page.cookies.set(
-            "spikeguard_session", live.token(Grant(Role.OPERATOR, project, person="Ada"))
-        )
+        token = live.token(Grant(Role.OPERATOR, project, person="Ada"))
+        page.cookies.set("spikeguard_session", cookie_of(live.engine, token))
         first = page.get(place).text
         assert 'aria-label="Go back to step-200, step 200, healthy"' in first
         assert len(first) < 40_000

@@ -67,7 +67,6 @@ COUNTS = {
     "spikeguard_connections",
     "spikeguard_connections_closed",
     "spikeguard_database_connections",
-    "spikeguard_database_clock_jumps",
     "spikeguard_database_failures",
     "spikeguard_http_requests",
     "spikeguard_ingest_waiting",
@@ -295,15 +294,23 @@ def test_a_deleted_run_takes_nothing_from_what_is_counted(live: Live, job: Job) 
     name = "spikeguard_lost_steps_total"
     mine = (("project", "default"),)
     settle_postmortems(live.engine)
+    with live.engine.begin() as connection:
+        connection.execute(sql.text("update attempts set dropped_samples = dropped_samples + 7"))
     with live.engine.connect() as connection:
-        before = read_fleet(connection).totals
-    assert before.sums["spikeguard_lost_steps"]["default"] > 0
+        before = read_fleet(connection)
+    assert before.totals.sums["spikeguard_lost_steps"]["default"] > 0
+    assert sum(before.closed_incidents.values()) > 0
+    assert before.dropped_samples >= 7
     with live.person("Ada", Role.ADMIN) as admin:
         assert admin.post(f"{job.path}/archive").status_code == 200
         gone = admin.delete(job.path, params={"reason": "a trial"})
         assert gone.status_code == 204, gone.text
     with live.engine.connect() as connection:
-        assert read_fleet(connection).totals == before
+        after = read_fleet(connection)
+    assert after.totals == before.totals
+    assert after.closed_incidents == before.closed_incidents
+    assert after.commands == before.commands
+    assert after.dropped_samples == before.dropped_samples
     until = time.monotonic() + 20
     while not scrape(live, "/metrics/fleet")[name][mine] > 0:  # what it shows may be 5 s old
         assert time.monotonic() < until

@@ -31,7 +31,7 @@ from spikeguard_server.store.tables.skipped import skipped_batches
 from tests.server.face.serving import serving
 
 REFERENCE = {"weeks", "projects", "policies", "tokens", "channels", "silences", "new_runs"}
-REFERENCE |= {"clock", "clock_jumps"}
+REFERENCE |= {"deleted_totals"}
 PARTS = (deliveries, policies, skipped_batches, deleted_runs)
 LATER = """
 from alembic import op

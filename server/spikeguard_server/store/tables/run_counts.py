@@ -1,4 +1,4 @@
-"""The tables of counts of new runs, and of deleted runs.
+"""The tables of counts of new runs, of deleted runs, and of what deleted runs had counted.
 
 Invariants: part of the one schema (`tables.metadata`) and of its laws. `new_runs` is a reference
 table: it is written once a run, and counted over all runs of a token or a project.
@@ -34,4 +34,13 @@ deleted_runs = sql.Table(  # the newest deletion under a name
     _needed("detector_version", Count),
     _needed("curves_left", sql.Boolean),  # whether samples of it are still to be removed
     sql.Index("deleted_runs_curves_left_idx", "run_id", **_where("curves_left")),
+)
+
+deleted_totals = sql.Table(  # what counters had from runs that are deleted: a counter never falls
+    "deleted_totals",
+    metadata,
+    sql.Column("counter", sql.Text, primary_key=True),  # closed, finished, dropped
+    sql.Column("first", sql.Text, primary_key=True),  # kind, or verb; empty for dropped samples
+    sql.Column("second", sql.Text, primary_key=True),  # outcome, or state; empty likewise
+    _needed("count", Count),
 )

@@ -259,6 +259,9 @@ CREATE FUNCTION partitions.make_partitions(week date) RETURNS void LANGUAGE plpg
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE parent text; part text;
 BEGIN
+  IF week NOT BETWEEN current_date - 366 AND current_date + 366 THEN
+    RAISE EXCEPTION 'no partition is made for %, more than a year from now', week;
+  END IF;
   FOREACH parent IN ARRAY ARRAY['chunks', 'rollups', 'layer_norms'] LOOP
     part := parent || to_char(week, '_YYYYMMDD');
     EXECUTE format('CREATE TABLE partitions.%I (LIKE public.%I INCLUDING ALL)', part, parent);
@@ -692,6 +695,7 @@ CREATE TABLE conversations (
     due_at timestamptz,
     leased_until timestamptz,
     failures integer NOT NULL,
+    given_up boolean NOT NULL,
     told integer NOT NULL,
     told_at timestamptz,
     held_for text,
@@ -821,8 +825,7 @@ BEGIN
 END $$;
 CREATE TRIGGER chained BEFORE INSERT ON audit FOR EACH ROW EXECUTE FUNCTION chain_audit();
 
--- What quotas of new runs count, what is left of deleted runs, and how the database's clock was
--- last seen and when it jumped.
+-- What quotas of new runs count, what is left of deleted runs, and what counters had from them.
 CREATE TABLE new_runs (
     run_id uuid NOT NULL,
     project text NOT NULL,
@@ -846,16 +849,10 @@ CREATE TABLE deleted_runs (
 );
 CREATE INDEX deleted_runs_curves_left_idx ON deleted_runs (run_id) WHERE curves_left;
 
-CREATE TABLE clock (
-    id integer NOT NULL,
-    seen_at timestamptz NOT NULL,
-    ahead_s float8 NOT NULL,
-    CONSTRAINT clock_pkey PRIMARY KEY (id)
-);
-
-CREATE TABLE clock_jumps (
-    number integer NOT NULL,
-    before timestamptz NOT NULL,
-    after timestamptz NOT NULL,
-    CONSTRAINT clock_jumps_pkey PRIMARY KEY (number)
+CREATE TABLE deleted_totals (
+    counter text NOT NULL,
+    first text NOT NULL,
+    second text NOT NULL,
+    count bigint NOT NULL,
+    CONSTRAINT deleted_totals_pkey PRIMARY KEY (counter, first, second)
 );
