@@ -35,7 +35,7 @@ def load_resharded(folder: Path, ranks: Ranks, boxes: Boxes) -> Tree:
         own = load_own(folder, saved) if saved else first
         _check_same(first, own, saved, folder, ranks)
         mine = own if saved == ranks.rank else mine
-    tree = {**first, "random": random_state(), "data": {**first["data"], "left_out": ""}}
+    tree = {**first, "random": random_state(), "data": {**first["data"], "first": None}}
     if ranks.rank < ranks.saved:
         tree |= {"random": mine["random"], "data": mine["data"]}
 
