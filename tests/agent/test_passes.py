@@ -21,7 +21,8 @@ PASS, STEPS = 24, 72
 
 
 def rows(**given: Any) -> DataLoader[Tensor]:
-    return DataLoader([torch.tensor([float(n)]) for n in range(96)], batch_size=4, **given)
+    data: Any = [torch.tensor([float(n)]) for n in range(96)]
+    return DataLoader(data, batch_size=4, **given)
 
 
 def distributed() -> DataLoader[Tensor]:

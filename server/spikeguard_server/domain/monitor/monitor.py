@@ -22,7 +22,7 @@ from spikeguard_server.domain.detection.settings import DetectionSettings
 from spikeguard_server.domain.detection.signal_detector import Suspect, Verdict
 from spikeguard_server.domain.diagnosis.cause.ranking import rank
 from spikeguard_server.domain.diagnosis.classifier import at_the_end
-from spikeguard_server.domain.diagnosis.evidence import REPLICAS_APART, gather_evidence
+from spikeguard_server.domain.diagnosis.evidence import OTHER_DATA, REPLICAS_APART, gather_evidence
 from spikeguard_server.domain.diagnosis.incident_tracker import (
     Episode,
     away_judgement,
@@ -216,6 +216,8 @@ class Monitor:
                 Course(state, state.episode).take(sample, loss, dropped, events)
         elif self._are_apart(sample):
             self._open_apart(sample, dropped, events)
+        elif _reads_other_data(sample):
+            self._open_other_data(sample, dropped, events)
         elif not self._open_on_nonfinite(sample, loss, dropped, events):
             moved = loss is not None and self._test(sample, loss, events)
             if state.episode is None and (own := self._opening(warnings)) is not None:
@@ -238,6 +240,10 @@ class Monitor:
         if self._are_apart(sample):
             Course(state, episode).give_way(sample.step, events)
             self._open_apart(sample, dropped, events)
+            return True
+        if _reads_other_data(sample):
+            Course(state, episode).give_way(sample.step, events)
+            self._open_other_data(sample, dropped, events)
             return True
         if (own := self._opening(warnings)) is not None:
             Course(state, episode).give_way(sample.step, events)
@@ -318,6 +324,14 @@ class Monitor:
         newest = Suspect(sample.step, loss, math.inf, sample.batches)
         onset = first_apart(newest, apart, self._state.traces)
         self._open(sample, onset, REPLICAS_APART, apart.judgement, dropped, events)
+
+    def _open_other_data(self, sample: Sample, dropped: bool, events: list[Event]) -> None:
+        """What a rollback promised does not hold, however calm the loss is."""
+        loss = sample.values.get(LOSS, math.nan)
+        onset = Suspect(sample.step, loss, math.inf, sample.batches)
+        said = "other data: after a rollback the loader gave batches that it had not given before"
+        judgement = Judgement(Kind.RECOVERABLE, 0.55, said)
+        self._open(sample, onset, OTHER_DATA, judgement, dropped, events)
 
     def _opening(self, warnings: Sequence[Precursor]) -> Precursor | None:
         """The first of them that the policy takes for an incident."""
@@ -448,3 +462,8 @@ class Monitor:
             if one.moves.moved_step is not None
         }
         return {**moves, **own, signal: onset_step}
+
+
+def _reads_other_data(sample: Sample) -> bool:
+    """Whether a batch was read again after a rollback and was another one."""
+    return sample.values.get(OTHER_DATA, 0.0) >= 1.0
