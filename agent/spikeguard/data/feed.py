@@ -42,8 +42,7 @@ from spikeguard.state.training_state import random_state, restore_random_state
 Batch = TypeVar("Batch")
 
 MIXED = "items of two guard.batches() go into one step, and one of them is not rewound"
-SETTLED = 3  # steps until a loop is said to fetch ahead; so many alike: micro_batches may be wrong
-IN_DOUBT = 16  # steps until that is judged
+SETTLED, IN_DOUBT = 3, 16  # steps until a loop is said to fetch ahead, or to take other items
 
 
 class DataFeed:
@@ -395,8 +394,10 @@ class DataFeed:
         before = at.reading
         if self.in_epochs:
             known = before.epochs if before is not None and before.loader is at.loader else {}
-            pass_start.tell_epoch(at.loader, self.epoch, known)
-        reading = at.reading = Reading(at.loader, before.number + 1 if before is not None else 1)
+            with self.faults.shield("data"):
+                pass_start.tell_epoch(at.loader, self.epoch, known)
+        number, shield = before.number + 1 if before is not None else 1, self.faults.shield("data")
+        reading = at.reading = Reading(at.loader, number, None, shield)
         self._mark(reading)
         return reading
 
@@ -407,10 +408,11 @@ class DataFeed:
         if prepared is not None:
             reading = prepared.reading
         else:
-            reading = Reading(at.loader, point.get("pass", 1), point)
+            reading = Reading(at.loader, point.get("pass", 1), point, self.faults.shield("data"))
         at.serial = point.get("loaders", at.serial)
         at.reading = reading
-        self.fingerprints.learn((reading.number, 0), point.get("first"))
+        with self.faults.shield("data"):
+            self.fingerprints.learn((reading.number, 0), point.get("first"))
         reading.pass_by(self._see_first)
         return reading
 
@@ -420,14 +422,12 @@ class DataFeed:
             self.fingerprints.see((self._at.reading.number, 0), item)
 
     def _is_over(self, point: Tree) -> bool:
-        """Whether the loop, after a restart, asks for a pass that came before the one to go on in.
-
-        `for epoch in range(E): sampler.set_epoch(epoch)` begins to count anew.
-        """
-        if self.steps or self.in_epochs:
-            return False
+        """Whether the loop, counting anew after a restart, asks for a pass that was trained."""
         saved = point.get("epochs") or (point.get("start") or {}).get("epochs", {})
-        return pass_start.is_earlier(self._at.loader, saved)
+        if not self.steps and not self.in_epochs:
+            with self.faults.shield("data"):
+                return pass_start.is_earlier(self._at.loader, saved)
+        return False
 
     def _past_skips(self, reading: Reading) -> None:
         at, end = self._at, self._at.next

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -47,10 +48,23 @@ class Peeked(NamedTuple):
 class Reading:
     """`number` counts the passes from 1; `read` the items that the loop got or passed by."""
 
-    def __init__(self, loader: Any, number: int, point: Tree | None = None) -> None:
-        """Open the loader; `point`: where to go on, from a snapshot."""
+    def __init__(
+        self,
+        loader: Any,
+        number: int,
+        point: Tree | None = None,
+        shield: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        """Open the loader; `point`: where to go on, from a snapshot.
+
+        `shield`: around what is the agent's own; None: its failures are raised.
+        """
         self.loader, self.number, self.read = loader, number, 0
-        self.generators = pass_start.generators_in(loader)
+        self._shield = shield if shield is not None else nullcontext()
+        self.generators: pass_start.Generators = {}
+        self.epochs: dict[str, int] = {}  # when it began
+        with self._shield:
+            self.generators = pass_start.generators_in(loader)
         self.start: Tree | None = None  # of a loader without a state
         self.marks: list[Mark] = []
         self.ended = False
@@ -64,35 +78,42 @@ class Reading:
         else:
             self._then = point["random"] or random_state()
             self._go_back(point)
-        self.epochs = pass_start.epochs_of(loader)  # when it began
+        with self._shield:
+            self.epochs = pass_start.epochs_of(loader)
 
     def _begin(self) -> None:
         if not has_state(self.loader):
-            self.start = pass_start.capture(self.loader, self.generators)
+            with self._shield:
+                self.start = pass_start.capture(self.loader, self.generators)
         self.iterator: Iterator[Any] = iter(self.loader)
 
     def _begin_from(self, point: Tree) -> None:
         """A pass that had not begun when the snapshot was taken."""
         if point["random"] is not None:
-            restore_random_state(point["random"])
+            with self._shield:
+                restore_random_state(point["random"])
         if point["kind"] == "state" and has_state(self.loader):
             self.loader.load_state_dict(copy.deepcopy(point["loader"]))
-        pass_start.put_back(self.generators, point["generators"])
+        with self._shield:
+            pass_start.put_back(self.generators, point["generators"])
         self._begin()
 
     def _go_back(self, point: Tree) -> None:
         if point["kind"] == "state" and has_state(self.loader):
-            pass_start.set_epochs(self.loader, point["epochs"])
+            with self._shield:
+                pass_start.set_epochs(self.loader, point["epochs"])
             self.loader.load_state_dict(copy.deepcopy(point["loader"]))
             self.iterator = iter(self.loader)
-            pass_start.put_back(self.generators, point["generators"])
+            with self._shield:
+                pass_start.put_back(self.generators, point["generators"])
             self._rest = point["again"]
             self.read = point["read"] - self._rest
             self.marks = [Mark(self.read, point["loader"], point["generators"])]
             return
         self._rest, self.start = point["read"], point.get("start")
         if self.start is not None:
-            pass_start.restore(self.loader, self.generators, self.start)
+            with self._shield:
+                pass_start.restore(self.loader, self.generators, self.start)
         self.iterator = iter(self.loader)
 
     def peek(self) -> Any:
@@ -114,14 +135,16 @@ class Reading:
                 see_first(item)
             self._rest -= 1
             self.read += 1
-        restore_random_state(then)
+        with self._shield:
+            restore_random_state(then)
 
     def next(self) -> Any:
         """The next item of the loader; who takes it counts it."""
         peeked, self._peeked = self._peeked, None
         if peeked is not None:
-            restore_random_state(peeked.random)
-            pass_start.put_back(self.generators, peeked.generators)
+            with self._shield:
+                restore_random_state(peeked.random)
+                pass_start.put_back(self.generators, peeked.generators)
             return peeked.item
         try:
             return next(self.iterator)
@@ -131,6 +154,7 @@ class Reading:
 
     def jump(self, position: int, items: int) -> None:
         """Go to `position`, `items` on, without reading what lies between."""
+        self._peeked = None
         self.loader.skip_to(position)
         self.iterator = iter(self.loader)
         self.read += items
