@@ -24,6 +24,7 @@ from spikeguard_server.domain.diagnosis.cause.ranking import rank
 from spikeguard_server.domain.diagnosis.classifier import at_the_end
 from spikeguard_server.domain.diagnosis.evidence import OTHER_DATA, REPLICAS_APART, gather_evidence
 from spikeguard_server.domain.diagnosis.incident_tracker import (
+    OTHER_DATA_JUDGEMENT,
     Episode,
     away_judgement,
     first_judgement,
@@ -216,8 +217,6 @@ class Monitor:
                 Course(state, state.episode).take(sample, loss, dropped, events)
         elif self._are_apart(sample):
             self._open_apart(sample, dropped, events)
-        elif _reads_other_data(sample):
-            self._open_other_data(sample, dropped, events)
         elif not self._open_on_nonfinite(sample, loss, dropped, events):
             moved = loss is not None and self._test(sample, loss, events)
             if state.episode is None and (own := self._opening(warnings)) is not None:
@@ -240,10 +239,6 @@ class Monitor:
         if self._are_apart(sample):
             Course(state, episode).give_way(sample.step, events)
             self._open_apart(sample, dropped, events)
-            return True
-        if _reads_other_data(sample):
-            Course(state, episode).give_way(sample.step, events)
-            self._open_other_data(sample, dropped, events)
             return True
         if (own := self._opening(warnings)) is not None:
             Course(state, episode).give_way(sample.step, events)
@@ -312,31 +307,22 @@ class Monitor:
         return warnings
 
     def _are_apart(self, sample: Sample) -> bool:
-        """Whether this sample tells of ranks that no longer hold the weights of the others."""
-        return sample.values.get(REPLICAS_APART, 0.0) >= 1.0
+        """Whether ranks hold different weights, or one read other data after a rollback."""
+        return max(sample.values.get(name, 0.0) for name in (REPLICAS_APART, OTHER_DATA)) >= 1.0
 
     def _open_apart(self, sample: Sample, dropped: bool, events: list[Event]) -> None:
         """One comparison is enough, however calm the loss is."""
         apart = apart_in(self._state.traces)
-        if apart is None:
-            return
-        loss = sample.values.get(LOSS, math.nan)
-        newest = Suspect(sample.step, loss, math.inf, sample.batches)
-        onset = first_apart(newest, apart, self._state.traces)
-        self._open(sample, onset, REPLICAS_APART, apart.judgement, dropped, events)
-
-    def _open_other_data(self, sample: Sample, dropped: bool, events: list[Event]) -> None:
-        """What a rollback promised does not hold, however calm the loss is."""
-        loss = sample.values.get(LOSS, math.nan)
-        onset = Suspect(sample.step, loss, math.inf, sample.batches)
-        said = "other data: after a rollback the loader gave batches that it had not given before"
-        judgement = Judgement(Kind.RECOVERABLE, 0.55, said)
-        self._open(sample, onset, OTHER_DATA, judgement, dropped, events)
+        newest = Suspect(sample.step, sample.values.get(LOSS, math.nan), math.inf, sample.batches)
+        if apart is not None:
+            onset = first_apart(newest, apart, self._state.traces)
+            self._open(sample, onset, REPLICAS_APART, apart.judgement, dropped, events)
+        elif OTHER_DATA in sample.values:
+            self._open(sample, newest, OTHER_DATA, OTHER_DATA_JUDGEMENT, dropped, events)
 
     def _opening(self, warnings: Sequence[Precursor]) -> Precursor | None:
         """The first of them that the policy takes for an incident."""
-        own = self._state.own
-        opens = (w for w in warnings if w.signal in own and own[w.signal].opens_incident)
+        opens = (w for w in warnings if (o := self._state.own.get(w.signal)) and o.opens_incident)
         return next(opens, None)
 
     def _open_own(
@@ -462,8 +448,3 @@ class Monitor:
             if one.moves.moved_step is not None
         }
         return {**moves, **own, signal: onset_step}
-
-
-def _reads_other_data(sample: Sample) -> bool:
-    """Whether a batch was read again after a rollback and was another one."""
-    return sample.values.get(OTHER_DATA, 0.0) >= 1.0
