@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,10 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from spikeguard import by_position
 from spikeguard.data.fingerprints import SAMPLE, Fingerprints, fingerprint
+from spikeguard.loop.vote import Ballot, Tally, Word
+from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT
+from spikeguard.measure.readback import Row
+from spikeguard.measure.signals.over_ranks import OTHER_DATA
 from spikeguard_protocol import BatchRange, Medium, ResultState, Rollback
 
 from .device import CUDA, device
@@ -248,8 +253,8 @@ def test_a_loader_that_gives_other_data_is_refused_before_anything_changes(
 @pytest.mark.slow
 def test_a_refused_rollback_changes_no_batch_and_no_random_number(tmp_path: Path) -> None:
     """Nor for loaders whose own place has to be found again: workers that persist, a state."""
-    for kind in ("persistent", "generator", "torchdata"):
-        make = {**EXACT, **WORKERS}[kind]
+    for kind in ("persistent", "generator", "torchdata", "shuffle buffer"):
+        make = {**EXACT, **WORKERS, **REFUSED}[kind]
         whole, job = Passes(tmp_path / f"{kind} a", make()), Passes(tmp_path / f"{kind} b", make())
         whole.run()
         seen = job.guard._p.feed.fingerprints
@@ -325,6 +330,20 @@ def test_what_is_left_out_changes_the_place_of_no_other_batch(
     assert job.guard.position == TARGET + 5
     job.guard.finish()
     assert job.guard.faults == {}
+
+
+def test_what_any_rank_read_otherwise_travels_with_the_vote() -> None:
+    """So that rank 0 corrects the result, and the server hears of it."""
+    ballots = [Ballot(rank, 3, sharded=False) for rank in range(3)]
+    votes: list[Any] = [memoryview(array("d", bytes(8 * each.length))) for each in ballots]
+    for rank, (ballot, vote) in enumerate(zip(ballots, votes, strict=True)):
+        known = {"loss": 2.0, LOSS_SUM: 2.0, LOSS_WEIGHT: 1.0}
+        row = Row(7, 1, 6, 0.0, None, None, known | ({OTHER_DATA: 1.0} if rank == 2 else {}), {})
+        ballot.fill(vote, Word() if rank == 0 else None, row)
+    sums = [sum(each) for each in zip(*votes, strict=True)]
+    tally = Tally(None, sums, False)
+    assert tally.other_data
+    assert tally.values({"loss": 2.0}, False)[OTHER_DATA] == 1.0
 
 
 # --- fingerprints ---

@@ -336,8 +336,7 @@ class DataFeed:
         """The run does not go back: read on where the loop stands."""
         prepared, self._way_back = self._way_back, None
         if prepared is not None:
-            pass_start.set_epochs(self._at.loader, prepared.epochs)
-            self._at.rewind = prepared.here or self._at.rewind
+            self._at.rewind = prepared.put_back() or self._at.rewind
 
     def restore(self, tree: Tree, random_numbers: Tree) -> None:
         """Go back at the next batch; the loader is touched only then, or was in `prepare`."""

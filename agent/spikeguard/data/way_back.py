@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spikeguard.data import pass_start
-from spikeguard.data.fingerprints import Fingerprints
+from spikeguard.data.fingerprints import Fingerprints, fingerprint
 from spikeguard.data.reading import Cursor, Reading, has_state
 from spikeguard.state.targets import Tree
 from spikeguard.state.training_state import random_state, restore_random_state
@@ -24,9 +24,24 @@ class WayBack:
 
     data: Tree  # of the target
     reading: Reading
-    here: Tree | None  # to be taken up if the run does not go back; None: it still stands
-    epochs: dict[str, int]
+    here: Tree | None  # the loop's place, where opening another reading leaves it; None: it stands
+    held: list[tuple[Any, dict[str, Any]]]  # attributes of loader, sampler and dataset
     problem: str | None  # why the data are not those that lay there
+
+    def put_back(self) -> Tree | None:
+        """The run does not go back; returns what is to be taken up, None if the loop reads on.
+
+        A state may not be all there is (a shuffle buffer), so the iterator that the loop has is
+        kept wherever the attributes alone bring the loader back to the state that it had.
+        """
+        for owner, attributes in self.held:
+            vars(owner).clear()
+            vars(owner).update(attributes)
+        loader = self.reading.loader
+        if self.here is None or pass_start.keeps_workers(loader) or not has_state(loader):
+            return self.here
+        same = fingerprint(loader.state_dict()) == fingerprint(self.here["loader"])
+        return None if same else self.here
 
 
 def look_back(old: Reading, tree: Tree, random_numbers: Tree, seen: Fingerprints) -> WayBack:
@@ -37,7 +52,9 @@ def look_back(old: Reading, tree: Tree, random_numbers: Tree, seen: Fingerprints
     """
     loader: Any = old.loader
     numbers, states = random_state(), pass_start.states_of(old.generators)
-    epochs, reading, problem = pass_start.epochs_of(loader), old, None
+    parts = (loader, *(getattr(loader, n, None) for n in ("dataset", "sampler", "batch_sampler")))
+    held = [(each, dict(vars(each))) for each in parts if hasattr(each, "__dict__")]
+    reading, problem = old, None
     here: Tree | None = None
     if has_state(loader) or pass_start.keeps_workers(loader):
         here = {**old.capture(old.read), "random": None}
@@ -51,7 +68,7 @@ def look_back(old: Reading, tree: Tree, random_numbers: Tree, seen: Fingerprints
     finally:
         pass_start.put_back(old.generators, states)
         restore_random_state(numbers)
-    return WayBack(tree, reading, here, epochs, problem)
+    return WayBack(tree, reading, here, held, problem)
 
 
 def refusal_of(tree: Tree, at: Cursor, in_epochs: bool) -> str | None:
