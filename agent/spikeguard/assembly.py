@@ -21,8 +21,7 @@ from spikeguard.commands.inbox import DetailBudget, Inbox
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.recovery import Recovery
 from spikeguard.data.feed import DataFeed
-from spikeguard.data.skip_log import SkipLog
-from spikeguard.data.skipped import FOLDER
+from spikeguard.data.skips import SkipReport
 from spikeguard.errors import AttachError
 from spikeguard.faults import Faults, log
 from spikeguard.guard import Guard
@@ -173,8 +172,9 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     progress = Progress(attempt.id)
     rates = ScaledRates(job.optimizers)
     data = given.feed(journal.ledger, checked.micro_batches, settings.replay_limit_s)
-    data.left_out = SkipLog(
-        home / FOLDER, world.rank, given.name_batch, progress, journal.ledger, faults
+    data.faults, data.other_allowed = faults, settings.rollback_on_other_data
+    data.skip_report = SkipReport(
+        given.name_batch, progress, journal.ledger, faults, tells=world.leads
     )
     training = TrainingState(job, given.scheduler, given.state)
     stores, budget = _open_stores(given, settings, attempt)

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from spikeguard.commands.executor import Executor
 from spikeguard.commands.restoring import HeldSteps
-from spikeguard.data.skip_log import SkipLog
 from spikeguard.errors import AttemptAborted
 from spikeguard.loop.capabilities import denied_verbs
 from spikeguard.loop.context import Parts
@@ -32,15 +31,21 @@ from spikeguard.loop.optimizer_hooks import OptimizerHooks
 from spikeguard.loop.order_polling import OrderPolling
 from spikeguard.loop.reporter import Reporter
 from spikeguard.loop.shutdown import Endings
-from spikeguard.loop.startup import introduce, introduction, learn_from_loop, resume
+from spikeguard.loop.startup import (
+    introduce,
+    introduction,
+    learn_from_loop,
+    resume,
+    resume_at,
+    warn_of_unused,
+)
 from spikeguard.loop.usage import STRETCH
+from spikeguard.measure.signals.over_ranks import OTHER_DATA
 from spikeguard.optim.clipping import Rule
 from spikeguard.registry import enter, leave
 from spikeguard.topology.job import Job
 from spikeguard.topology.model_parts import parameters
 from spikeguard.topology.rank_group import leave_world
-from spikeguard.uplink.outbox import Outbox
-from spikeguard.uplink.skip_upload import SkipUpload
 from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import AttemptEnded, Record, Verb
 
@@ -144,13 +149,23 @@ class Guard:
         """How often the agent itself failed, by place. Nothing of it reached the loop."""
         return dict(self._p.faults.counts)
 
-    def resume(self) -> int:
+    def resume(self, step: int | None = None) -> int:
         """Restore the newest checkpoint that is not abandoned; returns its step, 0 if none.
 
         Call it before the first step, on all ranks. Raises `ResumeError` if there are checkpoints
         and none can be restored: to begin at zero would hide that.
+        `step`: the loop has restored that step itself, by a checkpoint of its own, and its data go
+        on with the next one's batch. Nothing is restored then; `steps` and `position` begin there.
         """
-        return resume(self._p)
+        return resume(self._p) if step is None else resume_at(self._p, step)
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Yield the passes over the data from 0 to `count`; after `resume()`, from where it stands.
+
+        Samplers, loader and dataset that have `set_epoch` are told the pass, unless the loop does.
+        A rollback into an earlier pass yields the later ones again.
+        """
+        yield from self._p.feed.epochs(count)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """Yield micro-batches of `loader`; leaves out what was skipped, goes back in a rollback.
@@ -280,6 +295,8 @@ class Guard:
                 parts.rates.after_step()
             if self._several:
                 self._optimizers.finish_step(steps)
+            if parts.feed.fingerprints.differs is not None:
+                self._note_other_data()
             self._add(parts.collector.finish_step(steps, segment, position))
         except Exception as error:
             self._forget_step(error)
@@ -297,7 +314,7 @@ class Guard:
             parts.faults.note("save", error)
         try:
             if step is not None:
-                parts.usage.compare_counter(step, steps, progress)
+                parts.usage.compare_counter(step, steps)
             if parts.feed.unusual or parts.usage.news or not steps % STRETCH:
                 self._look_at_loop()
         except Exception as error:
@@ -345,9 +362,6 @@ class Guard:
         self._ended = True
         parts, began = self._p, time.monotonic()
         with parts.faults.shield("finish"):
-            if parts.feed.left_out is not None:
-                parts.feed.left_out.close(parts.settings.flush_s / 2)
-        with parts.faults.shield("finish"):
             parts.batches.close(parts.settings.flush_s / 2)
         with parts.faults.shield("finish"):
             if self._begun:
@@ -370,6 +384,16 @@ class Guard:
         self._p.faults.note("collect", error)
         with suppress(Exception):
             self._p.collector.reset()
+
+    def _note_other_data(self) -> None:
+        """A batch was read again and was another one: all ranks hear of it, and the server."""
+        parts = self._p
+        if not (said := parts.feed.found_other()):
+            return
+        parts.faults.note("data", said)
+        parts.collector.note(OTHER_DATA, 1.0)
+        if self._together is None:
+            self._executor.correct_rollback()
 
     # ---- saving ----------------------------------------------------------------------------
 
@@ -405,18 +429,9 @@ class Guard:
         self._unfed = not self._p.feed.in_use
         self._begun = True
         with self._p.faults.shield("begin"):
+            warn_of_unused(self._p)
             introduce(self._p, self._executor.capabilities, self._report)
-        with self._p.faults.shield("begin"):
-            self._begin_to_tell(self._p.feed.left_out, self._p.outbox)
-
-    def _begin_to_tell(self, log: SkipLog | None, outbox: Outbox | None) -> None:
-        """Rank 0: of what all ranks leave out."""
-        if log is not None and outbox is not None:
-            several, faults = self._p.world.size > 1, self._p.faults
-            outbox.on_closed = log.confirm
-            log.begin(
-                SkipUpload(log.folder, outbox.put, lambda: outbox.written_ahead, several, faults)
-            )
+            self._p.feed.skip_report.begin(self._report)
 
 
 def _cadence(parts: Parts) -> int:

@@ -55,6 +55,7 @@ class Settings:
     snapshot_share: float = 0.5  # of the host memory that is free at `attach`, for all its ranks
     copy_beside: bool = False  # CUDA: snapshots leave while the next passes run
     replay_limit_s: float = 600.0  # of reading data again to go back, where it can only be counted
+    rollback_on_other_data: bool = False  # go back though the loader reads other items then
     send_interval_s: float = 1.0  # between two messages
     timeout_s: float = 5.0  # connecting, and each read of an answer
     backoff_s: float = 30.0  # longest pause between two tries

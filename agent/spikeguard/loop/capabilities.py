@@ -17,7 +17,7 @@ import torch
 
 from spikeguard.commands.order_limits import verb_refusal
 from spikeguard.data.feed import MIXED, DataFeed
-from spikeguard.data.loader_marks import READ_ONCE, READ_ONCE_REMEDY
+from spikeguard.data.reading import READ_ONCE, READ_ONCE_REMEDY
 from spikeguard.faults import LINES, log
 from spikeguard.loop.usage import LoopUsage
 from spikeguard.optim.update_skipper import UpdateSkipper, can_skip_by_sync, takes_flag
@@ -261,7 +261,13 @@ def counter_abilities(usage: LoopUsage) -> tuple[Ability, ...]:
     if usage.counter is not None:
         own, steps = usage.counter
         reason = f"the loop's own counter says {own} at the end of step {steps} of guard.steps"
-        return (no(COUNT_STEPS, f"{reason}: it was not taken back with the run", remedy),)
+        return (
+            no(
+                COUNT_STEPS,
+                f"{reason}: it was not taken back with the run, or the run began elsewhere",
+                f"{remedy}. A loop that has restored step N itself calls guard.resume(step=N)",
+            ),
+        )
     if usage.rates is not None:
         step, before, now = usage.rates
         reason = (

@@ -57,6 +57,8 @@ class OrderPolling:
                 self._tell_apart(agreed.apart, agreed.row.step)
             if agreed.compared and agreed.row is not None:
                 self._p.recovery.compared(agreed.row.step, not agreed.apart)
+            if agreed.tally.other_data:
+                self._executor.correct_rollback()
             self._p.recovery.protected = inbox.protected
             if agreed.snapshot_bytes:
                 self._p.recovery.agree_on_size(agreed.snapshot_bytes)

@@ -18,6 +18,7 @@ from spikeguard.measure.readback import Row
 from spikeguard.measure.signals.over_ranks import (
     HIGHEST,
     MEANS,
+    OTHER_DATA,
     OWN_LENGTH,
     highest_of,
     over_ranks,
@@ -52,6 +53,7 @@ _OWN = _LOGGED + OWN_LENGTH  # from here on what rank 0 alone says of itself, th
 _SIZE = 3  # of a snapshot; before it loss, bits of the weights and step
 _HIGHEST = 4
 _EACH = _HIGHEST + len(HIGHEST)
+_OTHER = HIGHEST.index(OTHER_DATA)
 _WORST = HIGHEST.index(OptionalSignal.LOSS_SEQUENCE_MAX.value)
 _OPTIONAL = frozenset({*MEANS, *HIGHEST})
 _UNDERWAY = frozenset({LOSS_SUM, LOSS_WEIGHT, LOW, HIGH})
@@ -141,6 +143,11 @@ class Tally(NamedTuple):
     def compared(self) -> bool:
         """Whether some rank had added up the bits of its weights."""
         return self.sums[_OWN + 1] != 0.0
+
+    @property
+    def other_data(self) -> bool:
+        """Whether some rank read a batch again and got another one."""
+        return max(self.sums[_OWN + _HIGHEST + _OTHER :: _EACH]) > 0.0
 
     @property
     def apart(self) -> tuple[int, ...] | None:

@@ -231,6 +231,22 @@ def test_a_rollback_of_a_calm_run_is_judged_on_the_branch_that_it_opened(
     assert "as expected" in (done["judgement"] or "")
 
 
+def test_a_rollback_that_went_on_with_other_data_is_corrected_once(
+    live: Live, project: str, calm: Job
+) -> None:
+    ada, run = client_of(live, project), run_of(calm)
+    made = ada.order(run, "rollback", "the mix was wrong", target="step-200", expect="none")
+    [order] = orders(calm)
+    go_back(calm, order.command, 200, 1)
+    said = "other data, back to step 200"
+    for _ in range(2):
+        calm.send(CommandResult(order.command, ResultState.APPLIED, said, 320))
+    [done] = [c for c in ada.run_commands(run) if c["id"] == made["id"]]
+    assert (done["state"], done["result"]) == ("applied", said)
+    told = [e["reason"] for e in ada.audit(run) if e["action"] == "correct"]
+    assert told == [said]
+
+
 def test_whoever_watches_is_left_alone_for_the_steps_that_they_named(
     live: Live, project: str, spiking: Job
 ) -> None:

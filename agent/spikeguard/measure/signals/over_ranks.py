@@ -22,10 +22,12 @@ MEANS: tuple[str, ...] = (
     OptionalSignal.UNSEEN_TOKENS.value,
     OptionalSignal.UNCHANGED_PARAMETERS.value,
 )
+OTHER_DATA = "other_data"  # 1.0 where a batch was read again and was another one
 HIGHEST: tuple[str, ...] = (
     OptionalSignal.LOSS_SEQUENCE_MAX.value,
     OptionalSignal.ATTENTION_LOGIT_MAX.value,
     OptionalSignal.ACTIVATION_NORM_MAX.value,
+    OTHER_DATA,
 )
 
 

@@ -274,6 +274,13 @@ def away_judgement(signal: str, reason: str) -> Judgement:
     return Judgement(Kind.RECOVERABLE, 0.55, f"{signal} {reason}")
 
 
+OTHER_DATA_JUDGEMENT = Judgement(
+    Kind.RECOVERABLE,
+    0.55,
+    "other data: after a rollback the loader gave batches that it had not given before",
+)
+
+
 def first_judgement(z: float, nonfinite: str | None, dropped: bool) -> Judgement:
     """What is held at the onset, from experience with spikes rather than from this one.
 

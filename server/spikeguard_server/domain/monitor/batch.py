@@ -15,7 +15,7 @@ from spikeguard_server.domain.detection.baseline import abscissae
 from spikeguard_server.domain.detection.batch_path import FEWEST, RowBatch, fit_together, is_ready
 from spikeguard_server.domain.detection.precursors import LEADING
 from spikeguard_server.domain.detection.sample import SampleColumns
-from spikeguard_server.domain.diagnosis.evidence import RANKS_LOST_STEP, REPLICAS_APART
+from spikeguard_server.domain.diagnosis.evidence import OTHER_DATA, RANKS_LOST_STEP, REPLICAS_APART
 from spikeguard_server.domain.diagnosis.silent_failures import LIMIT, UNCHANGED, stands_still
 from spikeguard_server.domain.events import Event, Precursor
 from spikeguard_server.domain.monitor.state import State, beginnings
@@ -76,8 +76,9 @@ def _plain(state: State, rows: SampleColumns, losses: Sequence[float]) -> int:
     strange |= ~(np.abs(np.array(losses)) < LARGEST)
     if (dropped := rows.signals.get(_DROPPED)) is not None:
         strange |= np.array([value is not None for value in dropped])
-    if REPLICAS_APART in rows.signals:
-        strange |= np.array(rows.column(REPLICAS_APART, 0.0)) >= 1.0
+    for name in (REPLICAS_APART, OTHER_DATA):
+        if name in rows.signals:
+            strange |= np.array(rows.column(name, 0.0)) >= 1.0
     if RANKS_LOST_STEP in rows.signals:
         strange |= np.array(beginnings(state, rows))
     if UNCHANGED in rows.signals:
