@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from threading import get_ident
 from typing import Any, TypeVar
 
 import torch
@@ -31,6 +32,7 @@ from spikeguard.loop.optimizer_hooks import OptimizerHooks
 from spikeguard.loop.order_polling import OrderPolling
 from spikeguard.loop.reporter import Reporter
 from spikeguard.loop.shutdown import Endings
+from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.startup import introduce, introduction, learn_from_loop, resume
 from spikeguard.loop.usage import STRETCH
 from spikeguard.optim.clipping import Rule
@@ -83,14 +85,16 @@ class Guard:
             parts.faults,
             parts.settings,
         )
-        self._polling = OrderPolling(parts, self._reporter, self._executor)
+        self._snapshots = SnapshotCadence(parts.settings, parts.collector.update_skipper.device)
+        parts.collector.snapshot_due = self._snapshots.due
+        self._polling = OrderPolling(parts, self._reporter, self._executor, self._snapshots)
         self._together = parts.agreement
         self._add = self._reporter.add if self._together else self._reporter.add_alone
-        self._save_every = _cadence(parts)
+        self._save_every = _cadence(parts, self._snapshots.finest)
         self._optional, self._own = parts.collector.optional, parts.collector.own
         self._begun = self._ended = False
         self._unfed = False  # began without `batches`
-        self._process = os.getpid()
+        self._process, self._thread = os.getpid(), get_ident()
         parts.feed.mark_every = min(max(MARK_LEAST, self._save_every), MARK_MOST)
         self._optimizers = OptimizerHooks(
             job.optimizers,
@@ -165,7 +169,17 @@ class Guard:
         else:
             feed.take(loader)
             self._begin()
+            steps = feed.steps
             yield from feed.batches()
+            if feed.steps > steps:  # an evaluation makes none
+                self._end_pass()
+
+    def _end_pass(self) -> None:
+        """This rank's loader is at its end; others may go on, as under torch's `Join`."""
+        if self._together is None or self._ended:
+            return
+        if get_ident() == self._thread:  # elsewhere the loop may be making a step
+            self._polling.leave(self._together)
 
     def loss(self, loss: Tensor, weight: Number = None, scale: Number = None) -> Tensor:
         """Note one micro-batch's loss, mean nats per token; returns the same tensor.
@@ -317,9 +331,7 @@ class Guard:
         with self._p.faults.shield("finish"):
             self._endings.undo()
         with self._p.faults.shield("finish"):
-            if self._together is not None:
-                self._together.end()
-            self._drain()
+            self._reporter.drain(self._executor.announced, ending=True)
         with self._p.faults.shield("finish"):
             self._p.recovery.settle(self._p.world.last_patience.total_seconds())
         with self._p.faults.shield("finish"):
@@ -376,10 +388,11 @@ class Guard:
         progress, recovery = self._p.progress, self._p.recovery
         if progress.segment != segment:
             return
-        every = self._p.settings.snapshot_every
-        if recovery.snapshots is not None and every and progress.steps % every == 0:
-            with self._p.faults.shield("snapshot"):
+        if recovery.snapshots is not None and self._snapshots.due(progress.steps):
+            with self._p.faults.shield("snapshot"), self._snapshots.timed(progress.steps):
                 recovery.snapshot()
+        if self._together is None:
+            self._polling.adapt(self._snapshots.wanted())
         every = recovery.checkpoints.every if recovery.checkpoints is not None else 0
         if every and progress.steps % every == 0:
             with self._p.faults.shield("checkpoint"):
@@ -417,8 +430,8 @@ class Guard:
             )
 
 
-def _cadence(parts: Parts) -> int:
+def _cadence(parts: Parts, snapshots: int) -> int:
     """Something is to be saved at some of its multiples, at no other step."""
     checkpoints = parts.recovery.checkpoints
-    every = math.gcd(parts.settings.snapshot_every, checkpoints.every if checkpoints else 0)
+    every = math.gcd(snapshots, checkpoints.every if checkpoints else 0)
     return every or sys.maxsize

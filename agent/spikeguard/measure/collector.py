@@ -2,7 +2,8 @@
 
 Every step: loss, grad_norm, lr, update_norm of a fixed sample, step time. Every
 `slow_signals_every` steps, each at a step of its own, and every step while the server is attentive:
-param_norm, adam_v_norm and the exact update_norm.
+param_norm, adam_v_norm, the exact update_norm and the gradient norm of each parameter (where ranks
+hold different parts, the last one never more often).
 Law: nothing here reads a device value; a step's scalars leave through `Readback` together and
 carry their step with them. The norm before clipping is taken once, for clipping, update_skipper and
 report. Where the device works: in `clip` (gradients once, twice when clipping), before and after
@@ -16,7 +17,8 @@ fp32 (350 M) at 3.35 TB/s: 0.5 ms a step. 96 MB (24 M) at 10 GB/s of host memory
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -28,17 +30,18 @@ from spikeguard.measure.global_norms import ByLayer, GlobalNorms
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
 from spikeguard.measure.norms import combine, gradients, own_norm, second_moments
 from spikeguard.measure.parameters import Parameters, begins_with
-from spikeguard.measure.readback import Readback, Row
+from spikeguard.measure.readback import Pending, Readback, Row
 from spikeguard.measure.signals.optional import OptionalSignals
-from spikeguard.measure.signals.own import OwnSignals
+from spikeguard.measure.signals.own import BUFFERS_NOT_FINITE, OwnSignals
 from spikeguard.measure.update_norms import all_parameters, samples_of, unchanged
+from spikeguard.optim.buffers import Buffers
 from spikeguard.optim.clipping import Rule
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.optim.update_skipper import UpdateSkipper, found_by_scaler, loss_scale
 from spikeguard.settings import GIB, Settings
 from spikeguard.topology.job import Job
 from spikeguard.topology.model_parts import parameters
-from spikeguard.topology.replicas import bits_of
+from spikeguard.topology.replicas import bits_of, compares_at
 from spikeguard.topology.shards import local
 from spikeguard_protocol import OptionalSignal, Signal
 
@@ -54,6 +57,7 @@ UNCHANGED_PARAMETERS = OptionalSignal.UNCHANGED_PARAMETERS.value
 UPDATE_DROPPED = Signal.UPDATE_DROPPED.value
 UPDATE_NORM = Signal.UPDATE_NORM.value
 UPDATE_NORM_SAMPLED = Signal.UPDATE_NORM_SAMPLED.value
+ROLL_BACK = "Training does not mend them: roll back to a target from before, or set them anew"
 PARAM_QUARTER, UPDATE_QUARTER, MOMENT_QUARTER = 1, 2, 3  # of a cycle of slow signals
 
 
@@ -74,7 +78,7 @@ class Collector:
         self._listed = Parameters(job.parts, job.optimizers)
         self._norms = GlobalNorms(topology, self._listed, lambda: update_skipper.armed, faults)
         self._layers: ByLayer | None = None
-        self._step = 0
+        self._step, self._faults = 0, faults
         self._ranks, self._tokens = topology.ranks, tokens_per_step
         self._ended_at: float | None = None  # of the newest step
         self._cycle = settings.slow_signals_every
@@ -82,15 +86,19 @@ class Collector:
             quarter * self._cycle // 4
             for quarter in (PARAM_QUARTER, UPDATE_QUARTER, MOMENT_QUARTER)
         )
+        self._layer_place = self._cycle - 1
         self._weights = parameters(job.parts)  # those that are not trained, too
         self._compare_every = settings.replica_checksum_every
         self.compares = topology.replicas and self._compare_every > 0
+        self.snapshot_due: Callable[[int], bool] = _never  # at the end of a step
         share = settings.update_sample_share
         self._samples = samples_of(job.parts, job.optimizers, share, topology)
         self._everything = [all_parameters(each, topology) for each in job.optimizers]
         self._exact = settings.exact_update_norm and _fits(job.optimizers, settings)
         self._begun = 0  # a bit for each optimizer whose step of this update has begun
         self._readback = Readback()
+        self.buffers = Buffers(job.parts)
+        self._buffer_norms: Pending | None = None
         self.losses = LossMeter(topology.has_loss)
         self.optional, self.own = optional, OwnSignals(faults)
         self.attentive = False
@@ -196,6 +204,7 @@ class Collector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to what was known then; a rule the loop has not shown yet gets it later."""
+        self.buffers.keep()  # restored already
         self.update_skipper.load_state_dict(state["update_skipper"])
         if state.get("optional") is not None:
             self.optional.load_state_dict(state["optional"])
@@ -213,10 +222,18 @@ class Collector:
         return norm
 
     def _wants_layers(self, step: int) -> bool:
+        """Of which steps each gradient's norm is measured: the same on all ranks.
+
+        Where ranks hold different parts it takes a larger all-reduce of the job's own, so there the
+        step alone decides: not all ranks hear of an incident if one of them is cut off.
+        """
         every = self._settings.layer_norms_every
-        if self._settings.flight_recorder:
+        if every > 0 and step % every == 0:
             return True
-        return every > 0 and ((self.attentive and not self._topology.parted) or step % every == 0)
+        if self._settings.flight_recorder and step % self._cycle == self._layer_place:
+            return True
+        asked = self._settings.flight_recorder or every
+        return bool(asked) and self.attentive and not self._topology.parted
 
     def begins_update(self, number: int) -> bool:
         """Note that an optimizer's step begins; whether an update of all of them does with it."""
@@ -233,11 +250,13 @@ class Collector:
 
         `begins`: it is the first of the optimizers to make this update.
         """
-        self.update_skipper.after_step()  # what a step that failed has left on the optimizer
+        if self.update_skipper.lent:  # what a step that failed has left on the optimizer
+            self.update_skipper.after_step()
         self._rates, self._stepped = rates, True
         optimizer = self._optimizers[number]
         found = found_by_scaler(optimizer)
-        self._keep(STEP_SKIPPED, found)
+        if found is not None:
+            self._scalars[STEP_SKIPPED] = found
         if begins:
             self._judge(optimizer, found)
         self.update_skipper.hold(number, found)
@@ -254,9 +273,10 @@ class Collector:
         norm = self._norm_at_step(loss_scale(optimizer))
         if norm is not None:
             loss = self.losses.mean if self._ranks == 1 else None  # must be equal on all ranks
-            self._scalars[UPDATE_DROPPED] = self.update_skipper.judge(
-                norm, loss, found, self._norms.unable
-            )
+            dropped = self.update_skipper.judge(norm, loss, found, self._norms.unable)
+            self._scalars[UPDATE_DROPPED] = dropped
+            if self.buffers and self.update_skipper.lends:
+                self.buffers.put_back(dropped)
 
     def _norm_at_step(self, scale: Tensor | None) -> Tensor | None:
         norm = self._grad_norm
@@ -275,9 +295,11 @@ class Collector:
     @torch.no_grad()
     def after_step(self, number: int = 0) -> None:
         """In an optimizer's post-hook: how far its parameters moved."""
-        self.update_skipper.after_step()
+        if self.update_skipper.lent:
+            self.update_skipper.after_step()
         self._add_norm(UPDATE_NORM_SAMPLED, self._samples[number].after_step(self._rates))
-        self._add_norm(UPDATE_NORM, self._everything[number].after_step(self._rates))
+        if self._everything[number].armed:
+            self._add_norm(UPDATE_NORM, self._everything[number].after_step(self._rates))
         if self._rates and not number:
             rate = self._rates[0]
             if isinstance(rate, Tensor):
@@ -287,8 +309,9 @@ class Collector:
 
     def _add_norm(self, signal: str, norm: Tensor | None) -> None:
         """That of one optimizer's parameters, to those of the others in this update."""
-        known = self._scalars.get(signal) if len(self._optimizers) > 1 else None
-        self._keep(signal, norm if known is None or norm is None else combine([known, norm]))
+        if norm is not None:
+            known = self._scalars.get(signal) if len(self._optimizers) > 1 else None
+            self._scalars[signal] = norm if known is None else combine([known, norm])
 
     def finish_step(self, step: int, segment: int, position: int) -> Row:
         """Send the step's scalars on their way.
@@ -303,9 +326,12 @@ class Collector:
         if place == self._moment_place or self.attentive:
             moments = second_moments(self._optimizers)
             self._measure(ADAM_V_NORM, [*moments], [*moments.values()])
+            self._look_at_buffers()
+        if self.buffers:
+            self.buffers.keep()
         if self._settings.unchanged_parameters and self._stepped:
             self._count_unchanged(step)
-        if self.compares and (step + 1) % self._compare_every == 0:
+        if self.compares and (compares_at(step, self._compare_every) or self.snapshot_due(step)):
             self._scalars |= bits_of(self._weights)
         self._keep_loss()
         if not self._stepped:  # where a GradScaler finds inf, an optimizer not fused is not asked
@@ -353,6 +379,21 @@ class Collector:
         """In the last step of a cycle, where no other slow signal and no snapshot falls."""
         if self.attentive or (step + 1) % self._cycle == 0:
             self._keep(UNCHANGED_PARAMETERS, unchanged(self._samples))
+
+    def _look_at_buffers(self) -> None:
+        """Name those that are not finite, by norms that were asked for a cycle ago."""
+        asked = self._buffer_norms
+        if asked is not None and asked.arrived():
+            spoilt = [name for name, norm in asked.read().items() if not math.isfinite(norm)]
+            self._known[BUFFERS_NOT_FINITE] = float(len(spoilt))
+            if spoilt:
+                named = ", ".join(spoilt[:4]) + (", ..." if len(spoilt) > 4 else "")
+                said = f"buffers of the model are not finite: {named}. {ROLL_BACK}"
+                self._faults.note("buffers", said)
+            self._buffer_norms = None
+        if self._buffer_norms is None and self.buffers.changing:
+            norms = self.buffers.norms()
+            self._buffer_norms = self._readback.send_many(norms) if norms else None
 
     @torch.no_grad()
     def _measure(self, signal: str, of: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
@@ -402,6 +443,10 @@ class Collector:
                 self._scalars[LOSS_WEIGHT] = weight
             else:
                 self._known[LOSS_WEIGHT] = weight
+
+
+def _never(_: int) -> bool:
+    return False
 
 
 def _fits(optimizers: Sequence[torch.optim.Optimizer], settings: Settings) -> bool:

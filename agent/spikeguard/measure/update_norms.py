@@ -42,7 +42,7 @@ class Moved:
         self._find, self._parted = find, parted
         self._stretches: list[Stretch] = []
         self._before: list[list[Tensor]] | None = None
-        self._armed = False
+        self.armed = False
         self._moved: list[Tensor] = []  # differences of the last step, until the next one
 
     @torch.no_grad()
@@ -53,14 +53,14 @@ class Moved:
             self._before = [[torch.empty_like(t) for t in s.tensors] for s in self._stretches]
         for kept, stretch in zip(self._before, self._stretches, strict=True):
             torch._foreach_copy_(kept, stretch.tensors)
-        self._armed = True
+        self.armed = True
 
     @torch.no_grad()
     def after_step(self, rates: Sequence[Any]) -> Tensor | None:
         """The L2 norm of the movement over the rates, () fp32; None where there is none."""
-        if not self._armed or self._before is None:
+        if not self.armed or self._before is None:
             return None
-        self._armed = False
+        self.armed = False
         self._moved = []
         norms = []
         for kept, stretch in zip(self._before, self._stretches, strict=True):
