@@ -11,7 +11,7 @@ import pytest
 
 from . import unlike_job
 from .forks import FORKS, ended, started
-from .unlike_job import BATCHES, PASSES, SCENES, SPOILT_AT, TARGET
+from .unlike_job import BATCHES, BUDGETED, PASSES, SCENES, SPOILT_AT, TARGET
 from .wire import Wire, served
 
 pytestmark = pytest.mark.slow
@@ -77,3 +77,16 @@ def test_ranks_go_on_together_after_each_pass(seen: Seen) -> None:
         assert (rank["steps"], rank["faults"]) == (7 * PASSES, {})
     told = seen[1]["in_passes"].column("loss_rank_max")
     assert set(told) == {(0, step) for step in range(1, 7 * PASSES + 1)}
+
+
+def test_all_ranks_take_snapshots_as_rarely_as_the_slowest_ones_budget_allows(seen: Seen) -> None:
+    """The first two at steps 20 and 40; then what both measured decides, at the same step."""
+    ranks = [each["budgeted"] for each in seen[0]]
+    assert ranks[0]["snapshots"] == ranks[1]["snapshots"]
+    assert ranks[0]["snapshots"][:2] == [20, 40]
+    assert len(ranks[0]["snapshots"]) < BUDGETED // 20
+    assert "20 steps" not in ranks[0]["reason"]
+    for rank in ranks:
+        assert "a copy takes" in rank["reason"]
+        assert "(Settings.snapshot_budget is 5 %)" in rank["reason"]
+        assert rank["faults"] == {}

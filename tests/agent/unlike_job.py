@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ SPOILT_AT = 15  # step at which rank 1 alone has a gradient that is not finite
 BATCHES = (20, 29)  # of each rank, where they have not equally many
 PASSES = 3
 TARGET = 20  # step of a snapshot
+SETTINGS = {"snapshot_every": TARGET}
+BUDGETED = 110  # steps
+COPY_S = 0.02  # that a snapshot takes on rank 1, at least
 
 
 def item(number: int, rank: int) -> tuple[Tensor, Tensor]:
@@ -33,7 +36,14 @@ def item(number: int, rank: int) -> tuple[Tensor, Tensor]:
 class Scene:
     """A model under DDP, and what its loop saw."""
 
-    def __init__(self, folder: Path, rank: int, server: str | None, **said: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        server: str | None,
+        settings: Mapping[str, Any] = SETTINGS,
+        **said: Any,
+    ) -> None:
         torch.manual_seed(0)
         self.rank = rank
         self.inner = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 1))
@@ -45,7 +55,7 @@ class Scene:
             run="test",
             directory=folder,
             server=server if rank == 0 else None,
-            settings=Settings(send_interval_s=0.02, snapshot_every=TARGET, agreement_timeout_s=60),
+            settings=Settings(send_interval_s=0.02, agreement_timeout_s=60, **settings),
             **said,
         )
 
@@ -124,9 +134,33 @@ def in_passes(folder: Path, rank: int, server: str | None) -> dict[str, Any]:
     return scene.told()
 
 
+def budgeted(folder: Path, rank: int, server: str | None) -> dict[str, Any]:
+    """By default: rank 1's copies take longer than the budget allows at every 20 steps."""
+    scene = Scene(folder, rank, server, settings={"snapshot_budget": 0.05})
+    recovery = scene.guard._p.recovery
+    take = recovery.snapshot
+
+    def slowly() -> None:
+        time.sleep(COPY_S * rank)
+        take()
+
+    recovery.snapshot = slowly  # type: ignore[method-assign]
+    scene.train([item(n, rank) for n in range(BUDGETED)])
+    reason = next(r.reason for r in scene.guard._p.abilities if r.name == "rewind_from_memory")
+    return {**scene.told(), "reason": reason}
+
+
 SCENES: dict[str, Callable[[Path, int, str | None], dict[str, Any]]] = {
     scene.__name__: scene
-    for scene in (local_sgd, local_sgd_said, nan_on_one, joined, joined_inside, in_passes)
+    for scene in (
+        local_sgd,
+        local_sgd_said,
+        nan_on_one,
+        joined,
+        joined_inside,
+        in_passes,
+        budgeted,
+    )
 }
 
 

@@ -97,8 +97,8 @@ class SnapshotCadence:
             )
         spent = self.copy_s / (self.interval * self._step_s)
         return (
-            f"one every {self.interval} steps: a copy takes {1e3 * self.copy_s:.3g} ms, "
-            f"{100 * spent:.2g} % of steps of {1e3 * self._step_s:.3g} ms "
+            f"one every {self.interval} steps: a copy takes {_duration(self.copy_s)}, "
+            f"{100 * spent:.2g} % of steps of {_duration(self._step_s)} "
             f"(Settings.snapshot_budget is {share})"
         )
 
@@ -109,3 +109,7 @@ class SnapshotCadence:
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1.0 else f"{1e3 * seconds:.3g} ms"

@@ -91,14 +91,8 @@ class Buffers:
         for copies, changed in _grouped(pairs):
             if left_out is None:
                 torch._foreach_copy_(changed, copies)
-                continue
-            # In whole numbers, since 0 * NaN is NaN: exact modulo 2**bits.
-            words = _WORDS[changed[0].element_size()]
-            now, before = [t.view(words) for t in changed], [t.view(words) for t in copies]
-            made = (1.0 - left_out).to(changed[0].device, words, non_blocking=True)
-            torch._foreach_sub_(now, before)
-            torch._foreach_mul_(now, made)
-            torch._foreach_add_(now, before)
+            else:
+                copy_where(left_out, changed, copies)
 
     @torch.no_grad()
     def norms(self) -> Mapping[str, Tensor]:
@@ -122,6 +116,20 @@ class Buffers:
             each = owner._buffers.get(key)
             if each is not None and not each.is_inference():
                 yield name, local(each)
+
+
+def copy_where(flag: Tensor, changed: Sequence[Tensor], copies: Sequence[Tensor]) -> None:
+    """Copy `copies` into `changed`, tensors of one type on one device, where `flag` is 1.0; else
+    leave them, bit for bit. `flag`: () fp32 that holds 0.0 or 1.0, not read on the host.
+
+    In whole numbers, which are exact modulo 2**bits, since 0 * NaN is NaN.
+    """
+    words = _WORDS[changed[0].element_size()]
+    now, before = [t.view(words) for t in changed], [t.view(words) for t in copies]
+    made = (1.0 - flag).to(changed[0].device, words, non_blocking=True)
+    torch._foreach_sub_(now, before)
+    torch._foreach_mul_(now, made)
+    torch._foreach_add_(now, before)
 
 
 def _mark(tensor: Tensor) -> tuple[int, int]:
