@@ -131,7 +131,10 @@ class Normed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 1))
+        self.norm = nn.BatchNorm1d(6)
+        self.layers = nn.Sequential(nn.Linear(4, 6), self.norm, nn.Linear(6, 1))
+        self.seen: torch.Tensor
+        self.table: torch.Tensor
         self.register_buffer("seen", torch.zeros(4))
         self.register_buffer("newest", torch.zeros(()))
         self.register_buffer("table", torch.arange(4.0))
@@ -139,7 +142,8 @@ class Normed(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.seen.lerp_(x.detach().mean(0), 0.1)
         self.newest = x.detach().mean()
-        return self.layers(x + self.table)
+        made: torch.Tensor = self.layers(x + self.table)
+        return made
 
 
 @pytest.mark.parametrize("kind", [KINDS["amsgrad"], lambda p: SGD(p, lr=0.1, momentum=0.9)])
@@ -198,12 +202,13 @@ def test_buffers_that_are_not_finite_are_named_within_two_cycles(tmp_path: Path)
             optimizer.step()
             optimizer.zero_grad()
             if step == 14:
-                model.layers[1].running_var.fill_(math.nan)
+                assert model.norm.running_var is not None
+                model.norm.running_var.fill_(math.nan)
             guard.step()
         guard.finish()
         told = wire.column("buffers_not_finite")
     assert guard.faults["buffers"] >= 1
-    assert "not finite: layers.1.running_var. Training does not mend" in str(guard._p.faults.newest)
+    assert "not finite: norm.running_var Training does not mend" in str(guard._p.faults.newest)
     assert told[0, 17] == 0.0
     assert {count for (_, step), count in told.items() if step > 27} == {1.0}
 

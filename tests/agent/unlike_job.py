@@ -46,7 +46,8 @@ class Scene:
     ) -> None:
         torch.manual_seed(0)
         self.rank = rank
-        self.inner = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 1))
+        self.first = nn.Linear(16, 32)
+        self.inner = nn.Sequential(self.first, nn.GELU(), nn.Linear(32, 1))
         self.model = DistributedDataParallel(self.inner)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, fused=True)
         self.guard = attach(
@@ -64,7 +65,8 @@ class Scene:
             with self.model.no_sync() if averaged else nullcontext():
                 self.guard.loss(nn.functional.mse_loss(self.model(x), y)).backward()
             if self.rank == 1 and self.guard.steps + 1 == spoilt:
-                self.inner[0].weight.grad[0, 0] = float("nan")  # after the all-reduce
+                assert self.first.weight.grad is not None
+                self.first.weight.grad[0, 0] = float("nan")  # after the all-reduce
             self.guard.clip_grad_norm_(1.0)
             self.optimizer.step()
             self.optimizer.zero_grad()

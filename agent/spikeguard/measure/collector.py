@@ -311,7 +311,7 @@ class Collector:
         """That of one optimizer's parameters, to those of the others in this update."""
         if norm is not None:
             known = self._scalars.get(signal) if len(self._optimizers) > 1 else None
-            self._scalars[signal] = norm if known is None else combine([known, norm])
+            self._keep(signal, norm if known is None else combine([known, norm]))
 
     def finish_step(self, step: int, segment: int, position: int) -> Row:
         """Send the step's scalars on their way.
