@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from spikeguard.loop.replica_check import Finding, ReplicaCheck
 from spikeguard.loop.vote import Own, Tally, Vote, Voter, Word
-from spikeguard.measure.readback import Row
+from spikeguard.measure.readback import Pending, Row
 from spikeguard.topology.rank_group import World, in_step
 from spikeguard.topology.replicas import REPLICA_APART, REPLICAS_APART
 
@@ -68,6 +68,14 @@ class _Slot:
     own: Own
 
 
+class _Layers(NamedTuple):
+    """Norms by layer on their way to be added up over the ranks."""
+
+    row: Row
+    squares: Tensor
+    work: Any
+
+
 class Agreement:
     """The votes in flight; at most K once a step's are read."""
 
@@ -87,6 +95,8 @@ class Agreement:
         self.replicas = ReplicaCheck(world, known, same_as, compares)
         self._maximum = _maximum()
         self._flying: deque[_Slot] = deque()
+        self._layers: deque[_Layers] = deque()
+        self.layered: list[Row] = []  # rows whose norms by layer all ranks have put together
         self.left = False  # this rank has said that it makes no further step
 
     @property
@@ -98,6 +108,7 @@ class Agreement:
         """Post this step's vote and read those of K steps ago and before."""
         settled: list[Agreed] = []
         with in_step(self._world):
+            self._put_layers_together()
             if self.left:  # a pass ended; this is the first step of the next one
                 settled = self._settled(0)
                 self.left = False
@@ -132,6 +143,8 @@ class Agreement:
         with in_step(self._world):
             while self._flying and self._arrived(until):
                 settled += self._settled(len(self._flying) - 1)
+            if not self._flying:  # the others have read the same votes, or are about to
+                self._put_layers_together()
         if self._flying and not self._world.ties.broken:
             self._world.ties.broken = True
             self._world.ties.reason = "this rank has ended, and other ranks go on"
@@ -189,7 +202,25 @@ class Agreement:
         slot = self._flying.popleft()
         vote = Vote(slot.summed.tolist(), slot.largest.tolist())
         tally = Tally(slot.row, vote, self._world.size, self.sharded)
+        if tally.has_layers and slot.row is not None:
+            self._post_layers(slot.row)
         return Agreed(tally, self.replicas.judge(tally, slot.own))
+
+    def _post_layers(self, row: Row) -> None:
+        """All ranks know that all have a part. Read at the next boundary."""
+        assert row.parts is not None
+        assert self._world.group is not None
+        squares = _doubles(row.parts.take()).square_()
+        self._layers.append(_Layers(row, squares, self._world.group.allreduce([squares])))
+
+    def _put_layers_together(self) -> None:
+        while self._layers:
+            row, squares, work = self._layers.popleft()
+            work.wait(self._patience)
+            if self._world.leads:
+                assert row.parts is not None
+                norms = Pending(row.parts.names, squares.sqrt_().tolist(), None)
+                self.layered.append(row._replace(layers=norms, activations=None))
 
 
 def _maximum() -> Any:

@@ -105,7 +105,14 @@ class Reporter:
 
     def deliver_together(self, agreement: Agreement, word: Word) -> list[Agreed]:
         """All ranks at the same boundary: pass on earlier steps; what was agreed then."""
-        return self._sample_agreed(agreement.exchange(word, self._due_row()))
+        settled = self._sample_agreed(agreement.exchange(word, self._due_row()))
+        self._pass_on_layers(agreement)
+        return settled
+
+    def _pass_on_layers(self, agreement: Agreement) -> None:
+        layered, agreement.layered = agreement.layered, []
+        for row in layered:
+            self._pass_on_detail(row)
 
     def leave(self, agreement: Agreement, word: Word) -> None:
         """This rank makes no further step of this pass: its last rows go into its last votes."""
@@ -124,6 +131,7 @@ class Reporter:
                 self.leave(agreement, Word(announced))
                 agreement.end()
                 self._sample_agreed(agreement.part())
+                self._pass_on_layers(agreement)
             else:
                 self._drain_together(agreement, announced)
         if agreement is not None and agreement.broken:
@@ -173,6 +181,11 @@ class Reporter:
         if outbox is None:
             return
         outbox.put(draft, row.at)
-        if row.layers is not None or row.activations is not None:
-            for detail in self._recorder.pass_on(row, self._p.collector.attentive):
-                outbox.put(detail)
+        self._pass_on_detail(row)
+
+    def _pass_on_detail(self, row: Row) -> None:
+        outbox = self._outbox
+        if outbox is None or (row.layers is None and row.activations is None):
+            return
+        for detail in self._recorder.pass_on(row, self._p.collector.attentive):
+            outbox.put(detail)

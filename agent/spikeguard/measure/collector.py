@@ -2,8 +2,7 @@
 
 Every step: loss, grad_norm, lr, update_norm of a fixed sample, step time. Every
 `slow_signals_every` steps, each at a step of its own, and every step while the server is attentive:
-param_norm, adam_v_norm, the exact update_norm and the gradient norm of each parameter (where ranks
-hold different parts, the last one never more often).
+param_norm, adam_v_norm, the exact update_norm and the gradient norm of each parameter.
 Law: nothing here reads a device value; a step's scalars leave through `Readback` together and
 carry their step with them. The norm before clipping is taken once, for clipping, update_skipper and
 report. Where the device works: in `clip` (gradients once, twice when clipping), before and after
@@ -78,6 +77,7 @@ class Collector:
         self._listed = Parameters(job.parts, job.optimizers)
         self._norms = GlobalNorms(topology, self._listed, lambda: update_skipper.armed, faults)
         self._layers: ByLayer | None = None
+        self._parts: ByLayer | None = None  # of the layers' norms, on this rank
         self._step, self._faults = 0, faults
         self._ranks, self._tokens = topology.ranks, tokens_per_step
         self._ended_at: float | None = None  # of the newest step
@@ -216,10 +216,13 @@ class Collector:
     def _measured(self) -> Tensor | None:
         """The gradients' global norm; where each one's is wanted, composed of those."""
         self._parameters()
-        if not self._wants_layers(self._step + 1):
-            return self._norms.norm()
-        norm, self._layers = self._norms.by_name()
-        return norm
+        if self._wants_layers(self._step + 1):
+            norm, self._layers = self._norms.by_name()
+            return norm
+        if self._wants_parts():
+            norm, self._parts = self._norms.with_parts()
+            return norm
+        return self._norms.norm()
 
     def _wants_layers(self, step: int) -> bool:
         """Of which steps each gradient's norm is measured: the same on all ranks.
@@ -232,8 +235,17 @@ class Collector:
             return True
         if self._settings.flight_recorder and step % self._cycle == self._layer_place:
             return True
-        asked = self._settings.flight_recorder or every
-        return bool(asked) and self.attentive and not self._topology.parted
+        return self._asked_for_layers and not self._topology.parted
+
+    @property
+    def _asked_for_layers(self) -> bool:
+        settings = self._settings
+        return self.attentive and bool(settings.flight_recorder or settings.layer_norms_every)
+
+    def _wants_parts(self) -> bool:
+        """Where ranks hold different parts, what the server asks for is added up by the agent's own
+        group, after the ranks' votes have said that all of them have it (`agreement`)."""
+        return self._topology.parted and self._ranks > 1 and self._asked_for_layers
 
     def begins_update(self, number: int) -> bool:
         """Note that an optimizer's step begins; whether an update of all of them does with it."""
@@ -290,6 +302,8 @@ class Collector:
             self._limit = None  # that was one of the scaled norm
         if scale is not None and self._layers is not None:
             self._layers = ByLayer(self._layers.names, self._layers.norms / scale)
+        if scale is not None and self._parts is not None:
+            self._parts = ByLayer(self._parts.names, self._parts.norms / scale)
         return norm if scale is None else norm / scale
 
     @torch.no_grad()
@@ -337,6 +351,7 @@ class Collector:
         if not self._stepped:  # where a GradScaler finds inf, an optimizer not fused is not asked
             self._known[STEP_SKIPPED] = 1.0
         layers = self._readback.send_all(*self._layers) if self._layers is not None else None
+        parts = self._readback.send_all(*self._parts) if self._parts is not None else None
         activations = None
         if not self.optional.idle:
             norms = self.optional.finish_step(step, self.attentive, self._scalars)
@@ -358,6 +373,7 @@ class Collector:
             activations,
             self._limit,
             own,
+            parts,
         )
         self._forget()
         return row
@@ -414,6 +430,7 @@ class Collector:
     def _forget(self) -> None:
         self._scalars, self._known, self._grad_norm, self._rates = {}, {}, None, ()
         self._layers, self._stepped, self._limit, self._begun = None, False, None, 0
+        self._parts = None
 
     def note(self, signal: str, value: Tensor | float) -> None:
         """Add a value of this step under a name: () on any device, or known on the host.

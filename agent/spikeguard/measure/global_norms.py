@@ -114,6 +114,16 @@ class GlobalNorms:
         names, _ = self._named(without, self._listed.names)
         return torch.linalg.vector_norm(stacked), ByLayer(names, stacked)
 
+    def with_parts(self) -> tuple[Tensor, ByLayer]:
+        """Where ranks hold different parts: the norm of all, by a reduction as small as `norm`'s,
+        and of each row the norm of this rank's part. Squares of the parts add up over the ranks.
+        """
+        squares = self._own_squares()
+        numbers = self._zeros(2)
+        numbers[0] = squares.sum()
+        parts = ByLayer(tuple(self.names), squares[:-1].sqrt().float())
+        return self._summed(numbers)[0].sqrt().float(), parts
+
     def _named(
         self, without: frozenset[int], names: Sequence[str]
     ) -> tuple[tuple[str, ...], list[int]]:
@@ -125,6 +135,10 @@ class GlobalNorms:
 
     def _all_squares(self) -> Tensor:
         """(n,) fp64, the square of each row's norm over all ranks."""
+        return self._summed(self._own_squares())
+
+    def _own_squares(self) -> Tensor:
+        """(n + 1,) fp64: this rank's part of each row's square, and a last number that is free."""
         squares = self._zeros(len(self.names) + 1)
         try:
             rows, gradients, copies = self._held()
@@ -135,7 +149,7 @@ class GlobalNorms:
                 squares.index_add_(0, index, self._placed(own) * shares)
         except Exception as error:
             self._note_missing(error)
-        return self._summed(squares)
+        return squares
 
     def _note_missing(self, error: Exception) -> None:
         said = f"this rank's part of the gradients' norm is missing in it, on all ranks: {error!r}"

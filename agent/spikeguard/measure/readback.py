@@ -111,6 +111,7 @@ class Row(NamedTuple):
     activations: Pending | None = None  # L2 by layer, where asked for
     limit: float | None = None  # that the gradients' norm was clipped to, where that is all
     own: tuple[str, ...] = ()  # names of the user's own signals
+    parts: Pending | None = None  # of `layers`, on this rank; their squares add up over the ranks
 
     def read(self) -> dict[str, float]:
         """All its values by name; waits for the device if they have not arrived."""
