@@ -4,7 +4,7 @@ Law: every call is shielded; a failure of the agent's own is counted and logged,
 The loop's own errors (the loader's, the model's) pass through untouched. `step` notes its failures
 without `shield`, since a `try` that catches nothing costs nothing.
 Cost: `step` moves references and reads no value; records are made by the outbox's thread
-(`reporter`), and what the server said is looked at when there is something new. Its floor are 17
+(`reporter`), and what the server said is looked at when there is something new. Its floor are 14
 calls, 3 us where nothing runs between two steps (2.5 GHz). Behind a training step that leaves the
 caches cold it takes ten times as long: what costs is the number of places in memory it touches.
 """

@@ -208,7 +208,7 @@ def test_buffers_that_are_not_finite_are_named_within_two_cycles(tmp_path: Path)
         guard.finish()
         told = wire.column("buffers_not_finite")
     assert guard.faults["buffers"] >= 1
-    assert "not finite: norm.running_var Training does not mend" in str(guard._p.faults.newest)
+    assert "not finite: norm.running_var. Training does not mend" in str(guard._p.faults.newest)
     assert told[0, 17] == 0.0
     assert {count for (_, step), count in told.items() if step > 27} == {1.0}
 

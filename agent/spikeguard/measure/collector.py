@@ -16,7 +16,6 @@ fp32 (350 M) at 3.35 TB/s: 0.5 ms a step. 96 MB (24 M) at 10 GB/s of host memory
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
@@ -24,20 +23,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeguard.faults import Faults, log
+from spikeguard.faults import Faults
 from spikeguard.measure.global_norms import ByLayer, GlobalNorms
+from spikeguard.measure.layer_cadence import LayerCadence
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
 from spikeguard.measure.norms import combine, gradients, own_norm, second_moments
 from spikeguard.measure.parameters import Parameters, begins_with
-from spikeguard.measure.readback import Pending, Readback, Row
+from spikeguard.measure.readback import Readback, Row
 from spikeguard.measure.signals.optional import OptionalSignals
 from spikeguard.measure.signals.own import BUFFERS_NOT_FINITE, OwnSignals
-from spikeguard.measure.update_norms import all_parameters, samples_of, unchanged
+from spikeguard.measure.spoilt_buffers import SpoiltBuffers
+from spikeguard.measure.update_norms import all_parameters, fits, samples_of, unchanged
 from spikeguard.optim.buffers import Buffers
 from spikeguard.optim.clipping import Rule
-from spikeguard.optim.optimizers import trained_by
 from spikeguard.optim.update_skipper import UpdateSkipper, found_by_scaler, loss_scale
-from spikeguard.settings import GIB, Settings
+from spikeguard.settings import Settings
 from spikeguard.topology.job import Job
 from spikeguard.topology.model_parts import parameters
 from spikeguard.topology.replicas import bits_of, compares_at
@@ -56,7 +56,6 @@ UNCHANGED_PARAMETERS = OptionalSignal.UNCHANGED_PARAMETERS.value
 UPDATE_DROPPED = Signal.UPDATE_DROPPED.value
 UPDATE_NORM = Signal.UPDATE_NORM.value
 UPDATE_NORM_SAMPLED = Signal.UPDATE_NORM_SAMPLED.value
-ROLL_BACK = "Training does not mend them: roll back to a target from before, or set them anew"
 PARAM_QUARTER, UPDATE_QUARTER, MOMENT_QUARTER = 1, 2, 3  # of a cycle of slow signals
 
 
@@ -78,7 +77,7 @@ class Collector:
         self._norms = GlobalNorms(topology, self._listed, lambda: update_skipper.armed, faults)
         self._layers: ByLayer | None = None
         self._parts: ByLayer | None = None  # of the layers' norms, on this rank
-        self._step, self._faults = 0, faults
+        self._step = 0
         self._ranks, self._tokens = topology.ranks, tokens_per_step
         self._ended_at: float | None = None  # of the newest step
         self._cycle = settings.slow_signals_every
@@ -86,19 +85,19 @@ class Collector:
             quarter * self._cycle // 4
             for quarter in (PARAM_QUARTER, UPDATE_QUARTER, MOMENT_QUARTER)
         )
-        self._layer_place = self._cycle - 1
+        self._layer_cadence = LayerCadence(settings, topology)
         self._weights = parameters(job.parts)  # those that are not trained, too
         self._compare_every = settings.replica_checksum_every
         self.compares = topology.replicas and self._compare_every > 0
         self.snapshot_due: Callable[[int], bool] = _never  # at the end of a step
         share = settings.update_sample_share
         self._samples = samples_of(job.parts, job.optimizers, share, topology)
+        self.buffers = Buffers(job.parts)
         self._everything = [all_parameters(each, topology) for each in job.optimizers]
-        self._exact = settings.exact_update_norm and _fits(job.optimizers, settings)
+        self._exact = settings.exact_update_norm and fits(job.optimizers, settings)
         self._begun = 0  # a bit for each optimizer whose step of this update has begun
         self._readback = Readback()
-        self.buffers = Buffers(job.parts)
-        self._buffer_norms: Pending | None = None
+        self._spoilt = SpoiltBuffers(self.buffers, self._readback, faults)
         self.losses = LossMeter(topology.has_loss)
         self.optional, self.own = optional, OwnSignals(faults)
         self.attentive = False
@@ -216,36 +215,13 @@ class Collector:
     def _measured(self) -> Tensor | None:
         """The gradients' global norm; where each one's is wanted, composed of those."""
         self._parameters()
-        if self._wants_layers(self._step + 1):
+        if self._layer_cadence.whole(self._step + 1, self.attentive):
             norm, self._layers = self._norms.by_name()
             return norm
-        if self._wants_parts():
+        if self._layer_cadence.parts(self.attentive):
             norm, self._parts = self._norms.with_parts()
             return norm
         return self._norms.norm()
-
-    def _wants_layers(self, step: int) -> bool:
-        """Of which steps each gradient's norm is measured: the same on all ranks.
-
-        Where ranks hold different parts it takes a larger all-reduce of the job's own, so there the
-        step alone decides: not all ranks hear of an incident if one of them is cut off.
-        """
-        every = self._settings.layer_norms_every
-        if every > 0 and step % every == 0:
-            return True
-        if self._settings.flight_recorder and step % self._cycle == self._layer_place:
-            return True
-        return self._asked_for_layers and not self._topology.parted
-
-    @property
-    def _asked_for_layers(self) -> bool:
-        settings = self._settings
-        return self.attentive and bool(settings.flight_recorder or settings.layer_norms_every)
-
-    def _wants_parts(self) -> bool:
-        """Where ranks hold different parts, what the server asks for is added up by the agent's own
-        group, after the ranks' votes have said that all of them have it (`agreement`)."""
-        return self._topology.parted and self._ranks > 1 and self._asked_for_layers
 
     def begins_update(self, number: int) -> bool:
         """Note that an optimizer's step begins; whether an update of all of them does with it."""
@@ -340,7 +316,9 @@ class Collector:
         if place == self._moment_place or self.attentive:
             moments = second_moments(self._optimizers)
             self._measure(ADAM_V_NORM, [*moments], [*moments.values()])
-            self._look_at_buffers()
+            spoilt = self._spoilt.count() if self.buffers else None
+            if spoilt is not None:
+                self._known[BUFFERS_NOT_FINITE] = spoilt
         if self.buffers:
             self.buffers.keep()
         if self._settings.unchanged_parameters and self._stepped:
@@ -396,21 +374,6 @@ class Collector:
         if self.attentive or (step + 1) % self._cycle == 0:
             self._keep(UNCHANGED_PARAMETERS, unchanged(self._samples))
 
-    def _look_at_buffers(self) -> None:
-        """Name those that are not finite, by norms that were asked for a cycle ago."""
-        asked = self._buffer_norms
-        if asked is not None and asked.arrived():
-            spoilt = [name for name, norm in asked.read().items() if not math.isfinite(norm)]
-            self._known[BUFFERS_NOT_FINITE] = float(len(spoilt))
-            if spoilt:
-                named = ", ".join(spoilt[:4]) + (", ..." if len(spoilt) > 4 else "")
-                said = f"buffers of the model are not finite: {named}. {ROLL_BACK}"
-                self._faults.note("buffers", said)
-            self._buffer_norms = None
-        if self._buffer_norms is None and self.buffers.changing:
-            norms = self.buffers.norms()
-            self._buffer_norms = self._readback.send_many(norms) if norms else None
-
     @torch.no_grad()
     def _measure(self, signal: str, of: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
         """The norm of `tensors`, which lie as the parameters `of`."""
@@ -464,20 +427,6 @@ class Collector:
 
 def _never(_: int) -> bool:
     return False
-
-
-def _fits(optimizers: Sequence[torch.optim.Optimizer], settings: Settings) -> bool:
-    """Whether the copy of the parameters that the exact update_norm takes may be made."""
-    own = [local(parameter) for parameter in trained_by(optimizers)]
-    size = sum(part.numel() * part.element_size() for part in own)
-    if size > settings.exact_update_bytes:
-        log.info(
-            "update_norm is measured of a sample alone: the exact one would take %.3g GiB of the "
-            "device on this rank (Settings.exact_update_bytes is %.3g GiB)",
-            size / GIB,
-            settings.exact_update_bytes / GIB,
-        )
-    return size <= settings.exact_update_bytes
 
 
 def _by_device(tensors: Sequence[Tensor]) -> dict[torch.device, list[Tensor]]:

@@ -16,7 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spikeguard.faults import log
 from spikeguard.measure.norms import combine, global_norm, sampled_rows, shared_out
+from spikeguard.optim.optimizers import trained_by
+from spikeguard.settings import GIB, Settings
 from spikeguard.topology.layout import Topology
 from spikeguard.topology.model_parts import Modules, named_parameters
 from spikeguard.topology.shards import local
@@ -137,3 +140,17 @@ def _part(parameter: Tensor, rows: int | None) -> Tensor:
     """What lies here; of `rows` of all rows as large a share as of all rows lies here."""
     part = local(parameter.detach())
     return part if rows is None else part[: -(-rows * len(part) // len(parameter))]
+
+
+def fits(optimizers: Sequence[torch.optim.Optimizer], settings: Settings) -> bool:
+    """Whether the copy of the parameters that the exact update_norm takes may be made."""
+    own = [local(parameter) for parameter in trained_by(optimizers)]
+    size = sum(part.numel() * part.element_size() for part in own)
+    if size > settings.exact_update_bytes:
+        log.info(
+            "update_norm is measured of a sample alone: the exact one would take %.3g GiB of the "
+            "device on this rank (Settings.exact_update_bytes is %.3g GiB)",
+            size / GIB,
+            settings.exact_update_bytes / GIB,
+        )
+    return size <= settings.exact_update_bytes
