@@ -27,6 +27,7 @@ _WORDS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 class _Place(NamedTuple):
     owner: torch.nn.Module
     key: str
+    uncounted: bool  # its owner changes it in training, and no version counter moves
 
 
 class Buffers:
@@ -39,8 +40,8 @@ class Buffers:
             for path, owner in module.named_modules():
                 for name in owner._buffers:
                     full = f"{first}{path}.{name}" if path else first + name
-                    self._held[full] = _Place(owner, name)
-        self._seen = {name: _mark(each) for name, each in self._all()}
+                    self._held[full] = _Place(owner, name, isinstance(owner, _NormBase))
+        self._seen = {name: (each, each._version) for name, each in self._all()}
         self._kept: dict[str, Tensor] = {}
         self._bytes = 0
         self.changing: set[str] = set()  # names of those that a step has changed
@@ -53,7 +54,7 @@ class Buffers:
         """At a step boundary: remember those that were changed since the last one."""
         pairs = []
         for name, each in self._changed():
-            self._seen[name] = _mark(each)
+            self._seen[name] = each, each._version
             self.changing.add(name)
             copy = self._copy_for(name, each)
             pairs += [(copy, each)] if copy is not None else []
@@ -103,19 +104,29 @@ class Buffers:
         return dict(zip(real, measured, strict=True))
 
     def _changed(self) -> Iterator[tuple[str, Tensor]]:
-        """Since the last step boundary."""
-        for name, each in self._all():
-            owner = self._held[name].owner
-            if _mark(each) != self._seen.get(name) or (
-                isinstance(owner, _NormBase) and owner.training
-            ):
+        """Since the last step boundary. What was seen is kept, so that no other takes its place."""
+        for name, (owner, _, uncounted) in self._held.items():
+            each = self._now(name)
+            if each is None:
+                continue
+            seen = self._seen.get(name)
+            same = seen is not None and seen[0] is each and seen[1] == each._version
+            if not same or (uncounted and owner.training):
                 yield name, each
 
     def _all(self) -> Iterator[tuple[str, Tensor]]:
-        for name, (owner, key) in self._held.items():
-            each = owner._buffers.get(key)
-            if each is not None and not each.is_inference():
-                yield name, local(each)
+        for name in self._held:
+            each = self._now(name)
+            if each is not None:
+                yield name, each
+
+    def _now(self, name: str) -> Tensor | None:
+        """What lies here of the buffer; an inference tensor counts no versions."""
+        owner, key, _ = self._held[name]
+        each = owner._buffers.get(key)
+        if each is None or each.is_inference():
+            return None
+        return each if type(each) is Tensor else local(each)
 
 
 def copy_where(flag: Tensor, changed: Sequence[Tensor], copies: Sequence[Tensor]) -> None:
@@ -130,11 +141,6 @@ def copy_where(flag: Tensor, changed: Sequence[Tensor], copies: Sequence[Tensor]
     torch._foreach_sub_(now, before)
     torch._foreach_mul_(now, made)
     torch._foreach_add_(now, before)
-
-
-def _mark(tensor: Tensor) -> tuple[int, int]:
-    """Changes with each change in place, and where another storage was put in its place."""
-    return tensor.untyped_storage()._cdata, tensor._version
 
 
 def _grouped(pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
