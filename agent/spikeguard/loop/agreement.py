@@ -219,7 +219,9 @@ class Agreement:
             work.wait(self._patience)
             if self._world.leads:
                 assert row.parts is not None
-                norms = Pending(row.parts.names, squares.sqrt_().tolist(), None)
+                pairs = zip(row.parts.names, squares.sqrt_().tolist(), strict=True)
+                told = {name: norm for name, norm in pairs if norm}  # 0.0: no rank has a gradient
+                norms = Pending(tuple(told), list(told.values()), None)
                 self.layered.append(row._replace(layers=norms, activations=None))
 
 

@@ -213,15 +213,16 @@ class Collector:
             self._take_up(rule)
 
     def _measured(self) -> Tensor | None:
-        """The gradients' global norm; where each one's is wanted, composed of those."""
+        """The gradients' global norm, the same bits whether or not each one's is kept."""
         self._parameters()
-        if self._layer_cadence.whole(self._step + 1, self.attentive):
-            norm, self._layers = self._norms.by_name()
-            return norm
-        if self._layer_cadence.parts(self.attentive):
+        norm: Tensor | None
+        if not self._layer_cadence.due(self._step + 1, self.attentive):
+            return self._norms.norm()
+        if self._layer_cadence.in_parts:
             norm, self._parts = self._norms.with_parts()
-            return norm
-        return self._norms.norm()
+        else:
+            norm, self._layers = self._norms.by_name()
+        return norm
 
     def begins_update(self, number: int) -> bool:
         """Note that an optimizer's step begins; whether an update of all of them does with it."""
