@@ -485,7 +485,7 @@ def watched(folder: Path, rank: int, size: int) -> dict[str, Any]:
     the job's own ranks meet for them."""
     settings = replace(SETTINGS, slow_signals_every=10)
     job = ShardedJob(folder / "watched", rank, size, settings=settings)
-    recorder, told = job.guard._reporter._recorder, dict[int, dict[str, float]]()
+    recorder, told = job.guard._reporter._recorder, dict[int, Any]()
     pass_on = recorder.pass_on
 
     def note(row: Any, watched: bool) -> Any:
@@ -505,7 +505,12 @@ def watched(folder: Path, rank: int, size: int) -> dict[str, Any]:
             names[id(p)]: float(whole.norm()) for p, whole in zip(held, wholes, strict=True)
         }
         reduce = dist.all_reduce
-        dist.all_reduce = lambda t, *a, **k: (sizes.append(t.numel()), reduce(t, *a, **k))[1]
+
+        def counted(tensor: Tensor) -> Any:
+            sizes.append(tensor.numel())
+            return reduce(tensor)
+
+        dist.all_reduce = counted
         try:
             job.guard.clip_grad_norm_(None)
         finally:
