@@ -4,7 +4,7 @@ Law: every call is shielded; a failure of the agent's own is counted and logged,
 The loop's own errors (the loader's, the model's) pass through untouched. `step` notes its failures
 without `shield`, since a `try` that catches nothing costs nothing.
 Cost: `step` moves references and reads no value; records are made by the outbox's thread
-(`reporter`), and what the server said is looked at when there is something new. Its floor are 17
+(`reporter`), and what the server said is looked at when there is something new. Its floor are 14
 calls, 3 us where nothing runs between two steps (2.5 GHz). Behind a training step that leaves the
 caches cold it takes ten times as long: what costs is the number of places in memory it touches.
 """
@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from threading import get_ident
 from typing import Any, TypeVar
 
 import torch
@@ -31,6 +32,7 @@ from spikeguard.loop.optimizer_hooks import OptimizerHooks
 from spikeguard.loop.order_polling import OrderPolling
 from spikeguard.loop.reporter import Reporter
 from spikeguard.loop.shutdown import Endings
+from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.startup import (
     introduce,
     introduction,
@@ -90,14 +92,16 @@ class Guard:
             parts.faults,
             parts.settings,
         )
-        self._polling = OrderPolling(parts, self._reporter, self._executor)
+        self._snapshots = SnapshotCadence(parts.settings, parts.collector.update_skipper.device)
+        parts.collector.snapshot_due = self._snapshots.due
+        self._polling = OrderPolling(parts, self._reporter, self._executor, self._snapshots)
         self._together = parts.agreement
         self._add = self._reporter.add if self._together else self._reporter.add_alone
-        self._save_every = _cadence(parts)
+        self._save_every = _cadence(parts, self._snapshots.finest)
         self._optional, self._own = parts.collector.optional, parts.collector.own
         self._begun = self._ended = False
         self._unfed = False  # began without `batches`
-        self._process = os.getpid()
+        self._process, self._thread = os.getpid(), get_ident()
         parts.feed.mark_every = min(max(MARK_LEAST, self._save_every), MARK_MOST)
         self._optimizers = OptimizerHooks(
             job.optimizers,
@@ -182,7 +186,17 @@ class Guard:
         else:
             feed.take(loader)
             self._begin()
+            steps = feed.steps
             yield from feed.batches()
+            if feed.steps > steps:  # an evaluation makes none
+                self._end_pass()
+
+    def _end_pass(self) -> None:
+        """This rank's loader is at its end; others may go on, as under torch's `Join`."""
+        if self._together is None or self._ended:
+            return
+        if get_ident() == self._thread:  # elsewhere the loop may be making a step
+            self._polling.leave(self._together)
 
     def loss(self, loss: Tensor, weight: Number = None, scale: Number = None) -> Tensor:
         """Note one micro-batch's loss, mean nats per token; returns the same tensor.
@@ -333,27 +347,20 @@ class Guard:
         """
         if self._ended:
             return
-        with self._p.faults.shield("finish"):
-            self._endings.undo()
-        with self._p.faults.shield("finish"):
-            if self._together is not None:
-                self._together.end()
-            self._drain()
-        with self._p.faults.shield("finish"):
-            self._p.recovery.settle(self._p.world.last_patience.total_seconds())
-        with self._p.faults.shield("finish"):
-            leave_world(self._p.world)
-        with self._p.faults.shield("finish"):
-            self._cut_short(reason or ("stopped" if self.stopped else "finished"))
-        for handle in (*self._optimizers.handles, *self._handles):
-            with self._p.faults.shield("finish"):
-                handle.remove()
-        with self._p.faults.shield("finish"):
-            leave(*self._guarded)
-        with self._p.faults.shield("finish"):
-            self._optional.end()
-        with self._p.faults.shield("finish"):
-            self._p.rates.after_step()
+        parts = self._p
+        for end in (
+            self._endings.undo,
+            lambda: self._reporter.drain(self._executor.announced, ending=True),
+            lambda: parts.recovery.settle(parts.world.last_patience.total_seconds()),
+            lambda: leave_world(parts.world),
+            lambda: self._cut_short(reason or ("stopped" if self.stopped else "finished")),
+            *(handle.remove for handle in (*self._optimizers.handles, *self._handles)),
+            lambda: leave(*self._guarded),
+            self._optional.end,
+            parts.rates.after_step,
+        ):
+            with parts.faults.shield("finish"):
+                end()
 
     def _cut_short(self, reason: str) -> None:
         """Flush and end; meets no other rank, so a signal handler may call it."""
@@ -402,10 +409,11 @@ class Guard:
         progress, recovery = self._p.progress, self._p.recovery
         if progress.segment != segment:
             return
-        every = self._p.settings.snapshot_every
-        if recovery.snapshots is not None and every and progress.steps % every == 0:
-            with self._p.faults.shield("snapshot"):
+        if recovery.snapshots is not None and self._snapshots.due(progress.steps):
+            with self._p.faults.shield("snapshot"), self._snapshots.timed(progress.steps):
                 recovery.snapshot()
+        if self._together is None:
+            self._polling.adapt(self._snapshots.wanted())
         every = recovery.checkpoints.every if recovery.checkpoints is not None else 0
         if every and progress.steps % every == 0:
             with self._p.faults.shield("checkpoint"):
@@ -434,8 +442,8 @@ class Guard:
             self._p.feed.skip_report.begin(self._report)
 
 
-def _cadence(parts: Parts) -> int:
+def _cadence(parts: Parts, snapshots: int) -> int:
     """Something is to be saved at some of its multiples, at no other step."""
     checkpoints = parts.recovery.checkpoints
-    every = math.gcd(parts.settings.snapshot_every, checkpoints.every if checkpoints else 0)
+    every = math.gcd(snapshots, checkpoints.every if checkpoints else 0)
     return every or sys.maxsize

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import spikeguard.state.checkpoints
 import spikeguard.uplink.outbox
 from spikeguard import CheckpointDirectory
-from spikeguard.loop.vote import PINS, Ballot, Tally, Word
+from spikeguard.loop.vote import PINS, Tally, Voter, Word
 from spikeguard.state.targets import Target, target_name
 from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import Medium, SegmentId, SegmentPoint
@@ -60,8 +59,6 @@ def test_a_bound_that_is_overrun_holds_and_is_told(
 
 
 def test_of_several_ranks_so_many_snapshots_are_pinned_and_no_more() -> None:
-    ballot = Ballot(0, 2, sharded=False)
-    numbers: memoryview[float] = memoryview(array("d", bytes(8 * ballot.length)))
     wanted = tuple((step, 1) for step in range(10, 60, 10))
-    ballot.fill(numbers, Word(pins=wanted), None)
-    assert Tally(None, list(numbers), False).word.pins == wanted[:PINS]
+    vote, _ = Voter(0, 2).vote(Word(pins=wanted), None)
+    assert Tally(None, vote, 2).word.pins == wanted[:PINS]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +25,6 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from spikeguard import by_position
 from spikeguard.data.fingerprints import SAMPLE, Fingerprints, fingerprint
-from spikeguard.loop.vote import Ballot, Tally, Word
-from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT
-from spikeguard.measure.readback import Row
-from spikeguard.measure.signals.over_ranks import OTHER_DATA
 from spikeguard_protocol import BatchRange, Medium, ResultState, Rollback
 
 from .device import CUDA, device
@@ -330,20 +325,6 @@ def test_what_is_left_out_changes_the_place_of_no_other_batch(
     assert job.guard.position == TARGET + 5
     job.guard.finish()
     assert job.guard.faults == {}
-
-
-def test_what_any_rank_read_otherwise_travels_with_the_vote() -> None:
-    """So that rank 0 corrects the result, and the server hears of it."""
-    ballots = [Ballot(rank, 3, sharded=False) for rank in range(3)]
-    votes: list[Any] = [memoryview(array("d", bytes(8 * each.length))) for each in ballots]
-    for rank, (ballot, vote) in enumerate(zip(ballots, votes, strict=True)):
-        known = {"loss": 2.0, LOSS_SUM: 2.0, LOSS_WEIGHT: 1.0}
-        row = Row(7, 1, 6, 0.0, None, None, known | ({OTHER_DATA: 1.0} if rank == 2 else {}), {})
-        ballot.fill(vote, Word() if rank == 0 else None, row)
-    sums = [sum(each) for each in zip(*votes, strict=True)]
-    tally = Tally(None, sums, False)
-    assert tally.other_data
-    assert tally.values({"loss": 2.0}, False)[OTHER_DATA] == 1.0
 
 
 # --- fingerprints ---

@@ -132,19 +132,27 @@ def _no_rate(kinds: str) -> Ability:
     )
 
 
-def rewind_ability(settings: Settings, room: Room | None, unsaved: str = "") -> Ability:
+def rewind_ability(
+    settings: Settings, room: Room | None, unsaved: str = "", *, every: str
+) -> Ability:
     """Whether the ring of snapshots holds any; `room`: None where a rank has none.
 
-    `unsaved`: why the optimizer's state cannot be put back.
+    `unsaved`: why the optimizer's state cannot be put back. `every`: how often one is taken.
     """
     if unsaved:
         return no(REWIND, unsaved, SAVE_YOURSELF)
-    if not settings.snapshot_every:
+    if settings.snapshot_every == 0:
         return no(REWIND, "Settings.snapshot_every is 0")
     if room is None or not room.holds:
         return no_room(settings)
     cost = f"about {room.holds * room.size / GIB:.2g} GiB of host memory on this rank"
-    return yes(REWIND, cost, f"{room.holds} snapshots, one every {settings.snapshot_every} steps")
+    return yes(REWIND, cost, f"{room.holds} snapshots, {every}")
+
+
+def no_replicas() -> Ability:
+    """There are no snapshots, since one copy was kept for ranks that are not alike."""
+    reason = "snapshots are kept once for all ranks of a node, and these ranks are no replicas"
+    return no(REWIND, reason, "Say attach(replicated=False)")
 
 
 def restore_abilities(unrestored: Sequence[str], loaders: Sequence[str]) -> tuple[Ability, ...]:
