@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from threading import get_ident
 from typing import Any, TypeVar
 
@@ -354,7 +355,7 @@ class Guard:
             lambda: parts.recovery.settle(parts.world.last_patience.total_seconds()),
             lambda: leave_world(parts.world),
             lambda: self._cut_short(reason or ("stopped" if self.stopped else "finished")),
-            *(handle.remove for handle in (*self._optimizers.handles, *self._handles)),
+            *map(attrgetter("remove"), (*self._optimizers.handles, *self._handles)),
             lambda: leave(*self._guarded),
             self._optional.end,
             parts.rates.after_step,

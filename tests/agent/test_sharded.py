@@ -224,7 +224,7 @@ def test_a_rank_killed_while_it_writes_leaves_the_earlier_checkpoint(tmp_path: P
     try:
         await_that(lambda: steps.exists() and json.loads(steps.read_text())["step"] >= 16, 120.0)
         assert (tmp_path / "started-1").exists()
-        assert json.loads(steps.read_text())["faults"]["checkpoint"] >= 1
+        assert json.loads(steps.read_text())["faults"] == {}
     finally:
         ranks[1].kill()
     assert ended(ranks) == [1, -signal.SIGKILL]  # rank 0: the job's own collective failed

@@ -52,8 +52,7 @@ class DataFeed:
 
     def __init__(self, ledger: Skips, micro_batches: int, replay_limit_s: float = math.inf) -> None:
         self.ledger = ledger
-        self.in_use = False
-        self.stopped = False
+        self.in_use = self.stopped = False
         self.steps = 0  # made
         self.epoch = 0  # of `guard.epochs`
         self.in_epochs = False
@@ -80,8 +79,7 @@ class DataFeed:
         self.stale = 0  # positions that the loop had items of at a rollback, and not trained yet
         self._returns = 0  # how often it was
         self._filler = 0  # items that complete the steps to be undone
-        self._handed_before = 0  # the last step
-        self._ahead_told = 0
+        self._handed_before = self._ahead_told = 0  # items: at the last step, and in the log
         self._fetched_by: int | None = None  # which thread
         self._way_back: WayBack | None = None
 
@@ -117,6 +115,7 @@ class DataFeed:
         if loader is not self._at.loader:
             if self._before is not None and self._at.taken_at == self.steps:
                 self._at = self._before  # it was an evaluation: no step was made of it
+                self.fingerprints.forget(self._at.passes + 1)
             self._before = self._at.copied()
             if loader is not self._at.loader:
                 self._at.serial += 1
@@ -437,7 +436,8 @@ class DataFeed:
         numbers = random_state()
         try:
             if hasattr(at.loader, "skip_to"):
-                self.skip_report.jump(at.loader, at.next, end)
+                with self.faults.shield("data"):
+                    self.skip_report.jump(at.loader, at.next, end)
                 reading.jump(end, (end - at.next) * self.micro_batches)
                 at.next = end
                 self._mark(reading)
@@ -446,4 +446,5 @@ class DataFeed:
                 at.next += 1
         finally:
             restore_random_state(numbers)
-            self.skip_report.settle()
+            with self.faults.shield("data"):
+                self.skip_report.settle()

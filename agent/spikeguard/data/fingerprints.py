@@ -41,7 +41,7 @@ class Fingerprints:
         self._known: dict[Key, float] = {}
         self._firsts: dict[int, float] = {}  # by pass
         self._made: deque[tuple[Key, Tensor]] = deque()  # on a device
-        self._flying: deque[tuple[list[Key], Scalars]] = deque()
+        self._flying: deque[tuple[list[Key | None], Scalars]] = deque()  # None: forgotten
         self._ring: Readback | None = None
 
     def see(self, key: Key, item: Any) -> None:
@@ -67,6 +67,16 @@ class Fingerprints:
         if mark is not None:
             self._keep(key, mark)
 
+    def forget(self, number: int) -> None:
+        """Pass `number` counts for nothing: another one gets its number."""
+        self._firsts.pop(number, None)
+        self._known = {key: mark for key, mark in self._known.items() if key[0] != number}
+        self._made = deque(each for each in self._made if each[0][0] != number)
+        for keys, _ in self._flying:
+            keys[:] = [None if key is not None and key[0] == number else key for key in keys]
+        if self.differs is not None and self.differs[0] == number:
+            self.differs = None
+
     def settle(self, wait: bool = False) -> None:
         """Send what was made on a device since, and take what has arrived."""
         if not self._made and not self._flying:
@@ -81,7 +91,8 @@ class Fingerprints:
         ):
             keys, scalars = self._flying.popleft()
             for key, mark in zip(keys, read(scalars).values(), strict=True):
-                self._compare(key, mark)
+                if key is not None:
+                    self._compare(key, mark)
 
     def _compare(self, key: Key, mark: float) -> None:
         known = self.known(key)

@@ -207,6 +207,11 @@ class Cursor:
     reading: Reading | None = None
     rewind: Tree | None = None  # where to go on at the next item
 
+    @property
+    def passes(self) -> int:
+        """How many were begun."""
+        return self.reading.number if self.reading is not None else 0
+
     def copied(self) -> Cursor:
         return replace(self, fetched=self.fetched.copy())
 

@@ -105,7 +105,8 @@ class SkipReport:
                 self.name(names, item)
         finally:
             if reading.read > read:
-                self.leave(position, names)
+                with self._faults.shield("data"):
+                    self.leave(position, names)
 
     def jump(self, loader: Any, first: int, end: int) -> None:
         """[first, end) is left out without being read; the loader may know what lies there."""

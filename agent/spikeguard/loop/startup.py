@@ -222,8 +222,7 @@ def _resumed_from(parts: Parts, target: Target) -> str | None:
         raise RestoreFailedAgain(problem) if again else AttemptAborted(problem)
     if parts.world.leads:
         with suppress(OSError):
-            if (noted := parts.home / FAILED).is_file():
-                noted.write_text("")
+            (parts.home / FAILED).unlink(missing_ok=True)
     return None
 
 
