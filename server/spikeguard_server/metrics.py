@@ -108,14 +108,6 @@ class Metrics:
             "Jumps of the database's clock that this process was the first to see.",
             registry=registry,
         )
-        self.audit_heads = Counter(
-            "spikeguard_audit_heads",
-            "Newest digests of the audit: written down outside the database, or not.",
-            ("result",),
-            registry=registry,
-        )
-        for result in ("written", "failed"):
-            self.audit_heads.labels(result)
         self.notices = Counter(
             "spikeguard_notifications",
             "Messages to people's channels, by kind of channel and what became of them.",
@@ -137,10 +129,6 @@ class Metrics:
     def count_clock_jump(self) -> None:
         """The database's clock was set."""
         self.clock_jumps.inc()
-
-    def count_heads(self, result: str, count: int) -> None:
-        """So many heads of the audit were written, or one look at them failed."""
-        self.audit_heads.labels(result).inc(count)
 
     def text(self) -> bytes:
         """The exposition of this process."""

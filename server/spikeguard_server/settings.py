@@ -65,9 +65,6 @@ class Settings:
         "", "the same database as the role that owns the tables, for migrations alone; "
         "unset: as the server's own role", secret=True,
     )  # fmt: skip
-    audit_heads_directory: str = _text(
-        "", "where the newest digests of the audit are written down; unset: nowhere"
-    )
     host: str = _text("127.0.0.1", "the address that `serve` listens on")
     port: int = _number(8000, 0, 65535, "the port that `serve` listens on; 0: any that is free")
     public_url: str = _text("http://127.0.0.1:8000", "this server, as people and links reach it")

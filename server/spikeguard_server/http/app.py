@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -70,7 +69,6 @@ from spikeguard_server.http.routes.messages import EXAMINERS, JUDGES, OpenEndpoi
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.ingest import FairQueue, Monitors
 from spikeguard_server.ingest.order_waiters import MAX_WAITS, OrderWaiters
-from spikeguard_server.jobs.audit_heads import HeadWriter
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics
@@ -128,7 +126,6 @@ def create_app(
     watch_of(engine).tell = services.metrics.count_clock_jump
     order_waiters = OrderWaiters(settings)
     feed = EventFeed(engine)
-    heads = _heads(services)
     notifier = Notifier(settings, engine, services.metrics.count_notice) if ticker else None
     turns = FairQueue(_workers(settings), settings.ingest_waiting)
     app = FastAPI(
@@ -141,7 +138,7 @@ def create_app(
         openapi_url=None,
         default_response_class=JsonReply,
         dependencies=[guard],
-        lifespan=_lifespan(services, turns, order_waiters, feed, notifier, heads),
+        lifespan=_lifespan(services, turns, order_waiters, feed, notifier),
     )
     sql.event.listen(engine, "handle_error", partial(_count_failure, services.metrics))
     app.state.services = services
@@ -197,7 +194,6 @@ def _lifespan(
     order_waiters: OrderWaiters,
     feed: EventFeed,
     notifier: Notifier | None,
-    heads: HeadWriter | None,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def run(app: FastAPI) -> AsyncIterator[None]:
@@ -211,8 +207,6 @@ def _lifespan(
             services.ticker.start()
         if notifier is not None:
             notifier.start()
-        if heads is not None:
-            heads.start()
         try:
             yield
         finally:
@@ -223,17 +217,8 @@ def _lifespan(
                 notifier.stop()
             if services.ticker is not None:
                 services.ticker.stop()
-            if heads is not None:
-                heads.stop()
 
     return run
-
-
-def _heads(services: Services) -> HeadWriter | None:
-    """What writes the audit's heads down, where that is wanted."""
-    if not (directory := services.settings.audit_heads_directory):
-        return None
-    return HeadWriter(services.engine, Path(directory), services.metrics.count_heads)
 
 
 def _count_failure(metrics: Metrics, context: sql.ExceptionContext) -> None:
@@ -250,7 +235,7 @@ def _workers(settings: Settings) -> int:
 
 def _callers(settings: Settings) -> int:
     """Other calls at once, beside `BESIDE`: messages always find a connection too."""
-    beside = sum(BESIDE.values()) + bool(settings.audit_heads_directory)
+    beside = sum(BESIDE.values())
     return max(2, settings.pool_size - (_workers(settings) + 1) - beside)
 
 

@@ -61,7 +61,6 @@ COUNTS = {
     "spikeguard_commands_finished",
     "spikeguard_commands_unfinished",
     "spikeguard_approvals_waiting",
-    "spikeguard_audit_heads",
     "spikeguard_automatic_budgets_spent",
     "spikeguard_dropped_samples",
     "spikeguard_connections",
