@@ -121,7 +121,6 @@ class Settings:
     notify_networks: str = _text(
         "", "private networks that channels may reach: `10.0.0.0/8, fd00::/8`"
     )
-    stream_sign_s: float = _number(15.0, 0.05, 60, "between two signs of life of an event stream")
     link_key: str = _text(
         "", "signs approval links, 32 characters at least; unset: there are none", secret=True
     )

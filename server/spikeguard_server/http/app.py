@@ -46,7 +46,6 @@ from spikeguard_server.errors import (
 )
 from spikeguard_server.http.concurrency import Calls
 from spikeguard_server.http.dependencies import Services, guard, is_page
-from spikeguard_server.http.event_feed import EventFeed
 from spikeguard_server.http.fast.ingest_middleware import IngestMiddleware, MessageEndpoint
 from spikeguard_server.http.field_errors import invalid
 from spikeguard_server.http.known_tokens import MOST
@@ -94,7 +93,6 @@ BESIDE: Final[Mapping[str, int]] = {
     "notifier": 1,
     "its carriers": CARRIERS_AT_DESK,
     "test buttons": BUTTONS_AT_DESK,
-    "feed": 1,
     "readiness": 1,
     "tokens known at the start": 1,
     "tokens": JUDGES,
@@ -112,12 +110,13 @@ def create_app(
     """The application over `engine`. `ticker=False` leaves what time alone moves to others, as a
     server of reads only always does."""
     ticker = ticker and not settings.primary_url
+    metrics = Metrics(registry or CollectorRegistry())
     services = Services(
         settings=settings,
         engine=engine,
-        metrics=Metrics(registry or CollectorRegistry()),
+        metrics=metrics,
         monitors=Monitors(settings.monitors_kept),
-        ticker=Ticker(settings, engine) if ticker else None,
+        ticker=Ticker(settings, engine, metrics.count_incident) if ticker else None,
         provider=_provider(settings),
         calls=Calls((_callers(settings) + 1) // 2),
         lookups=Calls((_callers(settings) + 1) // 2, MAX_WAITS),
@@ -125,7 +124,6 @@ def create_app(
     services.metrics.info.labels(version("spikeguard"), settings.public_url.rstrip("/")).set(1)
     watch_of(engine).tell = services.metrics.count_clock_jump
     order_waiters = OrderWaiters(settings)
-    feed = EventFeed(engine)
     notifier = Notifier(settings, engine, services.metrics.count_notice) if ticker else None
     turns = FairQueue(_workers(settings), settings.ingest_waiting)
     app = FastAPI(
@@ -138,12 +136,11 @@ def create_app(
         openapi_url=None,
         default_response_class=JsonReply,
         dependencies=[guard],
-        lifespan=_lifespan(services, turns, order_waiters, feed, notifier),
+        lifespan=_lifespan(services, turns, order_waiters, notifier),
     )
     sql.event.listen(engine, "handle_error", partial(_count_failure, services.metrics))
     app.state.services = services
     app.state.order_waiters = order_waiters
-    app.state.feed = feed
     app.state.button = Button(settings, engine)
     include_all(app)
     app.openapi = describe(app)  # type: ignore[method-assign]
@@ -192,7 +189,6 @@ def _lifespan(
     services: Services,
     turns: FairQueue,
     order_waiters: OrderWaiters,
-    feed: EventFeed,
     notifier: Notifier | None,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
@@ -202,7 +198,6 @@ def _lifespan(
         current_default_thread_limiter().total_tokens = _callers(services.settings)
         if services.primary is None:  # a standby is told of no order: who waits asks again
             order_waiters.start()
-        feed.start()
         if services.ticker is not None:
             services.ticker.start()
         if notifier is not None:
@@ -210,7 +205,6 @@ def _lifespan(
         try:
             yield
         finally:
-            feed.stop()
             turns.stop(STOP_S)
             order_waiters.stop()
             if notifier is not None:

@@ -47,8 +47,7 @@ def call(client: httpx.Client, method: str, path: str, token: str | None) -> htt
         return client.request(method, path, headers={"Cookie": f"{COOKIE}={token}"})
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with client.stream(method, path, headers=headers) as answer:
-        if "event-stream" not in answer.headers.get("content-type", ""):  # that one does not end
-            answer.read()
+        answer.read()
         return answer
 
 

@@ -5,27 +5,21 @@ The clock is the real database's: `now()` and its kin are found in a schema befo
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy as sql
 
 from benchmarks import faults_clock
-from spikeguard_protocol import AttemptEnded, Role, RunId
+from spikeguard_protocol import AttemptEnded, Role
 from spikeguard_server.domain.lifecycle.clock import ClockJump, moment_ago
 from spikeguard_server.errors import Unready
-from spikeguard_server.http.event_feed import EventFeed
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.jobs.ticker import tick
 from spikeguard_server.settings import Settings
-from spikeguard_server.store import audit
 from spikeguard_server.store.clock import watch_of
 from spikeguard_server.store.engine import open_engine
-from spikeguard_server.store.tables.core import run_key
 from spikeguard_server.store.tokens import NewToken, add_token, find_caller
 from tests.server.store.jobs import SECOND, Job, rows, spiking, value
 from tests.server.store.test_commands import ONSET, state_of, waiting
@@ -182,35 +176,6 @@ def test_a_session_has_as_long_left_as_before(jumpy: sql.Engine, seconds: float)
     assert caller is not None
     assert caller.expires_in_s == pytest.approx(5_000, abs=10)
     assert caller.signed_in_s == pytest.approx(700, abs=10)
-
-
-@pytest.mark.parametrize("seconds", [DECADE, -HOUR])
-def test_whoever_follows_events_is_told_the_next_ones_after_a_jump_and_back(
-    jumpy: sql.Engine, seconds: float
-) -> None:
-    feed, job = EventFeed(jumpy), Job(jumpy)
-    feed.start()
-
-    async def follow() -> list[str]:
-        follower, told = feed.join(None, None, 1), list[str]()
-        await asyncio.wait_for(follower.ready.wait(), 10)
-        for step in (0.0, seconds, -seconds):
-            jump(jumpy, step)
-            tick(jumpy, SETTINGS)
-            with jumpy.begin() as connection:
-                key = run_key(RunId("default", job.run))
-                audit.append(connection, key, actor="test", action=f"{step:g}", subject=job.run)
-            entry = await asyncio.wait_for(follower.queue.get(), 10)
-            told.append(entry.action if entry is not None else "the end")
-        feed.leave(follower)
-        return told
-
-    job.start()
-    time.sleep(0.1)
-    with ThreadPoolExecutor(1) as apart:  # a browser of another test keeps this thread's loop
-        told = apart.submit(asyncio.run, follow()).result()
-    assert told == ["0", f"{seconds:g}", f"{-seconds:g}"]
-    feed.stop()
 
 
 @pytest.mark.parametrize(

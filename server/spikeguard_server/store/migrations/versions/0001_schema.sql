@@ -439,28 +439,6 @@ CREATE TABLE notes (
 );
 CREATE INDEX notes_due_idx ON notes (run_id) WHERE due_step IS NOT NULL;
 
-CREATE TABLE incident_figures (
-    run_id uuid NOT NULL,
-    incident integer NOT NULL,
-    project text NOT NULL,
-    written_at timestamptz NOT NULL,
-    detection_steps bigint NOT NULL,
-    detection_s float8,
-    decision_s float8,
-    decided_by text,
-    recovery_steps bigint,
-    recovery_s float8,
-    outcome text,
-    lost_steps bigint NOT NULL,
-    lost_s float8,
-    lost_money float8,
-    saved_steps bigint NOT NULL,
-    saved_s float8,
-    saved_money float8,
-    currency text NOT NULL,
-    CONSTRAINT incident_figures_pkey PRIMARY KEY (run_id, incident)
-);
-
 CREATE TABLE incident_revisions (
     run_id uuid NOT NULL,
     incident integer NOT NULL,
