@@ -43,7 +43,7 @@ SWITCH_S = 0.0005
 
 
 def run(options: Namespace) -> int:
-    """Migrate, then serve until told to stop. A server of reads only migrates nothing."""
+    """Migrate, then serve until told to stop."""
     try:
         settings = require_database(read_settings())
     except SettingError as error:
@@ -52,9 +52,8 @@ def run(options: Namespace) -> int:
     host, port = options.host or settings.host, options.port
     settings = replace(settings, host=host, port=settings.port if port is None else port)
     with opened(settings, migrated=False) as engine:
-        if not settings.primary_url:
-            _refuse_standby(engine)
-            _migrate(settings)
+        _refuse_standby(engine)
+        _migrate(settings)
         with listen(settings.host, settings.port) as listener:
             serve(settings, engine, listener)
     return 0
@@ -75,8 +74,8 @@ def _refuse_standby(engine: sql.Engine) -> None:
     with engine.connect() as connection:
         if is_standby(connection):
             raise CommandFailed(
-                "the database is a standby, which takes no writes: name its primary, or set "
-                "SPIKEGUARD_PRIMARY_URL to the server that writes, and this one serves reads"
+                "the database is a standby, which takes no writes: let DATABASE_URL lead to its "
+                "primary"
             )
 
 
@@ -107,8 +106,7 @@ def serve(
     app = create_app(settings, engine)
     config = server_config(app)
     _load_later("spikeguard_server.report.plots")
-    if not settings.primary_url:
-        _warn(engine)
+    _warn(engine)
     Server(config, on_stop).run(sockets=[listener])
 
 

@@ -36,7 +36,6 @@ from spikeguard_server.errors import (
     MethodNotAllowed,
     NotFound,
     NotSignedIn,
-    ReadsOnly,
     ServiceError,
     TooLarge,
     Unprocessable,
@@ -46,7 +45,7 @@ from spikeguard_server.errors import (
 )
 from spikeguard_server.http.concurrency import Calls
 from spikeguard_server.http.dependencies import Services, guard, is_page
-from spikeguard_server.http.fast.ingest_middleware import IngestMiddleware, MessageEndpoint
+from spikeguard_server.http.fast.ingest_middleware import IngestMiddleware
 from spikeguard_server.http.field_errors import invalid
 from spikeguard_server.http.known_tokens import MOST
 from spikeguard_server.http.openapi import DESCRIPTION, TAGS, describe
@@ -64,7 +63,7 @@ from spikeguard_server.http.request_limits import (
 from spikeguard_server.http.request_metrics import RequestMetrics
 from spikeguard_server.http.responses import JsonReply, answer_of
 from spikeguard_server.http.routes.all_routes import include_all
-from spikeguard_server.http.routes.messages import EXAMINERS, JUDGES, OpenEndpoint, ReadOnlyEndpoint
+from spikeguard_server.http.routes.messages import EXAMINERS, JUDGES, OpenEndpoint
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.ingest import FairQueue, Monitors
 from spikeguard_server.ingest.order_waiters import MAX_WAITS, OrderWaiters
@@ -107,9 +106,7 @@ def create_app(
     registry: CollectorRegistry | None = None,
     ticker: bool = True,
 ) -> FastAPI:
-    """The application over `engine`. `ticker=False` leaves what time alone moves to others, as a
-    server of reads only always does."""
-    ticker = ticker and not settings.primary_url
+    """The application over `engine`. `ticker=False` leaves what time alone moves to others."""
     metrics = Metrics(registry or CollectorRegistry())
     services = Services(
         settings=settings,
@@ -153,7 +150,7 @@ def create_app(
     app.add_middleware(BodyLimit)
     app.add_middleware(CarefulAnswers, headers=services.headers)
     app.add_middleware(
-        IngestMiddleware, endpoint=_endpoint(services, turns, rates),
+        IngestMiddleware, endpoint=OpenEndpoint(services, turns, rates),
         refuse=partial(_refuse, services.headers), headers=services.headers,
         metrics=services.metrics,
     )  # fmt: skip
@@ -170,13 +167,6 @@ def _provider(settings: Settings) -> Provider | None:
     )
 
     return Provider(settings)
-
-
-def _endpoint(services: Services, turns: FairQueue, rates: Rates) -> MessageEndpoint:
-    """What becomes of messages; where only reads are served, they are told where to go."""
-    if services.primary is None:
-        return OpenEndpoint(services, turns, rates)
-    return ReadOnlyEndpoint(services.primary)
 
 
 def _greet(services: Services) -> None:
@@ -196,8 +186,7 @@ def _lifespan(
         del app
         Thread(target=_greet, args=(services,), name="greet", daemon=True).start()
         current_default_thread_limiter().total_tokens = _callers(services.settings)
-        if services.primary is None:  # a standby is told of no order: who waits asks again
-            order_waiters.start()
+        order_waiters.start()
         if services.ticker is not None:
             services.ticker.start()
         if notifier is not None:
@@ -333,9 +322,6 @@ def _answer(request: Request, told: ServiceError) -> Response:
     path = request.url.path
     if not is_page(path):
         answer: Response = answer_of(told)
-    elif isinstance(told, ReadsOnly) and request.method == "GET":
-        query = f"?{request.url.query}" if request.url.query else ""
-        answer = RedirectResponse(f"{told.primary}{quote(path)}{query}", status_code=303)
     elif isinstance(told, NotSignedIn) and request.method == "GET":
         answer = RedirectResponse(f"/login?next={quote(path)}", status_code=303)
     else:

@@ -44,7 +44,6 @@ from spikeguard_server.store.tables.notices import (
     notices,
     silences,
 )
-from spikeguard_server.store.tables.run_counts import new_runs
 
 _log = logging.getLogger(__name__)
 NOTE_S: Final = 60.0  # between two notes of how the clock was seen
@@ -231,7 +230,6 @@ def _moved(before: datetime) -> tuple[_Moved, ...]:
         _Moved(approval_links, ("made_at", "expires_at"), open_links),
         _Moved(silences, ("begins_at", "ends_at"), silences.c.ends_at > before),
         _Moved(tables.tokens, ("created_at", "signed_in_at", "expires_at"), working),
-        _Moved(new_runs, ("began_at",), sql.true()),
     )  # fmt: skip
 
 

@@ -31,8 +31,6 @@ def open_engine(settings: Settings) -> sql.Engine:
         "idle_in_transaction_session_timeout": IDLE_TRANSACTION_TIMEOUT_S * 1000,
         "timezone": "UTC",
     }
-    if settings.primary_url:
-        limits["default_transaction_read_only"] = "on"  # also where it is no standby
     engine = sql.create_engine(
         settings.database_url,
         pool_size=settings.pool_size,
@@ -49,8 +47,7 @@ def open_engine(settings: Settings) -> sql.Engine:
     heed(engine)
     sql.event.listen(engine, "checkin", _rests)
     sql.event.listen(engine, "checkout", _check)
-    if not settings.primary_url:
-        sql.event.listen(engine, "handle_error", _judge)
+    sql.event.listen(engine, "handle_error", _judge)
     return engine
 
 

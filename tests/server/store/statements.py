@@ -42,7 +42,6 @@ REFERENCE = {
     "tokens",
     "channels",
     "silences",
-    "new_runs",
     "clock",
     "clock_jumps",
 }

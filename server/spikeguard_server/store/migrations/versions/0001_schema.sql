@@ -786,18 +786,8 @@ BEGIN
 END $$;
 CREATE TRIGGER numbered BEFORE INSERT ON audit FOR EACH ROW EXECUTE FUNCTION number_audit();
 
--- What quotas of new runs count, what is left of deleted runs, and how the database's clock was
+-- What is left of deleted runs, and how the database's clock was
 -- last seen and when it jumped.
-CREATE TABLE new_runs (
-    run_id uuid NOT NULL,
-    project text NOT NULL,
-    token_id bigint,
-    began_at timestamptz NOT NULL,
-    CONSTRAINT new_runs_pkey PRIMARY KEY (run_id)
-);
-CREATE INDEX new_runs_project_began_at_idx ON new_runs (project, began_at);
-CREATE INDEX new_runs_token_id_began_at_idx ON new_runs (token_id, began_at);
-
 CREATE TABLE deleted_runs (
     run_id uuid NOT NULL,
     project text NOT NULL,
