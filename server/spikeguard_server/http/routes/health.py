@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from spikeguard_server.errors import Unready
-from spikeguard_server.http.bodies.run_shapes import Shape, example
+from spikeguard_server.http.bodies.run_shapes import Shape
 from spikeguard_server.http.dependencies import DatabaseLook, Services, ServicesDep
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.store.migrations import require_schema
@@ -21,15 +21,11 @@ router = APIRouter(tags=["health"])
 class Health(Shape):
     """All is well."""
 
-    model_config = example({"status": "ok"})
-
     status: str
 
 
 class Readiness(Health):
     """All is well with the database too."""
-
-    model_config = example({"status": "ok", "audit_protected": True})
 
     audit_protected: bool = Field(
         description="the server's own database role can neither change nor delete entries"
