@@ -16,7 +16,7 @@ _SHIFTED = """
         'select pg_catalog.statement_timestamp() + make_interval(secs => s) from shifted.offset_s';
     create function shifted.now() returns timestamptz language sql stable as
         'select pg_catalog.now() + make_interval(secs => s) from shifted.offset_s';
-    alter function chain_audit() set search_path = shifted, pg_catalog, pg_temp;
+    alter function number_audit() set search_path = shifted, pg_catalog, pg_temp;
 """
 
 
