@@ -27,9 +27,10 @@ from prometheus_client.registry import Collector
 
 from spikeguard_protocol import CommandState, Verb
 from spikeguard_server.domain.lifecycle.command_life import legal_events
+from spikeguard_server.domain.lifecycle.incident_figures import IncidentFigures
 from spikeguard_server.domain.notification.channel import ChannelKind
 from spikeguard_server.domain.notification.delivery import Result
-from spikeguard_server.incident_metrics import IncidentFamilies, IncidentTotals
+from spikeguard_server.incident_metrics import IncidentMetrics
 
 MAX_RUNS: Final = 500  # with all gauges
 MAX_INCIDENTS: Final = 2000  # runs with an open incident: beyond `MAX_RUNS` with those of alerts
@@ -107,14 +108,6 @@ class Metrics:
             ("cause",),
             registry=registry,
         )
-        self.audit_heads = Counter(
-            "spikeguard_audit_heads",
-            "Newest digests of the audit: written down outside the database, or not.",
-            ("result",),
-            registry=registry,
-        )
-        for result in ("written", "failed"):
-            self.audit_heads.labels(result)
         self.notices = Counter(
             "spikeguard_notifications",
             "Messages to people's channels, by kind of channel and what became of them.",
@@ -129,13 +122,15 @@ class Metrics:
             registry=registry,
         )
 
+        self.incidents = IncidentMetrics(registry)
+
     def count_notice(self, kind: str, result: str) -> None:
         """A message to a channel of this kind was sent, held, dropped, failed or given up."""
         self.notices.labels(kind, result).inc()
 
-    def count_heads(self, result: str, count: int) -> None:
-        """So many heads of the audit were written, or one look at them failed."""
-        self.audit_heads.labels(result).inc(count)
+    def count_incident(self, project: str, found: IncidentFigures) -> None:
+        """The post-mortem of an incident was settled for the first time."""
+        self.incidents.observe(project, found)
 
     def text(self) -> bytes:
         """The exposition of this process."""
@@ -167,18 +162,6 @@ class RunGauges:
 
 
 @dataclass(frozen=True, slots=True)
-class RunEvent:
-    """Something that happened to a run lately: a mark on its graphs."""
-
-    project: str
-    run: str
-    event: str  # spike, decision, rollback, command, close, note
-    subject: str  # `gpt#3`, `gpt#3.1`, `note 2`
-    text: str
-    at_s: float  # seconds since the epoch
-
-
-@dataclass(frozen=True, slots=True)
 class Fleet:
     """The whole fleet, as the database knows it."""
 
@@ -194,10 +177,8 @@ class Fleet:
     notices_waiting: int = 0  # in the outbox, and conversations that are due
     oldest_notice_s: float = 0.0
     failing: Mapping[str, int] = field(default_factory=dict)  # kind of channel -> conversations
-    totals: IncidentTotals = field(default_factory=IncidentTotals)  # of closed incidents
     not_shown: int = 0  # unended runs beyond those of `live`
     agent_tokens_s: Sequence[float] = ()  # left to training jobs' tokens that end soon
-    events: Sequence[RunEvent] = ()  # of the last minutes, the newest first
     incidents_not_shown: int = 0  # of them, those with an open incident
 
 
@@ -234,7 +215,6 @@ def fleet_text(fleet: Fleet) -> bytes:
         fleet.budgets_spent,
     )
     registry.register(_Totals(fleet))
-    registry.register(IncidentFamilies(fleet.totals))
     _gauge(
         registry,
         "spikeguard_approvals_waiting",
@@ -262,7 +242,6 @@ def fleet_text(fleet: Fleet) -> bytes:
     _tokens(registry, fleet.agent_tokens_s)
     _notices(registry, fleet)
     _live_runs(registry, fleet.live)
-    _events(registry, fleet.events)
     return generate_latest(registry)
 
 
@@ -354,18 +333,6 @@ def _counts(
 
 def _gauge(registry: CollectorRegistry, name: str, help_text: str, value: float) -> None:
     Gauge(name, help_text, registry=registry).set(value)
-
-
-def _events(registry: CollectorRegistry, events: Iterable[RunEvent]) -> None:
-    gauge = Gauge(
-        "spikeguard_run_event_timestamp_seconds",
-        "When something happened to a run, seconds since the epoch, for 15 minutes: a spike, a"
-        " decision, a rollback or another command, a close, a note. Graphs are marked with it.",
-        ("project", "run", "event", "subject", "text"),
-        registry=registry,
-    )
-    for one in events:
-        gauge.labels(one.project, one.run, one.event, one.subject, one.text).set(one.at_s)
 
 
 _RUN_GAUGES: Final = {

@@ -650,13 +650,6 @@ def test_a_refusal_is_read_to_a_limit_too_whatever_length_it_claims() -> None:
             list(Client(url, "x").runs())
 
 
-def test_an_event_without_end_is_read_to_a_limit() -> None:
-    for endless in (b"data: " + b"x" * 2**16, b"data: " + b"x" * 2**16 + b"\n"):
-        for url in answering(b"HTTP/1.1 200 OK\r\n\r\n", endless, times=2_000):
-            with pytest.raises(ApiError, match="longer than 1048576 bytes"):
-                list(Client(url, "x").events("default"))
-
-
 def test_what_a_client_raises_drives_no_terminal() -> None:
     for url in answering(b"\x1b]52;c;Y3VybA==\x07\x1b[2J\r\n\r\n"):
         with pytest.raises(ApiError) as refused:

@@ -46,7 +46,6 @@ LOCK = "up.lock"
 LINK_KEY = "link_key"
 POSTGRES = "postgres"
 UNMAPPED = 65534  # how owners look that a user namespace does not know
-AUDIT_HEADS = "audit-heads"
 SERVER_ROLE = "spikeguard_server"
 
 
@@ -237,7 +236,6 @@ def _settings(place: UpDirectory) -> Settings:
         public_url=given or address_in_browser(place.server),
         dashboard_url=address_in_browser(place.dashboard or ""),
         link_key=link_key,
-        audit_heads_directory=settings.audit_heads_directory or str(place.directory / AUDIT_HEADS),
     )
 
 

@@ -29,7 +29,7 @@ from spikeguard_protocol.paths import SPEAKS_FOR
 from spikeguard_server.access.oidc.attempt import AT_ONCE
 from spikeguard_server.access.proxied_sessions import end_proxied_roles
 from spikeguard_server.domain.audit.changes import MAX_REASON
-from spikeguard_server.errors import Busy, NotSignedIn, ReadsOnly
+from spikeguard_server.errors import Busy, NotSignedIn
 from spikeguard_server.http.concurrency import UNCOUNTED, Calls, OneAtATime
 from spikeguard_server.http.known_tokens import KnownTokens
 from spikeguard_server.http.proxies import SignedIn, signed_in
@@ -90,7 +90,6 @@ class Cached(Generic[T]):
 class DatabaseLook:
     """What a look at the database found."""
 
-    lag_s: float | None  # of a standby
     audit_protected: bool
 
 
@@ -135,11 +134,6 @@ class Services:
         return self.settings.decisions_by == "named"
 
     @property
-    def primary(self) -> str | None:
-        """The server that writes, if this one serves reads only."""
-        return self.settings.primary_url.rstrip("/") or None
-
-    @property
     def headers(self) -> Mapping[str, str]:
         """The headers of every answer."""
         parts = urlsplit(self.settings.dashboard_url)
@@ -163,11 +157,6 @@ ServicesDep = Annotated[Services, Depends(_services)]
 def is_page(path: str) -> bool:
     """Whether a person with a browser comes here."""
     return path.startswith(PAGES)
-
-
-def reads(method: str, path: str) -> bool:
-    """Whether a server that writes nothing can answer; people decide and sign in on the pages."""
-    return method == "GET" and not is_page(path)
 
 
 def session_secret(request: Request) -> str | None:
@@ -221,8 +210,6 @@ async def _authorize(request: Request, services: ServicesDep) -> AsyncIterator[C
     waits for a thread where the call itself needs none: load balancers ask while all are busy."""
     path = request.scope["route"].path
     rule = TABLE[request.method, path]
-    if services.primary is not None and not reads(request.method, path):
-        raise ReadsOnly(services.primary)
     if rule.public:
         async with _turn_of_stranger(request, services, path):
             yield None

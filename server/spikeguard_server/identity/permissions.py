@@ -143,7 +143,6 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("DELETE", _CHANNEL): _ADMIN,
     ("POST", _CHANNEL + "/test"): _DECIDE,
     ("GET", "/v1/deliveries"): _READ.by(Scope.QUERY),
-    ("GET", "/v1/events"): _READ.by(Scope.QUERY),
     ("GET", "/v1/silences"): _READ.by(Scope.QUERY),
     ("POST", "/v1/silences"): _DECIDE.by(Scope.BODY),
     ("DELETE", "/v1/silences/{project}/{number}"): _DECIDE,

@@ -32,7 +32,6 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.store.deleted_runs import Former, former_run
 from spikeguard_server.store.detectors import thin_snapshots
 from spikeguard_server.store.message_opening import Bearer, Opening, open_message
-from spikeguard_server.store.new_runs import check_quota, note_new_run
 from spikeguard_server.store.runs import (
     AttemptRow,
     RunRow,
@@ -187,16 +186,12 @@ def _opened(connection: sql.Connection, received: Received, known: int) -> Openi
 def _begin_run(
     connection: sql.Connection, received: Received, opening: Opening, former: Former | None
 ) -> RunRow:
-    """The run that this message is the first of; raise `RunQuota` where there may be none."""
-    message, now = received.message, received.now or opening.now
-    token = opening.bearer.token_id if opening.bearer is not None else None
-    check_quota(connection, received.settings, message.project, token, now)
-    run = make_run(
-        connection, message.run_id, now, attempts=former.attempts if former else 0,
+    """The run that this message is the first of."""
+    now = received.now or opening.now
+    return make_run(
+        connection, received.message.run_id, now, attempts=former.attempts if former else 0,
         incidents=former.incidents if former else 0,
     )  # fmt: skip
-    note_new_run(connection, run.run_id, run.project, token, now)
-    return run
 
 
 def _check(bearer: Bearer | None, message: Message) -> None:

@@ -26,7 +26,6 @@ from spikeguard_server.store.chunks import SegmentKey
 from spikeguard_server.store.deleted_runs import runs_with_curves_left
 from spikeguard_server.store.detectors import detectors_on, runs_with_snapshots, thin_snapshots
 from spikeguard_server.store.fast.compute_lock import in_turn
-from spikeguard_server.store.new_runs import drop_counted
 from spikeguard_server.store.partitions import (
     PartitionKind,
     drop_partition,
@@ -154,11 +153,6 @@ def finish_deletions(engine: sql.Engine) -> None:
         survive(partial(finish_deletion, engine, run_id, REMOVE_S), f"samples of {run_id}")
 
 
-def _drop_counted(engine: sql.Engine) -> None:
-    with engine.begin() as connection:
-        drop_counted(connection)
-
-
 def tidy(engine: sql.Engine, settings: Settings) -> None:
     """Delete what nobody will ask for again."""
     let_go(engine, settings)
@@ -166,4 +160,3 @@ def tidy(engine: sql.Engine, settings: Settings) -> None:
         survive(partial(forget, engine, days), "what people were told")
     survive(partial(prune, engine, settings.detector_snapshots_kept), "snapshots")
     survive(partial(finish_deletions, engine), "deleted runs")
-    survive(partial(_drop_counted, engine), "counts of new runs")

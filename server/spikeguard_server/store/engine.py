@@ -32,8 +32,6 @@ def open_engine(settings: Settings) -> sql.Engine:
         "timezone": "UTC",
         "search_path": "public",  # whatever default the role has
     }
-    if settings.primary_url:
-        limits["default_transaction_read_only"] = "on"  # also where it is no standby
     engine = sql.create_engine(
         settings.database_url,
         pool_size=settings.pool_size,
@@ -50,8 +48,7 @@ def open_engine(settings: Settings) -> sql.Engine:
     heed(engine)
     sql.event.listen(engine, "checkin", _rests)
     sql.event.listen(engine, "checkout", _check)
-    if not settings.primary_url:
-        sql.event.listen(engine, "handle_error", _judge)
+    sql.event.listen(engine, "handle_error", _judge)
     return engine
 
 

@@ -53,8 +53,7 @@ def call(
         )
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with client.stream(method, path, headers=headers) as answer:
-        if "event-stream" not in answer.headers.get("content-type", ""):  # that one does not end
-            answer.read()
+        answer.read()
         return answer
 
 

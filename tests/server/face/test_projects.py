@@ -53,8 +53,7 @@ def ask(
         live.client() as client,
         client.stream(method, path, headers=headers, **given) as answer,
     ):
-        if "event-stream" not in answer.headers.get("content-type", ""):  # that one does not end
-            answer.read()
+        answer.read()
         return answer
 
 

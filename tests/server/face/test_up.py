@@ -193,15 +193,6 @@ def _the_server_cannot_change_its_audit(up: Up, ready: dict[str, Any]) -> None:
     with psycopg.connect(url) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
         connection.execute("alter table audit disable trigger all")
     assert httpx.get(f"{ready['server']}/readyz", timeout=30).json()["audit_protected"] is True
-    heads, until = data / "audit-heads", time.monotonic() + 30
-    while not heads.exists():  # a thread of the server's writes them
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    verified = up.command(
-        "audit", "verify", "--directory", str(data), "--heads", str(heads)
-    )  # fmt: skip
-    assert "fit their digests" in verified.stdout, verified.stderr
-    assert "spikeguard_server" not in verified.stdout
 
 
 def _its_tokens_do_what_they_are_for(ready: dict[str, Any]) -> None:

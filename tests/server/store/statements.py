@@ -42,7 +42,6 @@ REFERENCE = {
     "tokens",
     "channels",
     "silences",
-    "new_runs",
     "deleted_totals",
 }
 _TABLE = re.compile(

@@ -113,7 +113,7 @@ def test_serving_without_a_database_is_refused() -> None:
         require_database(read_settings({}))
 
 
-@pytest.mark.parametrize("name", ["DASHBOARD_URL", "PUBLIC_URL", "PRIMARY_URL"])
+@pytest.mark.parametrize("name", ["DASHBOARD_URL", "PUBLIC_URL"])
 @pytest.mark.parametrize("url", ["https://[::1/", "https://host:port", "ftp://host", "host:8501"])
 def test_an_address_that_cannot_be_read_is_an_error_at_the_start(name: str, url: str) -> None:
     """Every answer names it in a header, so each would fail."""

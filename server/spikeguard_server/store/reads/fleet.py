@@ -5,8 +5,8 @@ all gauges are given for at most `MAX_RUNS` runs, those with an open incident fi
 fell silent, then the newest. Where there are more, the projects take turns, so that no project
 takes the place of another. What is left out is counted. Archived runs are as if they were not
 there. What grows with history is counted in indexes alone (closed incidents, finished commands,
-dropped samples) or in narrow tables (what incidents came to, what deleted runs had counted), so
-that every replica tells the same at once.
+dropped samples) or in a narrow table (what deleted runs had counted), so that every replica tells
+the same at once.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from spikeguard_server.domain.policy.settings import ApprovalMode
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges
 from spikeguard_server.store.fleet_totals import CLOSED, DROPPED, FINAL, FINISHED, read_total
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.incident_totals import read_totals
-from spikeguard_server.store.reads.run_events import read_events
 from spikeguard_server.store.reads.runs import waiting
 from spikeguard_server.store.tables.core import commands, incidents, runs
 from spikeguard_server.store.tables.notices import channels, conversations, notices
@@ -74,8 +72,6 @@ def read_fleet(connection: sql.Connection) -> Fleet:
         notices_waiting=waiting_notices,
         oldest_notice_s=oldest_s or 0.0,
         failing=dict(_failing(connection)),
-        totals=read_totals(connection),
-        events=read_events(connection),
         agent_tokens_s=[token.expires_in_s or 0.0 for token in expiring_agents(connection)],
     )
 
