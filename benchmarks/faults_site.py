@@ -28,17 +28,17 @@ import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from benchmarks.ingest_servers import HOST
-from spikeguard_protocol import Role, Verb
-from spikeguard_server.access.grants import Grant, issue_token, put_policy
-from spikeguard_server.cli.embedded_postgres import embedded
-from spikeguard_server.cli.serve import serve
-from spikeguard_server.cli.sockets import listen
 from spikeguard_core.policy.settings import (
     ApprovalMode,
     ApprovalRule,
     Policy,
     policy_to_mapping,
 )
+from spikeguard_protocol import Role, Verb
+from spikeguard_server.access.grants import Grant, issue_token, put_policy
+from spikeguard_server.cli.embedded_postgres import embedded
+from spikeguard_server.cli.serve import serve
+from spikeguard_server.cli.sockets import listen
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.migrations import migrate
@@ -257,9 +257,7 @@ def new_site(database: Database, name: str, replicas: int, **settings: float) ->
     with database.control() as connection:
         connection.execute(sql.text(f"CREATE DATABASE {name}"))
     url = database.url.replace("/postgres?", f"/{name}?")
-    many = {"new_runs_per_token": 1_000_000, "new_runs_per_project": 1_000_000}
-    own = replace(Settings(database_url=url, tick_s=0.2), **many)  # type: ignore[arg-type]
-    made = replace(own, **settings)  # type: ignore[arg-type]
+    made = replace(Settings(database_url=url, tick_s=0.2), **settings)  # type: ignore[arg-type]
     token = _prepare(made)
     log = database.directory.parent / f"{name}.log"
     return Site(database, name, [Replica(made, log) for _ in range(replicas)], token, url)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import fields
 from enum import StrEnum
 
+from spikeguard_core.detection.detectors.contract import Setting
+
 from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import number, span, table
-from spikeguard_server.detectors import DEFAULT, GENERAL, SHIPPED
-from spikeguard_core.detection.detectors.contract import Setting
 from spikeguard_core.detection.own_signals import MOST_OWN, Direction, Opens
 from spikeguard_core.detection.settings import DetectionSettings
+from spikeguard_server.detectors import DEFAULT, GENERAL, SHIPPED
 
 HEAD = """# Detection settings
 

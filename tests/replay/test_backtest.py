@@ -105,7 +105,8 @@ def test_values_of_a_setting_stand_side_by_side_in_one_table_and_one_picture(
     assert run(BACKTEST, *words, "--plot", str(png)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == [
-        "file", "rows", "threshold=4", "lift_threshold=1e+06", "threshold=500", "lift_threshold=1e+06",
+        "file", "rows", "threshold=4", "lift_threshold=1e+06",
+        "threshold=500", "lift_threshold=1e+06",
     ]  # fmt: skip
     assert lines[1].split() == ["spiky.csv", "500", "1", "0"]
     assert lines[3].split() == ["2", "files", "1,000", "2", "0"]
