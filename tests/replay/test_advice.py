@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.policy.settings import DEFAULT_POLICY
 from spikeguard_protocol import Rollback, Verb, verb_of
 from spikeguard_replay.advice import Advice, Assumed, advise
 from spikeguard_replay.commands import REPLAY
-from spikeguard_core.detection.sample import Sample
-from spikeguard_core.policy.settings import DEFAULT_POLICY
 from tests.replay.running import run
 
 ONSET = 2_001

@@ -20,10 +20,10 @@ from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from torch.utils.tensorboard import SummaryWriter
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_core.detection.sample import Sample
 from spikeguard_replay.backtest import backtest_log, sources
 from spikeguard_replay.log import LogOptions
 from spikeguard_replay.reading import read_log
-from spikeguard_core.detection.sample import Sample
 from tests.replay.running import rows_in, samples_in
 
 
