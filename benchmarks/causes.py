@@ -26,13 +26,13 @@ from benchmarks.machine import machine
 from benchmarks.naming_options import of_half, read_options, tell
 from benchmarks.naming_plan import FORK, Healthy, Run, healthy_runs, runs_of
 from benchmarks.naming_score import SLOW, confidences, share
-from spikeguard_protocol import Cause, Signal
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.cause.layers import LayerRow, clues_of_layers, first_layer
 from spikeguard_core.diagnosis.evidence import TOKEN_ENTROPY, UNSEEN_TOKENS
 from spikeguard_core.events import Closed, Event, Opened, Recurred, Revised
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.suspicion import Ranking, again
+from spikeguard_protocol import Cause, Signal
 
 SLOW_EVERY = 10  # steps, the agent's default
 PHASE = 5  # of them: the fault strikes half way between two measurements

@@ -36,29 +36,35 @@ def _moments(losses: Array, size: int, least: int) -> tuple[Array, Array]:
     return mean + losses[:, :1], deviation
 
 
-def _above(losses: Array, mean: Array, deviation: Array, threshold: float) -> Alarms:
-    with np.errstate(invalid="ignore"):
-        return (losses - mean > threshold * deviation) & (deviation > 0.0)
+def _z(losses: Array, mean: Array, deviation: Array) -> Array:
+    """Deviations above the mean; NaN, which is above nothing, where there is no spread."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(deviation > 0.0, (losses - mean) / deviation, np.nan)
 
 
-def olmo_core(losses: Array, threshold: float) -> Alarms:
+def olmo_core(losses: Array) -> Array:
     """Mean and deviation of the last 128 rows, from 64 on."""
-    return _above(losses, *_moments(losses, 128, 64), threshold)
+    return _z(losses, *_moments(losses, 128, 64))
 
 
-def wandb(losses: Array, threshold: float) -> Alarms:
+def wandb(losses: Array) -> Array:
     """Mean and deviation of the last 30 rows."""
-    return _above(losses, *_moments(losses, 30, 30), threshold)
+    return _z(losses, *_moments(losses, 30, 30))
 
 
-def robust_z(losses: Array, threshold: float) -> Alarms:
+def textbook(losses: Array) -> Array:
+    """Mean and deviation of the last 64 rows, from 16 on."""
+    return _z(losses, *_moments(losses, 64, 16))
+
+
+def robust_z(losses: Array) -> Array:
     """Median and MAD of the last 16 rows."""
-    alarms = np.zeros(losses.shape, dtype=bool)
+    z = np.full(losses.shape, np.nan)
     window = sliding_window_view(losses, 16, axis=1)[:, :-1]
     middle = np.median(window, axis=2)
     mad = np.median(np.abs(window - middle[:, :, None]), axis=2)
-    alarms[:, 16:] = _above(losses[:, 16:], middle, 1.4826 * mad, threshold)
-    return alarms
+    z[:, 16:] = _z(losses[:, 16:], middle, 1.4826 * mad)
+    return z
 
 
 def metaseq(losses: Array, threshold: float) -> Alarms:
@@ -91,11 +97,6 @@ def holt(losses: Array, threshold: float) -> Alarms:
     return alarms
 
 
-def zscore(losses: Array, threshold: float) -> Alarms:
-    """The textbook: mean and deviation of the last 64 rows, from 16 on."""
-    return _above(losses, *_moments(losses, 64, 16), threshold)
-
-
 def ewma(losses: Array, threshold: float) -> Alarms:
     """Exponential mean and variance (0.05), which no row that is out enters. From 16 rows on."""
     mean, variance = losses[:, 0].copy(), np.zeros(len(losses))
@@ -112,21 +113,36 @@ def ewma(losses: Array, threshold: float) -> Alarms:
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """One rule, with the threshold that it is published with."""
+    """One rule, with the threshold that it is published with.
 
-    alarms: Callable[[Array, float], Alarms]
+    `score` gives deviations that do not depend on the threshold; `rule` is one that lets a row
+    that is out enter nothing, so that it does.
+    """
+
     threshold: float
-    most: float  # threshold at which it never alarms
+    score: Callable[[Array], Array] | None = None
+    rule: Callable[[Array, float], Alarms] | None = None
+    least: float = 0.5  # threshold from which one is searched,
+    most: float = 1e6  # and up to which
+
+    def alarms(self, losses: Array) -> Callable[[float], Alarms]:
+        """Where it alarms, by threshold."""
+        if self.rule is not None:
+            rule = self.rule
+            return lambda threshold: rule(losses, threshold)
+        assert self.score is not None
+        score = self.score(losses)
+        return lambda threshold: score > threshold
 
 
 RIVALS: dict[str, Rival] = {
-    "OLMo-core, 6 sigma of 128": Rival(olmo_core, 6.0, 1e6),
-    "metaseq, ratio 1.2": Rival(metaseq, 1.2, 1e3),
-    "Holt's filter, z 6": Rival(holt, 6.0, 1e6),
-    "W&B, z 3 of 30": Rival(wandb, 3.0, 1e6),
-    "robust z 6 of 16": Rival(robust_z, 6.0, 1e6),
-    "textbook z 3 of 64": Rival(zscore, 3.0, 1e6),
-    "ewma, z 4": Rival(ewma, 4.0, 1e6),
+    "OLMo-core, 6 sigma of 128": Rival(6.0, score=olmo_core),
+    "metaseq, ratio 1.2": Rival(1.2, rule=metaseq, least=1.001, most=1e3),
+    "Holt's filter, z 6": Rival(6.0, rule=holt),
+    "W&B, z 3 of 30": Rival(3.0, score=wandb),
+    "robust z 6 of 16": Rival(6.0, score=robust_z),
+    "textbook z 3 of 64": Rival(3.0, score=textbook),
+    "ewma, z 4": Rival(4.0, rule=ewma),
 }
 
 
@@ -142,20 +158,14 @@ def episodes(alarms: Alarms) -> int:
 def threshold_at(rival: Rival, calm: Array, most: float) -> tuple[float, int]:
     """The least threshold with at most `most` episodes on calm curves, by bisection, and how many
     there are."""
-    low, high = (1.0 if rival.alarms is metaseq else 0.5), rival.most
-    found = episodes(rival.alarms(calm, high))
-    for _ in range(24):
-        middle = (
-            float(np.sqrt(low * high))
-            if rival.alarms is not metaseq
-            else 1.0 + float(np.sqrt(max(low - 1.0, 1e-4) * (high - 1.0)))
-        )
-        if (count := episodes(rival.alarms(calm, middle))) <= most:
+    alarms, low, high = rival.alarms(calm), rival.least, rival.most
+    found = episodes(alarms(high))
+    while high - low > 1e-3 * high:
+        middle = float(np.sqrt(low * high))
+        if (count := episodes(alarms(middle))) <= most:
             high, found = middle, count
         else:
             low = middle
-        if high - low < 1e-3 * high:
-            break
     return high, found
 
 

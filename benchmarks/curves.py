@@ -242,10 +242,10 @@ def _rivals(draws: Sequence[Draw], found: Sequence[Seen], most: int) -> dict[str
         table[name] = {}
         settings = {"as published": rival.threshold, "at an equal false rate": moved}
         for way, threshold in settings.items():
-            alarms = episodes(rival.alarms(quiet, threshold)) if way == "as published" else count
+            alarms = episodes(rival.alarms(quiet)(threshold)) if way == "as published" else count
             both, theirs = list[Seen](), list[bool]()
             for place, group in groups.items():
-                delays = sees(rival.alarms(curves[place], threshold), place, WITHIN)
+                delays = sees(rival.alarms(curves[place])(threshold), place, WITHIN)
                 both += group
                 theirs += (delays >= 0).tolist()
             ours = [0 <= one.delay <= WITHIN for _, one in both]

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from spikeguard_protocol import Kind
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.events import Closed, Judgement, Opened, Revised
 from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_protocol import Kind
 
 
 @dataclass(frozen=True)

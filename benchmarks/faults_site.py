@@ -28,17 +28,17 @@ import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from benchmarks.ingest_servers import HOST
-from spikeguard_protocol import Role, Verb
-from spikeguard_server.access.grants import Grant, issue_token, put_policy
-from spikeguard_server.cli.embedded_postgres import embedded
-from spikeguard_server.cli.serve import serve
-from spikeguard_server.cli.sockets import listen
 from spikeguard_core.policy.settings import (
     ApprovalMode,
     ApprovalRule,
     Policy,
     policy_to_mapping,
 )
+from spikeguard_protocol import Role, Verb
+from spikeguard_server.access.grants import Grant, issue_token, put_policy
+from spikeguard_server.cli.embedded_postgres import embedded
+from spikeguard_server.cli.serve import serve
+from spikeguard_server.cli.sockets import listen
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.migrations import migrate

@@ -24,8 +24,8 @@ from starlette.types import Receive, Scope, Send
 
 import spikeguard_server.http.app as app_module
 from spikeguard_cli.main import main
-from spikeguard_protocol import plain_json
 from spikeguard_core.monitor import monitor
+from spikeguard_protocol import plain_json
 from spikeguard_server.http.fast import ingest_middleware
 from spikeguard_server.http.routes import messages
 from spikeguard_server.ingest import fair_queue

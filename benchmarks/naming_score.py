@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from benchmarks.destabilised import SIGNALS, Columns
 from benchmarks.naming_plan import FORK, Losses
-from spikeguard_protocol import Kind
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.events import Closed, Event, Judgement, Opened, Revised
 from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_protocol import Kind
 
 SLOW = ("update_norm", "adam_v_norm", "param_norm")
 SLOW_EVERY = 10  # steps, the agent's default

@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.real_jobs_runs import Command, Run, run_job
 from benchmarks.real_jobs_server import Server
 from benchmarks.real_jobs_text import LAST, Plan
+from spikeguard_core.events import Closed, Opened, Recurred, Revised
 from spikeguard_protocol import (
     Action,
     BatchRange,
@@ -29,7 +30,6 @@ from spikeguard_protocol import (
     Rollback,
     ScaleLr,
 )
-from spikeguard_core.events import Closed, Opened, Recurred, Revised
 
 LATE = 2  # steps from the first noise to the incident
 NOISE = 8  # positions of it

@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TypeVar
 
 from benchmarks.listening import listening
+from spikeguard_core.events import Event
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import (
     Ack,
     Action,
@@ -27,8 +29,6 @@ from spikeguard_protocol import (
     decode_message,
     encode,
 )
-from spikeguard_core.events import Event
-from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_server.store.samples import as_domain
 
 Kind = TypeVar("Kind")

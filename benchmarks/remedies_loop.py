@@ -22,6 +22,16 @@ from benchmarks.destabilised import SHAPE, SIGNALS, Job
 from benchmarks.naming_plan import Healthy
 from benchmarks.naming_score import SLOW
 from spikeguard.optim.learning_rate import LrScale
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.diagnosis.lineage import Lineage
+from spikeguard_core.events import Event, Opened
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident_life import acted, fold
+from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_core.policy.proposal import propose
+from spikeguard_core.policy.settings import DEFAULT_POLICY
+from spikeguard_core.policy.situation import PastCommand, Situation, Target
+from spikeguard_core.policy.targeting import Doubts, alarms_of, health_of
 from spikeguard_protocol import (
     Action,
     BatchRange,
@@ -36,16 +46,6 @@ from spikeguard_protocol import (
     Verb,
     verb_of,
 )
-from spikeguard_core.detection.sample import Sample
-from spikeguard_core.diagnosis.lineage import Lineage
-from spikeguard_core.events import Event, Opened
-from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.lifecycle.incident_life import acted, fold
-from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_core.policy.proposal import propose
-from spikeguard_core.policy.settings import DEFAULT_POLICY
-from spikeguard_core.policy.situation import PastCommand, Situation, Target
-from spikeguard_core.policy.targeting import Doubts, alarms_of, health_of
 from spikeguard_trainer.data import BatchLoader, Corpus, validation_batches
 from spikeguard_trainer.faults import Fault
 from spikeguard_trainer.inject import FaultInjector, corrupt_batch

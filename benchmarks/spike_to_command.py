@@ -30,15 +30,15 @@ from benchmarks.ingest_load import Run, new_run
 from benchmarks.ingest_servers import HOST, new_database, prepare, spikeguard
 from benchmarks.machine import machine
 from benchmarks.spread import quantile
-from spikeguard_protocol import Medium, Samples, TargetSaved, Verb, decode_ack
-from spikeguard_server.access.grants import put_policy
-from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_core.policy.settings import (
     ApprovalMode,
     ApprovalRule,
     Policy,
     policy_to_mapping,
 )
+from spikeguard_protocol import Medium, Samples, TargetSaved, Verb, decode_ack
+from spikeguard_server.access.grants import put_policy
+from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 

@@ -14,7 +14,6 @@ from types import ModuleType
 
 from benchmarks.reference.source import comments_of, meaning_of
 from benchmarks.reference.table import number, table
-from spikeguard_protocol import Cause, Kind
 from spikeguard_core.diagnosis.cause import layers, ranking
 from spikeguard_core.policy.remedies import (
     TITLES,
@@ -25,6 +24,7 @@ from spikeguard_core.policy.remedies import (
     Skip,
     remedy_of,
 )
+from spikeguard_protocol import Cause, Kind
 
 HEAD = """# Causes
 

@@ -15,9 +15,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.reference.table import table
-from spikeguard_protocol import CommandState, Kind, Outcome, Verb
 from spikeguard_core.notification.channel import ChannelKind
 from spikeguard_core.notification.delivery import Result
+from spikeguard_protocol import CommandState, Kind, Outcome, Verb
 from spikeguard_server.incident_metrics import (
     HISTOGRAMS,
     MONEY,

@@ -8,7 +8,6 @@ from typing import Any
 
 from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import shown, span, table
-from spikeguard_protocol import Verb
 from spikeguard_core.notification.quiet_hours import QuietHours
 from spikeguard_core.policy import own_remedies, own_rules
 from spikeguard_core.policy.own_remedies import OwnRemedy
@@ -22,6 +21,7 @@ from spikeguard_core.policy.settings import (
     ApprovalRule,
     Policy,
 )
+from spikeguard_protocol import Verb
 
 HEAD = """# Policy
 

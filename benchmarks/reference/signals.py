@@ -6,9 +6,9 @@ from enum import StrEnum
 
 from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import table
+from spikeguard_core.detection.norms import LEADING
 from spikeguard_protocol import Signal
 from spikeguard_protocol.vocabulary import OptionalSignal
-from spikeguard_core.detection.norms import LEADING
 
 HEAD = """# Signals
 
