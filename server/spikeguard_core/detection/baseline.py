@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -32,15 +32,19 @@ LOCAL = 8  # rows of the level
 SHORT = 4  # rows of each median that makes a slope
 LAG = (LOCAL + 1) / 2  # rows from the middle of the level's to the next
 NOISE = 48  # second differences of the noise
-WIDE = 32  # rows before the newest 8, which a lift is seen against
+NEAR = 16  # rows of a long lift
+WIDE = 32  # rows before these, which it is seen against
 KEPT = 64  # newest rows
 BLOCK = 16  # rows between two looks at the scale
-BLOCKS = 32  # newest blocks, which say what is usual
+BLOCKS = 32  # newest blocks, which say what is usual,
+FEWEST_BLOCKS = 2  # and the fewest that do
+RISING = 3  # blocks before an incident whose heights may be its beginning
 APART = 32  # usual distances of rows: farther apart, a row continues nothing
 RATIOS = 96  # newest residuals that widen the noise
 YOUNG = 64  # rows until z counts in full,
 YOUNG_PART = 3.0  # and how much less before: z / (1 + 3 / rows)
-MOST_WIDER = 3.0  # each of the two factors, at most
+MOST_WIDER = 3.0  # at most
+MOST_TAIL = 4.0
 LEAST_NOISE = 0.8  # of the usual noise
 FLOOR_PART = 0.002  # of the level: the least noise
 FLOOR_START = 0.0005  # of the level at which the signal began
@@ -85,7 +89,8 @@ class Block:
     top: float  # the highest row
     bottom: float  # the lowest
     pair: float  # the highest of lower rows of neighbours
-    lift: float  # the highest lift, in the signal's unit
+    lift: float  # the highest lift, in the signal's unit,
+    long_lift: float  # and the highest of 16 rows
     level: float  # at its end
     step: int  # at its end
 
@@ -108,6 +113,7 @@ class Judged:
     z: Array
     plain: Array  # residual in plain scales
     lift: Array  # median of the 8 rows before, above the 32 before these; -inf while unknown
+    long_lift: Array  # the same of 16 rows
     ratio: Array  # residual over noise
     scales: Mapping[int, Scale]  # at the ends of blocks within, by the calm rows known there
 
@@ -115,7 +121,8 @@ class Judged:
         """The rows from `first` on."""
         return Judged(
             self.values[first:], self.level[first:], self.scale[first:], self.z[first:],
-            self.plain[first:], self.lift[first:], self.ratio[first:], self.scales,
+            self.plain[first:], self.lift[first:], self.long_lift[first:], self.ratio[first:],
+            self.scales,
         )  # fmt: skip
 
 
@@ -135,13 +142,15 @@ class Baseline:
     tail: float = 1.0
     ratios: list[float] = field(default_factory=list)
     plain: list[float] = field(default_factory=list)  # of the block that is not full yet,
-    lifts: list[float] = field(default_factory=list)  # the same,
-    last: float = 0.0  # and the row before it
+    last: float = 0.0  # the row before it,
+    rising: float = 0.0  # the highest lift within it,
+    long_rising: float = 0.0  # and the highest of 16 rows
     blocks: list[Block] = field(default_factory=list)
     top: float = math.inf  # second highest block; infinite while too few are known
     bottom: float = math.inf  # deepest row, above zero
     pair: float = 0.0
     lift: float = 0.0
+    long_lift: float = 0.0
 
     @property
     def knows(self) -> bool:
@@ -182,16 +191,17 @@ class Baseline:
         level = _middle(sliding_window_view(line, LOCAL)[known - LOCAL :][:rows])
         if self.falling and known >= 3 * SHORT:
             level = level + LAG * self._slope(line, known, rows)
-        lift = np.full(rows, -np.inf)
-        if self.falling and known >= 3 * LOCAL:
-            lift = self._lift_of(line, known, rows)
+        lift = self._lift_of(line, known, rows, LOCAL)
+        long_lift = self._lift_of(line, known, rows, NEAR)
         scales = dict[int, Scale]()
         scale, noise, plain = self._scales(line, known, level, scales)
         rest = values - level
         counts = self.count + np.arange(rows)
         young = np.where(counts < YOUNG, 1.0 + YOUNG_PART / np.maximum(counts, 1), 1.0)
         z = rest / (scale * young)
-        return Judged(values, level, scale * young, z, rest / plain, lift, rest / noise, scales)
+        return Judged(
+            values, level, scale * young, z, rest / plain, lift, long_lift, rest / noise, scales
+        )
 
     def take(self, steps: Sequence[int], judged: Judged, rows: int) -> None:
         """Keep the first `rows` of judged rows as calm."""
@@ -204,7 +214,8 @@ class Baseline:
             self.values += values[part]
             self.count += part.stop - begin
             self.plain += judged.plain[part].tolist()
-            self.lifts += judged.lift[part].tolist()
+            self.rising = max(self.rising, float(judged.lift[part].max()))
+            self.long_rising = max(self.long_rising, float(judged.long_lift[part].max()))
             if self.count % BLOCK == 0:
                 known = len(self.ratios) - rows + part.stop
                 self._end_block(steps[part.stop - 1], self.ratios[:known], judged.scales)
@@ -228,15 +239,21 @@ class Baseline:
         for name in self.__slots__:
             setattr(self, name, getattr(fresh, name))
 
+    def forget_heights(self) -> None:
+        """An incident began: what the rows just before it did is not usual."""
+        recent = [
+            replace(block, pair=0.0, lift=0.0, long_lift=0.0) for block in self.blocks[-RISING:]
+        ]
+        self.blocks = [*self.blocks[:-RISING], *recent]
+        self.rising = self.long_rising = 0.0
+        self._look_at_heights()
+
     def settle(self, level: float) -> None:
         """Go on at `level`, as noisy as before."""
         if self.values:
             shift = level - self.level
             self.values = [value + shift for value in self.values]
-            self.blocks = [
-                Block(b.noise, b.top, b.bottom, b.pair, b.lift, b.level + shift, b.step)
-                for b in self.blocks
-            ]
+            self.blocks = [replace(block, level=block.level + shift) for block in self.blocks]
 
     def cut(self, step: int) -> None:
         """Forget the rows at `step` and later: the run went back."""
@@ -269,11 +286,13 @@ class Baseline:
             flattest = np.maximum(flattest, (newer - older) / SHORT)
         return np.minimum(flattest, 0.0)
 
-    def _lift_of(self, line: Array, known: int, rows: int) -> Array:
-        wide = min(WIDE, known - LOCAL)
-        near = _middle(sliding_window_view(line, LOCAL)[known - LOCAL :][:rows])
-        far = _middle(sliding_window_view(line, wide)[known - LOCAL - wide :][:rows])
-        return near - far
+    def _lift_of(self, line: Array, known: int, rows: int, near: int) -> Array:
+        wide = min(WIDE, known - near)
+        if not self.falling or wide < near:
+            return np.full(rows, -np.inf)
+        newest = _middle(sliding_window_view(line, near)[known - near :][:rows])
+        before = _middle(sliding_window_view(line, wide)[known - near - wide :][:rows])
+        return newest - before
 
     def _scales(
         self, line: Array, known: int, level: Array, scales: dict[int, Scale]
@@ -282,7 +301,7 @@ class Baseline:
         rows = len(level)
         scale, noise, plain = np.empty(rows), np.empty(rows), np.empty(rows)
         begin, values, blocks = 0, line[known:], self.blocks
-        ratios, height, lifts = self.ratios, self.plain, self.lifts
+        ratios, height = self.ratios, self.plain
         state = Scale(self.noise, self.wider, self.tail)
         last = self.last
         while begin < rows:
@@ -295,8 +314,8 @@ class Baseline:
                 rest = values[part] - level[part]
                 ratios = [*ratios, *(rest / state[0]).tolist()][-RATIOS:]
                 height = [*height, *(rest / plain[part]).tolist()]
-                block = _block(state[0], last, height, lifts, 0.0, 0)
-                blocks, last, height, lifts = [*blocks, block][-BLOCKS:], height[-1], [], []
+                block = _block(state[0], last, height)
+                blocks, last, height = [*blocks, block][-BLOCKS:], height[-1], []
                 window = line[max(0, known + begin - NOISE - 2) : known + begin]
                 state = scales[self.count + begin] = self._scale_of(window, ratios, blocks)
         return scale, noise, plain
@@ -307,10 +326,10 @@ class Baseline:
         least = max(self.floor_part * abs(level), FLOOR_START * self.start, self.floor)
         noise = max(least, _noise(window))
         wider = tail = 1.0
-        if len(blocks) >= 4:
+        if len(blocks) >= FEWEST_BLOCKS:
             noise = max(noise, LEAST_NOISE * median([block.noise for block in blocks]))
             usual = _quantile([block.top for block in blocks], TOP_QUANTILE) / NORMAL_98
-            tail = min(MOST_WIDER, max(1.0, usual))
+            tail = min(MOST_TAIL, max(1.0, usual))
         if len(ratios) >= LOCAL:
             wider = _quantile(ratios[-RATIOS:], 0.9) / NORMAL_90
             wider = min(MOST_WIDER, max(1.0, wider))
@@ -320,30 +339,28 @@ class Baseline:
         window = np.array(self.values[-NOISE - 2 :])
         self.noise, self.wider, self.tail = self._scale_of(window, ratios, self.blocks)
 
-    def _end_block(self, step: int, ratios: Sequence[float], scales: Mapping[int, Scale]) -> None:
-        level = median(self.values[-LOCAL:])
-        block = _block(self.noise, self.last, self.plain, self.lifts, level, step)
-        self.blocks = [*self.blocks, block][-BLOCKS:]
-        self.last, self.plain, self.lifts = self.plain[-1], [], []
-        if len(self.blocks) >= 4:
+    def _look_at_heights(self) -> None:
+        if len(self.blocks) >= FEWEST_BLOCKS:
             self.top = sorted(one.top for one in self.blocks)[-2]
             self.bottom = max(1.0, -min(one.bottom for one in self.blocks))
             self.pair = max(one.pair for one in self.blocks)
             self.lift = max(one.lift for one in self.blocks)
+            self.long_lift = max(one.long_lift for one in self.blocks)
+
+    def _end_block(self, step: int, ratios: Sequence[float], scales: Mapping[int, Scale]) -> None:
+        level = median(self.values[-LOCAL:])
+        block = _block(self.noise, self.last, self.plain)
+        block = replace(block, lift=self.rising, long_lift=self.long_rising, level=level, step=step)
+        self.blocks = [*self.blocks, block][-BLOCKS:]
+        self.last, self.plain = self.plain[-1], []
+        self.rising = self.long_rising = 0.0
+        self._look_at_heights()
         if (scale := scales.get(self.count)) is None:
             self._look_at_scale(ratios)
         else:
             self.noise, self.wider, self.tail = scale
 
 
-def _block(
-    noise: float,
-    last: float,
-    plain: Sequence[float],
-    lifts: Sequence[float],
-    level: float,
-    step: int,
-) -> Block:
+def _block(noise: float, last: float, plain: Sequence[float]) -> Block:
     pair = max(min(a, b) for a, b in zip([last, *plain], plain, strict=False))
-    lift = max(lifts, default=0.0)
-    return Block(noise, max(plain), min(plain), pair, max(lift, 0.0), level, step)
+    return Block(noise, max(plain), min(plain), pair, 0.0, 0.0, 0.0, 0)

@@ -1,14 +1,15 @@
 """The tests of the loss: whether a row, with those around it, begins an incident.
 
-    jump     2 rows in a row at z 4, one of them at 6; or 3 at 4, the middle one at 4.5; and higher
-             than any pair of calm rows here by a quarter
-    lift     the median of 8 rows lies 3 scales above that of the 32 before, and higher than usual
+    jump     2 rows in a row at z 4.4, one of them at 6, or 3 whose middle one is at 5; and higher
+             than any pair of calm rows here by 40 %
+    lift     the median of 8 rows lies 3.5 scales above that of the 32 before, or that of 16 rows
+             2.2; and higher than any lift among calm rows by 60 %
     downward 2 rows in a row whose size is 10 times the level's, and 100 scales below it
     zero     3 losses of exactly 0 after losses well above 0
     outlier  one row at z 8 whose neighbours are calm, and far beyond the calm rows on either side
 
 A row that may begin something is held until the next rows confirm or clear it, and nothing that is
-held enters the baseline.
+held enters the baseline. Slow rises: `slow_rise`.
 """
 
 from __future__ import annotations
@@ -20,13 +21,22 @@ from enum import StrEnum
 
 import numpy as np
 
-from spikeguard_core.detection.baseline import APART, BLOCK, KEPT, LOCAL, Baseline, Judged, median
+from spikeguard_core.detection.baseline import (
+    APART,
+    BLOCK,
+    KEPT,
+    LOCAL,
+    NEAR,
+    Baseline,
+    Judged,
+    median,
+)
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.detection.slow_rise import SlowRise
 from spikeguard_core.events import Trend
 from spikeguard_protocol import BatchRange
 
-FEWEST_BLOCKS = 4  # whose levels show a slope
+SLOPE_BLOCKS = 4  # whose levels show a slope
 RECENT = 40  # rows that are looked back at when an incident opens
 DOWN_Z = 100.0
 DOWN_PART = 10.0
@@ -104,7 +114,7 @@ class LossTest:
             return self._hold(row, judged, settings), z
         if self.held:
             return self._release(row, judged, settings), z
-        if self._is_lifted(judged, settings)[0] and value > judged.level[0]:
+        if bool(self._is_lifted(judged, settings)[0]) and value > judged.level[0]:
             self.lifted = self._lift_onset(row)
             return Verdict.SPIKE, z
         baseline.take([step], judged, 1)
@@ -174,7 +184,7 @@ class LossTest:
             return None
         level = median([value for _, value in known[-LOCAL:]])
         points = [(b.step, b.level) for b in self.baseline.blocks if b.step < known[-1][0]]
-        if len(points) < FEWEST_BLOCKS:
+        if len(points) < SLOPE_BLOCKS:
             points = [(known[0][0], median([value for _, value in known[:LOCAL]]))]
         reach = math.log((step + ahead + 1) / (step + 1)) if step >= 0 else 0.0
         slope, fall = 0.0, 0.0
@@ -188,6 +198,11 @@ class LossTest:
         if reach > 0.0 and -slope * reach > fall:
             slope = -fall / reach
         return Trend(step, level, slope / (max(step, 0) + 1), self.baseline.scale, band)
+
+    def begin(self) -> None:
+        """An incident begins: nothing waits any more, and its rise is not usual."""
+        self.clear()
+        self.baseline.forget_heights()
 
     def clear(self) -> None:
         """Forget what waits."""
@@ -263,14 +278,15 @@ class LossTest:
         return height >= least and after < height / 4
 
     def _is_lifted(self, judged: Judged, settings: DetectionSettings) -> np.ndarray:
-        usual = settings.lift_usual * self.baseline.lift
-        limit = np.maximum(settings.lift_z * judged.scale, usual)
-        lifted: np.ndarray = judged.lift >= limit
+        short, long = settings.lift_usual * self.baseline.lift, self.baseline.long_lift
+        lifted: np.ndarray = judged.lift >= np.maximum(settings.lift_z * judged.scale, short)
+        least = settings.long_lift_z * judged.scale
+        lifted |= judged.long_lift >= np.maximum(least, settings.lift_usual * long)
         return lifted
 
     def _lift_onset(self, row: Suspect) -> Suspect:
         """The first of the newest rows that all lie above where the lift began."""
-        rows = self.baseline.before(2 * LOCAL)
+        rows = self.baseline.before(2 * NEAR)
         low = median([value for _, value in self.baseline.before(64)][:-LOCAL])
         limit = low + self.baseline.scale
         first = row

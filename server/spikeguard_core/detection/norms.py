@@ -110,10 +110,12 @@ class Leading:
 
     def calm_rows(self, values: Sequence[float], settings: DetectionSettings) -> tuple[int, Judged]:
         """How many of these rows are calm up to the first that is not; only while `ready`."""
-        column = np.array(values, dtype=np.float64)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            levels = np.log(np.maximum(column, LEAST))
-            judged = self.baseline.judge(levels)
+        finite = np.isfinite(np.array(values, dtype=np.float64))
+        levels = [
+            log_norm(one) if fine else math.nan for one, fine in zip(values, finite, strict=True)
+        ]
+        with np.errstate(invalid="ignore"):
+            judged = self.baseline.judge(np.array(levels))
             odd = ~(judged.z < settings.confirm_z)
         return (int(odd.argmax()) if odd.any() else len(values)), judged
 

@@ -506,7 +506,7 @@ class Monitor:
         alone = judgement.kind is Kind.OUTLIER_BATCH
         episode.evidence = gather_evidence(state.traces, onset.step, onset.batches, trend, alone)
         if judgement.kind is not Kind.OUTLIER_BATCH:
-            test.clear()
+            test.begin()
         state.episode = episode
         events.append(
             Opened(
