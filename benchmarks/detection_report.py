@@ -41,7 +41,8 @@ def formula() -> list[Row]:
         [
             "`tail`",
             f"how high the highest row of {at.BLOCK} usually lies, in noise x wider, divided by "
-            f"{at.NORMAL_98:g}; from 1 to {at.MOST_WIDER:g}. From {4 * at.BLOCK} rows on",
+            f"{at.NORMAL_98:g}; from 1 to {at.MOST_TAIL:g}. From {at.FEWEST_BLOCKS * at.BLOCK} "
+            "rows on",
         ],
         ["`scale`", "noise x wider x tail: one deviation"],
         [
@@ -74,7 +75,8 @@ def tests() -> list[Row]:
         [
             "lift",
             f"the median of {at.LOCAL} rows lies {s.lift_z:g} scales above that of the {at.WIDE} "
-            f"before them, and {s.lift_usual:g} times the highest lift among the calm rows",
+            f"before them, or that of {at.NEAR} rows {s.long_lift_z:g}; and {s.lift_usual:g} times "
+            "the highest such lift among the calm rows",
             "small rises that stay",
         ],
         [
