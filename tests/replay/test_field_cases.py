@@ -131,13 +131,15 @@ def test_a_loss_that_is_not_finite_after_a_spike_has_its_own_cause(
     assert second["causes"][0]["cause"] == "non_finite_source"
 
 
-@pytest.mark.xfail(strict=True, reason="replay does not list lone values yet")
-def test_lone_values_of_a_norm_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.xfail(strict=True, reason="replay lists no lone values yet")
+def test_values_of_a_norm_that_stand_out_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """92 at step 44 and 11,140 at step 49, where 8 is usual; 29 at step 45 follows the first."""
     told = replayed("c5_single_row_grad_norm_trainer_state.json", capsys)
-    assert [(one["signal"], one["step"]) for one in told["lone_values"]] == [
-        ("grad_norm", 44),
-        ("grad_norm", 49),
-    ]
+    lone = {one["step"]: one for one in told["lone_values"]}
+    assert lone[49]["signal"] == "grad_norm"
+    assert lone[49]["value"] == 11_140.0
+    assert 5.0 < lone[49]["usual"] < 12.0
+    assert 44 in lone or 44 in [one["step"] for one in told["precursors"]]
 
 
 def replayed(file: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
