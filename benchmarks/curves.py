@@ -14,127 +14,27 @@ from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
-from itertools import product
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.curve_families import (
-    ALL_SHAPES,
-    EARLY,
-    HELD_OUT_NOISES,
-    HELD_OUT_SHAPES,
-    LENGTHS,
-    NOISES,
-    PARTS,
-    PLACES,
-    SIZES,
-    SPACINGS,
-    ZERO_ROWS,
-    Curve,
-    calm,
-    with_event,
+from benchmarks.curve_draws import (
+    APART,
+    DRAWS,
+    Draw,
+    calm_draws,
+    event_draws,
+    is_bound,
+    is_late,
 )
 from benchmarks.curve_rivals import RIVALS, episodes, sees, threshold_at
 from benchmarks.curve_truth import Scored, is_told, observed, scored
 
-CALM_SEED, EVENT_SEED = 2027, 2028
-CALM_ROWS = 2_000  # of each calm curve
 WITHIN = 25  # rows in which an event is seen
-ALL_NOISES = (*NOISES, *HELD_OUT_NOISES)
 SPIKES = ("heal", "box")
-DRAWS = {  # curves of each event
-    "heal": 3_000, "box": 1_500, "outlier": 200, "linger": 400, "diverge": 300, "blow-up": 200,
-    "slow rise": 300, "nan": 200, "zero": 200, "second": 300,
-}  # fmt: skip
-QUICK_PART = 9  # of calm curves and of events, --quick draws one in so many
 MOST_FALSE = 1.0  # incidents in 100,000 calm rows
-APART = "zero then noise"  # left out of the comparison: rules that divide by a zero spread alarm
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """Everything that a curve is made of."""
-
-    seed: tuple[int, int]
-    shape: str
-    noise: str
-    part: float  # of the level: one deviation
-    spacing: int
-    rows: int
-    event: str = "none"
-    onset: int = -1
-    size: float = 0.0
-    length: int = 0
-
-    @property
-    def held_out(self) -> bool:
-        """Whether nothing was chosen on such a curve."""
-        return self.shape in HELD_OUT_SHAPES or self.noise in HELD_OUT_NOISES
-
-    def curve(self) -> Curve:
-        """The same in every process."""
-        draw = np.random.default_rng(self.seed)
-        curve = calm(self.shape, self.noise, self.part, self.spacing, self.rows, draw)
-        if self.event == "none":
-            return curve
-        return with_event(curve, self.event, self.onset, self.size, self.length)
-
-
-def calm_draws(quick: bool) -> list[Draw]:
-    """Every shape with every noise, part and spacing."""
-    cells = list(product(ALL_SHAPES, ALL_NOISES, PARTS, SPACINGS))
-    draws = [
-        Draw((CALM_SEED, at), shape, noise, part, spacing, CALM_ROWS)
-        for at, (shape, noise, part, spacing) in enumerate(cells)
-    ]
-    return draws[::QUICK_PART] if quick else draws
-
-
-def event_draws(quick: bool) -> list[Draw]:
-    """Events of every kind at random places, of random sizes and lengths."""
-    draws = list[Draw]()
-    for event, count in DRAWS.items():
-        for _ in range(count):
-            draws.append(_event_draw(event, len(draws)))
-    return draws[::QUICK_PART] if quick else draws
-
-
-def _event_draw(event: str, at: int) -> Draw:
-    draw = np.random.default_rng((EVENT_SEED, at, 1))
-
-    def one(of: Sequence[Any]) -> Any:
-        return of[int(draw.integers(len(of)))]
-
-    shape, noise, part, spacing = one([*ALL_SHAPES]), one(ALL_NOISES), one(PARTS), one(SPACINGS)
-    places, sizes, lengths = (*EARLY, *PLACES), SIZES, LENGTHS
-    sure = SIZES[2:]
-    if event == "outlier":
-        lengths = (1,)
-    elif event == "linger":
-        places, sizes, lengths = PLACES, sure, (8, 30, 100)
-    elif event == "diverge":
-        places, sizes, lengths = PLACES, sure, (60, 100, 300)
-    elif event == "blow-up":
-        places, sizes, lengths = PLACES, SIZES, (1,)
-    elif event == "slow rise":
-        places, sizes, lengths = (300, 1000, 2000), (30.0, 60.0, 100.0), (300, 800, 1500)
-    elif event == "nan":
-        sizes, lengths = (math.inf,), (1, 3, 30, 10_000)
-    elif event == "zero":
-        places, sizes, lengths = PLACES, (math.inf,), (10_000,)
-    elif event == "second":
-        places, sizes, lengths = PLACES, sure, (3, 8, 30)
-    place, size, length = one(places), one(sizes), one(lengths)
-    horizon = 60 if spacing > 1 else 500
-    after = {
-        "heal": 2 * length + horizon, "box": length + horizon, "linger": length + 2 * horizon + 100,
-        "diverge": length + 100, "slow rise": length + 200, "second": 2 * length + 350 + horizon,
-    }.get(event, 200)  # fmt: skip
-    seed = (EVENT_SEED, at)
-    return Draw(seed, shape, noise, part, spacing, place + after, event, place, size, length)
 
 
 def calm_run(draw: Draw) -> list[tuple[str, int]]:
@@ -214,17 +114,6 @@ def _false_by(
     return {name: count for name, count in counts.most_common() if count}
 
 
-def _is_late(draw: Draw) -> bool:
-    """Whether enough rows lie before the event; a loss that begins with zeros begins after them."""
-    zeros = ZERO_ROWS if draw.shape == APART else 0
-    return draw.onset - zeros >= PLACES[0]
-
-
-def _is_bound(draw: Draw, size: float) -> bool:
-    """Whether the bar of recall holds for a spike."""
-    return draw.size >= size and draw.length >= 3 and _is_late(draw)
-
-
 def _rivals(draws: Sequence[Draw], found: Sequence[Seen], most: int) -> dict[str, Row]:
     """Each rule as published and with its threshold moved, and the cells in which it sees more."""
     kept = [draw for draw in draws if draw.shape != APART]
@@ -249,7 +138,7 @@ def _rivals(draws: Sequence[Draw], found: Sequence[Seen], most: int) -> dict[str
                 both += group
                 theirs += (delays >= 0).tolist()
             ours = [0 <= one.delay <= WITHIN for _, one in both]
-            bound = [_is_bound(draw, 10.0) for draw, _ in both]
+            bound = [is_bound(draw, 10.0) for draw, _ in both]
             table[name][way] = {
                 "threshold": threshold,
                 "false_per_100k": 1e5 * alarms / quiet.size,
@@ -296,7 +185,7 @@ def measure(quick: bool, workers: int) -> tuple[Row, list[Row]]:
     result: Row = {"calm": _false(quiet, false)}
     result["spikes"] = _spikes(spikes)
     result["events"] = {event: _event(event, told) for event in DRAWS if event not in SPIKES}
-    named = [one for one in told if one[1].kind is not None and _is_late(one[0])]
+    named = [one for one in told if one[1].kind is not None and is_late(one[0])]
     soon = [one for one in named if one[1].delay <= WITHIN]
     result["kind"] = _kinds(named)
     result["loss_before"] = _losses_before(soon)
@@ -309,20 +198,20 @@ def measure(quick: bool, workers: int) -> tuple[Row, list[Row]]:
 
 def _spikes(spikes: Sequence[Seen]) -> Row:
     row: Row = {
-        "from 10 deviations": _recall(s for s in spikes if _is_bound(s[0], 10.0)),
-        "from 20 deviations": _recall(s for s in spikes if _is_bound(s[0], 20.0)),
+        "from 10 deviations": _recall(s for s in spikes if is_bound(s[0], 10.0)),
+        "from 20 deviations": _recall(s for s in spikes if is_bound(s[0], 20.0)),
         "from 10 deviations, never tuned": _recall(
-            s for s in spikes if _is_bound(s[0], 10.0) and s[0].held_out
+            s for s in spikes if is_bound(s[0], 10.0) and s[0].held_out
         ),
         "from 20 deviations, never tuned": _recall(
-            s for s in spikes if _is_bound(s[0], 20.0) and s[0].held_out
+            s for s in spikes if is_bound(s[0], 20.0) and s[0].held_out
         ),
         "all": _recall(spikes),
     }
     bound = [s for s in spikes if s[0].size >= 10.0 and s[0].length >= 3]
-    late = [s for s in bound if _is_late(s[0])]
+    late = [s for s in bound if is_late(s[0])]
     row |= {
-        "by size": _by([s for s in spikes if _is_late(s[0]) and s[0].length >= 3], CELLS["size"]),
+        "by size": _by([s for s in spikes if is_late(s[0]) and s[0].length >= 3], CELLS["size"]),
         "by length": _by([s for s in spikes if _long(s)], CELLS["length"]),
         "by place": _by(bound, CELLS["place"]),
         "by shape": _by(late, CELLS["shape"]),
@@ -334,7 +223,7 @@ def _spikes(spikes: Sequence[Seen]) -> Row:
 
 
 def _long(seen: Seen) -> bool:
-    return seen[0].size >= 10.0 and _is_late(seen[0])
+    return seen[0].size >= 10.0 and is_late(seen[0])
 
 
 def _event(event: str, told: Sequence[Seen]) -> Row:
@@ -422,18 +311,18 @@ def _misses(
 
 def _wrong(draw: Draw, one: Scored) -> list[str]:
     what = list[str]()
-    if draw.event in SPIKES and not _is_bound(draw, 10.0):
-        if not _is_late(draw) or one.kind is None:
+    if draw.event in SPIKES and not is_bound(draw, 10.0):
+        if not is_late(draw) or one.kind is None:
             return []
     elif draw.event == "slow rise":
         what += [] if one.rise <= 1.0 else [f"found at {one.rise:.2f} of the limit"]
-    elif not 0 <= one.delay <= WITHIN and _is_late(draw):
+    elif not 0 <= one.delay <= WITHIN and is_late(draw):
         what.append("one was open" if one.away else f"not seen (delay {one.delay})")
     if draw.event == "second" and not 0 <= one.second_delay <= WITHIN:
         what.append(f"second not seen (delay {one.second_delay})")
-    if one.kind is not None and not one.kind_right and _is_late(draw):
+    if one.kind is not None and not one.kind_right and is_late(draw):
         what.append(f"called {one.kind.value}")
-    soon = _is_late(draw) and 0 <= one.delay <= WITHIN
+    soon = is_late(draw) and 0 <= one.delay <= WITHIN
     if soon and not (one.before_near and one.before_seen):
         what.append("loss before" + ("" if one.before_seen else " outside of what was observed"))
     if draw.event == "blow-up" and not 0 <= one.high_delay <= 3:
