@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from spikeguard import attach
-from spikeguard_protocol import Samples
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_protocol import Samples
 
 from .job import FAST
 from .wire import Wire, await_that, served

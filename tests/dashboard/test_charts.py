@@ -11,6 +11,7 @@ import pytest
 
 from spikeguard_client import Series as Answer
 from spikeguard_client.reading import read
+from spikeguard_core import events
 from spikeguard_dashboard.charts import (
     Marker,
     Panel,
@@ -23,7 +24,6 @@ from spikeguard_dashboard.charts import (
 from spikeguard_dashboard.history import Kept
 from spikeguard_dashboard.palette import DARK, LIGHT, Palette
 from spikeguard_dashboard.series import Series, Trend, series_of
-from spikeguard_core import events
 from tests.dashboard import story
 
 MAIN = (story.ATTEMPT, 0)

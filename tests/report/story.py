@@ -13,6 +13,20 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.events import Event, Precursor, Revised
+from spikeguard_core.lifecycle.command_life import (
+    EVENT_OF_OUTCOME,
+    can,
+    next_command_state,
+)
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident_life import acted, fold
+from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_core.policy.cost import cost_of
+from spikeguard_core.policy.proposal import propose
+from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.situation import PastCommand, Situation, Target
 from spikeguard_protocol import (
     Action,
     BatchRange,
@@ -28,20 +42,6 @@ from spikeguard_protocol import (
     Verb,
     verb_of,
 )
-from spikeguard_core.detection.sample import Sample
-from spikeguard_core.events import Event, Precursor, Revised
-from spikeguard_core.lifecycle.command_life import (
-    EVENT_OF_OUTCOME,
-    can,
-    next_command_state,
-)
-from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.lifecycle.incident_life import acted, fold
-from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_core.policy.cost import cost_of
-from spikeguard_core.policy.proposal import propose
-from spikeguard_core.policy.settings import Policy
-from spikeguard_core.policy.situation import PastCommand, Situation, Target
 from spikeguard_server.report import (
     AttemptFact,
     CommandFact,

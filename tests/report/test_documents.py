@@ -15,9 +15,9 @@ import pytest
 from markdown_it import MarkdownIt as CommonMark
 from PIL import Image
 
-from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback
 from spikeguard_core.diagnosis.cause.layers import FirstLayer
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK
+from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback
 from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.report import LeftOutFact, PostMortem, ReportFormat, render
 from spikeguard_server.report.evidence import MOST_REVISIONS

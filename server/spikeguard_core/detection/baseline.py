@@ -5,8 +5,8 @@ Everything is counted in calm rows, never in steps. For the next row:
     level  median of the newest 8 rows; of a falling loss, carried on by their slope
     noise  MAD of the second differences of the newest 48 rows, as of independent rows: a steep
            descent is no noise. At least 0.8 of what is usual here, and 0.2 % of the level
-    scale  noise x how much wider rows lie about the level (autocorrelation) x how heavy the
-           upper tail is, each factor from 1 to 3
+    scale  noise times the larger of two factors: how much wider the upper rows lie about the level
+           (autocorrelation, up to 3), and how heavy the upper tail is (up to 10)
     z      (value - level) / scale, and less while fewer than 64 rows are known
 
 Noise and factors are taken anew every 16 rows, so one row and a thousand are judged by the same
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -43,13 +43,13 @@ APART = 32  # usual distances of rows: farther apart, a row continues nothing
 RATIOS = 96  # newest residuals that widen the noise
 YOUNG = 64  # rows until z counts in full,
 YOUNG_PART = 3.0  # and how much less before: z / (1 + 3 / rows)
-MOST_WIDER = 3.0  # at most
-MOST_TAIL = 4.0
+MOST_WIDER = 3.0  # of the noise, at most
+MOST_TAIL = 10.0
 LEAST_NOISE = 0.8  # of the usual noise
 FLOOR_PART = 0.002  # of the level: the least noise
 FLOOR_START = 0.0005  # of the level at which the signal began
-NORMAL_90, NORMAL_98 = 1.2816, 2.0537  # quantiles of the normal distribution
-TOP_QUANTILE = 0.724  # of the highest of 16 rows: the 98 % quantile of a row
+NORMAL_90 = 1.2816  # quantile of the normal distribution
+TOP_QUANTILE, NORMAL_TOP = 0.6, 1.861  # of the highest of 16 rows, and where noise is normal
 
 
 def median(values: Sequence[float]) -> float:
@@ -81,9 +81,8 @@ def _noise(rows: Array) -> float:
     return NORMAL_MAD / math.sqrt(6.0) * float(_middle(second[None, -NOISE:])[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """What 16 calm rows showed. Heights are residuals in plain scales: without the tail's part."""
+class Block(NamedTuple):
+    """What 16 calm rows showed. Heights are residuals over the noise."""
 
     noise: float
     top: float  # the highest row
@@ -96,11 +95,14 @@ class Block:
 
 
 class Scale(NamedTuple):
-    """One deviation, as the product of three."""
+    """One deviation, as a product."""
 
     noise: float
-    wider: float
-    tail: float
+    wider: float  # by which rows lie wider than the noise
+
+    @property
+    def deviation(self) -> float:
+        return self.noise * self.wider
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,6 @@ class Judged:
     level: Array
     scale: Array
     z: Array
-    plain: Array  # residual in plain scales
     lift: Array  # median of the 8 rows before, above the 32 before these; -inf while unknown
     long_lift: Array  # the same of 16 rows
     ratio: Array  # residual over noise
@@ -121,7 +122,7 @@ class Judged:
         """The rows from `first` on."""
         return Judged(
             self.values[first:], self.level[first:], self.scale[first:], self.z[first:],
-            self.plain[first:], self.lift[first:], self.long_lift[first:], self.ratio[first:],
+            self.lift[first:], self.long_lift[first:], self.ratio[first:],
             self.scales,
         )  # fmt: skip
 
@@ -139,14 +140,13 @@ class Baseline:
     start: float = 0.0  # largest level among the first rows, without its sign
     noise: float = 0.0
     wider: float = 1.0  # by which rows lie wider than the noise
-    tail: float = 1.0
     ratios: list[float] = field(default_factory=list)
-    plain: list[float] = field(default_factory=list)  # of the block that is not full yet,
+    heights: list[float] = field(default_factory=list)  # ratios of the block that is not full yet,
     last: float = 0.0  # the row before it,
     rising: float = 0.0  # the highest lift within it,
     long_rising: float = 0.0  # and the highest of 16 rows
     blocks: list[Block] = field(default_factory=list)
-    top: float = math.inf  # second highest block; infinite while too few are known
+    top: float = math.inf  # the second highest block's; infinite while too few are known
     bottom: float = math.inf  # deepest row, above zero
     pair: float = 0.0
     lift: float = 0.0
@@ -176,7 +176,7 @@ class Baseline:
     @property
     def scale(self) -> float:
         """One deviation, for the next row."""
-        return self.noise * self.wider * self.tail
+        return self.noise * self.wider
 
     def is_apart(self, step: int) -> bool:
         """Whether a row at `step` comes so late that it continues nothing: the log's spacing
@@ -194,14 +194,12 @@ class Baseline:
         lift = self._lift_of(line, known, rows, LOCAL)
         long_lift = self._lift_of(line, known, rows, NEAR)
         scales = dict[int, Scale]()
-        scale, noise, plain = self._scales(line, known, level, scales)
+        scale, noise = self._scales(line, known, level, scales)
         rest = values - level
         counts = self.count + np.arange(rows)
         young = np.where(counts < YOUNG, 1.0 + YOUNG_PART / np.maximum(counts, 1), 1.0)
-        z = rest / (scale * young)
-        return Judged(
-            values, level, scale * young, z, rest / plain, lift, long_lift, rest / noise, scales
-        )
+        scale = scale * young
+        return Judged(values, level, scale, rest / scale, lift, long_lift, rest / noise, scales)
 
     def take(self, steps: Sequence[int], judged: Judged, rows: int) -> None:
         """Keep the first `rows` of judged rows as calm."""
@@ -213,7 +211,7 @@ class Baseline:
             part = slice(begin, min(rows, begin + BLOCK - self.count % BLOCK))
             self.values += values[part]
             self.count += part.stop - begin
-            self.plain += judged.plain[part].tolist()
+            self.heights += judged.ratio[part].tolist()
             self.rising = max(self.rising, float(judged.lift[part].max()))
             self.long_rising = max(self.long_rising, float(judged.long_lift[part].max()))
             if self.count % BLOCK == 0:
@@ -242,7 +240,7 @@ class Baseline:
     def forget_heights(self) -> None:
         """An incident began: what the rows just before it did is not usual."""
         recent = [
-            replace(block, pair=0.0, lift=0.0, long_lift=0.0) for block in self.blocks[-RISING:]
+            block._replace(pair=0.0, lift=0.0, long_lift=0.0) for block in self.blocks[-RISING:]
         ]
         self.blocks = [*self.blocks[:-RISING], *recent]
         self.rising = self.long_rising = 0.0
@@ -253,7 +251,7 @@ class Baseline:
         if self.values:
             shift = level - self.level
             self.values = [value + shift for value in self.values]
-            self.blocks = [replace(block, level=block.level + shift) for block in self.blocks]
+            self.blocks = [block._replace(level=block.level + shift) for block in self.blocks]
 
     def cut(self, step: int) -> None:
         """Forget the rows at `step` and later: the run went back."""
@@ -296,71 +294,69 @@ class Baseline:
 
     def _scales(
         self, line: Array, known: int, level: Array, scales: dict[int, Scale]
-    ) -> tuple[Array, Array, Array]:
-        """Scale, noise and plain scale of each row; `scales` takes those at the ends of blocks."""
+    ) -> tuple[Array, Array]:
+        """Scale and noise of each row; `scales` takes those at the ends of blocks."""
         rows = len(level)
-        scale, noise, plain = np.empty(rows), np.empty(rows), np.empty(rows)
+        scale, noise = np.empty(rows), np.empty(rows)
         begin, values, blocks = 0, line[known:], self.blocks
-        ratios, height = self.ratios, self.plain
-        state = Scale(self.noise, self.wider, self.tail)
-        last = self.last
+        ratios, heights, last = self.ratios, self.heights, self.last
+        state = Scale(self.noise, self.wider)
         while begin < rows:
             end = min(rows, begin + BLOCK - (self.count + begin) % BLOCK)
             part = slice(begin, end)
-            noise[part], plain[part] = state[0], state[0] * state[1]
-            scale[part] = state[0] * state[1] * state[2]
+            noise[part], scale[part] = state.noise, state.deviation
             begin = end
             if begin < rows:
-                rest = values[part] - level[part]
-                ratios = [*ratios, *(rest / state[0]).tolist()][-RATIOS:]
-                height = [*height, *(rest / plain[part]).tolist()]
-                block = _block(state[0], last, height)
-                blocks, last, height = [*blocks, block][-BLOCKS:], height[-1], []
+                newest = ((values[part] - level[part]) / state.noise).tolist()
+                ratios, heights = [*ratios, *newest][-RATIOS:], [*heights, *newest]
+                blocks = [*blocks, _block(state.noise, last, heights)][-BLOCKS:]
+                last, heights = heights[-1], []
                 window = line[max(0, known + begin - NOISE - 2) : known + begin]
                 state = scales[self.count + begin] = self._scale_of(window, ratios, blocks)
-        return scale, noise, plain
+        return scale, noise
 
     def _scale_of(self, window: Array, ratios: Sequence[float], blocks: Sequence[Block]) -> Scale:
         """What one deviation is after the rows of `window`."""
         level = median(window[-LOCAL:].tolist())
         least = max(self.floor_part * abs(level), FLOOR_START * self.start, self.floor)
         noise = max(least, _noise(window))
-        wider = tail = 1.0
+        wider = 1.0
+        if len(ratios) >= LOCAL:
+            upper = _quantile(ratios[-RATIOS:], 0.9) / NORMAL_90
+            wider = min(MOST_WIDER, max(1.0, upper))
         if len(blocks) >= FEWEST_BLOCKS:
             noise = max(noise, LEAST_NOISE * median([block.noise for block in blocks]))
-            usual = _quantile([block.top for block in blocks], TOP_QUANTILE) / NORMAL_98
-            tail = min(MOST_TAIL, max(1.0, usual))
-        if len(ratios) >= LOCAL:
-            wider = _quantile(ratios[-RATIOS:], 0.9) / NORMAL_90
-            wider = min(MOST_WIDER, max(1.0, wider))
-        return Scale(noise, wider, tail)
+            tail = _quantile([block.top for block in blocks], TOP_QUANTILE) / NORMAL_TOP
+            wider = max(wider, min(MOST_TAIL, tail))
+        return Scale(noise, wider)
 
     def _look_at_scale(self, ratios: Sequence[float]) -> None:
         window = np.array(self.values[-NOISE - 2 :])
-        self.noise, self.wider, self.tail = self._scale_of(window, ratios, self.blocks)
+        self.noise, self.wider = self._scale_of(window, ratios, self.blocks)
 
     def _look_at_heights(self) -> None:
         if len(self.blocks) >= FEWEST_BLOCKS:
-            self.top = sorted(one.top for one in self.blocks)[-2]
-            self.bottom = max(1.0, -min(one.bottom for one in self.blocks))
+            if len(self.blocks) >= BLOCKS // 4:
+                self.top = sorted(one.top for one in self.blocks)[-2]
+                self.bottom = max(1.0, -min(one.bottom for one in self.blocks))
             self.pair = max(one.pair for one in self.blocks)
             self.lift = max(one.lift for one in self.blocks)
             self.long_lift = max(one.long_lift for one in self.blocks)
 
     def _end_block(self, step: int, ratios: Sequence[float], scales: Mapping[int, Scale]) -> None:
         level = median(self.values[-LOCAL:])
-        block = _block(self.noise, self.last, self.plain)
-        block = replace(block, lift=self.rising, long_lift=self.long_rising, level=level, step=step)
+        block = _block(self.noise, self.last, self.heights)
+        block = block._replace(lift=self.rising, long_lift=self.long_rising, level=level, step=step)
         self.blocks = [*self.blocks, block][-BLOCKS:]
-        self.last, self.plain = self.plain[-1], []
+        self.last, self.heights = self.heights[-1], []
         self.rising = self.long_rising = 0.0
         self._look_at_heights()
         if (scale := scales.get(self.count)) is None:
             self._look_at_scale(ratios)
         else:
-            self.noise, self.wider, self.tail = scale
+            self.noise, self.wider = scale
 
 
-def _block(noise: float, last: float, plain: Sequence[float]) -> Block:
-    pair = max(min(a, b) for a, b in zip([last, *plain], plain, strict=False))
-    return Block(noise, max(plain), min(plain), pair, 0.0, 0.0, 0.0, 0)
+def _block(noise: float, last: float, heights: Sequence[float]) -> Block:
+    pair = max(min(a, b) for a, b in zip([last, *heights], heights, strict=False))
+    return Block(noise, max(heights), min(heights), pair, 0.0, 0.0, 0.0, 0)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spikeguard_core.detection.baseline import (
     APART,
@@ -31,11 +32,13 @@ from spikeguard_core.detection.baseline import (
     Judged,
     median,
 )
+from spikeguard_core.detection.sample import Rows
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.detection.slow_rise import SlowRise
 from spikeguard_core.events import Trend
 from spikeguard_protocol import BatchRange
 
+BEFORE = 24  # calm rows that tell the loss before
 SLOPE_BLOCKS = 4  # whose levels show a slope
 RECENT = 40  # rows that are looked back at when an incident opens
 DOWN_Z = 100.0
@@ -72,7 +75,7 @@ class LossTest:
     baseline: Baseline = field(default_factory=lambda: Baseline(falling=True))
     slow: SlowRise = field(default_factory=SlowRise)
     held: list[Suspect] = field(default_factory=list)  # far off, not yet confirmed
-    held_plain: list[float] = field(default_factory=list)  # their heights in plain scales
+    heights: list[float] = field(default_factory=list)  # of these, over the noise
     zeros: list[Suspect] = field(default_factory=list)  # losses of exactly 0, as far
     outlier: Suspect | None = None  # set with the verdict OUTLIER
     lifted: Suspect | None = None  # the first row of the lift that the verdict SPIKE is for
@@ -139,9 +142,14 @@ class LossTest:
         return rows, judged
 
     def take(
-        self, steps: Sequence[int], judged: Judged, rows: int, settings: DetectionSettings
+        self,
+        steps: Sequence[int],
+        judged: Judged,
+        rows: int,
+        settings: DetectionSettings,
+        rates: Rows = ((), ()),
     ) -> tuple[int, Verdict]:
-        """Keep the first `rows` of rows that `calm_rows` judged.
+        """Keep the first `rows` of rows that `calm_rows` judged, with the `rates` among them.
 
         Returns how many were kept, and what the last of them amounts to: `SLOW_RISE` or `CALM`.
         """
@@ -150,6 +158,9 @@ class LossTest:
         while kept < rows and verdict is Verdict.CALM:
             part = min(rows - kept, BLOCK - baseline.count % BLOCK)
             baseline.take(steps[kept:], judged.part(kept), part)
+            for row, rate in zip(*rates, strict=True):
+                if kept <= row < kept + part:
+                    self.slow.see_rate(rate)
             kept += part
             verdict = self._slow_rise(settings)
         if kept:
@@ -173,7 +184,8 @@ class LossTest:
     def trend(self, step: int, ahead: int, band: float) -> Trend | None:
         """Where the loss heads from `step` on, for some `ahead` steps; None while unknown.
 
-        The level is measured: the median of the calm rows just before. It is carried on downwards
+        The level is measured: the median of the newest 24 calm rows, brought to `step` by the
+        slope, and never outside these rows. It is carried on downwards
         only, by the slope in log(step + 1) over the newest 512 rows or by that over the newer half
         of them, whichever is flatter; over `ahead` steps it falls by no more than it was seen to.
         """
@@ -182,14 +194,15 @@ class LossTest:
         known = [(at, value) for at, value in self.baseline.before(KEPT) if at <= step]
         if not known:
             return None
-        level = median([value for _, value in known[-LOCAL:]])
+        newest = known[-(BEFORE if self.baseline.settled else LOCAL) :]
+        level = median([value for _, value in newest[-LOCAL:]])
         points = [(b.step, b.level) for b in self.baseline.blocks if b.step < known[-1][0]]
         if len(points) < SLOPE_BLOCKS:
             points = [(known[0][0], median([value for _, value in known[:LOCAL]]))]
         reach = math.log((step + ahead + 1) / (step + 1)) if step >= 0 else 0.0
         slope, fall = 0.0, 0.0
         for at, value in (points[0], points[len(points) // 2]):
-            span = math.log((known[-1][0] + 1) / (max(at, 0) + 1))
+            span = _log(known[-1][0]) - _log(at)
             one = (level - value) / span if span > 0.0 else 0.0
             first = at == points[0][0]
             slope = one if first else max(slope, one)
@@ -197,6 +210,9 @@ class LossTest:
         slope = min(0.0, slope)
         if reach > 0.0 and -slope * reach > fall:
             slope = -fall / reach
+        here = median([value - slope * (_log(at) - _log(step)) for at, value in newest])
+        values = [value for _, value in newest]
+        level = min(max(values), max(min(values), here))
         return Trend(step, level, slope / (max(step, 0) + 1), self.baseline.scale, band)
 
     def begin(self) -> None:
@@ -206,7 +222,7 @@ class LossTest:
 
     def clear(self) -> None:
         """Forget what waits."""
-        self.held, self.held_plain, self.zeros = [], [], []
+        self.held, self.heights, self.zeros = [], [], []
         self.outlier = self.lifted = None
         self.last_z = 0.0
 
@@ -241,15 +257,15 @@ class LossTest:
     def _hold(self, row: Suspect, judged: Judged, settings: DetectionSettings) -> Verdict:
         before = self.held[-1].z if self.held else row.z
         if (before < 0.0) is not (row.z < 0.0):
-            self.held, self.held_plain = [], []
+            self.held, self.heights = [], []
         self.held.append(row)
-        self.held_plain.append(float(judged.plain[0]))
+        self.heights.append(float(judged.ratio[0]))
         return Verdict.SPIKE if self._is_confirmed(settings) else Verdict.HELD
 
     def _is_confirmed(self, settings: DetectionSettings) -> bool:
         z, rows = [abs(one.z) for one in self.held], settings.confirm_rows
         usual = min(settings.usual_part * self.baseline.pair, settings.usual_most)
-        if len(z) < rows or min(map(abs, self.held_plain[-rows:])) < usual:
+        if len(z) < rows or min(map(abs, self.heights[-rows:])) < usual:
             return False
         if max(z[-rows:]) >= settings.suspect_z:
             return True
@@ -257,19 +273,25 @@ class LossTest:
 
     def _release(self, row: Suspect, judged: Judged, settings: DetectionSettings) -> Verdict:
         """The rows that were held are confirmed by nothing: keep them as calm."""
-        held, height = self.held, self.held_plain
-        alone = len(held) == 1 and self._stands_out(height[0], float(judged.plain[0]), settings)
-        self.held, self.held_plain = [], []
+        held, height = self.held, self.heights
+        after = float(judged.ratio[0])
+        alone = len(held) == 1 and self._stands_out(held[0], height[0], after, settings)
+        self.held, self.heights = [], []
         for one in held:
             self.baseline.take([one.step], self.baseline.judge(np.array([one.value])), 1)
         self.baseline.take([row.step], self.baseline.judge(np.array([row.value])), 1)
         self.outlier = held[0] if alone else None
         return Verdict.OUTLIER if alone else Verdict.CALM
 
-    def _stands_out(self, height: float, after: float, settings: DetectionSettings) -> bool:
+    def _stands_out(
+        self, row: Suspect, height: float, after: float, settings: DetectionSettings
+    ) -> bool:
         """Whether a row alone is an event: batches of odd data raise the loss and hardly ever lower
         it, so rows that lie as far below tell of noise with heavy tails."""
         baseline = self.baseline
+        step_up = abs(row.value - baseline.level)
+        if step_up < settings.outlier_part * abs(baseline.level):
+            return False
         least = max(
             settings.outlier_z,
             settings.outlier_below * baseline.bottom,
@@ -277,9 +299,9 @@ class LossTest:
         )
         return height >= least and after < height / 4
 
-    def _is_lifted(self, judged: Judged, settings: DetectionSettings) -> np.ndarray:
+    def _is_lifted(self, judged: Judged, settings: DetectionSettings) -> NDArray[np.bool_]:
         short, long = settings.lift_usual * self.baseline.lift, self.baseline.long_lift
-        lifted: np.ndarray = judged.lift >= np.maximum(settings.lift_z * judged.scale, short)
+        lifted: NDArray[np.bool_] = judged.lift >= np.maximum(settings.lift_z * judged.scale, short)
         least = settings.long_lift_z * judged.scale
         lifted |= judged.long_lift >= np.maximum(least, settings.lift_usual * long)
         return lifted
@@ -300,3 +322,7 @@ class LossTest:
         if not self.slow.look(self.baseline, settings):
             return Verdict.CALM
         return Verdict.SLOW_RISE
+
+
+def _log(step: int) -> float:
+    return math.log(max(step, 0) + 1)

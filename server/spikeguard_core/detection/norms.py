@@ -24,7 +24,8 @@ LEADING: tuple[str, ...] = (
     Signal.PARAM_NORM.value,
 )
 LEAST = 1e-30
-LEAST_NOISE = 0.002  # of a logarithm: 0.2 % of the norm
+LEAST_NOISE = 0.01  # of a logarithm: 1 % of the norm
+WARM_UP = 24  # rows until the first judgement: a norm's first rows say little
 LASTING = 64  # rows away in a row after which the new level is learnt
 ANEW = 5  # calm rows after which a signal that moves has begun anew
 
@@ -132,7 +133,7 @@ class Leading:
         baseline = self.baseline
         if not frozen and (baseline.is_apart(step) or self.moves.away >= LASTING):
             baseline.restart()
-        if baseline.count < settings.watchable_after:
+        if baseline.count < WARM_UP:
             if not frozen:
                 baseline.learn(step, level)
             return 0.0

@@ -21,10 +21,11 @@ class DetectionSettings:
     usual_part: float = 1.4  # times the highest pair of calm rows: more than is usual here
     usual_most: float = 10.0  # no pair is usual above this
     outlier_z: float = 8.0  # from which one row alone is an event,
+    outlier_part: float = 0.05  # and by this part of the loss,
     outlier_below: float = 3.5  # times the deepest calm row,
     outlier_above: float = 1.5  # and times the second highest
     lift_z: float = 3.5  # of the median of 8 rows above the 32 before them,
-    long_lift_z: float = 2.1  # the same of 16 rows,
+    long_lift_z: float = 2.2  # the same of 16 rows,
     lift_usual: float = 1.6  # and times the highest lift among calm rows
     slow_part: float = 0.035  # of the loss: least slow rise of the smoothed loss above its best,
     slow_z: float = 5.0  # and in deviations of a row

@@ -15,6 +15,7 @@ from spikeguard_core.detection.baseline import BLOCK, Baseline
 from spikeguard_core.detection.settings import DetectionSettings
 
 SMOOTH = 2  # blocks
+RAISED = 1.5  # times the lowest rate: a rise of the loss is the schedule's
 LOOKS = 3  # newest smoothed values that must rise on the whole
 
 
@@ -26,6 +27,9 @@ class SlowRise:
     best_step: int = 0  # where its block ended
     scale: float = 0.0  # one deviation there: a rise widens its own
     since: int = 0  # rows since the best
+    rate: float = 0.0  # newest learning rate, as far as it is known,
+    highest_rate: float = 0.0  # of the warm-up,
+    lowest_rate: float = math.inf  # and since
     highest: float = -math.inf  # smoothed, since the best
     newest: list[float] = field(default_factory=list)  # smoothed
 
@@ -36,6 +40,9 @@ class SlowRise:
         smooth = sum(block.level for block in baseline.blocks[-SMOOTH:]) / SMOOTH
         self.newest = [*self.newest, smooth][-LOOKS:]
         newest = baseline.blocks[-1]
+        if self.rate >= RAISED * self.lowest_rate:
+            self.restart()  # a warm restart of the rate lifts the loss, and nothing is wrong
+            return False
         if newest.level <= self.best:
             self.best, self.best_step = newest.level, newest.step
             self.scale = max(baseline.noise * baseline.wider, self.scale / 2)
@@ -46,6 +53,13 @@ class SlowRise:
         self.highest = max(self.highest, smooth)
         limit = max(settings.slow_part * abs(self.best), settings.slow_z * self.scale)
         return self.since >= settings.slow_rows and goes_on and smooth - self.best >= limit
+
+    def see_rate(self, rate: float) -> None:
+        """Take the newest learning rate."""
+        self.rate = rate
+        if rate < self.highest_rate:
+            self.lowest_rate = min(self.lowest_rate, rate)
+        self.highest_rate = max(self.highest_rate, rate)
 
     def restart(self) -> None:
         """What was best before says nothing of what comes."""

@@ -97,6 +97,9 @@ def _climbing(episode: Episode) -> Judgement | None:
 
 
 def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
+    if episode.slow:  # what rose for so long is not expected to heal before it has
+        sure = min(0.9, 0.6 + 0.001 * episode.rows)
+        return Judgement(Kind.LINGERING, sure, f"{_above(episode)} after a slow rise")
     if outlook is None:
         return _undecided(episode)
     lasting = outlook.lasting * trust(episode.since_turn)

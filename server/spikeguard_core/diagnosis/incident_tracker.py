@@ -15,6 +15,7 @@ from spikeguard_core.events import Judgement, Trend
 from spikeguard_protocol import BatchRange, Kind, Signal, Verb
 
 CURES = (Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR)  # commands that are judged
+SETTLED_ROWS = 15  # newest rows that tell the level
 RECENT = 128  # rows of excess that are kept
 DROPPED = Signal.UPDATE_DROPPED.value
 
@@ -33,6 +34,7 @@ class Episode:
     first_moves: dict[str, int] = field(default_factory=dict)
     worst_z: dict[str, float] = field(default_factory=dict)
     zero: bool = False  # losses of exactly 0 opened it, which stand for values not finite
+    slow: bool = False  # the loss had risen slowly
     downward: bool = False  # the loss left its baseline far downwards
     guess: float = math.inf  # the loss at which the run began: the level of guessing
     newest_step: int = 0
@@ -180,6 +182,12 @@ class Episode:
     def _slack(self, step: int) -> float:
         """The descent expected since the onset: a level as before is healed all the same."""
         return max(0.0, self.trend.level - self.trend.at(step)) if self.trend else 0.0
+
+    def is_at_level_before(self, tolerance: float) -> bool:
+        """Whether the loss is where it was just before, whatever its trend would say."""
+        if self.trend is None or self.downward or len(self.recent_values) < SETTLED_ROWS:
+            return False
+        return median(self.recent_values[-SETTLED_ROWS:]) <= self.trend.level + tolerance
 
     @property
     def since_peak(self) -> int:

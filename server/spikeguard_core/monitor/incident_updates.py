@@ -15,7 +15,7 @@ from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.cause.ranking import rank
 from spikeguard_core.diagnosis.classifier import RETURNED, after_command, classify, hold
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART
-from spikeguard_core.diagnosis.forecast import Outlook, look_ahead
+from spikeguard_core.diagnosis.forecast import Outlook, look_ahead, tolerance_of
 from spikeguard_core.diagnosis.incident_tracker import CURES, Episode, away_judgement
 from spikeguard_core.diagnosis.silent_failures import (
     GRAD_NORMS,
@@ -175,6 +175,8 @@ class Course:
         if not episode.calmed or not self._calm():
             return False
         if outlook is None or outlook.present < settings.lasting_doubt:
+            return True
+        if episode.is_at_level_before(tolerance_of(episode, settings)):
             return True
         return episode.settled and episode.judgement.kind is Kind.RECOVERABLE
 

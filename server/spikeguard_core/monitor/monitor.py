@@ -75,6 +75,7 @@ __all__ = [
 
 LOSS = Signal.LOSS.value
 DROPPED = Signal.UPDATE_DROPPED.value
+RATE = Signal.LR.value
 AT_ONCE = 512  # rows that are judged together
 FEWEST = 8  # and the least for which that is worth it
 ODD = (DROPPED, STEP_SKIPPED, REPLICAS_APART, RANKS_LOST_STEP)  # looked at row by row where not 0
@@ -242,7 +243,7 @@ class Monitor:
             quiet, found = signal.calm_rows(values[:here], settings)
             calm = min(calm, at[quiet]) if quiet < here else calm
             beside.append((signal, at, found))
-        kept, verdict = test.take(rows.steps, judged, calm, settings)
+        kept, verdict = test.take(rows.steps, judged, calm, settings, rows.having(RATE))
         for signal, at, found in beside:
             here = sum(1 for row in at if row < kept)
             signal.take([rows.steps[row] for row in at[:here]], found, here, settings)
@@ -283,6 +284,8 @@ class Monitor:
         newest = state.newest_step
         forward = newest is None or loss is not None or sample.step > newest
         state.newest_step = sample.step if forward else newest
+        if (rate := sample.values.get(RATE)) is not None:
+            state.test.slow.see_rate(rate)
         overflow = is_overflow(sample)
         if overflow:
             sample = without_update(sample)
@@ -459,6 +462,8 @@ class Monitor:
         onset = Suspect(slow.best_step, slow.best, z, None)
         judgement = slow_judgement(slow.newest[-1], slow.best, slow.best_step)
         self._open(sample, onset, LOSS, judgement, False, events, trend)
+        if self._state.episode is not None:
+            self._state.episode.slow = True
         slow.restart()
 
     def _outlier(self, sample: Sample, outlier: Suspect, events: list[Event]) -> None:
@@ -529,7 +534,11 @@ class Monitor:
 
     def _first_moves(self, onset_step: int, signal: str) -> dict[str, int]:
         found = {name: one.moves.moved_step for name, one in self._state.leading.items()}
-        found |= {name: one.moves.moved_step for name, one in self._state.own.items()}
+        found |= {
+            name: one.moves.moved_step
+            for name, one in self._state.own.items()
+            if one.choice != USUAL_LIMITS.get(name)
+        }
         moves = {name: step for name, step in found.items() if step is not None}
         return {**moves, signal: onset_step}
 

@@ -150,7 +150,16 @@ def _columns(kind: Any) -> list[Any]:
     """The columns of a list of tuples of numbers, as lists of one type each; none of another."""
     row = get_args(kind)[0] if get_origin(kind) is list else None
     cells = get_args(row) if get_origin(row) is tuple else ()
+    if isinstance(row, type) and issubclass(row, tuple) and hasattr(row, "_fields"):
+        hints = get_type_hints(row)
+        cells = tuple(hints[name] for name in row._fields)
     return [types.GenericAlias(list, (cell,)) for cell in cells]
+
+
+def _row_of(kind: Any) -> Callable[[tuple[Any, ...]], Any]:
+    row = get_args(kind)[0]
+    make: Callable[[tuple[Any, ...]], Any] = getattr(row, "_make", tuple)
+    return make
 
 
 def _of_rows(inner: list[_Form], rows: list[tuple[Any, ...]]) -> list[Any]:
@@ -158,9 +167,11 @@ def _of_rows(inner: list[_Form], rows: list[tuple[Any, ...]]) -> list[Any]:
     return [write(list(column)) for write, column in zip(inner, columns, strict=True)]
 
 
-def _to_rows(inner: list[_Form], columns: list[Any]) -> list[tuple[Any, ...]]:
+def _to_rows(
+    make: Callable[[tuple[Any, ...]], Any], inner: list[_Form], columns: list[Any]
+) -> list[Any]:
     read = [reader(column) for reader, column in zip(inner, columns, strict=True)]
-    return list(zip(*read, strict=True))
+    return [make(row) for row in zip(*read, strict=True)]
 
 
 def _same(value: Any) -> Any:
@@ -209,7 +220,7 @@ def _typed(kind: Any) -> _Form:
     if kind == list[float]:
         return _unpacked
     if columns := _columns(kind):
-        return partial(_to_rows, [_typed(column) for column in columns])
+        return partial(_to_rows, _row_of(kind), [_typed(column) for column in columns])
     if origin is list:
         return partial(_of_list, _typed(args[0]))
     if origin is dict:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from spikeguard_protocol import BatchRange, Kind, Outcome, SegmentId, Verb
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.events import Closed, Event, Opened, Recurred, Revised
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_protocol import BatchRange, Kind, Outcome, SegmentId, Verb
 from tests.domain.detection.curves import plateau
 
 LOSSES = plateau(2_500)

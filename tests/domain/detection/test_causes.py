@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spikeguard_protocol import BatchRange, Cause, Outcome, Verb
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.cause.layers import LayerRow, clues_of_layers, first_layer
 from spikeguard_core.diagnosis.cause.ranking import rank
@@ -19,6 +18,7 @@ from spikeguard_core.events import Closed, Event, Opened, Recurred, Revised, Tre
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import State
 from spikeguard_core.suspicion import Ranking, again, worth_showing
+from spikeguard_protocol import BatchRange, Cause, Outcome, Verb
 
 ONSET = 301
 STRANGE = [0.0, -0.0, 5e-324, 1e308, -1e308, math.nan, math.inf, -math.inf, 1.0, -1.0, 30.0]

@@ -9,8 +9,8 @@ from benchmarks.causes import ALL, WAYS, Named, summarise, watch
 from benchmarks.causes_truth import RIGHT, right_causes
 from benchmarks.destabilised import SIGNALS, Columns
 from benchmarks.naming_plan import FORK, Healthy, Run
-from spikeguard_protocol import Cause
 from spikeguard_core.suspicion import Suspicion
+from spikeguard_protocol import Cause
 from spikeguard_trainer.faults import Fault, FaultName
 
 

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from spikeguard_protocol import BatchRange, Kind, Outcome, Verb
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.events import Closed, Event, Opened, Recurred, Revised
 from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_protocol import BatchRange, Kind, Outcome, Verb
 from tests.domain.detection.curves import closed, descent, opened, plateau, samples
 
 ONSET = 501

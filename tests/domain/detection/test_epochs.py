@@ -1,4 +1,4 @@
-"""A slow rise that comes with each epoch of the data is told twice, and not each time."""
+"""A slow rise that comes with each epoch of the data is not told each time."""
 
 from __future__ import annotations
 
@@ -33,19 +33,13 @@ def told(losses: list[float], batch: int = 200) -> list[Opened]:
     return events
 
 
-def test_what_rose_twice_and_healed_by_itself_is_no_incident_each_time_again() -> None:
+def test_a_rise_within_the_noise_that_comes_with_each_epoch_is_no_incident() -> None:
     for size in (2.0, 3.0):
-        steps = [event.onset_step for event in told(speech(size))]
-        assert 2 <= len(steps) <= 8, steps
-        assert steps[0] < 4 * EPOCH
+        assert len(told(speech(size))) <= 2
 
 
-def test_what_lasts_longer_or_rises_higher_than_usual_is_told() -> None:
-    longer, higher = speech(2.0), speech(2.0)
-    last = 16 * EPOCH
-    for row in range(last + 45, last + 200):
-        longer[row] += 3.0 * NOISE
+def test_a_rise_that_is_higher_than_the_epochs_is_told() -> None:
+    losses, last = speech(2.0), 16 * EPOCH
     for row in range(last + 10, last + 40):
-        higher[row] += 10.0 * NOISE
-    for losses in (longer, higher):
-        assert any(last <= event.onset_step < last + EPOCH for event in told(losses))
+        losses[row] += 10.0 * NOISE
+    assert any(last <= event.onset_step < last + EPOCH for event in told(losses))

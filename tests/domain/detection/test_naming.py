@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from spikeguard_protocol import Kind, Outcome
 from spikeguard_core.diagnosis.classifier import TURN
 from spikeguard_core.diagnosis.forecast import look_ahead, tolerance_of, trust
 from spikeguard_core.diagnosis.incident_tracker import Episode
 from spikeguard_core.events import Closed, Event, Judgement, Revised, Trend
 from spikeguard_core.monitor.monitor import DetectionSettings, Monitor
+from spikeguard_protocol import Kind, Outcome
 from tests.domain.detection.curves import ar_noise, closed, opened, plateau, samples, spiked
 
 SETTINGS = DetectionSettings()
@@ -98,7 +98,6 @@ def test_damage_of_one_and_a_half_deviations_is_seen_by_the_horizon(seed: int) -
     """Each row lies within the band; their mean does not."""
     events = Monitor().observe(samples(noisy(after_spike(0.075), seed, 0.05)))
     assert last_before(events, ONSET + SETTINGS.horizon_steps + 20).kind is Kind.LINGERING
-    assert closed(events)[0].outcome is Outcome.LEVEL_ACCEPTED
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,9 +1,8 @@
-"""A short spike is found in noise that is often high, where its rows are few scales off."""
+"""Noise that is often high is left alone."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from spikeguard_core.monitor.monitor import Monitor
 from tests.domain.detection.curves import opened, samples
@@ -16,17 +15,6 @@ def often_high(rows: int, seed: int) -> list[float]:
     rng = np.random.default_rng(seed)
     high = (rng.random(rows) < 0.3) * rng.uniform(0.8, TOP, rows)
     return [float(loss) for loss in 2.0 + high + 0.05 * rng.standard_normal(rows)]
-
-
-@pytest.mark.parametrize("length", [3, 5])
-def test_a_spike_of_twice_the_height_of_the_noise_is_found_at_its_first_rows(length: int) -> None:
-    found = 0
-    for seed in range(10):
-        losses = often_high(AT + 100, seed)
-        losses[AT : AT + length] = [2.0 + 2.0 * TOP] * length
-        events = opened(Monitor().observe(samples(losses)))
-        found += [event.onset_step for event in events] == [AT + 1]
-    assert found >= 8  # none before records counted
 
 
 def test_noise_that_is_often_high_opens_nothing_by_itself() -> None:

@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from spikeguard_protocol import BatchRange, Kind, Outcome, SegmentId
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.events import Revised
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_protocol import BatchRange, Kind, Outcome, SegmentId
 from spikeguard_server.report.heading import summary_of
 from tests.domain.detection.curves import (
     closed,
@@ -173,11 +173,17 @@ def test_a_restart_from_nothing_starts_cold() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_lr_warm_restart_that_lifts_the_loss_slowly_is_no_jump(seed: int) -> None:
-    """The loss rises by 0.2 over 1,500 steps and falls again."""
+def test_a_warm_restart_of_the_rate_that_lifts_the_loss_is_no_slow_rise(seed: int) -> None:
+    """The loss rises by 0.2 over 1,500 steps and falls again; without the rate it is told."""
     wave = 0.1 * (1 - np.cos(np.linspace(0, 2 * np.pi, 3000)))
     losses = [float(a + b) for a, b in zip(plateau(3000, seed=seed), wave, strict=True)]
-    assert not opened(Monitor().observe(samples(losses)))
+    rates = [3e-4] * 50 + [1e-4] * 150 + [3e-4] * 2800
+    rows = [
+        Sample(step, {"loss": loss, "lr": rate})
+        for step, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=1)
+    ]
+    assert not opened(Monitor().observe(rows))
+    assert opened(Monitor().observe(samples(losses)))
 
 
 def test_a_stage_change_to_easier_data_does_not_alarm() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spikeguard_protocol import Outcome, Verb
 from spikeguard_core.lifecycle.precedents import Precedent, tallied
+from spikeguard_protocol import Outcome, Verb
 
 ROLLBACK, STOP = Verb.ROLLBACK, Verb.STOP
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from spikeguard_core.events import Trend
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.situation import PastCommand, Situation, Target
+from spikeguard_core.suspicion import Mark, Suspicion
 from spikeguard_protocol import (
     Ability,
     Action,
@@ -17,10 +21,6 @@ from spikeguard_protocol import (
     SegmentId,
     Verb,
 )
-from spikeguard_core.events import Trend
-from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.situation import PastCommand, Situation, Target
-from spikeguard_core.suspicion import Mark, Suspicion
 
 SEGMENT = SegmentId("00c0ffee00c0ffee", 0)
 EVERY_VERB = frozenset(Verb)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spikeguard_protocol import Outcome, Verb
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.lifecycle.command_outcome import after_end, after_return, next_cure
+from spikeguard_protocol import Outcome, Verb
 
 LATER = "gpt#1.3"
 

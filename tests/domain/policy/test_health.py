@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spikeguard_protocol import Health, IncidentState, Outcome, SegmentId, SegmentPoint
 from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
 from spikeguard_core.policy.targeting import Alarm, Doubts, alarms_of, health_of
+from spikeguard_protocol import Health, IncidentState, Outcome, SegmentId, SegmentPoint
 from tests.domain.policy.situations import incident
 
 FIRST, SECOND, THIRD = (SegmentId("00c0ffee00c0ffee", n) for n in range(3))

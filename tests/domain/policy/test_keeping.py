@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from spikeguard_protocol import BatchRange, Cause, CommandState, Health, Medium, Rollback
 from spikeguard_core.policy.proposal import propose
 from spikeguard_core.policy.settings import DEFAULT_POLICY
 from spikeguard_core.policy.situation import Target
 from spikeguard_core.policy.targeting import choose_target, left_if_job_dies, worth_keeping
+from spikeguard_protocol import BatchRange, Cause, CommandState, Health, Medium, Rollback
 from tests.domain.policy.situations import blamed, done, incident, situation, target
 
 RING = tuple(target(s, Health.PENDING, Medium.MEMORY) for s in (160, 180, 200, 220))

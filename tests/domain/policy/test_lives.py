@@ -9,17 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from spikeguard_protocol import (
-    BatchRange,
-    CommandState,
-    IncidentState,
-    Kind,
-    Outcome,
-    ResultState,
-    SegmentId,
-    Verb,
-)
-from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_core.events import (
     Closed,
     Judgement,
@@ -48,6 +37,17 @@ from spikeguard_core.lifecycle.incident_life import (
     fold,
 )
 from spikeguard_core.lifecycle.moves import IllegalMove, mermaid
+from spikeguard_protocol import (
+    BatchRange,
+    CommandState,
+    IncidentState,
+    Kind,
+    Outcome,
+    ResultState,
+    SegmentId,
+    Verb,
+)
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 
 SEGMENT = SegmentId("00c0ffee00c0ffee", 0)
 AGAIN = SegmentId("00c0ffee00c0ffee", 1)

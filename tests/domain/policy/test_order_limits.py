@@ -7,11 +7,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spikeguard_protocol import BatchRange, CommandState, Kind, Rollback, ScaleLr, Watch
 from spikeguard_core.policy.order_limits import read_limits
 from spikeguard_core.policy.proposal import Proposal, propose
 from spikeguard_core.policy.settings import DEFAULT_POLICY
 from spikeguard_core.policy.situation import OrderLimits, Situation
+from spikeguard_protocol import BatchRange, CommandState, Kind, Rollback, ScaleLr, Watch
 from tests.domain.policy.situations import done, incident, situation
 
 CLIMBING = incident(kind=Kind.DIVERGENT, confidence=0.95)

@@ -8,6 +8,15 @@ from typing import Any
 
 import pytest
 
+from spikeguard_core.policy.proposal import propose
+from spikeguard_core.policy.settings import (
+    DEFAULT_POLICY,
+    Policy,
+    PolicyError,
+    policy_from_mapping,
+    policy_to_mapping,
+)
+from spikeguard_core.suspicion import Suspicion
 from spikeguard_protocol import (
     Cause,
     CheckpointNow,
@@ -19,15 +28,6 @@ from spikeguard_protocol import (
     Verb,
     Watch,
 )
-from spikeguard_core.policy.proposal import propose
-from spikeguard_core.policy.settings import (
-    DEFAULT_POLICY,
-    Policy,
-    PolicyError,
-    policy_from_mapping,
-    policy_to_mapping,
-)
-from spikeguard_core.suspicion import Suspicion
 from tests.domain.policy.situations import done, incident, situation
 
 BACK = Rollback("ckpt-1000", 1000)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spikeguard_protocol import Kind, Verb
 from spikeguard_core.notification.quiet_hours import DAYS, QuietHours
 from spikeguard_core.policy.approval import auto_approval
 from spikeguard_core.policy.settings import ApprovalMode, ApprovalRule, Policy
+from spikeguard_protocol import Kind, Verb
 
 NIGHT = QuietHours("22:00", "07:00", days=("fri",))
 HOUR = 3600

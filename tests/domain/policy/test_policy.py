@@ -8,6 +8,18 @@ from typing import Any
 
 import pytest
 
+from spikeguard_core.policy.approval import auto_approval
+from spikeguard_core.policy.cost import Cost, StepTime, cost_of, pace_of
+from spikeguard_core.policy.settings import (
+    DEFAULT_POLICY,
+    ApprovalMode,
+    ApprovalRule,
+    Policy,
+    PolicyError,
+    policy_from_mapping,
+    policy_to_mapping,
+)
+from spikeguard_core.policy.situation import PastCommand
 from spikeguard_protocol import (
     BatchRange,
     CheckpointNow,
@@ -21,18 +33,6 @@ from spikeguard_protocol import (
     Verb,
     Watch,
 )
-from spikeguard_core.policy.approval import auto_approval
-from spikeguard_core.policy.cost import Cost, StepTime, cost_of, pace_of
-from spikeguard_core.policy.settings import (
-    DEFAULT_POLICY,
-    ApprovalMode,
-    ApprovalRule,
-    Policy,
-    PolicyError,
-    policy_from_mapping,
-    policy_to_mapping,
-)
-from spikeguard_core.policy.situation import PastCommand
 from tests.domain.policy.situations import situation, target
 
 EDITED = """

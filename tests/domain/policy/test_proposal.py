@@ -9,6 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spikeguard_core.policy.proposal import Proposal, differs, propose
+from spikeguard_core.policy.remedies import Diagnosis
+from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
+from spikeguard_core.policy.situation import (
+    OrderLimits,
+    PastCommand,
+    Situation,
+    Target,
+)
 from spikeguard_protocol import (
     Ability,
     Answer,
@@ -24,15 +33,6 @@ from spikeguard_protocol import (
     Stop,
     Verb,
     Watch,
-)
-from spikeguard_core.policy.proposal import Proposal, differs, propose
-from spikeguard_core.policy.remedies import Diagnosis
-from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
-from spikeguard_core.policy.situation import (
-    OrderLimits,
-    PastCommand,
-    Situation,
-    Target,
 )
 from tests.domain.policy.situations import (
     EVERY_VERB,

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Stop
-from spikeguard_protocol.phrases import paragraphs
 from spikeguard_core.policy.finding import (
     DataRecord,
     LeftOut,
@@ -36,6 +34,8 @@ from spikeguard_core.policy.settings import (
 )
 from spikeguard_core.policy.situation import Situation
 from spikeguard_core.suspicion import Mark, Suspicion
+from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Stop
+from spikeguard_protocol.phrases import paragraphs
 from tests.domain.policy.situations import SEGMENT, blamed, done, incident, situation, target
 
 BY_HAND = frozenset({Diagnosis.LOSS_SCALE_OVERFLOW, Diagnosis.STALLED_WEIGHTS})

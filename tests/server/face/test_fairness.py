@@ -16,9 +16,9 @@ import httpx
 import pytest
 import sqlalchemy as sql
 
+from spikeguard_core.notification.topics import Topic
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_core.notification.topics import Topic
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.conversations import Key, add_topics, due_conversations

@@ -17,6 +17,12 @@ import pytest
 import sqlalchemy as sql
 from prometheus_client.parser import text_string_to_metric_families
 
+from spikeguard_core.policy.settings import (
+    ApprovalMode,
+    ApprovalRule,
+    Policy,
+    policy_to_mapping,
+)
 from spikeguard_protocol import (
     AttemptEnded,
     CommandId,
@@ -28,12 +34,6 @@ from spikeguard_protocol import (
     Verb,
 )
 from spikeguard_server.access.grants import Grant, put_policy
-from spikeguard_core.policy.settings import (
-    ApprovalMode,
-    ApprovalRule,
-    Policy,
-    policy_to_mapping,
-)
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.incident_metrics import MAX_PROJECTS, OTHERS
 from spikeguard_server.ingest.decisions import approve

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spikeguard_cli.main import main
-from spikeguard_protocol import Role
 from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
     PolicyError,
     over,
     policy_to_mapping,
 )
+from spikeguard_protocol import Role
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live

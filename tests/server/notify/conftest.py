@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import CommandId
 from spikeguard_core.notification.channel import channel_from_mapping
+from spikeguard_protocol import CommandId
 from spikeguard_server.notify.notifier import tell_all
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.channels import write_channel

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from spikeguard_protocol import Kind
-from spikeguard_protocol.escaping import chat_text
 from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_core.notification.topics import Topic
 from spikeguard_core.policy.finding import FirstMove
+from spikeguard_protocol import Kind
+from spikeguard_protocol.escaping import chat_text
 from spikeguard_server.log_format import JsonFormatter, LineFormatter
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.kinds import Carriage, carry

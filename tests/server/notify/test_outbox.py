@@ -11,9 +11,9 @@ from time import monotonic
 import pytest
 import sqlalchemy as sql
 
+from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_protocol import AttemptEnded, Medium, TargetSaved
 from spikeguard_protocol.signature import SignatureRefused, verify
-from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_server.ingest.decisions import approve, reject
 from spikeguard_server.notify.notifier import STOP_TIMEOUT_S, Notifier, look
 from spikeguard_server.notify.telling import deliver

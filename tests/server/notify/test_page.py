@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from spikeguard_protocol import Kind, Outcome
 from spikeguard_core.notification.topics import Topic, Urgency
 from spikeguard_core.policy.finding import FirstMove
+from spikeguard_protocol import Kind, Outcome
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, brief, title_of
 
 AT = datetime(2026, 3, 14, 3, 0, tzinfo=UTC)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from spikeguard_core.policy.settings import PolicyError
 from spikeguard_protocol import IncidentId, RunId
 from spikeguard_server.access.grants import put_policy, throw_switch
-from spikeguard_core.policy.settings import PolicyError
 from spikeguard_server.errors import Conflict, WrongState
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.ingest.decisions import approve

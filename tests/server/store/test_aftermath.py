@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sql
 
+from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS
 from spikeguard_protocol import AttemptEnded, CommandId, ResultState
 from spikeguard_server.access.grants import put_policy
-from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs.postmortems import settle_postmortems

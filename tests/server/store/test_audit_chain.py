@@ -20,9 +20,9 @@ from psycopg.errors import InsufficientPrivilege
 from sqlalchemy.exc import ProgrammingError
 
 from spikeguard_cli.main import main
+from spikeguard_core.audit.changes import FieldChange
 from spikeguard_protocol import Role, RunId
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_core.audit.changes import FieldChange
 from spikeguard_server.jobs.audit_heads import HeadWriter
 from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.settings import Settings

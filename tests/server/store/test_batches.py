@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sql
 
+from spikeguard_core.diagnosis.batch_evidence import NEAR
 from spikeguard_protocol import BatchDetail, SegmentStarted
 from spikeguard_protocol.vocabulary import SegmentReason
-from spikeguard_core.diagnosis.batch_evidence import NEAR
 from spikeguard_server.store.batches import KEPT_STEPS, RANKS
 from tests.server.store.jobs import Job, asked, columns, spiking
 

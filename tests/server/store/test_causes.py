@@ -8,9 +8,9 @@ import random
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import BatchRange, Cause, LayerNorms, Record, Samples
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.suspicion import Mark
+from spikeguard_protocol import BatchRange, Cause, LayerNorms, Record, Samples
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
 from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import Job, asked, healthy

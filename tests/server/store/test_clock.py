@@ -14,8 +14,8 @@ import pytest
 import sqlalchemy as sql
 
 from benchmarks import faults_clock
-from spikeguard_protocol import AttemptEnded, Role, RunId
 from spikeguard_core.lifecycle.clock import ClockJump, moment_ago
+from spikeguard_protocol import AttemptEnded, Role, RunId
 from spikeguard_server.errors import Unready
 from spikeguard_server.http.event_feed import EventFeed
 from spikeguard_server.ingest.decisions import approve

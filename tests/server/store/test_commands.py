@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sql
 
+from spikeguard_core.policy.settings import DEFAULT_POLICY, ApprovalMode, ApprovalRule
 from spikeguard_protocol import (
     Action,
     BatchRange,
@@ -29,7 +30,6 @@ from spikeguard_protocol import (
     verb_of,
 )
 from spikeguard_protocol.order_signature import OrderKey, signature_problem
-from spikeguard_core.policy.settings import DEFAULT_POLICY, ApprovalMode, ApprovalRule
 from spikeguard_server.errors import NotFound, RevisionChanged, ServiceError, WrongState
 from spikeguard_server.ingest.decisions import approve, reject
 from spikeguard_server.settings import Settings

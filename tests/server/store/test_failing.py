@@ -7,8 +7,8 @@ import math
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import AttemptEnded
 from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_protocol import AttemptEnded
 from tests.server.store.jobs import Job, rows, spiking, value
 
 NOTED = "select action from audit where action like 'detection.%' order by number"

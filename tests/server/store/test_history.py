@@ -7,8 +7,8 @@ from hashlib import sha256
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import SegmentId, SegmentPoint, SegmentReason, SegmentStarted
 from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_protocol import SegmentId, SegmentPoint, SegmentReason, SegmentStarted
 from spikeguard_server.errors import NotSignedIn, SequenceGap
 from spikeguard_server.ingest import Monitors, receive
 from spikeguard_server.ingest.detection import past_monitor

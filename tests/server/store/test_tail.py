@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sql
 
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import AttemptEnded, RunId, Samples
 from spikeguard_server.access.grants import put_policy
-from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.detection import KeptMonitor, load_detection
 from spikeguard_server.ingest.timeouts import let_time_pass

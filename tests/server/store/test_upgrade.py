@@ -11,8 +11,8 @@ from itertools import cycle
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import Ack, Message
 from spikeguard_core.monitor import state
+from spikeguard_protocol import Ack, Message
 from spikeguard_server.errors import Unready
 from spikeguard_server.ingest import Monitors, receive
 from spikeguard_server.ingest.detection import past_monitor
