@@ -34,17 +34,14 @@ def formula() -> list[Row]:
         ],
         [
             "`wider`",
-            f"the 90 % quantile of (value - level) / noise over the newest {at.RATIOS} rows, "
-            f"divided by {at.NORMAL_90:g}; from 1 to {at.MOST_WIDER:g}. Correlated rows lie wider "
-            "about their level than their neighbours differ",
+            "the larger of two factors, at least 1. Correlated rows lie wider about their level "
+            "than neighbours differ: the 90 % quantile of (value - level) / noise over the newest "
+            f"{at.RATIOS} rows, divided by {at.NORMAL_90:g}, at most {at.MOST_WIDER:g}. Heavy "
+            f"tails: the {100 * at.TOP_QUANTILE:g} % quantile of the highest such ratio of each "
+            f"{at.BLOCK} rows, divided by {at.NORMAL_TOP:g}, at most {at.MOST_TAIL:g}, from "
+            f"{at.FEWEST_BLOCKS * at.BLOCK} rows on",
         ],
-        [
-            "`tail`",
-            f"how high the highest row of {at.BLOCK} usually lies, in noise x wider, divided by "
-            f"{at.NORMAL_98:g}; from 1 to {at.MOST_TAIL:g}. From {at.FEWEST_BLOCKS * at.BLOCK} "
-            "rows on",
-        ],
-        ["`scale`", "noise x wider x tail: one deviation"],
+        ["`scale`", "noise x wider: one deviation"],
         [
             "`z`",
             f"(value - level) / scale; while fewer than {at.YOUNG} calm rows are known, divided by "
@@ -99,9 +96,10 @@ def tests() -> list[Row]:
         ],
         [
             "outlier batch",
-            f"one row at z {s.outlier_z:g}, {s.outlier_above:g} times the second highest and "
-            f"{s.outlier_below:g} times as far as the deepest of the newest calm rows, and the "
-            "next is back",
+            f"one row {s.outlier_z:g} times the noise above the level, {s.outlier_above:g} times "
+            "the second highest, "
+            f"{s.outlier_below:g} times as far as the deepest of the newest calm rows, and "
+            f"{100 * s.outlier_part:g} % of the loss above the level; the next is back",
             "one batch of odd data; opened and closed at once, asks for nothing",
         ],
     ]
