@@ -184,9 +184,10 @@ def mended(series: Mapping[str, Any]) -> dict[str, Any]:
         if "minor" in change:
             minor.append(change["minor"])
         if "change" in change:
-            onset = change["change"]["onset_index"]
+            given = dict(change["change"])
+            onset = given.pop("of")
             at = next(row for row, one in enumerate(events) if one["onset_index"] == onset)
-            events[at] = {**events[at], **change["change"]}
+            events[at] = {**events[at], **given}
     return {**series, "events": events, "minor_events": minor}
 
 
