@@ -15,7 +15,7 @@ from spikeguard_core.events import Judgement, Trend
 from spikeguard_protocol import BatchRange, Kind, Signal, Verb
 
 CURES = (Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR)  # commands that are judged
-SETTLED_ROWS = 15  # newest rows that tell the level
+SETTLED_ROWS = 40  # newest rows that tell the level
 RECENT = 128  # rows of excess that are kept
 DROPPED = Signal.UPDATE_DROPPED.value
 

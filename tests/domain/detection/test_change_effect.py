@@ -74,7 +74,7 @@ def test_a_change_that_changes_nothing_is_rarely_told_to_have() -> None:
 @pytest.mark.parametrize(
     ("curve", "changed_at"),
     [
-        (lambda step: 2.0 + math.exp(-step / 200), 150),
+        (lambda step: 2.0 + math.exp(-step / 200), 250),
         (lambda step: 2.0 + math.exp(-step / 200), 300),
         (lambda step: 1.7 + 8.0 * math.pow(step + 1, -0.5), 150),
         (lambda step: 1.0 + 9.0 * math.pow(step + 1, -0.1), 300),
