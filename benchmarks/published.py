@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import real_jobs_report
+from benchmarks import detection_report, real_jobs_report
+from benchmarks.detection import MENDED, PUBLISHED
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
@@ -44,7 +45,11 @@ def _result(name: str) -> Any:
 
 
 def _evidence() -> list[Row]:
-    ours, naming, causes = _result("detection")["spikeguard"], _result("naming"), _result("causes")
+    ours, naming, causes = (
+        _result("detection")[PUBLISHED]["spikeguard"],
+        _result("naming"),
+        _result("causes"),
+    )
     llama, wmt, other = (ours[name] for name in LABELLED)
     free = ours["all event-free"]
     return [
@@ -65,8 +70,8 @@ def _evidence() -> list[Row]:
     ]
 
 
-def _detection() -> list[Row]:
-    found = _result("detection")
+def _detection(labels: str) -> list[Row]:
+    found = _result("detection")[labels]
     free = "all event-free"
     ours = found["spikeguard"]
     counted = [f"{name}, {ours[name]['excursions']} spikes" for name in LABELLED]
@@ -131,7 +136,12 @@ def _share(share: Mapping[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[], list[Row]]] = {
     "evidence": _evidence,
-    "detection": _detection,
+    "detection": lambda: _detection(PUBLISHED),
+    "detection_mended": lambda: _detection(MENDED),
+    "formula": detection_report.formula,
+    "tests": detection_report.tests,
+    "curves": lambda: detection_report.curves(_result("curves")),
+    "curve_rules": lambda: detection_report.rules(_result("curves")),
     "naming": _naming,
     "causes": _causes,
     "real_jobs": lambda: real_jobs_report.lines(_result("real_jobs")),

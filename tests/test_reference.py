@@ -22,7 +22,7 @@ from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.policy.settings import Policy
 from spikeguard_protocol import Cause, Signal
 from spikeguard_protocol.vocabulary import OptionalSignal
-from spikeguard_server.detectors import GENERAL, SHIPPED
+from spikeguard_server.detectors import SETTINGS
 from spikeguard_server.settings import PREFIX, Settings
 
 pytestmark = pytest.mark.slow  # `make check` runs them
@@ -124,8 +124,7 @@ def test_every_option_that_a_command_takes_stands_on_the_page() -> None:
         ("policy.md", [one.name for one in fields(Policy) if one.name != "scope"]),
         ("signals.md", [*Signal, *OptionalSignal]),
         ("causes.md", [*Cause, "replicas_apart"]),
-        ("detection.md", [one.name for kind in SHIPPED.values() for one in kind.settings]),
-        ("detection.md", [one.name for one in GENERAL]),
+        ("detection.md", [one.name for one in SETTINGS]),
         ("detection.md", [one.name for one in fields(DetectionSettings)]),
     ],
 )

@@ -1,4 +1,4 @@
-"""The settings of the detectors, and the constants behind them."""
+"""The settings of detection, and the constants behind them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,38 @@ from collections.abc import Sequence
 from dataclasses import fields
 from enum import StrEnum
 
-from spikeguard_core.detection.detectors.contract import Setting
-
 from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import number, span, table
-from spikeguard_core.detection.own_signals import MOST_OWN, Direction, Opens
+from spikeguard_core.detection.own_signals import (
+    MOST_OWN,
+    USUAL_LIMITS,
+    Direction,
+    Opens,
+    OwnChoice,
+)
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_server.detectors import DEFAULT, GENERAL, SHIPPED
+from spikeguard_server.detectors import MOST_ROWS, SETTINGS, Setting
 
 HEAD = """# Detection settings
 
-What a user may set of the detectors, by policy, project, run and signal or with `--set`; and the
+What a user may set of detection, by policy, project, run and signal or with `--set`; and the
 constants that are the same for every run.
 
 A number that is none, an unknown name or a value outside its range is refused with the field, its
-limit and what to write instead. What the detectors do: [detection](../detection.md#detectors).
+limit and what to write instead. What detection does: [detection](../detection.md).
+
+## Settings
+
+`[detection]` of a policy, or `--set NAME=VALUE`.
 """
-OWN = f"""## Signals of your own
+OWN = f"""## Signals of your own, and limits
 
 `[detection.signals.NAME]`, at most {MOST_OWN} of a run; NAME as in `guard.log`, or a column of a
-replayed file. What they do: [detection](../detection.md#signals-of-your-own).
+replayed file. What they do: [detection](../detection.md#limits-in-your-own-units).
+"""
+LIMITS = """### Limits that hold by default
+
+A row of the policy with the same NAME replaces one. They warn and open no incident.
 """
 CONSTANTS = """## Constants of detection
 
@@ -35,14 +47,8 @@ Internal: the same for every run, changed with the code. The settings above move
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD]
-    for name, kind in SHIPPED.items():
-        usual = ", the default" if name == DEFAULT else ""
-        parts += [f"## Detector `{name}`{usual}\n", _declared(kind.settings)]
-    parts += ["## With every detector\n", _declared(GENERAL)]
-    parts += [OWN, _own(), *(_words(kind) for kind in (Direction, Opens))]
-    parts += [CONSTANTS, _constants()]
-    return "\n".join(parts)
+    parts = [HEAD, _declared(SETTINGS), OWN, _own(), *(_words(kind) for kind in (Direction, Opens))]
+    return "\n".join([*parts, LIMITS, _limits(), CONSTANTS, _constants()])
 
 
 def _declared(settings: Sequence[Setting]) -> str:
@@ -58,11 +64,31 @@ def _declared(settings: Sequence[Setting]) -> str:
 
 def _own() -> str:
     rows = [
-        ("`direction`", "", _listed(Direction), "which way it has to move; needed"),
-        ("`opens`", f"`{Opens.PRECURSOR}`", _listed(Opens), "what it opens when it does"),
-        ("`precursor_threshold`", "as above", "as above", "distance at which it does"),
-    ]
+        ("`direction`", "", _listed(Direction), "which way it has to move; needed without a limit"),
+        ("`above`", "", "any number", "beyond this value it is away, in the signal's own unit"),
+        ("`below`", "", "any number", "the same on the other side"),
+        ("`rows`", "2", f"1 to {MOST_ROWS:,}", "rows in a row beyond a limit that it takes"),
+        ("`opens`", f"`{Opens.PRECURSOR}`", _listed(Opens), "what it opens when it is away"),
+        (
+            "`precursor_threshold`", "as above", "as above",
+            "distance from its baseline, in `direction`, at which it is away",
+        ),
+    ]  # fmt: skip
     return table(("setting", "default", "range", "meaning"), rows)
+
+
+def _limits() -> str:
+    rows = [
+        (f"`{name}`", _limit(one), f"{one.rows}", f"`{one.opens}`")
+        for name, one in USUAL_LIMITS.items()
+    ]
+    return table(("signal", "limit", "rows", "opens"), rows)
+
+
+def _limit(one: OwnChoice) -> str:
+    if one.usual_part is not None:
+        return f"below {one.usual_part:g} of its usual value"
+    return f"below {one.below:g}" if one.below is not None else f"above {one.above:.2g}"
 
 
 def _listed(kind: type[StrEnum]) -> str:

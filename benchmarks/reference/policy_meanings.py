@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.reference.source import meaning_of
 from spikeguard_core.policy.settings import ApprovalRule, Policy
 
-FILE = Path(__file__).parents[2] / "server/spikeguard_server/domain/policy/meanings.py"
+FILE = Path(__file__).parents[2] / "server/spikeguard_core/policy/meanings.py"
 HEAD = '''"""What the fields of a policy mean. Made by `python -m benchmarks.reference`: change the
 comments in `settings` instead."""
 

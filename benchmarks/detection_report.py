@@ -1,0 +1,150 @@
+"""The tables of docs/detection.md that are made of the detector's own constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spikeguard_core.detection import baseline as at
+from spikeguard_core.detection import loss_test
+from spikeguard_core.detection.settings import DetectionSettings
+
+Row = list[str]
+
+
+def formula() -> list[Row]:
+    """How the z of a row is made, term by term."""
+    rows, floor = at.NOISE, f"{100 * at.FLOOR_PART:g} %"
+    return [
+        ["term", "what it is"],
+        [
+            "`level`",
+            f"median of the newest {at.LOCAL} calm rows; of a loss, plus {at.LAG:g} x `slope`",
+        ],
+        [
+            "`slope`",
+            f"change a row, from {3 * at.SHORT} rows on: the flattest of the slopes between the "
+            f"medians of {at.SHORT} rows each, over {4 * at.SHORT} rows; never above 0",
+        ],
+        [
+            "`noise`",
+            f"{at.NORMAL_MAD:g} / √6 x the median size of the second differences of the newest "
+            f"{rows} calm rows. At least {floor} of the level, {at.LEAST_NOISE:g} of the usual "
+            f"noise of the newest {at.BLOCKS * at.BLOCK} rows, and {100 * at.FLOOR_START:g} % of "
+            "the loss at the start",
+        ],
+        [
+            "`wider`",
+            "the larger of two factors, at least 1. Correlated rows lie wider about their level "
+            "than neighbours differ: the 90 % quantile of (value - level) / noise over the newest "
+            f"{at.RATIOS} rows, divided by {at.NORMAL_90:g}, at most {at.MOST_WIDER:g}. Heavy "
+            f"tails: the {100 * at.TOP_QUANTILE:g} % quantile of the highest such ratio of each "
+            f"{at.BLOCK} rows, divided by {at.NORMAL_TOP:g}, at most {at.MOST_TAIL:g}, from "
+            f"{at.FEWEST_BLOCKS * at.BLOCK} rows on",
+        ],
+        ["`scale`", "noise x wider: one deviation"],
+        [
+            "`z`",
+            f"(value - level) / scale; while fewer than {at.YOUNG} calm rows are known, divided by "
+            f"1 + {at.YOUNG_PART:g} / rows",
+        ],
+    ]
+
+
+def tests() -> list[Row]:
+    """What opens an incident."""
+    s = DetectionSettings()
+    return [
+        ["test", "rule, with defaults", "finds"],
+        ["not finite", "loss or gradient norm is NaN or infinite", "overflows, at once"],
+        [
+            "stuck",
+            f"{s.drop_limit} updates in a row were dropped",
+            "a run whose weights no longer change",
+        ],
+        ["ranks apart", "ranks that should hold the same weights differ", "silent corruption"],
+        [
+            "jump",
+            f"{s.confirm_rows} rows in a row at z {s.confirm_z:g}, one of them at {s.suspect_z:g}, "
+            f"or three with the middle one at {s.run_z:g}; and {s.usual_part:g} times the highest "
+            f"such pair among the calm rows (of which at most {s.usual_most:g} counts)",
+            "spikes, at most one row late",
+        ],
+        [
+            "lift",
+            f"the median of {at.LOCAL} rows lies {s.lift_z:g} scales above that of the {at.WIDE} "
+            f"before them, or that of {at.NEAR} rows {s.long_lift_z:g}; and {s.lift_usual:g} times "
+            "the highest such lift among the calm rows",
+            "small rises that stay",
+        ],
+        [
+            "slow rise",
+            f"the smoothed loss lies {100 * s.slow_part:g} % and {s.slow_z:g} scales above its own "
+            f"best, has done so for {s.slow_rows} rows, and is at its highest since",
+            "a run that gets worse without a row that stands out",
+        ],
+        [
+            "downward",
+            f"two rows {loss_test.DOWN_Z:g} scales below the level and {loss_test.DOWN_PART:g} "
+            "times its size",
+            "losses that explode below zero",
+        ],
+        [
+            "zero",
+            f"{s.zero_rows} losses of exactly 0 where the level lay {loss_test.ZERO_Z:g} scales "
+            "above 0",
+            "Hugging Face's Trainer, which logs a loss that is not finite as 0",
+        ],
+        [
+            "outlier batch",
+            f"one row {s.outlier_z:g} times the noise above the level, {s.outlier_above:g} times "
+            "the second highest, "
+            f"{s.outlier_below:g} times as far as the deepest of the newest calm rows, and "
+            f"{100 * s.outlier_part:g} % of the loss above the level; the next is back",
+            "one batch of odd data; opened and closed at once, asks for nothing",
+        ],
+    ]
+
+
+def curves(found: dict[str, Any]) -> list[Row]:
+    """What `benchmarks.curves` measured of ours."""
+    spikes, calm, kind = found["spikes"], found["calm"], found["kind"]
+    before, events = found["loss_before"], found["events"]
+    lines = [
+        ("spikes from 10 deviations and 3 rows on, within 25 rows", spikes["from 10 deviations"]),
+        ("of them, curves of a kind that nothing was tuned on", _never(spikes, 10)),
+        ("spikes from 20 deviations and 3 rows on", spikes["from 20 deviations"]),
+        ("of them, curves of a kind that nothing was tuned on", _never(spikes, 20)),
+        ("slow rises found in time", events["slow rise"]),
+        ("losses of exactly zero", events["zero"]),
+        ("second events", events["second"]["second"]),
+        ("kind right at the end", kind["all"]),
+        ("loss before within 2 % or 2 deviations", before["near"]),
+    ]
+    false = f"{calm['incidents']} ({calm['per_100k']:.2f} in 100,000 rows)"
+    return [
+        ["", "drawn curves"],
+        *([name, _share(share)] for name, share in lines),
+        [f"false incidents on {calm['rows']:,} calm rows", false],
+    ]
+
+
+def rules(found: dict[str, Any]) -> list[Row]:
+    """The same spikes by other rules, as published and with their threshold moved."""
+    ours, calm = found["spikes"]["from 10 deviations"], found["calm"]
+    head = ["rule", "threshold", "false alarms in 100,000 calm rows", "spikes seen"]
+    rows = [["**spikeguard**", "", f"{calm['per_100k']:.2f}", f"{100 * ours['share']:.1f} %"]]
+    for name, ways in found["rivals"].items():
+        for way, row in ways.items():
+            share = row["from 10 deviations and 3 rows"]["share"]
+            threshold = f"{row['threshold']:.3g}, {way}"
+            rows.append([name, threshold, f"{row['false_per_100k']:.2f}", f"{100 * share:.1f} %"])
+    return [head, *rows]
+
+
+def _never(spikes: dict[str, Any], size: int) -> dict[str, Any]:
+    share: dict[str, Any] = spikes[f"from {size} deviations, never tuned"]
+    return share
+
+
+def _share(share: dict[str, Any]) -> str:
+    return f"{share['right']:,} of {share['of']:,} ({100 * share['share']:.1f} %)"
