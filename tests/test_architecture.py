@@ -22,6 +22,7 @@ PACKAGES = {
     "spikeguard_cli": ROOT / "agent/spikeguard_cli",
     "spikeguard_client": ROOT / "agent/spikeguard_client",
     "spikeguard": ROOT / "agent/spikeguard",
+    "spikeguard_core": ROOT / "server/spikeguard_core",
     "spikeguard_replay": ROOT / "server/spikeguard_replay",
     "spikeguard_server": ROOT / "server/spikeguard_server",
     "spikeguard_dashboard": ROOT / "dashboard/spikeguard_dashboard",
@@ -32,8 +33,11 @@ MAY_IMPORT = {
     "spikeguard_cli": {"spikeguard_protocol", "spikeguard_client"},
     "spikeguard_client": {"spikeguard_protocol"},
     "spikeguard": {"spikeguard_protocol", "spikeguard_cli"},
-    "spikeguard_replay": {"spikeguard_protocol", "spikeguard_cli", "spikeguard_server"},
-    "spikeguard_server": {"spikeguard_protocol", "spikeguard_cli", "spikeguard_replay"},
+    "spikeguard_core": {"spikeguard_protocol"},
+    "spikeguard_replay": {"spikeguard_protocol", "spikeguard_cli", "spikeguard_core"},
+    "spikeguard_server": {
+        *("spikeguard_protocol", "spikeguard_cli", "spikeguard_core", "spikeguard_replay"),
+    },
     "spikeguard_dashboard": {"spikeguard_protocol", "spikeguard_client"},
     "spikeguard_trainer": {"spikeguard_protocol", "spikeguard_cli", "spikeguard"},
 }
@@ -42,34 +46,34 @@ AGENT_MAY = {"torch", "numpy"}
 INTEGRATION_MAY = AGENT_MAY | {
     *("accelerate", "lightning", "safetensors", "torchtitan", "transformers"),
 }
-DOMAIN_MAY = {"numpy", "spikeguard_protocol", "spikeguard_server"}
-REPORT_MAY = DOMAIN_MAY | {"PIL", "jinja2", "markupsafe", "matplotlib"}
-_FACTS = {"domain.events", "domain.suspicion"}  # what detection and diagnosis tell everybody
-_DOMAIN = _FACTS | {
-    *("domain.detection", "domain.diagnosis", "domain.monitor"),
-    *("domain.lifecycle", "domain.notification", "domain.policy", "domain.audit"),
+REPORT_MAY = {
+    *("numpy", "spikeguard_protocol", "spikeguard_core", "spikeguard_server"),
+    *("PIL", "jinja2", "markupsafe", "matplotlib"),
+}
+_FACTS = {"events", "suspicion"}  # what detection and diagnosis tell everybody
+CORE_MAY = {  # inside the core: what each package may import of the others
+    "detection": _FACTS,
+    "diagnosis": _FACTS | {"detection"},
+    "monitor": _FACTS | {"detection", "diagnosis"},
+    "lifecycle": _FACTS | {"diagnosis"},
+    "notification": set[str](),
+    "policy": _FACTS | {"detection", "diagnosis", "lifecycle", "monitor", "notification"},
+    "audit": {"notification", "policy"},
 }
 SERVER_MAY = {  # inside the server: what each package may import of the others
     "identity": set[str](),
-    "domain.detection": _FACTS,
-    "domain.diagnosis": _FACTS | {"domain.detection"},
-    "domain.monitor": _FACTS | {"domain.detection", "domain.diagnosis"},
-    "domain.lifecycle": _FACTS | {"domain.diagnosis"},
-    "domain.notification": set[str](),
-    "domain.policy": _FACTS | {"domain.diagnosis", "domain.lifecycle", "domain.notification"},
-    "domain.audit": {"domain.notification", "domain.policy"},
-    "report": _DOMAIN,
-    "store": _DOMAIN | {"identity"},
-    "access": _DOMAIN | {"identity", "store"},
-    "ingest": _DOMAIN | {"identity", "store", "access"},
-    "notify": _DOMAIN | {"identity", "store", "access", "report"},
-    "jobs": _DOMAIN | {"identity", "store", "ingest", "report"},
-    "http": _DOMAIN | {"identity", "store", "access", "ingest", "notify", "jobs", "report"},
-    "cli": _DOMAIN | {"identity", "store", "access", "http", "jobs"},
+    "report": set[str](),
+    "store": {"identity"},
+    "access": {"identity", "store"},
+    "ingest": {"identity", "store", "access"},
+    "notify": {"identity", "store", "access", "report"},
+    "jobs": {"identity", "store", "ingest", "report"},
+    "http": {"identity", "store", "access", "ingest", "notify", "jobs", "report"},
+    "cli": {"identity", "store", "access", "http", "jobs"},
 }
 SERVER_SHARED = {  # modules that belong to no package
     *("errors", "settings", "metrics", "incident_metrics", "log_format", "log_limits", "retries"),
-    *("detectors", "toml_file"),
+    "toml_file",
 }
 AGENT_LAYERS = (  # inside the agent: each may import those before it, and what all may
     *("topology", "optim", "measure", "state", "data", "commands", "uplink", "loop"),
@@ -124,13 +128,10 @@ def test_packages_import_one_another_only_along_the_arrows(package: str) -> None
         assert not crossing, f"{path.relative_to(ROOT)} imports {crossing}"
 
 
-def test_replay_takes_of_the_server_detection_and_policy_and_needs_numpy_alone() -> None:
+def test_replay_needs_the_core_and_numpy_alone() -> None:
     """Of the server only its command line knows replay. Pictures and event files need more, which
     the modules that draw and read them import."""
     for path in _files(PACKAGES["spikeguard_replay"]):
-        reached = {name for name in _imports(path) if name.startswith("spikeguard_server.")}
-        may = ("spikeguard_core.", "spikeguard_server.detectors")
-        assert all(name.startswith(may) for name in reached), f"{path.relative_to(ROOT)}"
         may_top = {"drawing": {"matplotlib"}, "tensorboard": {"tensorboard", "google"}}
         foreign = _tops(path) - sys.stdlib_module_names - PACKAGES.keys() - {"numpy"}
         assert not foreign - may_top.get(path.stem, set()), f"{path.relative_to(ROOT)}: {foreign}"
@@ -205,37 +206,39 @@ def test_every_package_of_the_agent_has_its_place() -> None:
     assert {*AGENT_LAYERS, "cli", "integrations"} == _FOLDERS
 
 
-@pytest.mark.parametrize(("part", "may"), [("domain", DOMAIN_MAY), ("report", REPORT_MAY)])
-def test_the_pure_parts_import_no_framework(part: str, may: set[str]) -> None:
-    for path in _files(PACKAGES["spikeguard_server"] / part):
-        foreign = _tops(path) - sys.stdlib_module_names - may
+def test_the_core_needs_numpy_alone() -> None:
+    for path in _files(PACKAGES["spikeguard_core"]):
+        foreign = _tops(path) - sys.stdlib_module_names - {"numpy", "spikeguard_protocol"}
+        assert foreign <= {"spikeguard_core"}, f"{path.relative_to(ROOT)} imports {foreign}"
+
+
+def test_post_mortems_need_no_framework() -> None:
+    for path in _files(PACKAGES["spikeguard_server"] / "report"):
+        foreign = _tops(path) - sys.stdlib_module_names - REPORT_MAY
         assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
 
 
-def test_the_domain_has_no_clock_no_randomness_and_no_io() -> None:
-    for path in _files(PACKAGES["spikeguard_server"] / "domain"):
+def test_the_core_has_no_clock_no_randomness_and_no_io() -> None:
+    for path in _files(PACKAGES["spikeguard_core"]):
         impure = _tops(path) & IMPURE
         assert not impure, f"{path.relative_to(ROOT)} imports {impure}"
 
 
-def _package_in_the_server(name: str) -> str:
-    """`domain.policy`, `store`: what `name` below `spikeguard_server` belongs to."""
-    first, *rest = name.split(".")
-    return f"{first}.{rest[0]}" if first == "domain" and rest else first
-
-
-@pytest.mark.parametrize("package", SERVER_MAY)
-def test_the_packages_of_the_server_import_those_below(package: str) -> None:
-    root = PACKAGES["spikeguard_server"]
-    paths = list(_files(root / package.replace(".", "/")))
-    assert paths, f"the server has no package called {package}"
-    may = {package, "domain"} | SERVER_MAY[package]
-    may |= {"errors"} if package.startswith("domain.") else SERVER_SHARED
-    own = "spikeguard_server."
+@pytest.mark.parametrize(
+    ("root", "package", "may"),
+    [
+        *(("spikeguard_core", package, may) for package, may in CORE_MAY.items()),
+        *(("spikeguard_server", name, may | SERVER_SHARED) for name, may in SERVER_MAY.items()),
+    ],
+)
+def test_packages_import_those_below(root: str, package: str, may: set[str]) -> None:
+    paths = list(_files(PACKAGES[root] / package))
+    assert paths, f"{root} has no package called {package}"
+    own = f"{root}."
     for path in paths:
         names = {name.removeprefix(own) for name in _imports(path) if name.startswith(own)}
-        reached = set(map(_package_in_the_server, names)) - may
-        reached = {name for name in reached if not _is_a_name_in(root, name)}
+        reached = {name.split(".")[0] for name in names} - may - {package}
+        reached = {name for name in reached if not _is_a_name_in(PACKAGES[root], name)}
         assert not reached, f"{path.relative_to(ROOT)} imports {reached}"
 
 
@@ -245,11 +248,10 @@ def _is_a_name_in(root: Path, name: str) -> bool:
     return not path.is_dir() and not path.with_suffix(".py").is_file()
 
 
-def test_every_package_of_the_server_has_its_place() -> None:
+def test_every_package_of_core_and_server_has_its_place() -> None:
+    for name, known in (("spikeguard_core", CORE_MAY), ("spikeguard_server", SERVER_MAY)):
+        assert {p.parent.name for p in PACKAGES[name].glob("*/__init__.py")} == known.keys()
     root = PACKAGES["spikeguard_server"]
-    found = {path.parent.relative_to(root) for path in root.glob("*/__init__.py")}
-    found |= {path.parent.relative_to(root) for path in root.glob("domain/*/__init__.py")}
-    assert {".".join(path.parts) for path in found} - {"domain"} == SERVER_MAY.keys()
     loose = {path.stem for path in root.glob("*.py")} - {"__init__"}
     assert loose == SERVER_SHARED
 

@@ -19,10 +19,10 @@ from benchmarks.reference.pages import FOLDER, PAGES
 from benchmarks.reference.source import meaning_of
 from spikeguard import Settings as AgentSettings
 from spikeguard_core.detection.settings import DetectionSettings
+from spikeguard_core.policy.detection import SETTINGS
 from spikeguard_core.policy.settings import Policy
 from spikeguard_protocol import Cause, Signal
 from spikeguard_protocol.vocabulary import OptionalSignal
-from spikeguard_server.detectors import SETTINGS
 from spikeguard_server.settings import PREFIX, Settings
 
 pytestmark = pytest.mark.slow  # `make check` runs them

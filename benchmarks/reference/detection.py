@@ -16,7 +16,7 @@ from spikeguard_core.detection.own_signals import (
     OwnChoice,
 )
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_server.detectors import MOST_ROWS, SETTINGS, Setting
+from spikeguard_core.policy.detection import MOST_ROWS, SETTINGS, Setting
 
 HEAD = """# Detection settings
 

@@ -27,11 +27,11 @@ from spikeguard_core.events import (
 )
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice
+from spikeguard_core.policy.detection import choose
 from spikeguard_core.policy.settings import PolicyError
 from spikeguard_core.suspicion import Ranking, questions_in, worth_showing
 from spikeguard_protocol import Outcome
 from spikeguard_replay.log import Log, rows_of
-from spikeguard_server.detectors import choose
 
 __all__ = [
     "DetectionSettings",

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import sqlalchemy as sql
 
 from spikeguard_core.audit.changes import policy_changes
+from spikeguard_core.policy.detection import choose
 from spikeguard_core.policy.settings import (
     Policy,
     PolicyError,
@@ -25,7 +26,6 @@ from spikeguard_core.policy.settings import (
 from spikeguard_protocol import Role, RunId
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.access.token_lifetimes import NO_CEILINGS, Ceilings
-from spikeguard_server.detectors import choose
 from spikeguard_server.errors import Conflict, Forbidden, NotFound, NotSignedIn, Unprocessable
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.identity.permissions import (

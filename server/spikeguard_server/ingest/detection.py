@@ -25,8 +25,8 @@ from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.events import Event
 from spikeguard_core.monitor.monitor import Monitor, OlderStateVersion, UnknownStateVersion
 from spikeguard_core.monitor.state import DetectorChoice
+from spikeguard_core.policy.detection import choose
 from spikeguard_protocol import Verb
-from spikeguard_server.detectors import choose
 from spikeguard_server.errors import Unready
 from spikeguard_server.ingest.detector_rebuild import (
     MOST_ROWS,

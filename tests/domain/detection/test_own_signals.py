@@ -11,8 +11,8 @@ import pytest
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.events import Closed, Event, Precursor, Revised
 from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_core.policy.detection import choose
 from spikeguard_protocol import Outcome
-from spikeguard_server.detectors import choose
 from tests.domain.detection.curves import opened, plateau, precursors, spiked
 
 NAME = "router_entropy"

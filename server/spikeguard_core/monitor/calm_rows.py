@@ -1,0 +1,96 @@
+"""Many samples at once, as far as they are calm: nothing held, open, missing or out of order.
+
+State and events afterwards are those of the samples one by one, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from spikeguard_core.detection.baseline import APART, Judged
+from spikeguard_core.detection.loss_test import Verdict
+from spikeguard_core.detection.norms import LEADING, Leading
+from spikeguard_core.detection.own_signals import OwnSignal
+from spikeguard_core.detection.sample import SampleColumns
+from spikeguard_core.diagnosis.evidence import (
+    OTHER_DATA,
+    RANKS_LOST_STEP,
+    REPLICAS_APART,
+    STEP_SKIPPED,
+)
+from spikeguard_core.diagnosis.silent_failures import GRAD_NORMS
+from spikeguard_core.events import Event
+from spikeguard_core.monitor.opening import Opening
+from spikeguard_core.monitor.state import State
+from spikeguard_protocol import Signal
+
+LOSS = Signal.LOSS.value
+RATE = Signal.LR.value
+# Looked at row by row where one of them is not 0.
+ODD = (Signal.UPDATE_DROPPED.value, STEP_SKIPPED, REPLICAS_APART, OTHER_DATA, RANKS_LOST_STEP)
+
+
+def take_calm(state: State, rows: SampleColumns, events: list[Event]) -> int:
+    """Take the samples before the first that is no calm next step; returns how many."""
+    settings = state.settings
+    test = state.test
+    if state.episode is not None or test.waits or not test.baseline.settled:
+        return 0
+    plain = _plain(state, rows)
+    if not plain:
+        return 0
+    losses = rows.column(LOSS, math.nan)[:plain]
+    calm, judged = test.calm_rows(rows.steps[:plain], losses, settings)
+    beside: list[tuple[Leading | OwnSignal, Sequence[int], Judged]] = []
+    signals: list[tuple[str, Leading | OwnSignal]] = [
+        *((name, state.leading_of(name)) for name in LEADING if name in rows.signals),
+        *((name, own) for name, own in state.own.items() if name in rows.signals),
+    ]
+    for name, signal in signals:
+        at, values = rows.having(name)
+        here = sum(1 for row in at if row < calm) if calm < len(rows) else len(at)
+        if not here:
+            continue
+        if not signal.ready or (isinstance(signal, OwnSignal) and signal.opens_incident):
+            return 0
+        steps = [rows.steps[row] for row in at[:here]]
+        if signal.baseline.is_apart(steps[0]) or _has_gap(steps, signal.baseline.gap):
+            return 0
+        quiet, found = signal.calm_rows(values[:here], settings)
+        calm = min(calm, at[quiet]) if quiet < here else calm
+        beside.append((signal, at, found))
+    kept, verdict = test.take(rows.steps, judged, calm, settings, rows.having(RATE))
+    for signal, at, found in beside:
+        here = sum(1 for row in at if row < kept)
+        signal.take([rows.steps[row] for row in at[:here]], found, here, settings)
+    if kept:
+        part = rows[:kept]
+        state.traces.take_all(part)
+        state.newest_step = state.judged_step = rows.steps[kept - 1]
+        state.drops = 0
+    if verdict is Verdict.SLOW_RISE:
+        Opening(state).slow_rise(rows[kept - 1], events)
+    return kept
+
+
+def _plain(state: State, rows: SampleColumns) -> int:
+    """How many samples come before the first that is no ordinary next step."""
+    losses = np.array(rows.column(LOSS, math.nan))
+    newest = max(state.newest_step or 0, state.judged_step or 0)
+    strange = np.diff(np.array([newest, *rows.steps])) <= 0
+    strange |= ~np.isfinite(losses)
+    for name in ODD:
+        if name in rows.signals:
+            strange |= np.array(rows.column(name, 0.0)) != 0.0
+    for name in GRAD_NORMS:
+        if name in rows.signals:
+            strange |= ~np.isfinite(np.array(rows.column(name, 0.0)))
+    return int(strange.argmax()) if strange.any() else len(losses)
+
+
+def _has_gap(steps: Sequence[int], gap: float) -> bool:
+    """Whether rows within `steps` lie so far apart that they continue nothing."""
+    return len(steps) > 1 and float(np.diff(np.array(steps)).max()) >= APART * gap

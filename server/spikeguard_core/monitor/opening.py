@@ -1,0 +1,191 @@
+"""How an incident begins: its onset, its trend, its first judgement and evidence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from spikeguard_core.detection.loss_test import Suspect, Verdict
+from spikeguard_core.detection.own_signals import USUAL_LIMITS
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.diagnosis.cause.ranking import rank
+from spikeguard_core.diagnosis.evidence import OTHER_DATA, REPLICAS_APART, gather_evidence
+from spikeguard_core.diagnosis.incident_tracker import (
+    OTHER_DATA_JUDGEMENT,
+    Episode,
+    away_judgement,
+    first_judgement,
+    slow_judgement,
+    zero_judgement,
+)
+from spikeguard_core.diagnosis.silent_failures import (
+    GRAD_NORMS,
+    apart_in,
+    batches_before,
+    first_apart,
+    first_dropped,
+    stuck_judgement,
+)
+from spikeguard_core.events import Closed, Event, Judgement, Opened, Precursor, Trend
+from spikeguard_core.monitor.incident_updates import trend_from
+from spikeguard_core.monitor.state import State
+from spikeguard_protocol import Kind, Outcome, Signal
+
+LOSS = Signal.LOSS.value
+DROPPED = Signal.UPDATE_DROPPED.value
+
+
+@dataclass(slots=True)
+class Opening:
+    """Opens incidents in `state`."""
+
+    state: State
+
+    def begin(
+        self, verdict: Verdict, sample: Sample, loss: float, z: float, events: list[Event]
+    ) -> None:
+        """An incident begins with `verdict`."""
+        test = self.state.test
+        if verdict is Verdict.OUTLIER and test.outlier is not None:
+            self.outlier(sample, test.outlier, events)
+            return
+        if verdict is Verdict.SLOW_RISE:
+            self.slow_rise(sample, events)
+            return
+        onset = test.onset(Suspect(sample.step, loss, z, sample.batches))
+        down = z < 0.0 and verdict is Verdict.SPIKE
+        judgement = first_judgement(max(abs(z), abs(onset.z)), None, False, downward=down)
+        if verdict is Verdict.ZERO:
+            judgement = zero_judgement(len(test.zeros))
+        self._open(sample, onset, LOSS, judgement, False, events)
+        if self.state.episode is not None:
+            self.state.episode.zero = verdict is Verdict.ZERO
+
+    def slow_rise(self, sample: Sample, events: list[Event]) -> None:
+        test = self.state.test
+        slow, baseline = test.slow, test.baseline
+        trend = Trend(slow.best_step, slow.best, 0.0, baseline.scale, self.state.settings.band_z)
+        rise = slow.newest[-1] - slow.best
+        z = rise / max(baseline.scale, 1e-300)
+        onset = Suspect(slow.best_step, slow.best, z, None)
+        judgement = slow_judgement(slow.newest[-1], slow.best, slow.best_step)
+        self._open(sample, onset, LOSS, judgement, False, events, trend)
+        if self.state.episode is not None:
+            self.state.episode.slow = True
+        slow.restart()
+
+    def outlier(self, sample: Sample, outlier: Suspect, events: list[Event]) -> None:
+        state = self.state
+        state.test.outlier = None
+        steps = round(state.test.baseline.gap)
+        what = "one batch" if steps == 1 else f"one row ({steps} steps)"
+        reason = f"{what} stood out by {outlier.z:.1f} deviations and the next is back on trend"
+        judgement = Judgement(Kind.OUTLIER_BATCH, 0.95, reason)
+        self._open(sample, outlier, LOSS, judgement, False, events)
+        state.episode = None
+        causes = events[-1].causes if isinstance(events[-1], Opened) else ()
+        events.append(Closed(sample.step, Outcome.OUTLIER, judgement, causes))
+
+    def _open(
+        self,
+        sample: Sample,
+        onset: Suspect,
+        signal: str,
+        judgement: Judgement,
+        dropped: bool,
+        events: list[Event],
+        trend: Trend | None = None,
+    ) -> None:
+        state, test = self.state, self.state.test
+        gap = test.baseline.gap
+        trend = trend or trend_from(state, onset.step - 1)
+        episode = Episode(onset.step, onset.batches, signal, trend, gap, dropped, judgement)
+        episode.first_moves = self._first_moves(onset.step, signal)
+        if signal == REPLICAS_APART:
+            episode.note_apart(onset.step)
+        else:
+            episode.worst_z[signal] = abs(onset.z)
+        episode.guess = test.baseline.start
+        episode.downward = onset.z < 0.0
+        for step, value in test.rows:
+            if step >= onset.step:
+                episode.see(step, value, state.settings)
+        loss = sample.values.get(LOSS)
+        if loss is not None and not math.isfinite(loss):
+            episode.nonfinite_loss = True
+            episode.see(sample.step, loss, state.settings)
+        episode.newest_step = sample.step
+        episode.drops = state.drops
+        alone = judgement.kind is Kind.OUTLIER_BATCH
+        episode.evidence = gather_evidence(state.traces, onset.step, onset.batches, trend, alone)
+        if judgement.kind is not Kind.OUTLIER_BATCH:
+            test.begin()
+        state.episode = episode
+        events.append(
+            Opened(
+                step=sample.step,
+                onset_step=onset.step,
+                onset_batches=onset.batches,
+                signal=signal,
+                z=abs(onset.z),
+                pre_loss=trend.level if trend else None,
+                trend=trend,
+                judgement=judgement,
+                first_moves=dict(episode.first_moves),
+                dropped=dropped,
+                causes=rank(episode.evidence),
+                peak_step=None if episode.peak_loss is None else episode.peak_step,
+                peak_loss=episode.peak_loss,
+                excess=episode.excess,
+            )
+        )
+
+    def _first_moves(self, onset_step: int, signal: str) -> dict[str, int]:
+        found = {name: one.moves.moved_step for name, one in self.state.leading.items()}
+        found |= {
+            name: one.moves.moved_step
+            for name, one in self.state.own.items()
+            if one.choice != USUAL_LIMITS.get(name)
+        }
+        moves = {name: step for name, step in found.items() if step is not None}
+        return {**moves, signal: onset_step}
+
+    def ranks_apart(self, sample: Sample, dropped: bool, events: list[Event]) -> None:
+        """One comparison is enough, however calm the loss is."""
+        apart = apart_in(self.state.traces)
+        newest = Suspect(sample.step, sample.values.get(LOSS, math.nan), math.inf, sample.batches)
+        if apart is not None:
+            onset = first_apart(newest, apart, self.state.traces)
+            self._open(sample, onset, REPLICAS_APART, apart.judgement, dropped, events)
+        elif OTHER_DATA in sample.values:
+            self._open(sample, newest, OTHER_DATA, OTHER_DATA_JUDGEMENT, dropped, events)
+
+    def own_signal(
+        self, sample: Sample, moved: Precursor, dropped: bool, events: list[Event]
+    ) -> None:
+        own = self.state.own[moved.signal]
+        onset_step = own.moves.moved_step
+        step = sample.step if onset_step is None else min(onset_step, sample.step)
+        batches = batches_before(sample.batches, sample.step - step)
+        onset = Suspect(step, sample.values.get(LOSS, math.nan), moved.z, batches)
+        judgement = away_judgement(moved.signal, own.reason)
+        self._open(sample, onset, moved.signal, judgement, dropped, events)
+
+    def not_finite(
+        self, sample: Sample, loss: float | None, dropped: bool, events: list[Event]
+    ) -> bool:
+        state = self.state
+        named = {LOSS: loss} | {name: sample.values.get(name) for name in GRAD_NORMS}
+        bad = [name for name, it in named.items() if it is not None and not math.isfinite(it)]
+        if not bad and state.drops < state.settings.drop_limit:
+            return False
+        signal = bad[0] if bad else DROPPED
+        onset = Suspect(
+            sample.step, loss if loss is not None else math.nan, math.inf, sample.batches
+        )
+        judgement = first_judgement(math.inf, signal if bad else None, dropped)
+        if not bad:
+            onset = first_dropped(onset, state.drops, state.traces)
+            judgement = stuck_judgement(state.drops)
+        self._open(sample, onset, signal, judgement, dropped, events)
+        return True
