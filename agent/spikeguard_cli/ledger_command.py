@@ -84,7 +84,7 @@ def _options(parser: ArgumentParser) -> None:
 COMMANDS: tuple[Command, ...] = (
     Command(
         "ledger",
-        "print or export commands and the batches left out, from a run's directory",
+        "print or export the commands that a job carried out, from its directory",
         ledger,
         _options,
     ),

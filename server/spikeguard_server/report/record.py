@@ -82,7 +82,8 @@ def left_out_of(facts: PostMortem) -> tuple[Block, ...]:
     more = facts.left_out_count - len(rows)
     if more <= 0:
         return (table,)
-    return (table, Paragraph(f"And {count(more)} more: `spikeguard ledger DIRECTORY` lists all."))
+    said = f"And {count(more)} more: `spikeguard ledger DIRECTORY` shows the ranges."
+    return (table, Paragraph(said))
 
 
 def _documents(entry: LeftOutFact) -> str:
