@@ -51,6 +51,13 @@ from benchmarks.spread import Spread
 from spikeguard.state.training_state import tree_bytes
 
 ASKED: dict[str, Any] = {"slow_signals_every": 1, "layer_norms_every": 1}
+# What a cadence costs: beside the default, of which layers are measured in one step of ten and
+# snapshots are taken as often as their budget allows.
+CADENCES: dict[str, dict[str, Any]] = {
+    "agent, layers at every step": {"layer_norms_every": 1},
+    "agent, a snapshot every 20 steps": {"snapshot_every": 20},
+    "agent, no snapshots": {"snapshot_every": 0},
+}
 CLIP = "clip_grad_norm_"
 AGENT = "agent"
 CYCLE = 20  # steps after which every cadence has come round
@@ -135,6 +142,10 @@ def all_loops(size: Size, device: str, folder: Path, brief: bool) -> dict[str, L
     return {
         "bare": bare(size, device),
         **loops,
+        **{
+            name: guarded(size, device, folder / str(number), **settings)
+            for number, (name, settings) in enumerate(CADENCES.items())
+        },
         "agent, everything every step": guarded(size, device, folder / "all", **ASKED),
         "ZClip, .item() a step": zclip_on_host(size, device),
         "SpikeDetection (Lightning)": spike_detection(size, device, folder),
@@ -245,9 +256,9 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     size = SMALL if chosen.quick else LARGE if device == "cuda" else REFERENCE
     if chosen.quick:
-        plan = Plan(7, chosen.rounds or CYCLE, 3 * CYCLE, 40, 2, 35.0)
+        plan = Plan(10, chosen.rounds or CYCLE, 3 * CYCLE, 40, 2, 35.0)
     elif device == "cuda":
-        plan = Plan(7, chosen.rounds or 300, 10 * CYCLE, 1_000, 20, 300.0)
+        plan = Plan(10, chosen.rounds or 300, 10 * CYCLE, 1_000, 20, 300.0)
     else:
         plan = Plan(4, chosen.rounds or 15, 5 * CYCLE, 1_000, 20, 420.0)
     if chosen.brief:

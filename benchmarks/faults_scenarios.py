@@ -23,7 +23,6 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
-from benchmarks import faults_clock
 from benchmarks.faults_job import Script, Send, Tally, TrainingJob
 from benchmarks.faults_site import Database, Site, fake_clock, new_site, running
 from benchmarks.faults_truth import (
@@ -341,29 +340,6 @@ def set_clocks_off(plan: Plan) -> Outcome:
     return _run(plan, "clocks off", 2, disturb, change=change)
 
 
-def let_clock_jump(plan: Plan) -> Outcome:
-    """The database's clock is set an hour or a day forwards or back, and right again."""
-
-    def change(site: Site) -> None:
-        engine = open_engine(site.replicas[0].settings)
-        with engine.begin() as connection:
-            faults_clock.let_jump(connection)
-        engine.dispose()
-
-    def disturb(site: Site, over: Event, done: Counter[str]) -> None:
-        random, engine = Random(23), open_engine(site.replicas[0].settings)
-        for _ in range(plan.restarts):
-            seconds = random.choice((3600.0, 86_400.0)) * random.choice((1, -1))
-            for by in (seconds, -seconds):
-                over.wait(random.uniform(0.5, 2.0))
-                with engine.begin() as connection:
-                    faults_clock.jump(connection, by)
-                done["jumps"] += 1
-        engine.dispose()
-
-    return _run(plan, "clock jumps", 2, disturb, change=change)
-
-
 def fill_disk(plan: Plan) -> Outcome:
     """Postgres on a small disk of its own that is full for a while."""
     place = plan.database.directory.parent / "small"
@@ -438,7 +414,6 @@ SCENARIOS: dict[str, Callable[[Plan], Outcome]] = {
     "disk-full": fill_disk,
     "two-attempts": two_attempts,
     "clocks-off": set_clocks_off,
-    "clock-jumps": let_clock_jump,
     "one-ticker-dead": lambda plan: stop_tickers(plan, 1),
     "all-tickers-dead": lambda plan: stop_tickers(plan, 2),
 }

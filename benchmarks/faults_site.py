@@ -257,9 +257,7 @@ def new_site(database: Database, name: str, replicas: int, **settings: float) ->
     with database.control() as connection:
         connection.execute(sql.text(f"CREATE DATABASE {name}"))
     url = database.url.replace("/postgres?", f"/{name}?")
-    many = {"new_runs_per_token": 1_000_000, "new_runs_per_project": 1_000_000}
-    own = replace(Settings(database_url=url, tick_s=0.2), **many)  # type: ignore[arg-type]
-    made = replace(own, **settings)  # type: ignore[arg-type]
+    made = replace(Settings(database_url=url, tick_s=0.2), **settings)  # type: ignore[arg-type]
     token = _prepare(made)
     log = database.directory.parent / f"{name}.log"
     return Site(database, name, [Replica(made, log) for _ in range(replicas)], token, url)

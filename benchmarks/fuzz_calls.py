@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import hypothesis
 import requests
@@ -48,6 +49,7 @@ class Calls:
     url: str
     issue: Callable[[Role], str]  # a new token, with a person behind it
     tokens: dict[Role, str] = field(default_factory=dict)  # in use; calls may revoke them
+    cookies: dict[str, str] = field(default_factory=dict)  # token -> the cookie of a browser
     answers: Counter[tuple[str, int]] = field(default_factory=Counter)
     findings: dict[str, str] = field(default_factory=dict)  # by call and what was wrong
     sequences: int = 0  # of calls
@@ -123,8 +125,20 @@ class Calls:
         if role not in self.tokens:
             self.tokens[role] = self.issue(role)
         if path.startswith(("/confirm", "/incident", "/inbox")):
-            return {**options, "cookies": {COOKIE: self.tokens[role]}}
+            return {**options, "cookies": {COOKIE: self._cookie(self.tokens[role])}}
         return {**options, "headers": {"Authorization": f"Bearer {self.tokens[role]}"}}
+
+    def _cookie(self, token: str) -> str:
+        """Of a browser that a sign-in link of whoever holds the token signed in."""
+        if token not in self.cookies:
+            bearer = {"Authorization": f"Bearer {token}"}
+            made = requests.post(
+                f"{self.url}/v1/sessions/links", json={}, headers=bearer, timeout=TIMEOUT_S
+            ).json()
+            place = self.url + urlsplit(made.get("link", "/login/none")).path
+            entered = requests.post(place, allow_redirects=False, timeout=TIMEOUT_S)
+            self.cookies[token] = entered.cookies.get(COOKIE) or "none"
+        return self.cookies[token]
 
     def judge(self, case: Any, response: Any) -> None:
         """Keep what the answer was and what is wrong with it."""

@@ -31,20 +31,13 @@ from spikeguard import CheckpointDirectory, Settings, attach
 from spikeguard.cli.run_ledger import read_ledger
 from spikeguard.cli.sync import sync
 from spikeguard.commands.journal import Journal
-from spikeguard.data.batch_names import Names
-from spikeguard.data.skip_log import SkipLog
-from spikeguard.data.skipped import FOLDER
-from spikeguard.data.skips import Skips
 from spikeguard.errors import AttachError, ResumeError
-from spikeguard.faults import Faults
 from spikeguard.state.lineage import Abandonment
-from spikeguard.state.progress import Progress
 from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.quota import Quota
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import (
     Ack,
-    BatchesSkipped,
     BatchRange,
     CommandResult,
     Gap,
@@ -284,52 +277,15 @@ class JournalFiles:
         return found
 
 
-class SkipLogs:
-    """What two ranks left out, and how far the server was told."""
-
-    name = "skip logs"
-    EACH = 40
-
-    def make(self, folder: Path, _: Random) -> None:
-        """Forty positions of each rank."""
-        Journal(folder / "journal.jsonl", RUN)
-        for rank in range(2):
-            log = SkipLog(folder / FOLDER, rank, None, Progress(ATTEMPT), Skips(), Faults())
-            for position in range(self.EACH):
-                names = Names()
-                names.add(f"doc-{rank}-{position}")
-                log.leave(position, names)
-            log.close(5.0)
-
-    def files(self, folder: Path) -> list[Path]:
-        """What is changed."""
-        return sorted((folder / FOLDER).iterdir())
-
-    def judge(self, folder: Path, _: Store) -> Found:
-        """Show it as `spikeguard ledger` does."""
-        found = Found()
-        with heard() as told:
-            entries = read_ledger(folder)
-        listed = {(e["rank"], e["batches"][0], *e["names"]) for e in entries}
-        made = {(r, p, f"doc-{r}-{p}") for r in range(2) for p in range(self.EACH)}
-        found.missing, found.told = len(made - listed), bool(told)
-        if listed - made:
-            found.wrong.append("it names what nobody left out")
-        if found.missing and not found.told:
-            found.wrong.append(f"{found.missing} entries are missing and nothing was told")
-        return found
-
-
 class RunFiles:
     """The whole directory of a run, with checkpoints, and a start on it."""
 
     name = "run"
 
-    def make(self, folder: Path, random: Random) -> None:
-        """An attempt without a server, with a skip and two checkpoints."""
+    def make(self, folder: Path, _: Random) -> None:
+        """An attempt without a server, with two checkpoints."""
         with heard():
             trained(folder, None, 12)
-        SkipLogs().make(folder / "guard", random)
 
     def files(self, folder: Path) -> list[Path]:
         """All but the tensors, which DCP owns."""
@@ -356,9 +312,6 @@ class RunFiles:
             found.wrong.append(f"{found.missing} samples missing, {found.declared} declared")
         if found.missing and not found.told:
             found.wrong.append("samples are missing and nothing was told")
-        skipped = {(r.rank, r.batches.first) for r in store.of(BatchesSkipped)}
-        if len(skipped) < 2 * SkipLogs.EACH and not faults:
-            found.wrong.append(f"{len(skipped)} of 80 skips are told, and no fault is counted")
         return found
 
 
@@ -390,8 +343,8 @@ def trained(folder: Path, server: str | None, steps: int) -> dict[str, int]:
     return guard.faults
 
 
-Subject = LogFiles | JournalFiles | SkipLogs | RunFiles
-SUBJECTS: tuple[Subject, ...] = (LogFiles(), FullDisk(), JournalFiles(), SkipLogs(), RunFiles())
+Subject = LogFiles | JournalFiles | RunFiles
+SUBJECTS: tuple[Subject, ...] = (LogFiles(), FullDisk(), JournalFiles(), RunFiles())
 
 
 def copied(source: Path, place: Path) -> Path:

@@ -33,7 +33,6 @@ from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.migrations import migrate
 
 MLFLOW = ("mlflow==3.17.2", "psycopg[binary]==3.3.9")
-MANY_RUNS = {f"SPIKEGUARD_NEW_RUNS_PER_{what}": "1000000" for what in ("TOKEN", "PROJECT")}
 START_S = 120.0
 HOST = "127.0.0.1"
 _API = "/api/2.0/mlflow"
@@ -77,7 +76,7 @@ def spikeguard(
     """`spikeguard serve`, so many processes on one database; yields their ports. `without` names a
     mechanism of `ingest_without` that is left out."""
     environment = {
-        **os.environ, "DATABASE_URL": url, "OMP_NUM_THREADS": "1", **MANY_RUNS, **settings
+        **os.environ, "DATABASE_URL": url, "OMP_NUM_THREADS": "1", **settings
     }  # fmt: skip
     ports = [free_port() for _ in range(processes)]
     program = ["benchmarks.ingest_without", without] if without else ["spikeguard_cli.main"]

@@ -111,7 +111,11 @@ def measure(quick: bool, say: Callable[[str], None]) -> list[dict[str, Any]]:
         database = new_database(url, "ours")
         token = prepare(database)
         before = set(psutil.Process().children())
-        told = {"SPIKEGUARD_SILENT_AFTER_S": SILENT_S, "SPIKEGUARD_MONITORS_KEPT": KEPT}
+        told = {
+            "SPIKEGUARD_SILENT_AFTER_S": SILENT_S,
+            "SPIKEGUARD_LOST_AFTER_S": SILENT_S,
+            "SPIKEGUARD_MONITORS_KEPT": KEPT,
+        }
         with spikeguard(database, 1, directory / "log", **told) as [port]:
             [server] = set(psutil.Process().children()) - before
             pid = int(next(directory.rglob("postmaster.pid")).read_text().split()[0])

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import spikeguard
+from benchmarks import real_jobs_kinds as kinds
 from benchmarks.real_jobs_probe import install
 from benchmarks.real_jobs_text import CONTEXT, ROWS, Items, Plan, item_at
 from spikeguard_trainer.model import Shape, Transformer
@@ -296,6 +297,12 @@ LOOPS: dict[str, Any] = {
     "hsdp_muon": lambda plan: plain_loop(plan, "hsdp", muon=True),
     "pp": lambda plan: pipeline_loop(plan, muon=False),
     "pp_muon": lambda plan: pipeline_loop(plan, muon=True),
+    "sam": kinds.sam_loop,
+    "local_sgd": kinds.local_sgd_loop,
+    "passes": kinds.passes_loop,
+    "gan": kinds.gan_loop,
+    "batch_norm": kinds.batch_norm_loop,
+    "adopted": kinds.adopted_loop,
 }
 
 

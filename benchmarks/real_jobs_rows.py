@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import real_jobs_kinds as kinds
 from benchmarks import real_jobs_loops as loops
 from benchmarks import real_jobs_public as public
 from benchmarks import real_jobs_titan as titan
@@ -145,4 +146,10 @@ ROWS: dict[str, Row] = {
     "hsdp_muon": _own("HSDP, AdamW + Muon", "hsdp_muon", loops.plain_loop, 4),
     "pp": _own("PP, AdamW", "pp", loops.pipeline_loop, 2),
     "pp_muon": _own("PP, AdamW + Muon", "pp_muon", loops.pipeline_loop, 2),
+    "sam": _own("SAM", "sam", kinds.sam_loop),
+    "local_sgd": _own("Local SGD in DDP", "local_sgd", kinds.local_sgd_loop, 2),
+    "passes": _own("Own generator, three passes", "passes", kinds.passes_loop),
+    "gan": _own("Two adversaries", "gan", kinds.gan_loop),
+    "batch_norm": _own("BatchNorm", "batch_norm", kinds.plain),
+    "adopted": _own("Adopted in the middle", "adopted", kinds.plain),
 }

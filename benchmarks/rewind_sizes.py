@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from spikeguard import Settings
+from spikeguard.loop.snapshot_cadence import INTERVALS
 from spikeguard.state.mapped_memory import lay_out
 from spikeguard.state.node_memory import Place, keepers
 from spikeguard.state.snapshot_budget import rank_limit
@@ -102,13 +103,14 @@ def table() -> str:
         "copy of one | before |"
     )
     lines = [head, "|---|---|---|---|---|---|---|---|"]
+    every = INTERVALS[0]
     for case in CASES:
         size = rank_bytes(case.shapes, case.ranks, case.sharded)
         held = snapshots_held(size, settings, case.ranks)
         whole = 12 * case.parameters
         alone = rank_bytes(case.shapes, case.ranks, sharded=True) if case.sharded else whole
         how = "FSDP2" if case.sharded else "DDP"
-        reach = f"{(held - 1) * settings.snapshot_every} to {held * settings.snapshot_every}"
+        reach = f"{(held - 1) * every} to {held * every}"
         lines.append(
             f"| {case.name}, {case.ranks} ({how}) | {whole / GB:.2f} GB | {size / GB:.2f} GB "
             f"| {size * EACH / GB:.1f} GB | {held} | {reach} | {1e3 * size / LINK:.0f} ms "

@@ -73,7 +73,7 @@ def _place(parts: tuple[str, ...]) -> int:
     return next((n for n, name in enumerate(LONGEST) if name in parts), len(LONGEST))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # Playwright's event loop would stand in the way of others
 def browser() -> Iterator[Any]:
     """Chromium without a window."""
     pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")

@@ -21,8 +21,7 @@ from spikeguard.commands.inbox import DetailBudget, Inbox
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.recovery import Recovery
 from spikeguard.data.feed import DataFeed
-from spikeguard.data.skip_log import SkipLog
-from spikeguard.data.skipped import FOLDER
+from spikeguard.data.skips import SkipReport
 from spikeguard.errors import AttachError
 from spikeguard.faults import Faults, log
 from spikeguard.guard import Guard
@@ -38,6 +37,7 @@ from spikeguard.loop.capabilities import (
     within_limits,
 )
 from spikeguard.loop.context import Parts
+from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.usage import LoopUsage
 from spikeguard.loop.vote import PINS
 from spikeguard.measure.collector import Collector
@@ -173,8 +173,9 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     progress = Progress(attempt.id)
     rates = ScaledRates(job.optimizers)
     data = given.feed(journal.ledger, checked.micro_batches, settings.replay_limit_s)
-    data.left_out = SkipLog(
-        home / FOLDER, world.rank, given.name_batch, progress, journal.ledger, faults
+    data.faults, data.other_allowed = faults, settings.rollback_on_other_data
+    data.skip_report = SkipReport(
+        given.name_batch, progress, journal.ledger, faults, tells=world.leads
     )
     training = TrainingState(job, given.scheduler, given.state)
     stores, budget = _open_stores(given, settings, attempt)
@@ -199,7 +200,8 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     batches = BatchReporter(ring, home, world.rank, attempt.id, describing, put, faults)
     data.items = ring.items = batches.items
     room = _room(recovery, training, attempt, settings, budget)
-    rewind = rewind_ability(settings, room, job.unsaved)
+    every = SnapshotCadence(settings, update_skipper.device).words()
+    rewind = rewind_ability(settings, room, job.unsaved, every=every)
     always = (
         *_update_abilities(job, update_skipper, everywhere, settings, faults),
         *_restore_abilities(given, job, faults),
@@ -234,6 +236,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         rewind=rewind,
         usage=LoopUsage(checked.micro_batches, world.size, vocabulary_of(checked.modules)),
         batches=batches,
+        room=room,
     )
     watched = _registered(job, given.optimizer)
     guard = Guard(parts, job, watched, given.forward if world.leads else None, scalers)
@@ -340,8 +343,14 @@ def _agreement(world: World, job: Job, settings: Settings) -> Agreement | None:
     if world.size == 1:
         return None
     topology = job.topology
-    lag = settings.agreement_lag
-    return Agreement(world, lag, topology.parted, topology.known, topology.same_as)
+    return Agreement(
+        world,
+        settings.agreement_lag,
+        topology.parted,
+        topology.known,
+        topology.same_as,
+        compares=settings.replica_checksum_every > 0,
+    )
 
 
 def _check_saved(job: Job, checkpoints: CheckpointDirectory | None) -> None:
@@ -355,7 +364,7 @@ def _check_saved(job: Job, checkpoints: CheckpointDirectory | None) -> None:
 
 
 def _keeps_snapshots(job: Job, settings: Settings, feed: type[DataFeed]) -> bool:
-    return bool(settings.snapshot_every) and not feed.restarts and not job.unsaved
+    return settings.snapshot_every != 0 and not feed.restarts and not job.unsaved
 
 
 def _directory(

@@ -4,7 +4,7 @@ Law: every call is shielded; a failure of the agent's own is counted and logged,
 The loop's own errors (the loader's, the model's) pass through untouched. `step` notes its failures
 without `shield`, since a `try` that catches nothing costs nothing.
 Cost: `step` moves references and reads no value; records are made by the outbox's thread
-(`reporter`), and what the server said is looked at when there is something new. Its floor are 17
+(`reporter`), and what the server said is looked at when there is something new. Its floor are 14
 calls, 3 us where nothing runs between two steps (2.5 GHz). Behind a training step that leaves the
 caches cold it takes ten times as long: what costs is the number of places in memory it touches.
 """
@@ -17,6 +17,8 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from operator import attrgetter
+from threading import get_ident
 from typing import Any, TypeVar
 
 import torch
@@ -24,7 +26,6 @@ from torch import Tensor
 
 from spikeguard.commands.executor import Executor
 from spikeguard.commands.restoring import HeldSteps
-from spikeguard.data.skip_log import SkipLog
 from spikeguard.errors import AttemptAborted
 from spikeguard.loop.capabilities import denied_verbs
 from spikeguard.loop.context import Parts
@@ -32,15 +33,22 @@ from spikeguard.loop.optimizer_hooks import OptimizerHooks
 from spikeguard.loop.order_polling import OrderPolling
 from spikeguard.loop.reporter import Reporter
 from spikeguard.loop.shutdown import Endings
-from spikeguard.loop.startup import introduce, introduction, learn_from_loop, resume
+from spikeguard.loop.snapshot_cadence import SnapshotCadence
+from spikeguard.loop.startup import (
+    introduce,
+    introduction,
+    learn_from_loop,
+    resume,
+    resume_at,
+    warn_of_unused,
+)
 from spikeguard.loop.usage import STRETCH
+from spikeguard.measure.signals.over_ranks import OTHER_DATA
 from spikeguard.optim.clipping import Rule
 from spikeguard.registry import enter, leave
 from spikeguard.topology.job import Job
 from spikeguard.topology.model_parts import parameters
 from spikeguard.topology.rank_group import leave_world
-from spikeguard.uplink.outbox import Outbox
-from spikeguard.uplink.skip_upload import SkipUpload
 from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import AttemptEnded, Record, Verb
 
@@ -85,14 +93,16 @@ class Guard:
             parts.faults,
             parts.settings,
         )
-        self._polling = OrderPolling(parts, self._reporter, self._executor)
+        self._snapshots = SnapshotCadence(parts.settings, parts.collector.update_skipper.device)
+        parts.collector.snapshot_due = self._snapshots.due
+        self._polling = OrderPolling(parts, self._reporter, self._executor, self._snapshots)
         self._together = parts.agreement
         self._add = self._reporter.add if self._together else self._reporter.add_alone
-        self._save_every = _cadence(parts)
+        self._save_every = _cadence(parts, self._snapshots.finest)
         self._optional, self._own = parts.collector.optional, parts.collector.own
         self._begun = self._ended = False
         self._unfed = False  # began without `batches`
-        self._process = os.getpid()
+        self._process, self._thread = os.getpid(), get_ident()
         parts.feed.mark_every = min(max(MARK_LEAST, self._save_every), MARK_MOST)
         self._optimizers = OptimizerHooks(
             job.optimizers,
@@ -144,13 +154,23 @@ class Guard:
         """How often the agent itself failed, by place. Nothing of it reached the loop."""
         return dict(self._p.faults.counts)
 
-    def resume(self) -> int:
+    def resume(self, step: int | None = None) -> int:
         """Restore the newest checkpoint that is not abandoned; returns its step, 0 if none.
 
         Call it before the first step, on all ranks. Raises `ResumeError` if there are checkpoints
         and none can be restored: to begin at zero would hide that.
+        `step`: the loop has restored that step itself, by a checkpoint of its own, and its data go
+        on with the next one's batch. Nothing is restored then; `steps` and `position` begin there.
         """
-        return resume(self._p)
+        return resume(self._p) if step is None else resume_at(self._p, step)
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Yield the passes over the data from 0 to `count`; after `resume()`, from where it stands.
+
+        Samplers, loader and dataset that have `set_epoch` are told the pass, unless the loop does.
+        A rollback into an earlier pass yields the later ones again.
+        """
+        yield from self._p.feed.epochs(count)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """Yield micro-batches of `loader`; leaves out what was skipped, goes back in a rollback.
@@ -167,7 +187,17 @@ class Guard:
         else:
             feed.take(loader)
             self._begin()
+            steps = feed.steps
             yield from feed.batches()
+            if feed.steps > steps:  # an evaluation makes none
+                self._end_pass()
+
+    def _end_pass(self) -> None:
+        """This rank's loader is at its end; others may go on, as under torch's `Join`."""
+        if self._together is None or self._ended:
+            return
+        if get_ident() == self._thread:  # elsewhere the loop may be making a step
+            self._polling.leave(self._together)
 
     def loss(self, loss: Tensor, weight: Number = None, scale: Number = None) -> Tensor:
         """Note one micro-batch's loss, mean nats per token; returns the same tensor.
@@ -280,6 +310,8 @@ class Guard:
                 parts.rates.after_step()
             if self._several:
                 self._optimizers.finish_step(steps)
+            if parts.feed.fingerprints.differs is not None:
+                self._note_other_data()
             self._add(parts.collector.finish_step(steps, segment, position))
         except Exception as error:
             self._forget_step(error)
@@ -297,7 +329,7 @@ class Guard:
             parts.faults.note("save", error)
         try:
             if step is not None:
-                parts.usage.compare_counter(step, steps, progress)
+                parts.usage.compare_counter(step, steps)
             if parts.feed.unusual or parts.usage.news or not steps % STRETCH:
                 self._look_at_loop()
         except Exception as error:
@@ -316,27 +348,20 @@ class Guard:
         """
         if self._ended:
             return
-        with self._p.faults.shield("finish"):
-            self._endings.undo()
-        with self._p.faults.shield("finish"):
-            if self._together is not None:
-                self._together.end()
-            self._drain()
-        with self._p.faults.shield("finish"):
-            self._p.recovery.settle(self._p.world.last_patience.total_seconds())
-        with self._p.faults.shield("finish"):
-            leave_world(self._p.world)
-        with self._p.faults.shield("finish"):
-            self._cut_short(reason or ("stopped" if self.stopped else "finished"))
-        for handle in (*self._optimizers.handles, *self._handles):
-            with self._p.faults.shield("finish"):
-                handle.remove()
-        with self._p.faults.shield("finish"):
-            leave(*self._guarded)
-        with self._p.faults.shield("finish"):
-            self._optional.end()
-        with self._p.faults.shield("finish"):
-            self._p.rates.after_step()
+        parts = self._p
+        for end in (
+            self._endings.undo,
+            lambda: self._reporter.drain(self._executor.announced, ending=True),
+            lambda: parts.recovery.settle(parts.world.last_patience.total_seconds()),
+            lambda: leave_world(parts.world),
+            lambda: self._cut_short(reason or ("stopped" if self.stopped else "finished")),
+            *map(attrgetter("remove"), (*self._optimizers.handles, *self._handles)),
+            lambda: leave(*self._guarded),
+            self._optional.end,
+            parts.rates.after_step,
+        ):
+            with parts.faults.shield("finish"):
+                end()
 
     def _cut_short(self, reason: str) -> None:
         """Flush and end; meets no other rank, so a signal handler may call it."""
@@ -344,9 +369,6 @@ class Guard:
             return
         self._ended = True
         parts, began = self._p, time.monotonic()
-        with parts.faults.shield("finish"):
-            if parts.feed.left_out is not None:
-                parts.feed.left_out.close(parts.settings.flush_s / 2)
         with parts.faults.shield("finish"):
             parts.batches.close(parts.settings.flush_s / 2)
         with parts.faults.shield("finish"):
@@ -371,6 +393,16 @@ class Guard:
         with suppress(Exception):
             self._p.collector.reset()
 
+    def _note_other_data(self) -> None:
+        """A batch was read again and was another one: all ranks hear of it, and the server."""
+        parts = self._p
+        if not (said := parts.feed.found_other()):
+            return
+        parts.faults.note("data", said)
+        parts.collector.note(OTHER_DATA, 1.0)
+        if self._together is None:
+            self._executor.correct_rollback()
+
     # ---- saving ----------------------------------------------------------------------------
 
     def _save(self, segment: int) -> None:
@@ -378,10 +410,11 @@ class Guard:
         progress, recovery = self._p.progress, self._p.recovery
         if progress.segment != segment:
             return
-        every = self._p.settings.snapshot_every
-        if recovery.snapshots is not None and every and progress.steps % every == 0:
-            with self._p.faults.shield("snapshot"):
+        if recovery.snapshots is not None and self._snapshots.due(progress.steps):
+            with self._p.faults.shield("snapshot"), self._snapshots.timed(progress.steps):
                 recovery.snapshot()
+        if self._together is None:
+            self._polling.adapt(self._snapshots.wanted())
         every = recovery.checkpoints.every if recovery.checkpoints is not None else 0
         if every and progress.steps % every == 0:
             with self._p.faults.shield("checkpoint"):
@@ -405,22 +438,13 @@ class Guard:
         self._unfed = not self._p.feed.in_use
         self._begun = True
         with self._p.faults.shield("begin"):
+            warn_of_unused(self._p)
             introduce(self._p, self._executor.capabilities, self._report)
-        with self._p.faults.shield("begin"):
-            self._begin_to_tell(self._p.feed.left_out, self._p.outbox)
-
-    def _begin_to_tell(self, log: SkipLog | None, outbox: Outbox | None) -> None:
-        """Rank 0: of what all ranks leave out."""
-        if log is not None and outbox is not None:
-            several, faults = self._p.world.size > 1, self._p.faults
-            outbox.on_closed = log.confirm
-            log.begin(
-                SkipUpload(log.folder, outbox.put, lambda: outbox.written_ahead, several, faults)
-            )
+            self._p.feed.skip_report.begin(self._report)
 
 
-def _cadence(parts: Parts) -> int:
+def _cadence(parts: Parts, snapshots: int) -> int:
     """Something is to be saved at some of its multiples, at no other step."""
     checkpoints = parts.recovery.checkpoints
-    every = math.gcd(parts.settings.snapshot_every, checkpoints.every if checkpoints else 0)
+    every = math.gcd(snapshots, checkpoints.every if checkpoints else 0)
     return every or sys.maxsize

@@ -28,7 +28,7 @@ class Settings:
     """Cadences in steps, sizes in bytes, durations in seconds."""
 
     slow_signals_every: int = 10  # param_norm, adam_v_norm, update_norm; every step if asked
-    layer_norms_every: int = 0  # gradient norms by parameter; 0: never; more often if asked
+    layer_norms_every: int = 0  # gradient norms by parameter, sent at once; 0: as they are kept
     exact_update_norm: bool = True  # keeps one more copy of the parameters on the device
     exact_update_bytes: int = GIB  # largest such copy, on each rank; beyond it there is none
     update_sample_share: float = 0.05  # of all parameters, cloned before each step
@@ -39,7 +39,7 @@ class Settings:
     attention_logits: bool = True  # of what guard.attention_logit() is shown
     attention_layers: tuple[str, ...] = ()  # modules whose output are attention logits
     sampled_signals_every: int = 10  # activations and attention logits
-    flight_recorder: int = 64  # newest steps kept in full detail until an incident opens; 0: none
+    flight_recorder: int = 64  # newest norms by layer kept until an incident opens; 0: none
     flight_recorder_bytes: int = 8 * MIB  # of that detail as it would be sent
     batch_text: bool = True  # what attach(decode=...) makes of an incident's batches is told
     replica_checksum_every: int = 100  # of equal ranks (DDP), all bits of the weights; 0: never
@@ -48,13 +48,15 @@ class Settings:
     drop_z: float = 0.0  # also drop beyond so many standard deviations; 0: never
     drop_z_limit: int = 5  # so many more of them than calm steps: the new level is adopted
     drop_z_warm_up: int = 100  # steps without a judgement at the start
-    snapshot_every: int = 20  # 0: no snapshots in host memory
+    snapshot_every: int | None = None  # 0: no snapshots in host memory; None: by snapshot_budget
+    snapshot_budget: float = 0.005  # of the steps' time, for copying snapshots; 0: every 20 steps
     snapshots: int = 5  # newest kept
     snapshots_pinned: int = 2  # kept beyond those while the server protects them
     snapshot_bytes: int = 0  # of host memory a rank, all snapshots together; 0: by the share
     snapshot_share: float = 0.5  # of the host memory that is free at `attach`, for all its ranks
     copy_beside: bool = False  # CUDA: snapshots leave while the next passes run
     replay_limit_s: float = 600.0  # of reading data again to go back, where it can only be counted
+    rollback_on_other_data: bool = False  # go back though the loader reads other items then
     send_interval_s: float = 1.0  # between two messages
     timeout_s: float = 5.0  # connecting, and each read of an answer
     backoff_s: float = 30.0  # longest pause between two tries
@@ -100,6 +102,7 @@ _MOST: dict[str, float] = {
     "replay_limit_s": math.inf,
     "lr_factor_least": 1.0,
     "snapshot_share": 0.9,
+    "snapshot_budget": 0.5,
     "full_detail_s_a_day": 86_400.0,
     "lr_steps_most": 10**9,
     "skip_batches_most": 10**9,
@@ -150,7 +153,7 @@ def _plain(value: Any, default: Any) -> Any:
     """A number of any kind as the setting's own; whatever else as it is."""
     if isinstance(value, bool) or isinstance(default, bool) or not _is_number(value):
         return value
-    if type(default) is int:
+    if type(default) is int or default is None:
         return whole(value) if value == value // 1 else value
     return value if isinstance(value, int) else float(value)
 
@@ -159,6 +162,9 @@ def _check(name: str, value: Any, default: Any) -> None:
     """Raise `AttachError` for what this setting cannot be."""
     if name == "allowed_verbs":
         _check_verbs(name, value)
+    elif default is None:
+        if value is not None:
+            _check_number(name, value, 0)
     elif isinstance(default, tuple):
         if not isinstance(value, tuple) or not all(isinstance(n, str) and n for n in value):
             remedy = "Give a tuple of module names or patterns, like ('blocks.*',)"

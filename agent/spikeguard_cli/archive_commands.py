@@ -15,7 +15,7 @@ from spikeguard_protocol.paths import run_path
 
 
 def archive(options: Namespace) -> int:
-    """Leave a run out of lists, metrics and quotas."""
+    """Leave a run out of lists and metrics."""
     run = RunId.parse(options.run)
     return told(
         options, _put(options, run, "archive"),
@@ -67,7 +67,7 @@ def _delete_options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("archive", "leave a run out of lists, metrics and quotas", archive, _put_options),
+    Command("archive", "leave a run out of lists and metrics", archive, _put_options),
     Command("unarchive", "list an archived run again", unarchive, _put_options),
     Command("delete", "remove a run for good, all but its record", delete, _delete_options),
 )

@@ -1,7 +1,8 @@
 """Where the command line remembers who you are: one file, readable by you alone.
 
-Law: written with mode 0600 from the first byte and replaced in one move. `SPIKEGUARD_SERVER` with
-`SPIKEGUARD_TOKEN` or `SPIKEGUARD_TOKEN_FILE` take precedence, so that scripts need no login.
+It holds one login a server; the first is used, or that of `SPIKEGUARD_SERVER`. Written with mode
+0600 from the first byte and replaced in one move. `SPIKEGUARD_SERVER` with `SPIKEGUARD_TOKEN` or
+`SPIKEGUARD_TOKEN_FILE` take precedence, so that scripts need no login.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from spikeguard_cli.command import CommandFailed, NotAllowed
 from spikeguard_cli.own_files import read_own
 
 VARIABLES: Mapping[str, str] = {
-    "SPIKEGUARD_SERVER": "the server's address; needs a token beside it",
+    "SPIKEGUARD_SERVER": "the server's address; without a token beside it, of your login there",
     "SPIKEGUARD_TOKEN": "the token that speaks for you there",
     "SPIKEGUARD_TOKEN_FILE": "a file that holds it, where `SPIKEGUARD_TOKEN` is not set",
     "SPIKEGUARD_CREDENTIALS": "the file that `spikeguard login` writes; unset: "
@@ -47,15 +48,46 @@ def credentials_path(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(config) / "spikeguard" / "credentials.json"
 
 
-def save_credentials(credentials: Credentials, path: Path) -> None:
-    """Write `credentials` so that no other user can read them at any moment."""
+def save_credentials(credentials: Credentials, path: Path, *, up: str = "") -> bool:
+    """Write `credentials` so that no other user can read them at any moment, beside those of other
+    servers; whether they are what is used from now on.
+
+    A login is. `up` names the directory of a `spikeguard up`, which takes no other server's place:
+    it replaces its own login, however its port changed.
+    """
+    mine: dict[str, str | None] = {
+        "server": credentials.server,
+        "token": credentials.token,
+        "name": credentials.name,
+    }
+    mine |= {"up": up} if up else {}
+    stored = _stored(path)
+    others = [
+        one
+        for one in stored
+        if one["server"] != credentials.server and not (up and one.get("up") == up)
+    ]
+    first = not up or not others or others[0] is not stored[0]
+    kept, *rest = [mine, *others] if first else [others[0], mine, *others[1:]]
+    _write(path, {**kept, "others": rest})
+    return first
+
+
+def _stored(path: Path) -> list[dict[str, str | None]]:
+    """The logins that are kept, the one that is used first; none where they cannot be read."""
+    try:
+        plain = json.loads(read_own(path))
+        return [one for one in (plain, *plain.pop("others", ())) if one["server"] and one["token"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def _write(path: Path, plain: Mapping[str, object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.unlink(missing_ok=True)  # whoever was there first keeps no hold on it
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        plain = asdict(credentials)
-        del plain["source"]
         json.dump(plain, file)
     os.replace(fresh, path)
 
@@ -67,9 +99,16 @@ def load_credentials(environ: Mapping[str, str] = os.environ) -> Credentials:
 
 def load_login(environ: Mapping[str, str] = os.environ) -> Credentials:
     """What `spikeguard login` or `up` kept; raise `CommandFailed` with the remedy otherwise."""
-    path = credentials_path(environ)
+    path, wanted = credentials_path(environ), environ.get("SPIKEGUARD_SERVER", "").rstrip("/")
     try:
         stored = json.loads(read_own(path))
+        if wanted and stored["server"] != wanted:
+            stored = next((one for one in _stored(path) if one["server"] == wanted), None)
+        if stored is None:
+            raise NotAllowed(
+                f"nobody is logged in at {wanted}, which SPIKEGUARD_SERVER names. Run `spikeguard "
+                f"login --server {wanted}`, or unset it"
+            )
         return Credentials(stored["server"], stored["token"], stored.get("name"), str(path))
     except FileNotFoundError:
         raise NotAllowed(

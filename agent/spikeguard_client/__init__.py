@@ -4,9 +4,8 @@
 from spikeguard_client import Client
 
 client = Client("https://guard.example", token)
-for event in client.events("default"):
-    if event["event"] == "command.propose":
-        ...
+for incident in client.incidents():
+    print(incident["id"], incident["title"])
 ```
 """
 
@@ -66,7 +65,6 @@ from spikeguard_client.shapes import (
     Trend,
     VerbOption,
 )
-from spikeguard_client.stream import HappenedEvent
 from spikeguard_protocol.signature import SignatureRefused, verify
 
 __all__ = [
@@ -90,7 +88,6 @@ __all__ = [
     "Delivery",
     "Evidence",
     "FirstLayer",
-    "HappenedEvent",
     "Inbox",
     "InboxItem",
     "Incident",

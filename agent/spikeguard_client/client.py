@@ -1,19 +1,16 @@
 """The calls of the API, one method each.
 
-Law: a method says what it asks and in which shape the answer comes; how it travels is `calls`. A
-stream of events is joined again where it broke, and nothing in it is missing or comes twice.
+Law: a method says what it asks and in which shape the answer comes; how it travels is
+`calls`.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from http.client import HTTPException
 from typing import Any
 
-from spikeguard_client.calls import ApiError, Calls, stranger, with_query
+from spikeguard_client.calls import Calls, with_query
 from spikeguard_client.project_calls import ProjectCalls, because
-from spikeguard_client.reading import NotUnderstood
 from spikeguard_client.shapes import (
     AuditEntry,
     BatchEvidence,
@@ -34,15 +31,12 @@ from spikeguard_client.shapes import (
     Session,
     SignInLink,
 )
-from spikeguard_client.stream import HappenedEvent, Place, lines_of, read_events
 from spikeguard_protocol import CommandId, IncidentId, RunId, Verb
 from spikeguard_protocol.paths import (
     command_path,
     incident_path,
     run_path,
 )
-
-SILENT_S = 45.0  # a stream gives a sign of life every 15 s
 
 
 class Client(ProjectCalls):
@@ -104,7 +98,7 @@ class Client(ProjectCalls):
         return self._calls.send(Run, "POST", f"{run_path(run)}/tags", body)
 
     def archive_run(self, run: RunId, reason: str | None = None) -> Run:
-        """Leave a run out of lists, metrics and quotas until it trains again. A conflict while an
+        """Leave a run out of lists and metrics until it trains again. A conflict while an
         attempt of it lives."""
         return self._calls.send(Run, "POST", f"{run_path(run)}/archive", because(reason))
 
@@ -279,32 +273,6 @@ class Client(ProjectCalls):
         """Say no to a command of a run itself, or take back what the job has not fetched."""
         body = {"revision": revision, "reason": reason}
         return self._calls.send(RunCommand, "POST", f"{command_path(command)}/reject", body)
-
-    def events(
-        self, project: str, *, run: str | None = None, after: str | None = None
-    ) -> Iterator[HappenedEvent]:
-        """What happens, as it happens, for ever; from behind the event whose id is `after`.
-
-        A stream that breaks is joined again where it broke. Raises `ApiError` for a refusal that
-        does not pass: a token that ended, a run that is not there.
-        """
-        path, wait_s = with_query("/v1/events", project=project, run=run), 0.5
-        place = Place(after)
-        while True:
-            try:
-                with self._calls.open("GET", path, None, place.header, SILENT_S) as stream:
-                    for event in read_events(lines_of(stream), place):
-                        wait_s = 0.5
-                        yield event
-            except ApiError as error:
-                if error.status is not None and error.status not in (429, 502, 503, 504):
-                    raise
-            except NotUnderstood as error:
-                raise stranger(str(error)) from error
-            except (OSError, HTTPException):
-                pass  # it broke: go on where it ended
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, 30.0)
 
 
 def _order(

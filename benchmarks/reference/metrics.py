@@ -18,14 +18,7 @@ from benchmarks.reference.table import table
 from spikeguard_core.notification.channel import ChannelKind
 from spikeguard_core.notification.delivery import Result
 from spikeguard_protocol import CommandState, Kind, Outcome, Verb
-from spikeguard_server.incident_metrics import (
-    HISTOGRAMS,
-    MONEY,
-    SUMS,
-    Distribution,
-    IncidentTotals,
-)
-from spikeguard_server.metrics import Fleet, Metrics, RunEvent, RunGauges, fleet_text
+from spikeguard_server.metrics import Fleet, Metrics, RunGauges, fleet_text
 from spikeguard_server.store.outage import Outage
 
 ALERTS = Path(__file__).parents[2] / "deploy/prometheus/rules/spikeguard.yml"
@@ -67,7 +60,8 @@ Row = tuple[Metric, tuple[str, ...]]  # with its labels
 
 
 def _of_process(process: Metrics) -> Iterator[Row]:
-    own = [one for one in vars(process).values() if isinstance(one, MetricWrapperBase)]
+    known = [*vars(process).values(), *vars(process.incidents).values()]
+    own = [one for one in known if isinstance(one, MetricWrapperBase)]
     named = {metric.name: one._labelnames for one in own for metric in one.describe()}
     for metric in process.registry.collect():
         yield metric, tuple(named.get(metric.name, ()))
@@ -97,23 +91,7 @@ def _everything() -> Fleet:
         live=(run,),
         budgets_spent={("default", Verb.ROLLBACK): 1},
         failing={ChannelKind.WEBHOOK: 1},
-        totals=_totals(),
-        events=(RunEvent("default", "gpt", "spike", "gpt#1", "lingering", 1.0),),
         agent_tokens_s=(1.0,),
-    )
-
-
-def _totals() -> IncidentTotals:
-    """One incident of every kind of figure."""
-    return IncidentTotals(
-        distributions={
-            one.name: {
-                ("default", "x")[: 2 if one.label else 1]: Distribution((1,) * len(one.edges), 1, 1)
-            }
-            for one in HISTOGRAMS
-        },
-        sums={name: {"default": 1.0} for name in SUMS},
-        money={name: {("default", "USD"): 1.0} for name in MONEY},
     )
 
 

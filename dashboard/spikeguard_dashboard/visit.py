@@ -1,7 +1,8 @@
 """Who is looking, at which server, and what they saw last.
 
-People read with their own session, the cookie that the server's sign-in page sets. The dashboard
-has no token: whoever has not signed in sees a link to that page.
+People read with a ticket of their own, a cookie that the server's sign-in page sets, so that nobody
+sees more than their token allows. The ticket is a viewer's: people decide on the server's own
+pages. The dashboard has no token: whoever has not signed in sees a link to that page.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from spikeguard_client import ApiError, Me
 from spikeguard_dashboard.client import Client
 from spikeguard_dashboard.settings import Settings, read_settings
 
-COOKIE = "spikeguard_session"
+COOKIE = "spikeguard_dashboard"  # a viewer's ticket, set by the server's sign-in page
 MAX_REMEMBERED = 32
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -31,7 +32,6 @@ class Person:
     """Somebody who signed in."""
 
     name: str
-    role: str
     token: str
     expires_in_s: float | None
 
@@ -99,7 +99,7 @@ def _person(client: Client, cookie: str) -> tuple[Person | None, bool]:
         return person, False
     if not me["name"]:
         return None, False
-    person = Person(me["name"], me["role"], cookie, me["expires_in_s"])
+    person = Person(me["name"], cookie, me["expires_in_s"])
     st.session_state["person"] = cookie, person
     return person, False
 

@@ -70,7 +70,7 @@ class Follower:
     def findings(self) -> Findings:
         """All that was found so far."""
         assert self.log is not None
-        return findings_of(self._events, self.log)
+        return findings_of(self._events, self.log, self._monitor)
 
     def end(self) -> int:
         """Print where the run stands."""

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_core.detection.sample import Sample
+from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import (
     Closed,
     Event,
     Judgement,
+    LoneValue,
     Opened,
     Precursor,
     Revised,
@@ -31,7 +33,14 @@ from spikeguard_protocol import Outcome
 from spikeguard_replay.log import Log, rows_of
 from spikeguard_server.detectors import choose
 
-__all__ = ["DetectorChoice", "Event", "Precursor", "Sample"]  # and what is below
+__all__ = [
+    "DetectionSettings",
+    "DetectorChoice",
+    "Event",
+    "LoneValue",
+    "Precursor",
+    "Sample",
+]  # and what is below
 
 BATCH = 1_000  # samples handed over at once: fewer are slower, more tell nothing in between
 
@@ -89,12 +98,16 @@ class Findings:
     samples: int
     incidents: tuple[Found, ...]
     precursors: tuple[Precursor, ...] = field(default=())
+    lone: tuple[LoneValue, ...] = ()  # single values of norms that stood out
+    judged_from: int | None = None  # first step whose loss was judged; None: too few rows
 
     def plain(self) -> dict[str, Any]:
         return {
             "samples": self.samples,
             "incidents": [found.plain() for found in self.incidents],
             "precursors": [_moved(one) for one in self.precursors],
+            "lone_values": [asdict(one) for one in self.lone],
+            "judged_from_step": self.judged_from,
         }
 
 
@@ -144,13 +157,15 @@ def judge(
     events: list[Event] = []
     for portion in batches(log) if portions is None else portions:
         events += monitor.observe(portion)
-    return findings_of(events, log)
+    return findings_of(events, log, monitor)
 
 
-def findings_of(events: Sequence[Event], log: Log) -> Findings:
+def findings_of(events: Sequence[Event], log: Log, monitor: Monitor) -> Findings:
     """What the monitor told of a log."""
     precursors = tuple(event for event in events if isinstance(event, Precursor))
-    return Findings(len(log), fold_incidents(events, log), precursors)
+    lone = tuple(event for event in events if isinstance(event, LoneValue))
+    incidents = fold_incidents(events, log)
+    return Findings(len(log), incidents, precursors, lone, monitor.first_judged_step)
 
 
 def fold_incidents(events: Iterable[Event], log: Log) -> tuple[Found, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from spikeguard_replay.judging import Findings, Found, Precursor
+from spikeguard_replay.judging import DetectionSettings, Findings, Found, LoneValue, Precursor
 from spikeguard_replay.log import Log
 
 MOST_PRECURSORS = 10  # in the list
@@ -19,8 +19,33 @@ def findings_listing(findings: Findings, log: Log) -> str:
     precursors = [_precursor(one) for one in findings.precursors[:MOST_PRECURSORS]]
     if more := len(findings.precursors) - MOST_PRECURSORS:
         precursors += [f"    and {more} more (--json has all)"] if more > 0 else []
-    parts = [head, *incidents, *(["\nprecursors:"] if precursors else []), *precursors]
+    lone = [_lone(one) for one in findings.lone[:MOST_PRECURSORS]]
+    if len(findings.lone) > MOST_PRECURSORS:
+        lone.append(f"    and {len(findings.lone) - MOST_PRECURSORS} more (--json has all)")
+    parts = [
+        *(head, judged_from(findings, log)),
+        *incidents,
+        *(["\nprecursors:"] if precursors else []),
+        *precursors,
+        *(["\nsingle values that stood out (they open nothing):"] if lone else []),
+        *lone,
+    ]
     return "\n".join([*parts, "", state_at_end(findings, log)])
+
+
+def judged_from(findings: Findings, log: Log) -> str:
+    """Which rows were judged."""
+    if findings.judged_from is None:
+        return (
+            f"nothing was judged: it takes {DetectionSettings().watchable_after} rows with a loss "
+            "to know what is usual"
+        )
+    before = sum(step < findings.judged_from for step in log.steps)
+    return f"judged from step {findings.judged_from:,} on (row {before + 1})"
+
+
+def _lone(one: LoneValue) -> str:
+    return f"    step {one.step}: {one.signal} {one.value:.4g}, usually {one.usual:.4g}"
 
 
 def _precursor(one: Precursor) -> str:

@@ -10,7 +10,6 @@ ServiceError
 │   └── SignInAgain    403  a call that needs a sign-in of a moment ago
 ├── NotFound           404
 ├── MethodNotAllowed   405
-│   └── ReadsOnly      405  `primary`: the server that writes; this one serves reads
 ├── Conflict           409  something else happened first
 │   ├── SequenceGap    409  `expected`: the message the server waits for
 │   ├── RevisionChanged 409 `current`: the command as it stands now
@@ -22,7 +21,6 @@ ServiceError
 ├── HeaderTooLarge     431
 ├── Unprocessable      422  a field breaks its limit
 ├── Busy               429  too much at once
-│   └── RunQuota       429  `limit`: runs that a token or a project may begin in a day
 ├── InternalError      500  our own fault, told without our insides
 ├── ProviderUnready    503  the identity provider does not answer as it must
 └── Unready            503  starting, or the database cannot be reached
@@ -165,20 +163,6 @@ class MethodNotAllowed(ServiceError):
     status = 405
 
 
-class ReadsOnly(MethodNotAllowed):
-    """This server serves reads only. `primary` is the one that writes."""
-
-    code = "reads_only"
-
-    def __init__(self, primary: str) -> None:
-        super().__init__("This server serves reads only", f"Send it to {primary}", primary=primary)
-        self.primary = primary
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Allow": "GET"}
-
-
 class Conflict(ServiceError):
     """Something else happened first."""
 
@@ -311,22 +295,6 @@ class Busy(_Later):
     status = 429
 
 
-class RunQuota(Busy):
-    """A token or a project began as many runs within 24 hours as it may."""
-
-    code = "run_quota"
-
-    def __init__(self, whose: str, limit: int, setting: str, *, retry_after_s: int) -> None:
-        super().__init__(
-            f"{whose} began {limit} new runs within 24 hours, the most that it may",
-            "The agent keeps its data and tries again. Archive or delete runs that are over "
-            f"(`spikeguard archive RUN`), or let the operator raise {setting}",
-            retry_after_s=retry_after_s,
-            field="run",
-            limit=limit,
-        )
-
-
 class InternalError(ServiceError):
     """Something is wrong with the server itself; its log says what."""
 
@@ -363,7 +331,6 @@ ERRORS: tuple[type[ServiceError], ...] = (
     SignInAgain,
     NotFound,
     MethodNotAllowed,
-    ReadsOnly,
     Conflict,
     SequenceGap,
     RevisionChanged,
@@ -375,7 +342,6 @@ ERRORS: tuple[type[ServiceError], ...] = (
     Unprocessable,
     StillTraining,
     Busy,
-    RunQuota,
     InternalError,
     ProviderUnready,
     Unready,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Final
 
@@ -26,14 +26,19 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from spikeguard_core.lifecycle.command_life import legal_events
+from spikeguard_core.lifecycle.incident_figures import IncidentFigures
 from spikeguard_core.notification.channel import ChannelKind
 from spikeguard_core.notification.delivery import Result
-from spikeguard_protocol import CommandState
-from spikeguard_server.incident_metrics import IncidentFamilies, IncidentTotals
+from spikeguard_protocol import CommandState, Verb
+from spikeguard_server.incident_metrics import IncidentMetrics
 
 MAX_RUNS: Final = 500  # with all gauges
 MAX_INCIDENTS: Final = 2000  # runs with an open incident: beyond `MAX_RUNS` with those of alerts
 _FINAL: Final = frozenset(state.value for state in CommandState if not legal_events(state))
+# Of what an alert is about there is always a series, so that the first is seen as a rise.
+_NOT_CARRIED_OUT: Final = dict.fromkeys(
+    product((verb.value for verb in Verb), ("failed", "refused", "unknown")), 0
+)
 # One more series for each counter, which no query needs: rates find restarts by themselves.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -103,19 +108,6 @@ class Metrics:
             ("cause",),
             registry=registry,
         )
-        self.clock_jumps = Counter(
-            "spikeguard_database_clock_jumps",
-            "Jumps of the database's clock that this process was the first to see.",
-            registry=registry,
-        )
-        self.audit_heads = Counter(
-            "spikeguard_audit_heads",
-            "Newest digests of the audit: written down outside the database, or not.",
-            ("result",),
-            registry=registry,
-        )
-        for result in ("written", "failed"):
-            self.audit_heads.labels(result)
         self.notices = Counter(
             "spikeguard_notifications",
             "Messages to people's channels, by kind of channel and what became of them.",
@@ -130,17 +122,15 @@ class Metrics:
             registry=registry,
         )
 
+        self.incidents = IncidentMetrics(registry)
+
     def count_notice(self, kind: str, result: str) -> None:
         """A message to a channel of this kind was sent, held, dropped, failed or given up."""
         self.notices.labels(kind, result).inc()
 
-    def count_clock_jump(self) -> None:
-        """The database's clock was set."""
-        self.clock_jumps.inc()
-
-    def count_heads(self, result: str, count: int) -> None:
-        """So many heads of the audit were written, or one look at them failed."""
-        self.audit_heads.labels(result).inc(count)
+    def count_incident(self, project: str, found: IncidentFigures) -> None:
+        """The post-mortem of an incident was settled for the first time."""
+        self.incidents.observe(project, found)
 
     def text(self) -> bytes:
         """The exposition of this process."""
@@ -172,18 +162,6 @@ class RunGauges:
 
 
 @dataclass(frozen=True, slots=True)
-class RunEvent:
-    """Something that happened to a run lately: a mark on its graphs."""
-
-    project: str
-    run: str
-    event: str  # spike, decision, rollback, command, close, note
-    subject: str  # `gpt#3`, `gpt#3.1`, `note 2`
-    text: str
-    at_s: float  # seconds since the epoch
-
-
-@dataclass(frozen=True, slots=True)
 class Fleet:
     """The whole fleet, as the database knows it."""
 
@@ -199,16 +177,15 @@ class Fleet:
     notices_waiting: int = 0  # in the outbox, and conversations that are due
     oldest_notice_s: float = 0.0
     failing: Mapping[str, int] = field(default_factory=dict)  # kind of channel -> conversations
-    totals: IncidentTotals = field(default_factory=IncidentTotals)  # of closed incidents
     not_shown: int = 0  # unended runs beyond those of `live`
     agent_tokens_s: Sequence[float] = ()  # left to training jobs' tokens that end soon
-    events: Sequence[RunEvent] = ()  # of the last minutes, the newest first
     incidents_not_shown: int = 0  # of them, those with an open incident
 
 
 def fleet_text(fleet: Fleet) -> bytes:
     """The exposition of `fleet`, in a registry that lives for this one answer."""
     registry = CollectorRegistry()
+    fleet = replace(fleet, commands={**_NOT_CARRIED_OUT, **fleet.commands})
     _counts(
         registry,
         "spikeguard_runs",
@@ -238,7 +215,6 @@ def fleet_text(fleet: Fleet) -> bytes:
         fleet.budgets_spent,
     )
     registry.register(_Totals(fleet))
-    registry.register(IncidentFamilies(fleet.totals))
     _gauge(
         registry,
         "spikeguard_approvals_waiting",
@@ -266,7 +242,6 @@ def fleet_text(fleet: Fleet) -> bytes:
     _tokens(registry, fleet.agent_tokens_s)
     _notices(registry, fleet)
     _live_runs(registry, fleet.live)
-    _events(registry, fleet.events)
     return generate_latest(registry)
 
 
@@ -334,7 +309,7 @@ def _notices(registry: CollectorRegistry, fleet: Fleet) -> None:
     _counts(
         registry,
         "spikeguard_conversations_failing",
-        "Conversations whose last message did not arrive, by kind of channel.",
+        "Conversations whose last message did not arrive, or was given up, by kind of channel.",
         ("kind",),
         _single(fleet.failing),
     )
@@ -358,18 +333,6 @@ def _counts(
 
 def _gauge(registry: CollectorRegistry, name: str, help_text: str, value: float) -> None:
     Gauge(name, help_text, registry=registry).set(value)
-
-
-def _events(registry: CollectorRegistry, events: Iterable[RunEvent]) -> None:
-    gauge = Gauge(
-        "spikeguard_run_event_timestamp_seconds",
-        "When something happened to a run, seconds since the epoch, for 15 minutes: a spike, a"
-        " decision, a rollback or another command, a close, a note. Graphs are marked with it.",
-        ("project", "run", "event", "subject", "text"),
-        registry=registry,
-    )
-    for one in events:
-        gauge.labels(one.project, one.run, one.event, one.subject, one.text).set(one.at_s)
 
 
 _RUN_GAUGES: Final = {

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network, ip_network
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -65,24 +66,15 @@ class Settings:
         "", "the same database as the role that owns the tables, for migrations alone; "
         "unset: as the server's own role", secret=True,
     )  # fmt: skip
-    audit_heads_directory: str = _text(
-        "", "where the newest digests of the audit are written down; unset: nowhere"
-    )
     host: str = _text("127.0.0.1", "the address that `serve` listens on")
     port: int = _number(8000, 0, 65535, "the port that `serve` listens on; 0: any that is free")
     public_url: str = _text("http://127.0.0.1:8000", "this server, as people and links reach it")
     dashboard_url: str = _text("http://127.0.0.1:8501", "the dashboard, as people reach it")
-    primary_url: str = _text("", "the server that writes; set: this one serves reads only")
-    most_lag_s: float = _number(30.0, 0.1, math.inf, "a standby further behind is not ready")
     pool_size: int = _number(21, 1, 200, "connections to Postgres")
     pool_timeout_s: float = _number(5.0, 0.1, 300, "a call waits so long for one of them; then 429")
     ingest_workers: int = _number(4, 1, 64, "messages of a project that are taken at once")
     ingest_waiting: int = _number(2000, 1, 10_000, "messages that wait; beyond it 429")
     requests_per_s: float = _number(200.0, 1, 1e6, "calls a second of a token; beyond it 429")
-    new_runs_per_token: int = _number(
-        500, 1, 1_000_000, "runs that a token may begin within 24 hours; beyond it 429"
-    )
-    new_runs_per_project: int = _number(1000, 1, 1_000_000, "the same of all tokens of a project")
     max_connections: int = _number(10_000, 10, 1e6, "connections that clients hold open")
     max_connections_per_address: int = _number(
         5000, 1, 1e6, "the same of one address (IPv6: one /64 network); beyond it 429"
@@ -124,7 +116,6 @@ class Settings:
     notify_networks: str = _text(
         "", "private networks that channels may reach: `10.0.0.0/8, fd00::/8`"
     )
-    stream_sign_s: float = _number(15.0, 0.05, 60, "between two signs of life of an event stream")
     link_key: str = _text(
         "", "signs approval links, 32 characters at least; unset: there are none", secret=True
     )
@@ -173,7 +164,7 @@ class Settings:
     child_restarts_within_s: float = _number(600.0, 1, math.inf, "in which these are counted")
     session_hours: float = _number(12.0, 0.01, 24 * 366, "that a login lasts")
     fresh_sign_in_s: float = _number(
-        600.0, 10, 86_400, "old at most is the sign-in that makes a token of role admin"
+        600.0, 10, 86_400, "old at most is the sign-in whose session makes a token"
     )
     agent_token_days: float = _number(365.0, 1, 3660, "that a training job's token lasts at most")
     decisions_by: str = _text(
@@ -199,7 +190,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     _check_networks("TRUSTED_PROXIES", found.get("trusted_proxies", ""))
     _check_networks("SIGN_IN_PROXIES", found.get("sign_in_proxies", ""))
     _check_roles(found)
-    for name in ("PRIMARY_URL", "DASHBOARD_URL", "PUBLIC_URL"):
+    for name in ("DASHBOARD_URL", "PUBLIC_URL"):
         _check_url(name, found.get(name.lower(), ""))
     found["oidc_client_secret"] = found.get("oidc_client_secret") or _secret(
         environment, PREFIX + "OIDC_CLIENT_SECRET"
@@ -207,6 +198,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     _check_oidc(found)
     _check_deciders(found.get("decisions_by", "anybody"))
     _check_log_format(found.get("log_format", ""))
+    _check_silence(found)
     key = found.get("link_key") or _secret(environment, PREFIX + "LINK_KEY")
     found["link_key"] = _link_key(key)
     found["order_key"] = _order_key(
@@ -331,6 +323,23 @@ def _check_url(name: str, text: str) -> None:
 def _check_deciders(text: str) -> None:
     if text not in ("anybody", "named"):
         raise SettingError(PREFIX + "DECISIONS_BY", "is anybody or named", f"Got {text!r:.80}")
+
+
+def _check_silence(found: Mapping[str, float]) -> None:
+    """A run is silent before its orders are lost, and these before it has ended: in another order
+    a live run's orders are given up, or a run ends that nobody was told is silent."""
+    names = ("silent_after_s", "lost_after_s", "ended_after_s")
+    usual = Settings()
+    values: dict[str, float] = {name: found.get(name, getattr(usual, name)) for name in names}
+    for shorter, longer in pairwise(names):
+        if values[shorter] > values[longer]:
+            wrong, least = (longer, True) if longer in found else (shorter, False)
+            other = shorter if least else longer
+            raise SettingError(
+                PREFIX + wrong.upper(),
+                f"is at {'least' if least else 'most'} {PREFIX}{other.upper()}, {values[other]:g}",
+                f"Got {values[wrong]:g}: set both, silent <= lost <= ended",
+            )
 
 
 def _check_log_format(text: str) -> None:

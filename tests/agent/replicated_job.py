@@ -132,7 +132,7 @@ def uneven(folder: Path, rank: int, size: int) -> dict[str, Any]:
 def shared(folder: Path, rank: int, size: int) -> dict[str, Any]:
     """One copy for both ranks: what each keeps, whether it is whole, and what a flipped bit does.
 
-    The weights are compared as of steps 3, 7, 11, ... and the ranks know two steps later.
+    The weights are compared wherever a snapshot is taken, and the ranks know two steps later.
     """
     settings = replace(SETTINGS, replica_checksum_every=4)
     job = ReplicatedJob(folder / "shared", rank, size, settings=settings)

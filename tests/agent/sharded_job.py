@@ -480,6 +480,51 @@ def equal_to_saved(state: dict[str, Tensor], saved: Path) -> bool:
     return state.keys() == there.keys() and all(torch.equal(state[n], there[n]) for n in there)
 
 
+def watched(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """Norms by layer while the server watches closely: each step's, of whole tensors, and how often
+    the job's own ranks meet for them."""
+    settings = replace(SETTINGS, slow_signals_every=10)
+    job = ShardedJob(folder / "watched", rank, size, settings=settings)
+    recorder, told = job.guard._reporter._recorder, dict[int, Any]()
+    pass_on = recorder.pass_on
+
+    def note(row: Any, watched: bool) -> Any:
+        for detail in (details := list(pass_on(row, watched))):
+            told[detail.step] = detail().norms
+        return details
+
+    recorder.pass_on = note  # type: ignore[method-assign]
+    names = {id(p): name for name, p in job.network.named_parameters()}
+    expected: dict[int, dict[str, float]] = {}
+    sizes: list[int] = []
+
+    def look(job: ShardedJob) -> None:
+        held = [p for p in job.model.parameters() if p.grad is not None]
+        wholes = _whole([p.grad for p in held])
+        expected[job.guard.steps + 1] = {
+            names[id(p)]: float(whole.norm()) for p, whole in zip(held, wholes, strict=True)
+        }
+        reduce = dist.all_reduce
+
+        def counted(tensor: Tensor) -> Any:
+            sizes.append(tensor.numel())
+            return reduce(tensor)
+
+        dist.all_reduce = counted  # type: ignore[assignment]
+        try:
+            job.guard.clip_grad_norm_(None)
+        finally:
+            dist.all_reduce = reduce
+
+    job.spoil = look
+    for step in range(1, 18):
+        if rank == 0:
+            job.guard._p.inbox.hear(Ack(0, (), 3 <= step < 14, ()), time.monotonic())
+        job.train_step()
+    job.guard.finish()
+    return {"told": told, "expected": expected, "sizes": sizes, "faults": job.guard.faults}
+
+
 def main(folder: Path, scenes: Sequence[str]) -> None:
     """What one rank of a test does."""
     rank, size = dist.get_rank(), dist.get_world_size()

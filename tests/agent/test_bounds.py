@@ -2,57 +2,20 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import spikeguard.data.skip_log
 import spikeguard.state.checkpoints
 import spikeguard.uplink.outbox
 from spikeguard import CheckpointDirectory
-from spikeguard.data.batch_names import Names
-from spikeguard.data.skip_log import SkipLog
-from spikeguard.data.skips import Skips
-from spikeguard.faults import Faults
-from spikeguard.loop.vote import PINS, Ballot, Tally, Word
-from spikeguard.state.progress import Progress
+from spikeguard.loop.vote import PINS, Tally, Voter, Word
 from spikeguard.state.targets import Target, target_name
 from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import Medium, SegmentId, SegmentPoint
 
 from .test_outbox import ATTEMPT, RESULT, RUN
-
-LINE = 400  # bytes, of one entry at most
-
-
-def left_out(folder: Path, entries: int) -> tuple[SkipLog, Faults]:
-    faults = Faults()
-    log = SkipLog(folder, 0, None, Progress(ATTEMPT), Skips(), faults)
-    for position in range(entries):
-        names = Names()
-        names.add(f"doc-{position}")
-        log.leave(position, names)
-    log.close(5.0)
-    return log, faults
-
-
-def file_of_a_rank(folder: Path, patch: Callable[[object, str, int], None]) -> None:
-    patch(spikeguard.data.skip_log, "FILE_BYTES", 2_000)
-    patch(spikeguard.data.skip_log, "AT_ONCE", 2)
-    _, faults = left_out(folder / "left_out", 100)
-    (file,) = (folder / "left_out").glob("rank-*.jsonl")
-    assert 2_000 < file.stat().st_size <= 2_000 + 2 * LINE
-    assert faults.counts["left_out"] > 0
-
-
-def what_waits_for_a_disk(folder: Path, patch: Callable[[object, str, int], None]) -> None:
-    patch(spikeguard.data.skip_log, "WAITING", 10)
-    (folder / "left_out").write_text("in the way")
-    log, faults = left_out(folder / "left_out", 100)
-    assert len(log._waiting) == 10
-    assert faults.counts["left_out"] >= 90
 
 
 def rare_records(folder: Path, patch: Callable[[object, str, int], None]) -> None:
@@ -83,8 +46,6 @@ def protected_checkpoints(folder: Path, patch: Callable[[object, str, int], None
 @pytest.mark.parametrize(
     "overrun",
     [
-        file_of_a_rank,
-        what_waits_for_a_disk,
         rare_records,
         protected_checkpoints,
     ],
@@ -98,8 +59,6 @@ def test_a_bound_that_is_overrun_holds_and_is_told(
 
 
 def test_of_several_ranks_so_many_snapshots_are_pinned_and_no_more() -> None:
-    ballot = Ballot(0, 2, sharded=False)
-    numbers: memoryview[float] = memoryview(array("d", bytes(8 * ballot.length)))
     wanted = tuple((step, 1) for step in range(10, 60, 10))
-    ballot.fill(numbers, Word(pins=wanted), None)
-    assert Tally(None, list(numbers), False).word.pins == wanted[:PINS]
+    vote, _ = Voter(0, 2).vote(Word(pins=wanted), None)
+    assert Tally(None, vote, 2).word.pins == wanted[:PINS]

@@ -33,7 +33,7 @@ def test_all_ranks_end_and_go_on_from_the_same_checkpoint_without_the_batches(
         assert status == EXIT_ROLL_BACK
         status, second = run_ranks(wire, tmp_path, 30, "", JOB)
         assert status == 0
-        assert wire.column("replicas_apart")[0, 19] == 0.0
+        assert wire.column("replicas_apart")[0, 16] == 0.0
         started = wire.records(AttemptStarted)
         (segment,) = wire.records(SegmentStarted, wire.attempt)
         (result,) = wire.records(CommandResult)

@@ -23,19 +23,23 @@ from .job import Job, order
 pytestmark = pytest.mark.slow
 
 HOME = f"{Path(spikeguard.__file__).parent}/"
-THE_LOOPS_OWN = frozenset(  # between the loop and its loader: without them no batch
-    f"DataFeed.{name}"
-    for name in (
-        "batches",
-        "take",
-        "read_once",
-        "_opened",
-        "_reopened",
-        "_recounted",
-        "_past_skips",
-        "_discard",
-        "_leave_out",
+THE_LOOPS_OWN = (
+    frozenset(  # between the loop and its loader: without them no batch
+        f"DataFeed.{name}"
+        for name in (
+            "batches",
+            "take",
+            "read_once",
+            "_opened",
+            "_reopened",
+            "_past_skips",
+        )
     )
+    | frozenset(
+        f"Reading.{name}"
+        for name in ("__init__", "_begin", "_begin_from", "_go_back", "next", "pass_by", "jump")
+    )
+    | {"has_state", "SkipReport.read_past"}
 )
 DOORS = frozenset(  # what loop and optimizer call, and what swallows: a fault is behind them
     {
@@ -52,7 +56,7 @@ DOORS = frozenset(  # what loop and optimizer call, and what swallows: a fault i
     }
     | {"_Watched._after", "Shield.__enter__", "Shield.__exit__", "Shield.__init__"}
     | {"Faults.shield", "Faults.note", "OptionalSignals.show_scores"}
-    | {"Activations._saw", "DataFeed._shield"}
+    | {"Activations._saw"}
     | THE_LOOPS_OWN
 )
 BUSY = Settings(send_interval_s=0.02, snapshot_every=2, slow_signals_every=5, drop_z=60.0)

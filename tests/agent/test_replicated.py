@@ -61,7 +61,7 @@ def test_an_extreme_batch_of_one_rank_is_dropped_on_all(ranks: list[Any]) -> Non
     dropped = [s["step"] for s in told[0]["seen"] if s["train/update_dropped"]]
     assert dropped == [replicated_job.EXTREME_AT]
     apart = [s["train/replicas_apart"] for s in told[0]["seen"] if "train/replicas_apart" in s]
-    assert apart == [0.0] * 4
+    assert apart == [0.0] * 7
 
 
 def test_a_clipping_rule_goes_back_with_all_ranks(ranks: list[Any]) -> None:
@@ -95,7 +95,7 @@ def test_ranks_of_a_node_keep_one_copy_between_them_and_go_back_by_it(ranks: lis
 def test_no_copy_is_put_together_of_ranks_that_differ(ranks: list[Any]) -> None:
     """What was copied since they were last seen equal is gone, until they are equal again."""
     for rank in ranks:
-        assert rank["shared"]["apart"] == [4]
+        assert rank["shared"]["apart"] == [4, 8]  # the bit flips after step 9
         assert rank["shared"]["again"] == [4, 12]
         assert "replicas" in rank["shared"]["faults"]
 

@@ -182,3 +182,29 @@ def test_the_environment_asks_for_gradient_norms_by_parameter() -> None:
     assert (Settings().layer_norms_every, asked.layer_norms_every) == (0, 7)
     with pytest.raises(AttachError, match="SPIKEGUARD_LAYER_NORMS_EVERY is 'often'"):
         with_environment(Settings(), {"SPIKEGUARD_LAYER_NORMS_EVERY": "often"})
+
+
+def test_a_step_that_keeps_layers_clips_by_the_same_bits_as_any_other(tmp_path: Path) -> None:
+    """Else a run would end elsewhere for being watched, or for a batch less."""
+
+    def weights(name: str, **settings: int) -> dict[str, torch.Tensor]:
+        torch.manual_seed(2)
+        layers = [nn.Linear(24, 24, dtype=d) for d in (torch.bfloat16, torch.float32) * 4]
+        optimizer = torch.optim.AdamW([p for each in layers for p in each.parameters()], lr=1e-2)
+        model = nn.ModuleList(layers)
+        chosen = Settings(**settings)  # type: ignore[arg-type]
+        guard = attach(model, optimizer, run="r", directory=tmp_path / name, settings=chosen)
+        for step in range(24):
+            made = torch.Generator().manual_seed(step)
+            for p in model.parameters():
+                p.grad = torch.randn(p.shape, generator=made).to(p.dtype)
+            guard.clip_grad_norm_(0.1)
+            optimizer.step()
+            guard.step()
+        guard.finish()
+        return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    plain = weights("plain", flight_recorder=0)
+    for name, every in (("each", 1), ("some", 3)):
+        kept = weights(name, layer_norms_every=every, slow_signals_every=every)
+        assert all(torch.equal(plain[n], kept[n]) for n in plain)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from spikeguard import Settings, attach
+from spikeguard.optim.buffers import copy_where
 from spikeguard.optim.update_skipper import non_finite
 from spikeguard_protocol import Samples
 
@@ -123,6 +124,93 @@ def test_a_dropped_step_never_was_for_any_fused_optimizer(
             one.step()
     assert_same(job.everything(), straight.everything())
     straight.guard.finish()
+
+
+class Normed(nn.Module):
+    """Buffers of each way to change: BatchNorm's, one in place, one that is made anew, a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+        self.layers = nn.Sequential(nn.Linear(4, 6), self.norm, nn.Linear(6, 1))
+        self.seen: torch.Tensor
+        self.table: torch.Tensor
+        self.register_buffer("seen", torch.zeros(4))
+        self.register_buffer("newest", torch.zeros(()))
+        self.register_buffer("table", torch.arange(4.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.lerp_(x.detach().mean(0), 0.1)
+        self.newest = x.detach().mean()
+        made: torch.Tensor = self.layers(x + self.table)
+        return made
+
+
+@pytest.mark.parametrize("kind", [KINDS["amsgrad"], lambda p: SGD(p, lr=0.1, momentum=0.9)])
+def test_a_batch_that_is_not_finite_leaves_buffers_as_they_were(
+    kind: Callable[[Any], torch.optim.Optimizer], tmp_path: Path
+) -> None:
+    """Whether the optimizer drops the update or is not entered; over two micro-batches."""
+
+    def trained(*batches: int | None) -> Any:
+        torch.manual_seed(3)
+        model = Normed()
+        optimizer = kind(list(model.parameters()))
+        guard = attach(model, optimizer, run="test", directory=tmp_path, settings=FAST)
+        for number in batches:
+            for part in range(2):
+                made = torch.Generator().manual_seed(10 * (number or 0) + part)
+                x = torch.randn(8, 4, generator=made)
+                if number is None and part:
+                    x[0, 0] = math.nan
+                guard.loss(model(x).square().mean() / 2).backward()
+            guard.clip_grad_norm_(1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            guard.step()
+        guard.finish()
+        assert guard.faults == {}
+        return copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+
+    assert_same(trained(1, 2, None, 3), trained(1, 2, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64])
+def test_what_the_device_decides_to_put_back_is_put_back_bit_for_bit(dtype: torch.dtype) -> None:
+    odd = [math.nan, math.inf, -0.0, 1e-40, -3.5, 3e38]
+    values = torch.tensor(odd) if dtype.is_floating_point else torch.tensor([2**62, -(2**63), 7])
+    before = [values.to(dtype), torch.tensor(2).to(dtype)]
+    for flag in (0.0, 1.0):
+        now = [before[0].flip(0), torch.tensor(5).to(dtype)]
+        expected = [each.clone() for each in (before if flag else now)]
+        copy_where(torch.tensor(flag), now, before)
+        for one, other in zip(now, expected, strict=True):
+            assert one.reshape(-1).view(torch.uint8).equal(other.reshape(-1).view(torch.uint8))
+
+
+def test_buffers_that_are_not_finite_are_named_within_two_cycles(tmp_path: Path) -> None:
+    """However they came to be so: here the loop itself spoils one."""
+    with served(Wire()) as wire:
+        torch.manual_seed(3)
+        model = Normed()
+        optimizer = AdamW(model.parameters(), fused=True)
+        guard = attach(
+            model, optimizer, run="test", server=wire.url, directory=tmp_path, settings=FAST
+        )
+        for step in range(40):
+            guard.loss(model(torch.randn(8, 4)).square().mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 14:
+                assert model.norm.running_var is not None
+                model.norm.running_var.fill_(math.nan)
+            guard.step()
+        guard.finish()
+        told = wire.column("buffers_not_finite")
+    assert guard.faults["buffers"] >= 1
+    assert "not finite: norm.running_var. Training does not mend" in str(guard._p.faults.newest)
+    assert told[0, 17] == 0.0
+    assert {count for (_, step), count in told.items() if step > 27} == {1.0}
 
 
 def test_the_norm_is_taken_in_the_step_where_the_loop_does_not_clip(tmp_path: Path) -> None:

@@ -1,21 +1,21 @@
-"""What all ranks come to, from the numbers that each of them fills in."""
+"""What all ranks come to, from the numbers that each of them votes."""
 
 from __future__ import annotations
 
 import math
-from array import array
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 
-from spikeguard.loop.agreement import Agreement
-from spikeguard.loop.vote import Ballot, Tally, Word
+from spikeguard.loop import replica_check
+from spikeguard.loop.replica_check import QUIET, STREAK, ReplicaCheck
+from spikeguard.loop.vote import LARGEST, Own, Tally, Vote, Voter, Word, rank_of, ranked, value_of
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT
 from spikeguard.measure.readback import Row
 from spikeguard.topology.rank_group import World
-from spikeguard.topology.replicas import HIGH, LOW
+from spikeguard.topology.replicas import HIGH, LOW, compares_at
 
 
 def row(loss: float, step: int = 9, weight: float = 1.0, **signals: float) -> Row:
@@ -24,33 +24,79 @@ def row(loss: float, step: int = 9, weight: float = 1.0, **signals: float) -> Ro
     return Row(step, 0, step, 1.0, None, None, {LOSS_WEIGHT: weight}, scalars)
 
 
-def tally(rows: list[Row | None], word: Word = Word(), sharded: bool = False) -> Tally:  # noqa: B008
-    """The sum of every rank's list, as rank 0 reads it."""
-    lists = []
-    for rank, own in enumerate(rows):
-        ballot = Ballot(rank, len(rows), sharded)
-        numbers = array("d", [7.0] * ballot.length)  # what an earlier step left
-        ballot.fill(memoryview(numbers), word if rank == 0 else None, own)
-        lists.append(numbers)
-    return Tally(rows[0], [sum(column) for column in zip(*lists, strict=True)], sharded)
+class Voted:
+    """One step's votes of all ranks."""
+
+    def __init__(
+        self,
+        rows: list[Row | None],
+        word: Word = Word(),  # noqa: B008
+        sharded: bool = False,
+        same_as: tuple[int, ...] = (),
+        **of_ranks: list[Any],
+    ) -> None:
+        votes = []
+        self.owns: list[Own] = []
+        for rank, own in enumerate(rows):
+            voter = Voter(rank, len(rows), sharded, same_as)
+            voter.snapshot_bytes = of_ranks.get("sizes", [0] * len(rows))[rank]
+            voter.snapshot_interval = of_ranks.get("intervals", [0] * len(rows))[rank]
+            ended = of_ranks.get("ended", [False] * len(rows))[rank]
+            vote, numbers = voter.vote(word if rank == 0 else None, own, ended)
+            votes.append(vote)
+            self.owns.append(numbers)
+        summed = [sum(column) for column in zip(*(v.summed for v in votes), strict=True)]
+        largest = [max(column) for column in zip(*(v.largest for v in votes), strict=True)]
+        self.tally = Tally(rows[0], Vote(summed, largest), len(rows), sharded)
+
+
+def tally(rows: list[Row | None], **given: Any) -> Tally:
+    return Voted(rows, **given).tally
 
 
 def values(found: Tally) -> dict[str, float]:
     assert found.row is not None
-    return found.values(found.row.read(), replicated=True)
+    return found.values(found.row.read())
 
 
 def test_every_rank_reads_what_rank_0_said() -> None:
     word = Word(3, True, ((20, 0), (40, 1)))
-    assert tally([row(1.0), row(2.0), row(3.0)], word).word == word
+    assert tally([row(1.0), row(2.0), row(3.0)], word=word).word == word
     assert tally([None, None]).word == Word()
 
 
+def test_a_vote_is_as_long_for_a_thousand_ranks_as_for_two() -> None:
+    few, many = (Voter(1, ranks).vote(None, row(1.0))[0] for ranks in (2, 1_024))
+    assert [len(each) for each in few] == [len(each) for each in many]
+    assert len(many.largest) == len(LARGEST)
+    assert 8 * sum(map(len, many)) < 600  # bytes
+
+
 def test_a_loss_is_weighed_over_the_ranks_and_the_worst_is_told() -> None:
-    told = values(tally([row(1.0, weight=300.0), row(4.0, weight=100.0)]))
-    assert (told["loss"], told["loss_rank_max"]) == (1.75, 4.0)
+    found = tally([row(1.0, weight=300.0), row(4.0, weight=100.0)])
+    told = values(found)
+    assert (told["loss"], told["loss_rank_max"], found.worst_rank) == (1.75, 4.0, 1)
     assert told["grad_norm"] == 0.5
     assert not told.keys() & {LOSS_SUM, LOSS_WEIGHT, LOW, HIGH, "replicas_apart"}
+
+
+def test_the_worst_rank_is_that_of_the_worst_sequence_where_one_is_shown() -> None:
+    rows: list[Row | None] = [row(9.0), row(1.0, loss_sequence_max=3.0), row(2.0)]
+    assert tally(rows).worst_rank == 1
+    assert values(tally(rows))["loss_sequence_max"] == 3.0
+    assert tally([row(5.0), row(5.0)]).worst_rank == 0
+    assert tally([None, None]).worst_rank == 0
+
+
+@pytest.mark.parametrize("value", [0.0, -1.5, 3.25e-30, -math.inf, math.inf, 3.4e38, 1e-45])
+def test_a_value_travels_with_its_rank_bit_for_bit_and_in_order(value: float) -> None:
+    own = torch.tensor(value).item()
+    packed = ranked(own, 70_000)
+    assert (value_of(packed), rank_of(packed)) == (own, 70_000)
+    assert ranked(own, 3) > packed  # among equal values the lowest rank
+    assert own == math.inf or ranked(math.inf, 9) > packed
+    assert own == -math.inf or ranked(-math.inf, 0) < packed
+    assert value_of(ranked(math.nan, 1)) == math.inf
 
 
 def test_the_loss_is_that_of_the_ranks_that_have_one() -> None:
@@ -75,47 +121,147 @@ def test_the_parts_of_a_norm_add_up_where_every_rank_has_one() -> None:
 
 def test_the_largest_snapshot_is_known_once_every_rank_has_taken_one() -> None:
     def largest(*sizes: int) -> int:
-        lists = []
-        for rank, size in enumerate(sizes):
-            ballot = Ballot(rank, len(sizes), sharded=False)
-            ballot.snapshot_bytes = size
-            numbers = array("d", [7.0] * ballot.length)
-            ballot.fill(memoryview(numbers), None, row(1.0) if rank else None)
-            lists.append(numbers)
-        return Tally(None, [sum(c) for c in zip(*lists, strict=True)], False).snapshot_bytes
+        return tally([row(1.0)] * len(sizes), sizes=list(sizes)).snapshot_bytes
 
     assert largest(0, 0, 0) == largest(300, 0, 200) == 0
     assert largest(300, 2**53, 200) == 2**53
+
+
+def test_the_ranks_take_the_longest_interval_that_one_of_them_asks_for() -> None:
+    assert tally([row(1.0)] * 3, intervals=[20, 100, 0]).snapshot_interval == 100
+    assert tally([row(1.0)] * 2).snapshot_interval == 0
+
+
+def test_a_rank_that_has_ended_is_named_while_another_goes_on() -> None:
+    assert tally([row(1.0), None, row(1.0)], ended=[False, True, False]).ended_rank == 1
+    assert tally([None, None], ended=[True, True]).ended_rank is None
+    assert tally([row(1.0), row(1.0)]).ended_rank is None
+
+
+# ---- replicas ------------------------------------------------------------------------------------
+
+
+def check(ranks: int, **known: Any) -> ReplicaCheck:
+    return ReplicaCheck(World(0, ranks, timedelta(seconds=1)), **known)
+
+
+@pytest.fixture
+def gathered(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Judges a step as rank 0 of ranks that vote as given; how often they gathered."""
+    held: dict[str, Any] = {"gathers": 0}
+
+    def gather(*_: Any) -> list[Own]:
+        held["gathers"] += 1
+        return list(held["owns"])
+
+    monkeypatch.setattr(replica_check, "gather", gather)
+
+    def judge(checked: ReplicaCheck, rows: list[Row | None], **given: Any) -> Any:
+        voted = Voted(rows, **given)
+        held["owns"] = voted.owns
+        return checked.judge(voted.tally, voted.owns[0])
+
+    judge.held = held  # type: ignore[attr-defined]
+    return judge
 
 
 def bits(*low: float, step: int = 9) -> list[Row | None]:
     return [row(1.0, step, **{LOW: number, HIGH: 2.0**23}) for number in low]
 
 
-def test_ranks_with_other_weights_are_told_of_the_step_that_was_compared() -> None:
-    told = values(tally(bits(5.0, 5.0, 6.0, 5.0)))
-    assert (told["replicas_apart"], told["replica_apart"]) == (1.0, 2.0)
-    same = values(tally(bits(5.0, 5.0)))
-    assert same["replicas_apart"] == 0.0
-    assert "replica_apart" not in same
+def test_ranks_with_other_weights_are_named_and_equal_ones_need_no_gather(gathered: Any) -> None:
+    checked = check(4, known=True)
+    found = gathered(checked, bits(5.0, 5.0, 6.0, 5.0))
+    assert (found.equal, found.ranks) == (False, (2,))
+    assert "at step 9 the weights of rank 2 were not those of the other ranks" in found.said
+    assert gathered.held["gathers"] == 1
+    assert gathered(checked, bits(5.0, 5.0, 5.0, 5.0)) == (True, (), "")
+    assert gathered.held["gathers"] == 1
+
+
+def test_only_ranks_that_hold_the_same_part_are_compared(gathered: Any) -> None:
+    """Four ranks hold two halves, each twice: sums over all of them are 0 where pairs agree."""
+    halves, checked = (0, 1, 0, 1), check(4, known=True, same_as=(0, 1, 0, 1))
+    assert gathered(checked, bits(5.0, 8.0, 5.0, 8.0), same_as=halves).equal is True
+    found = gathered(checked, bits(5.0, 8.0, 5.0, 7.0), same_as=halves)
+    assert (found.equal, found.ranks) == (False, (3,))
 
 
 @pytest.mark.parametrize("rows", [[None, *bits(6.0)], bits(5.0, step=8) + bits(6.0)])
-def test_a_rank_that_fell_out_of_step_is_not_compared(rows: list[Row | None]) -> None:
-    assert tally(rows).apart is None
+def test_a_rank_that_fell_out_of_step_is_not_compared(
+    rows: list[Row | None], gathered: Any
+) -> None:
+    assert gathered(check(2, known=True), rows).equal is None
 
 
-def agreement(**known: Any) -> Agreement:
-    return Agreement(World(0, 1, timedelta(seconds=1)), 2, **known)
-
-
-def test_ranks_that_differ_from_the_beginning_are_no_replicas_unless_they_have_to_be() -> None:
+def test_ranks_that_differ_from_the_beginning_are_no_replicas_unless_they_have_to_be(
+    gathered: Any,
+) -> None:
     """Pipeline stages hold other weights; under DDP that would be a fault."""
-    stages = agreement()
-    assert stages._apart(tally(bits(5.0, 6.0))) is None
+    stages = check(2)
+    assert gathered(stages, bits(5.0, 6.0)).equal is None
     assert not stages.compares
-    assert agreement(replicated=True)._apart(tally(bits(5.0, 6.0))) == (1,)
-    later = agreement()
-    assert later._apart(tally(bits(5.0, 5.0))) == ()
-    assert later._apart(tally(bits(5.0, 6.0))) == (1,)
-    assert not agreement(sharded=True).compares
+    later = check(2)
+    assert gathered(later, bits(5.0, 5.0)).equal is True
+    assert gathered(later, bits(5.0, 6.0)).equal is False
+    assert not check(2, same_as=(0, 1)).compares
+
+
+def test_an_update_that_one_replica_left_out_is_told_of_that_step(gathered: Any) -> None:
+    rows: list[Row | None] = [
+        row(1.0, update_dropped=0.0),
+        row(1.0, update_dropped=1.0, grad_norm=math.nan),
+        row(1.0, update_dropped=0.0),
+    ]
+    found = gathered(check(3, known=True), rows)
+    assert found.ranks == (1,)
+    assert "left out or not finite on rank 1 and made on rank 0, 2" in found.said
+    assert values(tally(rows))["update_dropped"] == 1.0
+    both = [row(1.0, update_dropped=1.0, grad_norm=math.nan)] * 2
+    assert gathered(check(2, known=True), both) == (None, (), "")
+    unsure = check(2)  # of gradients that may be each rank's own
+    assert gathered(unsure, rows[:2]) == (None, (), "")
+
+
+def test_updates_left_out_at_every_step_by_one_rank_are_not_gathered_each_time(
+    gathered: Any,
+) -> None:
+    checked = check(2, known=True)
+    for step in range(1, 2 * QUIET + 1):
+        gathered(checked, [row(1.0, step), row(1.0, step, update_dropped=1.0)])
+    assert gathered.held["gathers"] == 2
+
+
+def test_gradients_that_differ_step_after_step_are_those_of_no_replicas(gathered: Any) -> None:
+    """Once it may be a flipped bit, which is told; rounding of another order is none."""
+    checked = check(2, known=True)
+    assert gathered(checked, [row(1.0, 1), row(1.0, 1, grad_norm=0.500001)]) == (None, (), "")
+    assert gathered(checked, [row(1.0, 2), row(1.0, 2, grad_norm=0.6)]).ranks == (1,)
+    assert gathered(checked, [row(1.0, 3), row(1.0, 3)]) == (None, (), "")
+    for step in range(4, 4 + STREAK):
+        assert not checked.unlike
+        found = gathered(checked, [row(1.0, step), row(1.0, step, grad_norm=0.6)])
+    assert checked.unlike
+    assert not checked.compares
+    assert "attach(replicated=False)" in found.said
+    assert gathered(checked, [row(1.0, 9), row(1.0, 9, grad_norm=0.6)]) == (None, (), "")
+
+
+@pytest.mark.parametrize("every", [7, 10, 100])
+def test_weights_are_compared_once_in_each_stretch_at_no_period(every: int) -> None:
+    steps = [step for step in range(1, 60 * every) if compares_at(step, every)]
+    assert steps[0] == 1
+    stretches = [step // every for step in steps if step >= every]
+    assert stretches == list(range(1, 60))
+    for period in range(2, every + 1):  # no averaging of that period hides all of them
+        assert len({step % period for step in steps}) > 1
+
+
+def test_what_any_rank_read_otherwise_travels_with_the_vote() -> None:
+    """So that rank 0 corrects the result, and the server hears of it."""
+    same = row(2.0)
+    other = row(2.0, other_data=1.0)
+    found = tally([same, same, other])
+    assert found.other_data
+    assert values(found)["other_data"] == 1.0
+    assert not tally([same, same]).other_data

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from spikeguard_cli.command import CHANGED, FAILED, NO_SERVER, NOT_ALLOWED
-from spikeguard_cli.credentials import Credentials, save_credentials
+from spikeguard_cli.command import CHANGED, FAILED, NO_SERVER, NOT_ALLOWED, NotAllowed
+from spikeguard_cli.credentials import Credentials, load_login, save_credentials
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client
 from spikeguard_protocol import BY_RESTART, Action, CheckpointNow, Order, action_words, from_json
@@ -186,6 +186,33 @@ def test_a_login_is_written_into_no_file_that_was_there_before(tmp_path: Path) -
     assert theirs.read_text() == ""
     assert stat.S_IMODE(kept.lstat().st_mode) == 0o600
     assert json.loads(kept.read_text())["token"] == "secret"
+
+
+def test_one_login_a_server_is_kept_and_up_takes_no_other_ones_place(tmp_path: Path) -> None:
+    path = tmp_path / "credentials.json"
+    where = {"SPIKEGUARD_CREDENTIALS": str(path)}
+    team, mine = "https://guard.example", "http://127.0.0.1:8000"
+    assert save_credentials(Credentials(team, "t" * 43, "Ada"), path)
+    assert not save_credentials(Credentials(mine, "u" * 43, "ada"), path, up="/data")
+    assert load_login(where).server == team
+    named = load_login({**where, "SPIKEGUARD_SERVER": f"{mine}/"})
+    assert (named.server, named.token, named.name) == (mine, "u" * 43, "ada")
+    again = "http://127.0.0.1:9000"  # the same `up` on another port
+    assert not save_credentials(Credentials(again, "v" * 43, "ada"), path, up="/data")
+    with pytest.raises(NotAllowed, match=f"nobody is logged in at {mine}"):
+        load_login({**where, "SPIKEGUARD_SERVER": mine})
+    assert save_credentials(Credentials(again, "w" * 43, "ada"), path)
+    assert load_login(where).token == "w" * 43
+    assert load_login({**where, "SPIKEGUARD_SERVER": team}).token == "t" * 43
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_up_alone_is_what_the_command_line_uses_also_on_another_port(tmp_path: Path) -> None:
+    path = tmp_path / "credentials.json"
+    for port in (8000, 9000):
+        assert save_credentials(Credentials(f"http://127.0.0.1:{port}", "u" * 43), path, up="/data")
+        assert load_login({"SPIKEGUARD_CREDENTIALS": str(path)}).server.endswith(str(port))
+    assert json.loads(path.read_text())["others"] == []
 
 
 @pytest.mark.slow
@@ -621,13 +648,6 @@ def test_a_refusal_is_read_to_a_limit_too_whatever_length_it_claims() -> None:
     for url in answering(b"HTTP/1.1 500 X\r\nContent-Length: %d\r\n\r\n{}" % 10**18):
         with pytest.raises(ApiError, match="The server answered 500"):
             list(Client(url, "x").runs())
-
-
-def test_an_event_without_end_is_read_to_a_limit() -> None:
-    for endless in (b"data: " + b"x" * 2**16, b"data: " + b"x" * 2**16 + b"\n"):
-        for url in answering(b"HTTP/1.1 200 OK\r\n\r\n", endless, times=2_000):
-            with pytest.raises(ApiError, match="longer than 1048576 bytes"):
-                list(Client(url, "x").events("default"))
 
 
 def test_what_a_client_raises_drives_no_terminal() -> None:

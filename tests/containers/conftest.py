@@ -18,12 +18,6 @@ def make_secrets() -> ModuleType:
     return _loaded(DEPLOY / "init/make_secrets.py")
 
 
-@pytest.fixture(scope="session")
-def make_dashboards() -> ModuleType:
-    """`deploy/grafana/make_dashboards.py`."""
-    return _loaded(DEPLOY / "grafana/make_dashboards.py")
-
-
 def _loaded(script: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(script.stem, script)
     assert spec

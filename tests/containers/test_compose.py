@@ -68,6 +68,12 @@ def test_postgres_is_reached_by_the_server_its_migration_and_its_roles_alone() -
     assert "ports" not in SERVICES["postgres"]
 
 
+def test_what_asks_for_no_token_is_published_nowhere() -> None:
+    """Any website that a browser on the host shows could read it, and silence alerts."""
+    published = {name for name, service in SERVICES.items() if service.get("ports")}
+    assert published == {"server", "dashboard", "grafana"}
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_nothing_runs_as_root_but_the_one_that_gives_files_away(name: str) -> None:
     service = SERVICES[name]

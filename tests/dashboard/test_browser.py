@@ -90,7 +90,7 @@ def _fresh(world: World) -> None:
 def ada(browser: Any, address: str) -> Iterator[Any]:
     """The browser of somebody who has."""
     context = browser.new_context()
-    value = {"name": "spikeguard_session", "value": ADA_TOKEN, "url": address, "httpOnly": True}
+    value = {"name": "spikeguard_dashboard", "value": ADA_TOKEN, "url": address, "httpOnly": True}
     context.add_cookies([value])
     yield context
     context.close()

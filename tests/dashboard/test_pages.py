@@ -35,7 +35,7 @@ def address(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def _signed_in(monkeypatch: pytest.MonkeyPatch, session: str) -> None:
     """What Streamlit knows of a browser that sends this cookie."""
-    cookies = {"spikeguard_session": session}
+    cookies = {"spikeguard_dashboard": session}
     monkeypatch.setattr(type(st.context), "cookies", property(lambda _: cookies))
 
 

@@ -30,7 +30,14 @@ def log(tmp_path: Path) -> Path:
 def test_json_is_exactly_one_object(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(REPLAY, str(log), "--json") == 0
     answer = json.loads(capsys.readouterr().out)
-    assert set(answer) == {"samples", "incidents", "precursors", "read"}
+    assert set(answer) == {
+        "samples",
+        "incidents",
+        "precursors",
+        "lone_values",
+        "judged_from_step",
+        "read",
+    }
     assert answer["read"]["columns"] == {
         "step": "step", "loss": "loss", "grad_norm": "grad_norm",
     }  # fmt: skip

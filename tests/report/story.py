@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from spikeguard_core.detection.sample import Sample
-from spikeguard_core.events import Event, Precursor, Revised
+from spikeguard_core.events import Event, LoneValue, Precursor, Revised
 from spikeguard_core.lifecycle.command_life import (
     EVENT_OF_OUTCOME,
     can,
@@ -128,6 +128,7 @@ class Story:
         was_open = self.incident is not None
         self.incident = fold(self.incident, event, number=3, segment=self.columns[-1][0])
         assert self.incident is not None
+        assert not isinstance(event, LoneValue)
         if not was_open:
             self.opened_at = self.now
         if not isinstance(event, Revised) or self._worth_a_revision(event):

@@ -1,20 +1,14 @@
-"""What was done to a run and what it left out, from the files in its directory.
-
-Law: reads only, and needs no server: the journal and every rank's file say it all. A torn last line
-is as if never written.
-"""
+"""What was done to a run, from the journal in its directory; reads only, and needs no server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from spikeguard.cli.sync import homes
-from spikeguard.data.line_files import read_lines, removed_in
-from spikeguard.data.skipped import FOLDER, LeftOut, files_in, settled
+from spikeguard.commands.line_files import read_lines
 from spikeguard_cli.command import CommandFailed, say
 from spikeguard_protocol import CommandResult, from_json, verb_of
 from spikeguard_protocol.orders import Action
@@ -37,20 +31,8 @@ def read_ledger(directory: Path) -> list[Entry]:
     if not found:
         raise CommandFailed(f"{directory} holds no journal.jsonl. Give the run's directory")
     [home] = found
-    commands = _commands(home / "journal.jsonl")
-    left_out = [_batches(entry) for entry in _left_out(home / FOLDER)]
-    return _in_order(list(commands.values()), left_out)
-
-
-def _in_order(commands: list[Entry], left_out: list[Entry]) -> list[Entry]:
-    """Newest first, nothing before what asked for it: hosts' clocks differ."""
-    asked = {entry["command"]: entry["at"] or "" for entry in commands}
-
-    def place(entry: Entry) -> tuple[str, bool, list[int], int]:
-        at = max(entry["at"] or "", asked.get(entry["command"], ""))
-        return at, entry["kind"] == "batches", entry["batches"] or [], entry["rank"] or 0
-
-    return sorted([*commands, *left_out], key=place, reverse=True)
+    commands = _commands(home / "journal.jsonl").values()
+    return sorted(commands, key=lambda entry: entry["at"] or "", reverse=True)
 
 
 def _commands(journal: Path) -> dict[str, Entry]:
@@ -108,35 +90,6 @@ def _range(value: Any) -> Any:
     """A range as `[a, b]`, anything else as it is."""
     is_range = isinstance(value, dict) and value.get("type") == "BatchRange"
     return [value["first"], value["end"]] if is_range else value
-
-
-def _left_out(folder: Path) -> list[LeftOut]:
-    for path in removed_in(folder):
-        say(f"spikeguard: {path} is gone, with what it held", to_error=True)
-    return settled(entry for path in files_in(folder) for entry in _entries(path))
-
-
-def _entries(path: Path) -> Iterator[LeftOut]:
-    for _, plain in _sound_lines(path):
-        with suppress(ValueError, KeyError, TypeError):  # another release wrote it
-            yield LeftOut.read(plain)
-
-
-def _batches(entry: LeftOut) -> Entry:
-    record = entry.record
-    return {
-        **_EMPTY,
-        "kind": "batches",
-        "at": _written(entry.at),
-        "command": record.command,
-        "attempt": record.point.segment.attempt,
-        "segment": record.point.segment.number,
-        "step": record.point.step,
-        "batches": [record.batches.first, record.batches.end],
-        "rank": record.rank,
-        "names": list(record.names),
-        "names_cut": record.names_cut,
-    }
 
 
 def _time(plain: Mapping[str, Any]) -> str | None:

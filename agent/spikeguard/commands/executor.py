@@ -14,14 +14,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spikeguard.commands.inbox import Delivery, Inbox
 from spikeguard.commands.journal import Journal, Scaling, WrittenOnly
 from spikeguard.commands.order_keys import read_keys
 from spikeguard.commands.order_limits import allowed_verbs, count_refusal, refusal, verb_refusal
 from spikeguard.commands.recovery import Recovery, Report
-from spikeguard.commands.restoring import HeldSteps, restore_on_all
+from spikeguard.commands.restoring import HeldSteps, restart_words, restore_on_all
 from spikeguard.data.feed import DataFeed
 from spikeguard.errors import AttemptAborted, RollbackByRestart
 from spikeguard.faults import Faults, log
@@ -100,6 +100,7 @@ class Executor:
         self._next_segment = progress.segment + 1
         self.announced = 0  # rank 0: orders made known to the other ranks
         self._seen = 0
+        self._went_back: Order | None = None  # by the newest rollback, if its data are as they were
 
     def capabilities(self) -> tuple[Verb, ...]:
         """What can be carried out in this loop; nothing once its ranks agree no more."""
@@ -239,6 +240,7 @@ class Executor:
         if reason is None:
             reason = self._durable_everywhere(order, prepared)
         if reason is not None:
+            self._feed.cancel()
             self._answer(order, ResultState.REFUSED, reason)
             return
         if not self._world.leads:  # these keep in memory what rank 0 has written
@@ -300,12 +302,11 @@ class Executor:
         if target.step != action.step:
             raise Refusal(f"target {action.target} is of step {target.step}, not {action.step}")
         tree = self._recovery.load(target)
-        if self._feed.restarts:
-            lost = abandoned_by_return(self._progress.lineage, target.lineage)
-            return Prepared(target, tree, tuple(lost))
-        reason = self._recovery.refusal(tree) or self._feed.refusal(tree["data"])
-        if reason is not None:
-            raise Refusal(f"target {action.target} cannot be restored: {reason}")
+        if not self._feed.restarts:
+            reason = self._recovery.refusal(tree) or self._feed.refusal(tree["data"])
+            reason = reason or self._feed.prepare(tree["data"], tree["random"])
+            if reason is not None:
+                raise Refusal(f"target {action.target} cannot be restored: {reason}")
         lost = abandoned_by_return(self._progress.lineage, target.lineage)
         return Prepared(target, tree, tuple(lost))
 
@@ -373,7 +374,7 @@ class Executor:
         before, name = self._progress.steps, prepared.target.name
         if self._feed.restarts:
             if self._world.leads:
-                log.warning("%s: %s", order.command, _restart_words(action, name, before))
+                log.warning("%s: %s", order.command, restart_words(action, name, before))
             raise RollbackByRestart(f"back to {name} at the next start ({order.command})")
         target, tree, segment = prepared.target, prepared.tree, self._next_segment
         restore_on_all(self._world, target, lambda: self._recovery.restore(target, tree, segment))
@@ -385,7 +386,6 @@ class Executor:
     def _tell_of_rollback(
         self, order: Order, action: Rollback, prepared: Prepared, before: int
     ) -> None:
-        """What follows once the state is whole again."""
         if action.lr_factor is not None and action.lr_steps is not None:
             self._rates.scale = LrScale(action.lr_factor, self._progress.steps, action.lr_steps)
         left_out = f", leaving out [{action.skip.first}, {action.skip.end})" if action.skip else ""
@@ -393,7 +393,10 @@ class Executor:
         if held := self._feed.stale:
             way = "undone" if self._feed.undoing else "trained first"
             said += f"; {held} more, fetched before, {'is' if held == 1 else 'are'} {way}"
+        if self._feed.other:
+            said = f"other data, {said}: {self._feed.other}"
         self._answer(order, ResultState.APPLIED, said, before)
+        self._went_back = order
         self._report(
             SegmentStarted(
                 self._progress.segment,
@@ -404,6 +407,13 @@ class Executor:
             )
         )
         self._recovery.forget_abandoned()
+
+    def correct_rollback(self) -> None:
+        """A batch that came after the newest rollback was not the one that lay there before."""
+        order, self._went_back = self._went_back, None
+        if order is not None:
+            told = self._journal.results[order.command]
+            self._conclude(replace(told, reason=f"other data, {told.reason}"[:2000]), order)
 
     def _answer(
         self, order: Order, state: ResultState, reason: str, step: int | None = None
@@ -434,14 +444,3 @@ class Executor:
             result.step,
             result.reason,
         )
-
-
-def _restart_words(action: Rollback, name: str, steps: int) -> str:
-    """For the job's log: what happens and what somebody has to do."""
-    left_out = (
-        f" and leaves out batches [{action.skip.first}, {action.skip.end})" if action.skip else ""
-    )
-    return (
-        f"the job ends at step {steps} with exit status 76, to be rolled back. Restart it as it "
-        f"was started, unless its launcher does: the new start goes on from {name}{left_out}"
-    )

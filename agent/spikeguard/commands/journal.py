@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from spikeguard.commands.line_files import Lines, append_lines, noted_end, read_lines
 from spikeguard.commands.order_limits import return_refusal, scale_refusal, skip_refusal
 from spikeguard.commands.past_orders import past_orders, verb_in
-from spikeguard.data.line_files import Lines, append_lines, noted_end, read_lines
 from spikeguard.data.skips import Skips
 from spikeguard.errors import AttachError
 from spikeguard.optim.learning_rate import LrScale

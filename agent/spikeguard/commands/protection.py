@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spikeguard.data.line_files import open_line, sealed_line
+from spikeguard.commands.line_files import open_line, sealed_line
 from spikeguard.faults import log
 from spikeguard_protocol.plain_files import read_plain
 

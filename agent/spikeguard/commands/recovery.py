@@ -61,6 +61,7 @@ class Recovery:
         self._apart = False  # whether replicas were found to differ, and not yet to be equal again
         self._equal_at = 0  # the newest step at which they were compared and equal
         self._summing: tuple[Target, Future[None]] | None = None  # rank 0: what the job wrote
+        self._unlike = False  # ranks that were said to be replicas are none
         self._saves: Saves | None = None
         if stores.checkpoints is not None and stores.writes:
             self._saves = Saves(world, stores.checkpoints, faults)
@@ -113,6 +114,18 @@ class Recovery:
             for name in self.snapshots.forget(late):
                 self._report(TargetDeleted(name))
 
+    def unlike(self) -> bool:
+        """Ranks that were said to be replicas are none: what is kept once for all is no rank's own.
+
+        Whether that is news. All ranks learn it at the same boundary.
+        """
+        if self._unlike:
+            return False
+        self._unlike = True
+        if self._staging.node is not None:
+            self._drop_snapshots()
+        return True
+
     def agree_on_size(self, largest: int) -> None:
         """All ranks at the same boundary: what a snapshot takes on the largest."""
         if self.snapshots is not None and not self.snapshots.agree(largest):
@@ -120,6 +133,9 @@ class Recovery:
 
     def _give_up_snapshots(self) -> None:
         self._faults.note("snapshots", "one snapshot is larger than the memory it may take")
+        self._drop_snapshots()
+
+    def _drop_snapshots(self) -> None:
         held, self.snapshots = self.snapshots, None
         self._feed.unusual = True  # a way back less: to be told
         for name in held.forget(t.name for t in held.targets) if held is not None else ():
@@ -291,6 +307,8 @@ class Recovery:
         looked at: the ranks share the checking, so all have to agree before it is used.
         """
         tree: Tree | None
+        if self._unlike and target.medium is Medium.DISK and self._saves is not None:
+            raise ValueError("it holds one rank's copy of what differs between the ranks")
         if target.medium is Medium.MEMORY:
             tree = self.snapshots.load(target.name) if self.snapshots is not None else None
         elif self.checkpoints is not None:
@@ -314,6 +332,7 @@ class Recovery:
         scale: dict[str, Any] | None = tree["lr_scale"]
         self._rates.scale = self._journal.accepted(LrScale.read(scale) if scale else None)
         self._progress.continue_from(target.lineage, segment)
+        self._equal_at = min(self._equal_at, target.step)
 
     def restore_training(self, target: Target, tree: Tree) -> None:
         """Put back weights, moments, schedule and random numbers; half done if it raises."""

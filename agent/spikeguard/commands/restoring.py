@@ -17,6 +17,7 @@ from spikeguard.measure.collector import Collector
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.state.targets import Target, Tree
 from spikeguard.topology.rank_group import World, all_agree, share_each
+from spikeguard_protocol import Rollback
 
 
 def restore_on_all(world: World, target: Target, restore: Callable[[], None]) -> None:
@@ -74,3 +75,14 @@ class HeldSteps:
         (target, tree), self._back = self._back, None
         restore = self._recovery.restore_training
         restore_on_all(self._world, target, lambda: restore(target, tree))
+
+
+def restart_words(action: Rollback, name: str, steps: int) -> str:
+    """For the job's log: what happens and what somebody has to do."""
+    left_out = (
+        f" and leaves out batches [{action.skip.first}, {action.skip.end})" if action.skip else ""
+    )
+    return (
+        f"the job ends at step {steps} with exit status 76, to be rolled back. Restart it as it "
+        f"was started, unless its launcher does: the new start goes on from {name}{left_out}"
+    )

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from spikeguard.state.training_state import random_state, restore_random_state
+from spikeguard.state.random_numbers import random_state, restore_random_state
 
 Item = TypeVar("Item")
 

@@ -1,47 +1,48 @@
 """The data order: where the loop stands in it, what it leaves out, and how it goes back.
 
 Position p is one optimizer step's batch, `micro_batches` items of the loader. A loader with
-`state_dict` and `load_state_dict` is rewound by its state, any other re-iterable by starting its
-pass again with the random numbers it began with and counting. What is left out is read, named and
-thrown away, unless the loader has `skip_to(position)`: its next item is then the first of that
-position, and `names_of(position)`, if it has that too, says what lay there. An iterator without
-those two can be read once: forward only, nothing goes back over it.
-A loop may fetch items before the step that comes first is made. What was fetched and not trained
-stands in a queue: a snapshot or checkpoint says where the data stood before it, so that going back
-or a restart fetches it again. What a loop holds while it is taken back it trains first, and the
-guard undoes those steps (`undoing`): the items that complete them are copies that do not count.
-Where another thread fetches, they stand.
-Law: what is left out draws no random numbers of the job, so a run with a skip equals one that
-never had those batches. The loader's own errors are the loop's and pass through. Items may be
-fetched by another thread: what that one counts is written by it alone.
+`state_dict` and `load_state_dict` is rewound by its state, any other re-iterable by beginning its
+pass again (`pass_start`) and counting; an iterator without a state is read once. What is left out
+is read past, unless the loader has `skip_to(position)`, and draws no random numbers of the job.
+A loop may fetch items before the step that comes first is made. Snapshots and checkpoints note the
+place before what was fetched and not trained. What a loop holds while it is taken back it trains
+first, and the guard undoes those steps (`undoing`): the items that complete them are copies that do
+not count. Where another thread fetches, they stand; what that thread counts is written by it alone.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
 from time import perf_counter
 from typing import Any, TypeVar
 
-from spikeguard.data.batch_names import Names
+from spikeguard.data import pass_start
 from spikeguard.data.by_position import ByPosition
-from spikeguard.data.loader_marks import NOT_AGAIN, Fetched, Mark, counts_of, has_state, lies_before
-from spikeguard.data.skip_log import SkipLog
-from spikeguard.data.skips import Skips
+from spikeguard.data.fingerprints import Fingerprints
+from spikeguard.data.reading import NOT_AGAIN, Cursor, Fetched, Reading, has_state
+from spikeguard.data.skips import SkipReport, Skips
+from spikeguard.data.way_back import (
+    OTHER_ORDER,
+    OTHER_REMEDY,
+    WayBack,
+    look_back,
+    refusal_of,
+    too_long,
+)
 from spikeguard.errors import ResumeError
+from spikeguard.faults import Faults
 from spikeguard.measure.kept_items import KeptItems
+from spikeguard.state.progress import Progress
+from spikeguard.state.random_numbers import random_state, restore_random_state
 from spikeguard.state.targets import Tree
-from spikeguard.state.training_state import random_state, restore_random_state
 
 Batch = TypeVar("Batch")
 
 MIXED = "items of two guard.batches() go into one step, and one of them is not rewound"
-SETTLED = 3  # steps until a loop is said to fetch ahead; so many alike: micro_batches may be wrong
-IN_DOUBT = 16  # steps until that is judged
+SETTLED, IN_DOUBT = 3, 16  # steps until a loop is said to fetch ahead, or to take other items
 
 
 class DataFeed:
@@ -51,66 +52,85 @@ class DataFeed:
 
     def __init__(self, ledger: Skips, micro_batches: int, replay_limit_s: float = math.inf) -> None:
         self.ledger = ledger
-        self.position = 0  # the next one to be trained
-        self.in_use = False
-        self.stopped = False
-        self.steps = self.handed = 0  # steps made; items that were handed out
+        self.in_use = self.stopped = False
+        self.steps = 0  # made
+        self.epoch = 0  # of `guard.epochs`
+        self.in_epochs = False
         self.ahead = 0  # most items that were handed out before the step in front of theirs
         self.items_per_step: float | None = None  # where the loop takes other than `micro_batches`
         self.mixed = False  # the loop takes items of two loaders at once
         self.unusual = False  # the loop has shown something that nobody was told of
+        self.alike = self.taken = 0  # steps in a row that took as many items, not micro_batches
         self.mark_every = 10  # positions, where the loop fetches ahead
-        self.left_out: SkipLog | None = None  # where it is told what was left out
+        self.faults = Faults()
+        self.skip_report = SkipReport(None, Progress(""), ledger, self.faults, tells=False)
         self.items: KeptItems | None = None  # where somebody can name them
+        self.fingerprints = Fingerprints()
+        self.other_allowed = False  # whether a rollback may go on with other data
+        self.other = ""  # what was found to be other data after the newest rollback
         self.micro_batches = micro_batches
+        self.undoing = 0  # steps to come of what was held at a rollback, which the guard undoes
         self._replay_limit_s = replay_limit_s
-        self._waited_s = 0.0  # for the loader, of `_waits` items
-        self._waits = 0
-        self._loader: Any = None
-        self._loaders = 0  # how many there were
-        self._before: dict[str, Any] = {}  # what was counted when the loader was taken
+        self._waited_s, self._waits = 0.0, 0  # for the loader, and for how many items
+        self._at = Cursor()
+        self._before: Cursor | None = None  # in the loader before this one
         self._open: object | None = None  # the iterator that is counted
         self._beside: list[list[int]] = []  # items of others that are open
-        self._next = 0  # the position of the next item to be fetched
-        self._micro = 0  # items of that position that were handed out
-        self._fetched: deque[Fetched] = deque()  # and not trained
-        self._left_over: int | None = None  # a position begun with the last items of a pass
-        self._stale = 0  # of these, the first were fetched before the run was taken back
+        self.stale = 0  # positions that the loop had items of at a rollback, and not trained yet
         self._returns = 0  # how often it was
-        self.undoing = 0  # steps to come of what was held when it was, which the guard undoes
-        self._filler = 0  # items that complete them and do not count
-        self._handed_before = 0  # the last step
-        self._ahead_told = 0
+        self._filler = 0  # items that complete the steps to be undone
+        self._handed_before = self._ahead_told = 0  # items: at the last step, and in the log
         self._fetched_by: int | None = None  # which thread
-        self.alike = self.taken = 0  # steps in a row that took as many items, not micro_batches
-        self._marks: list[Mark] = []
-        self._read = 0  # items read since the pass began
-        self._pass = 0
-        self._pass_random: Tree | None = None
-        self._rewind: Tree | None = None
+        self._way_back: WayBack | None = None
+
+    @property
+    def position(self) -> int:
+        """The next one to be trained."""
+        return self._at.position
+
+    @position.setter
+    def position(self, position: int) -> None:
+        self._at.position = position
+
+    @property
+    def handed(self) -> int:
+        """Items that were handed out."""
+        return self._at.handed
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether the next item is of a place that the run was taken back to."""
+        return self._at.rewind is not None and self.in_use
+
+    def begin_at(self, position: int) -> None:
+        """The loop has set its data to `position` itself; before the first item."""
+        self._at.position = self._at.next = position
 
     def is_beside(self, loader: Iterable[Any]) -> bool:
         """Whether another loader's items are under way, so that those of `loader` do not count."""
-        return self._open is not None and loader is not self._loader
+        return self._open is not None and loader is not self._at.loader
 
     def take(self, loader: Iterable[Any]) -> None:
         """The loop's data come from `loader`; raises `ResumeError` where it cannot go on there."""
-        if loader is not self._loader:
-            if self._before.get("steps") == self.steps:  # an evaluation's: no step was made of it
-                vars(self).update(self._before)
-            self._before = counts_of(self)
-            self._loaders += loader is not self._loader
-        self.in_use, self._loader = True, loader
+        if loader is not self._at.loader:
+            if self._before is not None and self._at.taken_at == self.steps:
+                self._at = self._before  # it was an evaluation: no step was made of it
+                self.fingerprints.forget(self._at.passes + 1)
+            self._before = self._at.copied()
+            if loader is not self._at.loader:
+                self._at.serial += 1
+            self._at.loader, self._at.taken_at = loader, self.steps
+        self.in_use = True
         if isinstance(loader, ByPosition):
             loader.micro_batches = self.micro_batches
-        if self._rewind is not None and self._rewind.get("pass", 1) > 1 and self.read_once:
-            stands = f"the run stands in pass {self._rewind['pass']}"
-            raise ResumeError(f"{stands}, and {NOT_AGAIN}")
+        point = self._at.rewind
+        if point is not None and point.get("pass", 1) > 1 and self.read_once:
+            raise ResumeError(f"the run stands in pass {point['pass']}, and {NOT_AGAIN}")
 
     @property
     def read_once(self) -> bool:
         """Whether what was read of the loader is gone; asked of its type, since `iter` may act."""
-        return isinstance(self._loader, Iterator) and not has_state(self._loader)
+        return isinstance(self._at.loader, Iterator) and not has_state(self._at.loader)
 
     @property
     def threaded(self) -> bool:
@@ -126,38 +146,44 @@ class DataFeed:
     @property
     def held(self) -> int:
         """Positions of steps to come of which the loop has items."""
-        return len(self._fetched)
+        return len(self._at.fetched)
 
     @property
     def unread(self) -> int:
         """The first position of which the loop has nothing."""
-        return self._next + (self._micro > 0)
+        return self._at.next + (self._at.micro > 0)
 
     def batches(self) -> Iterator[Any]:
         """Yield micro-batches until the loader, which was taken, ends or the run is stopped."""
-        iterator: Iterator[Any] | None = None if self._rewind is not None else self._opened()
+        point = self._at.rewind
+        if point is not None and self._is_over(point):
+            return
+        reading = self._opened() if point is None else None
         self._open = mine = object()
         try:
             while not self.stopped:
-                if self._rewind is not None or iterator is None:
-                    iterator = self._reopened()
-                if self._micro == 0:
-                    iterator = self._past_skips(iterator)
-                    if self.ahead and self._next % self.mark_every == 0:
-                        self._mark()
+                if self._at.rewind is not None or reading is None:
+                    reading = self._reopened()
+                at = self._at
+                if at.micro == 0:
+                    self._past_skips(reading)
+                    if self.ahead and at.next % self.mark_every == 0:
+                        self._mark(reading)
                 returns = self._returns
-                item = Fetched(self._next, self._pass, self._read, self._pass_random)
+                item = Fetched(at.next, reading, reading.read)
                 began = perf_counter()
-                batch = next(iterator)
+                batch = reading.next()
                 self._waited_s += perf_counter() - began
                 self._waits += 1
                 while self._filler and not self.stopped:
                     self._filler -= 1
                     yield self._copied(batch)
-                with self._shield:
+                with self.faults.shield("data"):
                     self._count(item, returns)
                     if self.items is not None:
                         self.items.add(item.position, batch)
+                    if returns == self._returns:
+                        self.fingerprints.see((reading.number, item.read), batch)
                 yield batch
         except StopIteration:
             return
@@ -178,45 +204,55 @@ class DataFeed:
         finally:
             self._beside[:] = [other for other in self._beside if other is not mine]
 
+    def epochs(self, count: int) -> Iterator[int]:
+        """The passes from the one that the run stands in; again those that it was taken back to."""
+        self.in_epochs = True
+        while self.epoch < count and not self.stopped:
+            yield self.epoch
+            if not self.goes_back:
+                self.epoch += 1
+
     def _count(self, item: Fetched, returns: int) -> None:
         """The loop gets an item; `returns`: as many as when it was asked for."""
+        at = self._at
         if returns != self._returns:  # the run was taken back while another thread fetched it
-            self._fetched.append(item)
-            self._stale += 1
+            at.fetched.append(item)
+            self.stale += 1
             return
-        if not self._fetched:
-            self.position = item.position
-        if self._micro == 0 and item.position != self._left_over:
-            self._fetched.append(item)
+        if not at.fetched:
+            at.position = item.position
+        if at.micro == 0 and item.position != at.left_over:
+            at.fetched.append(item)
         self._fetched_by = get_ident()
-        self._read += 1
-        self.handed += 1
-        if self._micro + 1 < self.micro_batches:
-            self._micro += 1
+        item.reading.read += 1
+        at.handed += 1
+        if at.micro + 1 < self.micro_batches:
+            at.micro += 1
         else:
-            self._next += 1
-            self._micro = 0
+            at.next += 1
+            at.micro = 0
 
     def finish_step(self) -> int:
         """The loop made a step of what it was given; returns the position that went into it."""
         self.steps += 1
-        handed = self.handed
-        taken, self._handed_before = handed - self._handed_before, handed
-        fetched = self._fetched
-        done = fetched.popleft().position if fetched else self.position
-        if fetched or self._stale or self._beside:
+        at = self._at
+        taken, self._handed_before = at.handed - self._handed_before, at.handed
+        done = at.fetched.popleft().position if at.fetched else at.position
+        if at.fetched or self.stale or self._beside:
             self._finish_unusual(done, taken)
         elif taken == self.micro_batches:
-            self.position, self.alike = done + 1, 0
-        elif handed:
+            at.position, self.alike = done + 1, 0
+        elif at.handed:
             self._finish_unusual(done, taken)
         else:  # the loop reads nothing through the guard
-            self.position = self._next = done + 1
+            at.position = at.next = done + 1
+        self.fingerprints.settle()
         return done
 
     def _finish_unusual(self, done: int, taken: int) -> None:
         """The rest of a step for which the loop took more or fewer items, or had some before."""
-        stale, self._stale = self._stale > 0, max(0, self._stale - 1)
+        at = self._at
+        stale, self.stale = self.stale > 0, max(0, self.stale - 1)
         self.alike = self.alike + 1 if taken == self.taken and self.alike else 1
         self.taken = taken
         if taken == self.micro_batches:
@@ -224,102 +260,99 @@ class DataFeed:
         if self._beside and not self.mixed and any(items[0] for items in self._beside):
             self.mixed = self.unusual = True
         if self.items_per_step is not None:  # a position is a step, whatever went into it
-            self._fetched.clear()
-            self.position = self._next = done + 1
-            self._stale = self._micro = 0
+            at.fetched.clear()
+            at.position = at.next = done + 1
+            self.stale = at.micro = 0
             return
-        if len(self._fetched) > self._stale:
-            self.position = self._fetched[self._stale].position
+        if len(at.fetched) > self.stale:
+            at.position = at.fetched[self.stale].position
             self._note_ahead()
             return
-        if not stale and not self._stale and (self._next <= done or self._micro):
-            self._next, self._micro = done + 1, 0
-        self.position = self._next
+        if not stale and not self.stale and (at.next <= done or at.micro):
+            at.next, at.micro = done + 1, 0
+        at.position = at.next
 
     def _note_ahead(self) -> None:
-        whole = (len(self._fetched) - self._stale - 1) * self.micro_batches
-        self.ahead = max(self.ahead, whole + (self._micro or self.micro_batches))
+        whole = (len(self._at.fetched) - self.stale - 1) * self.micro_batches
+        self.ahead = max(self.ahead, whole + (self._at.micro or self.micro_batches))
         told = self.ahead <= 2 * self._ahead_told
         if not told and self.steps >= SETTLED and not self._in_doubt:
             self._ahead_told, self.unusual = self.ahead, True
 
     def capture(self) -> Tree:
         """Where the data stands, for a snapshot."""
-        pending = self.left_out.pending() if self.left_out is not None else ""
-        tree: Tree = {"position": self.position, "kind": "none", "left_out": pending}
-        if not self.in_use:
-            return tree
-        now = Fetched(self.position, self._pass, self._read, self._pass_random)
-        ahead = len(self._fetched) > self._stale and not self._in_doubt
-        first = self._fetched[self._stale] if ahead else now
-        if has_state(self._loader):
-            return {**tree, "kind": "state", "loaders": self._loaders, **self._state_at(first, now)}
-        counted = {"pass": first.number, "read": first.read, "pass_random": first.random}
-        return {**tree, "kind": "count", **counted}
+        at, reading = self._at, self._at.reading
+        tree: Tree = {"position": at.position}
+        ahead = len(at.fetched) > self.stale and not self._in_doubt
+        if at.rewind is not None and not ahead and (self.in_use or not self.steps):
+            point = {key: at.rewind[key] for key in at.rewind.keys() - {"random"}}
+        elif not self.in_use or reading is None:
+            return {**tree, "kind": "none", "epoch": self.epoch}
+        else:
+            item = at.fetched[self.stale] if ahead else Fetched(0, reading, reading.read)
+            point = item.reading.capture(item.read)
+        epoch = self.epoch if self.in_epochs else point["pass"] - 1
+        place = {"loaders": at.serial, "first": self.fingerprints.known((point["pass"], 0))}
+        return {**point, **tree, **place, "epoch": epoch + point.get("begins", False)}
 
-    def _state_at(self, first: Fetched, now: Fetched) -> Tree:
-        """The loader's state before `first`, or one from before that and what is to be read."""
-        if first is not now:
-            for mark in reversed(self._marks):
-                if mark.number == first.number and mark.read <= first.read:
-                    return {"loader": copy.deepcopy(mark.state), "again": first.read - mark.read}
-        return {"loader": copy.deepcopy(self._loader.state_dict()), "again": 0}
-
-    def _mark(self) -> None:
-        """Remember the loader's state; those that nothing fetched lies behind are let go."""
-        if not has_state(self._loader):
-            return
-        with self._shield:
-            state = copy.deepcopy(self._loader.state_dict())
-            self._marks.append(Mark(self._pass, self._read, state))
-            oldest = self._fetched[0] if self._fetched else None
-            while len(self._marks) > 1 and lies_before(self._marks[1], oldest):
-                del self._marks[0]
+    def _mark(self, reading: Reading) -> None:
+        with self.faults.shield("data"):
+            fetched = self._at.fetched
+            oldest = fetched[0].read if fetched and fetched[0].reading is reading else -1
+            reading.mark(oldest if fetched else reading.read)
 
     def refusal(self, tree: Tree) -> str | None:
         """Why the data cannot go back there from here; None if it can."""
-        if tree["kind"] == "none" or not self.in_use:
+        at = self._at
+        if tree["kind"] == "none" or not self.in_use or at.reading is None:
             return "the loop does not take its data from guard.batches()"
-        if self.mixed:
-            return MIXED
-        if self.read_once:
-            return NOT_AGAIN
-        if tree["kind"] == "state" and not has_state(self._loader):
-            return "the loader has no load_state_dict()"
-        if tree["kind"] == "state" and tree.get("loaders", self._loaders) != self._loaders:
-            return "the target lies in an earlier loader than the one given to guard.batches() last"
-        if tree["kind"] == "count" and tree["pass"] != self._pass:
-            return "the target lies in an earlier pass over a loader that has no state_dict()"
-        return self._too_long(tree["read"]) if tree["kind"] == "count" else None
+        if self.mixed or self.read_once:
+            return MIXED if self.mixed else NOT_AGAIN
+        refused = refusal_of(tree, at, self.in_epochs)
+        if refused is not None or tree["kind"] == "state":
+            return refused
+        again_s = tree["read"] * self._waited_s / max(self._waits, 1)
+        return too_long(tree["read"], again_s, self._replay_limit_s)
 
-    def _too_long(self, items: int) -> str | None:
-        """Why so many items are not to be read again; None if that takes no longer than allowed."""
-        again_s = items * self._waited_s / max(self._waits, 1)
-        if again_s <= self._replay_limit_s:
+    def prepare(self, tree: Tree, random_numbers: Tree) -> str | None:
+        """Open the data at `tree` and compare the first item; why it is not what it was. What was
+        opened is for `restore`, or goes by `cancel`. Beside another thread nothing is opened."""
+        self.cancel()
+        self.other, at = "", self._at
+        lazy = tree.get("begins") or tree.get("again")  # its next item is not the one to compare
+        if self.threaded or at.rewind is not None or at.reading is None or lazy:
             return None
-        return (
-            f"reading {items} items again would take about {again_s:.0f} s, over replay_limit_s "
-            f"({self._replay_limit_s:g} s): give the loader state_dict() and load_state_dict()"
-        )
+        self._way_back = way = look_back(at.reading, tree, random_numbers, self.fingerprints)
+        if way.problem is None:
+            return None
+        if self.other_allowed:
+            self.other = f"{OTHER_ORDER}: {way.problem}"
+            return None
+        self.cancel()
+        return f"{OTHER_ORDER}: {way.problem}. {OTHER_REMEDY}"
+
+    def cancel(self) -> None:
+        """The run does not go back: read on where the loop stands."""
+        prepared, self._way_back = self._way_back, None
+        if prepared is not None:
+            self._at.rewind = prepared.put_back() or self._at.rewind
 
     def restore(self, tree: Tree, random_numbers: Tree) -> None:
-        """Go back at the next batch; the loader is touched only then."""
-        self.position = self._next = tree["position"]
-        self._stale, self._returns = len(self._fetched), self._returns + 1
-        self._undo_stale()
-        self._micro, self._left_over = 0, None
+        """Go back at the next batch; the loader is touched only then, or was in `prepare`."""
+        at = self._at
+        at.position = at.next = tree["position"]
+        self.epoch = tree.get("epoch", 0)
+        self.stale, self._returns = len(at.fetched), self._returns + 1
+        self.undoing = 0 if self.threaded else self.stale  # the steps of what the loop holds
+        held = (self.stale - 1) * self.micro_batches + (at.micro or self.micro_batches)
+        self._filler = self.undoing * self.micro_batches - held if self.undoing else 0
+        at.micro, at.left_over = 0, None
+        self.fingerprints.differs = None
         if self.items is not None:
             self.items.clear()
-        self._rewind = {**tree, "random": random_numbers} if tree["kind"] != "none" else None
-        if self.left_out is not None and (pending := tree.get("left_out")):
-            with self.left_out.shield:
-                self.left_out.take_up(pending)
-
-    def _undo_stale(self) -> None:
-        """The steps of what the loop holds are to be undone, unless another thread fetches."""
-        self.undoing = 0 if self.threaded else self._stale
-        held = (self._stale - 1) * self.micro_batches + (self._micro or self.micro_batches)
-        self._filler = self.undoing * self.micro_batches - held if self.undoing else 0
+        at.rewind = {**tree, "random": random_numbers} if tree["kind"] != "none" else None
+        if self._way_back is not None and self._way_back.data is not tree:
+            self._way_back = None
 
     def let_stale_stand(self) -> None:
         """What is held is trained first after all, as not all ranks hold as much."""
@@ -327,121 +360,91 @@ class DataFeed:
 
     def undo_step(self) -> bool:
         """The loop made a step of what it held; whether that was the last one to be undone."""
-        self._fetched.popleft()
-        self._stale -= 1
+        self._at.fetched.popleft()
+        self.stale -= 1
         self.undoing -= 1
-        self._handed_before = self.handed
+        self._handed_before = self._at.handed
         return not self.undoing
 
     def _copied(self, item: Any) -> Any:
         """`item` for a step that is undone: the loop may change it in place."""
-        with self._shield:
+        with self.faults.shield("data"):
             return copy.deepcopy(item)
         return item
 
-    @property
-    def stale(self) -> int:
-        """Positions of which the loop held items when the run was taken back, not trained yet."""
-        return self._stale
+    def found_other(self) -> str:
+        """What was read again and was other data than the first time; once for a rollback."""
+        key, self.fingerprints.differs = self.fingerprints.differs, None
+        if key is None or self.other:
+            return ""
+        self.other = f"{OTHER_ORDER}: item {key[1]} of pass {key[0]} was another one"
+        return self.other
 
-    def _opened(self) -> Iterator[Any]:
-        self._pass_random = None if has_state(self._loader) else random_state()
-        if self.steps == 0 and self._fetched:  # looked at before the loop began
-            self._next = self._fetched[0].position
-            self._fetched.clear()
-            self.handed = self._handed_before
-        self.handed -= self._micro  # left of the pass before: they go into the next step
-        self._left_over = self._next if self._micro else None
-        self._pass += 1
-        self._read = self._micro = 0
-        iterator: Iterator[Any] = iter(self._loader)
-        self._marks.clear()
-        self._mark()
-        return iterator
+    def _opened(self) -> Reading:
+        at = self._at
+        if self.steps == 0 and at.fetched:  # looked at before the loop began
+            at.next = at.fetched[0].position
+            at.fetched.clear()
+            at.handed = self._handed_before
+        at.handed -= at.micro  # left of the pass before: they go into the next step
+        at.left_over = at.next if at.micro else None
+        at.micro = 0
+        before = at.reading
+        if self.in_epochs:
+            known = before.epochs if before is not None and before.loader is at.loader else {}
+            with self.faults.shield("data"):
+                pass_start.tell_epoch(at.loader, self.epoch, known)
+        number, shield = before.number + 1 if before is not None else 1, self.faults.shield("data")
+        reading = at.reading = Reading(at.loader, number, None, shield)
+        self._mark(reading)
+        return reading
 
-    def _reopened(self) -> Iterator[Any]:
-        point, self._rewind = self._rewind, None
+    def _reopened(self) -> Reading:
+        at, prepared = self._at, self._way_back
+        point, at.rewind, self._way_back = at.rewind, None, None
         assert point is not None
-        if point["kind"] == "state" and has_state(self._loader):
-            self._loaders = point.get("loaders", self._loaders)
-            self._marks = [Mark(self._pass, self._read, point["loader"])]
-            self._loader.load_state_dict(copy.deepcopy(point["loader"]))
-            iterator: Iterator[Any] = iter(self._loader)
-            self._discard(iterator, point.get("again", 0))
+        if prepared is not None:
+            reading = prepared.reading
         else:
-            iterator = self._recounted(point)
-        restore_random_state(point["random"])
-        return iterator
+            reading = Reading(at.loader, point.get("pass", 1), point, self.faults.shield("data"))
+        at.serial = point.get("loaders", at.serial)
+        at.reading = reading
+        with self.faults.shield("data"):
+            self.fingerprints.learn((reading.number, 0), point.get("first"))
+        reading.pass_by(self._see_first)
+        return reading
 
-    def _recounted(self, point: Tree) -> Iterator[Any]:
-        if point.get("pass_random"):
-            restore_random_state(point["pass_random"])
-            self._pass_random, self._pass = point["pass_random"], point["pass"]
-        iterator: Iterator[Any] = iter(self._loader)
-        self._read = 0
-        self._discard(iterator, point.get("read", point["position"] * self.micro_batches))
-        return iterator
+    def _see_first(self, item: Any) -> None:
+        with self.faults.shield("data"):
+            assert self._at.reading is not None
+            self.fingerprints.see((self._at.reading.number, 0), item)
 
-    @property
-    def _shield(self) -> AbstractContextManager[Any]:
-        """Around what is the agent's own between the loop and its loader."""
-        return self.left_out.shield if self.left_out is not None else nullcontext()
+    def _is_over(self, point: Tree) -> bool:
+        """Whether the loop, counting anew after a restart, asks for a pass that was trained."""
+        saved = point.get("epochs") or (point.get("start") or {}).get("epochs", {})
+        if not self.steps and not self.in_epochs:
+            with self.faults.shield("data"):
+                return pass_start.is_earlier(self._at.loader, saved)
+        return False
 
-    def _past_skips(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        end = self._next
-        with self._shield:
-            end = self.ledger.end_of_skip(self._next)
-        if end == self._next:
-            return iterator
-        numbers: Tree | None = None
-        with self._shield:
-            numbers = random_state()
+    def _past_skips(self, reading: Reading) -> None:
+        at, end = self._at, self._at.next
+        with self.faults.shield("data"):
+            end = self.ledger.end_of_skip(at.next)
+        if end == at.next:
+            return
+        numbers = random_state()
         try:
-            if hasattr(self._loader, "skip_to"):
-                self._skip_to(end)
-                iterator = iter(self._loader)
-                self._mark()
-            while self._next < end:
-                self._leave_out(iterator)
+            if hasattr(at.loader, "skip_to"):
+                with self.faults.shield("data"):
+                    self.skip_report.jump(at.loader, at.next, end)
+                reading.jump(end, (end - at.next) * self.micro_batches)
+                at.next = end
+                self._mark(reading)
+            while at.next < end:
+                self.skip_report.read_past(reading, at.next, self.micro_batches)
+                at.next += 1
         finally:
-            if numbers is not None:
-                with self._shield:
-                    restore_random_state(numbers)
-            if self.left_out is not None:
-                with self.left_out.shield:
-                    self.left_out.settle()
-        return iterator
-
-    def _skip_to(self, end: int) -> None:
-        """Nothing is read: the loader says itself what lay there, if it can."""
-        first, names, log = self._next, list[Names](), self.left_out
-        if log is not None:
-            with log.shield:
-                names = log.names_of(self._loader, first, end)
-        self._loader.skip_to(end)
-        self._next = end
-        self._marks.clear()  # what was jumped over was not read
-        if log is not None:
-            with log.shield:
-                log.pass_by(first, end, names)
-
-    def _leave_out(self, iterator: Iterator[Any]) -> None:
-        """Read one position past; where the data ends within it, what was read is told too."""
-        names, log, read = Names(), self.left_out, self._read
-        try:
-            for _ in range(self.micro_batches):
-                item = next(iterator)
-                self._read += 1
-                if log is not None:
-                    with log.shield:
-                        log.name(names, item)
-        finally:
-            if log is not None and self._read > read:
-                with log.shield:
-                    log.leave(self._next, names)
-        self._next += 1
-
-    def _discard(self, iterator: Iterator[Any], count: int) -> None:
-        for _ in range(count):
-            next(iterator)
-            self._read += 1
+            restore_random_state(numbers)
+            with self.faults.shield("data"):
+                self.skip_report.settle()

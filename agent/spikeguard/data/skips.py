@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
-from spikeguard_protocol import BatchRange
+from spikeguard.data.batch_names import NameBatch, Names
+from spikeguard.data.reading import Reading
+from spikeguard.faults import Faults
+from spikeguard.state.progress import Progress
+from spikeguard_protocol import BatchesSkipped, BatchRange, SegmentId, SegmentPoint
+
+ASKED = 10_000  # positions of one skip that a loader is asked the names of
+WAITING = 10_000  # records until the attempt has introduced itself
 
 
 class Skips:
@@ -37,3 +47,105 @@ class Skips:
         """Who asked first to leave `position` out, where that is known."""
         asked = (self.commands.get(skip) for skip in self.ranges if position in skip)
         return next((command for command in asked if command is not None), None)
+
+    def by_command(self, first: int, end: int) -> Iterator[tuple[BatchRange, str | None]]:
+        """[first, end), cut where another command asked for it."""
+        batches = BatchRange(first, end)
+        cuts = {cut for r in self.ranges for cut in (r.first, r.end) if cut in batches}
+        for begin, stop in pairwise(sorted({first, *cuts, end})):
+            yield BatchRange(begin, stop), self.command_of(begin)
+
+
+class SkipReport:
+    """Tells the server what rank 0 leaves out, with the names that the job gives it.
+
+    The journal has the ranges; a position that is passed again is told again, and the server keeps
+    the first. On other ranks nothing is named or told.
+    """
+
+    def __init__(
+        self,
+        name_batch: NameBatch | None,
+        progress: Progress,
+        skips: Skips,
+        faults: Faults,
+        *,
+        tells: bool = True,
+    ) -> None:
+        self._name_batch = name_batch if tells else None
+        self._progress, self._skips, self._faults, self._tells = progress, skips, faults, tells
+        self._report: Callable[[BatchesSkipped], None] | None = None
+        self._waiting: list[BatchesSkipped] = []
+        self._range: BatchesSkipped | None = None  # without names; grows until it is told
+
+    def begin(self, report: Callable[[BatchesSkipped], None]) -> None:
+        """The attempt has introduced itself."""
+        self._report, waiting, self._waiting = report, self._waiting, []
+        for record in waiting:
+            report(record)
+
+    def name(self, names: Names, item: Any) -> None:
+        """One item of a position that is left out."""
+        if self._name_batch is not None:
+            with self._faults.shield("name_batch"):
+                names.add(self._name_batch(item))
+
+    def leave(self, position: int, names: Names) -> None:
+        """One position was left out."""
+        command = self._skips.command_of(position)
+        self._add(BatchRange(position, position + 1), command, names)
+
+    def read_past(self, reading: Reading, position: int, items: int) -> None:
+        """Read one position past; where the data ends within it, what was read is told too."""
+        names, read = Names(), reading.read
+        try:
+            for _ in range(items):
+                item = reading.next()
+                reading.read += 1
+                self.name(names, item)
+        finally:
+            if reading.read > read:
+                with self._faults.shield("data"):
+                    self.leave(position, names)
+
+    def jump(self, loader: Any, first: int, end: int) -> None:
+        """[first, end) is left out without being read; the loader may know what lies there."""
+        ask: Callable[[int], Any] | None = getattr(loader, "names_of", None)
+        named = min(end, first + ASKED) if self._tells and ask is not None else first
+        for position in range(first, named):
+            names = Names()
+            with self._faults.shield("names_of"):
+                names.add(ask(position) if ask is not None else ())
+            self.leave(position, names)
+        for batches, command in self._skips.by_command(named, end) if named < end else ():
+            self._add(batches, command, Names())
+
+    def settle(self) -> None:
+        """No more for now: tell the range that was collected."""
+        with self._faults.shield("data"):
+            collected, self._range = self._range, None
+            if collected is not None:
+                self._tell(collected)
+
+    def _add(self, batches: BatchRange, command: str | None, names: Names) -> None:
+        if not self._tells:
+            return
+        with self._faults.shield("data"):
+            at, before = self._progress, self._range
+            point = SegmentPoint(SegmentId(at.attempt, at.segment), at.steps)
+            record = BatchesSkipped(batches, 0, point, command, tuple(names.kept), names.cut)
+            follows = before is not None and before.batches.end == batches.first
+            if before is not None and follows and replace(before, batches=batches) == record:
+                self._range = replace(record, batches=BatchRange(before.batches.first, batches.end))
+                return
+            self.settle()
+            if names.kept:
+                self._tell(record)
+            else:
+                self._range = record
+
+    def _tell(self, record: BatchesSkipped) -> None:
+        if self._report is not None:
+            self._report(record)
+        elif len(self._waiting) < WAITING:
+            self._waiting.append(record)

@@ -23,8 +23,8 @@ from torch import Tensor
 from spikeguard.commands.journal import Journal
 from spikeguard.data.batch_names import Names
 from spikeguard.data.feed import DataFeed
-from spikeguard.data.skip_log import SkipLog
-from spikeguard.data.skips import Skips
+from spikeguard.data.pass_start import tell_epoch
+from spikeguard.data.skips import SkipReport, Skips
 from spikeguard.errors import ResumeError, RollbackByRestart
 from spikeguard.faults import log
 from spikeguard.guard import Guard
@@ -33,9 +33,9 @@ from spikeguard.optim.learning_rate import LrScale
 from spikeguard.settings import Settings, read_connection, with_environment
 from spikeguard.state.checkpoints import MANIFEST, CheckpointDirectory, read_manifest
 from spikeguard.state.lineage import is_abandoned
+from spikeguard.state.random_numbers import random_state, restore_random_state
 from spikeguard.state.replicated_parts import Boxes
 from spikeguard.state.targets import Target, Tree
-from spikeguard.state.training_state import random_state, restore_random_state
 from spikeguard.topology.rank_group import (
     World,
     first_problem,
@@ -72,34 +72,24 @@ class FrameworkFeed(DataFeed):
 
 
 class Passing:
-    """Items that go by, of which those left out are told position by position.
+    """Items that go by, of which those left out are told position by position."""
 
-    Also those before the checkpoint that the attempt began from: an attempt that was killed may not
-    have lived to tell.
-    """
-
-    def __init__(self, log: SkipLog | None) -> None:
-        self._log = log
+    def __init__(self, report: SkipReport) -> None:
+        self._report = report
         self._position: int | None = None  # the one under way, if it is left out
         self._names = Names()
 
     def see(self, position: int | None, item: Any) -> None:
         """The next item, of a `position` that is left out; None: it is not, or there is none."""
-        if self._log is None or position is self._position is None:
-            return
-        with self._log.shield:
-            if position != self._position:
-                self._turn(self._log, position)
-            if position is not None:
-                self._log.name(self._names, item)
-
-    def _turn(self, log: SkipLog, position: int | None) -> None:
-        before, self._position = self._position, position
-        if before is not None:
-            log.leave(before, self._names)
-        if position is None:
-            log.settle()
-        self._names = Names()
+        before = self._position
+        if position != before:
+            if before is not None:
+                self._report.leave(before, self._names)
+            if position is None:
+                self._report.settle()
+            self._position, self._names = position, Names()
+        if position is not None:
+            self._report.name(self._names, item)
 
 
 class LeavingOut:
@@ -122,7 +112,7 @@ class LeavingOut:
         micro, length = feed.micro_batches, self._length()
         each = -(-length // micro) if length else 0  # positions of a pass
         begin, past = self._next_pass(feed, each)
-        numbers, passing = random_state(), Passing(feed.left_out)
+        numbers, passing = random_state(), Passing(feed.skip_report)
         try:
             for item, batch in enumerate(self._loader):
                 position = begin + item // micro
@@ -152,7 +142,7 @@ class LeavingOut:
     def set_epoch(self, epoch: int) -> None:
         """The framework's own count; of use only where passes cannot be counted."""
         if not self._length():
-            _tell_samplers(self._loader, epoch)
+            tell_epoch(self._loader, epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: where the data stands lies beside the checkpoint."""
@@ -172,7 +162,7 @@ class LeavingOut:
             past = (feed.position - begin) * feed.micro_batches
         self._end = None
         if each:
-            _tell_samplers(self._loader, self._pass)
+            tell_epoch(self._loader, self._pass)
         return begin, past
 
     def _length(self) -> int | None:
@@ -181,16 +171,6 @@ class LeavingOut:
             return len(self)
         except TypeError:
             return None
-
-
-def _tell_samplers(loader: Any, number: int) -> None:
-    """The loader itself, or what it shuffles with, which pass this is."""
-    batches = getattr(loader, "batch_sampler", None)
-    within = (getattr(loader, "sampler", None), getattr(batches, "sampler", None), batches)
-    for one in {id(found): found for found in (loader, *within)}.values():
-        set_epoch = getattr(one, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(number)
 
 
 class HostedCheckpoints(CheckpointDirectory):

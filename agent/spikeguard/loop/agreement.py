@@ -1,148 +1,235 @@
 """How all ranks come to act at the same step.
 
-One tiny asynchronous reduction a step on the agent's own gloo group carries rank 0's word (the
-number of the newest order, whether to be attentive, which snapshots to pin) and every rank's loss;
-where parameters are sharded also every rank's part of the slow norms, so that no wish to see more
-ever decides which collectives the job's own ranks make; where they are replicated, now and then
-what the bits of every rank's weights add up to (`replicas`). What stands where is `tally`'s.
-At step N every rank reads the slot of step N - K, so all learn of an order at the same boundary.
-Law: nobody branches on whether a slot is ready: it is waited for, with the group's timeout. After
-a failed wait this rank never votes again, so no command can be carried out by some ranks alone.
-Cost: lists of numbers made once and used in turn; what a step's values come to over all ranks is
-worked out where they are written down, not here.
+At each step every rank posts two small asynchronous reductions on the agent's own gloo group: a sum
+and a maximum of named numbers (`vote`), whose size does not depend on the number of ranks. They
+carry rank 0's word (the number of the newest order, whether to be attentive, which snapshots to
+keep), every rank's loss, and whether the ranks are alike (`replica_check`); where parameters are
+sharded also each rank's part of the slow norms, so that no wish to see more ever decides which
+collectives the job's own ranks make. At step N every rank reads the vote of step N - K, so all
+learn of an order at the same boundary.
+Nobody branches on whether a vote is complete: it is waited for, with the group's timeout. After a
+failed wait this rank never votes again, so no command can be carried out by some ranks alone.
+A rank that makes no further step says so in K + 1 more votes, which it does not wait for: no rank
+waits for one that has left.
 """
 
 from __future__ import annotations
 
-import ctypes
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from spikeguard.loop.vote import Ballot, Numbers, Tally, Word
-from spikeguard.measure.readback import Row
+from spikeguard.loop.replica_check import Finding, ReplicaCheck
+from spikeguard.loop.vote import Own, Tally, Vote, Voter, Word
+from spikeguard.measure.readback import Pending, Row
 from spikeguard.topology.rank_group import World, in_step
+from spikeguard.topology.replicas import REPLICA_APART, REPLICAS_APART
+
+LEAVING: Final = timedelta(seconds=10)  # for ranks that may go on with data of their own
+UNEVEN: Final = (
+    "the data of rank {rank} ended before that of the other ranks: they go on without orders, "
+    "snapshots and checkpoints. Give all ranks equally many batches (drop_last=True)"
+)
 
 
 class Agreed:
     """What all ranks know of an earlier step."""
 
-    __slots__ = ("apart", "compared", "replicated", "row", "snapshot_bytes", "tally", "word")
+    __slots__ = ("finding", "row", "tally", "word")
 
-    def __init__(self, tally: Tally, apart: tuple[int, ...] | None, replicated: bool) -> None:
-        self.tally, self.row, self.word = tally, tally.row, tally.word
-        self.snapshot_bytes = tally.snapshot_bytes
-        self.compared = apart is not None
-        self.apart = apart or ()  # ranks whose weights were not those of the others
-        self.replicated = replicated
+    def __init__(self, tally: Tally, finding: Finding) -> None:
+        self.tally, self.row, self.word, self.finding = tally, tally.row, tally.word, finding
 
     def values(self) -> dict[str, float]:
         """Of the row, put together over all ranks."""
-        own = self.row.read() if self.row is not None else {}
-        return self.tally.values(own, self.replicated)
+        values = self.tally.values(self.row.read() if self.row is not None else {})
+        equal, ranks, _ = self.finding
+        if equal is not None or ranks:
+            values[REPLICAS_APART] = float(len(ranks))
+        if ranks:
+            values[REPLICA_APART] = float(ranks[0])
+        return values
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Slot:
-    """A list of numbers and, while it is in flight, the row it was filled in for."""
+    """One step's reductions while they are in flight."""
 
-    tensor: Tensor
-    numbers: Numbers  # in the tensor's memory: an assignment to one is no operation of torch's
-    row: Row | None = None
+    summed: Tensor
+    largest: Tensor
+    row: Row | None
+    own: Own
 
 
-def _slot(length: int) -> _Slot:
-    """The tensor owns the memory, so that gloo's threads may let go of it at any time."""
-    tensor = torch.zeros(length, dtype=torch.float64)
-    memory = (ctypes.c_double * length).from_address(tensor.data_ptr())
-    return _Slot(tensor, memoryview(memory).cast("B").cast("d"))
+class _Layers(NamedTuple):
+    """Norms by layer on their way to be added up over the ranks."""
+
+    row: Row
+    squares: Tensor
+    work: Any
 
 
 class Agreement:
-    """The slots in flight; at most K."""
+    """The votes in flight; at most K once a step's are read."""
 
     def __init__(
         self,
         world: World,
         lag: int,
         sharded: bool = False,
-        replicated: bool = False,
+        known: bool = False,
         same_as: Sequence[int] = (),
+        compares: bool = True,
     ) -> None:
-        """`replicated`: it is known which ranks' weights are equal at the start, as DDP's are.
-
-        Where that is not known the first comparison tells: ranks that differ then are no replicas.
-        """
+        """`known`, `same_as`, `compares`: see `ReplicaCheck`."""
         self._world, self._lag, self.sharded = world, lag, sharded
         self._patience = world.timeout
-        self._ballot = Ballot(world.rank, world.size, sharded)
-        self._free = deque(_slot(self._ballot.length) for _ in range(lag + 1))
-        self._flying: deque[_Slot] = deque()  # of the exchanges that the ties know as posted
-        self._replicated, self._same_as = replicated, same_as
-        self.compares = not sharded or len(set(same_as)) < len(same_as)  # whether any are worth it
-
-    def tell_size(self, snapshot_bytes: int) -> None:
-        """What a snapshot takes on this rank, for the votes from now on."""
-        self._ballot.snapshot_bytes = snapshot_bytes
+        self.voter = Voter(world.rank, world.size, sharded, same_as)
+        self.replicas = ReplicaCheck(world, known, same_as, compares)
+        self._maximum = _maximum()
+        self._flying: deque[_Slot] = deque()
+        self._layers: deque[_Layers] = deque()
+        self.layered: list[Row] = []  # rows whose norms by layer all ranks have put together
+        self.left = False  # this rank has said that it makes no further step
 
     @property
     def broken(self) -> bool:
         """Whether this rank votes no more."""
         return self._world.ties.broken
 
-    def exchange(self, word: Word, row: Row | None) -> Agreed | None:
-        """Post this step's slot and read that of K steps ago; None while there is none."""
+    def exchange(self, word: Word, row: Row | None) -> list[Agreed]:
+        """Post this step's vote and read those of K steps ago and before."""
+        settled: list[Agreed] = []
         with in_step(self._world):
-            self._post(word, row)
-            return self._settle() if len(self._flying) > self._lag else None
+            self._put_layers_together()
+            if self.left:  # a pass ended; this is the first step of the next one
+                settled = self._settled(0)
+                self.left = False
+            if not self._world.ties.broken:
+                self._post(word, row)
+                settled += self._settled(self._lag)
+        return settled
+
+    def leave(self, word: Word, rows: Sequence[Row | None] = ()) -> None:
+        """This rank makes no further step, or none before another pass. Waits for nobody.
+
+        `rows`: of the last steps, as many as are not posted yet, at most K.
+        """
+        with in_step(self._world):
+            for number in range(self._lag + 1):
+                self._post(word, rows[number] if number < len(rows) else None, ended=True)
+            self.left = True
 
     def drain(self) -> list[Agreed]:
-        """Wait for every slot in flight; all ranks at the same boundary."""
+        """Wait for every vote in flight; all ranks at the same boundary."""
         with in_step(self._world):
-            return [self._settle() for _ in range(len(self._flying))]
+            return self._settled(0)
 
     def end(self) -> None:
-        """The attempt ends: what is in flight is not waited for as long as in a step."""
-        self._patience = self._world.last_patience
+        """The attempt ends: nobody is waited for as long as in a step."""
+        self._patience = min(self._world.last_patience, LEAVING if self.left else timedelta.max)
+
+    def part(self) -> list[Agreed]:
+        """After `leave`, when the attempt ends: what has come of the votes in flight, in time."""
+        settled: list[Agreed] = []
+        until = time.monotonic() + self._patience.total_seconds()
+        with in_step(self._world):
+            while self._flying and self._arrived(until):
+                settled += self._settled(len(self._flying) - 1)
+            if not self._flying:  # the others have read the same votes, or are about to
+                self._put_layers_together()
+        if self._flying and not self._world.ties.broken:
+            self._world.ties.broken = True
+            self._world.ties.reason = "this rank has ended, and other ranks go on"
+        return settled
 
     def forsaken(self) -> list[Row]:
-        """Rows of the slots that nobody will read any more, oldest first; once.
+        """Rows of the votes that nobody will read any more, oldest first; once.
 
-        The slots stay: an exchange that hangs may write to its numbers yet.
+        Their works stay in `ties.posted`: an exchange that hangs may write to its numbers yet.
         """
         rows = [slot.row for slot in self._flying if slot.row is not None]
-        for slot in self._flying:
-            slot.row = None
+        self._flying.clear()
         return rows
 
-    def _post(self, word: Word, row: Row | None) -> None:
-        slot = self._free.popleft()
-        slot.row = row
+    def _arrived(self, until: float) -> bool:
+        """Whether the oldest vote in flight is complete, waiting for it until that time."""
+        sums, largest = list(self._world.ties.posted)[:2]
+        while not (sums.is_completed() and largest.is_completed()):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.002)
+        return True
+
+    def _post(self, word: Word, row: Row | None, ended: bool = False) -> None:
+        vote, own = self.voter.vote(word if self._world.leads else None, row, ended)
+        slot = _Slot(_doubles(vote.summed), _doubles(vote.largest), row, own)
         self._flying.append(slot)
-        self._ballot.fill(slot.numbers, word if self._world.leads else None, row)
-        assert self._world.group is not None
-        self._world.ties.posted.append(self._world.group.allreduce([slot.tensor]))
+        group, posted = self._world.group, self._world.ties.posted
+        assert group is not None
+        posted.append(group.allreduce([slot.summed]))
+        posted.append(group.allreduce([slot.largest], self._maximum))
+
+    def _settled(self, most: int) -> list[Agreed]:
+        """Read votes, oldest first, until no more than `most` are in flight.
+
+        Where a rank has left while others go on, all that it voted is read, and this rank votes no
+        more.
+        """
+        settled: list[Agreed] = []
+        while len(self._flying) > most:
+            settled.append(self._settle())
+            rank = settled[-1].tally.ended_rank
+            if rank is not None and not self._world.ties.broken:
+                settled += [self._settle() for _ in range(min(self._lag, len(self._flying)))]
+                self._world.ties.broken = True
+                self._world.ties.reason = UNEVEN.format(rank=rank)
+                break
+        return settled
 
     def _settle(self) -> Agreed:
         posted = self._world.ties.posted
-        posted[0].wait(self._patience)
-        posted.popleft()
+        for _ in range(2):
+            posted[0].wait(self._patience)
+            posted.popleft()
         slot = self._flying.popleft()
-        tally = Tally(slot.row, slot.numbers.tolist(), self.sharded, self._same_as)
-        slot.row = None
-        self._free.append(slot)
-        return Agreed(tally, self._apart(tally), self._replicated)
+        vote = Vote(slot.summed.tolist(), slot.largest.tolist())
+        tally = Tally(slot.row, vote, self._world.size, self.sharded)
+        if tally.has_layers and slot.row is not None:
+            self._post_layers(slot.row)
+        return Agreed(tally, self.replicas.judge(tally, slot.own))
 
-    def _apart(self, tally: Tally) -> tuple[int, ...] | None:
-        """The ranks that have parted; None where nothing was compared, or they are no replicas."""
-        apart = tally.apart if self.compares and tally.compared else None
-        if apart is None:
-            return None
-        if apart and not self._replicated:  # they were never equal
-            self.compares = False
-            return None
-        self._replicated = True
-        return apart
+    def _post_layers(self, row: Row) -> None:
+        """All ranks know that all have a part. Read at the next boundary."""
+        assert row.parts is not None
+        assert self._world.group is not None
+        squares = _doubles(row.parts.take()).square_()
+        self._layers.append(_Layers(row, squares, self._world.group.allreduce([squares])))
+
+    def _put_layers_together(self) -> None:
+        while self._layers:
+            row, squares, work = self._layers.popleft()
+            work.wait(self._patience)
+            if self._world.leads:
+                assert row.parts is not None
+                pairs = zip(row.parts.names, squares.sqrt_().tolist(), strict=True)
+                told = {name: norm for name, norm in pairs if norm}  # 0.0: no rank has a gradient
+                norms = Pending(tuple(told), list(told.values()), None)
+                self.layered.append(row._replace(layers=norms, activations=None))
+
+
+def _maximum() -> Any:
+    options: Any = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.MAX
+    return options
+
+
+def _doubles(numbers: list[float]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)

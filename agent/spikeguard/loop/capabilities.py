@@ -17,7 +17,7 @@ import torch
 
 from spikeguard.commands.order_limits import verb_refusal
 from spikeguard.data.feed import MIXED, DataFeed
-from spikeguard.data.loader_marks import READ_ONCE, READ_ONCE_REMEDY
+from spikeguard.data.reading import READ_ONCE, READ_ONCE_REMEDY
 from spikeguard.faults import LINES, log
 from spikeguard.loop.usage import LoopUsage
 from spikeguard.optim.update_skipper import UpdateSkipper, can_skip_by_sync, takes_flag
@@ -132,19 +132,27 @@ def _no_rate(kinds: str) -> Ability:
     )
 
 
-def rewind_ability(settings: Settings, room: Room | None, unsaved: str = "") -> Ability:
+def rewind_ability(
+    settings: Settings, room: Room | None, unsaved: str = "", *, every: str
+) -> Ability:
     """Whether the ring of snapshots holds any; `room`: None where a rank has none.
 
-    `unsaved`: why the optimizer's state cannot be put back.
+    `unsaved`: why the optimizer's state cannot be put back. `every`: how often one is taken.
     """
     if unsaved:
         return no(REWIND, unsaved, SAVE_YOURSELF)
-    if not settings.snapshot_every:
+    if settings.snapshot_every == 0:
         return no(REWIND, "Settings.snapshot_every is 0")
     if room is None or not room.holds:
         return no_room(settings)
     cost = f"about {room.holds * room.size / GIB:.2g} GiB of host memory on this rank"
-    return yes(REWIND, cost, f"{room.holds} snapshots, one every {settings.snapshot_every} steps")
+    return yes(REWIND, cost, f"{room.holds} snapshots, {every}")
+
+
+def no_replicas() -> Ability:
+    """There are no snapshots, since one copy was kept for ranks that are not alike."""
+    reason = "snapshots are kept once for all ranks of a node, and these ranks are no replicas"
+    return no(REWIND, reason, "Say attach(replicated=False)")
 
 
 def restore_abilities(unrestored: Sequence[str], loaders: Sequence[str]) -> tuple[Ability, ...]:
@@ -261,7 +269,13 @@ def counter_abilities(usage: LoopUsage) -> tuple[Ability, ...]:
     if usage.counter is not None:
         own, steps = usage.counter
         reason = f"the loop's own counter says {own} at the end of step {steps} of guard.steps"
-        return (no(COUNT_STEPS, f"{reason}: it was not taken back with the run", remedy),)
+        return (
+            no(
+                COUNT_STEPS,
+                f"{reason}: it was not taken back with the run, or the run began elsewhere",
+                f"{remedy}. A loop that has restored step N itself calls guard.resume(step=N)",
+            ),
+        )
     if usage.rates is not None:
         step, before, now = usage.rates
         reason = (

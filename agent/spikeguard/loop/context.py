@@ -19,6 +19,7 @@ from spikeguard.measure.collector import Collector
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.settings import Settings
 from spikeguard.state.progress import Progress
+from spikeguard.state.snapshot_budget import Room
 from spikeguard.topology.rank_group import World
 from spikeguard.uplink.batch_reporter import BatchReporter
 from spikeguard.uplink.opening import OfflineSender
@@ -54,3 +55,4 @@ class Parts:
     rewind: Ability  # whether there are snapshots in memory, whatever the loop does with its data
     usage: LoopUsage
     batches: BatchReporter
+    room: Room | None = None  # of the snapshots in memory

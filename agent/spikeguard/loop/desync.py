@@ -9,6 +9,7 @@ says that it takes no orders any more, and refuses those that come; a restart is
 from __future__ import annotations
 
 from spikeguard.commands.executor import Executor
+from spikeguard.faults import log
 from spikeguard.loop.agreement import Agreement
 from spikeguard.loop.context import Parts
 from spikeguard.loop.reporter import Reporter
@@ -34,10 +35,18 @@ class LostStep:
         self._p.collector.attentive = inbox.attentive
         self._p.recovery.protected = inbox.protected
         if inbox.deliveries or inbox.unreadable:
-            self._executor.refuse_all(f"the ranks lost step at step {self._since}: {REMEDY}")
+            self._executor.refuse_all(f"{self._why}: {self._p.world.ties.reason or REMEDY}")
+
+    @property
+    def _why(self) -> str:
+        return f"the ranks lost step at step {self._since}"
 
     def _tell(self) -> None:
         parts = self._p
-        parts.faults.note("lost_step", f"the ranks lost step at step {self._since}: {REMEDY}")
-        parts.facts = {**parts.facts, "ranks": f"lost step at step {self._since}; {REMEDY}"}
+        reason = parts.world.ties.reason
+        if reason and parts.world.leads:
+            log.warning("at step %d: %s", self._since, reason)
+        if not reason:
+            parts.faults.note("lost_step", f"{self._why}: {REMEDY}")
+        parts.facts = {**parts.facts, "ranks": reason or f"{self._why}; {REMEDY}"}
         self._reporter.report(introduction(parts, self._executor.capabilities()))

@@ -2,7 +2,8 @@
 
 One update of the model may be several optimizers' steps. It is judged once, at the first of them,
 over the gradients of all, and what was decided then holds for each.
-Invariants: every callback is shielded; nothing is raised into anybody's step. An update that is
+Nothing is raised into anybody's step: failures are noted without `shield`, since a `try` that
+catches nothing costs nothing, and these hooks run in every step. An update that is
 left out is entered by no optimizer. What cannot be known at `attach()` (optimizers that step in
 turns, or within the backward pass) is counted and said once, and ends nothing.
 """
@@ -122,11 +123,14 @@ class _Watched:
                 return None
             if not self._collector.update_skipper.able():
                 self._faults.note("before_step", OTHER_STEP.format(name=self.name))
-        with self._faults.shield("before_step"):
-            deferred = after_closure(args, kwargs, self._before_update)
-            if deferred is None:
-                self._before_update()
-            return deferred
+        try:
+            if kwargs or len(args) > 1 or (args and args[0] is not self._optimizer):
+                deferred = after_closure(args, kwargs, self._before_update)
+                if deferred is not None:
+                    return deferred
+            self._before_update()
+        except Exception as error:
+            self._faults.note("before_step", error)
         return None
 
     def _judge(self, can_skip: bool) -> bool:
@@ -138,7 +142,9 @@ class _Watched:
         with self._faults.shield("before_step"):
             if not can_skip and not update_skipper.able():
                 self._faults.note("before_step", MOVED_BEFORE.format(name=self.name))
-            return can_skip and update_skipper.leaves_out()
+            if can_skip and update_skipper.leaves_out():
+                self._collector.buffers.put_back()
+                return True
         return False
 
     def _before_update(self, _: Any = None) -> None:
@@ -147,18 +153,24 @@ class _Watched:
         begins = self._collector.begins_update(self._number)
         hooks.updates += begins
         self.stepped = True
-        with self._faults.shield("before_step"):
+        try:
             rates = hooks.rates.before_step(step, self._number)
             self._collector.before_step(step, self._number, rates, begins)
             if not self._number and not hooks.rates.lent:  # as the loop has set them
                 hooks.usage.see_rate(step, hooks.progress.segment, rates)
-        with self._faults.shield("before_step"):
+        except Exception as error:
+            self._faults.note("before_step", error)
+        try:
             hooks.copies.before_update(step, self._number)
-        with self._faults.shield("before_step"):
+        except Exception as error:
+            self._faults.note("before_step", error)
+        try:
             if hooks.several:
                 self._look_at_gradients(begins)
             if _backward_running() != -1:
                 hooks.tell_once(IN_BACKWARD.format(name=self.name))
+        except Exception as error:
+            self._faults.note("before_step", error)
 
     def _look_at_gradients(self, begins: bool) -> None:
         """Whether they are still those that were judged, as far as one parameter tells."""
@@ -182,7 +194,12 @@ class _Watched:
         return None
 
     def _after(self, *_: Any) -> None:
-        with self._faults.shield("after_step"):
+        try:
             self._collector.after_step(self._number)
-        with self._faults.shield("after_step"):
-            self._all.rates.after_step()
+        except Exception as error:
+            self._faults.note("after_step", error)
+        try:
+            if self._all.rates.lent:
+                self._all.rates.after_step()
+        except Exception as error:
+            self._faults.note("after_step", error)

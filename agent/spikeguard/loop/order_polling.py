@@ -7,19 +7,27 @@ nobody. What a message changes in the loop (detail, what is protected, an order)
 from __future__ import annotations
 
 from spikeguard.commands.executor import Executor
-from spikeguard.loop.agreement import Agreement
+from spikeguard.faults import log
+from spikeguard.loop.agreement import Agreed, Agreement
+from spikeguard.loop.capabilities import no_replicas, rewind_ability
 from spikeguard.loop.context import Parts
 from spikeguard.loop.desync import LostStep
 from spikeguard.loop.reporter import Reporter
+from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.vote import Pin, Word
 from spikeguard.topology.rank_group import in_step
+from spikeguard_protocol import Answer
 
 
 class OrderPolling:
     """Between the inbox and what it is about."""
 
-    def __init__(self, parts: Parts, reporter: Reporter, executor: Executor) -> None:
+    def __init__(
+        self, parts: Parts, reporter: Reporter, executor: Executor, cadence: SnapshotCadence
+    ) -> None:
         self._p, self._reporter, self._executor = parts, reporter, executor
+        self._cadence = cadence
+        self.ending = False  # a pass ended whose last steps are still to come
         self._lost_step = LostStep(parts, reporter, executor)
         self._pinned: tuple[Pin, ...] = ()
 
@@ -43,31 +51,58 @@ class OrderPolling:
             self._lost_step.go_on(agreement)
             return
         with self._p.faults.shield("agreement"), in_step(self._p.world):
-            inbox = self._p.inbox
-            word = Word(self._executor.announce(), inbox.attentive, self._pins())
-            snapshots = self._p.recovery.snapshots
-            agreement.tell_size(snapshots.bytes if snapshots is not None else 0)
-            agreed = self._reporter.deliver_together(agreement, word)
-            if agreed is None:
-                return
-            told = agreed.word
-            self._p.collector.attentive = told.attentive
-            self._p.collector.compares &= agreement.compares
-            if agreed.apart and agreed.row is not None:
-                self._tell_apart(agreed.apart, agreed.row.step)
-            if agreed.compared and agreed.row is not None:
-                self._p.recovery.compared(agreed.row.step, not agreed.apart)
-            self._p.recovery.protected = inbox.protected
-            if agreed.snapshot_bytes:
-                self._p.recovery.agree_on_size(agreed.snapshot_bytes)
-            if told.pins != self._pinned:
-                self._protect_pins(told.pins)
-            self._executor.act_together(told.serial)
+            voter, recovery = agreement.voter, self._p.recovery
+            voter.snapshot_bytes = recovery.snapshots.bytes if recovery.snapshots is not None else 0
+            voter.snapshot_interval = self._cadence.wanted()
+            settled = self._reporter.deliver_together(agreement, self._word())
+            for agreed in settled:
+                self._apply(agreement, agreed)
+            if settled and not agreement.broken:
+                self._executor.act_together(settled[-1].word.serial)
+        if self.ending and not self._p.feed.held:
+            self.leave(agreement)
 
-    def _tell_apart(self, ranks: tuple[int, ...], step: int) -> None:
-        named = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
-        said = f"at step {step} the weights of rank {named} were not those of the other ranks"
-        self._p.faults.note("replicas", said)
+    def leave(self, agreement: Agreement) -> None:
+        """A pass over the data ended: all its steps are made, or the last ones are to come."""
+        self.ending = bool(self._p.feed.held)
+        if not self.ending and not agreement.broken:
+            with self._p.faults.shield("agreement"):
+                self._reporter.leave(agreement, self._word())
+
+    def _word(self) -> Word:
+        return Word(self._executor.announce(), self._p.inbox.attentive, self._pins())
+
+    def _apply(self, agreement: Agreement, agreed: Agreed) -> None:
+        """What all ranks learn at this boundary."""
+        parts, tally, finding = self._p, agreed.tally, agreed.finding
+        parts.collector.attentive = agreed.word.attentive
+        parts.collector.compares &= agreement.replicas.compares
+        if finding.said:
+            parts.faults.note("replicas", finding.said)
+        if agreement.replicas.unlike and parts.recovery.unlike():
+            log.warning("[rank %d] %s", parts.world.rank, finding.said)
+            if parts.recovery.snapshots is None and parts.rewind.answer is Answer.YES:
+                parts.rewind = no_replicas()
+            parts.feed.unusual = True
+        if agreed.row is not None and (finding.equal is not None or finding.ranks):
+            parts.recovery.compared(agreed.row.step, not finding.ranks)
+        if tally.other_data:
+            self._executor.correct_rollback()
+        parts.recovery.protected = parts.inbox.protected
+        if tally.snapshot_bytes:
+            parts.recovery.agree_on_size(tally.snapshot_bytes)
+        self.adapt(tally.snapshot_interval)
+        if agreed.word.pins != self._pinned:
+            self._protect_pins(agreed.word.pins)
+
+    def adapt(self, interval: int) -> None:
+        """Take snapshots at `interval` steps from here on, on all ranks; 0: as before."""
+        parts = self._p
+        if not self._cadence.agree(interval):
+            return
+        if parts.rewind.answer is Answer.YES:
+            parts.rewind = rewind_ability(parts.settings, parts.room, every=self._cadence.words())
+            parts.feed.unusual = True  # the table is to be told anew
 
     def _protect(self, names: frozenset[str]) -> None:
         self._p.recovery.protected = names

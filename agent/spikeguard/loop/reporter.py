@@ -103,19 +103,38 @@ class Reporter:
             take(row.scalars)
             self._pass_on(row, OwnDraft(row, agreement.sharded))
 
-    def deliver_together(self, agreement: Agreement, word: Word) -> Agreed | None:
-        """All ranks at the same boundary: pass on an earlier step; what was agreed then."""
-        agreed = agreement.exchange(word, self._due_row())
-        self._sample_agreed(agreed)
-        return agreed
+    def deliver_together(self, agreement: Agreement, word: Word) -> list[Agreed]:
+        """All ranks at the same boundary: pass on earlier steps; what was agreed then."""
+        settled = self._sample_agreed(agreement.exchange(word, self._due_row()))
+        self._pass_on_layers(agreement)
+        return settled
 
-    def drain(self, announced: int) -> None:
-        """Pass on every row there is, waiting for it; all ranks at the same boundary."""
+    def _pass_on_layers(self, agreement: Agreement) -> None:
+        layered, agreement.layered = agreement.layered, []
+        for row in layered:
+            self._pass_on_detail(row)
+
+    def leave(self, agreement: Agreement, word: Word) -> None:
+        """This rank makes no further step of this pass: its last rows go into its last votes."""
+        if not agreement.left:
+            rows = [self._rows.popleft() for _ in range(len(self._rows))]
+            agreement.leave(word, rows)
+
+    def drain(self, announced: int, ending: bool = False) -> None:
+        """Pass on every row there is, waiting for it; all ranks at the same boundary.
+
+        `ending`: this rank makes no further step, and others may.
+        """
         agreement = self._p.agreement
         if agreement is not None and not agreement.broken:
-            self._drain_together(agreement, announced)
-            return
-        if agreement is not None:
+            if ending:
+                self.leave(agreement, Word(announced))
+                agreement.end()
+                self._sample_agreed(agreement.part())
+                self._pass_on_layers(agreement)
+            else:
+                self._drain_together(agreement, announced)
+        if agreement is not None and agreement.broken:
             self.go_on_apart(agreement, wait=True)
         while self._rows:
             self._sample(self._rows.popleft())
@@ -129,8 +148,7 @@ class Reporter:
         for _ in range(self._p.settings.agreement_lag):  # the same number on every rank
             row = self._rows.popleft() if self._rows else None
             self._sample_agreed(agreement.exchange(Word(announced), row))
-        for settled in agreement.drain():
-            self._sample_agreed(settled)
+        self._sample_agreed(agreement.drain())
 
     def _due_row(self) -> Row | None:
         """The row whose step is the same on all ranks: this one, or on CUDA that of `lag` ago."""
@@ -140,9 +158,11 @@ class Reporter:
         lag = self._p.settings.agreement_lag if on_device else 0
         return self._rows.popleft() if len(self._rows) > lag else None
 
-    def _sample_agreed(self, agreed: Agreed | None) -> None:
-        if agreed is not None and agreed.row is not None:
-            self._sample(agreed.row, agreed)
+    def _sample_agreed(self, settled: list[Agreed]) -> list[Agreed]:
+        for agreed in settled:
+            if agreed.row is not None:
+                self._sample(agreed.row, agreed)
+        return settled
 
     def _sample(self, row: Row, agreed: Agreed | None = None) -> None:
         take(row.scalars)
@@ -161,6 +181,11 @@ class Reporter:
         if outbox is None:
             return
         outbox.put(draft, row.at)
-        if row.layers is not None or row.activations is not None:
-            for detail in self._recorder.pass_on(row, self._p.collector.attentive):
-                outbox.put(detail)
+        self._pass_on_detail(row)
+
+    def _pass_on_detail(self, row: Row) -> None:
+        outbox = self._outbox
+        if outbox is None or (row.layers is None and row.activations is None):
+            return
+        for detail in self._recorder.pass_on(row, self._p.collector.attentive):
+            outbox.put(detail)

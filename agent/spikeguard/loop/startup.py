@@ -24,7 +24,7 @@ from spikeguard.loop.capabilities import (
 )
 from spikeguard.loop.context import Parts
 from spikeguard.state.targets import Target
-from spikeguard.topology.rank_group import all_agree, first_problem, share_text
+from spikeguard.topology.rank_group import all_agree, first_problem, share_each, share_text
 from spikeguard_protocol import (
     Answer,
     AttemptStarted,
@@ -136,6 +136,41 @@ def resume(parts: Parts) -> int:
     if parts.world.leads and parts.recovery.checkpoints is not None:
         log.info("no checkpoint in %s yet: begins at step 0", parts.recovery.checkpoints.path)
     return 0
+
+
+def resume_at(parts: Parts, step: int) -> int:
+    """The loop stands at `step` by a state of its own; returns it. Raises `ResumeError`."""
+    if type(step) is not int or step < 0:
+        raise ResumeError(f"resume(step={step!r:.80}): give the steps made so far, a whole number")
+    said = share_each(parts.world, str(step))
+    if len(set(said)) > 1:
+        raise ResumeError(f"resume(step=...) differs: rank by rank it is {', '.join(said[:16])}")
+    known = next((t for t in _shared_candidates(parts) if t.step == step), None)
+    progress = parts.progress
+    if known is not None:  # the segment that it goes on from
+        progress.continue_from(known.lineage, progress.segment)
+    progress.steps = step
+    parts.feed.begin_at(known.position if known is not None else step)
+    parts.recovery.take_up_scale(known)
+    if parts.world.leads:
+        log.info("goes on from step %d, which the loop has restored itself", step)
+    return step
+
+
+def warn_of_unused(parts: Parts) -> None:
+    """Rank 0: of checkpoints that lie there while the run begins at step 0."""
+    recovery = parts.recovery
+    own = recovery.checkpoints is not None and recovery.checkpoints.on_demand
+    if not own or parts.progress.steps or parts.progress.parent or not parts.world.leads:
+        return
+    if (found := recovery.candidates()) and recovery.checkpoints is not None:
+        log.warning(
+            "%s holds checkpoints up to step %d, and this attempt begins at step 0. Call "
+            "guard.resume() before the first step to go on from the newest, or "
+            "guard.resume(step=N) where the loop has restored step N itself",
+            recovery.checkpoints.path,
+            found[0].step,
+        )
 
 
 def log_resumed(parts: Parts, target: Target) -> None:

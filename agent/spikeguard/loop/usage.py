@@ -17,7 +17,6 @@ from torch import Tensor
 
 from spikeguard.data.feed import DataFeed
 from spikeguard.measure.losses import divisor
-from spikeguard.state.progress import Progress
 
 STRETCH: Final = 16  # steps
 ALIKE: Final = 8  # steps in a row with the same wrong number of items
@@ -81,12 +80,11 @@ class LoopUsage:
             if any(abs(loss * by / usual - 1) < UNTRAINED for by in (number, 1 / number)):
                 self.first_loss, self.news = (loss, usual), True
 
-    def compare_counter(self, own: int, steps: int, progress: Progress) -> None:
+    def compare_counter(self, own: int, steps: int) -> None:
         """The loop's own counter at the end of step `steps`; it may count from 0 or from 1."""
         offset = own - steps
         if self._offset is None:
-            begins = progress.parent is None or offset in (-1, 0)
-            self._offset = offset if begins else 0
+            self._offset = offset if offset in (-1, 0) else 0
         if offset != self._offset and self.counter is None:
             self.counter, self.news = (own, steps), True
 

@@ -1,63 +1,90 @@
-"""What stands where in the ranks' vote, and what its sums say once they are in.
+"""What the ranks tell each other at every step, by name, and what it comes to over all of them.
 
-Every rank fills in a list of numbers and the lists are added up: what all share first, then a place
-for each rank, in which the others leave zeros. That way one sum also carries maxima, and what each
-rank said.
-Law: pure. A number that is not finite stays one: NaN is told as infinite where a maximum is asked.
+Two lists of doubles travel. The first is added up over the ranks; of the second each number's
+largest value is taken, so that `name` and `-name` give largest and smallest. Neither grows with the
+number of ranks. Whether two ranks differ is seen here; which rank it is takes a gather
+(`agreement`), made only then.
+Pure functions and values. A number that is not finite stays one: NaN counts as infinite where the
+largest is asked for.
 """
 
 from __future__ import annotations
 
 import math
-from array import array
+import struct
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT
 from spikeguard.measure.readback import Row
 from spikeguard.measure.signals.over_ranks import (
     HIGHEST,
+    MEAN_NUMBERS,
     MEANS,
-    OWN_LENGTH,
+    OTHER_DATA,
+    OWN_NUMBERS,
     highest_of,
     over_ranks,
+    own_numbers_of,
     own_over_ranks,
-    own_parts_of,
     parts_of,
 )
 from spikeguard.measure.signals.own import LOST_STEP
-from spikeguard.topology.replicas import (
-    HIGH,
-    LOW,
-    REPLICA_APART,
-    REPLICAS_APART,
-    number_of,
-    ranks_apart,
-)
+from spikeguard.topology.replicas import HIGH, LOW, WORD, number_of
 from spikeguard_protocol import OptionalSignal, Signal
 
-PINS = 2
-PARTS = (
+PINS: Final = 2  # snapshots that rank 0 can ask all ranks to keep
+PARTS: Final = (
     Signal.PARAM_NORM.value,
     Signal.ADAM_V_NORM.value,
     Signal.UPDATE_NORM.value,
     Signal.UPDATE_NORM_SAMPLED.value,
 )
+NORM_TOLERANCE: Final = 1e-5  # relative; ranks that add up in another order differ by less
+_GRAD_NORM, _GRAD_NORM_AT_STEP = Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value
+_DROPPED, _STEP_SKIPPED = Signal.UPDATE_DROPPED.value, OptionalSignal.STEP_SKIPPED.value
 _LOSS = Signal.LOSS.value
-_SUM, _WEIGHT, _SERIAL, _ATTENTIVE, _PINS = 0, 1, 2, 3, 4
-_PARTS = _PINS + 2 * PINS  # square and count of each, where sharded
-_MEANS = _PARTS + 2 * len(PARTS)  # sum and count of each optional signal that is a mean
-_LOGGED = _MEANS + 2 * len(MEANS)  # signals of the user's own
-_OWN = _LOGGED + OWN_LENGTH  # from here on what rank 0 alone says of itself, then rank 1, ...
-_SIZE = 3  # of a snapshot; before it loss, bits of the weights and step
-_HIGHEST = 4
-_EACH = _HIGHEST + len(HIGHEST)
-_WORST = HIGHEST.index(OptionalSignal.LOSS_SEQUENCE_MAX.value)
+_SEQUENCE = OptionalSignal.LOSS_SEQUENCE_MAX.value
 _OPTIONAL = frozenset({*MEANS, *HIGHEST})
 _UNDERWAY = frozenset({LOSS_SUM, LOSS_WEIGHT, LOW, HIGH})
-EXCHANGED = frozenset({_LOSS, *_UNDERWAY, *_OPTIONAL, *PARTS})  # what a vote wants of a sample
-Pin = tuple[int, int]  # step and segment of a snapshot
-Numbers: TypeAlias = "memoryview[float]"  # doubles
+_NORMS = frozenset({_GRAD_NORM, _GRAD_NORM_AT_STEP, _DROPPED, _STEP_SKIPPED})
+EXCHANGED = frozenset({_LOSS, *_UNDERWAY, *_OPTIONAL, *PARTS, *_NORMS})  # wanted of a sample
+Pin: TypeAlias = tuple[int, int]  # step and segment of a snapshot
+
+# Names of the numbers that are added up. 0.0 stands for a rank that has none.
+BITS_RANKS, BITS_LOW, BITS_HIGH = "bits.ranks", "bits.low", "bits.high"
+_SQUARES = tuple((name, f"{name}.square", f"{name}.ranks") for name in PARTS)
+# Names of those whose largest is taken. -inf stands for a rank that has none.
+SERIAL, ATTENTIVE = "serial", "attentive"
+_PIN_NUMBERS = tuple((f"pin{n}.step", f"pin{n}.segment") for n in range(PINS))
+WORST_LOSS, WORST_SEQUENCE = "worst_loss", "worst_sequence"  # a loss and whose it is (`ranked`)
+ENDED_RANK, SNAPSHOT_INTERVAL = "ended_rank", "snapshot_interval"
+STEP, NORM, SKIPPED, ENDED, SIZE = "step", "norm", "skipped", "ended", "snapshot_bytes"
+LAYERS = "layers"  # whose norms this rank has measured its part of; 0: none
+_BOTH = (STEP, NORM, SKIPPED, ENDED, SIZE, LAYERS)  # largest and smallest
+
+SUMMED: Final = (
+    LOSS_SUM,
+    LOSS_WEIGHT,
+    BITS_RANKS,
+    BITS_LOW,
+    BITS_HIGH,
+    *MEAN_NUMBERS,
+    *OWN_NUMBERS,
+)
+SUMMED_OF_PARTS: Final = (*SUMMED, *(name for _, *numbers in _SQUARES for name in numbers))
+LARGEST: Final = (
+    SERIAL,
+    ATTENTIVE,
+    *(name for pin in _PIN_NUMBERS for name in pin),
+    WORST_LOSS,
+    WORST_SEQUENCE,
+    ENDED_RANK,
+    SNAPSHOT_INTERVAL,
+    _DROPPED,
+    *HIGHEST,
+    *(name for each in _BOTH for name in (each, f"-{each}")),
+)
 
 
 class Word(NamedTuple):
@@ -68,131 +95,250 @@ class Word(NamedTuple):
     pins: tuple[Pin, ...] = ()
 
 
-class Ballot:
-    """How one rank fills in its list; `sharded`: every rank holds a part of each norm."""
+class Vote(NamedTuple):
+    """One rank's numbers, and after the reductions those of all ranks."""
 
-    def __init__(self, rank: int, ranks: int, sharded: bool) -> None:
-        self._sharded = sharded
+    summed: list[float]
+    largest: list[float]
+
+
+class Own(NamedTuple):
+    """What a rank tells of one step where ranks differ: gathered to name them."""
+
+    bits: float  # of its weights, from 1 on; 0.0 where they were not added up
+    step: float
+    norm: float  # inf where it is not finite
+    skipped: float
+
+
+class Voter:
+    """Makes one rank's votes."""
+
+    def __init__(
+        self, rank: int, ranks: int, sharded: bool = False, same_as: Sequence[int] = ()
+    ) -> None:
+        """`sharded`: every rank holds a part of each norm.
+
+        `same_as`: of each rank the first that holds the very same weights; by default rank 0.
+        """
+        self._rank, self._sharded = rank, sharded
+        self.summed = SUMMED_OF_PARTS if sharded else SUMMED
+        groups = same_as or [0] * ranks
+        others = groups.count(groups[rank]) - 1
+        # Added up over the ranks that hold the same, these factors give 0.
+        self._factor = float(others) if groups[rank] == rank else -1.0
         self.snapshot_bytes = 0  # of one on this rank; 0: none was taken yet
-        self._place = _OWN + _EACH * rank
-        self._empty = array("d", bytes(8 * (_OWN + _EACH * ranks)))
-        self._empty[self._place] = -math.inf  # a maximum over the ranks
-        self._empty[self._place + 2] = -1.0  # no step
-        for place in range(self._place + _HIGHEST, self._place + _EACH):
-            self._empty[place] = -math.inf
+        self.snapshot_interval = 0  # steps between two that this rank asks for; 0: none
 
-    @property
-    def length(self) -> int:
-        """How many numbers the lists of all ranks hold."""
-        return len(self._empty)
-
-    def fill(self, numbers: Numbers, word: Word | None, row: Row | None) -> None:
-        """Write over `numbers`, with rank 0's `word` and what this rank measured."""
-        numbers[:] = memoryview(self._empty)
+    def vote(self, word: Word | None, row: Row | None, ended: bool = False) -> tuple[Vote, Own]:
+        """`word`: of rank 0 alone. `ended`: this rank makes no further step of this pass."""
+        summed: dict[str, float] = {}
+        largest = {ENDED: float(ended), SIZE: float(self.snapshot_bytes)}
+        if self.snapshot_interval:
+            largest[SNAPSHOT_INTERVAL] = float(self.snapshot_interval)
+        if ended:
+            largest[ENDED_RANK] = float(self._rank)
         if word is not None:
-            numbers[_SERIAL], numbers[_ATTENTIVE] = word.serial, word.attentive
-            for place, number in enumerate(n for pin in word.pins[:PINS] for n in pin):
-                numbers[_PINS + place] = number
-        own = self._place
-        numbers[own + _SIZE] = self.snapshot_bytes
-        if row is None:
-            return
-        values = row.exchanged(EXCHANGED)
-        numbers[own + 2] = row.step
+            largest[SERIAL], largest[ATTENTIVE] = float(word.serial), float(word.attentive)
+            for names, pin in zip(_PIN_NUMBERS, word.pins, strict=False):
+                largest |= zip(names, map(float, pin), strict=True)
+        values = row.exchanged(EXCHANGED) if row is not None else {}
+        own = own_of(values, row.step if row is not None else -1)
+        largest[STEP] = own.step
+        layers = len(row.parts.names) if row is not None and row.parts is not None else 0
+        largest[LAYERS] = float(layers)
+        if row is not None:
+            self._add_values(summed, largest, values, row.own, own)
+        for name in _BOTH:
+            if name in largest:
+                largest[f"-{name}"] = -largest[name]
+        return Vote(
+            [summed.get(name, 0.0) for name in self.summed],
+            [largest.get(name, -math.inf) for name in LARGEST],
+        ), own
+
+    def _add_values(
+        self,
+        summed: dict[str, float],
+        largest: dict[str, float],
+        values: Mapping[str, float],
+        logged: Sequence[str],
+        own: Own,
+    ) -> None:
         if _LOSS in values:
-            loss = values[_LOSS]
-            numbers[own] = math.inf if math.isnan(loss) else loss
-            numbers[_SUM], numbers[_WEIGHT] = values[LOSS_SUM], values[LOSS_WEIGHT]
-        if LOW in values:
-            numbers[own + 1] = number_of(values)
+            summed[LOSS_SUM], summed[LOSS_WEIGHT] = values[LOSS_SUM], values[LOSS_WEIGHT]
+            largest[WORST_LOSS] = ranked(values[_LOSS], self._rank)
+        if own.norm >= 0.0:
+            largest[NORM], largest[SKIPPED] = own.norm, own.skipped
+            largest[_DROPPED] = values.get(_DROPPED, 0.0)
+        if own.bits:
+            high, low = divmod(int(own.bits) - 1, 2**WORD)
+            summed[BITS_RANKS] = 1.0
+            summed[BITS_LOW], summed[BITS_HIGH] = self._factor * low, self._factor * high
         if self._sharded:
-            numbers[_PARTS:_MEANS] = memoryview(array("d", _squares(values)))
+            for name, square, ranks in _SQUARES:
+                if name in values:
+                    summed[square], summed[ranks] = values[name] ** 2, 1.0
         if not _OPTIONAL.isdisjoint(values):
-            numbers[_MEANS:_LOGGED] = memoryview(array("d", parts_of(values)))
-            numbers[own + _HIGHEST : own + _EACH] = memoryview(array("d", highest_of(values)))
-        if row.own:
-            numbers[_LOGGED:_OWN] = memoryview(array("d", own_parts_of(values, row.own)))
+            summed |= parts_of(values)
+            largest |= highest_of(values)
+            if _SEQUENCE in values:
+                largest[WORST_SEQUENCE] = ranked(values[_SEQUENCE], self._rank)
+        if logged:
+            summed |= own_numbers_of(values, logged)
 
 
-class Tally(NamedTuple):
-    """The sums over all ranks, and the row that this rank voted for."""
+def own_of(values: Mapping[str, float], step: int) -> Own:
+    """What tells replicas apart; a norm of -1.0 where none was measured."""
+    norm = values.get(_GRAD_NORM, values.get(_GRAD_NORM_AT_STEP, -1.0))
+    skipped = max(values.get(_DROPPED, 0.0), values.get(_STEP_SKIPPED, 0.0))
+    return Own(number_of(values), float(step), norm if math.isfinite(norm) else math.inf, skipped)
 
-    row: Row | None
-    sums: Sequence[float]
-    sharded: bool
-    same_as: Sequence[int] = ()  # of each rank the first that holds the same weights
+
+class Tally:
+    """What all ranks come to, and the row that this rank voted for."""
+
+    __slots__ = ("_largest", "_ranks", "_sharded", "_summed", "row")
+
+    def __init__(self, row: Row | None, vote: Vote, ranks: int, sharded: bool = False) -> None:
+        """`vote`: after its two reductions."""
+        self.row, self._ranks, self._sharded = row, ranks, sharded
+        names = SUMMED_OF_PARTS if sharded else SUMMED
+        self._summed = dict(zip(names, vote.summed, strict=True))
+        self._largest = dict(zip(LARGEST, vote.largest, strict=True))
 
     @property
     def word(self) -> Word:
         """Rank 0's."""
-        sums, pins = self.sums, list[Pin]()
-        for place in range(_PINS, _PARTS, 2):
-            if sums[place]:
-                pins.append((int(sums[place]), int(sums[place + 1])))
-        return Word(int(sums[_SERIAL]), sums[_ATTENTIVE] > 0.0, tuple(pins))
+        most = self._largest
+        pins = tuple(
+            (int(most[step]), int(most[segment]))
+            for step, segment in _PIN_NUMBERS
+            if most[step] > -math.inf
+        )
+        return Word(int(max(0.0, most[SERIAL])), most[ATTENTIVE] > 0.0, pins)
 
     @property
     def snapshot_bytes(self) -> int:
         """The largest rank's snapshot; 0 while some rank has taken none."""
-        sizes = self.sums[_OWN + _SIZE :: _EACH]
-        return int(max(sizes)) if all(sizes) else 0
+        return int(self._largest[SIZE]) if self._least(SIZE) else 0
+
+    @property
+    def snapshot_interval(self) -> int:
+        """The most steps between two snapshots that a rank asks for; 0 where none does."""
+        return int(max(0.0, self._largest[SNAPSHOT_INTERVAL]))
+
+    @property
+    def ended_rank(self) -> int | None:
+        """A rank that makes no further step although another does; None where there is none."""
+        uneven = self._largest[ENDED] > self._least(ENDED)
+        return int(self._largest[ENDED_RANK]) if uneven else None
+
+    @property
+    def same_step(self) -> bool:
+        """Whether all ranks voted for the same step."""
+        return self._largest[STEP] == self._least(STEP) >= 0.0
 
     @property
     def compared(self) -> bool:
-        """Whether some rank had added up the bits of its weights."""
-        return self.sums[_OWN + 1] != 0.0
+        """Whether every rank had added up the bits of its weights of the same step."""
+        return self._summed[BITS_RANKS] == self._ranks and self.same_step
 
     @property
-    def apart(self) -> tuple[int, ...] | None:
-        """The ranks whose weights are not those of the most; None where nothing was compared."""
-        numbers, steps = self.sums[_OWN + 1 :: _EACH], self.sums[_OWN + 2 :: _EACH]
-        return ranks_apart(numbers, steps, self.same_as)
+    def other_data(self) -> bool:
+        """Whether some rank read a batch again and got another one."""
+        return self._largest[OTHER_DATA] > 0.0
+
+    @property
+    def bits_differ(self) -> bool:
+        """Whether ranks that hold the same weights have different ones."""
+        return self.compared and (self._summed[BITS_LOW] != 0.0 or self._summed[BITS_HIGH] != 0.0)
+
+    @property
+    def skips_differ(self) -> bool:
+        """Whether some ranks left an update out, or have a norm that is not finite, and not all."""
+        most, least = self._largest, self._least
+        infinite = most[NORM] == math.inf > least(NORM)
+        return self.same_step and (most[SKIPPED] > least(SKIPPED) or infinite)
+
+    @property
+    def norms_differ(self) -> bool:
+        """Whether the gradients' norm is not that of every rank, where all are finite."""
+        most, least = self._largest[NORM], self._least(NORM)
+        return self.same_step and math.inf > most > least * (1.0 + NORM_TOLERANCE)
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether every rank has its part of the norms of the same layers of this step."""
+        return self.same_step and self._largest[LAYERS] == self._least(LAYERS) > 0.0
 
     @property
     def worst_rank(self) -> int:
         """The rank with the highest loss of a sequence or, where none is shown, of its part."""
-        sequences = self.sums[_OWN + _HIGHEST + _WORST :: _EACH]
-        losses = sequences if max(sequences) > -math.inf else self.sums[_OWN::_EACH]
-        return losses.index(max(losses))
+        most = self._largest
+        sequence = most[WORST_SEQUENCE]
+        return rank_of(sequence if sequence > -math.inf else most[WORST_LOSS])
 
-    def values(self, own: Mapping[str, float], replicated: bool) -> dict[str, float]:
+    def _least(self, name: str) -> float:
+        return -self._largest[f"-{name}"]
+
+    def values(self, own: Mapping[str, float]) -> dict[str, float]:
         """`own`, what this rank measured, with what all ranks came to."""
-        sums = self.sums
+        summed, most = self._summed, self._largest
         values = {name: value for name, value in own.items() if name not in _UNDERWAY}
-        if sums[_WEIGHT]:  # also where this rank computes none
-            values[_LOSS] = sums[_SUM] / sums[_WEIGHT]
-            values[Signal.LOSS_RANK_MAX.value] = max(sums[_OWN::_EACH])
-        if self.sharded:
-            values = _whole(values, sums[_PARTS:_MEANS], len(sums[_OWN::_EACH]))
-        each = [sums[place + _HIGHEST : place + _EACH] for place in range(_OWN, len(sums), _EACH)]
-        values |= over_ranks(sums[_MEANS:_LOGGED], each)
+        if summed[LOSS_WEIGHT]:  # also where this rank computes none
+            values[_LOSS] = summed[LOSS_SUM] / summed[LOSS_WEIGHT]
+            values[Signal.LOSS_RANK_MAX.value] = value_of(most[WORST_LOSS])
+        if most[_DROPPED] > values.get(_DROPPED, 0.0):
+            values[_DROPPED] = most[_DROPPED]  # by another rank
+        if self._sharded:
+            values = _whole(values, summed, self._ranks)
+        values |= over_ranks(summed, most)
         if self.row is not None and self.row.own:
-            values |= own_over_ranks(sums[_LOGGED:_OWN], self.row.own)
-        apart = self.apart if replicated else None
-        if apart is not None:
-            values[REPLICAS_APART] = float(len(apart))
-        if apart:
-            values[REPLICA_APART] = float(apart[0])
+            values |= own_over_ranks(summed, self.row.own)
         return values
 
 
 def alone(own: Mapping[str, float], sharded: bool) -> dict[str, float]:
-    """`own`, what one rank measured, told as that rank's; its parts of norms are nobody's norm."""
+    """`own`, what one rank measured, as that rank's alone; its parts of norms are nobody's norm."""
     hidden = _UNDERWAY.union(PARTS) if sharded else _UNDERWAY
     return {**{n: v for n, v in own.items() if n not in hidden}, LOST_STEP: 1.0}
 
 
-def _squares(values: Mapping[str, float]) -> list[float]:
-    """For each of `PARTS`: the square of this rank's part, and whether it has one."""
-    parts = [values.get(signal) for signal in PARTS]
-    return [n for p in parts for n in ((p * p, 1.0) if p is not None else (0.0, 0.0))]
-
-
-def _whole(values: dict[str, float], sums: Sequence[float], ranks: int) -> dict[str, float]:
+def _whole(values: dict[str, float], summed: Mapping[str, float], ranks: int) -> dict[str, float]:
     """`values` with the global norms that every rank had a part of, and no other parts."""
     rest = {name: value for name, value in values.items() if name not in PARTS}
-    pairs = zip(PARTS, sums[::2], sums[1::2], strict=True)
-    found = {signal: math.sqrt(total) for signal, total, count in pairs if count == ranks}
+    found = {
+        name: math.sqrt(summed[square])
+        for name, square, count in _SQUARES
+        if summed[count] == ranks
+    }
     if not found.get(Signal.ADAM_V_NORM.value, 1.0):
         del found[Signal.ADAM_V_NORM.value]  # no rank's optimizer keeps any
     return rest | found
+
+
+# ---- a value and its rank in one double, whose order is that of the values ----------------------
+
+_RANKS = 2**20  # 32 bits of a float32 and 20 of a rank are exact in a double
+
+
+def ranked(value: float, rank: int) -> float:
+    """`value`, a float32, with the rank whose it is; among equal values the lowest rank's is
+    the largest. NaN counts as infinite."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", math.inf if math.isnan(value) else value))
+    order = bits + 2**31 if bits < 2**31 else 2**32 - 1 - bits
+    return float(order * _RANKS + (_RANKS - 1 - rank))
+
+
+def value_of(number: float) -> float:
+    """The value in what `ranked` made."""
+    order = int(number) // _RANKS
+    bits = order - 2**31 if order >= 2**31 else 2**32 - 1 - order
+    (value,) = struct.unpack("<f", struct.pack("<I", bits))
+    return float(value)
+
+
+def rank_of(number: float) -> int:
+    """The rank in what `ranked` made; 0 where no rank had a value."""
+    return _RANKS - 1 - int(number) % _RANKS if number > -math.inf else 0

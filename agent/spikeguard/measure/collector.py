@@ -2,7 +2,7 @@
 
 Every step: loss, grad_norm, lr, update_norm of a fixed sample, step time. Every
 `slow_signals_every` steps, each at a step of its own, and every step while the server is attentive:
-param_norm, adam_v_norm and the exact update_norm.
+param_norm, adam_v_norm, the exact update_norm and the gradient norm of each parameter.
 Law: nothing here reads a device value; a step's scalars leave through `Readback` together and
 carry their step with them. The norm before clipping is taken once, for clipping, update_skipper and
 report. Where the device works: in `clip` (gradients once, twice when clipping), before and after
@@ -16,29 +16,31 @@ fp32 (350 M) at 3.35 TB/s: 0.5 ms a step. 96 MB (24 M) at 10 GB/s of host memory
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from spikeguard.faults import Faults, log
+from spikeguard.faults import Faults
 from spikeguard.measure.global_norms import ByLayer, GlobalNorms
+from spikeguard.measure.layer_cadence import LayerCadence
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
 from spikeguard.measure.norms import combine, gradients, own_norm, second_moments
 from spikeguard.measure.parameters import Parameters, begins_with
 from spikeguard.measure.readback import Readback, Row
 from spikeguard.measure.signals.optional import OptionalSignals
-from spikeguard.measure.signals.own import OwnSignals
-from spikeguard.measure.update_norms import all_parameters, samples_of, unchanged
+from spikeguard.measure.signals.own import BUFFERS_NOT_FINITE, OwnSignals
+from spikeguard.measure.spoilt_buffers import SpoiltBuffers
+from spikeguard.measure.update_norms import all_parameters, fits, samples_of, unchanged
+from spikeguard.optim.buffers import Buffers
 from spikeguard.optim.clipping import Rule
-from spikeguard.optim.optimizers import trained_by
 from spikeguard.optim.update_skipper import UpdateSkipper, found_by_scaler, loss_scale
-from spikeguard.settings import GIB, Settings
+from spikeguard.settings import Settings
 from spikeguard.topology.job import Job
 from spikeguard.topology.model_parts import parameters
-from spikeguard.topology.replicas import bits_of
+from spikeguard.topology.replicas import bits_of, compares_at
 from spikeguard.topology.shards import local
 from spikeguard_protocol import OptionalSignal, Signal
 
@@ -74,6 +76,7 @@ class Collector:
         self._listed = Parameters(job.parts, job.optimizers)
         self._norms = GlobalNorms(topology, self._listed, lambda: update_skipper.armed, faults)
         self._layers: ByLayer | None = None
+        self._parts: ByLayer | None = None  # of the layers' norms, on this rank
         self._step = 0
         self._ranks, self._tokens = topology.ranks, tokens_per_step
         self._ended_at: float | None = None  # of the newest step
@@ -82,15 +85,19 @@ class Collector:
             quarter * self._cycle // 4
             for quarter in (PARAM_QUARTER, UPDATE_QUARTER, MOMENT_QUARTER)
         )
+        self._layer_cadence = LayerCadence(settings, topology)
         self._weights = parameters(job.parts)  # those that are not trained, too
         self._compare_every = settings.replica_checksum_every
         self.compares = topology.replicas and self._compare_every > 0
+        self.snapshot_due: Callable[[int], bool] = _never  # at the end of a step
         share = settings.update_sample_share
         self._samples = samples_of(job.parts, job.optimizers, share, topology)
+        self.buffers = Buffers(job.parts)
         self._everything = [all_parameters(each, topology) for each in job.optimizers]
-        self._exact = settings.exact_update_norm and _fits(job.optimizers, settings)
+        self._exact = settings.exact_update_norm and fits(job.optimizers, settings)
         self._begun = 0  # a bit for each optimizer whose step of this update has begun
         self._readback = Readback()
+        self._spoilt = SpoiltBuffers(self.buffers, self._readback, faults)
         self.losses = LossMeter(topology.has_loss)
         self.optional, self.own = optional, OwnSignals(faults)
         self.attentive = False
@@ -196,6 +203,7 @@ class Collector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to what was known then; a rule the loop has not shown yet gets it later."""
+        self.buffers.keep()  # restored already
         self.update_skipper.load_state_dict(state["update_skipper"])
         if state.get("optional") is not None:
             self.optional.load_state_dict(state["optional"])
@@ -205,18 +213,16 @@ class Collector:
             self._take_up(rule)
 
     def _measured(self) -> Tensor | None:
-        """The gradients' global norm; where each one's is wanted, composed of those."""
+        """The gradients' global norm, the same bits whether or not each one's is kept."""
         self._parameters()
-        if not self._wants_layers(self._step + 1):
+        norm: Tensor | None
+        if not self._layer_cadence.due(self._step + 1, self.attentive):
             return self._norms.norm()
-        norm, self._layers = self._norms.by_name()
+        if self._layer_cadence.in_parts:
+            norm, self._parts = self._norms.with_parts()
+        else:
+            norm, self._layers = self._norms.by_name()
         return norm
-
-    def _wants_layers(self, step: int) -> bool:
-        every = self._settings.layer_norms_every
-        if self._settings.flight_recorder:
-            return True
-        return every > 0 and ((self.attentive and not self._topology.parted) or step % every == 0)
 
     def begins_update(self, number: int) -> bool:
         """Note that an optimizer's step begins; whether an update of all of them does with it."""
@@ -233,11 +239,13 @@ class Collector:
 
         `begins`: it is the first of the optimizers to make this update.
         """
-        self.update_skipper.after_step()  # what a step that failed has left on the optimizer
+        if self.update_skipper.lent:  # what a step that failed has left on the optimizer
+            self.update_skipper.after_step()
         self._rates, self._stepped = rates, True
         optimizer = self._optimizers[number]
         found = found_by_scaler(optimizer)
-        self._keep(STEP_SKIPPED, found)
+        if found is not None:
+            self._scalars[STEP_SKIPPED] = found
         if begins:
             self._judge(optimizer, found)
         self.update_skipper.hold(number, found)
@@ -254,9 +262,10 @@ class Collector:
         norm = self._norm_at_step(loss_scale(optimizer))
         if norm is not None:
             loss = self.losses.mean if self._ranks == 1 else None  # must be equal on all ranks
-            self._scalars[UPDATE_DROPPED] = self.update_skipper.judge(
-                norm, loss, found, self._norms.unable
-            )
+            dropped = self.update_skipper.judge(norm, loss, found, self._norms.unable)
+            self._scalars[UPDATE_DROPPED] = dropped
+            if self.buffers and self.update_skipper.lends:
+                self.buffers.put_back(dropped)
 
     def _norm_at_step(self, scale: Tensor | None) -> Tensor | None:
         norm = self._grad_norm
@@ -270,14 +279,18 @@ class Collector:
             self._limit = None  # that was one of the scaled norm
         if scale is not None and self._layers is not None:
             self._layers = ByLayer(self._layers.names, self._layers.norms / scale)
+        if scale is not None and self._parts is not None:
+            self._parts = ByLayer(self._parts.names, self._parts.norms / scale)
         return norm if scale is None else norm / scale
 
     @torch.no_grad()
     def after_step(self, number: int = 0) -> None:
         """In an optimizer's post-hook: how far its parameters moved."""
-        self.update_skipper.after_step()
+        if self.update_skipper.lent:
+            self.update_skipper.after_step()
         self._add_norm(UPDATE_NORM_SAMPLED, self._samples[number].after_step(self._rates))
-        self._add_norm(UPDATE_NORM, self._everything[number].after_step(self._rates))
+        if self._everything[number].armed:
+            self._add_norm(UPDATE_NORM, self._everything[number].after_step(self._rates))
         if self._rates and not number:
             rate = self._rates[0]
             if isinstance(rate, Tensor):
@@ -287,8 +300,9 @@ class Collector:
 
     def _add_norm(self, signal: str, norm: Tensor | None) -> None:
         """That of one optimizer's parameters, to those of the others in this update."""
-        known = self._scalars.get(signal) if len(self._optimizers) > 1 else None
-        self._keep(signal, norm if known is None or norm is None else combine([known, norm]))
+        if norm is not None:
+            known = self._scalars.get(signal) if len(self._optimizers) > 1 else None
+            self._keep(signal, norm if known is None else combine([known, norm]))
 
     def finish_step(self, step: int, segment: int, position: int) -> Row:
         """Send the step's scalars on their way.
@@ -303,14 +317,20 @@ class Collector:
         if place == self._moment_place or self.attentive:
             moments = second_moments(self._optimizers)
             self._measure(ADAM_V_NORM, [*moments], [*moments.values()])
+            spoilt = self._spoilt.count() if self.buffers else None
+            if spoilt is not None:
+                self._known[BUFFERS_NOT_FINITE] = spoilt
+        if self.buffers:
+            self.buffers.keep()
         if self._settings.unchanged_parameters and self._stepped:
             self._count_unchanged(step)
-        if self.compares and (step + 1) % self._compare_every == 0:
+        if self.compares and (compares_at(step, self._compare_every) or self.snapshot_due(step)):
             self._scalars |= bits_of(self._weights)
         self._keep_loss()
         if not self._stepped:  # where a GradScaler finds inf, an optimizer not fused is not asked
             self._known[STEP_SKIPPED] = 1.0
         layers = self._readback.send_all(*self._layers) if self._layers is not None else None
+        parts = self._readback.send_all(*self._parts) if self._parts is not None else None
         activations = None
         if not self.optional.idle:
             norms = self.optional.finish_step(step, self.attentive, self._scalars)
@@ -332,6 +352,7 @@ class Collector:
             activations,
             self._limit,
             own,
+            parts,
         )
         self._forget()
         return row
@@ -373,6 +394,7 @@ class Collector:
     def _forget(self) -> None:
         self._scalars, self._known, self._grad_norm, self._rates = {}, {}, None, ()
         self._layers, self._stepped, self._limit, self._begun = None, False, None, 0
+        self._parts = None
 
     def note(self, signal: str, value: Tensor | float) -> None:
         """Add a value of this step under a name: () on any device, or known on the host.
@@ -404,18 +426,8 @@ class Collector:
                 self._known[LOSS_WEIGHT] = weight
 
 
-def _fits(optimizers: Sequence[torch.optim.Optimizer], settings: Settings) -> bool:
-    """Whether the copy of the parameters that the exact update_norm takes may be made."""
-    own = [local(parameter) for parameter in trained_by(optimizers)]
-    size = sum(part.numel() * part.element_size() for part in own)
-    if size > settings.exact_update_bytes:
-        log.info(
-            "update_norm is measured of a sample alone: the exact one would take %.3g GiB of the "
-            "device on this rank (Settings.exact_update_bytes is %.3g GiB)",
-            size / GIB,
-            settings.exact_update_bytes / GIB,
-        )
-    return size <= settings.exact_update_bytes
+def _never(_: int) -> bool:
+    return False
 
 
 def _by_device(tensors: Sequence[Tensor]) -> dict[torch.device, list[Tensor]]:

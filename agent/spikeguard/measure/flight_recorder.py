@@ -1,9 +1,10 @@
-"""What was measured layer by layer in the newest steps, kept until somebody wants to know.
+"""What was measured layer by layer of late, kept until somebody wants to know.
 
-While a recorder runs, norms by layer are measured at every step and wait here, on the host. When
-the server starts to watch closely (a precursor or an incident), everything that waits goes into the
-outbox, once, and what is measured from then on follows at every step until the server is content.
-Law: bounded in steps and in bytes as they would be sent; the oldest go first. Nothing is encoded
+While a recorder runs, norms by layer are measured once in `slow_signals_every` steps and wait here,
+on the host. When the server starts to watch closely (a precursor or an incident), everything that
+waits goes into the outbox, once, and what is measured from then on follows until the server is
+content.
+Law: bounded in number and in bytes as they would be sent; the oldest go first. Nothing is encoded
 here and nothing waits for the device: the outbox's thread reads the values.
 Cost: references, and once an incident one queue entry for each thing that waits.
 """
@@ -43,7 +44,7 @@ class Detail(NamedTuple):
 
 
 class FlightRecorder:
-    """The newest steps in detail; with no steps to keep it passes everything on."""
+    """The newest measurements by layer; with none to keep it passes everything on."""
 
     def __init__(self, settings: Settings) -> None:
         self._steps, self._limit = settings.flight_recorder, settings.flight_recorder_bytes
@@ -57,7 +58,7 @@ class FlightRecorder:
         self._told = False  # that some layers are left out
 
     def __len__(self) -> int:
-        """Steps that are kept."""
+        """Steps of which something is kept."""
         return len(self._kept)
 
     def pass_on(self, row: Row, watched: bool) -> Iterable[Detail]:
@@ -92,8 +93,6 @@ class FlightRecorder:
         return every > 0 and detail.step % every == 0
 
     def _keep(self, details: list[Detail]) -> None:
-        if self._kept:
-            _settle(self._kept[-1][0])
         size = 0
         for detail in details:
             size += self._size(detail)
@@ -125,11 +124,3 @@ def details_of(row: Row) -> list[Detail]:
     if row.activations is not None:
         found.append(Detail(row.segment, row.step, ACTIVATION_NORM, row.activations))
     return found
-
-
-def _settle(details: list[Detail]) -> None:
-    """Give back pinned memory that was only wanted for the way from the device."""
-    for detail in details:
-        norms = detail.norms
-        if norms.event is not None and norms.arrived() and not isinstance(norms.row, list):
-            norms.row, norms.event = norms.row.clone(), None

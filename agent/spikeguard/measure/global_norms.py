@@ -3,9 +3,9 @@
 Invariants: no value is read on the host. Where ranks hold different parts (`Topology.parted`), each
 adds up the squares of its own, divided by how many ranks hold a copy, and one all-reduce on the
 job's default group makes the sum, equal to the bit on all ranks. It is 16 bytes: the sum, and how
-many ranks cannot leave out this update, since then none may. Where each parameter's norm is wanted
-it is 8 bytes for each and 8 more. All ranks make it, also one that has no gradient in this step.
-Where every rank holds all of the model nobody meets.
+many ranks cannot leave out this update, since then none may. Where a clipping rule wants each
+parameter's norm it is 8 bytes for each and 8 more. All ranks make it, also one that has no gradient
+in this step. Where every rank holds all of the model nobody meets.
 A rank that fails to measure its part meets the others all the same, who would wait for it: its part
 is missing in the sum, on all ranks alike, and counted as a fault.
 Where the GPU waits: the stream for the slowest rank, in that all-reduce; with gloo the host does.
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from spikeguard.faults import MAX_SAID, Faults
-from spikeguard.measure.norms import combine, each_norm, global_norm, own_norm, stack
+from spikeguard.measure.norms import combine, each_norm, global_norm, own_norm_of, stack
 from spikeguard.measure.parameters import Parameters
 from spikeguard.topology.layout import Topology
 from spikeguard.topology.shards import settled
@@ -53,7 +53,7 @@ class GlobalNorms:
         self.unable: Tensor | None = None  # ranks that cannot, () fp64, once ranks have met
         self._copies: list[int] = []
         self._made: tuple[list[int], Tensor, Tensor] | None = None
-        self._told: tuple[tuple[frozenset[int], int], tuple[str, ...], list[int]] | None = None
+        self._told: tuple[tuple[frozenset[int], int], tuple[str, ...]] | None = None
 
     @property
     def names(self) -> Sequence[str]:
@@ -74,15 +74,31 @@ class GlobalNorms:
         """Of all gradients, () fp32; None if no rank can have any."""
         if not self._topology.parted:
             return global_norm([p.grad for p in self._listed.tensors if p.grad is not None])
-        numbers = self._zeros(2)
+        return self._whole_norm()[0]
+
+    def with_parts(self) -> tuple[Tensor, ByLayer]:
+        """Where ranks hold different parts: `norm`, by the same reduction and to the same bit, and
+        of each row the norm of this rank's part. Squares of the parts add up over the ranks.
+        """
+        norm, held = self._whole_norm()
+        squares = self._zeros(len(self.names))
+        if held is not None:
+            self._add_squares(squares, *held)
+        return norm, ByLayer(tuple(self.names), squares.sqrt().float())
+
+    def _whole_norm(self) -> tuple[Tensor, tuple[list[int], list[Tensor], list[int]] | None]:
+        """Over all ranks; and of this rank's gradients rows, norms, and how many hold each."""
+        numbers, held = self._zeros(2), None
         try:
-            _, gradients, copies = self._held()
-            own = own_norm(gradients, copies)
+            rows, gradients, copies = self._held()
+            norms = each_norm(gradients)
+            own = own_norm_of(norms, copies)
             if own is not None:
                 numbers[0] = own.double().square()
+                held = rows, norms, copies
         except Exception as error:
             self._note_missing(error)
-        return self._summed(numbers)[0].sqrt().float()
+        return self._summed(numbers)[0].sqrt().float(), held
 
     def each(self) -> tuple[Tensor, Tensor] | None:
         """The norm of all, and of each row, (n,) fp32, 0 where there is no gradient."""
@@ -94,48 +110,40 @@ class GlobalNorms:
         return None if whole is None else (whole, self._spread(norms))
 
     def by_name(self) -> tuple[Tensor | None, ByLayer | None]:
-        """The norm of all, and of each parameter that has a gradient; or may have, elsewhere.
+        """`norm`, to the same bit, and that of each parameter that has a gradient, where this rank
+        holds all of the model.
 
         It is that of the norms of each, so what is stacked for it is what is told.
         """
         listed = self._listed.tensors
-        without = frozenset(
-            row for row, p in zip(self.own_rows, listed, strict=True) if p.grad is None
-        )
-        if self._topology.parted:
-            squares = self._all_squares()
-            each = squares.sqrt().float()
-            names, rows = self._named(without, self.names)
-            told = each if len(rows) == len(each) else each[rows]
-            return squares.sum().sqrt().float(), ByLayer(names, told)
+        without = frozenset(row for row, p in enumerate(listed) if p.grad is None)
         stacked = stack(each_norm([p.grad for p in listed if p.grad is not None]))
         if stacked is None:
             return None, None
-        names, _ = self._named(without, self._listed.names)
-        return torch.linalg.vector_norm(stacked), ByLayer(names, stacked)
-
-    def _named(
-        self, without: frozenset[int], names: Sequence[str]
-    ) -> tuple[tuple[str, ...], list[int]]:
-        """Names and rows but those `without`; made once as long as these are the same."""
-        if self._told is None or self._told[0] != (without, len(names)):
-            rows = [row for row in range(len(names)) if row not in without]
-            self._told = (without, len(names)), tuple(names[row] for row in rows), rows
-        return self._told[1:]
+        if self._told is None or self._told[0] != (without, len(listed)):
+            names = self._listed.names
+            told = tuple(name for row, name in enumerate(names) if row not in without)
+            self._told = (without, len(listed)), told
+        return torch.linalg.vector_norm(stacked), ByLayer(self._told[1], stacked)
 
     def _all_squares(self) -> Tensor:
         """(n,) fp64, the square of each row's norm over all ranks."""
         squares = self._zeros(len(self.names) + 1)
         try:
             rows, gradients, copies = self._held()
-            norms = each_norm(gradients)
-            if norms:
-                own = torch.stack([norm.to(norms[0].device) for norm in norms]).double().square()
-                index, shares = self._rows(rows, copies, squares.device)
-                squares.index_add_(0, index, self._placed(own) * shares)
+            self._add_squares(squares, rows, each_norm(gradients), copies)
         except Exception as error:
             self._note_missing(error)
         return self._summed(squares)
+
+    def _add_squares(
+        self, squares: Tensor, rows: list[int], norms: list[Tensor], copies: list[int]
+    ) -> None:
+        """This rank's part of each row's square."""
+        if norms:
+            own = torch.stack([norm.to(norms[0].device) for norm in norms]).double().square()
+            index, shares = self._rows(rows, copies, squares.device)
+            squares.index_add_(0, index, self._placed(own) * shares)
 
     def _note_missing(self, error: Exception) -> None:
         said = f"this rank's part of the gradients' norm is missing in it, on all ranks: {error!r}"

@@ -36,10 +36,15 @@ def own_norm(tensors: Sequence[Tensor], copies: Sequence[int] | None = None) -> 
     """
     if copies is None:
         return global_norm(tensors)
+    return own_norm_of(each_norm(tensors), copies)
+
+
+def own_norm_of(norms: Sequence[Tensor], copies: Sequence[int]) -> Tensor | None:
+    """`own_norm` of tensors whose own norms are known, to the same bit."""
     by_copies: dict[int, list[Tensor]] = {}
-    for tensor, count in zip(tensors, copies, strict=True):
-        by_copies.setdefault(count, []).append(local(tensor))
-    return combine([shared_out(_plain_norm(held), count) for count, held in by_copies.items()])
+    for norm, count in zip(norms, copies, strict=True):
+        by_copies.setdefault(count, []).append(norm)
+    return combine([shared_out(_norm_of(held), count) for count, held in by_copies.items()])
 
 
 def shared_out(norm: Tensor, copies: int) -> Tensor:
@@ -87,12 +92,8 @@ def _norm_of(norms: Sequence[Tensor]) -> Tensor:
 
 
 def _plain_norm(tensors: Sequence[Tensor]) -> Tensor:
-    halves = [t for t in tensors if t.dtype in _HALF]
-    full = [t for t in tensors if t.dtype not in _HALF] if halves else list(tensors)
-    norms = list(torch._foreach_norm(full)) if full else []
-    if halves:  # accumulated and returned in fp32: bf16 keeps three digits
-        norms += torch._foreach_norm(halves, 2, dtype=torch.float32)
-    return _norm_of(norms)
+    """In the tensors' own order, so that a step which keeps each one's norm has the same bits."""
+    return _norm_of(_each_plain_norm(tensors))
 
 
 def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:

@@ -3,7 +3,8 @@
 Law: the loop never waits for a value it has just asked for. The scalars of a step are stacked and
 copied to a pinned row while the device goes on; they are read when the copy's event has passed,
 or `lag` steps later where all ranks must read the same step. The host then waits only if it runs
-more than `lag` steps ahead of the device. Bounded: `DEPTH` rows, made once. On a CPU there is
+more than `lag` steps ahead of the device. Bounded: `DEPTH` rows for scalars and `WIDE_DEPTH` for
+what is measured by layer, made once and used in turn. On a CPU there is
 nothing to bring: the tensors themselves are handed on, and read by whoever needs numbers first. A
 step's `Row` holds them: values that nobody changes any more; where the record is made, by the
 outbox's thread, they are read. The loop reads only what ranks exchange.
@@ -22,6 +23,7 @@ from spikeguard.optim.clipping.rules import clipped_to
 from spikeguard_protocol import BatchRange, Samples, Signal
 
 DEPTH = 64  # steps
+WIDE_DEPTH = 16  # measurements by layer
 WIDTH = 56  # scalars a step; with what the host knows, what a record of samples holds
 # plain strings: a member of an enum takes longer to look up and to hash
 GRAD_NORM = Signal.GRAD_NORM.value
@@ -43,13 +45,25 @@ class Pending:
 
     def take(self) -> list[float]:
         """The values, waiting for the copy if it must; the row is free for another step then."""
-        if isinstance(self.row, list):
-            return self.row
-        if self.event is not None:
-            self.event.synchronize()
-        taken: list[float] = self.row.tolist()
+        row = self.row
+        if isinstance(row, list):
+            return row
+        event = self.event
+        if event is not None:
+            event.synchronize()
+        taken: list[float] = row.tolist()
+        if self.row is not row:  # another thread has freed the row since, which may be in use again
+            return self.take()
         self.row, self.event = taken, None
         return taken
+
+    def free(self) -> None:
+        """Keep the values elsewhere, so that the pinned row may be used again; waits if it must."""
+        row, event = self.row, self.event
+        if event is not None and not isinstance(row, list):
+            if not event.query():  # the host has run a whole ring ahead of the device
+                event.synchronize()
+            self.row, self.event = row.clone(), None
 
     def read(self) -> dict[str, float]:
         """The values by name, waiting for the copy if it must."""
@@ -97,6 +111,7 @@ class Row(NamedTuple):
     activations: Pending | None = None  # L2 by layer, where asked for
     limit: float | None = None  # that the gradients' norm was clipped to, where that is all
     own: tuple[str, ...] = ()  # names of the user's own signals
+    parts: Pending | None = None  # of `layers`, on this rank; their squares add up over the ranks
 
     def read(self) -> dict[str, float]:
         """All its values by name; waits for the device if they have not arrived."""
@@ -129,13 +144,34 @@ class Row(NamedTuple):
         return self.record(self.read())
 
 
+class _Ring:
+    """Pinned rows that are used in turn, with the event of each one's newest copy."""
+
+    def __init__(self, depth: int, width: int) -> None:
+        self.width, self._depth, self._next = width, depth, 0
+        self._rows = torch.empty(depth, width, pin_memory=True)
+        self._events = [torch.cuda.Event() for _ in range(depth)]
+        self._taken_by: list[Pending | None] = [None] * depth
+
+    def copy(self, names: tuple[str, ...], stacked: Tensor) -> Pending:
+        """Start the copy of `stacked`, (n,), into the next row."""
+        place, self._next = self._next, (self._next + 1) % self._depth
+        before = self._taken_by[place]
+        if before is not None:
+            before.free()
+        row, event = self._rows[place, : len(names)], self._events[place]
+        row.copy_(stacked, non_blocking=True)
+        event.record(torch.cuda.current_stream(stacked.device))
+        self._taken_by[place] = pending = Pending(names, row, event)
+        return pending
+
+
 class Readback:
     """The rows that are used in turn."""
 
     def __init__(self) -> None:
-        self._rows: Tensor | None = None
-        self._events: list[torch.cuda.Event] = []
-        self._next = 0
+        self._scalars: _Ring | None = None
+        self._wide: _Ring | None = None
 
     def send(self, scalars: dict[str, Tensor]) -> Scalars:
         """Start the copy of `scalars`, each () on any device; nobody changes them any more."""
@@ -148,10 +184,12 @@ class Readback:
         stacked = _stack(values)
         if not stacked.is_cuda:
             return Pending(names, stacked if stacked.is_cpu else stacked.cpu(), None)
-        return self._copy(names, stacked)
+        if self._scalars is None:
+            self._scalars = _Ring(DEPTH, WIDTH)
+        return self._scalars.copy(names, stacked)
 
     def send_many(self, scalars: Mapping[str, Tensor]) -> Pending:
-        """The same for any number of scalars, now and then: the row is made for it."""
+        """The same for any number of scalars, now and then."""
         names = tuple(scalars)
         stacked = _stack([scalars[name] for name in names]) if names else torch.empty(0)
         return self.send_all(names, stacked)
@@ -160,22 +198,9 @@ class Readback:
         """The same of values that lie in one tensor already, (n,), which nobody changes."""
         if not stacked.is_cuda:
             return Pending(names, stacked if stacked.is_cpu else stacked.cpu(), None)
-        row = torch.empty(len(names), pin_memory=True)
-        event = torch.cuda.Event()
-        row.copy_(stacked, non_blocking=True)
-        event.record(torch.cuda.current_stream(stacked.device))
-        return Pending(names, row, event)
-
-    def _copy(self, names: tuple[str, ...], stacked: Tensor) -> Pending:
-        if self._rows is None:
-            self._rows = torch.empty(DEPTH, WIDTH, pin_memory=True)
-            self._events = [torch.cuda.Event() for _ in range(DEPTH)]
-        row = self._rows[self._next, : len(names)]
-        event = self._events[self._next]
-        self._next = (self._next + 1) % DEPTH
-        row.copy_(stacked, non_blocking=True)
-        event.record(torch.cuda.current_stream(stacked.device))
-        return Pending(names, row, event)
+        if self._wide is None or self._wide.width < len(names):
+            self._wide = _Ring(WIDE_DEPTH, len(names))
+        return self._wide.copy(names, stacked)
 
 
 def _stack(values: Sequence[Tensor]) -> Tensor:

@@ -16,7 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spikeguard.faults import log
 from spikeguard.measure.norms import combine, global_norm, sampled_rows, shared_out
+from spikeguard.optim.optimizers import trained_by
+from spikeguard.settings import GIB, Settings
 from spikeguard.topology.layout import Topology
 from spikeguard.topology.model_parts import Modules, named_parameters
 from spikeguard.topology.shards import local
@@ -42,7 +45,7 @@ class Moved:
         self._find, self._parted = find, parted
         self._stretches: list[Stretch] = []
         self._before: list[list[Tensor]] | None = None
-        self._armed = False
+        self.armed = False
         self._moved: list[Tensor] = []  # differences of the last step, until the next one
 
     @torch.no_grad()
@@ -53,14 +56,14 @@ class Moved:
             self._before = [[torch.empty_like(t) for t in s.tensors] for s in self._stretches]
         for kept, stretch in zip(self._before, self._stretches, strict=True):
             torch._foreach_copy_(kept, stretch.tensors)
-        self._armed = True
+        self.armed = True
 
     @torch.no_grad()
     def after_step(self, rates: Sequence[Any]) -> Tensor | None:
         """The L2 norm of the movement over the rates, () fp32; None where there is none."""
-        if not self._armed or self._before is None:
+        if not self.armed or self._before is None:
             return None
-        self._armed = False
+        self.armed = False
         self._moved = []
         norms = []
         for kept, stretch in zip(self._before, self._stretches, strict=True):
@@ -137,3 +140,17 @@ def _part(parameter: Tensor, rows: int | None) -> Tensor:
     """What lies here; of `rows` of all rows as large a share as of all rows lies here."""
     part = local(parameter.detach())
     return part if rows is None else part[: -(-rows * len(part) // len(parameter))]
+
+
+def fits(optimizers: Sequence[torch.optim.Optimizer], settings: Settings) -> bool:
+    """Whether the copy of the parameters that the exact update_norm takes may be made."""
+    own = [local(parameter) for parameter in trained_by(optimizers)]
+    size = sum(part.numel() * part.element_size() for part in own)
+    if size > settings.exact_update_bytes:
+        log.info(
+            "update_norm is measured of a sample alone: the exact one would take %.3g GiB of the "
+            "device on this rank (Settings.exact_update_bytes is %.3g GiB)",
+            size / GIB,
+            settings.exact_update_bytes / GIB,
+        )
+    return size <= settings.exact_update_bytes

@@ -72,7 +72,8 @@ class ScaledRates:
 
         None stands for a group that has no rate, which nothing scales.
         """
-        self.after_step()
+        if self.lent:
+            self.after_step()
         factor = self.scale.at(step) if self.scale is not None else 1.0
         groups = self._optimizers[number].param_groups
         if factor != 1.0 and self.usable:

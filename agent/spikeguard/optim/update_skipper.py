@@ -126,9 +126,9 @@ class UpdateSkipper:
         self.by_sync = enabled and by_sync and all(map(can_skip_by_sync, optimizers))
         self.can_skip = False  # whether the update that is judged can still be left out
         self._flag: Tensor | None = None  # of the update under way, where it can be held back
-        self._lends = False  # whether the optimizers take the flag themselves
+        self.lends = False  # whether the optimizers take the flag themselves
         self._read: bool | None = None  # the flag, where the host had to read it
-        self._lent: list[tuple[Any, Any]] = []  # optimizers, and what was there before
+        self.lent: list[tuple[Any, Any]] = []  # optimizers, and what was there before
 
     @property
     def armed(self) -> bool:
@@ -137,7 +137,7 @@ class UpdateSkipper:
 
     def able(self) -> bool:
         """Whether the optimizers themselves can drop this update."""
-        return self._enabled and takes_flag(self._optimizers)
+        return self._enabled and all(map(can_drop, self._optimizers))
 
     def judge(
         self,
@@ -152,8 +152,8 @@ class UpdateSkipper:
         ranks cannot drop it; then no rank does.
         """
         self._flag = self._read = None
-        flag, self._lends = non_finite(norm, loss), self.able()
-        if not self._lends and not self.can_skip:
+        flag, self.lends = non_finite(norm, loss), self.able()
+        if not self.lends and not self.can_skip:
             return torch.zeros_like(flag)
         if found is not None:
             flag = torch.maximum(flag, found.to(flag.device))
@@ -167,12 +167,14 @@ class UpdateSkipper:
     def hold(self, number: int, found: Tensor | None = None) -> None:
         """In the pre-hook of that optimizer: lend it the flag of this update, if it takes one."""
         flag = self._flag
+        if flag is None:
+            return
         optimizer = self._optimizers[number]
-        if flag is None or not (self._lends or can_drop(optimizer)):
+        if not (self.lends or can_drop(optimizer)):
             return
         if found is not None:
             flag = torch.maximum(flag, found.to(flag.device))
-        self._lent.append((optimizer, getattr(optimizer, "found_inf", _ABSENT)))
+        self.lent.append((optimizer, getattr(optimizer, "found_inf", _ABSENT)))
         optimizer.found_inf = flag
 
     @property
@@ -182,7 +184,7 @@ class UpdateSkipper:
 
     def leaves_out(self) -> bool:
         """Whether no optimizer's step must be entered: the sync that was paid for, once."""
-        if self._flag is None or self._lends:
+        if self._flag is None or self.lends:
             return False
         if self._read is None:
             self._read = False  # where reading fails, it is not tried at the next optimizer again
@@ -199,8 +201,8 @@ class UpdateSkipper:
 
     def after_step(self) -> None:
         """Leave the attribute as it was found."""
-        while self._lent:
-            optimizer, found = self._lent.pop()
+        while self.lent:
+            optimizer, found = self.lent.pop()
             if found is _ABSENT:
                 del optimizer.found_inf
             else:

@@ -56,7 +56,8 @@ class HostCopies:
     def before_update(self, step: int, number: int = 0) -> None:
         """In an optimizer's pre-hook of `step`: its work on the device comes after the copy."""
         self._updated[number] = step
-        self.before_change()
+        if self._leaving is not None:
+            self.before_change()
 
     def before_change(self) -> None:
         """Whatever is queued on the current stream from here on may change the state."""

@@ -15,9 +15,9 @@ from typing import Any
 
 from spikeguard.faults import log
 from spikeguard.state.dcp_files import fill, load_own
+from spikeguard.state.random_numbers import random_state
 from spikeguard.state.replicated_parts import Box, Boxes, Ranks, difference, joined
 from spikeguard.state.targets import Tree
-from spikeguard.state.training_state import random_state
 
 APART = {"random", "data", "learnt"}  # may differ between ranks; the agent's own is rank 0's
 
@@ -35,7 +35,7 @@ def load_resharded(folder: Path, ranks: Ranks, boxes: Boxes) -> Tree:
         own = load_own(folder, saved) if saved else first
         _check_same(first, own, saved, folder, ranks)
         mine = own if saved == ranks.rank else mine
-    tree = {**first, "random": random_state(), "data": {**first["data"], "left_out": ""}}
+    tree = {**first, "random": random_state(), "data": {**first["data"], "first": None}}
     if ranks.rank < ranks.saved:
         tree |= {"random": mine["random"], "data": mine["data"]}
 

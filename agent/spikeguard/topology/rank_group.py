@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -34,6 +34,7 @@ class Ties:
 
     group: dist.ProcessGroup | None = None
     broken: bool = False
+    reason: str = ""  # why, where it is the loop's way and no failure
     posted: deque[Any] = field(default_factory=deque)  # exchanges that nobody waited for yet
     saving: dist.ProcessGroup | None = None  # for the thread that writes checkpoints
 
@@ -100,7 +101,7 @@ def leave_world(world: World) -> None:
 
     A rank whose ties broke keeps them: an exchange may hang there for the whole timeout.
     """
-    if world.ties.broken:
+    if world.ties.broken and (world.ties.posted or not world.ties.reason):
         return
     for group in (world.ties.group, world.ties.saving):
         if group is not None:
@@ -113,7 +114,8 @@ def leave_world(world: World) -> None:
 def in_step(world: World) -> Iterator[None]:
     """Around whatever all ranks have to do together: one failure and this rank votes no more."""
     if world.ties.broken:
-        raise RuntimeError("the ranks of this job lost step with each other earlier")
+        why = world.ties.reason or "the ranks of this job lost step with each other earlier"
+        raise RuntimeError(why)
     if world.size > 1 and world.group is None:
         raise RuntimeError("this rank has left the others: its attempt ended")
     try:
@@ -166,6 +168,16 @@ def share_each(world: World, text: str) -> list[str]:
     with in_step(world):
         dist.all_gather_object(told, text, group=world.group)
     return told
+
+
+def gather(world: World, numbers: Sequence[float], patience: timedelta) -> list[list[float]]:
+    """Every rank's `numbers`, equally many, in their order. Blocks, at most for `patience`."""
+    own = torch.tensor(numbers, dtype=torch.float64)
+    found = [torch.zeros_like(own) for _ in range(world.size)]
+    with in_step(world):
+        work: Any = dist.all_gather(found, own, group=world.group, async_op=True)
+        work.wait(patience)
+    return [each.tolist() for each in found]
 
 
 def all_agree(world: World, yes: bool) -> bool:

@@ -1,20 +1,21 @@
 """Whether ranks that hold the same weights still hold the same, bit for bit.
 
 DDP and HSDP make replicas equal at their start and trust them ever after: a flipped bit on one
-device, or an optimizer that decided alone, parts them in silence. Every
-`Settings.replica_checksum_every` steps each rank adds up the bits of its parameters on the device;
+device, or an optimizer that decided alone, parts them in silence. At the steps that `compares_at`
+names, and wherever a snapshot is taken, each rank adds up the bits of its parameters on the device;
 the sums travel with the step's vote (`agreement`) and are compared K steps later, so nobody waits.
 Of a job whose ranks hold different parts those are compared that hold the very same
 (`Topology.same_as`).
 Law: exact. Integers are added modulo 2**64, in which no order and no number of threads matters, and
 any single change of a weight changes the sum; tensors count with different odd factors, so that
 two of them cannot change places. Nothing is read on the host here.
-Cost: the parameters' bytes once, and two launches a tensor, in one step of
-`replica_checksum_every`. Where no two ranks hold the same nothing is added up.
+Cost: the parameters' bytes once, and two launches a tensor, in such a step. Where no two ranks hold
+the same nothing is added up.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -33,6 +34,16 @@ _WORD_OF: Mapping[int, torch.dtype] = {
     4: torch.int32,
     8: torch.int64,
 }
+
+
+def compares_at(step: int, every: int) -> bool:
+    """Whether weights are compared at the end of `step`: at the first, and at one in `every`.
+
+    Which one is as good as random and the same on all ranks, so that weights which are averaged
+    every so many steps are not always compared right after they were.
+    """
+    stretch = step // every
+    return step == 1 or step % every == zlib.crc32(b"%d" % stretch) % every
 
 
 @torch.no_grad()

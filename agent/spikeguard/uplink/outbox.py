@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -75,7 +74,6 @@ class Outbox:
         self.run, self.attempt, self.folder = run, attempt, folder
         self.quota = quota if isinstance(quota, Quota) else Quota(quota)
         self.watched_until = -math.inf  # the server asks for detail, monotonic; the sender's to say
-        self.on_closed: Callable[[], object] = bool  # called by the writer, at its end
         self.closed = False
         self._waiting: deque[tuple[float, Record | Draft]] = deque()
         self._overflowed: dict[tuple[int, str], int] = {}  # by thread: each counts up its own
@@ -255,7 +253,6 @@ class Outbox:
             self.closed = True
             self._log.close(used_up=self.empty)
         self.quota.close()
-        self.on_closed()
 
     # ---- the writer --------------------------------------------------------------------------
 

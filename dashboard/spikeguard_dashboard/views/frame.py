@@ -59,7 +59,7 @@ def _who(visit: Visit) -> Html:
     if visit.person is None:
         return inbox
     left = words.duration(visit.person.expires_in_s)
-    who = f"Signed in as {visit.person.name} ({visit.person.role}), {left} left"
+    who = f"Signed in as {visit.person.name}, {left} left"
     change = markup.login_address(visit.settings.public_url, visit.address)
     return markup.joined(inbox, who, markup.link("Change", change), gap=DOT)
 

@@ -1,1 +1,1 @@
-"""The digest chain of the audit, and what changed between two versions. Start at `chain`."""
+"""What changed between two versions of a policy."""

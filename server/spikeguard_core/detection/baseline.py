@@ -77,7 +77,8 @@ def _quantile(values: Sequence[float], part: float) -> float:
 
 def _noise(rows: Array) -> float:
     """Standard deviation of rows about their course, by second differences."""
-    second = np.abs(rows[2:] - 2.0 * rows[1:-1] + rows[:-2])
+    with np.errstate(over="ignore"):  # of values near the largest float
+        second = np.abs(rows[2:] - 2.0 * rows[1:-1] + rows[:-2])
     return NORMAL_MAD / math.sqrt(6.0) * float(_middle(second[None, -NOISE:])[0])
 
 

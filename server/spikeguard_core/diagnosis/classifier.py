@@ -86,12 +86,16 @@ def _climbing(episode: Episode) -> Judgement | None:
     assert episode.trend is not None
     if episode.since_peak > 10:
         return None
-    before, far = episode.trend.level, episode.rows - CLIMB_ROWS
-    if 0.0 < CLIMB_PART * before <= min(episode.recent_values[-HIGH_ROWS:]):
-        far += CLIMB_ROWS - FAR_CLIMB_ROWS
-    if far < 0:
+    least, before = CLIMB_ROWS, episode.trend.level
+    newest = episode.recent_values[-HIGH_ROWS:]
+    times = min(newest, default=0.0) / before if before > 0.0 else 0.0
+    if times >= CLIMB_PART:
+        least = FAR_CLIMB_ROWS
+    if episode.rows < least:
         return None
-    sure = min(0.95, 0.5 + 0.45 * far / 100)
+    sure = min(0.95, 0.5 + 0.45 * (episode.rows - least) / 100)
+    if times >= CLIMB_PART:
+        sure = max(sure, 0.75)
     reason = f"{_above(episode)} and still climbing {_steps(episode, episode.rows)} after its onset"
     return Judgement(Kind.DIVERGENT, sure, reason)
 

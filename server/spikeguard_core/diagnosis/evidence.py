@@ -24,6 +24,7 @@ UNCHANGED_PARAMETERS = OptionalSignal.UNCHANGED_PARAMETERS.value
 REPLICAS_APART = "replicas_apart"  # ranks whose weights were not those of the most; by the agent
 REPLICA_APART = "replica_apart"  # the lowest of them
 RANKS_LOST_STEP = "ranks_lost_step"  # 1.0 where the sample is rank 0's alone; by the agent
+OTHER_DATA = "other_data"  # 1.0 where a batch was read again and was another one; by the agent
 WATCHED: tuple[str, ...] = (
     Signal.LOSS.value,
     Signal.GRAD_NORM.value,

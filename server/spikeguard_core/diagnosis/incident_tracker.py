@@ -280,6 +280,13 @@ def away_judgement(signal: str, reason: str) -> Judgement:
     return Judgement(Kind.RECOVERABLE, 0.55, f"{signal} {reason}")
 
 
+OTHER_DATA_JUDGEMENT = Judgement(
+    Kind.RECOVERABLE,
+    0.55,
+    "other data: after a rollback the loader gave batches that it had not given before",
+)
+
+
 def zero_judgement(rows: int) -> Judgement:
     """What is held of a loss that is exactly 0 from one row to the next."""
     reason = (

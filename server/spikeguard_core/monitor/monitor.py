@@ -21,12 +21,14 @@ from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.cause.ranking import rank
 from spikeguard_core.diagnosis.classifier import at_the_end
 from spikeguard_core.diagnosis.evidence import (
+    OTHER_DATA,
     RANKS_LOST_STEP,
     REPLICAS_APART,
     STEP_SKIPPED,
     gather_evidence,
 )
 from spikeguard_core.diagnosis.incident_tracker import (
+    OTHER_DATA_JUDGEMENT,
     Episode,
     away_judgement,
     first_judgement,
@@ -78,7 +80,13 @@ DROPPED = Signal.UPDATE_DROPPED.value
 RATE = Signal.LR.value
 AT_ONCE = 512  # rows that are judged together
 FEWEST = 8  # and the least for which that is worth it
-ODD = (DROPPED, STEP_SKIPPED, REPLICAS_APART, RANKS_LOST_STEP)  # looked at row by row where not 0
+ODD = (
+    DROPPED,
+    STEP_SKIPPED,
+    REPLICAS_APART,
+    OTHER_DATA,
+    RANKS_LOST_STEP,
+)  # looked at row by row where not 0
 
 
 class Monitor:
@@ -329,7 +337,7 @@ class Monitor:
             Course(state, episode).give_way(sample.step, events)
             self._open_own(sample, own, dropped, events)
             return True
-        if dropped or not _all_finite(loss, sample):
+        if state.drops >= state.settings.drop_limit or not _all_finite(loss, sample):
             Course(state, episode).give_way(sample.step, events)
             return self._open_on_nonfinite(sample, loss, dropped, events)
         if loss is None:
@@ -375,18 +383,18 @@ class Monitor:
         return warnings
 
     def _are_apart(self, sample: Sample) -> bool:
-        """Whether this sample tells of ranks that no longer hold the weights of the others."""
-        return sample.values.get(REPLICAS_APART, 0.0) >= 1.0
+        """Whether ranks hold different weights, or one read other data after a rollback."""
+        return max(sample.values.get(name, 0.0) for name in (REPLICAS_APART, OTHER_DATA)) >= 1.0
 
     def _open_apart(self, sample: Sample, dropped: bool, events: list[Event]) -> None:
         """One comparison is enough, however calm the loss is."""
         apart = apart_in(self._state.traces)
-        if apart is None:
-            return
-        loss = sample.values.get(LOSS, math.nan)
-        newest = Suspect(sample.step, loss, math.inf, sample.batches)
-        onset = first_apart(newest, apart, self._state.traces)
-        self._open(sample, onset, REPLICAS_APART, apart.judgement, dropped, events)
+        newest = Suspect(sample.step, sample.values.get(LOSS, math.nan), math.inf, sample.batches)
+        if apart is not None:
+            onset = first_apart(newest, apart, self._state.traces)
+            self._open(sample, onset, REPLICAS_APART, apart.judgement, dropped, events)
+        elif OTHER_DATA in sample.values:
+            self._open(sample, newest, OTHER_DATA, OTHER_DATA_JUDGEMENT, dropped, events)
 
     def _opening(self, warnings: Sequence[Precursor]) -> Precursor | None:
         """The first of them that the policy takes for an incident."""

@@ -30,9 +30,7 @@ class ChannelKind(StrEnum):
 
     WEBHOOK = "webhook"  # JSON, signed with HMAC-SHA256
     PAGERDUTY = "pagerduty"  # Events API v2
-    OPSGENIE = "opsgenie"  # Alert API v2
-    ALERTMANAGER = "alertmanager"  # API v2
-    APPRISE = "apprise"  # Slack, Teams, Discord, Telegram, e-mail and what else Apprise knows
+    APPRISE = "apprise"  # Slack, Teams, Discord, Telegram, e-mail, Opsgenie and many others
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +43,6 @@ NO_PICTURE, PNG = PICTURES = ("none", "png")  # what a webhook carries beside th
 _TARGETS: Mapping[ChannelKind, _Fields] = {
     ChannelKind.WEBHOOK: _Fields(("url", "secret"), {"picture": NO_PICTURE}),
     ChannelKind.PAGERDUTY: _Fields(("routing_key",), {"url": "https://events.pagerduty.com"}),
-    ChannelKind.OPSGENIE: _Fields(("api_key",), {"url": "https://api.opsgenie.com"}),
-    ChannelKind.ALERTMANAGER: _Fields(("url",), {"authorization": ""}),
     ChannelKind.APPRISE: _Fields(("url",)),
 }
 

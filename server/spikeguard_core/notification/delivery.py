@@ -6,6 +6,7 @@ still true when they end is told then.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -99,11 +100,24 @@ def uninterested(channel: Channel, topic: Topic, run: str) -> str | None:
     """Why `channel` never asked for this; None if it did."""
     if not channel.enabled:
         return "the channel is switched off"
+    if topic is Topic.UNDELIVERED:
+        return None  # it stands in for another one, whatever it asks for itself
     if ABOUT[topic] not in channel.about:
         return f"the channel does not ask for {ABOUT[topic]}: {topic}"
-    if channel.runs and not any(_matches(run, pattern) for pattern in channel.runs):
+    if not _asks_for(channel, run):
         return f"the channel does not ask for run {run}"
     return None
+
+
+def stand_in(channels: Sequence[Channel], lost: Collection[str], run: str) -> Channel | None:
+    """The channel that is told where those of `lost` did not get their message: one that asks for
+    the run before one that does not, then the one that is told earliest. None: there is none."""
+    left = [one for one in channels if one.enabled and one.name not in lost]
+    return min(left, key=lambda one: (not _asks_for(one, run), one.level, one.name), default=None)
+
+
+def _asks_for(channel: Channel, run: str) -> bool:
+    return not channel.runs or any(_matches(run, pattern) for pattern in channel.runs)
 
 
 def _matches(run: str, pattern: str) -> bool:
@@ -154,6 +168,8 @@ def _needless(channel: Channel, topics: frozenset[Topic], subject: Subject) -> s
         return f"it had ended as {subject.outcome} before anybody was told"
     if topics <= {Topic.BACK, Topic.ENDED, Topic.ACKNOWLEDGED}:
         return "nobody was told that anything was wrong"
+    if Topic.UNDELIVERED in topics:
+        return None
     if subject.kind is not None and subject.kind not in channel.kinds:
         return f"the channel does not ask for {subject.kind} incidents"
     if subject.escalations < channel.level:

@@ -36,6 +36,7 @@ class Topic(StrEnum):
     SILENT = "silent"  # the run sends nothing
     BACK = "back"  # and does again
     ENDED = "ended"  # or never will
+    UNDELIVERED = "undelivered"  # another channel did not get its message
     TEST = "test"  # somebody pressed the button
 
 
@@ -97,7 +98,13 @@ ABOUT: Mapping[Topic, About] = {
     **dict.fromkeys(_OF_SPIKES, About.SPIKES),
     **dict.fromkeys(_OF_RUNS, About.RUNS),
 }
-URGENT = ASKING | {Topic.RECURRED, Topic.REFUSED, Topic.FAILED, Topic.UNKNOWN}
+URGENT = ASKING | {
+    Topic.RECURRED,
+    Topic.REFUSED,
+    Topic.FAILED,
+    Topic.UNKNOWN,
+    Topic.UNDELIVERED,
+}
 PRESSING = URGENT - {Topic.REVISED}  # no cooldown
 OF_COMMAND = frozenset(_OF_COMMAND.values())  # what was proposed, or what became of it
 LAST = frozenset({Topic.CLOSED, Topic.BACK, Topic.ENDED})  # ends a conversation

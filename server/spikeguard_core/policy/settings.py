@@ -267,14 +267,8 @@ def over(project: Policy, plain: Mapping[str, Any]) -> Policy:
         approval = {**usual["approval"], **approval}
     detection = plain.get("detection", {})
     if isinstance(detection, Mapping):
-        detection = _over_detection(usual["detection"], detection)
+        detection = {**usual["detection"], **detection}
     return policy_from_mapping({**usual, **plain, "approval": approval, "detection": detection})
-
-
-def _over_detection(usual: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Setting by setting, unless the run has another detector: those settings are not its."""
-    same = own.get("detector", usual.get("detector")) == usual.get("detector")
-    return {**usual, **own} if same else own
 
 
 def _read_detection(plain: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -23,12 +23,18 @@ from spikeguard_core.policy.settings import (
     policy_from_mapping,
 )
 from spikeguard_protocol import Role, RunId
-from spikeguard_server.access.person_names import check_look_alike, read_person
+from spikeguard_server.access.person_names import read_person
 from spikeguard_server.access.token_lifetimes import NO_CEILINGS, Ceilings
 from spikeguard_server.detectors import choose
 from spikeguard_server.errors import Conflict, Forbidden, NotFound, NotSignedIn, Unprocessable
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
-from spikeguard_server.identity.permissions import READERS, Caller, hash_secret, new_secret
+from spikeguard_server.identity.permissions import (
+    READERS,
+    Caller,
+    hash_cookie,
+    hash_secret,
+    new_secret,
+)
 from spikeguard_server.store.audit import append
 from spikeguard_server.store.policies import lock_policy, policy_of, write_policy, write_run_policy
 from spikeguard_server.store.reads.history import existing_run
@@ -39,9 +45,7 @@ from spikeguard_server.store.tokens import (
     Token,
     add_token,
     find_caller,
-    known_people,
     lock_grant,
-    names_typed,
     opener_of,
     revoke_token,
     spend_token,
@@ -49,6 +53,7 @@ from spikeguard_server.store.tokens import (
 
 SIGN_IN_LINK = "sign-in link"  # the name of their rows
 SIGN_IN_LINK_S = 600.0
+TICKET = "dashboard"  # the name of its rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ def register_token(
     """Let a secret made elsewhere do what `grant` says; one that is known stays as it is."""
     if ceilings.made_with is not None and not lock_grant(connection, ceilings.made_with):
         raise NotSignedIn("The token behind this sign-in was revoked", "Ask an admin for a new one")
-    person = None if grant.person is None else proven_person(connection, grant.person)
+    person = None if grant.person is None else read_person(grant.person)
     new = NewToken(
         hash=hash_secret(secret),
         role=grant.role,
@@ -109,22 +114,6 @@ def register_token(
     if fresh:
         _record(connection, by, "token.created", token, after=_words(token), reason=reason)
     return token
-
-
-def typed_person(connection: sql.Connection, text: str) -> str:
-    """The name as it is stored; raise `Unprocessable` where it can be no person's, or could be
-    taken for another one that is known."""
-    name = read_person(text)
-    check_look_alike(name, known_people(connection, typed=True))
-    return name
-
-
-def proven_person(connection: sql.Connection, text: str) -> str:
-    """The same of a name that more than its bearer's word stands behind: what others only typed
-    keeps nobody out."""
-    name = read_person(text)
-    check_look_alike(name, known_people(connection, typed=False))
-    return name
 
 
 def withdraw_token(
@@ -145,10 +134,10 @@ def withdraw_token(
 
 
 def open_session(
-    connection: sql.Connection, caller: Caller, name: str, lasts_s: float
+    connection: sql.Connection, caller: Caller, name: str, lasts_s: float, *, browser: bool = False
 ) -> tuple[str, Token]:
     """Exchange a person's token for a session that carries a name."""
-    person = _person(connection, caller, name)
+    person = _person(caller, name)
     if caller.role not in READERS:
         raise Forbidden(
             f"A token of role {caller.role} is not a person's", "Log in with one made for people"
@@ -157,7 +146,7 @@ def open_session(
         raise Forbidden("A session can't open another", "Log in with your access token")
     left = lasts_s if caller.expires_in_s is None else min(lasts_s, caller.expires_in_s)
     by = _typed(caller, person) if caller.person is None else caller.actor
-    opened = OpenedSession(caller.token_id, caller.token_id)
+    opened = OpenedSession(caller.token_id, caller.token_id, browser=browser)
     return start_session(connection, caller.role, caller.project, by, left, opened)
 
 
@@ -165,7 +154,7 @@ def make_sign_in_link(connection: sql.Connection, caller: Caller, person: str) -
     """The secret of a link that signs `person`'s browser in once, as the session of `caller`."""
     secret = new_secret()
     if caller.person is None:
-        person = _typed_with(connection, caller, person)
+        person = read_person(person)
     left = SIGN_IN_LINK_S if caller.expires_in_s is None else caller.expires_in_s
     by = caller.actor if caller.person is not None else _typed(caller, person)
     new = NewToken(
@@ -204,7 +193,9 @@ def use_sign_in_link(connection: sql.Connection, secret: str, lasts_s: float) ->
     person = link.actor.called(link.person)
     if opener.left_s is not None:  # else a session would be renewed by a link for ever
         lasts_s = min(lasts_s, opener.left_s)
-    opened = OpenedSession(opener.id, link.grant, link.signed_in_s, ", by a sign-in link")
+    opened = OpenedSession(
+        opener.id, link.grant, link.signed_in_s, ", by a sign-in link", browser=True
+    )
     made, token = start_session(connection, link.role, link.project, person, lasts_s, opened)
     return made, token.expires_in_s or lasts_s
 
@@ -231,6 +222,7 @@ class OpenedSession:
     grant: int  # the token that stands behind it
     signed_in_s: float = 0.0  # how long ago
     how: str = ""
+    browser: bool = False  # its secret is a cookie's, and no bearer token
 
 
 def start_session(
@@ -239,8 +231,9 @@ def start_session(
 ) -> tuple[str, Token]:  # fmt: skip
     """A session that ends with what opened it at the latest."""
     secret = new_secret()
+    hashed = hash_cookie(secret) if opened.browser else hash_secret(secret)
     new = NewToken(
-        hash=hash_secret(secret), role=role, project=project, person=str(person),
+        hash=hashed, role=role, project=project, person=str(person),
         created_by=person, expires_in_s=lasts_s, parent=opened.parent, known_by=person.known_by,
         made_with=opened.grant, signed_in_s=opened.signed_in_s,
     )  # fmt: skip
@@ -251,6 +244,22 @@ def start_session(
     )  # fmt: skip
     _record(connection, by, "session.opened", token, after=_words(token) + opened.how)
     return secret, token
+
+
+def dashboard_ticket(connection: sql.Connection, session: Caller) -> str:
+    """A token with which the dashboard reads for whom a browser's session signed in: a viewer's,
+    of the same projects, that ends with the session."""
+    secret = new_secret()
+    add_token(
+        connection,
+        NewToken(
+            hash=hash_secret(secret), role=Role.VIEWER, project=session.project,
+            person=session.person, created_by=session.actor, expires_in_s=session.expires_in_s,
+            name=TICKET, parent=session.token_id, known_by=session.known_by,
+            made_with=session.grant, signed_in_s=session.signed_in_s,
+        ),
+    )  # fmt: skip
+    return secret
 
 
 def close_session(connection: sql.Connection, caller: Caller) -> None:
@@ -380,31 +389,15 @@ def checked_policy(policy: Policy) -> Policy:
     return policy
 
 
-def _person(connection: sql.Connection, caller: Caller, name: str) -> str:
+def _person(caller: Caller, name: str) -> str:
     if caller.person is None:
-        return _typed_with(connection, caller, name)
+        return read_person(name)
     if name.strip() and read_person(name) != caller.person:
         raise Forbidden(
             "This token was made for another person",
             "Leave the name empty, or log in with your own token",
         )
     return caller.person
-
-
-MOST_TYPED: Final = 100  # names that work at once by one token: each new one is held against all
-
-
-def _typed_with(connection: sql.Connection, caller: Caller, text: str) -> str:
-    """A name typed beside an unnamed token; raise `Unprocessable` where it gave too many."""
-    person = typed_person(connection, text)
-    names = names_typed(connection, caller.grant)
-    if person not in names and len(names) >= MOST_TYPED:
-        raise Unprocessable(
-            f"{MOST_TYPED} names are signed in with this token, which is the most",
-            "Log out with one of them, or ask an admin for a token of your own",
-            field="name",
-        )
-    return person
 
 
 def _words(token: Token) -> str:

@@ -1,16 +1,13 @@
-"""Which names a person may have, and which names look too much like a known one.
+"""Which names a person may have.
 
-Invariants: pure. A name is in NFKC, of one script (any), without control, format and invisible
-characters; it is none that a machine goes by. Whoever could be taken for somebody else is refused,
-with the reason.
+A name is in NFKC, of one script (any), without control, format and invisible characters, and none
+that a machine goes by. Names that look alike are two names: the record says how each is known.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
-from functools import lru_cache
 from typing import Final
 
 from spikeguard_server.errors import Unprocessable
@@ -57,17 +54,6 @@ def read_person(text: str) -> str:
     return name
 
 
-def check_look_alike(name: str, known: Iterable[str]) -> None:
-    """Raise `Unprocessable` where `name` looks like one of `known` and is another one."""
-    looks = _skeleton(name)
-    for other in known:
-        if other != name and _skeleton(other) == looks:
-            raise _refused(
-                f"{name!r} looks like {other!r}, who is known here, and is another name",
-                f"Write {other!r} if that is you, else a name that nobody takes for it",
-            )
-
-
 def same_name(name: str, other: str) -> bool:
     """Whether two names may stand for one person, however they are known."""
     return _looks(name.removesuffix(BY_LINK)) == _looks(other.removesuffix(BY_LINK))
@@ -81,23 +67,8 @@ def scripts_of(name: str) -> set[str]:
 
 
 def _looks(name: str) -> str:
-    """How a name reads, whatever its letters are and however large."""
-    return _skeleton(_skeleton(name).casefold())
-
-
-def _skeleton(name: str) -> str:
-    """What `name` looks like: equal for names that cannot be told apart."""
-    return "".join(_prototype(c) for c in name).replace("rn", "m")
-
-
-@lru_cache(maxsize=4096)
-def _prototype(character: str) -> str:
-    """Of all characters that look like this one the one that most others look like."""
-    from confusable_homoglyphs.confusables import confusables_data  # reads 800 kB, once
-
-    alike = [entry["c"] for entry in confusables_data.get(character, ())]
-    alone = [other for other in (character, *alike) if len(other) == 1]
-    return str(max(alone, key=lambda other: (len(confusables_data.get(other, ())), -ord(other))))
+    """A name without its cases."""
+    return unicodedata.normalize("NFKC", name).casefold()
 
 
 def _refused(message: str, remedy: str) -> Unprocessable:

@@ -14,10 +14,10 @@ from spikeguard_server.access.grants import (
     Grant,
     OpenedSession,
     issue_token,
-    proven_person,
     start_session,
     withdraw_token,
 )
+from spikeguard_server.access.person_names import read_person
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.store.audit import SERVER
 from spikeguard_server.store.tables.core import tokens
@@ -34,13 +34,18 @@ def open_proxied_session(
     All of a person's hang on one token a role that nobody holds: revoking it ends them, and what
     was made with it.
     """
-    person = proven_person(connection, person)
+    person = read_person(person)
     parent = token_named(connection, BY_PROXY, role, person)
     if parent is None:
         parent = issue_token(connection, Grant(role, person=person, name=BY_PROXY), SERVER)[1].id
     by = Actor(person, ActorKind.PERSON, token_id=parent, known_by=KnownBy.PROXY)
     return start_session(
-        connection, role, None, by, lasts_s, OpenedSession(parent, parent, how=", by the proxy")
+        connection,
+        role,
+        None,
+        by,
+        lasts_s,
+        OpenedSession(parent, parent, how=", by the proxy", browser=True),
     )[0]
 
 

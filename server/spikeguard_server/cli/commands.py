@@ -24,7 +24,6 @@ from spikeguard_replay.commands import BACKTEST, REPLAY
 _DATABASE = tuple(
     f"{prefix}DATABASE_URL{suffix}" for prefix in ("", "SPIKEGUARD_") for suffix in ("", "_FILE")
 )
-DOES_NOT_FIT = 3  # exit status of `audit verify`
 _SERVER = ("fastapi", "sqlalchemy", "uvicorn", "alembic", "psycopg", "prometheus_client")
 
 
@@ -53,8 +52,7 @@ def _on_database(words: str, module: str, function: str, options: Namespace) -> 
     if missing := [name for name in _SERVER if find_spec(name) is None]:
         raise CommandFailed(
             f"on the database itself `spikeguard {words}` needs {', '.join(missing)}: "
-            "pip install 'spikeguard[server]'"
-            + ("" if words == "audit verify" else ", or `spikeguard login` and do it over HTTP")
+            "pip install 'spikeguard[server]'" + ", or `spikeguard login` and do it over HTTP"
         )
     return _from(module, function)(options)
 
@@ -68,6 +66,11 @@ def _up_options(parser: ArgumentParser) -> None:
         "--directory",
         type=Path,
         help="where database, tokens and logs are kept (default ~/.local/share/spikeguard)",
+    )
+    parser.add_argument(
+        "--account",
+        metavar="NAME",
+        help="as root: the account that Postgres runs as, which should run nothing else",
     )
     parser.add_argument("--port", type=int, default=8000, help="of the server; 0 takes a free one")
     parser.add_argument(
@@ -182,34 +185,6 @@ def _policy_options(parser: ArgumentParser) -> None:
         json_option(word)
 
 
-VERIFY = "verify"
-_OF_VERIFY = ("heads", "of_run", "directory")
-
-
-def _audit(options: Namespace) -> int:
-    """The record over HTTP, or its digests held against the database itself."""
-    if options.run == VERIFY:
-        return _on_database("audit verify", "audit_verify", "run", options)
-    if any(getattr(options, name) for name in _OF_VERIFY):
-        raise CommandFailed("--heads, --run and --directory belong to `audit verify`")
-    return audit(options)
-
-
-def _audit_options(parser: ArgumentParser) -> None:
-    audit_options(parser)
-    verify = parser.add_argument_group(
-        "audit verify",
-        "reads the database that DATABASE_URL names and no server; ends with 3 where an entry does "
-        "not fit. A run of that name is default/verify",
-    )
-    verify.add_argument(
-        "--heads", type=Path, metavar="PATH",
-        help="digests that were written down outside the database: a file, or their directory",
-    )  # fmt: skip
-    verify.add_argument("--run", dest="of_run", metavar="RUN", help="only this run's entries")
-    _directory_option(parser)
-
-
 def _server_command(
     name: str,
     summary: str,
@@ -246,10 +221,9 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "audit",
-        "print, export or verify who changed what, when and why",
-        _audit,
-        _audit_options,
-        exits={DOES_NOT_FIT: "`verify`: an entry does not fit, which the output names"},
+        "print or export who changed what, when and why",
+        audit,
+        audit_options,
     ),
     Command(
         "policy",

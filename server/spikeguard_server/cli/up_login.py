@@ -25,6 +25,7 @@ from spikeguard_server.access.grants import (
     sign_in_url,
 )
 from spikeguard_server.cli.private_files import write_private
+from spikeguard_server.cli.up_dashboard import address_in_browser
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.identity.permissions import Caller, hash_secret, new_secret, read_secret
 from spikeguard_server.settings import Settings
@@ -43,6 +44,7 @@ class UpCredentials:
     name: str
     dashboard_token: str  # a viewer's
     sign_in_link: str  # for a browser on this machine: once, for ten minutes
+    used: bool = True  # by the command line; not where it is logged in at another server
 
 
 def prepare_login(
@@ -59,11 +61,11 @@ def prepare_login(
         session = _session(connection, admin, settings, name)
         caller = find_caller(connection, hash_secret(login))
         assert caller is not None, "the token was made in this very transaction"
-        link = sign_in_url(address, make_sign_in_link(connection, caller, name))
+        link = sign_in_url(address_in_browser(address), make_sign_in_link(connection, caller, name))
     path = credentials_path()
-    save_credentials(Credentials(address, session, name), path)
+    used = save_credentials(Credentials(address, session, name), path, up=str(directory))
     agent, people = directory / "agent_token", directory / "login_token"
-    return UpCredentials(agent, people, path, name, viewer, link)
+    return UpCredentials(agent, people, path, name, viewer, link, used)
 
 
 def account_name() -> str:

@@ -30,6 +30,7 @@ class Announcement:
     directory: Path
     server: str
     dashboard: str | None
+    pages: str  # the dashboard's address in a browser
     login: UpCredentials
     json_ready: Path | None
     as_json: bool = False  # what is said on standard output
@@ -46,15 +47,16 @@ class Announcement:
             "",
             "spikeguard is up. Ctrl-C stops everything; the data stays.",
             "",
-            *([f"  dashboard   {self.dashboard}"] if self.dashboard else []),
+            *([f"  dashboard   {self.pages}"] if self.dashboard else []),
             f"  server      {self.server}",
             f"  data, logs  {self.directory}",
             "",
             "To decide in the browser, open this; it signs you in once, within 10 minutes:",
             f"  {login.sign_in_link}",
-            "  (`spikeguard browser` prints another; or sign in at /login with the token in",
+            "  (where a browser does not find spikeguard.localhost, write 127.0.0.1;",
+            "  `spikeguard browser` prints another; or sign in at /login with the token in",
             f"  {login.login_token_file})",
-            f"On the command line you are logged in as {login.name}: `spikeguard runs`.",
+            f"On the command line you are logged in as {login.name}: `{self._first_command()}`.",
             "",
             "For a training job:",
             f"  export SPIKEGUARD_SERVER={self.server}",
@@ -62,6 +64,10 @@ class Announcement:
             "",
         ]
         return "\n".join(lines)
+
+    def _first_command(self) -> str:
+        """Where the command line is logged in at another server, this one has to be named."""
+        return ("" if self.login.used else f"SPIKEGUARD_SERVER={self.server} ") + "spikeguard runs"
 
     def facts(self) -> dict[str, str | None]:
         """What a script reads."""

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -36,7 +35,6 @@ from spikeguard_server.errors import (
     MethodNotAllowed,
     NotFound,
     NotSignedIn,
-    ReadsOnly,
     ServiceError,
     TooLarge,
     Unprocessable,
@@ -46,8 +44,7 @@ from spikeguard_server.errors import (
 )
 from spikeguard_server.http.concurrency import Calls
 from spikeguard_server.http.dependencies import Services, guard, is_page
-from spikeguard_server.http.event_feed import EventFeed
-from spikeguard_server.http.fast.ingest_middleware import IngestMiddleware, MessageEndpoint
+from spikeguard_server.http.fast.ingest_middleware import IngestMiddleware
 from spikeguard_server.http.field_errors import invalid
 from spikeguard_server.http.known_tokens import MOST
 from spikeguard_server.http.openapi import DESCRIPTION, TAGS, describe
@@ -65,11 +62,10 @@ from spikeguard_server.http.request_limits import (
 from spikeguard_server.http.request_metrics import RequestMetrics
 from spikeguard_server.http.responses import JsonReply, answer_of
 from spikeguard_server.http.routes.all_routes import include_all
-from spikeguard_server.http.routes.messages import EXAMINERS, JUDGES, OpenEndpoint, ReadOnlyEndpoint
+from spikeguard_server.http.routes.messages import EXAMINERS, JUDGES, OpenEndpoint
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.ingest import FairQueue, Monitors
 from spikeguard_server.ingest.order_waiters import MAX_WAITS, OrderWaiters
-from spikeguard_server.jobs.audit_heads import HeadWriter
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics
@@ -78,7 +74,6 @@ from spikeguard_server.notify.button import Button
 from spikeguard_server.notify.notifier import AT_DESK as CARRIERS_AT_DESK
 from spikeguard_server.notify.notifier import Notifier
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.clock import watch_of
 from spikeguard_server.store.outage import TOLD, outage_of
 from spikeguard_server.store.tokens import working_hashes
 
@@ -95,7 +90,6 @@ BESIDE: Final[Mapping[str, int]] = {
     "notifier": 1,
     "its carriers": CARRIERS_AT_DESK,
     "test buttons": BUTTONS_AT_DESK,
-    "feed": 1,
     "readiness": 1,
     "tokens known at the start": 1,
     "tokens": JUDGES,
@@ -110,24 +104,20 @@ def create_app(
     registry: CollectorRegistry | None = None,
     ticker: bool = True,
 ) -> FastAPI:
-    """The application over `engine`. `ticker=False` leaves what time alone moves to others, as a
-    server of reads only always does."""
-    ticker = ticker and not settings.primary_url
+    """The application over `engine`. `ticker=False` leaves what time alone moves to others."""
+    metrics = Metrics(registry or CollectorRegistry())
     services = Services(
         settings=settings,
         engine=engine,
-        metrics=Metrics(registry or CollectorRegistry()),
+        metrics=metrics,
         monitors=Monitors(settings.monitors_kept),
-        ticker=Ticker(settings, engine) if ticker else None,
+        ticker=Ticker(settings, engine, metrics.count_incident) if ticker else None,
         provider=_provider(settings),
         calls=Calls((_callers(settings) + 1) // 2),
         lookups=Calls((_callers(settings) + 1) // 2, MAX_WAITS),
     )
     services.metrics.info.labels(version("spikeguard"), settings.public_url.rstrip("/")).set(1)
-    watch_of(engine).tell = services.metrics.count_clock_jump
     order_waiters = OrderWaiters(settings)
-    feed = EventFeed(engine)
-    heads = _heads(services)
     notifier = Notifier(settings, engine, services.metrics.count_notice) if ticker else None
     turns = FairQueue(_workers(settings), settings.ingest_waiting)
     app = FastAPI(
@@ -140,12 +130,11 @@ def create_app(
         openapi_url=None,
         default_response_class=JsonReply,
         dependencies=[guard],
-        lifespan=_lifespan(services, turns, order_waiters, feed, notifier, heads),
+        lifespan=_lifespan(services, turns, order_waiters, notifier),
     )
     sql.event.listen(engine, "handle_error", partial(_count_failure, services.metrics))
     app.state.services = services
     app.state.order_waiters = order_waiters
-    app.state.feed = feed
     app.state.button = Button(settings, engine)
     include_all(app)
     app.openapi = describe(app)  # type: ignore[method-assign]
@@ -158,7 +147,7 @@ def create_app(
     app.add_middleware(BodyLimit)
     app.add_middleware(CarefulAnswers, headers=services.headers)
     app.add_middleware(
-        IngestMiddleware, endpoint=_endpoint(services, turns, rates),
+        IngestMiddleware, endpoint=OpenEndpoint(services, turns, rates),
         refuse=partial(_refuse, services), headers=services.headers,
         metrics=services.metrics,
     )  # fmt: skip
@@ -177,13 +166,6 @@ def _provider(settings: Settings) -> Provider | None:
     return Provider(settings)
 
 
-def _endpoint(services: Services, turns: FairQueue, rates: Rates) -> MessageEndpoint:
-    """What becomes of messages; where only reads are served, they are told where to go."""
-    if services.primary is None:
-        return OpenEndpoint(services, turns, rates)
-    return ReadOnlyEndpoint(services.primary)
-
-
 def _greet(services: Services) -> None:
     """After a start nobody's token has worked yet, and all would be strangers for a moment."""
     with suppress(SQLAlchemyError), services.engine.connect() as connection:
@@ -194,45 +176,29 @@ def _lifespan(
     services: Services,
     turns: FairQueue,
     order_waiters: OrderWaiters,
-    feed: EventFeed,
     notifier: Notifier | None,
-    heads: HeadWriter | None,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def run(app: FastAPI) -> AsyncIterator[None]:
         del app
         Thread(target=_greet, args=(services,), name="greet", daemon=True).start()
         current_default_thread_limiter().total_tokens = _callers(services.settings)
-        if services.primary is None:  # a standby is told of no order: who waits asks again
-            order_waiters.start()
-        feed.start()
+        order_waiters.start()
         if services.ticker is not None:
             services.ticker.start()
         if notifier is not None:
             notifier.start()
-        if heads is not None:
-            heads.start()
         try:
             yield
         finally:
-            feed.stop()
             turns.stop(STOP_S)
             order_waiters.stop()
             if notifier is not None:
                 notifier.stop()
             if services.ticker is not None:
                 services.ticker.stop()
-            if heads is not None:
-                heads.stop()
 
     return run
-
-
-def _heads(services: Services) -> HeadWriter | None:
-    """What writes the audit's heads down, where that is wanted."""
-    if not (directory := services.settings.audit_heads_directory):
-        return None
-    return HeadWriter(services.engine, Path(directory), services.metrics.count_heads)
 
 
 def _count_failure(metrics: Metrics, context: sql.ExceptionContext) -> None:
@@ -249,7 +215,7 @@ def _workers(settings: Settings) -> int:
 
 def _callers(settings: Settings) -> int:
     """Other calls at once, beside `BESIDE`: messages always find a connection too."""
-    beside = sum(BESIDE.values()) + bool(settings.audit_heads_directory)
+    beside = sum(BESIDE.values())
     return max(2, settings.pool_size - (_workers(settings) + 1) - beside)
 
 
@@ -347,9 +313,6 @@ def _answer(request: Request, told: ServiceError) -> Response:
     path = request.url.path
     if not is_page(path):
         answer: Response = answer_of(told)
-    elif isinstance(told, ReadsOnly) and request.method == "GET":
-        query = f"?{request.url.query}" if request.url.query else ""
-        answer = RedirectResponse(f"{told.primary}{quote(path)}{query}", status_code=303)
     elif isinstance(told, NotSignedIn) and request.method == "GET":
         answer = RedirectResponse(f"/login?next={quote(path)}", status_code=303)
     else:

@@ -20,7 +20,6 @@ from spikeguard_server.errors import Busy
 MOST_WAITING: Final = 200  # of one grant
 UNCOUNTED: Final = frozenset(
     {
-        "/v1/events",
         "/v1/runs/{project}/{name}/orders",
         "/v1/channels/{project}/{channel}/test",
         "/login/oidc",

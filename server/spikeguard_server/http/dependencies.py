@@ -29,7 +29,7 @@ from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.paths import SPEAKS_FOR
 from spikeguard_server.access.oidc.attempt import AT_ONCE
 from spikeguard_server.access.proxied_sessions import end_proxied_roles
-from spikeguard_server.errors import Busy, NotSignedIn, ReadsOnly
+from spikeguard_server.errors import Busy, NotSignedIn
 from spikeguard_server.http.concurrency import UNCOUNTED, Calls, OneAtATime
 from spikeguard_server.http.known_tokens import KnownTokens
 from spikeguard_server.http.proxies import SignedIn, signed_in
@@ -43,6 +43,7 @@ from spikeguard_server.identity.permissions import (
     AccessRule,
     Caller,
     check_access,
+    hash_cookie,
     hash_secret,
 )
 from spikeguard_server.ingest import Monitors
@@ -61,6 +62,7 @@ READY_S: Final = 1.0  # how old the word that the database is there may be
 DRAWING_WAIT_S: Final = 30.0
 DRAWING_BUSY: Final = Busy("Other post-mortems are being drawn", "Ask again in a few seconds")
 COOKIE: Final = "spikeguard_session"
+DASHBOARD_COOKIE: Final = "spikeguard_dashboard"
 PAGES: Final = ("/login", "/logout", "/confirm/", "/incident/", "/act/", "/inbox", "/approve/")
 _NAME = f"^{NAME_PATTERN.pattern}$"
 
@@ -88,7 +90,6 @@ class Cached(Generic[T]):
 class DatabaseLook:
     """What a look at the database found."""
 
-    lag_s: float | None  # of a standby
     audit_protected: bool
 
 
@@ -133,11 +134,6 @@ class Services:
         return self.settings.decisions_by == "named"
 
     @property
-    def primary(self) -> str | None:
-        """The server that writes, if this one serves reads only."""
-        return self.settings.primary_url.rstrip("/") or None
-
-    @property
     def headers(self) -> Mapping[str, str]:
         """The headers of every answer."""
         parts = urlsplit(self.settings.dashboard_url)
@@ -163,11 +159,6 @@ def is_page(path: str) -> bool:
     return path.startswith(PAGES)
 
 
-def reads(method: str, path: str) -> bool:
-    """Whether a server that writes nothing can answer; people decide and sign in on the pages."""
-    return method == "GET" and not is_page(path)
-
-
 def session_secret(request: Request) -> str | None:
     """The cookie's session token."""
     return request.cookies.get(COOKIE)
@@ -175,9 +166,20 @@ def session_secret(request: Request) -> str | None:
 
 def find_by_secret(services: Services, secret: str | None) -> Caller | None:
     """Who holds `secret`; None for none or for one that does not work."""
+    return _found(services, secret, hash_secret)
+
+
+def find_by_cookie(services: Services, request: Request) -> Caller | None:
+    """Who is signed in in the browser that a call came from; None for nobody."""
+    return _found(services, session_secret(request), hash_cookie)
+
+
+def _found(
+    services: Services, secret: str | None, hash_of: Callable[[str], bytes]
+) -> Caller | None:
     if not secret or len(secret) > 200:
         return None
-    hashed = hash_secret(secret)
+    hashed = hash_of(secret)
     with services.engine.connect() as connection:
         caller = find_caller(connection, hashed)
     if caller is None:
@@ -188,8 +190,11 @@ def find_by_secret(services: Services, secret: str | None) -> Caller | None:
 
 
 def sign_in(services: Services, secret: str | None) -> Caller:
-    """Who holds `secret`; raise `NotSignedIn` for none or for one that does not work."""
-    caller = find_by_secret(services, secret)
+    """Who holds the token `secret`; raise `NotSignedIn` for none or for one that does not work."""
+    return _known(find_by_secret(services, secret), secret)
+
+
+def _known(caller: Caller | None, secret: str | None) -> Caller:
     if caller is None:
         raise NotSignedIn(
             "This token is unknown, expired or revoked" if secret else "There is no token",
@@ -205,20 +210,24 @@ async def _authorize(request: Request, services: ServicesDep) -> AsyncIterator[C
     waits for a thread where the call itself needs none: load balancers ask while all are busy."""
     path = request.scope["route"].path
     rule = TABLE[request.method, path]
-    if services.primary is not None and not reads(request.method, path):
-        raise ReadsOnly(services.primary)
     if rule.public:
         async with _turn_of_stranger(request, services, path):
             yield None
         return
-    secret = session_secret(request) if is_page(request.url.path) else bearer_secret(request)
-    async with services.lookups.one_of(services.known_tokens.holder(hash_secret(secret or ""))):
-        caller = await run_in_threadpool(_judged, request, services, rule, secret)
+    async with services.lookups.one_of(services.known_tokens.holder(_hashed(request))):
+        caller = await run_in_threadpool(_judged, request, services, rule)
     if path in UNCOUNTED:
         yield caller
         return
     async with services.calls.one_of(caller.grant):
         yield caller
+
+
+def _hashed(request: Request) -> bytes:
+    """Of what the call brings."""
+    if is_page(request.url.path):
+        return hash_cookie(session_secret(request) or "")
+    return hash_secret(bearer_secret(request) or "")
 
 
 def _turn_of_stranger(
@@ -230,9 +239,12 @@ def _turn_of_stranger(
     return services.calls.one_of(address_of(request.client.host if request.client else ""))
 
 
-def _judged(request: Request, services: Services, rule: AccessRule, secret: str | None) -> Caller:
+def _judged(request: Request, services: Services, rule: AccessRule) -> Caller:
     """Who calls; raise `NotSignedIn`, `Forbidden` or `NoPerson` for who may not."""
-    caller = sign_in(services, secret)
+    if is_page(request.url.path):
+        caller = _known(find_by_cookie(services, request), session_secret(request))
+    else:
+        caller = sign_in(services, bearer_secret(request))
     if caller.known_by is KnownBy.PROXY:
         _check_proxied(request, services, caller)
     check_access(caller, rule, named_only=services.named_only)
@@ -256,7 +268,7 @@ def _check_proxied(request: Request, services: Services, caller: Caller) -> None
 def visitor_of(services: Services, request: Request) -> Caller | None:
     """Who is signed in in the browser that comes to a page which needs no token; None for nobody,
     and for a role that the proxy in between gives no longer, which ends."""
-    caller = find_by_secret(services, session_secret(request))
+    caller = find_by_cookie(services, request)
     if caller is None or caller.known_by is not KnownBy.PROXY:
         return caller
     try:

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.errors import Busy, ServiceError
 from spikeguard_server.http.known_tokens import KnownTokens
-from spikeguard_server.identity.permissions import hash_secret
+from spikeguard_server.identity.permissions import hash_cookie, hash_secret
 
 LONGEST_HOST: Final = 64  # characters that are remembered of what is no address
 BURST_S: Final = 3.0  # a bucket holds so many seconds' worth of calls
@@ -108,7 +108,7 @@ def callers_of(scope: Scope, known_tokens: KnownTokens) -> Mapping[Hashable, flo
     Jobs share a token and each waits at its own run's orders: there every run has a bucket, and all
     of them a larger one.
     """
-    hashed = hash_secret(_secret(scope))
+    hashed = _hashed(scope)
     if hashed not in known_tokens:
         return buckets_of_stranger((scope["client"] or ("",))[0])
     if _ORDERS.fullmatch(scope["path"]):
@@ -155,10 +155,11 @@ def address_of(host: str) -> str:
     return str(IPv6Network((int(address), 64), strict=False))
 
 
-def _secret(scope: Scope) -> str:
+def _hashed(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"authorization":
-            return str(value.partition(b" ")[2].strip().decode("latin-1"))
+            return hash_secret(str(value.partition(b" ")[2].strip().decode("latin-1")))
         if name == b"cookie" and COOKIE in value:
-            return str(value.partition(COOKIE)[2].partition(b";")[0].decode("latin-1"))
-    return ""
+            secret = value.partition(COOKIE)[2].partition(b";")[0]
+            return hash_cookie(str(secret.decode("latin-1")))
+    return hash_secret("")

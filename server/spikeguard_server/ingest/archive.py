@@ -19,7 +19,6 @@ from spikeguard_server.errors import Conflict, StillTraining
 from spikeguard_server.store.audit import append
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.deleted_runs import remove_curves, remove_run
-from spikeguard_server.store.new_runs import forget_new_run
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.runs import RunRow, attempts_of, is_live, lock_run, save_run
 from spikeguard_server.store.tables.core import FLEET
@@ -32,13 +31,12 @@ REMOVE_S: Final = (
 def archive_run(
     connection: sql.Connection, run: RunId, by: str, reason: str | None, silent_after: timedelta
 ) -> UUID:
-    """Leave the run out of lists, metrics and quotas until it trains again."""
+    """Leave the run out of lists and metrics until it trains again."""
     row = _resting(connection, run, silent_after)
     if row.archived_at is not None:
         raise Conflict(f"Run {run} is archived already", "Nothing to do")
     row.archived_at = database_now(connection)
     save_run(connection, row)
-    forget_new_run(connection, row.run_id)
     append(
         connection, row.run_id, actor=by, action="archived", subject=str(run), before=row.state,
         after="archived", reason=reason,

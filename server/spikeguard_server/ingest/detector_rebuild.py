@@ -13,7 +13,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from threading import Lock
-from time import thread_time
+from time import monotonic, thread_time
 from typing import Final
 from uuid import UUID
 
@@ -22,7 +22,6 @@ import sqlalchemy as sql
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.events import Event
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_server.store.clock import steady_s
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.samples import newest_samples
 
@@ -109,11 +108,11 @@ class RebuildBudgets:
         """It spent `seconds`."""
         with self._lock:
             for key in (run_id, token):
-                self._spent[key] = self._debt(key) + seconds, steady_s()
+                self._spent[key] = self._debt(key) + seconds, monotonic()
                 self._spent.move_to_end(key)
             while len(self._spent) > _MOST_KEYS:
                 self._spent.popitem(last=False)
 
     def _debt(self, key: Hashable) -> float:
         spent, at_s = self._spent.get(key, (0.0, 0.0))
-        return max(0.0, spent - REFILL * (steady_s() - at_s))
+        return max(0.0, spent - REFILL * (monotonic() - at_s))

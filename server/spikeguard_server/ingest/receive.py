@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
-from spikeguard_core.lifecycle.clock import Reading
 from spikeguard_protocol import Ack, AttemptEnded, AttemptStarted, Gap, Message, ProtocolError
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.identity.permissions import check_scope
@@ -30,11 +29,9 @@ from spikeguard_server.ingest.results import give_up
 from spikeguard_server.ingest.spikes import copy_stored
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.clock import steady_s, watch_of
 from spikeguard_server.store.deleted_runs import Former, former_run
 from spikeguard_server.store.detectors import thin_snapshots
 from spikeguard_server.store.message_opening import Bearer, Opening, open_message
-from spikeguard_server.store.new_runs import check_quota, note_new_run
 from spikeguard_server.store.runs import (
     AttemptRow,
     RunRow,
@@ -173,12 +170,11 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
 
 def _opened(connection: sql.Connection, received: Received, known: int) -> Opening:
     """Lock the run and read what there is; refuse who may not send and what leaves a hole."""
-    message, asked_s = received.message, steady_s()
+    message = received.message
     opening = open_message(
         connection, run_key(message.run_id), message.project, message.attempt, known,
         received.bearer,
     )  # fmt: skip
-    watch_of(connection.engine).check(Reading(opening.now.timestamp(), asked_s, steady_s()))
     if received.bearer is not None:
         _check(opening.bearer, message)
     last = opening.attempt.last_sequence if opening.attempt is not None else 0
@@ -190,16 +186,12 @@ def _opened(connection: sql.Connection, received: Received, known: int) -> Openi
 def _begin_run(
     connection: sql.Connection, received: Received, opening: Opening, former: Former | None
 ) -> RunRow:
-    """The run that this message is the first of; raise `RunQuota` where there may be none."""
-    message, now = received.message, received.now or opening.now
-    token = opening.bearer.token_id if opening.bearer is not None else None
-    check_quota(connection, received.settings, message.project, token, now)
-    run = make_run(
-        connection, message.run_id, now, attempts=former.attempts if former else 0,
+    """The run that this message is the first of."""
+    now = received.now or opening.now
+    return make_run(
+        connection, received.message.run_id, now, attempts=former.attempts if former else 0,
         incidents=former.incidents if former else 0,
     )  # fmt: skip
-    note_new_run(connection, run.run_id, run.project, token, now)
-    return run
 
 
 def _check(bearer: Bearer | None, message: Message) -> None:

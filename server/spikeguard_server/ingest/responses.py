@@ -15,7 +15,7 @@ from typing import Any, Final
 import sqlalchemy as sql
 
 from spikeguard_protocol import IncidentId, IncidentState, ResponseAction
-from spikeguard_server.access.grants import typed_person
+from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Conflict, Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.store import audit
@@ -79,7 +79,7 @@ def assign(
     work = _open(connection, incident, by)
     name = assignee
     if name is not None and name != by:  # who signed in is who they are
-        name = _checked(connection, name)
+        name = _checked(name)
     before = work.row.assignee
     if name == before:
         return
@@ -96,9 +96,9 @@ def comment(connection: sql.Connection, incident: IncidentId, text: str, by: Act
     return _record(work, ResponseAction.COMMENTED, text=text.strip())
 
 
-def _checked(connection: sql.Connection, name: str) -> str:
+def _checked(name: str) -> str:
     try:
-        return typed_person(connection, name)
+        return read_person(name)
     except Unprocessable as refusal:
         raise Unprocessable(refusal.message, refusal.remedy, field="assignee") from None
 

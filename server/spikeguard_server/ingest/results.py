@@ -1,6 +1,7 @@
 """Applies results of orders, and ends orders that nobody can report on any more.
 
-Law: the first result that is stored stands. A result is taken from any attempt of the run and at
+Law: the first result that is stored stands, but for a rollback of which the agent finds out later
+that other data came after it. A result is taken from any attempt of the run and at
 any age: a fence stops execution, never the truth about it.
 """
 
@@ -27,6 +28,7 @@ from spikeguard_server.store import audit
 from spikeguard_server.store.commands import (
     CommandRow,
     commands_of,
+    correct_result,
     find_command,
     move_command,
     unfinished_commands,
@@ -37,18 +39,22 @@ from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.stored_text import storable
 
 MAX_NUMBER = 2**31 - 1
+OTHER_DATA = "other data, "  # how the agent begins a result that it corrects
 
 
 def take_result(intake: Intake, result: CommandResult) -> None:
     """Store what the agent says of a command, unless that is known already."""
     command = _command(intake, result)
     event = EVENT_OF_RESULT[result.state]
-    if command is None or not can(command.state, event):
+    actor = Actor(f"attempt {intake.attempt.number}", ActorKind.AGENT)
+    if command is None:
+        return
+    if not can(command.state, event):
+        _correct(intake, command, result, actor)
         return
     move_command(
         intake.connection, intake.run_id, intake.run.id, command, event,
-        actor=Actor(f"attempt {intake.attempt.number}", ActorKind.AGENT),
-        reason=storable(result.reason),
+        actor=actor, reason=storable(result.reason),
         now=intake.now, applied_step=result.step, result=storable(result.reason),
     )  # fmt: skip
     if result.state is ResultState.APPLIED and command.verb in CURES:
@@ -60,6 +66,16 @@ def take_result(intake: Intake, result: CommandResult) -> None:
         _applied(intake, command, result.step)
     if intake.run.open_incident != command.incident:
         _after_the_close(intake, command)
+
+
+def _correct(intake: Intake, command: CommandRow, result: CommandResult, actor: Actor) -> None:
+    """A rollback that was told as applied went on with other data."""
+    done = command.state in (CommandState.APPLIED, CommandState.JUDGED)
+    said = storable(result.reason)
+    if done and said.startswith(OTHER_DATA) and result.state is ResultState.APPLIED:
+        correct_result(intake.connection, intake.run_id, intake.run.id, command, actor, said)
+        if command.incident != RUN_ITSELF and intake.run.open_incident != command.incident:
+            want_report(intake.connection, intake.run_id, command.incident, intake.now)
 
 
 def _await_effect(intake: Intake, command: CommandRow, step: int) -> None:

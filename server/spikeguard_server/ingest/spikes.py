@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from spikeguard_core.events import Closed, Event, Opened, Precursor, Recurred
+from spikeguard_core.events import Closed, Event, LoneValue, Opened, Precursor, Recurred
 from spikeguard_core.lifecycle.command_life import (
     EVENT_OF_OUTCOME,
     EXECUTED,
@@ -73,8 +73,10 @@ def write_events(intake: Intake, events: Iterable[Event]) -> None:
 
 
 def _warned(intake: Intake, event: Event) -> bool:
-    """Write a precursor; False for any other event."""
+    """Write a precursor; False for an event of an incident."""
     intake.check_cost()
+    if isinstance(event, LoneValue):  # the samples show it
+        return True
     if not isinstance(event, Precursor):
         return False
     add_precursor(

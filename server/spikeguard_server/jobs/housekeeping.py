@@ -23,11 +23,9 @@ from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.audit import SERVER, append
 from spikeguard_server.store.chunks import SegmentKey
-from spikeguard_server.store.clock import watch_of
 from spikeguard_server.store.deleted_runs import runs_with_curves_left
 from spikeguard_server.store.detectors import detectors_on, runs_with_snapshots, thin_snapshots
 from spikeguard_server.store.fast.compute_lock import in_turn
-from spikeguard_server.store.new_runs import drop_counted
 from spikeguard_server.store.partitions import (
     PartitionKind,
     drop_partition,
@@ -155,17 +153,10 @@ def finish_deletions(engine: sql.Engine) -> None:
         survive(partial(finish_deletion, engine, run_id, REMOVE_S), f"samples of {run_id}")
 
 
-def _drop_counted(engine: sql.Engine) -> None:
-    with engine.begin() as connection:
-        drop_counted(connection)
-
-
 def tidy(engine: sql.Engine, settings: Settings) -> None:
-    """Delete what nobody will ask for again, once the clock is known not to have jumped."""
-    watch_of(engine).settle(engine)
+    """Delete what nobody will ask for again."""
     let_go(engine, settings)
     if (days := settings.keep_deliveries_days) > 0:
         survive(partial(forget, engine, days), "what people were told")
     survive(partial(prune, engine, settings.detector_snapshots_kept), "snapshots")
     survive(partial(finish_deletions, engine), "deleted runs")
-    survive(partial(_drop_counted, engine), "counts of new runs")

@@ -51,11 +51,11 @@ from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.commands import action_of
 from spikeguard_server.store.data_records import data_record_of
 from spikeguard_server.store.effects import effects_of, is_measured, outcome_words
-from spikeguard_server.store.incident_figures import checkpoints_at
 from spikeguard_server.store.incidents import Attempts, attempts_by_number, incident_of
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.postmortems import (
     attempts_named,
+    checkpoints_at,
     commands_with_times,
     count_kept,
     incident_row,

@@ -1,6 +1,6 @@
 """Post-mortems: what they say is settled when it is due, and drawn when somebody asks for it.
 
-Law: settling keeps the figures. Drawing takes half a
+Law: settling counts the figures. Drawing takes half a
 second and 50 to 100 kB a format, and most post-mortems are read by nobody: so only what somebody
 asked for is drawn, and those of `KEPT` incidents of a project are kept. It can be drawn again at
 any time, from what is kept with the incident.
@@ -13,6 +13,7 @@ that none waits for all that another one has due.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from threading import Event
 from time import monotonic
@@ -21,6 +22,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_core.lifecycle.incident_figures import IncidentFigures
 from spikeguard_server.jobs.postmortem_facts import (
     checkpoints_before,
     postmortem_facts,
@@ -31,7 +33,6 @@ from spikeguard_server.report.figures import figures_of
 from spikeguard_server.report.render import ReportFormat, render
 from spikeguard_server.retries import survive
 from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.incident_figures import write_figures
 from spikeguard_server.store.reports import (
     DueReport,
     claim_report,
@@ -43,20 +44,24 @@ from spikeguard_server.store.reports import (
 )
 from spikeguard_server.store.runs import lock_run, run_row
 
+CountIncident = Callable[[str, IncidentFigures], None]  # of a project
 AT_ONCE: Final = 20  # projects of a round
 PASS_S: Final = 5.0  # after so long the thread looks after its other work
 CLAIM_S: Final = 300.0
 KEPT: Final = 200  # incidents of a project; some 60 MB with every format
 
 
-def settle_postmortems(engine: sql.Engine, stopping: Event | None = None) -> None:
-    """Settle what is due, round by round, for `PASS_S` or until `stopping`."""
+def settle_postmortems(
+    engine: sql.Engine, stopping: Event | None = None, count: CountIncident | None = None
+) -> None:
+    """Settle what is due, round by round, for `PASS_S` or until `stopping`. `count` is called with
+    the figures of each incident that is settled for the first time."""
     until, before = monotonic() + PASS_S, list[DueReport]()
     while (found := _round(engine)) and found != before:  # else they cannot even be claimed
         for due in found:
             if stopping is not None and stopping.is_set():
                 return
-            survive(partial(_claim, engine, due), f"post-mortem {due.run_id}#{due.incident}")
+            survive(partial(_claim, engine, due, count), f"post-mortem {due.run_id}#{due.incident}")
         if monotonic() > until:
             return
         before = found
@@ -84,29 +89,31 @@ def _round(engine: sql.Engine) -> list[DueReport]:
         return due_reports(connection, AT_ONCE)
 
 
-def _claim(engine: sql.Engine, due: DueReport) -> None:
+def _claim(engine: sql.Engine, due: DueReport, count: CountIncident | None) -> None:
     with engine.begin() as connection:
         claim = claim_report(connection, due, CLAIM_S)
     if claim is None:
         return  # another replica settles it
     try:
-        _settle(engine, claim)
+        _settle(engine, claim, count)
     except Exception:
         with engine.begin() as connection:
             postpone_report(connection, claim)
         raise
 
 
-def _settle(engine: sql.Engine, claim: DueReport) -> None:
+def _settle(engine: sql.Engine, claim: DueReport, count: CountIncident | None) -> None:
     with engine.begin() as connection:
         run = lock_run(connection, claim.run_id)
         if run is None:  # deleted meanwhile
             return
         add_context(run=str(run.id), incident=claim.incident)
         facts = postmortem_facts(connection, run, claim.incident, database_now(connection))
-        figures = figures_of(facts, checkpoints_before(connection, run, facts))
-        write_figures(connection, run, claim.incident, figures, facts.written_at)
+        first = settled_at(connection, claim.run_id, claim.incident) is None
+        figures = figures_of(facts, checkpoints_before(connection, run, facts)) if first else None
         settle_report(connection, claim, facts.written_at)
+    if count is not None and figures is not None:
+        count(run.project, figures)
 
 
 def _settled_facts(connection: sql.Connection, run_id: UUID, number: int) -> PostMortem | None:

@@ -20,10 +20,10 @@ import sqlalchemy as sql
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs.housekeeping import roll, tidy, warn_of_expiry
 from spikeguard_server.jobs.note_judge import judge_notes
-from spikeguard_server.jobs.postmortems import settle_postmortems
+from spikeguard_server.jobs.postmortems import CountIncident, settle_postmortems
 from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.clock import database_now, watch_of
+from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.due import runs_due
 
 HOUSEKEEPING_S: Final = 600.0
@@ -34,8 +34,10 @@ STOP_TIMEOUT_S: Final = 30.0
 class Ticker:
     """Ticks until it is stopped."""
 
-    def __init__(self, settings: Settings, engine: sql.Engine) -> None:
-        self._settings = settings
+    def __init__(
+        self, settings: Settings, engine: sql.Engine, count: CountIncident | None = None
+    ) -> None:
+        self._settings, self._count = settings, count
         self._engine = engine
         self._stopping = Event()
         self._threads: tuple[Thread, ...] = ()
@@ -68,7 +70,10 @@ class Ticker:
     def _settle(self) -> None:
         tidied_at, warned_at = -HOUSEKEEPING_S, -WARN_S
         while not self._stopping.wait(self._settings.tick_s):
-            survive(partial(settle_postmortems, self._engine, self._stopping), "post-mortems")
+            survive(
+                partial(settle_postmortems, self._engine, self._stopping, self._count),
+                "post-mortems",
+            )
             survive(partial(judge_notes, self._engine, self._stopping), "notes")
             survive(partial(roll, self._engine), "roll-ups")
             if monotonic() - warned_at >= WARN_S:
@@ -81,7 +86,6 @@ class Ticker:
 
 def tick(engine: sql.Engine, settings: Settings, stopping: Event | None = None) -> None:
     """Do everything that is due now, or what comes before `stopping`."""
-    watch_of(engine).settle(engine)
     with engine.connect() as connection:
         due = runs_due(connection, settings, database_now(connection))
     for run_id in due:

@@ -1,15 +1,14 @@
 """Which addresses a message may go to.
 
-Law: a name is resolved once, every address is judged, and the connection goes to the address that
-was judged: what a name means a second later does not matter. Private, local and reserved addresses
-are refused unless the operator allows their network.
+A name is resolved once, every address of it is judged, and the connection goes to one of those:
+what the name means a second later does not matter. Private, local and reserved addresses are
+refused unless the operator allows their network.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from ipaddress import (
     IPv4Address,
     IPv4Network,
@@ -41,15 +40,6 @@ _LOCAL = tuple(
 
 class TargetRefused(Exception):
     """A target that nothing is sent to. Says which rule, and what an operator can do."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedHost:
-    """Where to connect to."""
-
-    address: str
-    port: int
-    allowed: bool  # in a network that the operator named
 
 
 def read_networks(text: str) -> tuple[Network, ...]:
@@ -102,14 +92,15 @@ def check_address(text: str, networks: Sequence[Network]) -> bool:
     return False
 
 
-def resolve(host: str, port: int, networks: Sequence[Network]) -> ResolvedHost:
-    """Where `host` is. Every address of it has to be good, or none is taken.
+def resolve(host: str, port: int, networks: Sequence[Network]) -> tuple[list[str], bool]:
+    """The addresses of `host`, in the order to try them, and whether the operator named them all.
 
-    Raises `TargetRefused`, or `OSError` where the name does not resolve.
+    Every one of them has to be good, or none is taken. Raises `TargetRefused`, or `OSError` where
+    the name does not resolve.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    judged = [(str(entry[4][0]), check_address(str(entry[4][0]), networks)) for entry in found]
-    if not judged:
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    if not addresses:
         raise OSError(f"{host} has no address")
-    address, allowed = judged[0]
-    return ResolvedHost(address, port, allowed)
+    named = [check_address(address, networks) for address in addresses]
+    return addresses, all(named)

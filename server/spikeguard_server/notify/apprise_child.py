@@ -64,7 +64,7 @@ def _readable() -> tuple[str, ...]:
     """Where code, certificates and time zones are."""
     certificates = ssl.get_default_verify_paths()
     found = [sys.prefix, sys.base_prefix, *site.getsitepackages(), *sysconfig.get_paths().values()]
-    found += [str(Path(__file__).parents[2]), "/usr/share/zoneinfo", "/etc/ssl"]
+    found += [*sys.path, str(Path(__file__).parents[2]), "/usr/share/zoneinfo", "/etc/ssl"]
     found += [path for path in (certificates.cafile, certificates.capath) if path]
     return tuple({os.path.realpath(path) for path in found if len(path) > 1})
 

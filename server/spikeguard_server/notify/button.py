@@ -28,6 +28,7 @@ from spikeguard_server.notify.telling import attempt
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.audit import append
 from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.conversations import channel_works
 from spikeguard_server.store.reads.notices import read_channel
 from spikeguard_server.store.tables.core import FLEET
 from spikeguard_server.store.test_messages import begin_press, end_press, lock_presses
@@ -107,6 +108,8 @@ def press(
     reason = claimed.message.title if failure is None else failure.reason
     with desk, engine.begin() as connection:
         end_press(connection, claimed.number, result, reason, took_ms)
+        if failure is None:
+            channel_works(connection, project, name)
     return ChannelTested(result, reason, took_ms)
 
 

@@ -30,7 +30,7 @@ from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.report.wording import count, duration, number, plural
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import action_of
-from spikeguard_server.store.conversations import Conversation
+from spikeguard_server.store.conversations import Conversation, lost_channels
 from spikeguard_server.store.incidents import attempts_by_number, incident_of
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.costs import Pace, read_pace
@@ -48,6 +48,7 @@ class Facts:
     spike: SpikeNews | None
     links: Mapping[str, str]
     now: datetime
+    lost: tuple[str, ...] = ()  # other channels that did not get a message of this
 
 
 def read_facts(
@@ -55,11 +56,15 @@ def read_facts(
 ) -> Facts:
     """The subject of a conversation as it stands now."""
     told = read_told(connection, held.key.run_id, settings.history_after_s)
+    lost = lost_channels(connection, held.key.run_id, held.key.incident)
+    others = tuple(name for name in lost if name != held.key.channel)
     run = RunId(told.project, told.name)
     number = held.key.incident
     if number == 0:
         subject = Subject(told.name, None, None, 0, history=False)
-        return Facts(subject, told, None, _run_links(settings, run, told.open_incident), now)
+        return Facts(
+            subject, told, None, _run_links(settings, run, told.open_incident), now, others
+        )
     row = read_incident(connection, held.key.run_id, run, number)
     spike, waiting = read_spike(connection, row)
     if row.state != "closed" or row.outcome == Outcome.RUN_ENDED:
@@ -70,7 +75,7 @@ def read_facts(
         acknowledged_by=None if row.state == "closed" else row.acknowledged_by,
     )  # fmt: skip
     links = _links(settings, IncidentId(run, number), waiting)
-    return Facts(subject, told, spike, links, now)
+    return Facts(subject, told, spike, links, now, others)
 
 
 def read_spike(connection: sql.Connection, row: Row) -> tuple[SpikeNews, int | None]:
@@ -271,6 +276,7 @@ def message_of(
         job=told.job,
         standing=_standing(told),
         links=facts.links,
+        lost=facts.lost,
     )
 
 

@@ -1,8 +1,7 @@
-"""How each kind of channel carries a message: PagerDuty, Opsgenie, Alertmanager, signed webhook.
+"""How each kind of channel carries a message: signed webhook, PagerDuty, and Apprise for the rest.
 
-Law: one conversation is one alert on the other side, updated and in the end resolved, by a key that
-never changes. The formats are those of the services' own documents: PagerDuty Events API v2,
-Opsgenie Alert API v2, Alertmanager API v2.
+One conversation is one alert on the other side, updated and in the end resolved, by a key that
+never changes. The format of PagerDuty is that of its Events API v2.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ import json
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from urllib.parse import quote
 
 from spikeguard_core.notification.channel import PNG, Channel, ChannelKind
 from spikeguard_core.notification.topics import Urgency
@@ -23,8 +20,6 @@ from spikeguard_server.notify.apprise import Text, send_by_apprise
 from spikeguard_server.notify.mail import mail_html, mail_picture
 from spikeguard_server.notify.message import ChannelMessage
 from spikeguard_server.notify.wire import post_json, send
-
-STANDS_FOR = timedelta(days=7)  # what an Alertmanager keeps firing if nobody ever says otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +49,7 @@ def _webhook(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
         TIMESTAMP_HEADER: timestamp,
         SIGNATURE_HEADER: sign(channel.target["secret"], timestamp, body),
     }
-    send("POST", channel.target["url"], body, headers, by.networks)
+    send(channel.target["url"], body, headers, by.networks)
 
 
 def _drawn(channel: Channel, message: ChannelMessage) -> dict[str, object]:
@@ -108,72 +103,6 @@ def _afterwards(message: ChannelMessage) -> Sequence[str]:
     return ("acknowledge",) if message.answered else ()
 
 
-_PRIORITY = {Urgency.INFO: "P5", Urgency.WARNING: "P3", Urgency.URGENT: "P1"}
-
-
-def _opsgenie(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
-    base = channel.target["url"].rstrip("/") + "/v2/alerts"
-    mine = f"{base}/{quote(message.key, safe='')}"
-    headers = {"Authorization": f"GenieKey {channel.target['api_key']}"}
-
-    def tell(path: str, content: Mapping[str, object], method: str = "POST") -> None:
-        post_json(path, {"source": "spikeguard", **content}, by.networks, headers, method)
-
-    if by.began:
-        tell(f"{mine}/notes?identifierType=alias", {"note": _noted(message)})
-        tell(f"{mine}/message?identifierType=alias", {"message": message.title[:130]}, "PUT")
-    else:
-        tell(base, _opsgenie_alert(message))
-    if message.over:
-        tell(f"{mine}/close?identifierType=alias", {"note": message.title})
-    elif message.answered:
-        tell(f"{mine}/acknowledge?identifierType=alias", {"note": message.title})
-
-
-def _noted(message: ChannelMessage) -> str:
-    return f"{message.title}\n{message.body()}"[:25_000]
-
-
-def _opsgenie_alert(message: ChannelMessage) -> dict[str, object]:
-    return {
-        "message": message.title[:130],
-        "alias": message.key,
-        "description": message.body()[:15_000],
-        "entity": f"{message.project}/{message.run}"[:512],
-        "priority": _PRIORITY[message.urgency],
-        "tags": ["spikeguard", *([message.spike.kind.value] if message.spike else [])],
-        "details": {"project": message.project, "run": message.run, **message.links},
-    }
-
-
-def _alertmanager(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
-    """Labels name the conversation and never change, or each change would be another alert."""
-    spike = message.spike
-    began = spike.opened_at if spike else message.at
-    alert = {
-        "labels": {
-            "alertname": "SpikeguardIncident" if spike else "SpikeguardRun",
-            "project": message.project,
-            "run": message.run,
-            "incident": spike.id if spike else "",
-            "key": message.key,
-        },
-        "annotations": {
-            "summary": message.title,
-            "description": message.body(),
-            "urgency": message.urgency.value,
-            **({"kind": spike.kind.value} if spike else {}),
-        },
-        "startsAt": began.isoformat(),
-        "endsAt": (message.at if message.over else message.at + STANDS_FOR).isoformat(),
-        "generatorURL": next(iter(message.links.values()), ""),
-    }
-    given = channel.target.get("authorization", "")
-    headers = {"Authorization": given} if given else {}
-    url = channel.target["url"].rstrip("/") + "/api/v2/alerts"
-    post_json(url, [alert], by.networks, headers)
-
-
 def _apprise(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
     kind = "success" if message.over else _APPRISE_KIND[message.urgency]
     text = _mail(message) if _is_mail(channel) else _chat(message)
@@ -208,7 +137,5 @@ _APPRISE_KIND = {Urgency.INFO: "info", Urgency.WARNING: "warning", Urgency.URGEN
 CARRIERS: Mapping[ChannelKind, Carrier] = {
     ChannelKind.WEBHOOK: _webhook,
     ChannelKind.PAGERDUTY: _pagerduty,
-    ChannelKind.OPSGENIE: _opsgenie,
-    ChannelKind.ALERTMANAGER: _alertmanager,
     ChannelKind.APPRISE: _apprise,
 }

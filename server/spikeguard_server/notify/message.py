@@ -98,6 +98,7 @@ class ChannelMessage:
     job: str | None = None  # what to look at where its job may have died
     standing: tuple[str, ...] = ()  # of the run, in sentences; for a message about no incident
     picture: IncidentPicture | None = None  # for a channel that shows one
+    lost: tuple[str, ...] = ()  # other channels that did not get a message of this
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", printable(self.title))
@@ -137,7 +138,10 @@ class ChannelMessage:
 
     def lines(self) -> list[str]:
         """Its facts without the links."""
-        lines = _of_run(self) if self.spike is None else _of_spike(self.spike)
+        lines = [*(_of_run(self) if self.spike is None else _of_spike(self.spike))]
+        if self.lost:
+            names = ", ".join(self.lost)
+            lines.append(f"Not delivered to {names}: the delivery log says why.")
         return [printable(line) for line in lines]
 
     def link_lines(self) -> list[str]:

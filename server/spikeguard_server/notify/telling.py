@@ -27,7 +27,9 @@ from spikeguard_core.notification.delivery import (
     Result,
     backoff_s,
     delivery_verdict,
+    stand_in,
 )
+from spikeguard_core.notification.topics import Topic
 from spikeguard_protocol import Kind, ProtocolError, RunId
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.dispatch import UNREADABLE
@@ -38,21 +40,24 @@ from spikeguard_server.notify.message import ChannelMessage
 from spikeguard_server.notify.picture import picture_of
 from spikeguard_server.notify.wire import DeliveryFailed
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.channels import find_channel, silence_over
+from spikeguard_server.store.channels import channels_of, find_channel, silence_over
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.conversations import (
     Conversation,
     Entry,
     Key,
+    add_topics,
     claim,
     failing_beside,
     log,
+    lost_channels,
     postpone,
     postpone_rest,
     settle,
 )
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.incidents import read_incident
+from spikeguard_server.store.reads.notices import read_told
 
 _log = logging.getLogger(__name__)
 
@@ -214,9 +219,22 @@ def _failed(
         words = f"{failure.reason}; try {failures + 1} in {wait_s:.0f} s"
         _note(connection, held, Result.FAILED, words, took_ms)
         return Result.FAILED
-    settle(connection, held, sent=False)
-    _note(connection, held, Result.GIVEN_UP, f"{failure.reason} (try {failures})", took_ms)
+    settle(connection, held, sent=False, given_up=True)
+    told = _tell_another(connection, held)
+    _note(connection, held, Result.GIVEN_UP, f"{failure.reason} (try {failures}){told}", took_ms)
     return Result.GIVEN_UP
+
+
+def _tell_another(connection: sql.Connection, held: Conversation) -> str:
+    """Let another channel of the project say that this one did not get its message."""
+    key = held.key
+    run = read_told(connection, key.run_id, 0.0).name
+    channels, _ = channels_of(connection, held.project)
+    other = stand_in(channels, lost_channels(connection, key.run_id, key.incident), run)
+    if other is None:
+        return "; no other channel can be told"
+    add_topics(connection, replace(key, channel=other.name), held.project, [Topic.UNDELIVERED])
+    return f"; {other.name} is told"
 
 
 def _note(

@@ -29,7 +29,7 @@ from spikeguard_server.store.channels import (
     write_channel,
 )
 from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.conversations import wake
+from spikeguard_server.store.conversations import channel_works, wake
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tables.core import FLEET, run_key
 
@@ -64,6 +64,7 @@ def drop_channel(
         raise NotFound(
             f"Project {project} has no channel {name}", "GET /v1/channels lists those there are"
         )
+    channel_works(connection, project, name)
     _record(connection, by, "channel.removed", project, name, reason, channel_changes(gone, None))
 
 

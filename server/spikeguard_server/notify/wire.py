@@ -1,26 +1,26 @@
-"""One HTTP request to a channel: only to a checked address, within one timeout.
+"""One HTTP request to a channel: only to checked addresses, within one deadline.
 
-Law: no redirect is followed, no proxy is asked, no more than `MAX_ANSWER` bytes are read. What is
-sent in the clear goes only to networks that the operator named. No error repeats what was sent.
+No redirect is followed, no proxy is asked, at most `MAX_ANSWER` bytes are read. What is sent
+without TLS goes only to networks that the operator named. No error repeats what was sent.
 """
 
 from __future__ import annotations
 
-import http.client
+import asyncio
 import json
+import os
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from spikeguard_protocol.bounded_answer import answer_within
-from spikeguard_server.notify.addresses import Network, ResolvedHost, TargetRefused, resolve
+import httpx
 
-CONNECT_S: Final = 5.0
-ANSWER_S: Final = 15.0  # from the request's end to the answer's, its head included
+from spikeguard_server.notify.addresses import Network, TargetRefused, resolve
+
+CONNECT_S: Final = 5.0  # for each address
+ANSWER_S: Final = 30.0  # for everything after the name is resolved, to the end of the answer
 MAX_ANSWER: Final = 64 * 1024
 _LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -35,39 +35,26 @@ class DeliveryFailed(Exception):
         self.after_s = after_s  # what the other side asked for
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What came back."""
+class _CheckedTransport(httpx.AsyncHTTPTransport):
+    """Connects to the addresses that were judged, one after the other, in the name of the host:
+    its certificate is that of the name."""
 
-    status: int
-    body: bytes
+    def __init__(self, addresses: Sequence[str]) -> None:
+        super().__init__(verify=_tls())
+        self._addresses = addresses
 
-    def json(self) -> Any:
-        """The body as JSON; None where it is none."""
-        try:
-            return json.loads(self.body)
-        except ValueError:
-            return None
-
-
-class _Plain(http.client.HTTPConnection):
-    """Speaks to `host`, connected to the place that was judged."""
-
-    def __init__(self, host: str, place: ResolvedHost) -> None:
-        super().__init__(host, place.port, timeout=CONNECT_S)
-        self._place = place
-
-    def connect(self) -> None:
-        self.sock = socket.create_connection((self._place.address, self._place.port), CONNECT_S)
-        self.sock.settimeout(ANSWER_S)
-
-
-class _Sealed(_Plain):
-    """The same with TLS; the certificate is that of the name, not of the address."""
-
-    def connect(self) -> None:
-        super().connect()
-        self.sock = _tls().wrap_socket(self.sock, server_hostname=self.host)
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send it to the first address that takes the connection."""
+        host = request.url.host
+        failure: httpx.TransportError = httpx.ConnectError("no address")
+        request.extensions = {**request.extensions, "sni_hostname": host}
+        for address in self._addresses:
+            request.url = request.url.copy_with(host=address)
+            try:
+                return await super().handle_async_request(request)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                failure = error
+        raise failure
 
 
 @cache
@@ -75,80 +62,79 @@ def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def send(
-    method: str,
-    url: str,
-    body: bytes,
-    headers: Mapping[str, str],
-    networks: Sequence[Network],
-) -> Reply:
-    """Send `body`; raise `DeliveryFailed` unless the answer is 2xx."""
+def send(url: str, body: bytes, headers: Mapping[str, str], networks: Sequence[Network]) -> None:
+    """Send `body`; raise `DeliveryFailed` unless the answer is 2xx.
+
+    Where this process may not connect to, and whose certificates it trusts, are settings of this
+    process: another replica may well deliver what this one cannot.
+    """
     try:
-        reply, after_s = _exchange(method, url, body, headers, networks)
+        status, after_s = _exchange(url, body, headers, networks)
     except TargetRefused as error:
-        raise DeliveryFailed(str(error), again=False) from error
-    except ssl.SSLCertVerificationError as error:
-        raise DeliveryFailed(
-            f"its certificate is not good: {error.verify_message}", again=False
-        ) from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise DeliveryFailed(str(error), again=True) from error
+    except (OSError, TimeoutError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise DeliveryFailed(f"no answer ({_why(error)})", again=True) from error
-    if not 200 <= reply.status < 300:
-        raise DeliveryFailed(
-            f"answered {reply.status}", again=reply.status in _LATER, after_s=after_s
-        )
-    return reply
+    if not 200 <= status < 300:
+        raise DeliveryFailed(f"answered {status}", again=status in _LATER, after_s=after_s)
 
 
-def post_json(
-    url: str,
-    content: Any,
-    networks: Sequence[Network],
-    headers: Mapping[str, str] | None = None,
-    method: str = "POST",
-) -> Reply:
+def post_json(url: str, content: Any, networks: Sequence[Network]) -> None:
     """Send `content` as JSON; raise `DeliveryFailed` unless the answer is 2xx."""
     body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
-    given = {"Content-Type": "application/json", **(headers or {})}
-    return send(method, url, body, given, networks)
+    send(url, body, {"Content-Type": "application/json"}, networks)
 
 
 def _exchange(
-    method: str,
-    url: str,
-    body: bytes,
-    headers: Mapping[str, str],
-    networks: Sequence[Network],
-) -> tuple[Reply, float | None]:
-    parts = urlsplit(url)
-    sealed = parts.scheme == "https"
-    host = parts.hostname or ""
-    place = resolve(host, parts.port or (443 if sealed else 80), networks)
-    if not sealed and not place.allowed:
+    url: str, body: bytes, headers: Mapping[str, str], networks: Sequence[Network]
+) -> tuple[int, float | None]:
+    place = httpx.URL(url)
+    sealed = place.scheme == "https"
+    addresses, allowed = resolve(place.host, place.port or (443 if sealed else 80), networks)
+    if not sealed and not allowed:
         raise TargetRefused("http without TLS goes only to networks in SPIKEGUARD_NOTIFY_NETWORKS")
-    connection = (_Sealed if sealed else _Plain)(host, place)
-    connection.response_class = answer_within(ANSWER_S)
-    try:
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    # asyncio for its deadline: a timeout of sockets begins anew with every byte that drips in.
+    return asyncio.run(asyncio.wait_for(_post(place, body, headers, addresses), ANSWER_S))
+
+
+async def _post(
+    url: httpx.URL, body: bytes, headers: Mapping[str, str], addresses: Sequence[str]
+) -> tuple[int, float | None]:
+    timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+    transport = _CheckedTransport(addresses)
+    async with httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False) as client:
         given = {"User-Agent": "spikeguard", "Connection": "close", **headers}
-        connection.request(method, path, body, given)
-        answer = connection.getresponse()
-        return Reply(answer.status, answer.read(MAX_ANSWER)), _after(answer)
-    finally:
-        connection.close()
+        async with client.stream("POST", url, content=body, headers=given) as answer:
+            read = 0
+            async for part in answer.aiter_raw():
+                read += len(part)
+                if read > MAX_ANSWER:
+                    break
+            return answer.status_code, _after(answer)
 
 
-def _after(answer: http.client.HTTPResponse) -> float | None:
+def _after(answer: httpx.Response) -> float | None:
     text = answer.headers.get("Retry-After", "")
     return min(float(text), 3600.0) if text.isdecimal() else None
 
 
-def _why(error: Exception) -> str:
+def _why(error: BaseException) -> str:
     """The kind of failure; texts of errors may hold what was sent."""
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    if isinstance(error, socket.gaierror):
-        return "the name does not resolve"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
+    for one in _causes(error):
+        if isinstance(one, ssl.SSLCertVerificationError):
+            return f"its certificate is not good: {one.verify_message}"
+        if isinstance(one, TimeoutError | httpx.TimeoutException):
+            return "timed out"
+        if isinstance(one, socket.gaierror):
+            return "the name does not resolve"
+        if isinstance(one, ssl.SSLError):
+            return f"TLS failed: {one.reason}"
+        if isinstance(one, OSError) and one.errno:
+            return os.strerror(one.errno).lower()
     return type(error).__name__
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what it came from, httpx's own words first."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

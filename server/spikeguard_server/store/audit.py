@@ -1,7 +1,7 @@
 """The record of every change of state: who, what, before and after, why. Append-only.
 
 Law: written in the transaction of the change itself, under the run's lock. The database numbers an
-entry without holes, dates it, and chains it to the entry before by a digest, whatever is sent here.
+entry without holes and dates it, whatever is sent here.
 What people are to be told of it goes into the outbox in the same breath.
 """
 

@@ -338,6 +338,21 @@ def move_command(
     return state
 
 
+def correct_result(
+    connection: sql.Connection, run_id: UUID, run: RunId, command: CommandRow, actor: str, said: str
+) -> None:
+    """Say anew what came of a command that was carried out, unless that is known."""
+    is_new = tables.commands.c.result.is_distinct_from(said)
+    update = sql.update(tables.commands).where(*_is(run_id, command), is_new).values(result=said)
+    if not connection.execute(update).rowcount:
+        return
+    state = command.state.value
+    audit.append(
+        connection, run_id, actor=actor, action="correct", subject=command.public_id(run),
+        before=state, after=state, reason=said,
+    )  # fmt: skip
+
+
 _ENDS = (
     CommandEvent.SUPERSEDE, CommandEvent.EXPIRE, CommandEvent.HEAL, CommandEvent.WITHDRAW,
     CommandEvent.END_RUN, CommandEvent.RESTART, CommandEvent.HALT,

@@ -77,7 +77,7 @@ def add_topics(connection: sql.Connection, key: Key, project: str, topics: Itera
     now = sql.func.clock_timestamp()
     fresh = insert(conversations).values(
         **_of(key), project=project, pending=added, version=1, due_at=now, failures=0, told=0,
-        over=False,
+        over=False, given_up=False,
     )  # fmt: skip
     words = sql.cast(added, ARRAY(sql.Text))
     connection.execute(
@@ -176,11 +176,15 @@ def settle(
     *,
     sent: bool,
     over: bool = False,
+    given_up: bool = False,
 ) -> None:
-    """What was pending is told, or will not be; what came meanwhile is due."""
+    """What was pending is told, or will not be; what came meanwhile is due. `given_up`: it stays
+    counted as failing until something arrives on its channel."""
     more = _K.version != held.version
     now = sql.func.clock_timestamp()
     told: dict[str, Any] = {"told": _K.told + 1, "told_at": now} if sent else {}
+    if given_up:
+        told["given_up"] = True
     connection.execute(
         sql.update(conversations)
         .where(*_is(held.key))
@@ -191,6 +195,30 @@ def settle(
             leased_until=None, failures=0, held_for=None, **told,
         )
     )  # fmt: skip
+    if sent:
+        channel_works(connection, held.project, held.key.channel)
+
+
+def channel_works(connection: sql.Connection, project: str, channel: str) -> None:
+    """Something arrived there, or it is no channel any more: what was given up before is history.
+
+    Rows that another sender holds are left to the next message that arrives."""
+    lost = (
+        sql.select(_K.run_id, _K.incident, _K.channel)
+        .where(_K.project == project, _K.channel == channel, _K.given_up)
+        .with_for_update(skip_locked=True)
+    )
+    connection.execute(
+        sql.update(conversations)
+        .where(sql.tuple_(_K.run_id, _K.incident, _K.channel).in_(lost))
+        .values(given_up=False)
+    )
+
+
+def lost_channels(connection: sql.Connection, run_id: UUID, incident: int) -> list[str]:
+    """Channels that did not get a message of this conversation, by name."""
+    query = sql.select(_K.channel).where(_K.run_id == run_id, _K.incident == incident, _K.given_up)
+    return list(connection.execute(query.order_by(_K.channel)).scalars())
 
 
 def postpone(

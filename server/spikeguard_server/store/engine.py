@@ -30,9 +30,8 @@ def open_engine(settings: Settings) -> sql.Engine:
         "statement_timeout": int(settings.statement_timeout_s * 1000),
         "idle_in_transaction_session_timeout": IDLE_TRANSACTION_TIMEOUT_S * 1000,
         "timezone": "UTC",
+        "search_path": "public",  # whatever default the role has
     }
-    if settings.primary_url:
-        limits["default_transaction_read_only"] = "on"  # also where it is no standby
     engine = sql.create_engine(
         settings.database_url,
         pool_size=settings.pool_size,
@@ -49,8 +48,7 @@ def open_engine(settings: Settings) -> sql.Engine:
     heed(engine)
     sql.event.listen(engine, "checkin", _rests)
     sql.event.listen(engine, "checkout", _check)
-    if not settings.primary_url:
-        sql.event.listen(engine, "handle_error", _judge)
+    sql.event.listen(engine, "handle_error", _judge)
     return engine
 
 

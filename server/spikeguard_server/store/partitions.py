@@ -15,7 +15,7 @@ from typing import Final
 import sqlalchemy as sql
 
 from spikeguard_server.store import audit
-from spikeguard_server.store.clock import stored_before, unjumped_now
+from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.tables.core import FLEET, attempts, segments
 from spikeguard_server.store.tables.samples import weeks
 
@@ -44,11 +44,8 @@ def partition(kind: PartitionKind, week: date) -> str:
 
 
 def make_partitions(connection: sql.Connection) -> None:
-    """Make this week's partitions, unless they are there, as if the database's clock never jumped.
-
-    A segment belongs to the newest week, and one of years ahead would be the newest for years.
-    """
-    today = unjumped_now(connection).date()
+    """Make this week's partitions, unless they are there."""
+    today = database_now(connection).date()
     starts = today - timedelta(days=today.weekday())
     there = sql.select(weeks.c.starts).where(weeks.c.starts == starts)
     if connection.scalar(there) is not None:
@@ -66,7 +63,7 @@ def old_weeks(connection: sql.Connection, kind: PartitionKind, days: float) -> l
     """Weeks of which this kind has been kept for long enough."""
     c = weeks.c
     newest = sql.select(sql.func.max(c.starts)).scalar_subquery()
-    in_use = _in_use(stored_before(connection, timedelta(days=days)))
+    in_use = _in_use(database_now(connection) - timedelta(days=days))
     query = sql.select(c.starts).where(c.starts < newest, _still_there(kind), ~in_use)
     return list(connection.execute(query.order_by(c.starts)).scalars())
 
@@ -77,7 +74,7 @@ def drop_partition(
     """Drop one kind of one week, if it is still there and out of use; says so in the audit."""
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'")
     this = sql.select(weeks.c.starts).where(weeks.c.starts == week).with_for_update()
-    since = stored_before(connection, timedelta(days=days))
+    since = database_now(connection) - timedelta(days=days)
     out_of_use = this.where(_still_there(kind), ~_in_use(since))
     if connection.scalar(out_of_use) is None:
         return False

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_server.store.clock import stored_before
+from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.tables.core import incidents, runs, tokens
 from spikeguard_server.store.tables.notices import approval_links, conversations, deliveries
 
@@ -24,7 +24,7 @@ _D, _K, _L, _T = deliveries.c, conversations.c, approval_links.c, tokens.c
 
 def old_before(connection: sql.Connection, days: float) -> datetime:
     """Midnight UTC so many days ago, by the database's clock: a day's worth goes at once."""
-    moment = stored_before(connection, timedelta(days=days))
+    moment = database_now(connection) - timedelta(days=days)
     return moment.replace(hour=0, minute=0, second=0, microsecond=0)
 
 

@@ -108,24 +108,6 @@ def lock_grant(connection: sql.Connection, token_id: int) -> bool:
     return connection.scalar(query.with_for_update(key_share=True)) is not None
 
 
-def known_people(connection: sql.Connection, *, typed: bool) -> Sequence[str]:
-    """The names of people that tokens carry or carried; `typed`: with those that somebody typed
-    for a session that works."""
-    c = tokens.c
-    proven = c.known_by.is_distinct_from(KnownBy.TYPED.value)
-    counts = proven | _works(tokens) if typed else proven
-    query = sql.select(c.person).where(c.person.is_not(None), counts).distinct()
-    return [str(name) for name in connection.execute(query).scalars()]
-
-
-def names_typed(connection: sql.Connection, grant: int) -> Sequence[str]:
-    """The names that somebody typed beside a token and whose sessions or links work."""
-    c = tokens.c
-    mine = (c.made_with == grant) | (c.parent == grant)
-    query = sql.select(c.person).where(mine, c.known_by == KnownBy.TYPED.value, _works(tokens))
-    return [str(name) for name in connection.execute(query.distinct()).scalars()]
-
-
 def expiring_agents(
     connection: sql.Connection, within: timedelta = EXPIRES_SOON
 ) -> Sequence[Token]:

@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.utils.data import DistributedSampler
 
 from spikeguard import AttachError, ResumeError, guard_of
-from spikeguard.cli.run_ledger import read_ledger
 from spikeguard.data.skips import Skips
 from spikeguard.errors import EXIT_ROLL_BACK
 from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
@@ -128,11 +127,6 @@ def back_to_ten(guard: Any) -> Rollback:
     return Rollback(target_at(guard, 10), 10, SKIP)
 
 
-def first_token(batch: Any) -> str:
-    rows = batch["input_ids"] if isinstance(batch, dict) or hasattr(batch, "keys") else batch[0]
-    return str(rows.flatten()[0].item())
-
-
 def test_a_cell_that_was_interrupted_is_run_again(tmp_path: Path) -> None:
     """A new Trainer around the same model: the guard that nobody holds any more makes way."""
 
@@ -209,14 +203,10 @@ def test_a_rollback_by_restart_equals_a_run_that_never_saw_the_batches(
     assert ending.value.code == EXIT_ROLL_BACK
     assert "with exit status 76, to be rolled back. Restart it as it was started" in caplog.text
     assert "and leaves out batches [13, 16)" in caplog.text
-    guard, weights = attempt(out, name_batch=first_token)
+    guard, weights = attempt(out)
     assert (guard.steps, guard.position, guard.faults) == (30, 33, {})
     assert ", after step 10, with the batches of position 10; 1 stretch" in caplog.text
     assert "A counter of the loop's own has to begin at guard.steps, which is 10" in caplog.text
-    left_out = [entry for entry in read_ledger(out) if entry["kind"] == "batches"]
-    assert sorted(entry["batches"] for entry in left_out) == [[13, 14], [14, 15], [15, 16]]
-    assert all(len(entry["names"]) == 2 for entry in left_out)  # two micro-batches a step
-    assert {(entry["command"], entry["step"]) for entry in left_out} == {(COMMAND, 13)}
     for name, expected in BARE[attempt]().items():
         assert torch.equal(weights[name], expected), name
 
@@ -249,7 +239,7 @@ def test_a_rollback_to_a_checkpoint_that_cannot_be_read_ends_no_job(
     guard, _ = attempt(tmp_path / "out", 17, truncated)
     answer = guard._p.journal.results[COMMAND]
     assert (guard.steps, answer.state) == (30, ResultState.REFUSED)
-    assert "could not be loaded at the next start" in answer.reason
+    assert "is damaged: " in answer.reason
 
 
 def test_a_rollback_to_what_the_framework_would_not_load_is_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.events import Closed, Event, Opened, Recurred, Revised
@@ -180,3 +181,17 @@ def test_where_they_were_never_seen_equal_nothing_is_trusted_that_is_remembered(
     assert "equal" not in opened.judgement.reason
     told = [event for event in events if isinstance(event, Revised)]
     assert {event.apart_since for event in told} == {11}
+
+
+def test_other_data_after_a_rollback_is_an_incident_while_the_loss_is_calm() -> None:
+    """However the rows arrive: one at a time, or many at once."""
+    samples = rows(1, 300, lambda _: False)
+    samples[249] = replace(samples[249], values={**samples[249].values, "other_data": 1.0})
+    for size in (1, 300):
+        monitor, events = Monitor(), list[Event]()
+        for first in range(0, 300, size):
+            events += monitor.observe(samples[first : first + size])
+        (opened,) = of(events, Opened)
+        assert isinstance(opened, Opened)
+        assert (opened.step, opened.onset_step, opened.signal) == (250, 250, "other_data")
+        assert opened.judgement.reason.startswith("other data: after a rollback the loader gave")

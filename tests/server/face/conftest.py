@@ -51,7 +51,6 @@ NOTIFY: dict[str, Any] = {
     "notify_every_s": 0.5,
     "notify_networks": "127.0.0.0/8",
     "link_key": LINK_KEY,
-    "stream_sign_s": 0.3,
 }
 VERBS = ("rollback", "skip_batches", "scale_lr", "checkpoint_now", "watch", "stop")
 _ATTEMPTS = count(1)
@@ -252,7 +251,6 @@ def ticking(settings: Settings, engine: sql.Engine, listener: socket) -> Iterato
             time.sleep(0.01)
         yield
     finally:
-        app.state.feed.stop()
         server.should_exit = True
         thread.join(20)
 

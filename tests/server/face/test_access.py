@@ -6,6 +6,7 @@ import ast
 import hashlib
 import inspect
 import logging
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from spikeguard_server.http.routes.all_routes import ROUTERS
 from spikeguard_server.identity import permissions as access
 from spikeguard_server.identity.permissions import TABLE
 from spikeguard_server.store.tables.core import tokens
+from tests.server.face.browsers import cookie_of
 
 if TYPE_CHECKING:
     import httpx
@@ -37,18 +39,21 @@ PLACES = {
 COOKIE = "spikeguard_session"
 
 
-def call(client: httpx.Client, method: str, path: str, token: str | None) -> httpx.Response:
+def call(
+    live: Live, client: httpx.Client, method: str, path: str, token: str | None
+) -> httpx.Response:
     """Make a call as whoever holds `token`, where this call looks for it."""
     for place, value in {**PLACES, "{id}": "2147483647"}.items():
         path = path.replace(place, value)
     if path.endswith("/orders"):
         path += "?wait_s=0"  # whoever may wait would wait here in vain
     if path.startswith(("/confirm", "/incident", "/act", "/inbox")) and token:
-        return client.request(method, path, headers={"Cookie": f"{COOKIE}={token}"})
+        return client.request(
+            method, path, headers={"Cookie": f"{COOKIE}={cookie_of(live.engine, token)}"}
+        )
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with client.stream(method, path, headers=headers) as answer:
-        if "event-stream" not in answer.headers.get("content-type", ""):  # that one does not end
-            answer.read()
+        answer.read()
         return answer
 
 
@@ -71,7 +76,7 @@ def test_a_call_is_open_to_the_roles_of_its_row_and_to_nobody_else(
     rule = TABLE[method, path]
     with live.client() as client:
         for role in Role:
-            answer = call(client, method, path, live.tokens[role])
+            answer = call(live, client, method, path, live.tokens[role])
             assert answer.status_code < 500, answer.text
             if rule.public:
                 continue  # whoever asks is answered; what with, other tests say
@@ -88,7 +93,7 @@ def test_a_guarded_call_without_a_good_token_is_not_answered(
     live: Live, method: str, path: str, token: str | None
 ) -> None:
     with live.client() as client:
-        answer = call(client, method, path, token)
+        answer = call(live, client, method, path, token)
         if path.startswith(("/confirm", "/incident", "/act", "/inbox")) and method == "GET":
             assert answer.status_code == 303
             assert answer.headers["location"].startswith(f"/login?next={path[:4]}")
@@ -312,10 +317,37 @@ def test_the_api_ignores_the_cookie_and_the_pages_ignore_the_header(
     del spiked
     with live.person("Ada") as ada:
         header = {"Authorization": ada.headers["authorization"]}
-        cookie = {"Cookie": f"{COOKIE}={header['Authorization'].removeprefix('Bearer ')}"}
+        secret = cookie_of(live.engine, header["Authorization"].removeprefix("Bearer "))
+        cookie = {"Cookie": f"{COOKIE}={secret}"}
         page = "/confirm/default/spiked/1/1"
     with live.client() as client:
         assert client.get("/v1/me", headers=header).status_code == 200
         assert client.get("/v1/me", headers=cookie).status_code == 401
         assert client.get(page, headers=cookie).status_code == 200
         assert client.get(page, headers=header).status_code == 303
+        stolen = {"Authorization": f"Bearer {secret}"}  # by who listens on another port of the host
+        for method, path in (
+            ("GET", "/v1/me"),
+            ("POST", "/v1/tokens"),
+            ("POST", "/v1/policy/halt"),
+        ):
+            assert client.request(method, path, headers=stolen).status_code == 401
+
+
+def test_the_dashboard_gets_a_ticket_that_only_reads_and_ends_with_the_session(live: Live) -> None:
+    with live.client() as browser:
+        key = re.search(r'name="key" value="(\w+)"', browser.get("/login").text)
+        assert key is not None
+        form = {"key": key[1], "token": live.tokens[Role.ADMIN], "name": "Ada"}
+        assert browser.post("/login", data=form).status_code == 303
+        ticket = browser.cookies["spikeguard_dashboard"]
+        assert ticket != browser.cookies[COOKIE]
+        with live.bearing(ticket) as dashboard:
+            me = dashboard.get("/v1/me").json()
+            assert (me["name"], me["role"], me["project"]) == ("Ada", "viewer", None)
+            assert dashboard.get("/v1/runs").status_code == 200
+            assert dashboard.post("/v1/tokens", json={"role": "viewer"}).status_code == 403
+            assert dashboard.post("/v1/policy/halt", json={"reason": "x"}).status_code == 403
+            assert browser.post("/logout").status_code == 303
+            assert "spikeguard_dashboard" not in browser.cookies
+            assert dashboard.get("/v1/me").status_code == 401

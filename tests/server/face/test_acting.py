@@ -31,6 +31,7 @@ from spikeguard_protocol import (
     Watch,
 )
 from spikeguard_server.access.grants import Grant
+from tests.server.face.browsers import cookie_of
 from tests.server.face.conftest import VERBS, Job, Live
 from tests.server.face.test_run_commands import (  # noqa: F401 - typed is a fixture
     Typed,
@@ -230,6 +231,22 @@ def test_a_rollback_of_a_calm_run_is_judged_on_the_branch_that_it_opened(
     assert "as expected" in (done["judgement"] or "")
 
 
+def test_a_rollback_that_went_on_with_other_data_is_corrected_once(
+    live: Live, project: str, calm: Job
+) -> None:
+    ada, run = client_of(live, project), run_of(calm)
+    made = ada.order(run, "rollback", "the mix was wrong", target="step-200", expect="none")
+    [order] = orders(calm)
+    go_back(calm, order.command, 200, 1)
+    said = "other data, back to step 200"
+    for _ in range(2):
+        calm.send(CommandResult(order.command, ResultState.APPLIED, said, 320))
+    [done] = [c for c in ada.run_commands(run) if c["id"] == made["id"]]
+    assert (done["state"], done["result"]) == ("applied", said)
+    told = [e["reason"] for e in ada.audit(run) if e["action"] == "correct"]
+    assert told == [said]
+
+
 def test_whoever_watches_is_left_alone_for_the_steps_that_they_named(
     live: Live, project: str, spiking: Job
 ) -> None:
@@ -320,9 +337,8 @@ def test_the_page_shows_what_would_be_done_and_does_it_once(
     ada, bob = client_of(live, project), client_of(live, project, "Bob")
     place = f"/act/{project}/gpt"
     with live.client() as page:
-        page.cookies.set(
-            "spikeguard_session", live.token(Grant(Role.OPERATOR, project, person="Ada"))
-        )
+        token = live.token(Grant(Role.OPERATOR, project, person="Ada"))
+        page.cookies.set("spikeguard_session", cookie_of(live.engine, token))
         first = page.get(place).text
         assert 'aria-label="Go back to step-200, step 200, healthy"' in first
         assert len(first) < 40_000

@@ -112,14 +112,13 @@ def test_a_deleted_run_leaves_nothing_but_its_record_and_its_part_in_the_counter
         assert time.monotonic() < until
         time.sleep(0.1)
     before = rows_of(live, job)
-    assert {"chunks", "incidents", "commands", "detector_states", "new_runs"} <= before.keys()
+    assert {"chunks", "incidents", "commands", "detector_states"} <= before.keys()
     with live.client(Role.ADMIN) as admin, live.client(Role.OPERATOR) as operator:
         assert operator.delete(job.path, params={"reason": "x"}).status_code == 403
         unsaid = admin.delete(job.path)
         assert (unsaid.status_code, unsaid.json()["error"]["field"]) == (422, "reason")
         assert admin.delete(job.path, params={"reason": DENIED}).status_code == 204
         left = rows_of(live, job)
-        assert left.pop("incident_figures") == 1
         assert left == {"audit": before["audit"] + 1, "deleted_runs": 1}
         assert admin.get(job.path).status_code == 404
         assert admin.get(f"{job.path}/series").status_code == 404

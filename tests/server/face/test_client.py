@@ -179,7 +179,6 @@ METHODS = {
     "GET /v1/audit": Client.fleet_audit,
     "GET /v1/channels": Client.channels,
     "GET /v1/deliveries": Client.deliveries,
-    "GET /v1/events": Client.events,
     "GET /v1/incidents": Client.incidents,
     "GET /v1/inbox": Client.inbox,
     "GET /v1/me": Client.me,

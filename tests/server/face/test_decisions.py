@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from spikeguard_protocol import AttemptEnded, AttemptStarted, Role
 from spikeguard_server.http.dependencies import origin_of
+from tests.server.face.browsers import cookie_of
 
 if TYPE_CHECKING:
     import httpx
@@ -38,7 +39,7 @@ def browser(live: Live, person: httpx.Client) -> httpx.Client:
     """A browser in which `person` is logged in."""
     client = live.client()
     token = person.headers["authorization"].removeprefix("Bearer ")
-    client.cookies.set("spikeguard_session", token)
+    client.cookies.set("spikeguard_session", cookie_of(live.engine, token))
     return client
 
 

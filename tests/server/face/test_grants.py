@@ -17,6 +17,7 @@ from spikeguard_server.identity.permissions import hash_secret
 from spikeguard_server.jobs.housekeeping import warn_of_expiry
 from spikeguard_server.store.reads.fleet import read_fleet
 from spikeguard_server.store.tables.core import tokens
+from tests.server.face.browsers import bearer_of
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Live
@@ -108,16 +109,18 @@ def test_a_jobs_token_lasts_a_year_at_most_whoever_makes_it(live: Live) -> None:
     assert "SPIKEGUARD_AGENT_TOKEN_DAYS" in longer.json()["error"]["message"]
 
 
-def test_a_token_for_admins_needs_a_sign_in_of_a_moment_ago(live: Live, change: Change) -> None:
+def test_a_token_that_a_session_makes_needs_a_sign_in_of_a_moment_ago(
+    live: Live, change: Change
+) -> None:
     grant = ada(live)
     session = signed_in(live, grant)
     assert make(live, session, role="admin", person="Grace Hopper")["role"] == "admin"
     change(session, signed_in_at=sql.func.now() - sql.text("interval '11 minutes'"))
     with live.bearing(session) as caller:
-        stale = caller.post("/v1/tokens", json={"role": "admin", "person": "Grace Hopper"})
-        assert (stale.status_code, stale.json()["error"]["code"]) == (403, "sign_in_again")
-        assert "spikeguard login" in stale.json()["error"]["remedy"]
-    make(live, session, role="viewer")
+        for role in ("admin", "viewer", "agent"):
+            stale = caller.post("/v1/tokens", json={"role": role, "person": "Grace Hopper"})
+            assert (stale.status_code, stale.json()["error"]["code"]) == (403, "sign_in_again")
+            assert "spikeguard login" in stale.json()["error"]["remedy"]
     make(live, signed_in(live, grant), role="admin", person="Grace Hopper")
 
 
@@ -180,7 +183,7 @@ def browser_of(live: Live, session: str) -> str:
     with live.bearing(session) as caller, live.client() as browser:
         link = caller.post("/v1/sessions/links", json={"next": ""}).json()["link"]
         assert browser.post(link.removeprefix(live.url)).status_code == 303
-        return str(browser.cookies["spikeguard_session"])
+        return bearer_of(live.engine, browser.cookies["spikeguard_session"])
 
 
 def test_a_browser_that_a_link_signed_in_is_known_and_as_fresh_as_who_made_the_link(
@@ -194,6 +197,8 @@ def test_a_browser_that_a_link_signed_in_is_known_and_as_fresh_as_who_made_the_l
     with live.bearing(browser) as caller:
         stale = caller.post("/v1/tokens", json={"role": "admin", "person": "Grace Hopper"})
         assert stale.json()["error"]["code"] == "sign_in_again"
+    session = signed_in(live, grant)
+    browser = browser_of(live, session)
     made = make(live, browser, role="viewer")
     with live.client(Role.ADMIN) as root:
         entry = root.get("/v1/audit", params={"limit": 1}).json()["items"][0]

@@ -1,4 +1,4 @@
-# ruff: noqa: RUF001  letters that look like others are what is tested
+# ruff: noqa: RUF001  letters of other scripts are what is tested
 """Who acted stands in the record so that nobody can pass for somebody else, nor for a machine."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Role
 from spikeguard_protocol.paths import SPEAKS_FOR
-from spikeguard_server.access.grants import MOST_TYPED, Grant, issue_token
+from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Unprocessable
 from spikeguard_server.settings import SettingError, Settings, read_settings
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
 
 MACHINES = (
-    "policy 1", "Policy 12", "po1icy 1", "server", "SERVER", "attempt 2", "token 4",
+    "policy 1", "Policy 12", "server", "SERVER", "attempt 2", "token 4",
     "spikeguard up", "root on the command line", "Ada (by a link)", "nobody",
 )  # fmt: skip
 DISGUISED = {
@@ -79,33 +79,20 @@ def test_names_are_stored_in_one_form(live: Live) -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "other"), [("Lila Quill", "LiIa QuiII"), ("Pax Cope", "Рах Соре"), ("Bernt", "Bemt")]
+    ("known", "other"),
+    [("warner@example.org", "wamer@example.org"), ("Alan Miller", "AIan Miller")],
 )
-def test_a_name_that_looks_like_a_known_one_is_refused_and_says_so(
+def test_nobody_is_kept_out_because_their_name_looks_like_another_ones(
     live: Live, known: str, other: str
 ) -> None:
-    assert sign_in(live, known).status_code == 200
-    refused = sign_in(live, other)
-    assert refused.status_code == 422
-    assert known in refused.json()["error"]["remedy"]
-    assert sign_in(live, known).status_code == 200
-
-
-def test_a_name_that_was_only_typed_keeps_out_nobody_whose_name_is_vouched_for(live: Live) -> None:
-    """And what was typed is free again once the session has ended."""
-    stranger = sign_in(live, "Асе Рохе").json()["token"]
-    assert sign_in(live, "Ace Poxe").status_code == 422
+    """Not by a colleague's token, nor by what an admin of another project wrote."""
     with live.client(Role.ADMIN) as admin:
-        made = admin.post("/v1/tokens", json={"role": "viewer", "person": "Ace Poxe"})
-        assert made.status_code == 201, made.text
-    assert sign_in(live, "", made.json()["token"]).json()["name"] == "Ace Poxe"
-    assert sign_in(live, "Асе Рохе").status_code == 422
-    other = sign_in(live, "Рах Сахо").json()["token"]
-    assert sign_in(live, "Pax Caxo").status_code == 422
-    for session in (stranger, other):
-        with live.bearing(session) as calls:
-            assert calls.delete("/v1/sessions/current").status_code == 204
-    assert sign_in(live, "Pax Caxo").status_code == 200
+        for project, person in (("beta", other), ("alpha", known), ("alpha", other)):
+            wanted = {"role": "viewer", "person": person, "project": project}
+            made = admin.post("/v1/tokens", json=wanted)
+            assert made.status_code == 201, made.text
+    for name in (known, other, known):
+        assert sign_in(live, name).json()["name"] == name
 
 
 def newest(live: Live, path: str = "/v1/audit") -> dict[str, Any]:
@@ -207,19 +194,6 @@ def test_entries_from_before_it_was_asked_say_so(live: Live, job: Job) -> None:
             {"run": job.run},
         )
     assert newest(live, f"{job.path}/audit")["actor_kind"] is None
-
-
-def test_names_that_are_only_typed_do_not_pile_up(live: Live) -> None:
-    """Each new one is held against all that work."""
-    token = live.token(Grant(Role.VIEWER))
-    with live.client() as calls:
-        answers = [
-            calls.post("/v1/sessions", json={"token": token, "name": f"Zoe {n} Typed"})
-            for n in range(MOST_TYPED + 1)
-        ]
-    assert {answer.status_code for answer in answers[:-1]} == {200}
-    assert answers[-1].status_code == 422
-    assert "which is the most" in answers[-1].json()["error"]["message"]
 
 
 @pytest.mark.parametrize("claimed", ["fe80::1%<script>alert(1)</script>", "fe80::1%eth0"])

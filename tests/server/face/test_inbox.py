@@ -22,6 +22,7 @@ from spikeguard_protocol import (
     RunId,
 )
 from spikeguard_server.access.grants import Grant
+from tests.server.face.browsers import cookie_of
 from tests.server.face.conftest import Job, Live
 from tests.server.face.test_decisions import KEY
 from tests.server.face.test_responses import HOSTILE
@@ -169,7 +170,7 @@ def browser(live: Live, project: str, role: Role = Role.OPERATOR) -> Any:
     """A browser in which somebody of `project` is signed in."""
     client = live.client()
     token = live.token(Grant(role, project, person="Ada"))
-    client.cookies.set("spikeguard_session", token)
+    client.cookies.set("spikeguard_session", cookie_of(live.engine, token))
     return client
 
 

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded, Role
+from tests.server.face.browsers import cookie_of
 from tests.server.face.test_decisions import KEY, browser, confirm_page
 from tests.server.face.test_judgements import approve, roll_back
 from tests.server.face.test_links import linked
@@ -98,7 +99,7 @@ def test_of_several_snoozes_at_once_one_is_a_silence(live: Live, spiked: Job) ->
 
 def test_who_may_not_decide_sees_everything_and_no_button(live: Live, spiked: Job) -> None:
     with live.client() as page:
-        page.cookies.set("spikeguard_session", live.tokens[Role.VIEWER])
+        page.cookies.set("spikeguard_session", cookie_of(live.engine, live.tokens[Role.VIEWER]))
         text = page.get(first_view(spiked)).text
     assert "Act or wait" in text
     assert "An operator or an admin decides." in text

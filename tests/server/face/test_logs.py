@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import time
@@ -18,6 +19,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import Role, encode
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.cli.sockets import listen
+from spikeguard_server.log_limits import MAX_THINGS, RepeatLimit
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from spikeguard_server.store.engine import open_engine
 from tests.programs import serve
@@ -94,6 +96,31 @@ def test_a_log_that_no_terminal_reads_is_one_json_object_a_line(
     assert (told[0]["logger"], told[0]["time"][-6:]) == ("spikeguard_server.http.app", "+00:00")
     assert told[0]["exception"].startswith("Traceback")
     assert all("request_id" not in r for r in records if r["message"].startswith("tick"))
+
+
+@pytest.mark.slow
+def test_each_run_that_fails_in_one_minute_has_its_own_traceback_once(
+    engine: sql.Engine, tmp_path: Path
+) -> None:
+    with serving(engine, tmp_path / "log") as live:
+        jobs = [Job(live, run).start() for run in ("one", "two")]
+        lose_tables(engine)
+        for job in jobs * 3:
+            assert job.post(encode(job.message(job.steps(1)))).status_code == 500
+    records = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    told = [one["run"] for one in records if one["message"].startswith("POST /v1/messages failed")]
+    assert told == ["one", "two"]
+
+
+def test_one_message_about_ever_new_things_is_written_a_bounded_number_of_times() -> None:
+    limit = RepeatLimit()
+    records = [
+        logging.LogRecord("a", logging.ERROR, "", 0, "%s failed", (f"GET /{n}",), None)
+        for n in range(5 * MAX_THINGS)
+    ]
+    assert sum(map(limit.filter, records)) == MAX_THINGS + 1
+    other = logging.LogRecord("a", logging.ERROR, "", 0, "%s ended", ("the ticker",), None)
+    assert limit.filter(other)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spikeguard_protocol import Role
+from tests.server.face.browsers import cookie_of
 from tests.server.face.seeded import FAULTS, Fault, SeededRun
 from tests.server.face.test_links import LABEL, SECRET
 from tests.server.notify.listener import Listener, listening
@@ -120,7 +121,11 @@ def test_whoever_has_only_the_message_finds_the_cause_acts_and_reads_how_it_ende
     assert proposed.startswith("Proposed: roll back to step ")
     assert wait.startswith("Can wait ")
 
-    cookie = {"name": "spikeguard_session", "value": live.session("Ada"), "url": live.url}
+    cookie = {
+        "name": "spikeguard_session",
+        "value": cookie_of(live.engine, live.session("Ada")),
+        "url": live.url,
+    }
     onlooker.page.context.add_cookies([cookie])
     for reader, link in ((actor, LABEL), (onlooker, "Open"), (onlooker, "Decide")):
         assert fault.cause in reader.opened(message["links"][link])

@@ -11,6 +11,7 @@ from spikeguard_cli.main import main
 from spikeguard_client import Client
 from spikeguard_protocol import AttemptEnded, IncidentId, Role, RunId
 from spikeguard_server.access.grants import Grant
+from tests.server.face.browsers import cookie_of
 from tests.server.face.conftest import Job, Live
 from tests.server.face.test_judgements import approve, roll_back
 
@@ -48,7 +49,7 @@ def test_what_was_done_about_earlier_ones_is_told_with_what_it_came_to(
     }
     with live.client() as page:
         token = live.token(Grant(Role.OPERATOR, project, person="Ada"))
-        page.cookies.set("spikeguard_session", token)
+        page.cookies.set("spikeguard_session", cookie_of(live.engine, token))
         text = unescape(page.get(f"/incident/{project}/now/1").text)
     acting, waiting = text.split("<h3>Act now</h3>")[1].split("<h3>Wait</h3>")
     assert "Before: rolled back once: 1 recovered" in acting

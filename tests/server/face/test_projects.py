@@ -10,6 +10,7 @@ import pytest
 from spikeguard_protocol import Message, Role, encode
 from spikeguard_server.access.grants import Grant
 from spikeguard_server.identity.permissions import TABLE, Scope, form_key
+from tests.server.face.browsers import cookie_of
 from tests.server.face.test_access import COOKIE, PLACES
 
 if TYPE_CHECKING:
@@ -42,14 +43,17 @@ def ask(
     token = live.token(Grant(role, of, person="Ada"))
     for place, value in {**PLACES, "{project}": project}.items():
         path = path.replace(place, value)
-    headers = {"Authorization": f"Bearer {token}", "Cookie": f"{COOKIE}={token}"}
-    given = {} if absent else _naming(call, project, token)
+    cookie = cookie_of(live.engine, token)
+    headers = {
+        "Authorization": f"Bearer {token}",
+        "Cookie": f"{COOKIE}={cookie}",
+    }
+    given = {} if absent else _naming(call, project, cookie)
     with (
         live.client() as client,
         client.stream(method, path, headers=headers, **given) as answer,
     ):
-        if "event-stream" not in answer.headers.get("content-type", ""):  # that one does not end
-            answer.read()
+        answer.read()
         return answer
 
 

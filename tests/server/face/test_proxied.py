@@ -13,6 +13,7 @@ import pytest
 from spikeguard_protocol import Role
 from spikeguard_server.http.rate_limits import BURST_S
 from spikeguard_server.settings import SettingError, Settings, read_settings
+from tests.server.face.browsers import bearer_of
 from tests.server.face.conftest import LINK_KEY
 from tests.server.face.serving import serving
 from tests.server.face.test_links import linked
@@ -48,7 +49,7 @@ def person(client: httpx.Client, live: Live) -> tuple[str | None, str] | None:
     secret = client.cookies.get("spikeguard_session")
     if secret is None:
         return None
-    with live.bearing(secret) as calls:
+    with live.bearing(bearer_of(live.engine, secret)) as calls:
         me = calls.get("/v1/me").json()
     return me["name"], me["role"]
 
@@ -127,7 +128,7 @@ def test_an_admin_ends_every_such_session_at_once(live: Live, url: str) -> None:
         tokens = admin.get("/v1/tokens", params={"limit": 1000}).json()["items"]
         [parent] = [t for t in tokens if "proxy" in (t["name"] or "") and t["role"] == "admin"]
         assert admin.delete(f"/v1/tokens/{parent['id']}").status_code == 204
-        with live.bearing(lead.cookies["spikeguard_session"]) as calls:
+        with live.bearing(bearer_of(live.engine, lead.cookies["spikeguard_session"])) as calls:
             assert calls.get("/v1/me").status_code == 401
 
 
@@ -149,12 +150,12 @@ def test_a_lower_role_ends_the_sessions_and_tokens_of_the_higher_one(
     with browser(url) as phone, browser(url) as desk:
         phone.get("/login", headers=LEAD)
         desk.get("/login", headers=LEAD)
-        with live.bearing(desk.cookies["spikeguard_session"]) as calls:
+        with live.bearing(bearer_of(live.engine, desk.cookies["spikeguard_session"])) as calls:
             made = calls.post("/v1/tokens", json={"role": "agent", "name": "job"})
         assert made.status_code == 201, made.text
         phone.get(path, headers={**LEAD, "X-Forwarded-Groups": groups})
         for secret in (desk.cookies["spikeguard_session"], made.json()["token"]):
-            with live.bearing(secret) as calls:
+            with live.bearing(bearer_of(live.engine, secret)) as calls:
                 assert calls.get("/v1/me").status_code == 401
         if left is not None:
             assert person(phone, live) == left

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,6 @@ from spikeguard_cli.credentials import Credentials, save_credentials
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, AuditEntry, Client
 from spikeguard_protocol import Role, RunId
-from spikeguard_server.store.reads.feed import FeedPosition
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -105,15 +103,6 @@ def test_a_policy_says_which_settings_changed_also_in_the_record_of_its_run(
         {"halted": (False, True)},
         {"halted": (True, False)},
     ]
-
-
-def test_whoever_follows_along_is_told_what_changed(root: Client, job: Job) -> None:
-    run = RunId("default", job.run)
-    root.put_run_policy(run, {"price_per_hour": 3.5}, reason="rented")
-    an_hour_ago = FeedPosition(datetime.now(UTC) - timedelta(hours=1)).write()
-    events = root.events("default", run=job.run, after=an_hour_ago)
-    event = next(found for found in events if found["event"] == "policy.written")
-    assert (fields(event), event["reason"]) == ({"price_per_hour": (None, 3.5)}, "rented")
 
 
 @pytest.mark.parametrize("reason", ["", "x" * 501], ids=["none", "501 characters"])

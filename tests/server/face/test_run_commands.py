@@ -27,6 +27,7 @@ from spikeguard_protocol import (
 )
 from spikeguard_protocol.order_signature import OrderKey, signature_problem
 from spikeguard_server.access.grants import Grant
+from tests.server.face.browsers import cookie_of
 from tests.server.face.conftest import VERBS, Job, Live
 from tests.server.face.test_decisions import KEY
 
@@ -264,7 +265,7 @@ def test_the_second_person_answers_on_the_inbox_page(
     save = ada.order(run, "checkpoint_now", "first")["id"]
     with live.client() as page:
         token = live.token(Grant(Role.OPERATOR, project, person="Bob"))
-        page.cookies.set("spikeguard_session", token)
+        page.cookies.set("spikeguard_session", cookie_of(live.engine, token))
         text = page.get("/inbox").text
         assert "Ada ordered it" in text
         assert "<b>config</b>" not in text

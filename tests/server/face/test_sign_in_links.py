@@ -12,6 +12,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant
 from spikeguard_server.store.tables.core import tokens
+from tests.server.face.browsers import bearer_of
 
 if TYPE_CHECKING:
     import httpx
@@ -109,7 +110,7 @@ def entered(live: Live, session: str) -> str:
     """The session of a browser that a link of `session` signed in."""
     with live.bearing(session) as client:
         path = urlsplit(client.post("/v1/sessions/links", json={}).json()["link"]).path
-    return spend(live, path).cookies[COOKIE]
+    return bearer_of(live.engine, spend(live, path).cookies[COOKIE])
 
 
 def left_s(live: Live, bearer: str) -> float | None:
@@ -149,7 +150,7 @@ def test_a_link_makes_nobody_more_than_they_are(live: Live) -> None:
     with live.client() as browser:
         browser.post(made(live, "Vera", role=Role.VIEWER))
         session = browser.cookies[COOKIE]
-    with live.bearing(session) as client:
+    with live.bearing(bearer_of(live.engine, session)) as client:
         me = client.get("/v1/me").json()
     assert (me["name"], me["role"]) == ("Vera", "viewer")
 

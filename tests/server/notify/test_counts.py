@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from spikeguard_server.metrics import Fleet, Metrics
+from spikeguard_server.notify.button import press
 from spikeguard_server.notify.notifier import look
 from spikeguard_server.notify.telling import deliver
+from spikeguard_server.notify.upkeep import drop_channel
 from spikeguard_server.store.reads.fleet import read_fleet
 
 if TYPE_CHECKING:
@@ -50,6 +53,31 @@ def test_what_stays_behind_is_counted_until_it_is_told(desk: Desk, listener: Lis
     after = fleet(desk)
     assert (after.notices_waiting, after.oldest_notice_s, after.failing) == (0, 0.0, {})
     assert counted(metrics) == {("webhook", "sent"): 1}
+
+
+def test_a_message_that_is_given_up_counts_as_failing_until_something_arrives(
+    desk: Desk, listener: Listener
+) -> None:
+    metrics = Metrics(CollectorRegistry())
+    desk.webhook(listener)
+    listener.answers.append((401, {}))
+    told(desk, metrics)
+    assert counted(metrics) == {("webhook", "given_up"): 1}
+    desk.later(100_000)
+    told(desk, metrics)
+    assert fleet(desk).failing == {"webhook": 1}
+    press(desk.engine, desk.settings, nullcontext(), "default", "oncall", "Ada")
+    assert fleet(desk).failing == {}
+
+
+def test_a_removed_channel_fails_no_more(desk: Desk, listener: Listener) -> None:
+    desk.webhook(listener)
+    listener.answers.append((401, {}))
+    told(desk, Metrics(CollectorRegistry()))
+    assert fleet(desk).failing == {"webhook": 1}
+    with desk.engine.begin() as connection:
+        drop_channel(connection, "default", "oncall", "Ada")
+    assert fleet(desk).failing == {}
 
 
 def test_what_does_not_arrive_and_what_is_held_is_counted(desk: Desk, listener: Listener) -> None:

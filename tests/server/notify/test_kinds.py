@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
 from spikeguard_server.ingest.decisions import approve
 from tests.server.notify.conftest import Desk
 from tests.server.notify.listener import Listener
@@ -46,43 +42,6 @@ def test_pagerduty_is_triggered_acknowledged_and_resolved_under_one_key(
     assert payload.keys() >= {"summary", "source", "severity", "timestamp"}
 
 
-def test_opsgenie_gets_one_alert_its_notes_and_its_end(desk: Desk, listener: Listener) -> None:
-    desk.channel("opsgenie", target={"api_key": "K", "url": listener.url}, cooldown_s=0)
-    live_through(desk)
-    mine = "/v2/alerts/spikeguard%2Fdefault%2Fgpt%231"
-    assert listener.paths() == [
-        "/v2/alerts",
-        f"{mine}/notes?identifierType=alias",
-        f"{mine}/message?identifierType=alias",
-        f"{mine}/acknowledge?identifierType=alias",
-        f"{mine}/notes?identifierType=alias",
-        f"{mine}/message?identifierType=alias",
-        f"{mine}/close?identifierType=alias",
-    ]
-    titles = [r for r in listener.received if "/message?" in r.path]
-    assert [r.method for r in titles] == ["PUT", "PUT"]
-    assert titles[-1].json()["message"].startswith("gpt#1: recovered")
-    alert = listener.received[0].json()
-    assert (alert["alias"], alert["priority"]) == (KEY, "P1")
-    assert len(alert["message"]) <= 130
-    assert {r.headers["Authorization"] for r in listener.received} == {"GenieKey K"}
-
-
-def test_an_alertmanager_keeps_one_alert_whose_labels_never_change(
-    desk: Desk, listener: Listener
-) -> None:
-    target = {"url": f"{listener.url}/am/", "authorization": "Bearer T"}
-    desk.channel("alertmanager", target=target, cooldown_s=0)
-    live_through(desk)
-    assert set(listener.paths()) == {"/am/api/v2/alerts"}
-    alerts: list[dict[str, Any]] = [request.json()[0] for request in listener.received]
-    assert len({str(alert["labels"]) for alert in alerts}) == 1
-    assert len({alert["startsAt"] for alert in alerts}) == 1
-    firing, *_, resolved = alerts
-    assert firing["endsAt"] > resolved["endsAt"]
-    assert listener.received[0].headers["Authorization"] == "Bearer T"
-
-
 def test_apprise_is_told_in_words(desk: Desk, listener: Listener) -> None:
     host = listener.url.removeprefix("http://")
     desk.channel("apprise", target={"url": f"json://{host}/hook"})
@@ -94,12 +53,8 @@ def test_apprise_is_told_in_words(desk: Desk, listener: Listener) -> None:
     assert "Costs" in told["message"]
 
 
-@pytest.mark.parametrize("kind", ["pagerduty", "opsgenie"])
-def test_a_service_that_refuses_a_key_is_not_asked_again(
-    desk: Desk, listener: Listener, kind: str
-) -> None:
-    key = "routing_key" if kind == "pagerduty" else "api_key"
-    desk.channel(kind, target={key: "wrong", "url": listener.url})
+def test_a_service_that_refuses_a_key_is_not_asked_again(desk: Desk, listener: Listener) -> None:
+    desk.channel("pagerduty", target={"routing_key": "wrong", "url": listener.url})
     listener.answers = [(401, {})] * 5
     desk.tell()
     desk.later(10_000)

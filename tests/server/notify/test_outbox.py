@@ -193,6 +193,51 @@ def test_what_is_refused_for_good_is_given_up_and_the_next_thing_told_anew(
     assert desk.results() == ["given_up", "sent"]
 
 
+def test_what_no_channel_of_the_project_gets_is_not_told_in_circles(
+    desk: Desk, listener: Listener
+) -> None:
+    desk.channel("pagerduty", "pager", target={"routing_key": "old", "url": listener.url})
+    desk.webhook(listener, "later", level=3, kinds=["outlier_batch"], about=["runs"])
+    desk.webhook(listener, "off", enabled=False)
+    listener.answers = [(401, {}), (404, {})]
+    for _ in range(4):
+        desk.tell()
+    lost = [(channel, reason) for channel, result, reason in desk.log() if result == "given_up"]
+    assert lost == [
+        ("pager", "answered 401 (try 1); later is told"),
+        ("later", "answered 404 (try 1); no other channel can be told"),
+    ]
+    assert len(listener.received) == 2
+
+
+def test_a_stand_in_says_what_happened_and_who_did_not_get_it(
+    desk: Desk, listener: Listener
+) -> None:
+    desk.channel("pagerduty", "pager", target={"routing_key": "old", "url": listener.url})
+    desk.webhook(listener, "later", level=3, runs=["other-*"])
+    listener.answers = [(401, {})]
+    desk.tell()
+    desk.tell()
+    told = listener.received[-1].json()
+    assert told["topics"] == ["undelivered"]
+    assert "decide: roll back" in told["title"]
+    assert "Not delivered to pager" in told["text"]
+    assert told["urgency"] == "urgent"
+
+
+def test_a_replica_that_may_not_reach_a_channel_leaves_it_to_one_that_may(
+    desk: Desk, listener: Listener
+) -> None:
+    desk.webhook(listener)
+    other = replace(desk, settings=replace(desk.settings, notify_networks=""))
+    other.tell()
+    assert desk.results() == ["failed"]
+    desk.later(10)
+    desk.tell()
+    assert desk.results() == ["failed", "sent"]
+    assert len(listener.received) == 1
+
+
 def test_a_channel_that_is_down_for_hours_is_given_up_and_no_secret_is_logged(desk: Desk) -> None:
     target = {"url": "http://127.0.0.1:9/hook?key=hidden-word", "secret": SECRET}
     desk.channel(target=target)

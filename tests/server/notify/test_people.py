@@ -150,19 +150,6 @@ def test_pagerduty_is_told_of_an_acknowledgement_while_a_proposal_waits(
     assert actions == ["trigger", "trigger", "acknowledge"]
 
 
-def test_opsgenie_shows_who_acknowledged_while_a_proposal_waits(
-    calm: Desk, listener: Listener
-) -> None:
-    calm.channel("opsgenie", target={"api_key": "K", "url": listener.url}, cooldown_s=0)
-    spike(calm)
-    calm.tell()
-    acknowledged(calm)
-    calm.tell()
-    last = listener.received[-1]
-    assert last.path.endswith("%231/acknowledge?identifierType=alias")
-    assert last.json()["note"].startswith("gpt#1: acknowledged by Ada")
-
-
 def test_quiet_hours_hold_what_can_wait_until_they_end(desk: Desk, listener: Listener) -> None:
     now = datetime.now(UTC)
     begin, end = now - timedelta(hours=1), now + timedelta(hours=2)

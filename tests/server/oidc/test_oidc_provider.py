@@ -8,10 +8,13 @@ from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sql
 
 from spikeguard_server.cli.sockets import listen
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
+from tests.server.face.browsers import bearer_of
 from tests.server.face.serving import serving
 from tests.server.oidc.certified import CLIENT_ID, CLIENT_SECRET, Browser, missing, provider
 
@@ -34,10 +37,22 @@ def ports() -> tuple[int, int]:
 
 
 @pytest.fixture(scope="module")
-def server(databases: Databases, ports: tuple[int, int]) -> Iterator[str]:
+def database(databases: Databases) -> str:
+    return databases.make("oidc_certified")
+
+
+@pytest.fixture(scope="module")
+def engine(database: str) -> Iterator[sql.Engine]:
+    engine = open_engine(Settings(database_url=database))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def server(database: str, ports: tuple[int, int]) -> Iterator[str]:
     mine, its = ports
     settings = Settings(
-        database_url=databases.make("oidc_certified"), public_url=f"http://127.0.0.1:{mine}",
+        database_url=database, public_url=f"http://127.0.0.1:{mine}",
         oidc_issuer=f"http://127.0.0.1:{its}", oidc_client_id=CLIENT_ID,
         oidc_client_secret=CLIENT_SECRET, oidc_scopes="openid email groups", oidc_roles=ROLES,
     )  # fmt: skip
@@ -65,42 +80,44 @@ def come_back(browser: Browser, server: str, account: str, query: str = "") -> h
     return browser.get(back)
 
 
-def me(browser: Browser, server: str) -> Any:
-    secret = browser.at(server).cookies.get("spikeguard_session", "none")
+def me(browser: Browser, server: str, engine: sql.Engine) -> Any:
+    secret = bearer_of(engine, browser.at(server).cookies.get("spikeguard_session") or "none")
     headers = {"Authorization": f"Bearer {secret}"}
     return httpx.get(f"{server}/v1/me", headers=headers, timeout=30).json()
 
 
 @pytest.mark.usefixtures("issuer")
-def test_a_person_signs_in_by_the_providers_form_and_is_who_it_says(server: str) -> None:
+def test_a_person_signs_in_by_the_providers_form_and_is_who_it_says(
+    server: str, engine: sql.Engine
+) -> None:
     """Two people, one whom no group lets in, and one whose address is another's and unverified."""
     for account, role in (("ada", "operator"), ("lee", "admin")):
         browser = Browser()
         answer = come_back(browser, server, account, "next=/confirm/default/gpt/1/1")
         assert (answer.status_code, answer.headers["location"]) == (303, "/confirm/default/gpt/1/1")
-        found = me(browser, server)
+        found = me(browser, server, engine)
         assert (found["name"], found["role"]) == (f"{account}@example.org", role)
         browser.close()
     for account, said in (("eve", "none of the groups"), ("mallory", "not verified")):
         browser = Browser()
         answer = come_back(browser, server, account)
         assert (answer.status_code, said in answer.text) == (403, True)
-        assert "error" in me(browser, server)
+        assert "error" in me(browser, server, engine)
         browser.close()
 
 
 @pytest.mark.usefixtures("issuer")
 def test_a_fresh_sign_in_asks_whoever_is_signed_in_there_again_and_makes_admin_tokens(
-    server: str,
+    server: str, engine: sql.Engine
 ) -> None:
     browser = Browser()
     come_back(browser, server, "lee")
     silent = come_back(browser, server, "nobody")  # their session there goes on: no form comes
     assert silent.status_code == 303, silent.text
-    assert (silent.status_code, me(browser, server)["name"]) == (303, "lee@example.org")
+    assert (silent.status_code, me(browser, server, engine)["name"]) == (303, "lee@example.org")
     time.sleep(1.1)
     assert come_back(browser, server, "lee", "fresh=true").status_code == 303
-    secret = browser.at(server).cookies["spikeguard_session"]
+    secret = bearer_of(engine, browser.at(server).cookies["spikeguard_session"])
     wanted = {"role": "admin", "person": "Deputy"}
     headers = {"Authorization": f"Bearer {secret}"}
     made = httpx.post(f"{server}/v1/tokens", json=wanted, headers=headers, timeout=30)

@@ -42,9 +42,7 @@ REFERENCE = {
     "tokens",
     "channels",
     "silences",
-    "new_runs",
-    "clock",
-    "clock_jumps",
+    "deleted_totals",
 }
 _TABLE = re.compile(
     r"\b(?:FROM|JOIN|INTO|UPDATE|TABLE|ONLY)\s+(?:public\.|partitions\.)?(\w+)", re.I

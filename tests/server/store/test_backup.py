@@ -291,19 +291,26 @@ def test_an_attempt_that_began_after_the_backup_is_known_again(
     assert empty.values(NEWEST) == [*range(31, 61)]
 
 
-def test_a_backup_made_as_documented_is_its_owners_alone(tmp_path: Path) -> None:
-    """Both files hold secrets; the shell makes them as its umask says."""
-    text = (
-        (Path(__file__).parents[3] / "docs/operations.md")
-        .read_text()
-        .partition("## Backup and restore")[2]
-    )
+def test_a_backup_made_as_documented_is_its_owners_alone_and_outside_the_work_tree(
+    tmp_path: Path,
+) -> None:
+    """Both files hold secrets; the page's own commands make them, with a `docker` that prints."""
+    page = Path(__file__).parents[3] / "docs/operations.md"
+    text = page.read_text().partition("## Backup and restore")[2]
     commands = text.partition("```sh\n")[2].partition("```")[0]
-    (tmp_path / "docker").write_text("#!/bin/sh\necho content\n")
-    (tmp_path / "docker").chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
+    home, tree, programs = (tmp_path / name for name in ("home", "tree", "bin"))
+    for folder in (home, tree, programs):
+        folder.mkdir()
+    (programs / "docker").write_text("#!/bin/sh\necho content\n")
+    (programs / "docker").chmod(0o755)
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(home)}
     subprocess.run(
-        ["sh", "-c", f"umask 022\n{commands}"], cwd=tmp_path, env={"PATH": path}, check=True
+        ["sh", "-c", f"umask 022\n{commands}"], cwd=tree, env=environment, check=True, timeout=60
     )
-    made = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.glob("*.*")}
-    assert made == {"spikeguard.dump": 0o600, "vault.tar": 0o600}
+    assert list(tree.iterdir()) == []
+    made = {path.name: path for path in home.rglob("*") if path.is_file()}
+    assert made.keys() == {"spikeguard.dump", "vault.tar"}
+    assert {path.stat().st_mode & 0o777 for path in made.values()} == {0o600}
+    for name in made:  # and should somebody move them there, git leaves them alone
+        asked = ["git", "check-ignore", "--no-index", "-q", name]
+        assert subprocess.run(asked, cwd=page.parents[1], check=False).returncode == 0

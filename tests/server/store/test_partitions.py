@@ -14,6 +14,7 @@ from spikeguard_protocol import LayerNorms, RunId, SegmentId, SegmentPoint
 from spikeguard_server.ingest.detection import load_detection
 from spikeguard_server.jobs.housekeeping import let_go
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.partitions import (
     PartitionKind,
     drop_partition,
@@ -250,3 +251,28 @@ def test_partitions_are_made_once_and_take_what_their_week_brings(engine: sql.En
     stored_apart = "select attstorage from pg_attribute where attname = 'loss' and attrelid = "
     name = partition(PartitionKind.SAMPLES, this_week(engine))
     assert value(engine, f"{stored_apart} '{name}'::regclass") == "e"
+
+
+@pytest.mark.parametrize("week", ["2026-12-07 BC", "9999-01-04"])
+def test_no_partition_is_made_of_another_time(engine: sql.Engine, week: str) -> None:
+    """It would have the name of a week to come, which then could not be made."""
+    before = parts(engine)
+    made = sql.text(f"select partitions.make_partitions('{week}')")
+    with engine.connect() as connection, pytest.raises(sql.exc.DBAPIError, match="than a year"):
+        connection.execute(made)
+    assert parts(engine) == before
+
+
+def test_a_role_with_another_search_path_finds_the_tables(engine: sql.Engine) -> None:
+    """A role may change its own defaults, and every later connection would find none."""
+    trained(engine)
+    role = f'alter role current_user in database "{engine.url.database}"'
+    with engine.begin() as connection:
+        connection.execute(sql.text(f"{role} set search_path = pg_temp"))
+    fresh = open_engine(Settings(database_url=engine.url.render_as_string(hide_password=False)))
+    try:
+        assert rows(fresh, "select count(*) from runs") == [(1,)]
+    finally:
+        fresh.dispose()
+        with engine.begin() as connection:
+            connection.execute(sql.text(f"{role} reset search_path"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
 import stat
@@ -201,6 +202,25 @@ def test_a_directory_that_holds_something_else_is_refused(home: Path) -> None:
 def test_a_path_too_long_for_a_socket_is_refused(home: Path) -> None:
     with pytest.raises(EmbeddedError, match="too long"), embedded(home / ("x" * 100)):
         pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root lends an account to Postgres")
+def test_whoever_else_runs_as_the_account_that_was_lent_does_not_get_in(home: Path) -> None:
+    account = pwd.getpwnam("nobody")
+    with running(home / "pg", durable=False, account="nobody") as server:
+        assert (home / "pg").stat().st_uid == account.pw_uid
+        assert ask(server.url, "select 1") == (1,)
+        child = os.fork()
+        if child == 0:
+            os.setgroups([])
+            os.setgid(account.pw_gid)
+            os.setuid(account.pw_uid)
+            try:
+                psycopg.connect(server.url.replace("+psycopg", "")).close()
+            except psycopg.OperationalError as error:
+                os._exit(7 if "Peer authentication failed" in str(error) else 1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has to step down")

@@ -48,6 +48,26 @@ def test_a_bad_value_names_its_variable(variable: str, value: str) -> None:
     assert variable in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"LOST_AFTER_S": "30"}, "LOST_AFTER_S"),  # it would give up orders of a live run
+        ({"SILENT_AFTER_S": "1000"}, "SILENT_AFTER_S"),
+        ({"ENDED_AFTER_S": "600"}, "ENDED_AFTER_S"),
+        ({"SILENT_AFTER_S": "30", "LOST_AFTER_S": "20"}, "LOST_AFTER_S"),
+    ],
+)
+def test_a_run_falls_silent_before_its_orders_are_lost_and_these_before_it_has_ended(
+    given: dict[str, str], named: str
+) -> None:
+    variables = {f"SPIKEGUARD_{name}": value for name, value in given.items()}
+    with pytest.raises(SettingError, match="silent <= lost <= ended") as refused:
+        read_settings(variables)
+    assert refused.value.variable == f"SPIKEGUARD_{named}"
+    longer = {"SPIKEGUARD_SILENT_AFTER_S": "1000", "SPIKEGUARD_LOST_AFTER_S": "1000"}
+    assert read_settings(longer).silent_after_s == 1000
+
+
 def test_every_number_can_be_set_and_has_limits() -> None:
     for entry in fields(Settings):
         if not isinstance(entry.default, str):
@@ -93,7 +113,7 @@ def test_serving_without_a_database_is_refused() -> None:
         require_database(read_settings({}))
 
 
-@pytest.mark.parametrize("name", ["DASHBOARD_URL", "PUBLIC_URL", "PRIMARY_URL"])
+@pytest.mark.parametrize("name", ["DASHBOARD_URL", "PUBLIC_URL"])
 @pytest.mark.parametrize("url", ["https://[::1/", "https://host:port", "ftp://host", "host:8501"])
 def test_an_address_that_cannot_be_read_is_an_error_at_the_start(name: str, url: str) -> None:
     """Every answer names it in a header, so each would fail."""

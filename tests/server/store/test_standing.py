@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded, SegmentId, SegmentPoint
-from spikeguard_server.store.reads.feed import happened_since, read_now
 from tests.server.store.jobs import FIRST, SECOND, Job, rows, value
 from tests.server.store.test_ticker import SETTINGS, pass_time
 
@@ -121,14 +120,3 @@ def test_a_calm_message_leaves_no_entry(engine: sql.Engine) -> None:
     job.train(41, 200)
     job.send()
     assert told(engine) == before == [STARTED]
-
-
-def test_who_follows_along_hears_of_runs_and_attempts_by_names_of_their_own(
-    engine: sql.Engine,
-) -> None:
-    with engine.connect() as connection:
-        since = read_now(connection)
-    watched(engine).send(AttemptEnded("finished"))
-    with engine.connect() as connection:
-        names = [entry.name for entry in happened_since(connection, since)]
-    assert names == ["attempt.started", "attempt.ended", "run.ended"]

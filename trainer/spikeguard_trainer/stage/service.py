@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPConnection
+from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from spikeguard_cli.api import Api, Refused
@@ -54,6 +58,8 @@ class Service:
         log = directory / "server.log"
         command = [sys.executable, "-m", "spikeguard_cli.main", "up", *options]
         command += ["--directory", str(directory / "server"), "--json-ready", str(ready)]
+        if os.geteuid() == 0:  # as in a container: what is staged is nobody's secret
+            command += ["--account", "nobody"]
         ports = [] if "--port" in options else ["--port", "0", "--dashboard-port", "0"]
         ours = {**(environment or {}), "SPIKEGUARD_CREDENTIALS": str(credentials)}
         process = children.start([*command, *ports], ours, log)
@@ -93,9 +99,21 @@ class Service:
 
     def page(self, path: str) -> str:
         """A page of the server as the signed-in person's browser gets it."""
-        cookie = {"Cookie": f"spikeguard_session={self.api.credentials.token}"}
+        cookie = {"Cookie": f"spikeguard_session={self.browser_session()}"}
         with urlopen(Request(self.place.server + path, headers=cookie), timeout=15) as answer:
             return str(answer.read().decode())
+
+    def browser_session(self) -> str:
+        """The cookie of a browser that a sign-in link signed in."""
+        place = urlsplit(self.sign_in_link())
+        connection = HTTPConnection(urlsplit(self.place.server).netloc, timeout=15)
+        connection.request("POST", f"{place.path}?{place.query}")
+        answer = connection.getresponse()
+        connection.close()
+        cookies: SimpleCookie = SimpleCookie()
+        for line in answer.headers.get_all("Set-Cookie", []):
+            cookies.load(line)
+        return str(cookies["spikeguard_session"].value)
 
     def postmortem(self, incident: dict[str, Any], form: str) -> bytes:
         """The post-mortem of a closed incident as `md`, `html` or `json`."""

@@ -1,8 +1,7 @@
 """The optional signals of one loop together: which are on, when they look, what a step showed.
 
 Activations and attention logits are looked at in one step of `sampled_signals_every`, and at every
-step while the server is attentive; activations, which a flight recorder keeps by layer, at every
-step where one runs.
+step while the server is attentive.
 Law: what is off costs a test of one attribute. A failure is counted where it happened and ends
 with the step.
 """
@@ -125,9 +124,9 @@ class OptionalSignals:
         self.reset()
 
     def _look(self, done: int, attentive: bool) -> None:
-        every, recorded = self._settings.sampled_signals_every, self._settings.flight_recorder
+        every = self._settings.sampled_signals_every
         due = (attentive or (done + 1) % every == 0) and not self._ended
-        self._activations.on = due or (recorded > 0 and not self._ended)
+        self._activations.on = due
         self._attention.on = due and self._settings.attention_logits
 
     # ---- what goes back in a rollback ------------------------------------------------------

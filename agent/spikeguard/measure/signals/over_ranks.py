@@ -22,48 +22,58 @@ MEANS: tuple[str, ...] = (
     OptionalSignal.UNSEEN_TOKENS.value,
     OptionalSignal.UNCHANGED_PARAMETERS.value,
 )
+OTHER_DATA = "other_data"  # 1.0 where a batch was read again and was another one
 HIGHEST: tuple[str, ...] = (
     OptionalSignal.LOSS_SEQUENCE_MAX.value,
     OptionalSignal.ATTENTION_LOGIT_MAX.value,
     OptionalSignal.ACTIVATION_NORM_MAX.value,
+    OTHER_DATA,
 )
 
 
-def parts_of(values: Mapping[str, float]) -> list[float]:
-    """For each of `MEANS`: this rank's value, and whether it has one. They are added up."""
-    return [n for name in MEANS for n in ((values[name], 1.0) if name in values else (0.0, 0.0))]
+# What is added up of each mean: this rank's value, and whether it has one.
+_PAIRS = tuple((name, f"{name}.sum", f"{name}.ranks") for name in MEANS)
+MEAN_NUMBERS: tuple[str, ...] = tuple(name for _, *numbers in _PAIRS for name in numbers)
+# The same of the user's own signals: a checksum of their names, ranks that logged any, the values.
+CHECKSUM, LOGGED = "own.checksum", "own.ranks"
+_VALUES = tuple(f"own.{number}" for number in range(MOST_NAMES))
+OWN_NUMBERS: tuple[str, ...] = (CHECKSUM, LOGGED, *_VALUES)
 
 
-def highest_of(values: Mapping[str, float]) -> list[float]:
-    """For each of `HIGHEST`: this rank's value, -inf where it has none."""
-    found = [values.get(name, -math.inf) for name in HIGHEST]
-    return [math.inf if math.isnan(value) else value for value in found]
+def parts_of(values: Mapping[str, float]) -> dict[str, float]:
+    """This rank's part in each of `MEANS` that it measured. They are added up."""
+    found: dict[str, float] = {}
+    for name, total, count in _PAIRS:
+        if name in values:
+            found[total], found[count] = values[name], 1.0
+    return found
 
 
-def over_ranks(parts: Sequence[float], highest: Sequence[Sequence[float]]) -> dict[str, float]:
-    """By signal, from the sums of all `parts_of` and the `highest_of` of every rank."""
-    pairs = zip(MEANS, parts[::2], parts[1::2], strict=True)
-    means = {name: total / count for name, total, count in pairs if count}
-    most = {name: max(each) for name, each in zip(HIGHEST, zip(*highest, strict=True), strict=True)}
-    return means | {name: value for name, value in most.items() if value > -math.inf}
+def highest_of(values: Mapping[str, float]) -> dict[str, float]:
+    """Those of `HIGHEST` that this rank measured; NaN as infinite."""
+    found = ((name, values[name]) for name in HIGHEST if name in values)
+    return {name: math.inf if math.isnan(value) else value for name, value in found}
 
 
-OWN_LENGTH = 2 + MOST_NAMES  # checksum of the names, ranks that logged any, and each one's value
+def over_ranks(summed: Mapping[str, float], largest: Mapping[str, float]) -> dict[str, float]:
+    """By signal, from the sums and the largest values of all ranks."""
+    means = {name: summed[total] / summed[n] for name, total, n in _PAIRS if summed[n]}
+    return means | {name: largest[name] for name in HIGHEST if largest[name] > -math.inf}
 
 
-def own_parts_of(values: Mapping[str, float], names: Sequence[str]) -> list[float]:
+def own_numbers_of(values: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
     """This rank's own signals in the order of their names. They are added up."""
     order = sorted(names)[:MOST_NAMES]
-    rest = [0.0] * (MOST_NAMES - len(order))
-    return [float(_checksum(order)), 1.0, *(values[name] for name in order), *rest]
+    found = dict(zip(_VALUES, (values[name] for name in order), strict=False))
+    return {CHECKSUM: float(_checksum(order)), LOGGED: 1.0, **found}
 
 
-def own_over_ranks(parts: Sequence[float], names: Sequence[str]) -> dict[str, float]:
+def own_over_ranks(summed: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
     """The means of rank 0's `names`; nothing where ranks logged different ones."""
-    order, ranks = sorted(names)[:MOST_NAMES], parts[1]
-    if not order or parts[0] != ranks * _checksum(order):
+    order, ranks = sorted(names)[:MOST_NAMES], summed[LOGGED]
+    if not order or summed[CHECKSUM] != ranks * _checksum(order):
         return {}
-    return {name: total / ranks for name, total in zip(order, parts[2:], strict=False)}
+    return {name: summed[at] / ranks for name, at in zip(order, _VALUES, strict=False)}
 
 
 def _checksum(order: Sequence[str]) -> int:

@@ -17,11 +17,11 @@ from spikeguard_server.access.grants import (
     Grant,
     OpenedSession,
     issue_token,
-    proven_person,
     start_session,
     withdraw_token,
 )
 from spikeguard_server.access.oidc.access import Access
+from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Forbidden
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.store.audit import SERVER
@@ -50,7 +50,7 @@ def open_oidc_session(
     connection: sql.Connection, account: Account, access: Access, lasts_s: float, grant_s: float
 ) -> tuple[str, float]:
     """A session of `account` with its secret, and how long it lasts."""
-    person = proven_person(connection, account.person)
+    person = read_person(account.person)
     lock_subjects(connection)
     other = other_subject_of(connection, person, account.subject)
     if other is not None:
@@ -61,7 +61,7 @@ def open_oidc_session(
     parent = _grant(connection, account, person, access, grant_s)
     by = Actor(person, ActorKind.PERSON, token_id=parent, known_by=KnownBy.OIDC)
     ago_s = LONG_AGO_S if account.signed_in_s is None else account.signed_in_s
-    opened = OpenedSession(parent, parent, ago_s, how=", by OIDC")
+    opened = OpenedSession(parent, parent, ago_s, how=", by OIDC", browser=True)
     secret, made = start_session(connection, access.role, access.project, by, lasts_s, opened)
     return secret, made.expires_in_s or lasts_s
 

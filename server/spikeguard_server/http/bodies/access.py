@@ -11,8 +11,7 @@ from spikeguard_core.policy.settings import PolicyScope
 from spikeguard_protocol import Role
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.person_names import MAX_PERSON
-from spikeguard_server.http.bodies.run_shapes import TIME, ReasonGiven, Shape, example
-from spikeguard_server.identity.permissions import SESSION_S
+from spikeguard_server.http.bodies.run_shapes import ReasonGiven, Shape, example
 
 _NAME = f"^{NAME_PATTERN.pattern}$"
 SECRET = "q3vXv0aPz0n1rQm1o0x8k0J9b2s7h5u4d6f3g1y8w2c"
@@ -38,24 +37,12 @@ class SignInLinkWanted(Shape):
 class SignInLink(Shape):
     """A link that signs a browser in, once, on the server's own machine."""
 
-    model_config = example({"link": f"http://127.0.0.1:8000/login/{SECRET}", "expires_in_s": 600.0})
-
     link: str
     expires_in_s: float
 
 
 class SessionBody(Shape):
     """A person's token, for SPIKEGUARD_SESSION_HOURS; the name stands behind every decision."""
-
-    model_config = example(
-        {
-            "token": SECRET,
-            "name": "Ada Lovelace",
-            "role": "operator",
-            "project": None,
-            "expires_in_s": float(SESSION_S),
-        }
-    )
 
     token: str
     name: str
@@ -66,17 +53,6 @@ class SessionBody(Shape):
 
 class Me(Shape):
     """Who holds the token that was sent."""
-
-    model_config = example(
-        {
-            "name": "Ada Lovelace",
-            "role": "operator",
-            "project": None,
-            "run": None,
-            "expires_in_s": 41000.0,
-            "token": 12,
-        }
-    )
 
     name: str | None
     role: Role
@@ -118,25 +94,8 @@ class TokenWanted(Shape):
     reason: ReasonGiven = None
 
 
-TOKEN_EXAMPLE: dict[str, Any] = {
-    "id": 4,
-    "role": "operator",
-    "project": None,
-    "run": None,
-    "person": "Ada Lovelace",
-    "name": None,
-    "session": False,
-    "created_at": TIME,
-    "created_by": "Grace Hopper",
-    "expires_in_s": 2592000.0,
-    "made_with": 2,
-}
-
-
 class TokenBody(Shape):
     """A token without its secret, which nobody can be told again."""
-
-    model_config = example(TOKEN_EXAMPLE)
 
     id: int
     role: Role
@@ -154,36 +113,19 @@ class TokenBody(Shape):
 class TokenMade(TokenBody):
     """A new token with its secret, shown this once."""
 
-    model_config = example({**TOKEN_EXAMPLE, "token": SECRET})
-
     token: str
 
 
 class TokenList(Shape):
     """The tokens that work at present, newest first."""
 
-    model_config = example({"items": [TOKEN_EXAMPLE], "next_cursor": None})
-
     items: list[TokenBody]
     next_cursor: str | None
-
-
-POLICY_EXAMPLE: dict[str, Any] = {
-    "project": "default",
-    "run": None,
-    "scope": "project",
-    "version": 1,
-    "created_at": TIME,
-    "created_by": "Ada Lovelace",
-    "policy": {"act_confidence": 0.6, "price_per_hour": 98.0, "currency": "USD"},
-}
 
 
 class PolicyBody(Shape):
     """The policy in force for a project, or for one run of it; without an author it is the one the
     server comes with."""
-
-    model_config = example(POLICY_EXAMPLE)
 
     project: str
     run: str | None = Field(description="null: asked for the project itself")

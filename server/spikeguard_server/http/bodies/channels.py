@@ -13,27 +13,9 @@ from spikeguard_core.notification.delivery import Result
 from spikeguard_core.notification.topics import About, Topic
 from spikeguard_protocol import Kind
 from spikeguard_protocol.identity import NAME_PATTERN
-from spikeguard_server.http.bodies.run_shapes import TIME, ReasonGiven, Shape, example
+from spikeguard_server.http.bodies.run_shapes import ReasonGiven, Shape, example
 
 _NAME = f"^{NAME_PATTERN.pattern}$"
-CHANNEL_EXAMPLE: dict[str, Any] = {
-    "project": "default",
-    "name": "oncall",
-    "kind": "pagerduty",
-    "target": {"routing_key": "…", "url": "https://events.pagerduty.com"},
-    "about": ["decisions", "spikes"],
-    "kinds": ["divergent", "lingering"],
-    "runs": ["gpt-*"],
-    "level": 0,
-    "cooldown_s": 120.0,
-    "links": False,
-    "person": None,
-    "enabled": True,
-    "changed_at": TIME,
-    "changed_by": "Ada Lovelace",
-    "delivered_at": TIME,
-    "failed_at": None,
-}
 
 
 class ChannelWanted(Shape):
@@ -68,8 +50,6 @@ class ChannelWanted(Shape):
 class ChannelBody(Shape):
     """A channel with what may be shown of its target."""
 
-    model_config = example(CHANNEL_EXAMPLE)
-
     project: str
     name: str
     kind: ChannelKind
@@ -91,28 +71,11 @@ class ChannelBody(Shape):
 class ChannelList(Shape):
     """The channels of a project, by name."""
 
-    model_config = example({"items": [CHANNEL_EXAMPLE]})
-
     items: list[ChannelBody]
-
-
-DELIVERY_EXAMPLE: dict[str, Any] = {
-    "at": TIME,
-    "project": "default",
-    "run": "gpt-124m-7",
-    "incident": 3,
-    "channel": "oncall",
-    "topics": ["opened", "proposed"],
-    "result": "sent",
-    "reason": "gpt-124m-7#3: lingering spike, decide: roll back to step-4000 (step 4,000)",
-    "took_ms": 84.2,
-}
 
 
 class DeliveryBody(Shape):
     """A message that was sent, or why none was."""
-
-    model_config = example(DELIVERY_EXAMPLE)
 
     at: datetime
     project: str
@@ -128,16 +91,12 @@ class DeliveryBody(Shape):
 class DeliveryList(Shape):
     """The delivery log, newest first."""
 
-    model_config = example({"items": [DELIVERY_EXAMPLE], "next_cursor": None})
-
     items: list[DeliveryBody]
     next_cursor: str | None
 
 
 class TestBody(Shape):
     """What became of a test."""
-
-    model_config = example({"result": "given_up", "reason": "answered 403", "took_ms": 112.0})
 
     result: Result
     reason: str
@@ -166,23 +125,8 @@ class SilenceWanted(Shape):
     reason: str = Field(min_length=1, max_length=MAX_REASON)
 
 
-SILENCE_EXAMPLE: dict[str, Any] = {
-    "project": "default",
-    "number": 4,
-    "run": "gpt-124m-7",
-    "incident": None,
-    "begins_at": TIME,
-    "ends_at": TIME,
-    "reason": "the racks are moved",
-    "created_at": TIME,
-    "created_by": "Ada Lovelace",
-}
-
-
 class SilenceBody(Shape):
     """A silence or a maintenance window."""
-
-    model_config = example(SILENCE_EXAMPLE)
 
     project: str
     number: int
@@ -197,7 +141,5 @@ class SilenceBody(Shape):
 
 class SilenceList(Shape):
     """Silences in force or to come, the first to end first."""
-
-    model_config = example({"items": [SILENCE_EXAMPLE]})
 
     items: list[SilenceBody]

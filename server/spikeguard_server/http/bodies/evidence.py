@@ -11,11 +11,9 @@ from spikeguard_core.diagnosis.cause.layers import LayerRow
 from spikeguard_core.diagnosis.layer_map import layer_map
 from spikeguard_protocol import BatchDetail
 from spikeguard_server.http.bodies.run_shapes import (
-    SEGMENT_EXAMPLE,
     Number,
     SegmentRef,
     Shape,
-    example,
 )
 from spikeguard_server.store.reads.history import Row
 
@@ -32,26 +30,6 @@ class LayerMapBody(Shape):
 
 class LayersBody(Shape):
     """Norms by layer at the steps that were told, of the segment in which the spike began."""
-
-    model_config = example(
-        {
-            "signal": "grad_norm",
-            "onset_step": 4186,
-            "segment": SEGMENT_EXAMPLE,
-            "layers": ["blocks.6.attention.qkv.weight", "blocks.7.attention.qkv.weight"],
-            "steps": [4184, 4185, 4186],
-            "norms": [[0.041, 0.043], [0.042, 0.39], [0.044, "inf"]],
-            "map": {
-                "rows": ["blocks.6.attention.qkv.weight", "blocks.7.attention.qkv.weight"],
-                "ratios": [[1.0, 1.0, 1.0], [1.0, 9.1, "inf"]],
-                "layers": 2,
-                "first_row": 1,
-                "sentence": "First to move: grad norm of blocks.7.attention.qkv.weight was 9.1 "
-                "times its usual size at step 4185, 1 step before the loss; 0 of the other 1 "
-                "layers moved with it",
-            },
-        }
-    )
 
     signal: str
     onset_step: int
@@ -99,41 +77,6 @@ class BatchDetailBody(Shape):
 
 class BatchEvidence(Shape):
     """What lay in the batches near an onset, as far as the agent told of it."""
-
-    model_config = example(
-        {
-            "onset_step": 4186,
-            "segment": SEGMENT_EXAMPLE,
-            "shown": 0,
-            "worst": "Sequence 4 of 16 on rank 5 has the highest loss, 9.81 nats a token",
-            "contrast": "Against the 143 batches before step 4137: 31.0% of its tokens had not "
-            "occurred in them",
-            "batches": [
-                {
-                    "step": 4186,
-                    "rank": 5,
-                    "position": 4185,
-                    "names": ["crawl-17:88121", "crawl-17:88122"],
-                    "names_cut": 0,
-                    "sequences": 16,
-                    "worst": 3,
-                    "sequence_loss": 9.81,
-                    "snippet": "\ufffd\ufffd 0x7f 0x45 ...",
-                    "histogram": {
-                        "counted": 65536,
-                        "before": 143,
-                        "before_last": 4136,
-                        "bins": [0.31, 0.02, 0.67],
-                        "bins_before": [0.0, 0.05, 0.95],
-                        "ids": [51234],
-                        "shares": [0.11],
-                        "shares_before": [0.0],
-                        "texts": ["0x"],
-                    },
-                }
-            ],
-        }
-    )
 
     onset_step: int
     segment: SegmentRef

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -16,13 +16,12 @@ from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.access.person_names import same_name
 from spikeguard_server.http.bodies.incident_shapes import (
-    INCIDENT_EXAMPLE,
     CommandBody,
     IncidentBody,
 )
 from spikeguard_server.http.bodies.incidents import command_body, incident_bodies
 from spikeguard_server.http.bodies.run_commands import RunCommandBody, run_command_body
-from spikeguard_server.http.bodies.run_shapes import Shape, example
+from spikeguard_server.http.bodies.run_shapes import Shape
 from spikeguard_server.store.reads.costs import read_pace
 from spikeguard_server.store.reads.history import Row
 from spikeguard_server.store.reads.inbox import (
@@ -56,23 +55,8 @@ class InboxItem(Shape):
     order: RunCommandBody | None = Field(default=None, description="of a run itself")
 
 
-ITEM_EXAMPLE: dict[str, Any] = {
-    "waits": "decide",
-    "title": "gpt-124m-7#3: decide: roll back to step 4,000, skip batches 4,185 to 4,204 (20)",
-    "project": "default",
-    "since": INCIDENT_EXAMPLE["proposal"]["proposed_at"],
-    "by": None,
-    "reason": None,
-    "incident": INCIDENT_EXAMPLE,
-    "command": None,
-    "order": None,
-}
-
-
 class InboxBody(Shape):
     """Everything that waits for people in the projects that the token may see."""
-
-    model_config = example({"person": "Ada Lovelace", "items": [ITEM_EXAMPLE], "more": False})
 
     person: str | None = Field(description="whose it is; null: the token names nobody")
     items: list[InboxItem]

@@ -22,165 +22,12 @@ from spikeguard_protocol import (
 )
 from spikeguard_protocol.orders import MAX_SIGNATURE
 from spikeguard_server.http.bodies.run_shapes import (
-    ATTEMPT,
-    SEGMENT_EXAMPLE,
-    TIME,
-    TREND_EXAMPLE,
     Number,
     SegmentRef,
     Shape,
     TrendBody,
     example,
 )
-
-COMMAND_EXAMPLE: dict[str, Any] = {
-    "id": "gpt-124m-7#3.1",
-    "number": 1,
-    "incident": "gpt-124m-7#3",
-    "verb": "rollback",
-    "arguments": {"target": "step-4000", "step": 4000, "skip": [4185, 4205]},
-    "state": "proposed",
-    "revision": 2,
-    "reason": "loss settled 0.31 above its trend; the last healthy checkpoint is 190 steps back",
-    "policy_version": 1,
-    "policy_scope": "project",
-    "checks": ["Is this data there on purpose (a new source)? Then reject."],
-    "cost": {
-        "steps": 211,
-        "seconds": 312.0,
-        "tokens": 110624768,
-        "money": 8.5,
-        "currency": "USD",
-        "step_time_s": 1.48,
-        "step_time_of": 200,
-        "waiting_steps": 41,
-        "waiting_money": 1.63,
-    },
-    "attempt": ATTEMPT,
-    "expires_in_s": 3480.0,
-    "expires_at_step": None,
-    "proposed_at": TIME,
-    "proposed_by": None,
-    "approvals": 1,
-    "first_approved_at": None,
-    "first_approved_by": None,
-    "decided_at": None,
-    "decided_by": None,
-    "decision_reason": None,
-    "delivered_at": None,
-    "finished_at": None,
-    "applied_step": None,
-    "result": None,
-    "end_reason": None,
-    "judgement": None,
-    "revisions": [
-        {
-            "number": 1,
-            "at": TIME,
-            "verb": "watch",
-            "arguments": {"steps": 200},
-            "reason": "the loss is falling back by itself",
-        }
-    ],
-}
-INCIDENT_EXAMPLE: dict[str, Any] = {
-    "id": "gpt-124m-7#3",
-    "run": "gpt-124m-7",
-    "project": "default",
-    "number": 3,
-    "state": "open",
-    "kind": "lingering",
-    "confidence": 0.86,
-    "reason": "loss is 0.31 above trend and no longer falling",
-    "settled": False,
-    "onset_step": 4186,
-    "detected_step": 4186,
-    "peak_step": 4188,
-    "closed_step": None,
-    "onset_batches": [4185, 4186],
-    "segment": SEGMENT_EXAMPLE,
-    "signal": "grad_norm",
-    "first_signal": {"signal": "grad_norm", "step": 4186},
-    "symptom": "spike",
-    "title": "lingering spike",
-    "summary": "The loss rose from 2.61 to 5.92",
-    "loss_rose": True,
-    "pre_loss": 2.61,
-    "peak_loss": 5.92,
-    "excess": 0.31,
-    "newest_step": 4211,
-    "dropped": False,
-    "stuck": False,
-    "apart": False,
-    "recurrences": 0,
-    "outcome": None,
-    "opened_at": TIME,
-    "closed_at": None,
-    "acknowledged_at": TIME,
-    "acknowledged_by": "Ada Lovelace",
-    "assignee": "Ada Lovelace",
-    "trend": TREND_EXAMPLE,
-    "proposal": COMMAND_EXAMPLE,
-}
-RESPONSE_EXAMPLE: dict[str, Any] = {
-    "number": 3,
-    "at": TIME,
-    "person": "Ada Lovelace",
-    "action": "commented",
-    "assignee": None,
-    "text": "shard 14 was tokenised twice; taken out of the mix",
-}
-DETAIL_EXAMPLE: dict[str, Any] = {
-    **INCIDENT_EXAMPLE,
-    "revisions": [
-        {
-            "number": 1,
-            "step": 4186,
-            "at": TIME,
-            "kind": "recoverable",
-            "confidence": 0.5,
-            "reason": "the loss is 8.1 deviations above trend; too early to tell",
-        }
-    ],
-    "evidence": {
-        "first_moves": {"grad_norm": 4186, "loss": 4187},
-        "worst_z": {"grad_norm": "inf", "loss": 41.2},
-        "peaks": {"loss": 5.92},
-        "precursors": [{"step": 4185, "signal": "update_norm", "value": 31.0, "z": 9.2}],
-    },
-    "causes": [
-        {
-            "cause": "bad_batch",
-            "confidence": 0.91,
-            "reasons": ["its tokens have an entropy of 5.42 nats, and 3.22 before"],
-            "against": ["the loss did not come down once the batch had passed"],
-        }
-    ],
-    "remedy": {
-        "diagnosis": "bad_batch",
-        "known": True,
-        "title": "bad data",
-        "sentence": "Likely cause (91%): bad data: its tokens have an entropy of 5.42 nats.",
-        "follow_ups": ["Look at the data of batch 4,185: bad data is the likely cause."],
-        "evidence": ["batch", "signals", "layers"],
-    },
-    "first_layer": {
-        "signal": "grad_norm",
-        "layer": "blocks.7.attention.qkv.weight",
-        "step": 4186,
-        "ratio": 31.5,
-        "layers_moved": 1,
-        "layers_known": 148,
-    },
-    "commands": [COMMAND_EXAMPLE],
-    "assigned_at": TIME,
-    "assigned_by": "Ada Lovelace",
-    "responses": [RESPONSE_EXAMPLE],
-    "precedents": [
-        {"verb": "rollback", "count": 2, "words": "rolled back 2 times: 2 recovered"},
-    ],
-    "has_postmortem": False,
-}
 
 
 def _pair(value: Any) -> Any:
@@ -218,8 +65,6 @@ class CommandRevision(Shape):
 
 class CommandBody(Shape):
     """A command from proposal to judgement."""
-
-    model_config = example(COMMAND_EXAMPLE)
 
     id: str
     number: int
@@ -262,8 +107,6 @@ class FirstMoveBody(Shape):
 
 class IncidentBody(Shape):
     """One spike, from onset to close."""
-
-    model_config = example(INCIDENT_EXAMPLE)
 
     id: str
     run: str
@@ -371,8 +214,6 @@ class FirstLayerBody(Shape):
 class ResponseBody(Shape):
     """What a person did about an incident, beside deciding on its commands."""
 
-    model_config = example(RESPONSE_EXAMPLE)
-
     number: int = Field(description="from 1, within the incident")
     at: datetime
     person: str
@@ -392,8 +233,6 @@ class ActionTally(Shape):
 class IncidentDetail(IncidentBody):
     """An incident with its revisions, its evidence and every command."""
 
-    model_config = example(DETAIL_EXAMPLE)
-
     revisions: list[IncidentRevision] = Field(description="the first 500 and the newest 500")
     evidence: EvidenceBody
     causes: list[CauseBody] = Field(description="the likeliest first")
@@ -411,8 +250,6 @@ class IncidentDetail(IncidentBody):
 
 class IncidentList(Shape):
     """Incidents, newest first."""
-
-    model_config = example({"items": [INCIDENT_EXAMPLE], "next_cursor": None})
 
     items: list[IncidentBody]
     next_cursor: str | None

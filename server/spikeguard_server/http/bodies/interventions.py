@@ -13,36 +13,14 @@ from spikeguard_protocol import Verb
 from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, CommandState
 from spikeguard_server.http.bodies.incidents import plain_arguments
-from spikeguard_server.http.bodies.run_shapes import TIME, Number, Shape, example
+from spikeguard_server.http.bodies.run_shapes import Number, Shape
 from spikeguard_server.store.effects import outcome_words
 from spikeguard_server.store.reads.history import Row
 from spikeguard_server.store.reads.interventions import Intervention
 
-INTERVENTION_EXAMPLE: dict[str, Any] = {
-    "id": "gpt-124m-7#3.2",
-    "source": "command",
-    "at": TIME,
-    "by": "Ada Lovelace",
-    "approved_by": "Ada Lovelace",
-    "step": 4260,
-    "goes_on_from": 4000,
-    "what": "roll back to step 4,000 (step-4000), skip batches 4,185 to 4,224 (40)",
-    "why": "the shard began at 4185",
-    "state": "judged",
-    "expect": "lower",
-    "expect_size": None,
-    "effect": -0.012,
-    "effect_error": 0.02,
-    "judged_step": 4200,
-    "outcome": "the loss is on its earlier trend: -0.0120 ± 0.0200 nats off it; too small to tell",
-    "judgement": "the incident ended as recovered: the loss came back to its trend after it",
-}
-
 
 class InterventionBody(Shape):
     """One thing that was done to a run: a command of the job, or a change made outside."""
-
-    model_config = example(INTERVENTION_EXAMPLE)
 
     id: str = Field(description="of a command its id, of a note `RUN/note-NUMBER`")
     source: Literal["command", "person", "attempt"] = Field(
@@ -67,8 +45,6 @@ class InterventionBody(Shape):
 
 class InterventionList(Shape):
     """What was done to a run, newest first."""
-
-    model_config = example({"items": [INTERVENTION_EXAMPLE], "next_cursor": None})
 
     items: list[InterventionBody]
     next_cursor: str | None

@@ -9,7 +9,6 @@ from pydantic import Field, StringConstraints
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.http.bodies.run_shapes import (
-    NOTE_EXAMPLE,
     NoteBody,
     ReasonGiven,
     Shape,
@@ -42,8 +41,6 @@ class NoteWanted(Shape):
 
 class NoteList(Shape):
     """Notes, newest first."""
-
-    model_config = example({"items": [NOTE_EXAMPLE], "next_cursor": None})
 
     items: list[NoteBody]
     next_cursor: str | None

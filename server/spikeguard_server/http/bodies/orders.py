@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -76,21 +76,15 @@ class RunOrder(OrderShape):
     verb: Literal["rollback", "skip_batches", "scale_lr", "checkpoint_now", "stop"]
 
 
-INCIDENT_ORDER_EXAMPLE: dict[str, Any] = {
-    "verb": "rollback",
-    "target": "step-4000",
-    "skip": [4185, 4225],
-    "reason": "the shard began at 4185",
-    "command": 1,
-    "revision": 2,
-    "expect": "lower",
-}
-
-
 class IncidentOrder(OrderShape):
     """What a person orders in place of the proposal that they have seen."""
 
-    model_config = example(INCIDENT_ORDER_EXAMPLE)
+    model_config = example(
+        {
+            "verb": "rollback", "target": "step-4000", "skip": [4185, 4225], "command": 1,
+            "revision": 2, "reason": "the shard began at 4185", "expect": "lower",
+        }
+    )  # fmt: skip
 
     verb: Literal["rollback", "skip_batches", "scale_lr", "watch", "stop"]
     command: int | None = Field(
@@ -145,41 +139,8 @@ class LimitsBody(Shape):
     rollback_steps_most: float | None
 
 
-OPTIONS_EXAMPLE: dict[str, Any] = {
-    "step": 4260,
-    "position": 4260,
-    "incident": 3,
-    "command": 1,
-    "revision": 2,
-    "verbs": [{"verb": "rollback", "possible": True, "reason": "", "remedy": ""}],
-    "targets": [
-        {
-            "name": "step-4000",
-            "step": 4000,
-            "position": 4000,
-            "medium": "disk",
-            "health": "healthy",
-            "saved_at": "2026-03-14T02:40:01Z",
-            "age_s": 1631.0,
-            "reachable": True,
-            "cost": {
-                "steps": 260, "seconds": 156.0, "tokens": 136314880, "money": 4.25,
-                "currency": "USD", "step_time_s": 0.6, "step_time_of": 200,
-                "waiting_steps": 100, "waiting_money": 1.63,
-            },
-        }
-    ],
-    "limits": {
-        "lr_factor_least": 0.05, "lr_steps_most": 5000.0, "skip_batches_most": 2000.0,
-        "rollback_steps_most": 20000.0,
-    },
-}  # fmt: skip
-
-
 class OptionsBody(Shape):
     """What a person may order of a run now."""
-
-    model_config = example(OPTIONS_EXAMPLE)
 
     step: int
     position: int | None

@@ -10,41 +10,12 @@ from pydantic import Field
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, WAITING
 from spikeguard_protocol import CommandId, CommandState, IncidentId, RunId, Verb
 from spikeguard_server.http.bodies.incidents import plain_arguments
-from spikeguard_server.http.bodies.run_shapes import ATTEMPT, TIME, Shape, example
+from spikeguard_server.http.bodies.run_shapes import Shape
 from spikeguard_server.store.reads.history import Row
-
-RUN_COMMAND_EXAMPLE: dict[str, Any] = {
-    "id": "gpt-124m-7#0.1",
-    "number": 1,
-    "verb": "checkpoint_now",
-    "arguments": {},
-    "state": "approved",
-    "revision": 1,
-    "reason": "the file system is going down for an hour",
-    "proposed_by": "Ada Lovelace",
-    "attempt": ATTEMPT,
-    "expires_in_s": 594.0,
-    "expires_at_step": 9200,
-    "proposed_at": TIME,
-    "approvals": 1,
-    "first_approved_at": None,
-    "first_approved_by": None,
-    "decided_at": TIME,
-    "decided_by": "Ada Lovelace",
-    "decision_reason": None,
-    "delivered_at": None,
-    "finished_at": None,
-    "applied_step": None,
-    "result": None,
-    "end_reason": None,
-    "judgement": None,
-}
 
 
 class RunCommandBody(Shape):
     """A command of the run itself, from its order to its result."""
-
-    model_config = example(RUN_COMMAND_EXAMPLE)
 
     id: str
     number: int
@@ -74,8 +45,6 @@ class RunCommandBody(Shape):
 
 class RunCommandList(Shape):
     """Commands of the run itself, newest first."""
-
-    model_config = example({"items": [RUN_COMMAND_EXAMPLE], "next_cursor": None})
 
     items: list[RunCommandBody]
     next_cursor: str | None

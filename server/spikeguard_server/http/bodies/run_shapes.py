@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
-from spikeguard_protocol import Answer, Health, Kind, Medium, SegmentReason, Verb
+from spikeguard_protocol import Answer, Health, Kind, Medium, SegmentReason
 from spikeguard_server.identity.actors import ActorKind, KnownBy
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}
@@ -20,8 +20,6 @@ ReasonGiven = Annotated[str | None, _WHY]
 
 ATTEMPT = "9f2c51d07ab34e86"
 TIME = "2026-03-14T03:07:12.450Z"
-SEGMENT_EXAMPLE: dict[str, Any] = {"attempt": ATTEMPT, "number": 0}
-TREND_EXAMPLE = {"step": 4180, "level": 2.61, "slope": -0.00004, "scale": 0.011, "band": 3.0}
 
 
 class Shape(BaseModel):
@@ -63,33 +61,8 @@ class TrendBody(Shape):
     band: Number = Field(description="half width of the band of usual values, in scales")
 
 
-RUN_EXAMPLE: dict[str, Any] = {
-    "project": "default",
-    "name": "gpt-124m-7",
-    "id": "gpt-124m-7",
-    "state": "live",
-    "created_at": "2026-03-13T18:00:02.000Z",
-    "last_message_at": TIME,
-    "age_s": 1.4,
-    "last_step": 4211,
-    "last_loss": 2.598,
-    "last_grad_norm": 0.41,
-    "tokens_per_second": 184000.0,
-    "open_incident": 3,
-    "incidents": 3,
-    "waiting_approval": True,
-    "live_attempts": 1,
-    "archived_at": None,
-    "look_at_job": None,
-    "open_kind": "lingering",
-    "tags": ["sweep-3"],
-}
-
-
 class RunBody(Shape):
     """One training job, through its restarts."""
-
-    model_config = example(RUN_EXAMPLE)
 
     project: str
     name: str
@@ -168,30 +141,6 @@ class TargetBody(Shape):
     protected: bool
 
 
-NOTE_EXAMPLE: dict[str, Any] = {
-    "number": 2,
-    "source": "attempt",
-    "at": TIME,
-    "author": "server",
-    "began": 3,
-    "attempt": ATTEMPT,
-    "segment": 0,
-    "step": 4200,
-    "text": "tokens_per_step 524288 → 1048576",
-    "reason": None,
-    "changes": [{"field": "tokens_per_step", "before": "524288", "after": "1048576"}],
-    "expect": None,
-    "expect_size": None,
-    "due_step": None,
-    "judged_at": TIME,
-    "judged_step": 4400,
-    "effect": -0.0312,
-    "effect_error": 0.0081,
-    "unknown": None,
-    "outcome": "the loss lies 0.0312 ± 0.0081 nats below its earlier trend",
-}
-
-
 class SettingChange(Shape):
     """A setting of an attempt that is not what it was; null: not told."""
 
@@ -204,8 +153,6 @@ class SettingChange(Shape):
 
 class NoteBody(Shape):
     """A change that nobody ordered here, and what became of the loss."""
-
-    model_config = example(NOTE_EXAMPLE)
 
     number: int = Field(description="within the run")
     source: Literal["person", "attempt"]
@@ -229,73 +176,6 @@ class NoteBody(Shape):
     outcome: str = Field(description="the effect, or why there is none yet, in words")
 
 
-RUN_DETAIL_EXAMPLE: dict[str, Any] = {
-    **RUN_EXAMPLE,
-    "attempts": [
-        {
-            "id": ATTEMPT,
-            "number": 1,
-            "parent": None,
-            "started_at": "2026-03-13T18:00:02.000Z",
-            "last_message_at": TIME,
-            "ended_at": None,
-            "end_reason": None,
-            "world_size": 8,
-            "agent_version": "0.1.0",
-            "tokens_per_step": 524288,
-            "capabilities": [Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR],
-            "settings": {"optimizer": "AdamW", "beta2": "0.95", "clip": "1.0"},
-            "abilities": [
-                {
-                    "name": "rollback",
-                    "answer": Answer.YES,
-                    "reason": "to snapshots in memory and checkpoints",
-                    "remedy": "",
-                    "cost": "the steps since then are trained again",
-                }
-            ],
-            "links": {"Weights & Biases": "https://wandb.ai/acme/gpt/runs/8f3k2x1q"},
-            "dropped_samples": 0,
-        }
-    ],
-    "segments": [
-        {
-            **SEGMENT_EXAMPLE,
-            "reason": "start",
-            "parent": None,
-            "first_step": 1,
-            "last_step": 4211,
-            "position": 0,
-            "current": True,
-        }
-    ],
-    "targets": [
-        {
-            "name": "step-4000",
-            "attempt": ATTEMPT,
-            "segment": 0,
-            "step": 4000,
-            "position": 4000,
-            "medium": "disk",
-            "health": "healthy",
-            "protected": True,
-        }
-    ],
-    "precursors": [
-        {
-            "attempt": 1,
-            "segment": 0,
-            "step": 3120,
-            "signal": "update_norm",
-            "value": 31.0,
-            "z": 9.2,
-            "at": TIME,
-        }
-    ],
-    "notes": [NOTE_EXAMPLE],
-}
-
-
 class WarningBody(Shape):
     """A leading signal that left its baseline, and no incident followed."""
 
@@ -311,8 +191,6 @@ class WarningBody(Shape):
 class RunDetail(RunBody):
     """A run with its attempts, its tree of segments and what it can return to."""
 
-    model_config = example(RUN_DETAIL_EXAMPLE)
-
     attempts: list[AttemptBody]  # newest first, at most 100
     segments: list[SegmentBody]  # oldest first, the newest 1000
     targets: list[TargetBody]  # newest first, at most 1000
@@ -323,29 +201,11 @@ class RunDetail(RunBody):
 class RunList(Shape):
     """Runs, in the order that was asked for."""
 
-    model_config = example({"items": [RUN_EXAMPLE], "next_cursor": None, "total": None})
-
     items: list[RunBody]
     next_cursor: str | None
     total: int | None = Field(
         None, description="of all pages, where `count` asked for it; 10,000 at most"
     )
-
-
-SERIES_EXAMPLE: dict[str, Any] = {
-    "signals": ["loss"],
-    "segments": [
-        {
-            **SEGMENT_EXAMPLE,
-            "current": True,
-            "steps": [4190, 4191, 4192],
-            "values": {"loss": [2.61, "nan", None]},
-            "batches": [[4190, 4191], [4191, 4192], None],
-        }
-    ],
-    "truncated": False,
-    "trend": TREND_EXAMPLE,
-}
 
 
 class SegmentSeries(Shape):
@@ -362,36 +222,15 @@ class SegmentSeries(Shape):
 class SeriesBody(Shape):
     """Signals over steps, the line that is trained now first."""
 
-    model_config = example(SERIES_EXAMPLE)
-
     signals: list[str]
     segments: list[SegmentSeries]
     truncated: bool = Field(description="thinned, with every extreme and non-finite value kept")
     trend: TrendBody | None
 
 
-AUDIT_EXAMPLE: dict[str, Any] = {
-    "number": 17,
-    "at": TIME,
-    "actor": "Ada Lovelace",
-    "action": "command.approved",
-    "subject": "gpt-124m-7#3.1",
-    "before": "proposed",
-    "after": "approved",
-    "reason": None,
-    "changes": [],
-    "actor_kind": "person",
-    "token": 4,
-    "session": 19,
-    "known_by": "token",
-}
-
-
 class ChangeBody(Shape):
     """A setting that changed. null: it was not set, or is no longer. Twice the same: it changed,
     and what it holds is secret."""
-
-    model_config = example({"field": "price_per_hour", "before": 97.0, "after": 98.0})
 
     field: str
     before: Any
@@ -400,8 +239,6 @@ class ChangeBody(Shape):
 
 class AuditEntry(Shape):
     """One change of state: who, what, when and why. Never rewritten."""
-
-    model_config = example(AUDIT_EXAMPLE)
 
     number: int
     at: datetime
@@ -420,8 +257,6 @@ class AuditEntry(Shape):
 
 class AuditList(Shape):
     """What happened to a run, newest first."""
-
-    model_config = example({"items": [AUDIT_EXAMPLE], "next_cursor": None})
 
     items: list[AuditEntry]
     next_cursor: str | None

@@ -10,7 +10,6 @@ from spikeguard_server.http.routes import (
     audit,
     channels,
     decisions,
-    events,
     health,
     inbox,
     incident_orders,
@@ -57,7 +56,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     run_policy.router,
     channels.router,
     silences.router,
-    events.router,
     sessions.router,
     tokens.router,
     oidc.router,  # before the links, whose path takes any word

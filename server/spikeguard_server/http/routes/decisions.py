@@ -9,7 +9,6 @@ from fastapi import APIRouter, Request
 from spikeguard_protocol import CommandId
 from spikeguard_server.errors import NoPerson, NotFound, RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.http.bodies.incident_shapes import (
-    COMMAND_EXAMPLE,
     Approval,
     CommandBody,
     Rejection,
@@ -34,7 +33,7 @@ _PATH = "/v1/runs/{project}/{name}/incidents/{number}/commands/{command}"
 _REFUSALS = refusals(
     NoPerson(),
     NotFound("There is no command gpt-124m-7#3.1", "`spikeguard incidents` lists them"),
-    RevisionChanged(COMMAND_EXAMPLE),
+    RevisionChanged({"id": "gpt-124m-7#3.1", "revision": 2}),
     WrongState("gpt-124m-7#3.1 was rejected by Ada Lovelace", "Nothing is left to decide"),
 )
 

@@ -13,7 +13,7 @@ from spikeguard_server.errors import (
     Unprocessable,
     WrongState,
 )
-from spikeguard_server.http.bodies.incident_shapes import COMMAND_EXAMPLE, CommandBody
+from spikeguard_server.http.bodies.incident_shapes import CommandBody
 from spikeguard_server.http.bodies.options import options_body
 from spikeguard_server.http.bodies.orders import IncidentOrder, OptionsBody
 from spikeguard_server.http.dependencies import (
@@ -39,7 +39,7 @@ _NO_RUN = NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those 
 _REFUSALS = refusals(
     NoPerson(),
     NotFound("There is no incident gpt-124m-7#3", "`spikeguard incidents` lists them"),
-    RevisionChanged(COMMAND_EXAMPLE),
+    RevisionChanged({"id": "gpt-124m-7#3.1", "revision": 2}),
     Conflict("gpt-124m-7#3.1 was approved by Ada Lovelace", "Wait for what becomes of it"),
     WrongState("gpt-124m-7#3 is closed", "Order it of the run"),
     Unprocessable("The run has no target 'step-9'", "Choose another", field="target"),

@@ -259,8 +259,7 @@ def _drawn_now(services: Services, run: RunId, number: int, format: ReportFormat
     """Unless it was drawn while this call waited for its turn."""
     if (body := _drawn_before(services, run, number, format)) is not None:
         return body
-    keep = services.primary is None  # else this server writes nothing
-    drawn = draw_postmortem(services.engine, run_key(run), number, format, keep=keep)
+    drawn = draw_postmortem(services.engine, run_key(run), number, format)
     if drawn is None:
         raise Unready("The post-mortem is being written", "Ask again in a moment")
     return drawn

@@ -12,8 +12,7 @@ from fastapi import APIRouter, Form, Path, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_server.access.approval_links import ApprovalLink, read_link
-from spikeguard_server.access.grants import typed_person
-from spikeguard_server.access.person_names import BY_LINK
+from spikeguard_server.access.person_names import BY_LINK, read_person
 from spikeguard_server.errors import Forbidden, NameNotProven, ServiceError, WrongState
 from spikeguard_server.http.dependencies import (
     Services,
@@ -67,7 +66,7 @@ def decide_by_link(
     try:
         if row.used_at is not None:
             raise WrongState(f"This link was used by {row.used_by}", "It is good once")
-        person = _person(services, request, link, row) or _typed(services, name)
+        person = _person(services, request, link, row) or _typed(name)
         if person.known_by is not KnownBy.LINK and not same_key(key, _key(request, link)):
             raise Forbidden(
                 "This form is not from this page, or your session is another", "Look again"
@@ -117,9 +116,8 @@ def _person(services: Services, request: Request, link: ApprovalLink, row: LinkR
     return None if row.person is None else unsigned(row.person)
 
 
-def _typed(services: Services, name: str) -> Actor:
-    with services.snapshot() as connection:
-        return unsigned(typed_person(connection, name))
+def _typed(name: str) -> Actor:
+    return unsigned(read_person(name))
 
 
 def unsigned(name: str) -> Actor:

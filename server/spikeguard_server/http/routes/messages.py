@@ -28,7 +28,6 @@ from spikeguard_protocol.orders import Ack
 from spikeguard_server.errors import (
     Busy,
     Malformed,
-    ReadsOnly,
     SequenceGap,
     TooLarge,
     Unready,
@@ -234,23 +233,6 @@ class OpenEndpoint:
         records = message.records
         services.metrics.samples.inc(sum(len(r.steps) for r in records if isinstance(r, Samples)))
         return ack
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOnlyEndpoint:
-    """Where only reads are served: messages are told where to go."""
-
-    primary: str
-
-    async def admit(self, secret: str | None, host: str) -> bytes:
-        """Nobody is let in."""
-        del secret, host
-        raise ReadsOnly(self.primary)
-
-    async def take(self, bearer: bytes, body: bytes, host: str) -> tuple[bytes, Mapping[str, str]]:
-        """Nor taken anything from."""
-        del bearer, body, host
-        raise ReadsOnly(self.primary)
 
 
 def _decode(body: bytes) -> Message:

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_server.errors import Busy
-from spikeguard_server.http.bodies.run_shapes import Shape, example
+from spikeguard_server.http.bodies.run_shapes import Shape
 from spikeguard_server.http.dependencies import CallerDep, RunDep, ServicesDep
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.ingest.order_waiters import MAX_WAITS, OrderWaiters
@@ -29,8 +29,6 @@ Seconds = Annotated[
 
 class OrderWait(Shape):
     """Whether the next acknowledgement may bring an order."""
-
-    model_config = example({"waiting": True})
 
     waiting: bool
 

@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 
 from spikeguard_server.access.grants import (
     close_session,
+    dashboard_ticket,
     holder_of_link,
     use_sign_in_link,
 )
@@ -20,10 +21,11 @@ from spikeguard_server.access.proxied_sessions import open_proxied_session
 from spikeguard_server.errors import Forbidden, ServiceError
 from spikeguard_server.http.dependencies import (
     COOKIE,
+    DASHBOARD_COOKIE,
     Services,
     ServicesDep,
     end_outranked,
-    find_by_secret,
+    find_by_cookie,
     session_secret,
     visitor_of,
 )
@@ -33,7 +35,7 @@ from spikeguard_server.http.routes.sessions import check_on_this_machine, log_in
 from spikeguard_server.identity.permissions import (
     Caller,
     form_key,
-    hash_secret,
+    hash_cookie,
     new_secret,
     same_key,
 )
@@ -107,7 +109,7 @@ def show_login(services: ServicesDep, request: Request, next: str = "") -> Respo
         end_outranked(services, known)
         if known.role is None:
             return login_form(services, request, next_path=path, refusal=not_let_in())
-    caller = find_by_secret(services, session_secret(request))
+    caller = find_by_cookie(services, request)
     if (
         known is None
         or known.role is None
@@ -133,15 +135,23 @@ def do_login(
     path = safe_next(services.settings, next)
     try:
         _check_login_form(request, key)
-        session = log_in(services, token, name)
+        session = log_in(services, token, name, browser=True)
     except ServiceError as refusal:
         return login_form(services, request, next_path=path, name=name, refusal=refusal)
     return entered(services, session.token, session.expires_in_s, path)
 
 
 def entered(services: Services, secret: str, lasts_s: float, path: str) -> Response:
-    """On to `path`, with the session's cookie."""
+    """On to `path`, with the session's cookie and, for the dashboard, one with which it reads."""
     answer = RedirectResponse(path, status_code=303)
+    if services.settings.dashboard_url:
+        with services.engine.begin() as connection:
+            session = find_caller(connection, hash_cookie(secret))
+            if session is not None:
+                answer.set_cookie(
+                    DASHBOARD_COOKIE, dashboard_ticket(connection, session), path="/",
+                    max_age=int(lasts_s), httponly=True, samesite="lax", secure=services.secure,
+                )  # fmt: skip
     answer.set_cookie(
         COOKIE, secret, max_age=int(lasts_s), path="/", httponly=True, samesite="lax",
         secure=services.secure,
@@ -199,11 +209,12 @@ def do_logout(services: ServicesDep, request: Request) -> Response:
     _check_own_page(request)
     if secret := session_secret(request):
         with services.engine.begin() as connection:
-            caller = find_caller(connection, hash_secret(secret))
+            caller = find_caller(connection, hash_cookie(secret))
             if caller is not None and caller.is_session:
                 close_session(connection, caller)
     answer = RedirectResponse("/login", status_code=303)
     answer.delete_cookie(COOKIE, path="/")
+    answer.delete_cookie(DASHBOARD_COOKIE, path="/")
     return answer
 
 

@@ -16,7 +16,6 @@ from spikeguard_server.errors import (
 from spikeguard_server.http.bodies.incident_shapes import Approval, Rejection
 from spikeguard_server.http.bodies.orders import RunOrder
 from spikeguard_server.http.bodies.run_commands import (
-    RUN_COMMAND_EXAMPLE,
     RunCommandBody,
     RunCommandList,
     run_command_body,
@@ -53,7 +52,7 @@ _ORDERED = refusals(
 _DECIDED = refusals(
     NoPerson(),
     NotFound("There is no command gpt-124m-7#0.1", "`spikeguard run` gives one"),
-    RevisionChanged(RUN_COMMAND_EXAMPLE),
+    RevisionChanged({"id": "gpt-124m-7#0.1", "revision": 2}),
     WrongState("gpt-124m-7#0.1 was rejected by Ada Lovelace", "Nothing is left to decide"),
 )
 

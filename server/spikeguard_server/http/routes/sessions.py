@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from fastapi import APIRouter, Request, Response
 
 from spikeguard_server.access.grants import (
@@ -41,7 +43,7 @@ _LOGIN_REFUSALS = refusals(
 )
 
 
-def log_in(services: Services, token: str, name: str) -> SessionBody:
+def log_in(services: Services, token: str, name: str, *, browser: bool = False) -> SessionBody:
     """Exchange an access token for a session; the page and the API do the same."""
     caller = find_by_secret(services, read_secret(token))
     if caller is None:
@@ -50,7 +52,7 @@ def log_in(services: Services, token: str, name: str) -> SessionBody:
         )
     with services.engine.begin() as connection:
         lasts_s = services.settings.session_hours * 3600
-        secret, made = open_session(connection, caller, name, lasts_s)
+        secret, made = open_session(connection, caller, name, lasts_s, browser=browser)
     return SessionBody(
         token=secret,
         name=made.created_by,
@@ -99,7 +101,9 @@ def post_link(
     check_on_this_machine(request)
     with services.engine.begin() as connection:
         secret = make_sign_in_link(connection, caller, person_of(caller))
-    link = sign_in_url(str(request.base_url), secret, wanted.next)
+    public = services.settings.public_url  # of a browser on this machine, where it names it so
+    local = (urlsplit(public).hostname or "").endswith("localhost")
+    link = sign_in_url(public if local else str(request.base_url), secret, wanted.next)
     return JsonReply(SignInLink(link=link, expires_in_s=SIGN_IN_LINK_S), status_code=201)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from spikeguard_protocol import DEFAULT_PROJECT, Role
+from spikeguard_protocol import DEFAULT_PROJECT
 from spikeguard_server.access.grants import Grant, issue_token, withdraw_token
 from spikeguard_server.access.token_lifetimes import Ceilings
 from spikeguard_server.errors import Forbidden, NotFound, SignInAgain, Unprocessable
@@ -46,7 +46,7 @@ def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) ->
     """The secret is shown this once. An admin of one project makes tokens of that project. A `run`
     may be named before it exists; only role agent takes one. It ends with the token that stands
     behind the caller at the latest, not with the caller's session; a training job's lasts
-    SPIKEGUARD_AGENT_TOKEN_DAYS at most. One of role admin needs a sign-in of a moment ago."""
+    SPIKEGUARD_AGENT_TOKEN_DAYS at most. In a session it needs a sign-in of a moment ago."""
     project = wanted.project if caller.project is None else wanted.project or caller.project
     if project is None and wanted.run is not None:
         project = DEFAULT_PROJECT
@@ -63,7 +63,7 @@ def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) ->
 
 def _check_wanted(services: Services, caller: Caller, wanted: TokenWanted) -> None:
     fresh_s = services.settings.fresh_sign_in_s
-    if wanted.role is Role.ADMIN and caller.is_session and caller.signed_in_s > fresh_s:
+    if caller.is_session and caller.signed_in_s > fresh_s:
         raise SignInAgain(caller.signed_in_s, fresh_s)
     if wanted.role in DECIDERS and wanted.person is None and not wanted.unnamed:
         raise Unprocessable(

@@ -5,8 +5,8 @@ all gauges are given for at most `MAX_RUNS` runs, those with an open incident fi
 fell silent, then the newest. Where there are more, the projects take turns, so that no project
 takes the place of another. What is left out is counted. Archived runs are as if they were not
 there. What grows with history is counted in indexes alone (closed incidents, finished commands,
-dropped samples) or in one narrow table (what incidents came to), so that every replica tells the
-same at once.
+dropped samples) or in a narrow table (what deleted runs had counted), so that every replica tells
+the same at once.
 """
 
 from __future__ import annotations
@@ -23,19 +23,16 @@ from spikeguard_core.policy.approval import DAY_S
 from spikeguard_core.policy.settings import ApprovalMode
 from spikeguard_protocol import Verb
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges
+from spikeguard_server.store.fleet_totals import CLOSED, DROPPED, FINAL, FINISHED, read_total
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.incident_totals import read_totals
-from spikeguard_server.store.reads.run_events import read_events
 from spikeguard_server.store.reads.runs import waiting
-from spikeguard_server.store.tables.core import attempts, commands, incidents, runs
+from spikeguard_server.store.tables.core import commands, incidents, runs
 from spikeguard_server.store.tables.notices import channels, conversations, notices
 from spikeguard_server.store.tokens import expiring_agents
 
 _ALL = sql.true()
 _DAY = timedelta(seconds=DAY_S)
 _OPEN = incidents.c.state != "closed"
-_CLOSED = incidents.c.outcome.is_not(None)
-_LOST = attempts.c.dropped_samples > 0
 _ENDED = runs.c.state == "ended"
 _PRESENT = runs.c.archived_at.is_(None)
 _SHOWN = (
@@ -61,16 +58,13 @@ def read_fleet(connection: sql.Connection) -> Fleet:
     return Fleet(
         runs=dict(_counts(connection, runs.c.state, where=_PRESENT)),
         open_incidents=dict(_open_incidents(connection)),
-        closed_incidents=_pairs(connection, incidents.c.kind, incidents.c.outcome, where=_CLOSED),
-        commands=_pairs(connection, commands.c.verb, commands.c.state),
+        closed_incidents=read_total(connection, CLOSED),
+        commands={**_unfinished(connection), **read_total(connection, FINISHED)},
         approvals_waiting=waits[0],
         oldest_approval_s=connection.scalar(_age(sql.literal(waits[1]))) or 0.0
         if waits[1]
         else 0.0,
-        dropped_samples=int(
-            connection.scalar(sql.select(sql.func.sum(attempts.c.dropped_samples)).where(_LOST))
-            or 0
-        ),
+        dropped_samples=sum(read_total(connection, DROPPED).values()),
         live=live,
         not_shown=to_show - len(live),
         incidents_not_shown=incidents_to_show - sum(run.incident_open for run in live),
@@ -78,8 +72,6 @@ def read_fleet(connection: sql.Connection) -> Fleet:
         notices_waiting=waiting_notices,
         oldest_notice_s=oldest_s or 0.0,
         failing=dict(_failing(connection)),
-        totals=read_totals(connection),
-        events=read_events(connection),
         agent_tokens_s=[token.expires_in_s or 0.0 for token in expiring_agents(connection)],
     )
 
@@ -129,14 +121,15 @@ def _backlog(connection: sql.Connection) -> tuple[int, float | None]:
 
 
 def _failing(connection: sql.Connection) -> list[tuple[Any, ...]]:
-    """(kind of channel, conversations whose newest message did not arrive)."""
+    """(kind of channel, conversations whose newest message did not arrive, or was given up since
+    anything arrived there)."""
     k, c = conversations.c, channels.c
     kind = sql.func.coalesce(c.kind, "gone")
     counted = (
         sql.select(kind, sql.func.count())
         .select_from(conversations)
         .outerjoin(channels, (c.project == k.project) & (c.name == k.channel))
-        .where(k.due_at.is_not(None), k.failures > 0)
+        .where((k.due_at.is_not(None) & (k.failures > 0)) | k.given_up)
         .group_by(kind)
     )
     return [tuple(row) for row in connection.execute(counted)]
@@ -160,13 +153,11 @@ def _counts(
     return [tuple(row) for row in found]
 
 
-def _pairs(
-    connection: sql.Connection,
-    first: sql.ColumnElement[Any],
-    second: sql.ColumnElement[Any],
-    where: sql.ColumnElement[bool] = _ALL,
-) -> dict[tuple[str, str], int]:
-    return {(a, b): count for a, b, count in _counts(connection, first, second, where=where)}
+def _unfinished(connection: sql.Connection) -> dict[tuple[str, str], int]:
+    """(verb, state) -> commands to which something can still happen."""
+    c = commands.c
+    counted = _counts(connection, c.verb, c.state, where=c.state.not_in(FINAL))
+    return {(verb, state): count for verb, state, count in counted}
 
 
 def _live(connection: sql.Connection) -> tuple[tuple[RunGauges, ...], int, int]:

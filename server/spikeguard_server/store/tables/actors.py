@@ -12,14 +12,12 @@ import sqlalchemy as sql
 
 
 def identified() -> list[sql.Column[Any]]:
-    """Of an audit entry: what acted, with which token and session, how a person is known, and the
-    digest of all of it."""
+    """Of an audit entry: what acted, with which token and session, and how a person is known."""
     return [
         sql.Column("actor_kind", sql.Text),  # ActorKind
         sql.Column("token", sql.BigInteger),  # the grant, not the session
         sql.Column("session", sql.BigInteger),
         sql.Column("known_by", sql.Text),  # KnownBy
-        sql.Column("digest", sql.LargeBinary),  # of the entry before and this one
     ]
 
 

@@ -73,6 +73,7 @@ conversations = sql.Table(
     sql.Column("due_at", Time),  # null: nothing waits
     sql.Column("leased_until", Time),  # somebody is telling it now
     _needed("failures", sql.Integer),  # in a row
+    _needed("given_up", sql.Boolean),  # a message was, and nothing has arrived on its channel since
     _needed("told", sql.Integer),  # messages that arrived
     sql.Column("told_at", Time),
     sql.Column("held_for", sql.Text),  # the reason that was last logged for waiting

@@ -259,6 +259,9 @@ CREATE FUNCTION partitions.make_partitions(week date) RETURNS void LANGUAGE plpg
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE parent text; part text;
 BEGIN
+  IF week NOT BETWEEN current_date - 366 AND current_date + 366 THEN
+    RAISE EXCEPTION 'no partition is made for %, more than a year from now', week;
+  END IF;
   FOREACH parent IN ARRAY ARRAY['chunks', 'rollups', 'layer_norms'] LOOP
     part := parent || to_char(week, '_YYYYMMDD');
     EXECUTE format('CREATE TABLE partitions.%I (LIKE public.%I INCLUDING ALL)', part, parent);
@@ -438,28 +441,6 @@ CREATE TABLE notes (
     CONSTRAINT notes_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
 );
 CREATE INDEX notes_due_idx ON notes (run_id) WHERE due_step IS NOT NULL;
-
-CREATE TABLE incident_figures (
-    run_id uuid NOT NULL,
-    incident integer NOT NULL,
-    project text NOT NULL,
-    written_at timestamptz NOT NULL,
-    detection_steps bigint NOT NULL,
-    detection_s float8,
-    decision_s float8,
-    decided_by text,
-    recovery_steps bigint,
-    recovery_s float8,
-    outcome text,
-    lost_steps bigint NOT NULL,
-    lost_s float8,
-    lost_money float8,
-    saved_steps bigint NOT NULL,
-    saved_s float8,
-    saved_money float8,
-    currency text NOT NULL,
-    CONSTRAINT incident_figures_pkey PRIMARY KEY (run_id, incident)
-);
 
 CREATE TABLE incident_revisions (
     run_id uuid NOT NULL,
@@ -692,6 +673,7 @@ CREATE TABLE conversations (
     due_at timestamptz,
     leased_until timestamptz,
     failures integer NOT NULL,
+    given_up boolean NOT NULL,
     told integer NOT NULL,
     told_at timestamptz,
     held_for text,
@@ -771,8 +753,7 @@ CREATE TABLE tokens (
     CONSTRAINT tokens_hash_key UNIQUE (hash)
 );
 
--- The audit: append-only, each run's entries a chain of digests. Whoever inserts chooses neither
--- number nor time. docs/protocol.md describes what is digested.
+-- The audit: append-only. Whoever inserts chooses neither number nor time.
 CREATE TABLE audit (
     run_id uuid NOT NULL,
     number bigint NOT NULL,
@@ -791,7 +772,6 @@ CREATE TABLE audit (
     token bigint,
     session bigint,
     known_by text,
-    digest bytea,
     CONSTRAINT audit_pkey PRIMARY KEY (run_id, number)
 );
 CREATE INDEX audit_at_idx ON audit (at);
@@ -804,35 +784,17 @@ END $$;
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit
 FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 
-CREATE FUNCTION chain_audit() RETURNS trigger LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' AS $$
-DECLARE last_number bigint; last_digest bytea; content text;
+CREATE FUNCTION number_audit() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  SELECT a.number, a.digest INTO last_number, last_digest FROM public.audit a
-  WHERE a.run_id = NEW.run_id ORDER BY a.number DESC LIMIT 1;
-  NEW.number := coalesce(last_number, 0) + 1;
+  SELECT coalesce(max(a.number), 0) + 1 INTO NEW.number FROM public.audit a
+  WHERE a.run_id = NEW.run_id;
   NEW.at := clock_timestamp();
-  SELECT string_agg(format('%s=%s:%s', key, octet_length(value), value), E'\n'
-                    ORDER BY key COLLATE "C")
-  INTO content FROM jsonb_each_text(to_jsonb(NEW) - 'digest') WHERE value IS NOT NULL;
-  NEW.digest := sha256(convert_to(
-    concat('previous=', encode(last_digest, 'hex'), E'\n', content), 'UTF8'));
   RETURN NEW;
 END $$;
-CREATE TRIGGER chained BEFORE INSERT ON audit FOR EACH ROW EXECUTE FUNCTION chain_audit();
+CREATE TRIGGER numbered BEFORE INSERT ON audit FOR EACH ROW EXECUTE FUNCTION number_audit();
 
--- What quotas of new runs count, what is left of deleted runs, and how the database's clock was
--- last seen and when it jumped.
-CREATE TABLE new_runs (
-    run_id uuid NOT NULL,
-    project text NOT NULL,
-    token_id bigint,
-    began_at timestamptz NOT NULL,
-    CONSTRAINT new_runs_pkey PRIMARY KEY (run_id)
-);
-CREATE INDEX new_runs_project_began_at_idx ON new_runs (project, began_at);
-CREATE INDEX new_runs_token_id_began_at_idx ON new_runs (token_id, began_at);
-
+-- What is left of deleted runs, and what counters had from them.
 CREATE TABLE deleted_runs (
     run_id uuid NOT NULL,
     project text NOT NULL,
@@ -846,16 +808,10 @@ CREATE TABLE deleted_runs (
 );
 CREATE INDEX deleted_runs_curves_left_idx ON deleted_runs (run_id) WHERE curves_left;
 
-CREATE TABLE clock (
-    id integer NOT NULL,
-    seen_at timestamptz NOT NULL,
-    ahead_s float8 NOT NULL,
-    CONSTRAINT clock_pkey PRIMARY KEY (id)
-);
-
-CREATE TABLE clock_jumps (
-    number integer NOT NULL,
-    before timestamptz NOT NULL,
-    after timestamptz NOT NULL,
-    CONSTRAINT clock_jumps_pkey PRIMARY KEY (number)
+CREATE TABLE deleted_totals (
+    counter text NOT NULL,
+    first text NOT NULL,
+    second text NOT NULL,
+    count bigint NOT NULL,
+    CONSTRAINT deleted_totals_pkey PRIMARY KEY (counter, first, second)
 );

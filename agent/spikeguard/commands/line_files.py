@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spikeguard_protocol.plain_files import open_plain, read_plain
+from spikeguard_protocol.plain_files import read_plain
 
 _SEALED = re.compile(rb'(.*), "n": ([0-9]{1,15}), "crc": "([0-9a-f]{8})"\}', re.DOTALL)
 _TAIL_BYTES = 64 * 1024
@@ -121,22 +121,6 @@ def open_line(line: bytes, name: str = "") -> tuple[dict[str, Any] | None, int |
     return entry, int(sealed[2]), int(sealed[3], 16) == _checksum(sealed[1], int(sealed[2]), name)
 
 
-def number_before(path: Path, offset: int) -> int:
-    """The number of the last sound line that ends at `offset` or before; 0 for none."""
-    with open_plain(path) as file:
-        file.seek(max(0, offset - _TAIL_BYTES))
-        return _last_number(file.read(min(offset, _TAIL_BYTES)), path.name)
-
-
-def whole_lines(path: Path, offset: int, at_most: int) -> tuple[list[bytes], int]:
-    """The lines from `offset` on, within `at_most` bytes, and the offset behind them."""
-    with open_plain(path) as file:
-        file.seek(offset)
-        text = file.read(at_most)
-    whole = text[: text.rfind(b"\n") + 1]
-    return whole.splitlines(), offset + len(whole)
-
-
 def sealed_line(entry: dict[str, Any], number: int = 1, name: str = "") -> bytes:
     """`entry` as line `number` of the file called `name`, its end included."""
     body = json.dumps(entry, allow_nan=False).encode()[:-1]
@@ -167,12 +151,6 @@ def _note_end(path: Path, number: int) -> None:
         os.pwrite(handle, f"{text} {zlib.crc32(text.encode()):08x}\n".encode(), 0)
     finally:
         os.close(handle)
-
-
-def removed_in(folder: Path) -> list[Path]:
-    """Files that had lines and are gone."""
-    ends = folder.glob(".*.end")
-    return sorted(p for end in ends if not (p := folder / end.name[1:-4]).exists() and noted_end(p))
 
 
 def noted_end(path: Path) -> int:

@@ -1,0 +1,221 @@
+"""One pass over a loader: begun, counted, and taken up again where a snapshot says."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from spikeguard.data import pass_start
+from spikeguard.state.random_numbers import random_state, restore_random_state
+from spikeguard.state.targets import Tree
+
+READ_ONCE = "the loader is an iterator, which can be read once"
+READ_ONCE_REMEDY = (
+    "Give guard.batches() one with state_dict() and load_state_dict(), or one that is no iterator "
+    "and begins anew each time"
+)
+NOT_AGAIN = f"{READ_ONCE}. {READ_ONCE_REMEDY}"
+
+
+class Mark(NamedTuple):
+    """A loader's state when `read` items of the pass were read."""
+
+    read: int
+    state: Any
+    generators: Tree
+
+
+class Fetched(NamedTuple):
+    """A position of which the loop has items, and the place in the data before them."""
+
+    position: int
+    reading: Reading
+    read: int
+
+
+class Peeked(NamedTuple):
+    """An item that was read to be compared, and the random numbers after it."""
+
+    item: Any
+    random: Tree
+    generators: Tree
+
+
+class Reading:
+    """`number` counts the passes from 1; `read` the items that the loop got or passed by."""
+
+    def __init__(
+        self,
+        loader: Any,
+        number: int,
+        point: Tree | None = None,
+        shield: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        """Open the loader; `point`: where to go on, from a snapshot.
+
+        `shield`: around what is the agent's own; None: its failures are raised.
+        """
+        self.loader, self.number, self.read = loader, number, 0
+        self._shield = shield if shield is not None else nullcontext()
+        self.generators: pass_start.Generators = {}
+        self.epochs: dict[str, int] = {}  # when it began
+        with self._shield:
+            self.generators = pass_start.generators_in(loader)
+        self.start: Tree | None = None  # of a loader without a state
+        self.marks: list[Mark] = []
+        self.ended = False
+        self._rest = 0  # items to be read past first
+        self._then: Tree | None = None  # random numbers of the item behind them
+        self._peeked: Peeked | None = None
+        if point is None:
+            self._begin()
+        elif point.get("begins"):
+            self._begin_from(point)
+        else:
+            self._then = point["random"] or random_state()
+            self._go_back(point)
+        with self._shield:
+            self.epochs = pass_start.epochs_of(loader)
+
+    def _begin(self) -> None:
+        if not has_state(self.loader):
+            with self._shield:
+                self.start = pass_start.capture(self.loader, self.generators)
+        self.iterator: Iterator[Any] = iter(self.loader)
+
+    def _begin_from(self, point: Tree) -> None:
+        """A pass that had not begun when the snapshot was taken."""
+        if point["random"] is not None:
+            with self._shield:
+                restore_random_state(point["random"])
+        if point["kind"] == "state" and has_state(self.loader):
+            self.loader.load_state_dict(copy.deepcopy(point["loader"]))
+        with self._shield:
+            pass_start.put_back(self.generators, point["generators"])
+        self._begin()
+
+    def _go_back(self, point: Tree) -> None:
+        if point["kind"] == "state" and has_state(self.loader):
+            with self._shield:
+                pass_start.set_epochs(self.loader, point["epochs"])
+            self.loader.load_state_dict(copy.deepcopy(point["loader"]))
+            self.iterator = iter(self.loader)
+            with self._shield:
+                pass_start.put_back(self.generators, point["generators"])
+            self._rest = point["again"]
+            self.read = point["read"] - self._rest
+            self.marks = [Mark(self.read, point["loader"], point["generators"])]
+            return
+        self._rest, self.start = point["read"], point.get("start")
+        if self.start is not None:
+            with self._shield:
+                pass_start.restore(self.loader, self.generators, self.start)
+        self.iterator = iter(self.loader)
+
+    def peek(self) -> Any:
+        """The next item, which `next` hands out once more."""
+        if not self._rest and self._then is not None:
+            restore_random_state(self._then)
+        item = next(self.iterator)
+        self._peeked = Peeked(item, random_state(), pass_start.states_of(self.generators))
+        return item
+
+    def pass_by(self, see_first: Callable[[Any], None]) -> None:
+        """Read what lies before the place to go on from, once; shows the first item of the pass."""
+        then, self._then = self._then, None
+        if then is None or (not self._rest and self._peeked is not None):
+            return
+        while self._rest:
+            item = self.next()
+            if self.read == 0:
+                see_first(item)
+            self._rest -= 1
+            self.read += 1
+        with self._shield:
+            restore_random_state(then)
+
+    def next(self) -> Any:
+        """The next item of the loader; who takes it counts it."""
+        peeked, self._peeked = self._peeked, None
+        if peeked is not None:
+            with self._shield:
+                restore_random_state(peeked.random)
+                pass_start.put_back(self.generators, peeked.generators)
+            return peeked.item
+        try:
+            return next(self.iterator)
+        except StopIteration:
+            self.ended = True
+            raise
+
+    def jump(self, position: int, items: int) -> None:
+        """Go to `position`, `items` on, without reading what lies between."""
+        self._peeked = None
+        self.loader.skip_to(position)
+        self.iterator = iter(self.loader)
+        self.read += items
+        self.marks.clear()  # what was jumped over was not read
+
+    def mark(self, oldest: int) -> None:
+        """Remember the loader's state; those that no item from `oldest` on needs are let go."""
+        if has_state(self.loader):
+            self.marks.append(self._mark())
+            while len(self.marks) > 1 and self.marks[1].read <= oldest:
+                del self.marks[0]
+
+    def capture(self, read: int) -> Tree:
+        """How to read on from the item before which `read` of the pass were read."""
+        stateful = has_state(self.loader)
+        if self.ended and read >= self.read:
+            point = {"pass": self.number + 1, "read": 0, "begins": True}
+            held = self._by(self._mark()) if stateful else {"kind": "count"}
+            return {"generators": pass_start.states_of(self.generators), **held, **point}
+        point = {"pass": self.number, "read": read}
+        if not stateful:
+            return {"kind": "count", "start": self.start, **point}
+        mark = next((m for m in reversed(self.marks) if m.read <= read < self.read), None)
+        mark = mark or self._mark()
+        return {**self._by(mark), **point, "again": max(0, read - mark.read)}
+
+    def _by(self, mark: Mark) -> Tree:
+        epochs = pass_start.epochs_of(self.loader)
+        state = {"loader": mark.state, "generators": mark.generators}
+        return {"kind": "state", "epochs": epochs, **state}
+
+    def _mark(self) -> Mark:
+        state = copy.deepcopy(self.loader.state_dict())
+        return Mark(self.read, state, pass_start.states_of(self.generators))
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Where the loop stands in one loader."""
+
+    loader: Any = None
+    serial: int = 0  # which loader of the run it is
+    taken_at: int = -1  # step
+    position: int = 0  # the next one to be trained
+    next: int = 0  # the position of the next item to be fetched
+    micro: int = 0  # items of that position that were handed out
+    handed: int = 0  # items
+    left_over: int | None = None  # a position begun with the last items of a pass
+    fetched: deque[Fetched] = field(default_factory=deque)  # and not trained
+    reading: Reading | None = None
+    rewind: Tree | None = None  # where to go on at the next item
+
+    @property
+    def passes(self) -> int:
+        """How many were begun."""
+        return self.reading.number if self.reading is not None else 0
+
+    def copied(self) -> Cursor:
+        return replace(self, fetched=self.fetched.copy())
+
+
+def has_state(loader: Any) -> bool:
+    """Whether it can say where it stands, and go back there."""
+    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")

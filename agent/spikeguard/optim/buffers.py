@@ -1,0 +1,153 @@
+"""The model's buffers as they were at the last step boundary, put back where an update is left out.
+
+A batch that is not finite spoils running statistics (BatchNorm) in the forward pass, before anybody
+can judge it. Only buffers that the loop changes are copied, as their version counters tell without
+asking the device: those of a transformer (rotary tables, masks) never are. `state/` keeps what goes
+into snapshots; this copy lasts one step and stays on the device.
+PyTorch's normalisation layers change theirs without counting: theirs are copied while they train.
+Cost: a copy of what changes each step; where the decision stays on the device, three passes over
+it, a few launches however many buffers there are. At most `BYTES`; what is beyond is not put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _NormBase
+
+from spikeguard.topology.shards import local
+
+BYTES: Final = 64 * 2**20  # of all copies
+_WORDS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class _Place(NamedTuple):
+    owner: torch.nn.Module
+    key: str
+    uncounted: bool  # its owner changes it in training, and no version counter moves
+
+
+class Buffers:
+    """Those of the watched modules."""
+
+    def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
+        self._held: dict[str, _Place] = {}
+        for number, module in enumerate(modules):
+            first = f"{number}." if len(modules) > 1 else ""
+            for path, owner in module.named_modules():
+                for name in owner._buffers:
+                    full = f"{first}{path}.{name}" if path else first + name
+                    self._held[full] = _Place(owner, name, isinstance(owner, _NormBase))
+        self._seen = {name: (each, each._version) for name, each in self._all()}
+        self._kept: dict[str, Tensor] = {}
+        self._bytes = 0
+        self.changing: set[str] = set()  # names of those that a step has changed
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    @torch.no_grad()
+    def keep(self) -> None:
+        """At a step boundary: remember those that were changed since the last one."""
+        pairs = []
+        for name, each in self._changed():
+            self._seen[name] = each, each._version
+            self.changing.add(name)
+            copy = self._copy_for(name, each)
+            pairs += [(copy, each)] if copy is not None else []
+        for copies, changed in _grouped(pairs):
+            torch._foreach_copy_(copies, changed)
+
+    def _copy_for(self, name: str, each: Tensor) -> Tensor | None:
+        """Where it is copied to; None where there is no room."""
+        copy = self._kept.get(name)
+        if copy is not None and (copy.shape, copy.dtype, copy.device) == (
+            each.shape,
+            each.dtype,
+            each.device,
+        ):
+            return copy
+        size = each.numel() * each.element_size()
+        if copy is None and self._bytes + size > BYTES:
+            return None
+        self._bytes += size if copy is None else 0
+        self._kept[name] = made = torch.empty_like(each)
+        return made
+
+    @torch.no_grad()
+    def put_back(self, left_out: Tensor | None = None) -> None:
+        """Undo what this step changed. `left_out`: 1.0 or 0.0, () fp32; by default 1.0."""
+        if left_out is not None and left_out.is_cpu:  # nothing to wait for
+            if not left_out.item():
+                return
+            left_out = None
+        pairs = []
+        for name, each in self._changed():
+            copy = self._kept.get(name)
+            if copy is not None and copy.shape == each.shape:
+                pairs.append((copy, each))
+        for copies, changed in _grouped(pairs):
+            if left_out is None:
+                torch._foreach_copy_(changed, copies)
+            else:
+                copy_where(left_out, changed, copies)
+
+    @torch.no_grad()
+    def norms(self) -> Mapping[str, Tensor]:
+        """Of those that change and hold real numbers, () each: not finite where one of these is."""
+        found = {n: each for n, each in self._all() if n in self.changing}
+        real = {n: each for n, each in found.items() if each.is_floating_point() and each.numel()}
+        measured = torch._foreach_norm(list(real.values())) if real else []
+        return dict(zip(real, measured, strict=True))
+
+    def _changed(self) -> Iterator[tuple[str, Tensor]]:
+        """Since the last step boundary. What was seen is kept, so that no other takes its place."""
+        for name, (owner, _, uncounted) in self._held.items():
+            each = self._now(name)
+            if each is None:
+                continue
+            seen = self._seen.get(name)
+            same = seen is not None and seen[0] is each and seen[1] == each._version
+            if not same or (uncounted and owner.training):
+                yield name, each
+
+    def _all(self) -> Iterator[tuple[str, Tensor]]:
+        for name in self._held:
+            each = self._now(name)
+            if each is not None:
+                yield name, each
+
+    def _now(self, name: str) -> Tensor | None:
+        """What lies here of the buffer; an inference tensor counts no versions."""
+        owner, key, _ = self._held[name]
+        each = owner._buffers.get(key)
+        if each is None or each.is_inference():
+            return None
+        return each if type(each) is Tensor else local(each)
+
+
+def copy_where(flag: Tensor, changed: Sequence[Tensor], copies: Sequence[Tensor]) -> None:
+    """Copy `copies` into `changed`, tensors of one type on one device, where `flag` is 1.0; else
+    leave them, bit for bit. `flag`: () fp32 that holds 0.0 or 1.0, not read on the host.
+
+    In whole numbers, which are exact modulo 2**bits, since 0 * NaN is NaN.
+    """
+    words = _WORDS[changed[0].element_size()]
+    now, before = [t.view(words) for t in changed], [t.view(words) for t in copies]
+    made = (1.0 - flag).to(changed[0].device, words, non_blocking=True)
+    torch._foreach_sub_(now, before)
+    torch._foreach_mul_(now, made)
+    torch._foreach_add_(now, before)
+
+
+def _grouped(pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """By device and type, as one call takes them."""
+    groups: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+    for copy, each in pairs:
+        copies, changed = groups.setdefault((each.device, each.dtype), ([], []))
+        copies.append(copy)
+        changed.append(each)
+    yield from groups.values()

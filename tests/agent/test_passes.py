@@ -1,0 +1,203 @@
+"""A restart in a later pass, and a loop that restored a state of its own, go on where they were."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+
+from spikeguard import CheckpointDirectory, Guard, ResumeError, attach
+from spikeguard_protocol import Answer
+
+from .job import FAST
+
+PASS, STEPS = 24, 72
+
+
+def rows(**given: Any) -> DataLoader[Tensor]:
+    data: Any = [torch.tensor([float(n)]) for n in range(96)]
+    return DataLoader(data, batch_size=4, **given)
+
+
+def distributed() -> DataLoader[Tensor]:
+    return rows(sampler=DistributedSampler(range(96), 1, 0, seed=3))  # type: ignore[arg-type]
+
+
+LOADERS: dict[str, Callable[[], DataLoader[Tensor]]] = {
+    "set_epoch": distributed,
+    "generator": lambda: rows(shuffle=True, generator=torch.Generator().manual_seed(7)),
+    "sampler": lambda: rows(
+        sampler=RandomSampler(range(96), generator=torch.Generator().manual_seed(7))
+    ),
+    "global": lambda: rows(shuffle=True),
+}
+
+
+class Loop:
+    """Three passes; checkpoints every 10 steps."""
+
+    def __init__(self, folder: Path, loader: DataLoader[Tensor], **attaching: Any) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Linear(1, 1)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+        self.loader = loader
+        self.guard: Guard = attach(
+            self.model,
+            self.optimizer,
+            run="test",
+            settings=FAST,
+            checkpoints=CheckpointDirectory(folder / "checkpoints", every=10, background=False),
+            **attaching,
+        )
+        self.seen: dict[int, list[float]] = {}
+
+    def train(self, batch: Tensor, own: int | None = None) -> None:
+        self.seen[self.guard.steps] = batch.flatten().tolist()
+        self.guard.loss(self.model(batch).mean()).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.guard.step(own)
+
+    def run(self, epochs: Iterator[int] | range, stop: int = STEPS, told: bool = False) -> None:
+        for epoch in epochs:
+            if told:
+                self.loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+            for batch in self.guard.batches(self.loader):
+                self.train(batch)
+                if self.guard.steps == stop:
+                    self.guard.finish()
+                    return
+        self.guard.finish()
+
+
+@pytest.mark.parametrize("stop", [5, 24, 35, 48, 71])
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_restart_in_a_later_pass_reads_what_it_would_have_read(
+    tmp_path: Path, kind: str, stop: int
+) -> None:
+    whole = Loop(tmp_path / "whole", LOADERS[kind]())
+    whole.run(whole.guard.epochs(3), stop=99)
+    assert list(whole.seen) == list(range(STEPS))
+    assert whole.seen[0] != whole.seen[PASS]  # each pass in an order of its own
+    first = Loop(tmp_path, LOADERS[kind]())
+    first.run(first.guard.epochs(3), stop=stop)
+    again = Loop(tmp_path, LOADERS[kind]())
+    assert again.guard.resume() == stop // 10 * 10
+    again.run(again.guard.epochs(3), stop=99)
+    assert {**first.seen, **again.seen} == whole.seen
+    assert again.guard.faults == {}
+
+
+def test_a_checkpoint_between_two_passes_goes_on_with_the_next(tmp_path: Path) -> None:
+    whole = Loop(tmp_path / "whole", LOADERS["generator"]())
+    whole.run(whole.guard.epochs(3), stop=99)
+    first = Loop(tmp_path, LOADERS["generator"]())
+    for _ in first.guard.epochs(1):
+        for batch in first.guard.batches(first.loader):
+            first.train(batch)
+        assert first.guard.checkpoint() is not None
+    first.guard.finish()
+    again = Loop(tmp_path, LOADERS["generator"]())
+    assert again.guard.resume() == PASS
+    again.run(again.guard.epochs(3), stop=99)
+    assert {**first.seen, **again.seen} == whole.seen
+
+
+def test_a_loop_that_counts_its_epochs_anew_reads_the_rest_of_the_pass_and_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As every script for DistributedDataParallel: the passes that were trained give nothing."""
+    whole = Loop(tmp_path / "whole", distributed())
+    whole.run(range(3), told=True, stop=99)
+    first = Loop(tmp_path, distributed())
+    first.run(range(3), told=True, stop=55)
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        again = Loop(tmp_path, distributed())
+        assert again.guard.resume() == 50
+        again.run(range(3), told=True, stop=99)
+    assert {**first.seen, **again.seen} == whole.seen
+    assert "Write `for epoch in guard.epochs(E)`" in caplog.text
+
+
+def test_a_loop_that_sets_its_samplers_itself_keeps_its_numbers(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, distributed())
+    sampler: Any = loop.loader.sampler
+    for epoch in loop.guard.epochs(2):
+        sampler.set_epoch(100 + epoch)
+        for batch in loop.guard.batches(loop.loader):
+            loop.train(batch)
+        assert sampler.epoch == 100 + epoch
+    loop.guard.finish()
+
+
+# --- a run that is under way ---
+
+
+def test_checkpoints_that_lie_unused_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Loop(tmp_path, rows())
+    first.run(range(1), stop=12)
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        again = Loop(tmp_path, rows())
+        again.run(range(1), stop=2)
+    (said,) = [r.getMessage() for r in caplog.records if "holds checkpoints" in r.getMessage()]
+    assert "up to step 10, and this attempt begins at step 0. Call guard.resume()" in said
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        resumed = Loop(tmp_path, rows())
+        resumed.guard.resume()
+        resumed.run(range(1), stop=12)
+    assert "holds checkpoints" not in caplog.text
+
+
+def test_a_loop_that_restored_its_own_state_counts_on_from_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Counters, positions, the names of checkpoints and the segment that it goes on from."""
+    first = Loop(tmp_path, rows())
+    first.run(range(3), stop=34)
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        again = Loop(tmp_path, rows())
+        assert again.guard.resume(step=30) == again.guard.steps == again.guard.position == 30
+        for number, batch in enumerate(again.guard.batches(rows()), 31):
+            again.train(batch, own=number)
+            if number == 45:
+                break
+        again.guard.finish()
+    names = sorted(path.name[:19] for path in (tmp_path / "checkpoints").glob("checkpoint-*"))
+    assert names == [f"checkpoint-000000{n}" for n in (10, 20, 30, 40)]
+    assert again.guard._p.progress.parent is not None
+    assert again.guard._p.progress.parent.segment.attempt == first.guard.attempt
+    said = [r.getMessage() for r in caplog.records if r.name == "spikeguard"]
+    assert [text for text in said if "no server" not in text] == []
+    third = Loop(tmp_path, rows())
+    assert third.guard.resume() == 40
+    third.guard.finish()
+
+
+@pytest.mark.parametrize("step", [-1, 2.5, "30", True])
+def test_a_step_that_is_none_is_refused(tmp_path: Path, step: Any) -> None:
+    loop = Loop(tmp_path, rows())
+    with pytest.raises(ResumeError, match="give the steps made so far, a whole number"):
+        loop.guard.resume(step=step)
+    loop.guard.finish()
+
+
+def test_a_counter_that_began_elsewhere_is_told_of_at_the_first_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        loop = Loop(tmp_path, rows())
+        loop.train(torch.ones(4, 1), own=31)
+        loop.guard.finish()
+    assert "the loop's own counter says 31 at the end of step 1" in caplog.text
+    assert "guard.resume(step=N)" in caplog.text
+    (row,) = [each for each in loop.guard._p.abilities if each.name == "count_steps"]
+    assert row.answer is Answer.NO
