@@ -38,6 +38,7 @@ KEPT = 64  # newest rows
 BLOCK = 16  # rows between two looks at the scale
 BLOCKS = 32  # newest blocks, which say what is usual,
 FEWEST_BLOCKS = 2  # and the fewest that do
+FEWEST_LEFT = 24  # rows that have to be left before an incident
 RISING = 3  # blocks before an incident whose heights may be its beginning
 APART = 32  # usual distances of rows: farther apart, a row continues nothing
 RATIOS = 96  # newest residuals that widen the noise
@@ -47,7 +48,8 @@ MOST_WIDER = 3.0  # of the noise, at most
 MOST_TAIL = 10.0
 LEAST_NOISE = 0.8  # of the usual noise
 FLOOR_PART = 0.002  # of the level: the least noise
-FLOOR_START = 0.0005  # of the level at which the signal began
+FLOOR_START = 0.0005  # of the level at which the signal began,
+MOST_START = 12.0  # as far as a loss by guessing goes, in nats
 NORMAL_90 = 1.2816  # quantile of the normal distribution
 TOP_QUANTILE, NORMAL_TOP = 0.6, 1.861  # of the highest of 16 rows, and where noise is normal
 
@@ -238,8 +240,10 @@ class Baseline:
         for name in self.__slots__:
             setattr(self, name, getattr(fresh, name))
 
-    def forget_heights(self) -> None:
-        """An incident began: what the rows just before it did is not usual."""
+    def begin(self, onset_step: int) -> None:
+        """An incident began: its rows, and what those just before it did, are not usual."""
+        if sum(1 for step in self.steps if step < onset_step) >= FEWEST_LEFT:
+            self.cut(onset_step)
         recent = [
             block._replace(pair=0.0, lift=0.0, long_lift=0.0) for block in self.blocks[-RISING:]
         ]
@@ -310,7 +314,9 @@ class Baseline:
             if begin < rows:
                 newest = ((values[part] - level[part]) / state.noise).tolist()
                 ratios, heights = [*ratios, *newest][-RATIOS:], [*heights, *newest]
-                blocks = [*blocks, _block(state.noise, last, heights)][-BLOCKS:]
+                level_then = median(line[max(0, known + begin - LOCAL) : known + begin].tolist())
+                block = _block(state.noise, last, heights)._replace(level=level_then)
+                blocks = [*blocks, block][-BLOCKS:]
                 last, heights = heights[-1], []
                 window = line[max(0, known + begin - NOISE - 2) : known + begin]
                 state = scales[self.count + begin] = self._scale_of(window, ratios, blocks)
@@ -319,14 +325,20 @@ class Baseline:
     def _scale_of(self, window: Array, ratios: Sequence[float], blocks: Sequence[Block]) -> Scale:
         """What one deviation is after the rows of `window`."""
         level = median(window[-LOCAL:].tolist())
-        least = max(self.floor_part * abs(level), FLOOR_START * self.start, self.floor)
+        least = max(
+            self.floor_part * abs(level), FLOOR_START * min(self.start, MOST_START), self.floor
+        )
         noise = max(least, _noise(window))
         wider = 1.0
         if len(ratios) >= LOCAL:
             upper = _quantile(ratios[-RATIOS:], 0.9) / NORMAL_90
             wider = min(MOST_WIDER, max(1.0, upper))
         if len(blocks) >= FEWEST_BLOCKS:
-            noise = max(noise, LEAST_NOISE * median([block.noise for block in blocks]))
+            usual = median([block.noise for block in blocks])
+            then = median([abs(block.level) for block in blocks])
+            if self.falling and then > abs(level):  # noise falls with the loss
+                usual *= abs(level) / then
+            noise = max(noise, LEAST_NOISE * usual)
             tail = _quantile([block.top for block in blocks], TOP_QUANTILE) / NORMAL_TOP
             wider = max(wider, min(MOST_TAIL, tail))
         return Scale(noise, wider)

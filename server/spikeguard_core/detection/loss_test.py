@@ -39,6 +39,7 @@ from spikeguard_core.events import Trend
 from spikeguard_protocol import BatchRange
 
 BEFORE = 24  # calm rows that tell the loss before
+MOST_FALL = 0.5  # of the level that a forecast may fall by
 SLOPE_BLOCKS = 4  # whose levels show a slope
 RECENT = 40  # rows that are looked back at when an incident opens
 DOWN_Z = 100.0
@@ -207,6 +208,7 @@ class LossTest:
             first = at == points[0][0]
             slope = one if first else max(slope, one)
             fall = max(0.0, value - level) if first else fall
+        fall = min(fall, MOST_FALL * abs(level))
         slope = min(0.0, slope)
         if reach > 0.0 and -slope * reach > fall:
             slope = -fall / reach
@@ -215,10 +217,10 @@ class LossTest:
         level = min(max(values), max(min(values), here))
         return Trend(step, level, slope / (max(step, 0) + 1), self.baseline.scale, band)
 
-    def begin(self) -> None:
+    def begin(self, onset_step: int) -> None:
         """An incident begins: nothing waits any more, and its rise is not usual."""
         self.clear()
-        self.baseline.forget_heights()
+        self.baseline.begin(onset_step)
 
     def clear(self) -> None:
         """Forget what waits."""

@@ -25,6 +25,8 @@ UNSEEN_ROWS = 150  # after the peak: by then one that shows no course does not h
 SUREST = 0.97
 HIGH_ROWS = 3  # that a height takes
 HIGH_PART = 9.0  # times the loss before, above it
+CLEAR = 10.0  # scales above 0 of a level whose size tells something
+ABOVE_START, ABOVE_BEFORE = 1.3, 1.5  # times the loss at the start, and before the onset
 LEFT_BEHIND, AT_GUESS = 0.7, 0.95  # of the loss at which the run began
 RETURNED = 0.7  # that what came back after a command lasts, before its course is seen
 
@@ -75,7 +77,12 @@ def _height(episode: Episode) -> Judgement | None:
     if low - before >= HIGH_PART * max(abs(before), episode.scale):
         times = f", {low / before:.3g} times the loss before" if before > 0.0 else ""
         return Judgement(Kind.DIVERGENT, 0.95, f"loss is {_nats(low)}{times}")
-    if 0.0 < before < LEFT_BEHIND * episode.guess and median(newest) >= AT_GUESS * episode.guess:
+    clear = before > CLEAR * episode.scale  # of a level about 0 nothing is told by its size
+    if clear and low >= max(ABOVE_START * episode.guess, ABOVE_BEFORE * before):
+        reason = f"loss is {_nats(low)}, {low / before:.2g} times the loss before"
+        return Judgement(Kind.DIVERGENT, 0.8, f"{reason} and above where the run began")
+    left = clear and before < LEFT_BEHIND * episode.guess
+    if left and median(newest) >= AT_GUESS * episode.guess:
         reason = f"loss is {_nats(median(newest))}, as high as where the run began"
         return Judgement(Kind.DIVERGENT, 0.85, reason)
     return None

@@ -119,7 +119,7 @@ class Opening:
         alone = judgement.kind is Kind.OUTLIER_BATCH
         episode.evidence = gather_evidence(state.traces, onset.step, onset.batches, trend, alone)
         if judgement.kind is not Kind.OUTLIER_BATCH:
-            test.begin()
+            test.begin(onset.step)
         state.episode = episode
         events.append(
             Opened(
