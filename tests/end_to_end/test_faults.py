@@ -98,11 +98,6 @@ def test_a_raised_learning_rate_is_rolled_back_and_what_is_said_of_it_is_true(
     wrong = row.wrong_cause + row.wrong_remedy + row.wrong_outcome + row.missing_followups
     assert not wrong
     assert not row.false
-    first = record.incidents[0][
-        "first_layer"
-    ]  # out of the flight recorder: nothing sends it before
-    assert 217 <= first["step"] <= 222
-    assert (first["signal"], first["layers_known"]) == ("grad_norm", 15)
     _check_recovered(site.service, record.incidents)
     summary = json.loads((site.directory / "lr-bump-s0-d0" / "summary.json").read_text())
     assert (summary["steps"], summary["rollbacks"]) == (STEPS, 1)

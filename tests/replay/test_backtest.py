@@ -101,12 +101,13 @@ def test_values_of_a_setting_stand_side_by_side_in_one_table_and_one_picture(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     png = tmp_path / "tried.png"
-    words = (str(folder / "old"), "--set", "threshold=4,500", "--set", "lift_threshold=1e6")
+    deaf = ("--set", "lift_threshold=1e6", "--set", "slow_rise=1e6")
+    words = (str(folder / "old"), "--set", "threshold=4,500", *deaf)
     assert run(BACKTEST, *words, "--plot", str(png)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == [
-        "file", "rows", "threshold=4", "lift_threshold=1e+06",
-        "threshold=500", "lift_threshold=1e+06",
+        "file", "rows", "threshold=4", "lift_threshold=1e+06", "slow_rise=1e+06",
+        "threshold=500", "lift_threshold=1e+06", "slow_rise=1e+06",
     ]  # fmt: skip
     assert lines[1].split() == ["spiky.csv", "500", "1", "0"]
     assert lines[3].split() == ["2", "files", "1,000", "2", "0"]

@@ -3,7 +3,7 @@
     jump     2 rows in a row at z 4.4, one of them at 6, or 3 whose middle one is at 5; and higher
              than any pair of calm rows here by 40 %
     lift     the median of 8 rows lies 3.5 scales above that of the 32 before, or that of 16 rows
-             2.2; and higher than any lift among calm rows by 60 %
+             2.2; and higher than any lift among calm rows by 80 %
     downward 2 rows in a row whose size is 10 times the level's, and 100 scales below it
     zero     3 losses of exactly 0 after losses well above 0
     outlier  one row at z 8 whose neighbours are calm, and far beyond the calm rows on either side

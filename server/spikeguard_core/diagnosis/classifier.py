@@ -26,7 +26,7 @@ SUREST = 0.97
 HIGH_ROWS = 3  # that a height takes
 HIGH_PART = 9.0  # times the loss before, above it
 CLEAR = 10.0  # scales above 0 of a level whose size tells something
-ABOVE_START, ABOVE_BEFORE = 1.3, 1.5  # times the loss at the start, and before the onset
+NOT_FALLING_ROWS = 24  # after which an excess that has not fallen is not expected to
 LEFT_BEHIND, AT_GUESS = 0.7, 0.95  # of the loss at which the run began
 RETURNED = 0.7  # that what came back after a command lasts, before its course is seen
 
@@ -78,9 +78,6 @@ def _height(episode: Episode) -> Judgement | None:
         times = f", {low / before:.3g} times the loss before" if before > 0.0 else ""
         return Judgement(Kind.DIVERGENT, 0.95, f"loss is {_nats(low)}{times}")
     clear = before > CLEAR * episode.scale  # of a level about 0 nothing is told by its size
-    if clear and low >= max(ABOVE_START * episode.guess, ABOVE_BEFORE * before):
-        reason = f"loss is {_nats(low)}, {low / before:.2g} times the loss before"
-        return Judgement(Kind.DIVERGENT, 0.8, f"{reason} and above where the run began")
     left = clear and before < LEFT_BEHIND * episode.guess
     if left and median(newest) >= AT_GUESS * episode.guess:
         reason = f"loss is {_nats(median(newest))}, as high as where the run began"
@@ -114,8 +111,8 @@ def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
     if outlook is None:
         return _undecided(episode)
     lasting = outlook.lasting * trust(episode.since_turn)
-    if outlook.rising and outlook.excess > outlook.tolerance:
-        lasting = max(lasting, 0.5)
+    if outlook.fall <= 0.0 and outlook.excess > outlook.tolerance:
+        lasting = max(lasting, 0.65 if episode.rows >= NOT_FALLING_ROWS else 0.5)
     if lasting < 0.5:
         return Judgement(Kind.RECOVERABLE, min(SUREST, 1.0 - lasting), _healing(episode, outlook))
     sure = min(SUREST, lasting)
@@ -125,11 +122,16 @@ def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
     if episode.rises >= 3 and spread > 5 * episode.scale:
         reason = f"{_above(episode)}, oscillating by {_nats(spread)} without settling"
         return Judgement(Kind.DIVERGENT, sure, reason)
+    before, newest = episode.trend.level if episode.trend else 0.0, episode.recent_values
+    if 0.0 < CLIMB_PART * before <= min(newest[-HIGH_ROWS:]):
+        return Judgement(Kind.DIVERGENT, sure, _too_slow(episode, outlook))
     return Judgement(Kind.LINGERING, sure, _too_slow(episode, outlook))
 
 
 def _undecided(episode: Episode) -> Judgement:
     reason = f"{_above(episode)}, {_steps(episode, episode.since_turn)} after its last rise"
+    if episode.rows >= NOT_FALLING_ROWS and episode.since_turn < HIGH_ROWS:
+        return Judgement(Kind.LINGERING, 0.65, reason)
     if episode.since_peak < UNSEEN_ROWS:
         if episode.recurrences:
             return Judgement(Kind.LINGERING, RETURNED, reason)

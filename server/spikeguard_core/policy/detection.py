@@ -85,6 +85,7 @@ def choose(plain: Mapping[str, Any], path: str = "") -> DetectorChoice:
         confirm_rows=int(values[CONFIRM.name]),
         watchable_after=int(values[WARM_UP.name]),
         lift_z=values[LIFT.name],
+        long_lift_z=values[LIFT.name] * USUAL.long_lift_z / USUAL.lift_z,
         slow_part=values[SLOW.name],
         band_z=values[BAND.name],
         precursor_z=values[PRECURSOR.name],
