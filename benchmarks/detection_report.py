@@ -66,20 +66,24 @@ def tests() -> list[Row]:
             "jump",
             f"{s.confirm_rows} rows in a row at z {s.confirm_z:g}, one of them at {s.suspect_z:g}, "
             f"or three with the middle one at {s.run_z:g}; and {s.usual_part:g} times the highest "
-            f"such pair among the calm rows (of which at most {s.usual_most:g} counts)",
+            f"such pair among the calm rows (of which at most {s.usual_most:g} counts); and more "
+            f"than {s.rise_part:g} rises",
             "spikes, at most one row late",
         ],
         [
             "lift",
             f"the median of {at.LOCAL} rows lies {s.lift_z:g} scales above that of the {at.WIDE} "
             f"before them, or that of {at.NEAR} rows {s.long_lift_z:g}; and {s.lift_usual:g} times "
-            "the highest such lift among the calm rows",
+            f"the highest such lift among the calm rows; and more than {s.rise_part:g} rises. A "
+            f"*rise* is what the level gains from {at.BLOCK} rows to the next in the highest tenth "
+            f"of the newest {at.BLOCKS} times, as of normal noise",
             "small rises that stay",
         ],
         [
             "slow rise",
-            f"the smoothed loss lies {100 * s.slow_part:g} % and {s.slow_z:g} scales above its own "
-            f"best, has done so for {s.slow_rows} rows, and is at its highest since",
+            f"the smoothed loss lies {100 * s.slow_part:g} % and {s.slow_z:g} scales (and as many "
+            f"usual moves of the level in {at.BLOCK} rows) above its own best, has done so for "
+            f"{s.slow_rows} rows, and is at its highest since",
             "a run that gets worse without a row that stands out",
         ],
         [

@@ -38,6 +38,7 @@ KEPT = 64  # newest rows
 BLOCK = 16  # rows between two looks at the scale
 BLOCKS = 32  # newest blocks, which say what is usual,
 FEWEST_BLOCKS = 2  # and the fewest that do
+FEW_BLOCKS = 2.0  # few moves say little: times 1 + 2 / moves
 FEWEST_LEFT = 24  # rows that have to be left before an incident
 RISING = 3  # blocks before an incident whose heights may be its beginning
 APART = 32  # usual distances of rows: farther apart, a row continues nothing
@@ -154,6 +155,8 @@ class Baseline:
     pair: float = 0.0
     lift: float = 0.0
     long_lift: float = 0.0
+    wander: float = 0.0  # robust deviation of the moves of the level from block to block,
+    rise: float = 0.0  # and how far the highest tenth of them rises, as of normal noise
 
     @property
     def knows(self) -> bool:
@@ -251,12 +254,26 @@ class Baseline:
         self.rising = self.long_rising = 0.0
         self._look_at_heights()
 
-    def settle(self, level: float) -> None:
-        """Go on at `level`, as noisy as before."""
-        if self.values:
-            shift = level - self.level
-            self.values = [value + shift for value in self.values]
-            self.blocks = [block._replace(level=block.level + shift) for block in self.blocks]
+    def settle(self, steps: Sequence[int], values: Sequence[float]) -> None:
+        """An incident is over, and these rows show where the signal is now.
+
+        What is known goes on at their level, as noisy as before; of a young baseline only they are
+        kept, as its idea of the noise may be what was wrong.
+        """
+        if self.count < YOUNG:
+            start = self.start
+            self.restart()
+            self.start = start
+            for step, value in zip(steps, values, strict=True):
+                self.learn(step, value)
+            return
+        shift = median(values) - self.level
+        late = max(0, steps[0] - 1 - self.steps[-1])
+        self.values = [value + shift for value in self.values]
+        self.steps = [known + late for known in self.steps]
+        self.blocks = [block._replace(level=block.level + shift) for block in self.blocks]
+        for step, value in zip(steps, values, strict=True):
+            self.take([step], self.judge(np.array([value])), 1)
 
     def cut(self, step: int) -> None:
         """Forget the rows at `step` and later: the run went back."""
@@ -355,6 +372,10 @@ class Baseline:
             self.pair = max(one.pair for one in self.blocks)
             self.lift = max(one.lift for one in self.blocks)
             self.long_lift = max(one.long_lift for one in self.blocks)
+            moves = [b.level - a.level for a, b in pairwise(self.blocks)]
+            usual, few = median(moves), 1.0 + FEW_BLOCKS / len(moves)
+            self.wander = few * NORMAL_MAD * median([abs(move - usual) for move in moves])
+            self.rise = few * max(0.0, sorted(moves)[int(0.9 * len(moves))]) / NORMAL_90
 
     def _end_block(self, step: int, ratios: Sequence[float], scales: Mapping[int, Scale]) -> None:
         level = median(self.values[-LOCAL:])

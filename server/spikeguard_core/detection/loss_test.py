@@ -153,6 +153,7 @@ class LossTest:
         """Keep the first `rows` of rows that `calm_rows` judged, with the `rates` among them.
 
         Returns how many were kept, and what the last of them amounts to: `SLOW_RISE` or `CALM`.
+        Fewer are kept where one of them is lifted above what has since become usual.
         """
         baseline, verdict = self.baseline, Verdict.CALM
         kept = 0
@@ -164,6 +165,8 @@ class LossTest:
                     self.slow.see_rate(rate)
             kept += part
             verdict = self._slow_rise(settings)
+            if kept < rows and baseline.count % BLOCK == 0:  # what is usual was taken anew
+                rows = kept + self._calm_until_lifted(judged.part(kept), rows - kept, settings)
         if kept:
             self.last_z = float(judged.z[kept - 1])
             newest = slice(max(0, kept - RECENT), kept)
@@ -242,10 +245,10 @@ class LossTest:
         self.slow.restart()
         self.rows = [row for row in self.rows if row[0] < step]
 
-    def settle(self, level: float) -> None:
-        """Go on at `level`, as noisy as before: an incident is over."""
+    def settle(self, steps: Sequence[int], values: Sequence[float]) -> None:
+        """An incident is over: go on from its newest rows, which are calm."""
         self.clear()
-        self.baseline.settle(level)
+        self.baseline.settle(steps, values)
         self.slow.restart()
 
     def _zero(self, row: Suspect, settings: DetectionSettings) -> Verdict:
@@ -268,6 +271,8 @@ class LossTest:
         z, rows = [abs(one.z) for one in self.held], settings.confirm_rows
         usual = min(settings.usual_part * self.baseline.pair, settings.usual_most)
         if len(z) < rows or min(map(abs, self.heights[-rows:])) < usual:
+            return False
+        if min(z[-rows:]) * self.baseline.scale < settings.rise_part * self.baseline.rise:
             return False
         if max(z[-rows:]) >= settings.suspect_z:
             return True
@@ -301,11 +306,19 @@ class LossTest:
         )
         return height >= least and after < height / 4
 
+    def _calm_until_lifted(self, judged: Judged, rows: int, settings: DetectionSettings) -> int:
+        lifted = self._is_lifted(judged, settings)[:rows] & (judged.values > judged.level)[:rows]
+        return int(lifted.argmax()) if lifted.any() else rows
+
     def _is_lifted(self, judged: Judged, settings: DetectionSettings) -> NDArray[np.bool_]:
-        short, long = settings.lift_usual * self.baseline.lift, self.baseline.long_lift
-        lifted: NDArray[np.bool_] = judged.lift >= np.maximum(settings.lift_z * judged.scale, short)
-        least = settings.long_lift_z * judged.scale
-        lifted |= judged.long_lift >= np.maximum(least, settings.lift_usual * long)
+        usual, rise = settings.lift_usual, settings.rise_part * self.baseline.rise
+        short, long = usual * self.baseline.lift, usual * self.baseline.long_lift
+        lifted: NDArray[np.bool_] = judged.lift >= np.maximum(
+            settings.lift_z * judged.scale, max(short, rise)
+        )
+        lifted |= judged.long_lift >= np.maximum(
+            settings.long_lift_z * judged.scale, max(long, rise)
+        )
         return lifted
 
     def _lift_onset(self, row: Suspect) -> Suspect:

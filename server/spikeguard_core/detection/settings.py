@@ -26,7 +26,8 @@ class DetectionSettings:
     outlier_above: float = 1.5  # and times the second highest
     lift_z: float = 3.5  # of the median of 8 rows above the 32 before them,
     long_lift_z: float = 2.2  # the same of 16 rows,
-    lift_usual: float = 1.8  # and times the highest lift among calm rows
+    lift_usual: float = 1.5  # and times the highest lift among calm rows
+    rise_part: float = 2.4  # times what the level usually rises in 16 rows, for jump and lift
     slow_part: float = 0.035  # of the loss: least slow rise of the smoothed loss above its best,
     slow_z: float = 5.0  # and in deviations of a row
     slow_rows: int = 48  # that it has lasted

@@ -1,8 +1,9 @@
 """A loss that rises slowly and goes on: no row stands out, and yet the run gets worse.
 
 Every 16 calm rows the smoothed loss (the mean of the newest two blocks' levels) is held against the
-best level of a block. It is a slow rise if it stands above it by 3.5 % of the loss and by 5 scales,
-has done so for 48 rows, and is at its highest since. The best is forgotten where the run begins
+best level of a block. It is a slow rise if it stands above it by 3.5 % of the loss, by 5 scales and
+by 5 usual moves of the level from block to block, has done so for 48 rows, and is at its highest
+since. The best is forgotten where the run begins
 anew: after a restart, an incident, a planned change.
 """
 
@@ -51,7 +52,10 @@ class SlowRise:
         self.since += BLOCK
         goes_on = smooth >= self.highest and self.newest[0] < smooth
         self.highest = max(self.highest, smooth)
-        limit = max(settings.slow_part * abs(self.best), settings.slow_z * self.scale)
+        limit = max(
+            settings.slow_part * abs(self.best),
+            settings.slow_z * max(self.scale, baseline.wander),
+        )
         return self.since >= settings.slow_rows and goes_on and smooth - self.best >= limit
 
     def see_rate(self, rate: float) -> None:

@@ -208,7 +208,12 @@ class Episode:
     @property
     def level(self) -> float:
         """Median of the newest losses, of calm ones if there are any."""
-        return median(self.recent_values[-min(max(self.calm_rows, 5), 16) :])
+        return median(self.newest_rows()[1])
+
+    def newest_rows(self) -> tuple[list[int], list[float]]:
+        """Steps and losses of the newest rows, of calm ones if there are any."""
+        rows = min(max(self.calm_rows, 5), 16)
+        return self.recent_steps[-rows:], self.recent_values[-rows:]
 
     def note(self, signal: str, step: int, z: float, settings: DetectionSettings) -> None:
         """Keep how far a leading signal went, and when it first did."""

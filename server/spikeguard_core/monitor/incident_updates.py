@@ -206,7 +206,7 @@ class Course:
         test.clear()
         if not test.knows or not episode.recent or episode.verb is Verb.ROLLBACK:
             return
-        test.settle(episode.level)
+        test.settle(*episode.newest_rows())
 
     def _equal(self) -> bool:
         """Whether the ranks hold the same weights, as far as anything spoke against it."""
