@@ -199,9 +199,7 @@ def test_every_secret_is_readable_by_its_service_alone(
     assert found == {path: (owner, "400") for path, owner in owners.items()}
 
 
-def test_no_secret_is_in_an_environment_or_a_log(
-    stack: Stack, make_secrets: ModuleType
-) -> None:
+def test_no_secret_is_in_an_environment_or_a_log(stack: Stack, make_secrets: ModuleType) -> None:
     listing = _run("docker", "run", "--rm", "--network=none",
                    f"--volume={stack.project}_secrets-vault:/s:ro", SERVICES["init"]["image"],
                    "sh", "-c", "for f in /s/*; do cat $f; echo; done")  # fmt: skip
