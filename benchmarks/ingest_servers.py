@@ -36,6 +36,8 @@ MLFLOW = ("mlflow==3.17.2", "psycopg[binary]==3.3.9")
 START_S = 120.0
 HOST = "127.0.0.1"
 _API = "/api/2.0/mlflow"
+_BALANCER = Path(__file__).parents[1] / "deploy" / "balancer" / "haproxy.cfg"
+TRUSTED = {"SPIKEGUARD_TRUSTED_PROXIES": HOST}  # of a server behind `balancer`
 
 
 @contextmanager
@@ -86,6 +88,24 @@ def spikeguard(
         for port, process in zip(ports, started, strict=True):
             _await(f"http://{HOST}:{port}/readyz", process, log)
         yield ports
+    finally:
+        _end(started)
+
+
+@contextmanager
+def balancer(replicas: Sequence[int], log: Path) -> Iterator[int]:
+    """The stack's HAProxy before one server or two, by their ports; yields its own."""
+    port = free_port()
+    names = {f"REPLICA_{'AB'[n]}": f"{HOST}:{each}" for n, each in enumerate(replicas)}
+    path = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
+    program = shutil.which("haproxy", path=path)
+    if program is None:
+        raise RuntimeError("haproxy is not installed")
+    environment = {**os.environ, "BALANCER_BIND": f"{HOST}:{port}", **names}
+    started = [_start([program, "-q", "-db", "-f", str(_BALANCER)], environment, log)]
+    try:
+        _await(f"http://{HOST}:{port}/readyz", started[0], log)
+        yield port
     finally:
         _end(started)
 

@@ -6,7 +6,7 @@ connections at once: the same run's messages, many runs' large messages back to 
 of its own or with the healthy runs', or one viewer's reads. Load generators, server and database
 share the machine.
 
-    python -m benchmarks.overload [--quick] [--json]
+    python -m benchmarks.overload [--quick] [--proxy] [--json]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ingest_load import Line, new_run
-from benchmarks.ingest_servers import HOST, new_database, prepare, spikeguard
+from benchmarks.ingest_servers import HOST, TRUSTED, balancer, new_database, prepare, spikeguard
 from benchmarks.machine import machine
 from benchmarks.spike_to_command import Agent
 from benchmarks.spread import Spread, quantile
@@ -151,16 +152,21 @@ async def _measure(
     }
 
 
-def measure(turns: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """Calm and flooded turns on one server."""
+def measure(
+    turns: int, seconds: float, say: Callable[[str], None], *, proxy: bool
+) -> dict[str, Any]:
+    """Calm and flooded turns on one server, behind the stack's `proxy` or not."""
     directory = Path(tempfile.mkdtemp(prefix="spikeguard-flood-", dir="/tmp"))
     directory.chmod(0o755)  # the account that Postgres runs as must be able to pass
     try:
         with embedded(directory / "postgres") as url:
             database = new_database(url, "flooded")
             tokens = {"agent": prepare(database), **_others(database)}
-            with spikeguard(database, 1, directory / "log") as ports:
-                return asyncio.run(_measure(ports[0], tokens, turns, seconds, say))
+            log, trusted = directory / "log", TRUSTED if proxy else {}
+            with ExitStack() as held:
+                ports = held.enter_context(spikeguard(database, 1, log, **trusted))
+                port = held.enter_context(balancer(ports, log)) if proxy else ports[0]
+                return asyncio.run(_measure(port, tokens, turns, seconds, say))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -182,10 +188,13 @@ def main() -> int:
     """Print the table or one JSON object."""
     parser = ArgumentParser(prog="python -m benchmarks.overload", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one turn of each, 5 s")
+    parser.add_argument("--proxy", action="store_true", help="behind the stack's HAProxy")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     turns, seconds = (1, 5.0) if options.quick else (3, 12.0)
-    found = measure(turns, seconds, lambda line: print(line, file=sys.stderr, flush=True))
+    found = measure(
+        turns, seconds, lambda line: print(line, file=sys.stderr, flush=True), proxy=options.proxy
+    )
     if options.json:
         print(json.dumps({"machine": machine(), "turns": found}, default=vars_of))
         return 0

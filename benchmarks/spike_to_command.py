@@ -42,7 +42,6 @@ from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 
-PATIENT = {"SPIKEGUARD_HEADER_TIMEOUT_S": "600"}  # connections wait for their turn to spike
 INTERVAL_S = 1.0  # between two messages of a run
 SPIKES_A_SECOND = 3
 WARM_STEPS = 200
@@ -238,7 +237,7 @@ def measure(
             token = prepare(database)
             _approve_rollbacks(database)
             for size, count in product(sizes, processes):
-                with spikeguard(database, count, directory / "log", **PATIENT) as ports:
+                with spikeguard(database, count, directory / "log") as ports:
                     found.append(asyncio.run(_fleet(ports, token, size, seconds)))
                 say(str(found[-1].shown()))
     finally:

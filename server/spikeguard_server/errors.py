@@ -16,9 +16,7 @@ ServiceError
 │   ├── IllegalMove    409  the command or incident is past the state this needs
 │   ├── NotClosed      409  there is no post-mortem while an incident is open
 │   └── StillTraining  409  a run is not put away while an attempt of it lives
-├── RequestTimeout     408  it came too slowly
 ├── TooLarge           413
-├── HeaderTooLarge     431
 ├── Unprocessable      422  a field breaks its limit
 ├── Busy               429  too much at once
 ├── InternalError      500  our own fault, told without our insides
@@ -224,21 +222,6 @@ class StillTraining(Conflict):
         )
 
 
-class RequestTimeout(ServiceError):
-    """A part of the request, its `field`, did not come in time."""
-
-    code = "request_timeout"
-    status = 408
-
-    def __init__(self, field: str, limit_s: float) -> None:
-        super().__init__(
-            f"The {field} of the request did not come within {limit_s:g} s",
-            "Send it again, all of it at once",
-            field=field,
-            limit=limit_s,
-        )
-
-
 class TooLarge(ServiceError):
     """The body is larger than this call takes."""
 
@@ -250,21 +233,6 @@ class TooLarge(ServiceError):
             f"The body is larger than {limit} bytes",
             "Send it in smaller parts",
             field="body",
-            limit=limit,
-        )
-
-
-class HeaderTooLarge(ServiceError):
-    """The request's line and header are larger than this server takes."""
-
-    code = "header_too_large"
-    status = 431
-
-    def __init__(self, limit: int, fields: int) -> None:
-        super().__init__(
-            f"The header is larger than {limit} bytes, or has more than {fields} fields",
-            "Send fewer and shorter header fields",
-            field="header",
             limit=limit,
         )
 
@@ -336,9 +304,7 @@ ERRORS: tuple[type[ServiceError], ...] = (
     RevisionChanged,
     WrongState,
     NotClosed,
-    RequestTimeout,
     TooLarge,
-    HeaderTooLarge,
     Unprocessable,
     StillTraining,
     Busy,

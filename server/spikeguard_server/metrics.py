@@ -93,15 +93,6 @@ class Metrics:
             "Connections to the database in use by this process.",
             registry=registry,
         )
-        self.connections = Gauge(
-            "spikeguard_connections", "Connections that clients hold open.", registry=registry
-        )
-        self.connections_closed = Counter(
-            "spikeguard_connections_closed",
-            "Connections that the server closed before their time, by reason.",
-            ("reason",),
-            registry=registry,
-        )
         self.database_failures = Counter(
             "spikeguard_database_failures",
             "What the database did not do, by cause.",

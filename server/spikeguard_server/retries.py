@@ -24,4 +24,5 @@ def _try(work: Callable[[], object], what: str) -> None:
         if (cause := outage_of(error)) is None:
             _log.exception("%s failed; it is tried again", what)
         else:
-            _log.warning(f"%s waits for the database ({cause.value})", what)
+            why = getattr(error, "orig", error)
+            _log.warning(f"%s waits for the database ({cause.value}): %s", what, why)

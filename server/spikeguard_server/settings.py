@@ -75,20 +75,9 @@ class Settings:
     ingest_workers: int = _number(4, 1, 64, "messages of a project that are taken at once")
     ingest_waiting: int = _number(2000, 1, 10_000, "messages that wait; beyond it 429")
     requests_per_s: float = _number(200.0, 1, 1e6, "calls a second of a token; beyond it 429")
-    max_connections: int = _number(10_000, 10, 1e6, "connections that clients hold open")
-    max_connections_per_address: int = _number(
-        5000, 1, 1e6, "the same of one address (IPv6: one /64 network); beyond it 429"
+    max_connections: int = _number(
+        10_000, 10, 1e6, "connections that clients hold open; beyond it 503"
     )
-    max_header_bytes: int = _number(
-        65_536, 4096, 2**20, "of a request's line and header; beyond it 431"
-    )
-    max_headers: int = _number(128, 16, 10_000, "fields of a request's header; beyond it 431")
-    header_timeout_s: float = _number(20.0, 1, 600, "until a request's header is there; then 408")
-    body_timeout_s: float = _number(90.0, 1, 3600, "until its body is there; then 408")
-    max_unread_bytes: int = _number(
-        128 * 2**20, 2**20, math.inf,
-        "of all answers that clients leave unread; beyond it connections are closed",
-    )  # fmt: skip
     keep_alive_s: float = _number(
         75.0, 1, 3600, "a connection on which nothing is asked; agents rest for less"
     )

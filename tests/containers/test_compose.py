@@ -49,8 +49,8 @@ def _mounts(service: dict[str, Any]) -> dict[str, tuple[str, bool]]:
 
 def test_the_stack_is_the_documented_one() -> None:
     assert SERVICES.keys() == {
-        "init", "postgres", "roles", "migrate", "server", "dashboard", "prometheus", "alertmanager",
-        "grafana", "trainer",
+        "init", "postgres", "roles", "migrate", "server", "proxy", "dashboard", "prometheus",
+        "alertmanager", "grafana", "trainer",
     }  # fmt: skip
     assert [name for name, service in SERVICES.items() if "profiles" in service] == ["trainer"]
 
@@ -71,7 +71,7 @@ def test_postgres_is_reached_by_the_server_its_migration_and_its_roles_alone() -
 def test_what_asks_for_no_token_is_published_nowhere() -> None:
     """Any website that a browser on the host shows could read it, and silence alerts."""
     published = {name for name, service in SERVICES.items() if service.get("ports")}
-    assert published == {"server", "dashboard", "grafana"}
+    assert published == {"proxy", "dashboard", "grafana"}
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -121,7 +121,8 @@ def test_each_service_starts_when_what_it_needs_is_ready() -> None:
         "prometheus": {"init": done, "server": healthy},
         "alertmanager": {},
         "grafana": {"init": done, "prometheus": healthy},
-        "trainer": {"server": healthy},
+        "proxy": {"server": healthy},
+        "trainer": {"proxy": healthy},
     }
     found = {
         name: {on: rule["condition"] for on, rule in service.get("depends_on", {}).items()}
@@ -145,12 +146,14 @@ def test_nothing_in_the_project_carries_a_secret_of_its_own() -> None:
     assert not (ROOT / ".env").exists()
 
 
-@pytest.mark.parametrize("name", ["alertmanager", "dashboard"])
+@pytest.mark.parametrize("name", ["alertmanager", "dashboard", "proxy"])
 def test_what_needs_no_secret_is_given_none(name: str) -> None:
     assert not any(source.startswith("secrets-") for source in _mounts(SERVICES[name]))
 
 
-@pytest.mark.parametrize("name", sorted(SERVICES.keys() - {"init", "alertmanager", "dashboard"}))
+@pytest.mark.parametrize(
+    "name", sorted(SERVICES.keys() - {"init", "alertmanager", "dashboard", "proxy"})
+)
 def test_a_service_sees_its_own_secrets_only_and_cannot_change_them(name: str) -> None:
     secret = {s: where for s, where in _mounts(SERVICES[name]).items() if s.startswith("secrets-")}
     assert secret == {f"secrets-{name}": ("/run/spikeguard", True)}
@@ -174,10 +177,12 @@ def test_every_file_a_service_is_pointed_to_is_handed_out(
 
 def test_the_server_is_told_of_the_proxies_in_front_of_it_and_what_to_keep_in_memory() -> None:
     settings = [entry.name for entry in fields(Settings)]
-    told = {"trusted_proxies", "monitors_kept", *(n for n in settings if n.startswith("sign_in_"))}
+    told = {"monitors_kept", *(n for n in settings if n.startswith("sign_in_"))}
     environment = SERVICES["server"]["environment"]
     for name in (f"SPIKEGUARD_{each.upper()}" for each in told):
         assert environment[name] == f"${{{name}:-}}"
+    trusted = environment["SPIKEGUARD_TRUSTED_PROXIES"]
+    assert trusted == "${SPIKEGUARD_TRUSTED_PROXIES:-10.0.0.0/8,172.16.0.0/12,192.168.0.0/16}"
 
 
 def test_every_volume_is_declared_and_used() -> None:

@@ -15,7 +15,7 @@ POLICY: Final[Mapping[str, str]] = {
     "lingering_patience_share": "that wait in a short run: this share of its steps",
     "watch_steps": "steps that an order to watch lasts, until the run is looked at again",
     "calm_steps": "finite steps after a dropped update, until the incident closes",
-    "ask_again_steps": "steps until a rejected action is proposed again",
+    "ask_again_steps": "steps until what nobody answered is proposed again, at least",
     "few_steps": "a loss that settles within so many steps of its cause: few batches did it",
     "few_skip_least": "batches that are skipped at least",
     "few_skip_most": "batches that are skipped at most where few batches did it",

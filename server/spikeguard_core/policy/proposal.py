@@ -115,8 +115,8 @@ def _proposal(opinion: Opinion, situation: Situation, policy: Policy) -> Proposa
 
 
 def _unless_rejected(opinion: Opinion, situation: Situation, policy: Policy) -> Opinion:
-    """A person's no is respected for a while, and so is their silence to this very proposal: asking
-    again every step teaches them to ignore us."""
+    """A no stands until something new is known, and silence for `ask_again_steps`: asking the same
+    again and again teaches people to ignore us."""
     if opinion.action is None:
         return opinion
     last = _last_answered(situation, opinion)
@@ -125,12 +125,30 @@ def _unless_rejected(opinion: Opinion, situation: Situation, policy: Policy) -> 
     again = (
         situation.step if last.decided_step is None else last.decided_step
     ) + policy.ask_again_steps
-    if situation.step >= again:
+    rejected = last.state is CommandState.REJECTED
+    if situation.step >= again and not (rejected and _refused_already(opinion, situation)):
         return opinion
     said = (
-        "was rejected" if last.state is CommandState.REJECTED else "was proposed, nobody answered"
+        f"was rejected; asked again from step {again} on, if something new is known then"
+        if rejected
+        else f"was proposed, nobody answered; asked again at step {again}"
     )
-    return Opinion(None, f"A {last.verb} {said}; asked again at step {again}. {opinion.reason}")
+    return Opinion(None, f"A {last.verb} {said}. {opinion.reason}")
+
+
+def _refused_already(opinion: Opinion, situation: Situation) -> bool:
+    """Whether somebody said no to this offer for this cause, and since then the spike has not come
+    back and no other signal has moved."""
+    action, incident = opinion.action, situation.incident
+    assert action is not None
+    news = max(incident.newest_onset_step, *incident.first_moves.values(), 0)
+    return any(
+        past.state is CommandState.REJECTED
+        and past.cause == opinion.cause
+        and not differs(past.action, action)
+        and (past.decided_step or 0) >= news
+        for past in situation.of_incident
+    )
 
 
 def _within_capability(opinion: Opinion, situation: Situation) -> Opinion:

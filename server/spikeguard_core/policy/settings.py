@@ -72,7 +72,7 @@ class Policy:
     lingering_patience_share: float = 0.1  # that wait in a short run: this share of its steps
     watch_steps: int = 200  # steps that an order to watch lasts, until the run is looked at again
     calm_steps: int = 5  # finite steps after a dropped update, until the incident closes
-    ask_again_steps: int = 200  # steps until a rejected action is proposed again
+    ask_again_steps: int = 200  # steps until what nobody answered is proposed again, at least
     # damage by a few batches
     few_steps: int = 20  # a loss that settles within so many steps of its cause: few batches did it
     few_skip_least: int = 5  # batches that are skipped at least

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import resource
 import socket
 import sys
 from argparse import Namespace
@@ -24,7 +25,6 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.options import told
 from spikeguard_server.cli.sockets import listen
 from spikeguard_server.http.app import create_app
-from spikeguard_server.http.connections import bounded_http, raise_descriptor_limit
 from spikeguard_server.http.dependencies import Services
 from spikeguard_server.log_limits import write_log
 from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
@@ -40,6 +40,8 @@ LOAD_AFTER_S = 5.0
 # some ten times a call; by the default, 0.005, many reads at once keep messages waiting for seconds
 # (`python -m benchmarks.overload`), while ingest is as fast with either.
 SWITCH_S = 0.0005
+MAX_HEAD = 65_536  # bytes of a request's line and header
+RESERVED = 256  # descriptors for all that is no client's connection
 
 
 def run(options: Namespace) -> int:
@@ -101,7 +103,7 @@ def serve(
     on_stop: Callable[[], None] = lambda: None,
 ) -> None:
     """Answer on `listener` until SIGINT or SIGTERM; a thread calls `on_stop` as it comes."""
-    raise_descriptor_limit(settings)
+    _raise_descriptor_limit(settings.max_connections + RESERVED)
     sys.setswitchinterval(SWITCH_S)
     app = create_app(settings, engine)
     config = server_config(app)
@@ -117,19 +119,34 @@ def _load_later(module: str) -> None:
     timer.start()
 
 
+def _raise_descriptor_limit(wanted: int) -> None:
+    """Ask for as many, as far as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def server_config(app: FastAPI) -> uvicorn.Config:
-    """How uvicorn serves `app`."""
+    """How uvicorn serves `app`.
+
+    A proxy bounds heads, and httptools reads them faster; h11 bounds them itself.
+    """
     services: Services = app.state.services
+    settings = services.settings
     return uvicorn.Config(
         app,
-        http=bounded_http(services.settings, services.metrics),
+        http="httptools" if settings.trusted_proxies or settings.sign_in_proxies else "h11",
+        h11_max_incomplete_event_size=MAX_HEAD,
+        limit_concurrency=settings.max_connections,
         ws="none",
         log_config=None,  # `write_log` says where, and in which form
         log_level="warning",
         server_header=False,
         proxy_headers=False,  # `routes.proxied.Peer` has to see who opened the connection
         timeout_graceful_shutdown=GRACE_S,
-        timeout_keep_alive=math.ceil(services.settings.keep_alive_s) + 1,  # ours comes first
+        timeout_keep_alive=math.ceil(settings.keep_alive_s),
     )
 
 

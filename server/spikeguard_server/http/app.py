@@ -58,6 +58,7 @@ from spikeguard_server.http.request_limits import (
     CarefulAnswers,
     PlainCookies,
     PlainForms,
+    WholeBodies,
 )
 from spikeguard_server.http.request_metrics import RequestMetrics
 from spikeguard_server.http.responses import JsonReply, answer_of
@@ -153,6 +154,7 @@ def create_app(
     )  # fmt: skip
     app.add_middleware(Peer, settings=settings)
     app.add_middleware(RequestIds)
+    app.add_middleware(WholeBodies)
     return app
 
 

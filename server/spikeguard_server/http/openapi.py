@@ -15,7 +15,6 @@ from fastapi.openapi.utils import get_openapi
 from spikeguard_server.errors import (
     Busy,
     Forbidden,
-    HeaderTooLarge,
     Malformed,
     NotSignedIn,
     TooLarge,
@@ -63,8 +62,7 @@ _SCHEME = {
         "description": "Set by /login; good for the pages only.",
     },
 }
-_LONG_HEADER = refusals(HeaderTooLarge(65536, 128))  # answered before anybody reads the path
-_ALWAYS = _LONG_HEADER | refusals(
+_ALWAYS = refusals(
     Unprocessable("limit is more than 1,000", "Write at most 1,000", field="limit"),
     Busy("Every connection to the database is in use", "Wait, then send it again", limit=8),
     Unready("The database cannot be reached", "Wait, then send it again"),
@@ -169,7 +167,7 @@ def _pages() -> dict[str, Any]:
     html = {"text/html": {"schema": {"type": "string"}}}
     shown = {status: {"description": told, "content": html} for status, told in _SHOWN.items()}
     onward = {"303": {"description": "On to the login, or to where the person came from."}}
-    return onward | shown | {str(status): _plain(entry) for status, entry in _LONG_HEADER.items()}
+    return onward | shown
 
 
 def _add(responses: dict[str, Any], status: str, entry: dict[str, Any]) -> None:

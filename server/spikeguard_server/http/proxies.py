@@ -24,7 +24,6 @@ from spikeguard_server.settings import Settings, networks_of, sign_in_roles
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
 PEER: Final = "spikeguard.peer"
-LOCAL: Final = "127.0.0.1"
 _RANK: Final = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 
 

@@ -35,9 +35,6 @@ FREE: Final = ("/healthz", "/readyz")
 COOKIE: Final = b"spikeguard_session="
 _NAME: Final = NAME_PATTERN.pattern  # of bounded length: paths of orders are remembered
 _ORDERS: Final = re.compile(f"/v1/runs/{_NAME}/{_NAME}/orders")
-SITE_BITS: Final = 48  # of IPv6: what one customer is given, with 65,536 networks of 2^64 addresses
-SITE: Final = 2.0  # times the rate: what strangers of one such site may call
-STRANGERS: Final = 5.0  # times the rate: what all strangers together may call
 SESSIONS: Final = 5.0  # times the rate: what one token may call with all of its sessions
 RUNS: Final = 10.0  # times the rate: what one token may ask for the orders of all its runs
 
@@ -69,8 +66,7 @@ class Rates:
             if wait_s := self.take(caller, now, times):
                 raise Busy(
                     f"One token may call {self.per_s:g} times a second, and so may all those of "
-                    "one address together that have not worked here yet; all of these together "
-                    f"{STRANGERS:g} times as often",
+                    "one address together that have not worked here yet",
                     "Wait, then send it again, and call less often",
                     retry_after_s=max(1, math.ceil(wait_s)),
                     limit=self.per_s,
@@ -110,7 +106,7 @@ def callers_of(scope: Scope, known_tokens: KnownTokens) -> Mapping[Hashable, flo
     """
     hashed = _hashed(scope)
     if hashed not in known_tokens:
-        return buckets_of_stranger((scope["client"] or ("",))[0])
+        return {address_of((scope["client"] or ("",))[0]): 1.0}
     if _ORDERS.fullmatch(scope["path"]):
         return {(hashed, scope["path"]): 1.0, (known_tokens.holder(hashed), "orders"): RUNS}
     return {hashed: 1.0, **_shared_bucket(hashed, known_tokens)}
@@ -120,25 +116,6 @@ def _shared_bucket(hashed: bytes, known_tokens: KnownTokens) -> Mapping[Hashable
     """That of a token with all the sessions that it opened, of which it may open any number."""
     holder = known_tokens.holder(hashed)
     return {} if holder == hashed else {("sessions", holder): SESSIONS}
-
-
-def buckets_of_stranger(host: str) -> Mapping[Hashable, float]:
-    """Of somebody whose token has not worked here: the address's, its site's and that of all.
-
-    The narrowest first: what is refused there takes nothing from the others.
-    """
-    address = address_of(host)
-    site = _site_of(address)
-    wider: dict[Hashable, float] = {} if site is None else {site: SITE}
-    return {address: 1.0, **wider, "strangers": STRANGERS}
-
-
-def _site_of(address: str) -> str | None:
-    try:
-        network = IPv6Network(address)
-    except ValueError:
-        return None
-    return str(network.supernet(new_prefix=SITE_BITS))
 
 
 def address_of(host: str) -> str:

@@ -5,7 +5,9 @@ Law: plain ASGI; a body is counted as it streams in and never kept beyond its li
 
 from __future__ import annotations
 
+from asyncio import timeout
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from starlette.datastructures import MutableHeaders
@@ -23,7 +25,9 @@ LIMITS: Final[Mapping[str, int]] = {
     "/v1/policy": 256 * 1024,
     "/v1/policy/document": 256 * 1024,
 }
-DRAIN_TIMES: Final = 4  # so much of what is too large is read on, so that its sender may hear why
+READ_ON: Final = 2 * MAX_BYTES  # of a body that was answered before it was there
+READ_ON_S: Final = 5.0
+_BODY: Final = (b"content-length", b"transfer-encoding")
 
 CONTENT_POLICY: Final = (
     "default-src 'none'; style-src 'self'; img-src 'self' data:; "
@@ -116,11 +120,44 @@ class Counted:
         message = await self._receive()
         self._seen += len(message.get("body", b""))
         if self._seen > self._limit:
-            await self._drain(message)
             raise TooLarge(self._limit)
         return message
 
-    async def _drain(self, message: Message) -> None:
-        while message.get("more_body") and self._seen < DRAIN_TIMES * self._limit:
-            message = await self._receive()
-            self._seen += len(message.get("body", b""))
+
+class WholeBodies:
+    """Reads on what an answer did not wait for, so that its sender hears the answer; where there is
+    more than `READ_ON` or it takes longer than `READ_ON_S`, the connection closes behind it.
+
+    uvicorn would read it for ever, at the cost of everybody's event loop.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not any(name in _BODY for name, _ in scope["headers"]):
+            await self._app(scope, receive, send)
+            return
+        whole = False
+
+        async def noting() -> Message:
+            nonlocal whole
+            message = await receive()
+            whole = not message.get("more_body")
+            return message
+
+        async def read_on() -> None:
+            size = 0
+            while not whole and size <= READ_ON:
+                size += len((await noting()).get("body", b""))
+
+        async def send_behind_it(message: Message) -> None:
+            if message["type"] == "http.response.start" and not whole:
+                with suppress(TimeoutError):
+                    async with timeout(READ_ON_S):
+                        await read_on()
+                if not whole:
+                    MutableHeaders(scope=message)["connection"] = "close"
+            await send(message)
+
+        await self._app(scope, noting, send_behind_it)

@@ -36,7 +36,11 @@ class Outage(StrEnum):
 
 
 TOLD: Final[dict[Outage, tuple[str, str]]] = {
-    Outage.UNREACHABLE: ("The database cannot be reached", "Start it, or wait for it"),
+    Outage.UNREACHABLE: (
+        "The database gives the server no connection",
+        "Start it, or read in its log and the server's why it refuses: it is starting, or has no "
+        "connection left (max_connections), or DATABASE_URL does not fit",
+    ),
     Outage.STARTING: ("The database is starting or stopping", "Wait for it"),
     Outage.DISK_FULL: ("The database's disk is full", "Make room on the disk of Postgres"),
     Outage.READ_ONLY: ("The database takes no writes for now", "Wait for the failover to end"),
@@ -59,19 +63,6 @@ _BY_STATE: Final = {
     "3D000": Outage.SIGN_IN,
 }
 _BY_CLASS: Final = {"57": Outage.STARTING, "28": Outage.SIGN_IN, "08": Outage.UNREACHABLE}
-_AT_CONNECT: Final = (  # libpq tells why it has no connection in words alone
-    ("too many connections", Outage.CONNECTIONS),
-    ("too many clients", Outage.CONNECTIONS),
-    ("remaining connection slots", Outage.CONNECTIONS),
-    ("starting up", Outage.STARTING),
-    ("shutting down", Outage.STARTING),
-    ("recovery mode", Outage.STARTING),
-    ("not yet accepting", Outage.STARTING),
-    ("password", Outage.SIGN_IN),
-    ("authentication", Outage.SIGN_IN),
-    ("does not exist", Outage.SIGN_IN),
-    ("No space left", Outage.DISK_FULL),
-)
 
 
 def outage_of(error: BaseException | None) -> Outage | None:
@@ -86,8 +77,7 @@ def outage_of(error: BaseException | None) -> Outage | None:
         return found or (Outage.OTHER if isinstance(error, psycopg.OperationalError) else None)
     if not isinstance(error, psycopg.OperationalError):
         return None
-    text = str(error)
-    return next((cause for words, cause in _AT_CONNECT if words in text), Outage.UNREACHABLE)
+    return Outage.UNREACHABLE  # a refused connection has no state, only libpq's words
 
 
 class WriteCheck:

@@ -227,13 +227,30 @@ def test_a_watch_on_its_way_does_not_hold_up_a_rollback() -> None:
     assert rollback(ask(situation(past=(done(Watch(200), CommandState.DELIVERED),)))) == NEAR
 
 
-def test_a_rejected_verb_is_not_asked_for_again_for_200_steps() -> None:
-    rejected = (done(NEAR, CommandState.REJECTED, step=1255),)
-    proposal = ask(situation(past=rejected))
-    assert proposal.action is None
-    assert "asked again at step 1455" in proposal.reason
-    later = situation(incident(newest_step=1455), past=rejected, step=1455)
-    assert rollback(ask(later))
+def test_a_rejection_stands_until_something_new_is_known() -> None:
+    no = (replace(done(NEAR, CommandState.REJECTED, step=1255), cause=Diagnosis.UNKNOWN),)
+
+    def asked(step: int, past: tuple[PastCommand, ...] = no, **changes: object) -> Proposal:
+        later = incident(newest_step=step, **changes)
+        return ask(situation(later, past=past, step=step))
+
+    quiet = asked(1440, first_moves={"loss": 1200, "grad_norm": 1290})
+    assert quiet.action is None
+    assert "asked again from step 1455 on, if something new is known then" in quiet.reason
+    assert asked(9000).action is None
+    assert rollback(asked(1455, kind=Kind.DIVERGENT)).target == "ckpt-1000"
+    assert asked(1455, first_moves={"loss": 1200, "grad_norm": 1300}).action is not None
+    assert asked(9000, past=(replace(no[0], cause="lr_too_high"),)).action == NEAR
+
+
+def test_whoever_said_no_to_a_stop_without_a_way_back_is_not_asked_again() -> None:
+    no = (done(Stop(), CommandState.REJECTED, step=1400),)
+    for changes in ({}, {"excess": math.nan, "kind": Kind.DIVERGENT}):
+        later = incident(newest_step=9000, **changes)
+        assert ask(situation(later, targets=(), step=9000)).action == Stop()
+        assert ask(situation(later, targets=(), past=no, step=9000)).action is None
+        back = replace(later, recurred_step=1500, recurred_segment=SEGMENT, settled=True)
+        assert ask(situation(back, targets=(), past=no, step=9000)).action == Stop()
 
 
 def test_a_no_to_a_rollback_outlasts_a_watch_in_between() -> None:

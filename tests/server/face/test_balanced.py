@@ -88,7 +88,11 @@ def balanced(
 ) -> Iterator[tuple[Live, Popen[bytes]]]:
     """The service as everybody reaches it, and one of its two replicas, which may be told to stop:
     what the other promises it keeps alone."""
-    environment = {**os.environ, "DATABASE_URL": database.url.render_as_string(hide_password=False)}
+    environment = {
+        **os.environ,
+        "DATABASE_URL": database.url.render_as_string(hide_password=False),
+        "SPIKEGUARD_TRUSTED_PROXIES": "127.0.0.1",
+    }
     program, ports = haproxy(), [free_port() for _ in range(3)]
     balancer, *replicas = [f"127.0.0.1:{port}" for port in ports]
     names = {"BALANCER_BIND": balancer, "REPLICA_A": replicas[0], "REPLICA_B": replicas[1]}
@@ -161,6 +165,25 @@ def test_between_migrate_and_the_first_new_replica_the_older_ones_take_every_cal
     stand_at(live, before)
     await_that(lambda: is_ready(live.url))
     job.train(5)
+
+
+def test_the_balancer_refuses_large_heads_and_bodies_and_says_itself_who_calls(
+    balanced: tuple[Live, Popen[bytes]],
+) -> None:
+    live, _ = balanced
+    with live.client() as client:
+        assert client.get("/readyz", headers={"X": "x" * 20_000}).status_code == 400
+        large = client.post("/v1/messages", content=b"x" * (4 * 2**20 + 1))
+        assert large.status_code == 413
+    forged = {"X-Forwarded-For": "203.0.113.9"}
+    job = Job(live, "who-calls").start()
+    job.spike()
+    command = job.command_path(job.incident()["proposal"])
+    with live.client(Role.OPERATOR) as ada:
+        no = {"revision": 1, "reason": "not now"}
+        assert ada.post(f"{command}/reject", json=no, headers=forged).status_code == 200
+        told = ada.get(f"{job.path}/audit").text
+    assert "not now (by the API from 127.0.0.1)" in told
 
 
 def test_a_replica_that_is_told_to_stop_takes_no_message_and_no_order_along(

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 import httpx
@@ -19,26 +19,14 @@ import psutil
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import AttemptStarted, Role, encode
+from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.http.connections import MAX_PIPELINED, TAKE_S
-from spikeguard_server.settings import Settings
 from tests.server.conftest import Databases
 from tests.server.face.conftest import Job, Live
-from tests.server.face.serving import serving
 
-MOST, MOST_PER_ADDRESS = 40, 15
-HEADER_S, BODY_S, KEEP_ALIVE_S = 1.0, 1.5, 2.0
-STRANGER = "127.0.0.2"  # 127.0.0.1 may be a proxy of many
-MORE_MIB = 24  # that an attack may cost
-SETTINGS = {
-    "SPIKEGUARD_MAX_CONNECTIONS": MOST,
-    "SPIKEGUARD_MAX_CONNECTIONS_PER_ADDRESS": MOST_PER_ADDRESS,
-    "SPIKEGUARD_HEADER_TIMEOUT_S": HEADER_S,
-    "SPIKEGUARD_BODY_TIMEOUT_S": BODY_S,
-    "SPIKEGUARD_KEEP_ALIVE_S": KEEP_ALIVE_S,
-    "SPIKEGUARD_STREAM_SIGN_S": 0.3,
-}
+KEEP_ALIVE_S = 2.0
+MORE_MIB = 16  # that eight attacks may cost
+SETTINGS = {"SPIKEGUARD_KEEP_ALIVE_S": KEEP_ALIVE_S}
 
 
 @dataclass(frozen=True)
@@ -49,19 +37,12 @@ class Served:
     port: int
     live: Live
 
-    def dial(self, host: str = "127.0.0.1") -> socket.socket:
-        """A new connection from `host`."""
-        return socket.create_connection(("127.0.0.1", self.port), 20, (host, 0))
+    def dial(self) -> socket.socket:
+        """A new connection."""
+        return socket.create_connection(("127.0.0.1", self.port), 20)
 
     def mib(self) -> float:
         return float(self.process.memory_info().rss / 2**20)
-
-    def closed(self, reason: str) -> float:
-        """How many connections it says it has closed for `reason`."""
-        with self.live.client(Role.METRICS) as client:
-            lines = client.get("/metrics").text.splitlines()
-        name = f'spikeguard_connections_closed_total{{reason="{reason}"}} '
-        return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
 
 
 @pytest.fixture(scope="module")
@@ -96,17 +77,6 @@ def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
     raise AssertionError("the server did not start")
 
 
-def read_all(connection: socket.socket) -> bytes:
-    """What comes until the server hangs up."""
-    found = b""
-    try:
-        while part := connection.recv(65_536):
-            found += part
-    except ConnectionError:
-        pass
-    return found
-
-
 def flood(connection: socket.socket, piece: bytes, most: int) -> int:
     """Send `piece` again and again; how many bytes went out before the server hung up."""
     sent = 0
@@ -130,7 +100,6 @@ def ask(connection: socket.socket) -> bytes:
     return answer
 
 
-UNREAD = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 HEADER = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -167,16 +136,18 @@ def test_an_endless_header_costs_the_server_no_memory(
     assert max(highest, served.mib()) - before < MORE_MIB
 
 
-def test_a_body_in_chunks_of_a_byte_is_not_read_on(served: Served) -> None:
-    """Each chunk is work for the thread that answers everybody: at 22 MB/s it did nothing else."""
+@pytest.mark.parametrize("path", ["/v1/sessions", "/v1/messages", "/v1/nothing"])
+def test_a_body_that_never_ends_is_not_read_on(served: Served, path: str) -> None:
+    """Each chunk of a byte is work for the thread that answers everybody. The first call refuses
+    the body's size, the second its sender, the third reads none."""
     begun, sent = time.monotonic(), 0
-    with served.dial(STRANGER) as connection, suppress(ConnectionError, TimeoutError):
-        connection.settimeout(20)
-        connection.sendall(CHUNKED)
+    with served.dial() as connection, suppress(ConnectionError, TimeoutError):
+        connection.settimeout(60)
+        connection.sendall(CHUNKED.replace(b"/v1/sessions", path.encode()))
         while sent < 64 * 2**20:
             sent += connection.send(b"1\r\ny\r\n" * 4_000)
-    assert sent < 12 * 2**20
-    assert time.monotonic() - begun < 10
+    assert sent < 32 * 2**20
+    assert time.monotonic() - begun < 30
     with served.live.client(Role.VIEWER) as client:
         assert client.get("/v1/runs").status_code == 200
 
@@ -191,120 +162,6 @@ def test_a_body_in_small_chunks_is_taken(served: Served) -> None:
     assert answer.status_code == 200, answer.text
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        pytest.param(b"X: " + b"y" * 5_000_000 + b"\r\n", id="bytes"),
-        pytest.param(b"X: y\r\n" * 129, id="number"),
-    ],
-)
-def test_who_sends_too_large_a_header_is_told_the_limit(served: Served, fields: bytes) -> None:
-    with served.dial() as connection:
-        flood(connection, HEADER + fields + b"\r\n", 1)
-        answer = read_all(connection)
-    assert answer.startswith(b"HTTP/1.1 431 ")
-    assert b'"limit": 65536' in answer
-
-
-def test_a_header_within_the_limits_is_taken(served: Served) -> None:
-    with served.dial() as connection:
-        connection.sendall(HEADER + b"X: " + b"y" * 60_000 + b"\r\n" + b"Y: z\r\n" * 120 + b"\r\n")
-        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
-
-
-@pytest.mark.parametrize(
-    ("sent", "answer", "reason"),
-    [
-        pytest.param(b"", b"", "idle", id="nothing"),
-        pytest.param(b"\r\n", b"HTTP/1.1 408 ", "header_time", id="an empty line"),
-        pytest.param(HEADER, b"HTTP/1.1 408 ", "header_time", id="half a header"),
-        pytest.param(
-            b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
-            b"HTTP/1.1 408 ", "body_time", id="half a body",
-        ),
-    ],
-)  # fmt: skip
-def test_who_does_not_send_on_is_hung_up_on(
-    served: Served, sent: bytes, answer: bytes, reason: str
-) -> None:
-    closed = served.closed(reason)
-    began = time.monotonic()
-    with served.dial() as connection:
-        connection.sendall(sent)
-        assert read_all(connection).startswith(answer)
-    assert time.monotonic() - began < 10
-    assert served.closed(reason) == closed + 1
-
-
-def test_who_trickles_a_header_is_hung_up_on(served: Served) -> None:
-    """Every byte in time, and the whole not: the second request of a connection, too."""
-    with served.dial() as connection:
-        assert ask(connection).startswith(b"HTTP/1.1 200 ")
-        began = time.monotonic()
-        while flood(connection, b"x", 1) and time.monotonic() - began < 20:
-            time.sleep(0.1)
-        assert HEADER_S <= time.monotonic() - began < 15
-
-
-def test_who_does_not_take_an_answer_is_hung_up_on(served: Served) -> None:
-    """Answers that are larger than what the kernel keeps for their reader."""
-    closed = served.closed("unread")
-    call = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
-    with ExitStack() as held:
-        connection = held.enter_context(socket.socket())
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect(("127.0.0.1", served.port))
-        until = time.monotonic() + 20
-        connection.sendall(call * MAX_PIPELINED)
-        while served.closed("unread") == closed:
-            assert time.monotonic() < until
-            time.sleep(0.1)
-
-
-def leave_unread(port: int, held: ExitStack, calls: bytes = UNREAD) -> socket.socket:
-    """A connection that asks over a network of small segments, and takes nothing."""
-    connection = held.enter_context(socket.socket())
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
-    connection.settimeout(20)
-    connection.connect(("127.0.0.1", port))
-    connection.sendall(calls)
-    return connection
-
-
-def port_of(url: str) -> int:
-    return int(url.rsplit(":", 1)[1])
-
-
-def test_answers_that_are_left_unread_hold_a_bounded_memory(databases: Databases) -> None:
-    """Whose answer has waited longest is hung up on; who reads late, and not too late, has all."""
-    with (
-        databases.lent() as database, ExitStack() as held,
-        serving(Settings(database_url=database, max_unread_bytes=2**20)) as url,
-    ):  # fmt: skip
-        whole = len(httpx.get(f"{url}/openapi.json", timeout=60).content)
-        waiting = [leave_unread(port_of(url), held) for _ in range(12 * 2**20 // (4 * whole))]
-        time.sleep(4 * TAKE_S)
-        assert len(read_all(waiting[0])) < whole
-        assert len(read_all(waiting[-1])) > whole
-
-
-def test_no_second_call_is_taken_while_the_answer_to_the_first_is_unread(served: Served) -> None:
-    job = Job(served.live, "behind-an-answer")
-    body = encode(job.message(AttemptStarted(None, 1, (), "test")))
-    head = f"Authorization: Bearer {served.live.tokens[Role.AGENT]}\r\nContent-Length: {len(body)}"
-    second = f"POST /v1/messages HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode() + body
-    with ExitStack() as held, served.live.client(Role.VIEWER) as viewer:
-        first = UNREAD.replace(b"Connection: close\r\n", b"")
-        connection = leave_unread(served.port, held, first + second)
-        time.sleep(BODY_S / 2)
-        assert viewer.get(job.path).status_code == 404
-        answer = b""
-        while b'"sequence":1,' not in answer:
-            answer = answer[-100:] + connection.recv(65_536)
-        assert viewer.get(job.path).status_code == 200
-
-
 def test_who_needs_no_token_has_nothing_made_anew(served: Served) -> None:
     """Documents of 300 kB, each a tenth of a second of a core to write."""
     for page in ("/openapi.json", "/docs"):
@@ -316,38 +173,10 @@ def test_who_needs_no_token_has_nothing_made_anew(served: Served) -> None:
     assert sum(served.process.cpu_times()[:2]) - began < 0.7
 
 
-def test_health_checks_and_agents_get_in_while_strangers_hold_every_connection(
-    served: Served,
-) -> None:
-    """The connection that rested longest makes room."""
-    with ExitStack() as held:
-        idle = [held.enter_context(served.dial()) for _ in range(3 * MOST)]
-        assert httpx.get(f"{served.live.url}/healthz", timeout=30).status_code == 200
-        job = Job(served.live, "among-strangers").start()
-        job.train(5)
-        assert served.process.num_fds() < MOST + 60
-        assert read_all(idle[0]) == b""
-
-
-def test_one_address_holds_no_more_than_its_share(served: Served) -> None:
-    with ExitStack() as held:
-        for _ in range(MOST_PER_ADDRESS):
-            held.enter_context(served.dial(STRANGER))
-        with served.dial(STRANGER) as connection:
-            answer = read_all(connection)
-        assert answer.startswith(b"HTTP/1.1 429 ")
-        assert b"Retry-After: " in answer
-        for _ in range(MOST_PER_ADDRESS + 1):  # a proxy holds those of many
-            held.enter_context(served.dial())
-        assert httpx.get(f"{served.live.url}/healthz", timeout=30).status_code == 200
-    with served.dial(STRANGER) as connection:
-        assert ask(connection).startswith(b"HTTP/1.1 200 ")
-
-
 def test_who_waits_for_an_answer_is_not_hung_up_on(served: Served) -> None:
-    """A long-poll, and a client that keeps its connection between calls: both for longer than any
-    bound on what a client sends."""
-    lasts_s = max(HEADER_S, BODY_S, KEEP_ALIVE_S) + 1.5
+    """A long-poll, and a client that keeps its connection between calls: both for longer than an
+    idle one is kept."""
+    lasts_s = KEEP_ALIVE_S + 1.5
     job = Job(served.live, "patient").start()
     with served.live.client(Role.AGENT) as agent, ThreadPoolExecutor(1) as pool:
         began = time.monotonic()

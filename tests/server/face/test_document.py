@@ -80,18 +80,6 @@ def test_every_call_says_who_may_make_it(document: dict[str, Any]) -> None:
         assert rule.public or {"401", "403"} <= call["responses"].keys()
 
 
-def test_a_header_that_is_too_large_is_answered_as_every_call_tells(
-    live: Live, document: dict[str, Any]
-) -> None:
-    """It is refused before anybody reads which call it was for, by pages as by all else."""
-    answer = httpx.get(
-        f"{live.url}/login/oidc/callback", headers={"Accept": 70_000 * "a"}, timeout=30
-    )
-    assert (answer.status_code, answer.json()["error"]["code"]) == (431, "header_too_large")
-    told = [call["responses"].get("431") for call in calls(document).values()]
-    assert all("application/json" in (each or {"content": ()})["content"] for each in told)
-
-
 def test_every_error_example_has_the_one_shape_and_a_code_of_the_tree(
     document: dict[str, Any],
 ) -> None:

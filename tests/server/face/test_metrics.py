@@ -60,8 +60,6 @@ COUNTS = {
     "spikeguard_approvals_waiting",
     "spikeguard_automatic_budgets_spent",
     "spikeguard_dropped_samples",
-    "spikeguard_connections",
-    "spikeguard_connections_closed",
     "spikeguard_database_connections",
     "spikeguard_database_failures",
     "spikeguard_http_requests",

@@ -24,7 +24,9 @@ from spikeguard_protocol import Role, encode
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.cli.sockets import listen
+from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.migrations import migrate
 from tests.programs import serve
 from tests.server.conftest import Databases
@@ -129,13 +131,18 @@ def test_a_full_disk_and_a_database_that_is_gone_are_told_apart(site: Site) -> N
     assert len(log) < 8000, log
 
 
-def test_a_database_without_a_connection_left_is_told_as_such(
-    databases: Databases, database_url: str
+def test_why_the_database_gives_no_connection_stands_in_the_log_alone(
+    databases: Databases, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Its words may name hosts and roles."""
     role = "CREATE ROLE late LOGIN CONNECTION LIMIT 0"
     with suppress(psycopg.errors.DuplicateObject):
         databases.control.execute(role.encode())
     url = database_url.replace("spikeguard@", "late@")
-    with serving(Settings(database_url=url)) as server:
+    settings = Settings(database_url=url)
+    with serving(settings) as server:
         answer = httpx.get(f"{server}/readyz", timeout=30)
-    assert (answer.status_code, answer.json()["error"]["cause"]) == (503, "too_many_connections")
+    survive(lambda: open_engine(settings).connect(), "the ticker")
+    assert (answer.status_code, answer.json()["error"]["cause"]) == (503, "unreachable")
+    assert "late" not in answer.text
+    assert "too many connections for role" in caplog.text

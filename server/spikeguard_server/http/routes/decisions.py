@@ -112,8 +112,8 @@ def post_rejection(
     rejection: Rejection,
     request: Request,
 ) -> JsonReply:
-    """Nothing is done. The policy proposes the same verb again after `ask_again_steps` at the
-    earliest."""
+    """Nothing is done. The policy proposes the same verb again once something new is known, after
+    `ask_again_steps` at the earliest."""
     person, way = person_of(caller), _over_the_api(request)
     made = Decision(command, "reject", rejection.revision, person, way, rejection.reason)
     return _decided(services, made)

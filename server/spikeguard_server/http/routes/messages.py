@@ -38,7 +38,7 @@ from spikeguard_server.http.bodies.run_shapes import ATTEMPT
 from spikeguard_server.http.dependencies import Services, sign_in
 from spikeguard_server.http.fast.json_reader import read_envelope, read_json
 from spikeguard_server.http.quotas import SharedQuota
-from spikeguard_server.http.rate_limits import Rates, address_of, buckets_of_stranger
+from spikeguard_server.http.rate_limits import Rates, address_of
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.orders import LONGEST_S
 from spikeguard_server.identity.permissions import TABLE, check_access, hash_secret
@@ -202,10 +202,10 @@ class OpenEndpoint:
 
     async def _examine(self, secret: str | None, host: str) -> bytes:
         """Judge a token that has never worked here: an address has as many tries as a token has
-        calls, all strangers together a few times as many, and few of them wait at once."""
+        calls, and few of them wait at once."""
         address = address_of(host)
         try:
-            self.rates.check(buckets_of_stranger(host), monotonic())
+            self.rates.check({address: 1.0}, monotonic())
             self.strangers.take(address)
         except Busy:
             await asyncio.sleep(REFUSED_S)
