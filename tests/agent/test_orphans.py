@@ -15,7 +15,7 @@ import pytest
 import spikeguard.uplink.orphans
 import spikeguard.uplink.outbox
 from spikeguard.errors import AttachError, ResumeError
-from spikeguard.uplink.frames import Frame
+from spikeguard_protocol.frames import Frame
 from spikeguard.uplink.log import Log, Segment
 from spikeguard.uplink.orphans import Unheld, orphans
 from spikeguard.uplink.outbox import Outbox

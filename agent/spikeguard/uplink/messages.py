@@ -19,7 +19,7 @@ from itertools import pairwise
 from math import isfinite
 from typing import NamedTuple
 
-from spikeguard.uplink.frames import Frame, Kind
+from spikeguard_protocol.frames import Frame, Kind
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Protocol
 
 from spikeguard.uplink.backlog import Backlog, Batch
-from spikeguard.uplink.frames import Frame
+from spikeguard_protocol.frames import Frame
 from spikeguard.uplink.log import SEGMENT_BYTES, Log
 from spikeguard.uplink.messages import EncodedMessage, Text, gap, texts_of
 from spikeguard.uplink.quota import Quota

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, MutableSequence, Sequence
 from enum import IntEnum
 
-from spikeguard.uplink.frames import Frame, Kind
+from spikeguard_protocol.frames import Frame, Kind
 from spikeguard_protocol import Samples, Signal
 
 BEFORE, AFTER = 50, 100  # samples around one that stood out
