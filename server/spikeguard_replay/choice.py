@@ -189,16 +189,15 @@ def _add_skipped(columns: Columns, signals: dict[str, Series], notes: list[str])
 
 def _no_loss(columns: Columns) -> CommandFailed:
     known = {n for ours, called in names.NAMES.items() if ours != LOSS for n in called}
-    head = f"{columns.name}: no column that is known as the loss"
-    found = f"(found {columns.listed() or 'none'})"
+    head = f"{columns.name}: no column that is known as the loss (found {columns.listed()})"
     if signals := columns.signals():
         likeliest = max(signals, key=lambda n: (columns.short[n] not in known, columns.rows_of(n)))
         again = f"spikeguard replay {quote(columns.name)} --column {quote(f'loss={likeliest}')}"
-        return CommandFailed(f"{head} {found}. Next: `{again}`")
+        return CommandFailed(f"{head}. Next: `{again}`")
     if columns.unread is not None:
         line, text = columns.unread
         return CommandFailed(
-            f"{head}: no line with `loss: 1.5`, `loss=1.5` or the like; line {line} is "
-            f"{text.strip()[:120]!r} {found}"
+            f"{columns.name}, line {line}: no names with numbers in {text.strip()[:120]!r}, and no "
+            "loss in any other line: give CSV, JSON, or lines such as `step: 10 loss: 2.5`"
         )
-    return CommandFailed(f"{head} in {len(columns.lines)} rows {found}")
+    return CommandFailed(head if columns else f"{columns.name}: nothing in it")

@@ -22,8 +22,6 @@ from spikeguard_replay.table import Table, is_blank, number_of
 DELIMITERS: Final = (",", ";", "\t", "|", " ")
 SAMPLE: Final = 40  # lines from which the dialect is told
 CHUNK: Final = 10_000  # rows turned into columns at once
-BETWEEN: Final = " - "  # of run and metric in a W&B panel's export
-EXTREMES: Final = ("__MIN", "__MAX")
 _KNOWN: Final = frozenset((*NAMES[STEP], *NAMES[LOSS]))
 
 
@@ -143,35 +141,29 @@ def _left_out(
 
 
 def _kept(name: str, names: Sequence[str], run: str | None) -> dict[int, str]:
-    """Which cells are kept, and under which names."""
-    panel = any(one.endswith(EXTREMES) for one in names) or (
-        len(names) > 1 and all(BETWEEN in one for one in names[1:])
-    )
-    found: dict[int, str] = {}
-    for at, one in (_panel(name, names, run) if panel else dict(enumerate(names))).items():
-        called = one or f"column {at + 1}"
-        while called in found.values():
-            called += " (again)"
-        found[at] = called
-    return found
+    """Which cells are kept, and under which names.
 
-
-def _panel(name: str, names: Sequence[str], run: str | None) -> dict[int, str]:
-    """The metrics of one run in a W&B panel's export: an axis, and columns named after runs.
-
-    Left out are other runs, the run's own axis, and extremes.
+    Of a W&B panel's export, whose columns are named `RUN - METRIC`, those of one run are, without
+    its own axis and without extremes.
     """
-    owned = [one.rpartition(BETWEEN) for one in names]
-    runs = [owner for owner in dict.fromkeys(owner for owner, _, _ in owned) if owner]
-    if len(runs) > 1 and run is None:
-        raise CommandFailed(
-            f"{name}: {len(runs)} runs: name one with --run NAME (found {', '.join(runs[:10])})"
-        )
-    if run is not None and run not in runs:
-        raise CommandFailed(f"{name}: no run `{run}` (found {', '.join(runs[:10])}): name another")
-    return {
-        at: metric
-        for at, (owner, _, metric) in enumerate(owned)
-        if (not owner or (owner == (run or owner) and metric != "_step"))
-        and not metric.endswith(EXTREMES)
-    }
+    owned = [one.rpartition(" - ") for one in names]
+    extremes = [one.endswith(("__MIN", "__MAX")) for one in names]
+    found: dict[int, str] = {}
+    if any(extremes) or (len(names) > 1 and all(owner for owner, _, _ in owned[1:])):
+        runs = list(dict.fromkeys(owner for owner, _, _ in owned if owner))
+        if run not in runs and (run is not None or len(runs) > 1):
+            asked = "" if run is None else f", none called `{run}`"
+            raise CommandFailed(
+                f"{name}: {len(runs)} runs{asked}: name one with --run NAME "
+                f"(found {', '.join(runs[:10])})"
+            )
+        for at, (owner, _, metric) in enumerate(owned):
+            axis = owner and metric == "_step"
+            if owner in ("", run or owner) and not axis and not extremes[at]:
+                found[at] = metric
+    else:
+        found = dict(enumerate(names))
+    for at, one in found.items():
+        if not one or list(found.values()).index(one) < list(found).index(at):  # blank, or again
+            found[at] = f"{one or 'column'} {at + 1}"
+    return found

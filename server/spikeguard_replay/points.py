@@ -15,6 +15,8 @@ from spikeguard_replay.names import NAMES, STEP, canonical
 from spikeguard_replay.source import check_size
 from spikeguard_replay.table import NUMBER, Table
 
+RECORD = "meta.yaml"  # of a run or an experiment of MLflow
+
 
 class LogPoint(NamedTuple):
     """One value of one signal."""
@@ -66,7 +68,7 @@ def long_table(table: Table) -> Table:
 
 def is_mlflow_run(folder: Path) -> bool:
     """Whether `folder` is one run of MLflow's file store."""
-    return (folder / "metrics").is_dir() and (folder / "meta.yaml").is_file()
+    return (folder / "metrics").is_dir() and (folder / RECORD).is_file()
 
 
 def mlflow_points(folder: Path) -> list[LogPoint]:

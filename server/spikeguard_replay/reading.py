@@ -16,13 +16,13 @@ from spikeguard_replay.delimited import dialect_of, read_delimited
 from spikeguard_replay.guard import guard_table, segments_in
 from spikeguard_replay.log import Log, LogOptions
 from spikeguard_replay.objects import read_document, records_in
-from spikeguard_replay.points import is_mlflow_run, mlflow_points, point_table
+from spikeguard_replay.points import RECORD, is_mlflow_run, mlflow_points, point_table
 from spikeguard_replay.source import HEAD, STANDARD_INPUT, Source
 from spikeguard_replay.tensorboard import MARK, event_points
 
 NOTHING: Final = LogOptions()
 TRIED: Final = 20  # newest files of a directory
-DEPTH: Final = 3  # folders in one another that are searched for them
+DEEPEST: Final = 8  # folders in one another that are searched
 WANDB: Final = (
     "a W&B run in its own binary format: export it as JSONL, one history row a line "
     '(json.dumps of each of wandb.Api().run("entity/project/id").scan_history()), '
@@ -78,8 +78,6 @@ def read_source(source: Source, options: LogOptions = NOTHING) -> Log:
         return log_of(name, form, table, options)
     reader = LineReader()
     table = reader.read(source.text())
-    if not len(table):
-        raise _nothing(name, table.unread)
     form = "JSON lines" if reader.objects > len(table) // 2 else "console output"
     return log_of(name, form, table, options)
 
@@ -100,16 +98,6 @@ def _is_document(head: str, whole: bool) -> bool:
         return False
 
 
-def _nothing(name: str, unread: tuple[int, str] | None) -> CommandFailed:
-    if unread is None:
-        return CommandFailed(f"{name}: nothing in it")
-    line, text = unread
-    return CommandFailed(
-        f"{name}, line {line}: no names with numbers in {text.strip()[:120]!r}, nor in any other "
-        "line: give CSV, JSON, or lines such as `step: 10 loss: 2.5`"
-    )
-
-
 def _directory(path: Path, options: LogOptions) -> Log:
     """A directory that is one run of a known tool, else the newest log in it."""
     if is_mlflow_run(path):
@@ -120,11 +108,11 @@ def _directory(path: Path, options: LogOptions) -> Log:
     if events:
         points = (point for one in events for point in event_points(one))
         return log_of(str(path), "TensorBoard events", point_table(points), options)
-    newest = sorted(_files(path, DEPTH), key=lambda one: one.stat().st_mtime, reverse=True)
+    newest = sorted(logs_under(path), key=lambda one: one.stat().st_mtime, reverse=True)
     first: CommandFailed | None = None
     for one in newest[:TRIED]:
         try:
-            log = _file(one, options)
+            log = _directory(one, options) if one.is_dir() else _file(one, options)
         except (CommandFailed, OSError) as failed:
             first = first or CommandFailed(str(failed))
         else:
@@ -136,13 +124,19 @@ def _directory(path: Path, options: LogOptions) -> Log:
     raise CommandFailed(f"{path}: no training log among {len(newest)} files{why}")
 
 
-def _files(folder: Path, depth: int) -> list[Path]:
+def logs_under(folder: Path, depth: int = DEEPEST) -> list[Path]:
+    """Every log under `folder`, sorted: files, and folders that are one run together.
+
+    What begins with a dot, MLflow's record of an experiment, and what lies deeper than `depth`
+    folders, is passed over.
+    """
     found: list[Path] = []
-    for path in folder.iterdir():
-        if path.name.startswith("."):
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.name == RECORD:
             continue
-        if path.is_file():
+        if path.is_dir() and not path.is_symlink():
+            one_run = is_mlflow_run(path) or segments_in(path)
+            found += [path] if one_run else logs_under(path, depth - 1) if depth else []
+        elif path.is_file():
             found.append(path)
-        elif depth and path.is_dir() and not path.is_symlink():
-            found += _files(path, depth - 1)
     return found

@@ -21,9 +21,9 @@ from torch.utils.tensorboard import SummaryWriter
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_core.detection.sample import Sample
-from spikeguard_replay.backtest import backtest_log, sources
+from spikeguard_replay.backtest import backtest_log
 from spikeguard_replay.log import LogOptions
-from spikeguard_replay.reading import read_log
+from spikeguard_replay.reading import logs_under, read_log
 from tests.replay.running import rows_in, samples_in
 
 
@@ -153,8 +153,8 @@ def test_a_run_of_mlflow_s_file_store_is_one_log(tmp_path: Path) -> None:
     assert math.isnan(second.values["loss"])
     assert second.values["grad_norm"] == math.inf
     assert third.values == {"loss": 2.0}
-    assert run in sources(tmp_path)
-    assert not [path for path in sources(tmp_path) if run in path.parents]
+    assert run in logs_under(tmp_path)
+    assert not [path for path in logs_under(tmp_path) if run in path.parents]
     (run / "metrics" / "train_loss").write_text("10 2.5\n")
     with pytest.raises(CommandFailed, match="line 1: not `timestamp value step`"):
         samples_in(run)
