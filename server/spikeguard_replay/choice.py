@@ -67,7 +67,7 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
 
 def _keep_one_rank(columns: Columns, left_out: list[str]) -> None:
     """Of lines by several ranks, those of the lowest are kept."""
-    for name in {names.RANK, names.PREFIX} & columns.keys():
+    for name in [one for one, short in columns.short.items() if short in names.RANKS]:
         here, numbers = columns[name].measured, columns[name].values
         ranks = np.unique(numbers[here])
         if len(ranks) > here.sum() / 4:  # it counts steps

@@ -45,11 +45,16 @@ _NUMBER = re.compile(
 )
 _IN_NAME = re.compile(r"\)\s*[:=]\s*[-+.\d]")  # as in `optim/LR (group 0)=0.1`
 _PER_SECOND = re.compile(r"\s?tok(?:en)?s?/s(?:ec)?\b")
-_RANK = re.compile(r"\s*\[?(?:rank|default|RANK)[ _=]?(\d{1,6})\]?:?")
+_RANK = re.compile(  # of torchrun, of mpirun
+    r"\s*(?:\[?(?:rank|default|RANK)[ _=]?|\[\d+,(?=\d+\]<))(\d{1,6})\]?(?:<\w+>)?:?"
+)
+_HELD_OUT = re.compile(
+    r"(?:(?!loss|train).)*\b(?:valid|validation|evaluat\w+|eval)\b", re.IGNORECASE
+)
 _PREFIX = re.compile(r"\s*(\d{1,9})(?::| \|)(?=\s)")
 _BOX = re.compile(r"\|\s*([^|]*[^|\s])\s*\|\s*([^|\s]+)\s*\|")  # a table with a name a line
 _OVERFLOW = re.compile(r"overflow.*(?:skipping|ignoring|loss scale)", re.IGNORECASE)
-_CUT = re.compile(r"[|,;}\n]|(?<!=)\{| - |:|> ")
+_CUT = re.compile(r"[|,;}[\n]|(?<!=)\{| - |:|> ")
 _LEVEL = re.compile(r"^.*\b(?:DEBUG|INFO|WARNING|WARN)\b")
 _SCALE = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "ms": 1e-3}
 
@@ -164,6 +169,8 @@ class LineReader:
             record[EPOCH] = self._epoch
         if self._bar is not None and PROGRESS not in said:
             record[PROGRESS] = self._bar
+        if _HELD_OUT.match(line):
+            record["split"] = "valid"
         self._open[rank] = (number, record | said)
 
     def _close_all(self) -> None:

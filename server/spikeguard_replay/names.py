@@ -11,6 +11,7 @@ from collections.abc import Mapping
 STEP, LOSS = "step", "loss"
 EPOCH, RANK = "epoch", "rank"
 PROGRESS, PREFIX, BRACKETS = "progress", "line prefix", "in brackets"  # as console.py says
+RANKS = (RANK, "line_prefix")
 OVERFLOW = "overflows"
 
 
@@ -42,7 +43,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         grad_norm_total total_grad_norm optim_total_grad_norm grad_norm_avg norm gradnorm
         l2_norm_grad_global grad_l2_norm train_l2_norm_grad_global actor_grad_norm
         optimizer_grad_norm gradients_norm grad_norms grad_norm_global train_gnorm optim_grad_norm
-        grad_global_norm grad g_norm grdn grad_norm_0_default
+        grad_global_norm grad g_norm grdn grad_norm_0_default l2_grads
     """),
     "lr": _words("""
         lr learning_rate train_lr train_learning_rate training_lr lr_adam_w
@@ -53,7 +54,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     """),
     "param_norm": _words("""
         param_norm params_norm parameter_norm weight_norm train_param_norm l2_norm_param_global
-        optim_param_norm total_param_norm
+        optim_param_norm total_param_norm l2_params
     """),
     "update_norm": _words("update_norm train_update_norm optim_update_norm"),
     "adam_v_norm": _words("adam_v_norm exp_avg_sq_norm optim_exp_avg_sq_norm"),
