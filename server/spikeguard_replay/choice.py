@@ -190,7 +190,7 @@ def _add_skipped(columns: Columns, signals: dict[str, Series], notes: list[str])
 def _no_loss(columns: Columns) -> CommandFailed:
     known = {n for ours, called in names.NAMES.items() if ours != LOSS for n in called}
     head = f"{columns.name}: no column that is known as the loss (found {columns.listed()})"
-    if signals := columns.signals():
+    if signals := [name for name in columns.signals() if columns.rows_of(name) > 2]:
         likeliest = max(signals, key=lambda n: (columns.short[n] not in known, columns.rows_of(n)))
         again = f"spikeguard replay {quote(columns.name)} --column {quote(f'loss={likeliest}')}"
         return CommandFailed(f"{head}. Next: `{again}`")
