@@ -62,7 +62,8 @@ def test_what_an_offline_run_said_arrives_whole_when_it_is_synced(
 def test_what_an_offline_run_measured_is_read_by_replay(tmp_path: Path, given: str) -> None:
     """A second attempt begins anew: its steps follow those of the first."""
     trained_offline(tmp_path, 30)
-    log = read_log(*tmp_path.glob(given))
+    (path,) = tmp_path.glob(given)
+    log = read_log(path)
     assert log.steps.tolist() == list(range(1, 31))
     loss = log.signals["loss"]
     assert loss.measured.all()
