@@ -172,7 +172,9 @@ def _add_skipped(columns: Columns, signals: dict[str, Series], notes: list[str])
     """What the tool says of skipped and NaN iterations, as signals of their rows."""
     skipped, nan = _skipped(columns), _count(columns, names.NAN)
     if skipped is not None and (flags := skipped.measured & (skipped.values > 0)).any():
-        signals[OptionalSignal.STEP_SKIPPED.value] = Series(flags * 1.0, skipped.measured)
+        signals[OptionalSignal.STEP_SKIPPED.value] = Series(
+            flags.astype(np.float64), skipped.measured
+        )
     if nan is None or (LOSS not in signals and skipped is None):
         return
     # Megatron-LM leaves out the loss of a line whose iterations all were skipped, or whose loss was
