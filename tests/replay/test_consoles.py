@@ -96,7 +96,9 @@ def test_a_line_of_each_known_tool_says_what_it_means(
     printed: dict[str, Any], tmp_path: Path
 ) -> None:
     log = read_log(log_at(tmp_path / "job.out", "some banner", printed["line"]))
-    told = {} if log.columns["step"] == "row" else {"step": int(log.steps[-1])}
+    told: dict[str, float] = {}
+    if log.columns["step"] != "row":
+        told["step"] = int(log.steps[-1])
     signals = {name: float(one.values[-1]) for name, one in log.signals.items()}
     told |= {name: signals[name] for name in ("loss", "grad_norm", "lr") if name in signals}
     assert repr(told) == repr(printed["says"])
