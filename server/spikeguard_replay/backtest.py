@@ -17,12 +17,10 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import Kind
 from spikeguard_replay.judging import choice_of, judge
 from spikeguard_replay.log import Log
-from spikeguard_replay.mlflow import RECORD, is_run
-from spikeguard_replay.reading import read_log
+from spikeguard_replay.reading import logs_under, read_log
 
 PER = 10_000
 PROCESSES = 2
-DEEPEST = 100  # folders in one another
 MOST = 50  # combinations of settings
 DRAWN = 1_500  # points of a curve that are kept to be drawn
 Candidate = Mapping[str, float]  # settings, by name
@@ -80,29 +78,12 @@ def candidates_of(swept: Sequence[tuple[str, Sequence[float]]]) -> list[Candidat
 def logs_in(folder: Path) -> list[Path]:
     """Every log under `folder`; raises `CommandFailed` where there is none."""
     try:
-        paths = sources(folder)
+        paths = logs_under(folder)
     except OSError as error:
         raise CommandFailed(f"{folder}: cannot be searched: {error.strerror}") from error
     if not paths:
         raise CommandFailed(f"{folder}: no file in it: name a folder of training logs")
     return paths
-
-
-def sources(folder: Path, depth: int = DEEPEST) -> list[Path]:
-    """Every log under `folder`, sorted: files, and folders that are one run together.
-
-    What begins with a dot, MLflow's record of an experiment, and what lies deeper than `depth`
-    folders, is passed over.
-    """
-    found: list[Path] = []
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.name == RECORD:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            found += [path] if is_run(path) else sources(path, depth - 1) if depth else []
-        elif path.is_file():
-            found.append(path)
-    return found
 
 
 def backtest(

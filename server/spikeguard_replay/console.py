@@ -12,32 +12,49 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from spikeguard_replay.names import EPOCH, PREFIX, PROGRESS, RANK
+from spikeguard_replay.names import (
+    BRACKETS,
+    CLOCK,
+    EPOCH,
+    OVERFLOW,
+    PREFIX,
+    PROGRESS,
+    RANK,
+    canonical,
+)
 from spikeguard_replay.objects import SUMMARY, flat
 from spikeguard_replay.patterns import PATTERNS
 from spikeguard_replay.table import Table
 
 LONGEST: Final = 20_000  # characters of a line that are looked at
+WRAPPERS: Final = ("log", "textPayload", "message", "MESSAGE", "msg")  # of a line, in JSON
 Record = dict[str, object]
 
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f]")
 _CLOCK = re.compile(
     r"\b\d{2,4}[-/]\d{1,2}[-/]\d{2,4}[ T,]{1,2}\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
     r"|\b\d{1,2}/\d{1,2} \d{2}:\d{2}:\d{2}\b|\b\d{4}-\d{2}-\d{2}\b"
-    r"|\b\d{1,3}:\d{2}(?::\d{2}(?:[.,]\d+)?|(?=[<,\]\s]))"
+    r"|\b\w+\.(?:py|cc|cpp):\d+|\b\d{1,3}:\d{2}(?::\d{2}(?:[.,]\d+)?|(?=[<,\]\s]))"
 )
 _CALL = re.compile(r"\b(?:tensor|Array|(?:np|numpy|jnp|torch)\.\w+)\(")
 _NUMBER = re.compile(
-    r"(?<![\w.])([-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+    r"(?<![\w.])([-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?!_)"
     r"(?:(\s*/\s*\d[\d,]*(?![\w.]*[A-Za-z]))|([A-Za-z%/µ][^\s,;|)\]}\"']*))?"
     r"|(?<![\w.])([-+]?(?:nan|inf(?:inity)?))(?!\w)",
     re.IGNORECASE,
 )
 _IN_NAME = re.compile(r"\)\s*[:=]\s*[-+.\d]")  # as in `optim/LR (group 0)=0.1`
 _PER_SECOND = re.compile(r"\s?tok(?:en)?s?/s(?:ec)?\b")
-_RANK = re.compile(r"\s*\[?(?:rank|default|RANK)[ _=]?(\d{1,6})\]?:?")
-_PREFIX = re.compile(r"\s*(\d{1,6}):(?=\s)")
-_CUT = re.compile(r"[|,;{}\n]| - |:|> ")
+_RANK = re.compile(  # of torchrun, of mpirun
+    r"\s*(?:\[?(?:rank|default|RANK)[ _=]?|\[\d+,(?=\d+\]<))(\d{1,6})\]?(?:<\w+>)?:?"
+)
+_HELD_OUT = re.compile(
+    r"(?:(?!loss|train).)*\b(?:valid|validation|evaluat\w+|eval)\b", re.IGNORECASE
+)
+_PREFIX = re.compile(r"\s*(\d{1,9})(?::| \|)(?=\s)")
+_BOX = re.compile(r"\|\s*([^|]*[^|\s])\s*\|\s*([^|\s]+)\s*\|")  # a table with a name a line
+_OVERFLOW = re.compile(r"overflow.*(?:skipping|ignoring|loss scale)", re.IGNORECASE)
+_CUT = re.compile(r"[|,;}[\n]|(?<!=)\{| - |:|> ")
 _LEVEL = re.compile(r"^.*\b(?:DEBUG|INFO|WARNING|WARN)\b")
 _SCALE = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "ms": 1e-3}
 
@@ -45,7 +62,7 @@ _SCALE = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "ms": 1e-
 @lru_cache(maxsize=4096)
 def _name(before: str) -> str:
     """The name that the text before a number gives it; empty for none."""
-    text = _CUT.split(before.rstrip(" \t:=[({\"'"))[-1]
+    text = _CUT.split(before.rstrip(" \t:=|[({\"'"))[-1]
     text = _LEVEL.sub("", text).strip(" \t)]}[({.*#=\"'-~")
     text += ")" * (text.count("(") - text.count(")"))
     return " ".join(text.split()) if any(map(str.isalpha, text)) and len(text) <= 80 else ""
@@ -66,6 +83,8 @@ def pairs_in(line: str) -> Record:
         if not name:
             if fraction:
                 name = PROGRESS
+            elif line[end : end + 1] == "]":
+                name = BRACKETS
             elif _PER_SECOND.match(unit or line[end : end + 12]):
                 name = "tok/s"
         if name and name not in found:
@@ -89,6 +108,7 @@ class LineReader:
         self.objects = 0  # lines that were a JSON object
         self._broken: list[int] = []  # lines of JSON that are none
         self._open: dict[object, tuple[int, Record]] = {}  # by rank: rows that may go on
+        self._listed: dict[object, bool] = {}  # by rank: whether its row has had a name a line
         self._epoch: object = None  # of a line of its own, for those that follow
         self._bar: object = None  # where a progress bar stands
 
@@ -97,8 +117,7 @@ class LineReader:
         number = 0
         for number, line in enumerate(lines, start=1):
             self._line(number, line)
-        for rank in list(self._open):
-            self._close(rank)
+        self._close_all()
         self._tell(number)
         return self.table
 
@@ -117,6 +136,12 @@ class LineReader:
                 rank, line = int(prefix[1]), line[prefix.end() :]
                 record[name] = rank
                 break
+        if box := _BOX.fullmatch(line.strip()):
+            line = f"{box[1]}: {box[2]}"
+        elif ("verflow" in line or "VERFLOW" in line) and (overflow := _OVERFLOW.search(line)):
+            line = line[: overflow.start()]
+            self._close_all()
+            self.table.add(number, {OVERFLOW: 1.0})
         said = _said(line[:LONGEST])
         if not said:
             if self.table.unread is None and self.objects == 0:
@@ -126,10 +151,12 @@ class LineReader:
 
     def _take(self, number: int, line: str, rank: object, record: Record, said: Record) -> None:
         held = self._open.get(rank)
-        goes_on = line[0] in " \t" and held is not None and not said.keys() & held[1].keys()
-        if goes_on and held is not None:
+        alone = len(said) == 1 and PROGRESS not in said
+        goes_on = line[0] in " \t" or (alone and self._listed.get(rank, False))
+        if goes_on and held is not None and not said.keys() & held[1].keys():
             held[1].update(said)
             return
+        self._listed[rank] = alone
         self._close(rank)
         only = next(iter(said)) if len(said) == 1 else ""
         if only.lower() == EPOCH:
@@ -142,7 +169,13 @@ class LineReader:
             record[EPOCH] = self._epoch
         if self._bar is not None and PROGRESS not in said:
             record[PROGRESS] = self._bar
+        if _HELD_OUT.match(line):
+            record["split"] = "valid"
         self._open[rank] = (number, record | said)
+
+    def _close_all(self) -> None:
+        for rank in list(self._open):
+            self._close(rank)
 
     def _close(self, rank: object) -> None:
         if held := self._open.pop(rank, None):
@@ -158,8 +191,12 @@ class LineReader:
             self._broken.append(number)
             return True
         self.objects += 1
-        if SUMMARY not in record:
-            self.table.add(number, dict(flat(record)))
+        cells = dict(flat(record))
+        text = next((cells[name] for name in WRAPPERS if isinstance(cells.get(name), str)), None)
+        if text is not None and all(map(_beside_text, cells.items())):
+            self._line(number, str(text))
+        elif SUMMARY not in record:
+            self.table.add(number, cells)
         return True
 
     def _tell(self, last: int) -> None:
@@ -168,6 +205,11 @@ class LineReader:
         elif self._broken:
             said = f"{len(self._broken)} lines that are no JSON left out"
             self.table.notes.append(f"{said}, the first {self._broken[0]}")
+
+
+def _beside_text(cell: tuple[str, object]) -> bool:
+    """Whether a cell of a JSON record says nothing of training: it is text, or a time."""
+    return not isinstance(cell[1], int | float) or bool(CLOCK.search(canonical(cell[0])))
 
 
 def _said(line: str) -> Record:

@@ -12,22 +12,17 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress, islice
+from itertools import islice
 from typing import Final, TextIO
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_replay.names import LOSS, NAMES, STEP, canonical
-from spikeguard_replay.table import BLANKS, Table, number_of
+from spikeguard_replay.table import Table, is_blank, number_of
 
 DELIMITERS: Final = (",", ";", "\t", "|", " ")
 SAMPLE: Final = 40  # lines from which the dialect is told
 CHUNK: Final = 10_000  # rows turned into columns at once
-_COMMA: Final = re.compile(r"\d,\d")
-_POINT: Final = re.compile(r"\d\.\d")
-
 _KNOWN: Final = frozenset((*NAMES[STEP], *NAMES[LOSS]))
-BETWEEN: Final = " - "  # of run and metric in a W&B panel's export
-EXTREMES: Final = ("__MIN", "__MAX")
 
 
 @dataclass(frozen=True)
@@ -50,53 +45,39 @@ def dialect_of(head: str, whole: bool) -> Dialect | None:
 
     A last line that may be cut is not looked at, unless `head` is the `whole` text.
     """
-    lines = head.splitlines()
-    if not whole:
-        del lines[-1:]
-    lines = [line for line in lines if line.strip() and not _comment(line)][:SAMPLE]
-    best: tuple[int, Dialect] | None = None
-    for delimiter in DELIMITERS:
-        found = _score(lines, delimiter)
-        if found is not None and (best is None or found[0] > best[0]):
-            best = found
-    return None if best is None else best[1]
+    lines = head.splitlines()[: None if whole else -1]
+    lines = [line for line in lines if line.strip() and not line.startswith("#")][:SAMPLE]
+    scored = [_scored(lines, delimiter) for delimiter in DELIMITERS]
+    return max(scored, key=lambda one: one[0])[1]
 
 
-def _comment(line: str) -> bool:
-    return line.startswith("#")
-
-
-def _score(lines: Sequence[str], delimiter: str) -> tuple[int, Dialect] | None:
-    """How many columns hold numbers, cut so; None where it is no table."""
-    whole = Dialect(delimiter, True, False)
+def _scored(lines: Sequence[str], delimiter: str) -> tuple[int, Dialect | None]:
+    """How many columns hold numbers, cut so; -1 and None where it is no table."""
+    no_table = -1, None
     try:
-        rows = [row for row in whole.rows(iter(lines)) if any(row)]
+        rows = [row for row in Dialect(delimiter, True, False).rows(iter(lines)) if any(row)]
     except csv.Error:
-        return None
+        return no_table
     if len(rows) < 2 or len(rows[0]) < 2:
-        return None
-    width = len(rows[0])
-    body = [row for row in rows[1:] if len(row) == width]
+        return no_table
+    known = len({canonical(cell) for cell in rows[0]} & _KNOWN) > 1
+    body = [row for row in rows[1:] if len(row) == len(rows[0])]
     if not body or (len(body) < 0.8 * (len(rows) - 1) and len(body) < len(rows) - 2):
-        known = {canonical(cell) for cell in rows[0]} & _KNOWN
-        return (0, whole) if len(known) > 1 else None  # a header whose rows are to be refused
-    comma = delimiter != "," and _commas(body)
+        if known and delimiter != " ":  # a header whose rows are to be refused
+            return 0, Dialect(delimiter, True, False)
+        return no_table
+    text = " ".join(cell for row in body for cell in row)
+    comma = delimiter != "," and len(re.findall(r"\d,\d", text)) > len(re.findall(r"\d\.\d", text))
     numeric = [_numeric(cells, comma) for cells in zip(*body, strict=True)]
-    if not any(numeric) or (delimiter == " " and not all(numeric)):
-        return None
-    header = not any(number_of(cell, comma) is not None for cell in rows[0])
-    if not header and not all(numeric):
-        return None
+    header = all(number_of(cell, comma) is None for cell in rows[0])
+    odd = delimiter == " " and not known
+    if not any(numeric) or ((odd or not header) and not all(numeric)):
+        return no_table
     return sum(numeric), Dialect(delimiter, header, comma)
 
 
-def _commas(rows: Sequence[Sequence[str]]) -> bool:
-    text = " ".join(cell for row in rows for cell in row)
-    return len(_COMMA.findall(text)) > len(_POINT.findall(text))
-
-
 def _numeric(cells: Sequence[str], comma: bool) -> bool:
-    written = [cell for cell in cells if cell.strip().lower() not in BLANKS]
+    written = [cell for cell in cells if not is_blank(cell)]
     numbers = sum(number_of(cell, comma) is not None for cell in written)
     return bool(written) and numbers >= 0.7 * len(written)
 
@@ -106,7 +87,7 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
     table = Table()
     reader = dialect.rows(text)
     first, line = [""], 0
-    while not any(cell.strip() for cell in first) or _comment(first[0]):
+    while not any(cell.strip() for cell in first) or first[0].startswith("#"):
         first = next(reader)
         line += 1
     names = [cell.strip() for cell in first]
@@ -114,28 +95,26 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
         names = [f"column {n}" for n in range(1, len(first) + 1)]
         table.notes.append("no header: columns are numbered")
         table.extend([line], names, [[cell] for cell in first], dialect.decimal_comma)
-    kept, columns = _columns(name, names, run)
+    kept = _kept(name, names, run)
     odd: list[tuple[int, int]] = []  # lines of another length, and their cells
     again = 0
     while rows := _next_rows(name, reader, line):
-        last = line + len(rows)
-        lines: Sequence[int] = range(line + 1, last + 1)
+        lines: Sequence[int] = range(line + 1, line + 1 + len(rows))
         if {len(row) for row in rows} != {len(names)} or (dialect.header and first in rows):
-            repeated = [row == first and dialect.header for row in rows]
-            again += sum(repeated)
-            odd += [
-                (at, len(row))
-                for at, row in zip(lines, rows, strict=True)
-                if row and len(row) != len(names) and not _comment(row[0])
-            ]
-            fits = [len(row) == len(names) and not r for row, r in zip(rows, repeated, strict=True)]
-            lines, rows = list(compress(lines, fits)), list(compress(rows, fits))
-        line = getattr(reader, "line_num", last)
+            numbered = [(n, row) for n, row in zip(lines, rows, strict=True) if row]
+            again += sum(dialect.header and row == first for _, row in numbered)
+            odd += [(n, len(row)) for n, row in numbered
+                    if len(row) != len(names) and not row[0].startswith("#")]  # fmt: skip
+            numbered = [(n, row) for n, row in numbered if len(row) == len(names)]
+            numbered = [(n, row) for n, row in numbered if not dialect.header or row != first]
+            lines, rows = [n for n, _ in numbered], [row for _, row in numbered]
+        line = getattr(reader, "line_num", lines[-1] if lines else line)
         cells = list(zip(*rows, strict=True)) or [()] * len(names)
-        table.extend(lines, columns, (cells[at] for at in kept), dialect.decimal_comma)
+        table.extend(lines, list(kept.values()), (cells[at] for at in kept), dialect.decimal_comma)
     if again:
         table.notes.append(f"the header stands {again} more time{'s' if again > 1 else ''}")
-    _tell_odd(name, table, odd, len(names), line)
+    if odd:
+        table.notes.append(_left_out(name, len(table), odd, len(names), line))
     return table
 
 
@@ -146,57 +125,45 @@ def _next_rows(name: str, reader: Iterator[list[str]], line: int) -> list[list[s
         raise CommandFailed(f"{name}, after line {line}: {error}: mend or remove it") from None
 
 
-def _tell_odd(
-    name: str, table: Table, odd: Sequence[tuple[int, int]], width: int, last: int
-) -> None:
-    """Lines of another length are left out, and told; refused where they are many."""
-    if not odd:
-        return
+def _left_out(
+    name: str, rows: int, odd: Sequence[tuple[int, int]], width: int, last: int
+) -> str:  # fmt: skip
+    """What to tell of lines of another length; raises `CommandFailed` where they are many."""
     line, cells = odd[0]
-    if len(odd) == 1 and line >= last and cells < width and len(table):
-        table.notes.append(f"the last line ({line}) is cut off and left out")
-    elif len(odd) > max(1, len(table) // 20):
-        raise CommandFailed(
-            f"{name}, line {line}: {cells} cells under {width} columns: "
-            "leave a cell blank where nothing was logged"
-        )
-    else:
-        table.notes.append(f"{len(odd)} lines of another length left out, the first {line}")
-
-
-def _columns(name: str, names: Sequence[str], run: str | None) -> tuple[list[int], list[str]]:
-    """Which cells are kept, and under which names."""
-    unwrapped = _panel(name, names, run) if _is_panel(names) else list(names)
-    kept = [at for at, one in enumerate(unwrapped) if one is not None]
-    found: list[str] = []
-    for at in kept:
-        one = unwrapped[at] or f"column {at + 1}"
-        while one in found:
-            one += " (again)"
-        found.append(one)
-    return kept, found
-
-
-def _is_panel(names: Sequence[str]) -> bool:
-    """Whether it is a W&B panel's export: an axis, and columns named after runs."""
-    return any(name.endswith(EXTREMES) for name in names) or (
-        len(names) > 1 and all(BETWEEN in name for name in names[1:])
+    if len(odd) == 1 and line >= last and cells < width and rows:
+        return f"the last line ({line}) is cut off and left out"
+    if len(odd) <= max(1, rows // 20):
+        return f"{len(odd)} lines of another length left out, the first {line}"
+    raise CommandFailed(
+        f"{name}, line {line}: {cells} cells under {width} columns: "
+        "leave a cell blank where nothing was logged"
     )
 
 
-def _panel(name: str, names: Sequence[str], run: str | None) -> list[str | None]:
-    """The metric of each column; None for another run's, an axis of its own, and extremes."""
-    owners = [one.rpartition(BETWEEN)[0] for one in names]
-    runs = [one for one in dict.fromkeys(owners) if one]
-    if len(runs) > 1 and run is None:
-        raise CommandFailed(
-            f"{name}: {len(runs)} runs: name one with --run NAME (found {', '.join(runs[:10])})"
-        )
-    if run is not None and run not in runs:
-        raise CommandFailed(f"{name}: no run `{run}` (found {', '.join(runs[:10])}): name another")
-    found: list[str | None] = []
-    for one, owner in zip(names, owners, strict=True):
-        metric = one.rpartition(BETWEEN)[2]
-        mine = not owner or (owner == (run or owner) and metric != "_step")
-        found.append(metric if mine and not one.endswith(EXTREMES) else None)
+def _kept(name: str, names: Sequence[str], run: str | None) -> dict[int, str]:
+    """Which cells are kept, and under which names.
+
+    Of a W&B panel's export, whose columns are named `RUN - METRIC`, those of one run are, without
+    its own axis and without extremes.
+    """
+    owned = [one.rpartition(" - ") for one in names]
+    extremes = [one.endswith(("__MIN", "__MAX")) for one in names]
+    found: dict[int, str] = {}
+    if any(extremes) or (len(names) > 1 and all(owner for owner, _, _ in owned[1:])):
+        runs = list(dict.fromkeys(owner for owner, _, _ in owned if owner))
+        if run not in runs and (run is not None or len(runs) > 1):
+            asked = "" if run is None else f", none called `{run}`"
+            raise CommandFailed(
+                f"{name}: {len(runs)} runs{asked}: name one with --run NAME "
+                f"(found {', '.join(runs[:10])})"
+            )
+        for at, (owner, _, metric) in enumerate(owned):
+            axis = owner and metric == "_step"
+            if owner in ("", run or owner) and not axis and not extremes[at]:
+                found[at] = metric
+    else:
+        found = dict(enumerate(names))
+    for at, one in found.items():
+        if not one or list(found.values()).index(one) < list(found).index(at):  # blank, or again
+            found[at] = f"{one or 'column'} {at + 1}"
     return found

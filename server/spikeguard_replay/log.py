@@ -82,15 +82,11 @@ def merged(log: Log) -> Log:
 
 def rows_of(log: Log, first: int, end: int) -> Iterator[tuple[int, dict[str, float]]]:
     """Step and measured values of each row from `first` to before `end`."""
-    names = list(log.signals)
-    columns = [log.signals[name].values[first:end].tolist() for name in names]
-    flags = [log.signals[name].measured[first:end].tolist() for name in names]
-    for at, step in enumerate(log.steps[first:end].tolist()):
-        yield (
-            step,
-            {
-                name: column[at]
-                for name, column, flag in zip(names, columns, flags, strict=True)
-                if flag[at]
-            },
-        )
+    columns = []
+    for series in log.signals.values():
+        cells = series.values[first:end].astype(object)
+        cells[~series.measured[first:end]] = None
+        columns.append(cells.tolist())
+    for step, *row in zip(log.steps[first:end].tolist(), *columns, strict=True):
+        values = zip(log.signals, row, strict=True)
+        yield step, {name: cell for name, cell in values if cell is not None}

@@ -8,24 +8,29 @@ from typing import Final
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol.escaping import printable
+from spikeguard_protocol.frames import MAGIC
 from spikeguard_replay.choice import log_of
 from spikeguard_replay.console import LineReader
 from spikeguard_replay.databases import SQLITE_MAGIC, database_table
 from spikeguard_replay.delimited import dialect_of, read_delimited
+from spikeguard_replay.guard import guard_table, segments_in
 from spikeguard_replay.log import Log, LogOptions
-from spikeguard_replay.mlflow import is_run, run_points
 from spikeguard_replay.objects import read_document, records_in
-from spikeguard_replay.points import point_table
-from spikeguard_replay.source import HEAD, STANDARD_INPUT, Source, check_size
+from spikeguard_replay.points import RECORD, is_mlflow_run, mlflow_points, point_table
+from spikeguard_replay.source import HEAD, STANDARD_INPUT, Source
 from spikeguard_replay.tensorboard import MARK, event_points
 
 NOTHING: Final = LogOptions()
 TRIED: Final = 20  # newest files of a directory
-DEPTH: Final = 3  # folders in one another that are searched for them
+DEEPEST: Final = 8  # folders in one another that are searched
 WANDB: Final = (
     "a W&B run in its own binary format: export it as JSONL, one history row a line "
     '(json.dumps of each of wandb.Api().run("entity/project/id").scan_history()), '
     "or as CSV from the panel's menu"
+)
+AIM: Final = (
+    "Aim's own store: export a run's metrics as CSV, "
+    "aim.Repo(PATH).get_run(HASH).metrics().dataframe().to_csv(FILE)"
 )
 
 
@@ -47,9 +52,7 @@ def _file(path: Path, options: LogOptions) -> Log:
     if path.suffix.lower() == ".wandb":
         raise CommandFailed(f"{path}: {WANDB}")
     if MARK in path.name:
-        check_size(path)
-        table = point_table(event_points(path))
-        return log_of(str(path), "TensorBoard events", table, options)
+        return log_of(str(path), "TensorBoard events", point_table(event_points(path)), options)
     return read_source(Source(path), options)
 
 
@@ -59,34 +62,33 @@ def read_source(source: Source, options: LogOptions = NOTHING) -> Log:
     if source.head.startswith(SQLITE_MAGIC):
         table, form = database_table(path, options.run)
         return log_of(name, form, table, options)
+    if source.head.startswith(MAGIC):
+        return log_of(name, "a guard's outbox", guard_table([path]), options)
     text = source.text()
     head = text.read(HEAD)
     whole = len(head) < HEAD
     begin = head.lstrip()[:1]
-    if begin in ("{", "[") and _is_document(head, whole, begin):
+    if begin in ("{", "[") and _is_document(head, whole):
         return log_of(name, "JSON", read_document(name, head + text.read()), options)
     dialect = None if begin == "{" else dialect_of(head, whole)
     text.detach()
-    lines = source.text()
     if dialect is not None:
-        form = {"\t": "TSV", " ": "a table"}.get(dialect.delimiter, "CSV")
-        said = f"{form} with `;`" if dialect.delimiter == ";" else form
-        return log_of(name, said, read_delimited(name, lines, dialect, options.run), options)
+        form = {"\t": "TSV", " ": "a table", ";": "CSV with `;`"}.get(dialect.delimiter, "CSV")
+        table = read_delimited(name, source.text(), dialect, options.run)
+        return log_of(name, form, table, options)
     reader = LineReader()
-    table = reader.read(lines)
-    if not len(table):
-        raise _nothing(name, table.unread)
+    table = reader.read(source.text())
     form = "JSON lines" if reader.objects > len(table) // 2 else "console output"
     return log_of(name, form, table, options)
 
 
-def _is_document(head: str, whole: bool, begin: str) -> bool:
+def _is_document(head: str, whole: bool) -> bool:
     """Whether a text is one JSON value, rather than an object a line or lines of a console."""
     first = head.lstrip().split("\n", 1)[0].rstrip()
-    if begin == "[":
-        inside = first[1:].lstrip()
-        return not inside or inside[0] in '{["' or (inside[:1].isdigit() and "," in inside)
-    if first == "{" or first.endswith(("[", ",", ":")):
+    inside = first[1:].lstrip()[:1]
+    if first[0] == "[":
+        return not inside or inside in '{["'
+    if first == "{" or (inside == '"' and first.endswith(("[", ",", ":"))):
         return True
     if not whole or "\n" in head.strip():
         return '"log_history"' in first
@@ -96,45 +98,45 @@ def _is_document(head: str, whole: bool, begin: str) -> bool:
         return False
 
 
-def _nothing(name: str, unread: tuple[int, str] | None) -> CommandFailed:
-    if unread is None:
-        return CommandFailed(f"{name}: nothing in it")
-    line, text = unread
-    return CommandFailed(
-        f"{name}, line {line}: no names with numbers in {text.strip()[:120]!r}, nor in any other "
-        "line: give CSV, JSON, or lines such as `step: 10 loss: 2.5`"
-    )
-
-
 def _directory(path: Path, options: LogOptions) -> Log:
-    """A directory that is one run of MLflow or of TensorBoard, else the newest log in it."""
-    if is_run(path):
-        return log_of(str(path), "MLflow metrics", point_table(run_points(path)), options)
+    """A directory that is one run of a known tool, else the newest log in it."""
+    if is_mlflow_run(path):
+        return log_of(str(path), "MLflow metrics", point_table(mlflow_points(path)), options)
+    if segments := segments_in(path):
+        return log_of(str(path), "a guard's outbox", guard_table(segments), options)
     events = [one for one in sorted(path.iterdir()) if MARK in one.name and one.is_file()]
     if events:
-        points = (point for one in events if check_size(one) for point in event_points(one))
+        points = (point for one in events for point in event_points(one))
         return log_of(str(path), "TensorBoard events", point_table(points), options)
-    newest = sorted(_files(path, DEPTH), key=lambda one: one.stat().st_mtime, reverse=True)
+    newest = sorted(logs_under(path), key=lambda one: one.stat().st_mtime, reverse=True)
     first: CommandFailed | None = None
     for one in newest[:TRIED]:
         try:
-            log = _file(one, options)
+            log = _directory(one, options) if one.is_dir() else _file(one, options)
         except (CommandFailed, OSError) as failed:
             first = first or CommandFailed(str(failed))
         else:
             log.notes.insert(0, f"the newest log of {len(newest)} files in {path}")
             return log
+    if path.name == ".aim" or (path / ".aim").is_dir():
+        raise CommandFailed(f"{path}: {AIM}")
     why = f"; of the newest file: {first}" if first else ""
     raise CommandFailed(f"{path}: no training log among {len(newest)} files{why}")
 
 
-def _files(folder: Path, depth: int) -> list[Path]:
+def logs_under(folder: Path, depth: int = DEEPEST) -> list[Path]:
+    """Every log under `folder`, sorted: files, and folders that are one run together.
+
+    What begins with a dot, MLflow's record of an experiment, and what lies deeper than `depth`
+    folders, is passed over.
+    """
     found: list[Path] = []
-    for path in folder.iterdir():
-        if path.name.startswith("."):
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.name == RECORD:
             continue
-        if path.is_file():
+        if path.is_dir() and not path.is_symlink():
+            one_run = is_mlflow_run(path) or segments_in(path)
+            found += [path] if one_run else logs_under(path, depth - 1) if depth else []
+        elif path.is_file():
             found.append(path)
-        elif depth and path.is_dir() and not path.is_symlink():
-            found += _files(path, depth - 1)
     return found

@@ -277,8 +277,8 @@ def test_without_a_server_it_says_so_once_and_trains(
             guard.step()
         guard.finish()
     assert [r.message for r in caplog.records if "no server" in r.message] == [
-        "no server: set SPIKEGUARD_SERVER to have run test watched, "
-        f"or later: spikeguard sync {tmp_path}"
+        "no server: set SPIKEGUARD_SERVER to have run test watched. What it measured is in "
+        f"{tmp_path}: look at it with spikeguard replay, upload it with spikeguard sync"
     ]
     assert guard.steps == 5
     assert guard.faults == {}

@@ -16,6 +16,7 @@ from spikeguard.uplink.orphans import orphans
 from spikeguard.uplink.transport import Transport
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import AttemptEnded, AttemptStarted, RunId, Samples
+from spikeguard_replay.reading import read_log
 from tests.agent.job import Job
 from tests.agent.wire import Wire, served
 
@@ -55,6 +56,31 @@ def test_what_an_offline_run_said_arrives_whole_when_it_is_synced(
     assert sorted(step for _, step in wire.column("loss")) == list(range(1, 31))
     assert len(wire.records(AttemptStarted)) == 1
     assert wire.records(AttemptEnded) == [AttemptEnded("finished")]
+
+
+@pytest.mark.parametrize("given", ["guard", "guard/outbox", "guard/outbox/*/*.log"])
+def test_what_an_offline_run_measured_is_read_by_replay(tmp_path: Path, given: str) -> None:
+    """A second attempt begins anew: its steps follow those of the first."""
+    trained_offline(tmp_path, 30)
+    (path,) = tmp_path.glob(given)
+    log = read_log(path)
+    assert log.steps.tolist() == list(range(1, 31))
+    loss = log.signals["loss"]
+    assert loss.measured.all()
+    assert (loss.values > 0).all()
+    trained_offline(tmp_path, 20)
+    assert read_log(tmp_path / "guard").steps.tolist() == [*range(1, 31), *range(1, 21)]
+
+
+def test_replay_leaves_out_what_was_damaged_on_disk_and_tells_it(tmp_path: Path) -> None:
+    trained_offline(tmp_path, 30)
+    (segment,) = tmp_path.glob("guard/outbox/*/*.log")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data[:-5])
+    log = read_log(tmp_path / "guard")
+    assert 20 < len(log) < 30
+    assert "damaged bytes left out" in log.described()
 
 
 def test_a_second_sync_sends_nothing(

@@ -15,12 +15,12 @@ import pytest
 import spikeguard.uplink.orphans
 import spikeguard.uplink.outbox
 from spikeguard.errors import AttachError, ResumeError
-from spikeguard.uplink.frames import Frame
 from spikeguard.uplink.log import Log, Segment
 from spikeguard.uplink.orphans import Unheld, orphans
 from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.quota import Quota
 from spikeguard_protocol import AttemptEnded, Gap, RunId, Samples
+from spikeguard_protocol.frames import Frame
 
 from .forks import exit_status, start_script
 from .job import FAST, Job

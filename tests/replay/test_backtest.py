@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_replay.backtest import DEEPEST, sources
 from spikeguard_replay.commands import BACKTEST, REPLAY
 from spikeguard_replay.progress import with_progress
+from spikeguard_replay.reading import DEEPEST, logs_under
 from tests.hostile import HOSTILE, acted_on
 from tests.replay.running import run
 
@@ -94,7 +94,7 @@ def test_folders_in_one_another_are_searched_so_deep_and_no_deeper(tmp_path: Pat
         (at / "log.csv").write_text("step,loss\n")
         at /= "d"
         at.mkdir()
-    assert len(sources(tmp_path)) == DEEPEST + 1
+    assert len(logs_under(tmp_path)) == DEEPEST + 1
 
 
 def test_values_of_a_setting_stand_side_by_side_in_one_table_and_one_picture(

@@ -19,10 +19,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from spikeguard.uplink.frames import BEGINNING, HEADER_BYTES, Frame, Kind, Position, with_tombstones
 from spikeguard.uplink.log import Log, Note, Segment
 from spikeguard.uplink.messages import DAMAGED, gap, gaps_of, records_of
 from spikeguard.uplink.shedding import Level, Stretch, extend, outstanding, thinned
+from spikeguard_protocol.frames import (
+    BEGINNING,
+    HEADER_BYTES,
+    Frame,
+    Kind,
+    Position,
+    with_tombstones,
+)
 
 MOST_STRETCHES = 1_000  # of samples that stood out, the newest
 UNREADABLE_S = 60.0  # a disk that is away for longer keeps what lies there; what is newer goes on

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from spikeguard.uplink.frames import BEGINNING, Frame, Position, first_frame, read_frames, seed_of
+from spikeguard_protocol.frames import BEGINNING, Frame, Position, first_frame, read_frames, seed_of
 
 SEGMENT_BYTES = 2**20
 MOST_BYTES = 16 * SEGMENT_BYTES  # of a file that is read; the rest of a longer one is damaged

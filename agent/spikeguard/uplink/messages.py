@@ -19,7 +19,6 @@ from itertools import pairwise
 from math import isfinite
 from typing import NamedTuple
 
-from spikeguard.uplink.frames import Frame, Kind
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
@@ -34,6 +33,7 @@ from spikeguard_protocol import (
     encode,
 )
 from spikeguard_protocol.encoding import float_to_json
+from spikeguard_protocol.frames import Frame, Kind
 from spikeguard_protocol.messages import MAX_SIGNALS, MAX_TEXT, VERSION, Message
 
 _ESSENTIAL = (CommandResult, SegmentStarted, AttemptStarted, AttemptEnded, Gap)

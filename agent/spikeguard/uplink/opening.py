@@ -60,7 +60,8 @@ def open_uplink(
     folder, tell = place / "outbox", partial(faults.note, "outbox")
     if connection.server is None:
         log.warning(
-            "no server: set SPIKEGUARD_SERVER to have run %s watched, or later: spikeguard sync %s",
+            "no server: set SPIKEGUARD_SERVER to have run %s watched. What it measured is in %s: "
+            "look at it with spikeguard replay, upload it with spikeguard sync",
             connection.run,
             place,
         )

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Protocol
 
 from spikeguard.uplink.backlog import Backlog, Batch
-from spikeguard.uplink.frames import Frame
 from spikeguard.uplink.log import SEGMENT_BYTES, Log
 from spikeguard.uplink.messages import EncodedMessage, Text, gap, texts_of
 from spikeguard.uplink.quota import Quota
@@ -40,6 +39,7 @@ from spikeguard_protocol import (
     SegmentStarted,
     encode,
 )
+from spikeguard_protocol.frames import Frame
 
 WAITING = 5_000  # samples between the loop and the disk; of anything else, twice as many
 SEAL_BYTES = 512 * 1024  # an open message; well under the protocol's limit

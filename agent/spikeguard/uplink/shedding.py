@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Iterable, MutableSequence, Sequence
 from enum import IntEnum
 
-from spikeguard.uplink.frames import Frame, Kind
 from spikeguard_protocol import Samples, Signal
+from spikeguard_protocol.frames import Frame, Kind
 
 BEFORE, AFTER = 50, 100  # samples around one that stood out
 STANDS_OUT = 8.0  # usual distances from the usual loss: coarse, for the server judges it later

@@ -1,0 +1,123 @@
+"""Which column of a log counts steps, and the step of each row."""
+
+from __future__ import annotations
+
+from enum import IntEnum, auto
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spikeguard_replay.columns import Columns, are_whole
+from spikeguard_replay.log import Flags, Floats
+from spikeguard_replay.names import EPOCH, PROGRESS, STEP
+
+ROW = "row"  # `--column step=row`: rows are counted
+LAST = (PROGRESS, "in_brackets", "index", "x", EPOCH)  # names that count steps if nothing else does
+
+
+class _Kind(IntEnum):
+    """How the numbers of a column run; the best first."""
+
+    GOOD = auto()  # they grow, but where a run goes on from a checkpoint
+    ANEW = auto()  # they start anew each epoch
+    COARSE = auto()  # most rows repeat the one before
+    NONE = auto()  # they count no steps
+
+
+class Steps:
+    """The step column of a log: `values` for the rows `here`, as `asked` for or the likeliest."""
+
+    def __init__(
+        self, columns: Columns, judged: Flags, loss: str | None, asked: str | None
+    ) -> None:
+        self._columns, self._judged, self._loss = columns, judged, loss
+        self.notes: list[str] = []
+        self.name = self._choose() if asked is None else self._given(asked)
+        self.here, self.values = self._whole(self.name)
+        if self.name != ROW and asked is None:
+            if self._kind(self.name, True) is _Kind.ANEW:
+                self._count_on()
+            elif columns.short[self.name] == EPOCH:
+                self.notes.append("epochs as steps")
+
+    def _given(self, asked: str) -> str:
+        """The column that a person names; raises `CommandFailed`."""
+        columns = self._columns
+        if asked == ROW and ROW not in columns:
+            return ROW
+        name = columns.asked(asked, f"for {STEP}")
+        bad = np.flatnonzero(columns[name].measured & ~are_whole(columns[name].values))
+        if len(bad):
+            why = (
+                f"{columns[name].values[bad[0]]:g} is not a whole step number: name another column"
+            )
+            raise columns.refused(name, bad[0], f"{why}, or count rows: --column step={ROW}")
+        return name
+
+    def _choose(self) -> str:
+        named, short = self._columns.named(STEP), self._columns.short
+        order = [name for name in named if short[name] not in LAST]
+        order += [name for name in self._columns.like(STEP) if name not in named]
+        order += [name for name in named if short[name] in LAST]
+        if self._loss is not None and all(short[name] == EPOCH for name in order):
+            order += [name for name in self._columns.signals() if name != self._loss]
+        kinds = {name: self._kind(name, name in named) for name in order}
+        best = min(kinds, key=lambda name: kinds[name], default=ROW)
+        return best if kinds.get(best, _Kind.NONE) is not _Kind.NONE else ROW
+
+    def _kind(self, name: str, named: bool) -> _Kind:
+        here = self._judged & self._columns[name].measured
+        steps = self._columns[name].values[here]
+        steps = steps[are_whole(steps)]
+        moves = np.diff(steps)
+        back = np.flatnonzero(moves < 0)
+        if here.sum() < 0.9 * self._judged.sum() or len(steps) < 0.99 * here.sum():
+            return _Kind.NONE
+        if len(steps) != 1 and not moves.any():
+            return _Kind.NONE
+        if len(moves) and (moves != 0).mean() < 0.5:
+            coarse = named and self._columns.short[name] != EPOCH
+            return _Kind.COARSE if coarse else _Kind.NONE
+        least = steps[0] + (max(1.0, np.median(moves[moves > 0])) if (moves > 0).any() else 0.0)
+        anew = len(back) > 0 and (steps[back + 1] <= least).all()
+        if anew and (len(back) > 1 or self._epochs(name) is not None):
+            return _Kind.ANEW
+        return _Kind.NONE if len(back) > max(3, len(steps) // 20) else _Kind.GOOD
+
+    def _whole(self, name: str) -> tuple[Flags, NDArray[np.int64]]:
+        """The rows that have a step, and the steps."""
+        if name == ROW:
+            self.notes.append("no steps in it, rows are counted from 1")
+            return np.ones(len(self._judged), bool), np.arange(1, len(self._judged) + 1)
+        cells = self._columns[name]
+        here, steps = cells.measured & are_whole(cells.values), cells.values.copy()
+        for other in self._columns.named(STEP):  # lines of one step may call it by other names
+            theirs = self._columns[other]
+            more = theirs.measured & ~here & are_whole(theirs.values)
+            if more.any() and np.isin(theirs.values[more], steps[here]).mean() > 0.9:
+                steps[more] = theirs.values[more]
+                here = here | more
+        return here, steps[here].astype(np.int64)
+
+    def _count_on(self) -> None:
+        """A column that starts anew each epoch is counted on over epochs."""
+        epochs = self._epochs(self.name)
+        if epochs is None:
+            passed = np.cumsum(np.diff(self.values, prepend=self.values[0]) < 0)
+        else:
+            passed = (epochs - epochs[self.here][0]).astype(np.int64)[self.here]
+        self.values = self.values + passed * (self.values.max() + (self.values.min() == 0))
+        self.notes.append(f"`{self.name}` starts anew each epoch, counted on")
+
+    def _epochs(self, name: str) -> Floats | None:
+        """The epoch of each row, if a column of whole numbers grows wherever `name` goes back."""
+        mine = self._columns[name].measured
+        for other in self._columns.numeric():
+            if self._columns.short[other].split("_")[0] not in (EPOCH, "ep") and EPOCH not in other:
+                continue
+            here, epochs = self._columns[other].measured & mine, self._columns[other].values
+            back = np.diff(self._columns[name].values[here]) < 0
+            grow = (np.diff(epochs[here])[back] > 0).all()
+            if are_whole(epochs[here]).all() and here.sum() >= 0.9 * mine.sum() and grow:
+                return np.nan_to_num(epochs)
+        return None
