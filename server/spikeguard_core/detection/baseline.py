@@ -370,12 +370,16 @@ class Baseline:
                 self.top = sorted(one.top for one in self.blocks)[-2]
                 self.bottom = max(1.0, -min(one.bottom for one in self.blocks))
             self.pair = max(one.pair for one in self.blocks)
-            self.lift = max(one.lift for one in self.blocks)
-            self.long_lift = max(one.long_lift for one in self.blocks)
-            moves = [b.level - a.level for a, b in pairwise(self.blocks)]
-            usual, few = median(moves), 1.0 + FEW_BLOCKS / len(moves)
-            self.wander = few * NORMAL_MAD * median([abs(move - usual) for move in moves])
-            self.rise = few * max(0.0, sorted(moves)[int(0.9 * len(moves))]) / NORMAL_90
+            if self.falling:
+                self._look_at_moves()
+
+    def _look_at_moves(self) -> None:
+        self.lift = max(one.lift for one in self.blocks)
+        self.long_lift = max(one.long_lift for one in self.blocks)
+        moves = sorted(b.level - a.level for a, b in pairwise(self.blocks))
+        few, usual = 1.0 + FEW_BLOCKS / len(moves), moves[len(moves) // 2]
+        self.wander = few * NORMAL_MAD * median([abs(move - usual) for move in moves])
+        self.rise = few * max(0.0, moves[int(0.9 * len(moves))]) / NORMAL_90
 
     def _end_block(self, step: int, ratios: Sequence[float], scales: Mapping[int, Scale]) -> None:
         level = median(self.values[-LOCAL:])

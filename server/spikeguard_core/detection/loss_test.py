@@ -156,14 +156,15 @@ class LossTest:
         Fewer are kept where one of them is lifted above what has since become usual.
         """
         baseline, verdict = self.baseline, Verdict.CALM
-        kept = 0
+        kept, seen = 0, 0
+        at, values = rates
         while kept < rows and verdict is Verdict.CALM:
             part = min(rows - kept, BLOCK - baseline.count % BLOCK)
             baseline.take(steps[kept:], judged.part(kept), part)
-            for row, rate in zip(*rates, strict=True):
-                if kept <= row < kept + part:
-                    self.slow.see_rate(rate)
             kept += part
+            while seen < len(at) and at[seen] < kept:
+                self.slow.see_rate(values[seen])
+                seen += 1
             verdict = self._slow_rise(settings)
             if kept < rows and baseline.count % BLOCK == 0:  # what is usual was taken anew
                 rows = kept + self._calm_until_lifted(judged.part(kept), rows - kept, settings)
