@@ -1,13 +1,9 @@
-"""The commands by which a person answers what an incident proposes: approve and reject.
-
-What is signed is built from what was printed, and printed before anybody is asked.
-"""
+"""The commands by which a person answers what an incident proposes: approve and reject."""
 
 from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import Any
 
 from spikeguard_cli.api import Api, Refused
@@ -19,7 +15,6 @@ from spikeguard_cli.options import (
     json_option,
     told,
 )
-from spikeguard_cli.order_signing import as_ordered, left_s, order_of, signature_of
 from spikeguard_cli.orders import (
     add_order_options,
     edited_body,
@@ -32,7 +27,6 @@ from spikeguard_cli.orders import (
 from spikeguard_cli.wording import (
     approved_words,
     proposal_words,
-    signed_words,
 )
 from spikeguard_protocol import (
     BY_RESTART,
@@ -40,7 +34,6 @@ from spikeguard_protocol import (
     IncidentId,
 )
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.order_signature import Signed
 from spikeguard_protocol.paths import command_path, incident_path, run_path
 
 
@@ -50,27 +43,20 @@ def approve(options: Namespace) -> int:
     command = _proposed(api, options.id)
     if edits(options):
         return _edit_and_approve(api, command, options)
-    order = order_of(command) if options.order_key else None
     restart = _goes_by_restart(api, command)
     seen_by = sys.stderr if options.json else sys.stdout
-    print(_shown(command, order, restart=restart), file=seen_by)
-    revision = options.revision or command["revision"]
-    seen = options.revision and order is None  # elsewhere; what is signed is what stands here
-    if not (options.yes or seen or _agrees("Approve this?")):
+    print(_shown(command, restart=restart), file=seen_by)
+    if not (options.yes or options.revision or _agrees("Approve this?")):
         print("Nothing was approved.", file=seen_by)
         return 1
-    body: dict[str, Any] = {"revision": revision}
-    if order is not None:
-        body["signature"] = signature_of(order, left_s(command), Path(options.order_key))
+    body = {"revision": options.revision or command["revision"]}
     done = _decide(api, CommandId.parse(command["id"]), "approve", body)
     return told(options, done, approved_words(done, restart=restart))
 
 
-def _shown(command: dict[str, Any], order: Signed | None, *, restart: bool) -> str:
+def _shown(command: dict[str, Any], *, restart: bool) -> str:
     """What a person is asked to say yes to."""
     lines = [proposal_words(command)]
-    if order is not None:
-        lines.append(signed_words(order, left_s(command)))
     if restart:
         lines.append(
             "  restart: the job ends when it is told, and carries this out once it is restarted"
@@ -94,12 +80,6 @@ def _edit_and_approve(api: Api, command: dict[str, Any], options: Namespace) -> 
         print("Nothing was approved.", file=screen)
         return 1
     made = send_order(api, run, body, options, seen_of(command, options.revision))
-    if made["state"] == "proposed" and options.order_key:
-        order = as_ordered(made, run, body, offered)
-        print(signed_words(order, left_s(made)), file=screen)
-        signature = signature_of(order, left_s(made), Path(options.order_key))
-        said = {"revision": made["revision"], "signature": signature}
-        made = _decide(api, CommandId.parse(made["id"]), "approve", said)
     return told(options, made, approved_words(made, restart=_goes_by_restart(api, made)))
 
 
@@ -182,10 +162,6 @@ def _decision_options(parser: ArgumentParser) -> None:
 
 def _approve_options(parser: ArgumentParser) -> None:
     _decision_options(parser)
-    parser.add_argument(
-        "--order-key", metavar="FILE",
-        help="sign the order with the first key in FILE, for a job that asks for it",
-    )  # fmt: skip
     parser.add_argument(
         "--yes", action="store_true", help="approve what is proposed now, without asking"
     )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from pathlib import Path
 from typing import Any
 
 from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, CommandFailed, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.options import MOST_LIMIT, json_option, lasting, limit_option, print_json
-from spikeguard_cli.order_signing import as_ordered, left_s, order_of, signature_of
 from spikeguard_cli.orders import (
     VERBS,
     add_order_options,
@@ -20,10 +18,9 @@ from spikeguard_cli.orders import (
     planned_lines,
     send_order,
 )
-from spikeguard_cli.wording import command_words, duration, signed_words, state_words, table
+from spikeguard_cli.wording import command_words, duration, state_words, table
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, RunId, Verb
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.order_signature import Signed
 from spikeguard_protocol.paths import command_path, incident_path, run_path
 
 HEAD = ("ID", "ORDER", "STATE", "BY", "STEP", "SAID")
@@ -57,10 +54,6 @@ def _give(api: Api, run: RunId, options: Namespace) -> int:
             return 1
     options.reason = reason
     made = send_order(api, run, body, options, offered)
-    if made["state"] == "proposed" and options.order_key:
-        order = as_ordered(made, run, body, offered)
-        say(signed_words(order, left_s(made)), to_error=options.json)
-        made = _signed(api, made, order, options)
     return _told(options, made)
 
 
@@ -77,14 +70,9 @@ def _approve(api: Api, id: CommandId, options: Namespace) -> int:
     found = _one(api, id)
     say(f"{found['id']}, ordered by {found['proposed_by']}: {command_words(found)}")
     say(f"  why:   {found['reason']}")
-    order = order_of(found) if options.order_key else None
-    if order is not None:
-        say(signed_words(order, left_s(found)))
     if not (options.yes or _agrees("Approve this?")):
         print("Nothing was approved.")
         return 1
-    if order is not None:
-        return _told(options, _signed(api, found, order, options))
     return _told(options, api.post(f"{command_path(id)}/approve", {"revision": found["revision"]}))
 
 
@@ -108,14 +96,6 @@ def _named(id: CommandId, found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _signed(api: Api, command: dict[str, Any], order: Signed, options: Namespace) -> dict[str, Any]:
-    """Approve it, signed with the first key in the file."""
-    signature = signature_of(order, left_s(command), Path(options.order_key))
-    body = {"revision": command["revision"], "signature": signature}
-    done: dict[str, Any] = api.post(f"{command_path(CommandId.parse(order.command))}/approve", body)
-    return done
-
-
 def _told(options: Namespace, made: dict[str, Any]) -> int:
     if options.json:
         print_json(made)
@@ -127,11 +107,6 @@ def _told(options: Namespace, made: dict[str, Any]) -> int:
             say(
                 f"Ordered {id}, the first of two: {what}. Nothing is done until another person "
                 f"approves it: {_answer(made, run)}"
-            )
-        case "proposed":
-            say(
-                f"Ordered {id}: {what}. The job takes signed orders only: "
-                f"{_answer(made, run)} --order-key FILE"
             )
         case "approved" | "delivered":
             left = duration(made["expires_in_s"])
@@ -202,10 +177,6 @@ def _options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--within", type=lasting, default=600.0, metavar="TIME",
         help="void if the job has not fetched it by then: 90s, 10min (the default), 2h",
-    )  # fmt: skip
-    parser.add_argument(
-        "--order-key", metavar="FILE",
-        help="sign the order with the first key in FILE, for a job that asks for it",
     )  # fmt: skip
     parser.add_argument("--yes", action="store_true", help="do not ask")
     limit_option(parser)

@@ -8,8 +8,6 @@ from textwrap import wrap
 from typing import Any
 
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.order_signature import Signed
-from spikeguard_protocol.orders import action_words
 from spikeguard_protocol.phrases import (
     batches_phrase,
     cause_phrase,
@@ -376,14 +374,6 @@ def waiting_words(cost: dict[str, Any]) -> str:
     if (pace := cost.get("step_time_s")) is not None:
         words += f" (at {pace:.3g} s a step, the median of {cost['step_time_of']} steps before it)"
     return words
-
-
-def signed_words(order: Signed, left_s: float) -> str:
-    """All that a signature will say yes to."""
-    step = order.expires_at_step
-    end = f"for {duration(left_s)}" + ("" if step is None else f", until step {step}")
-    attempt = order.attempt or "unknown"
-    return printable(f"  signs: {action_words(order.action)}, to attempt {attempt}, good {end}")
 
 
 def approver_words(command: dict[str, Any]) -> list[str]:

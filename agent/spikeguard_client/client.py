@@ -204,14 +204,10 @@ class Client(ProjectCalls):
             "GET", with_query(f"{incident_path(incident)}/postmortem", format=form)
         )
 
-    def approve(self, command: CommandId, revision: int, signature: str | None = None) -> Command:
-        """Say yes to the revision that was seen, in the name that stands behind the token.
-
-        `signature`: for a job that takes signed orders only, as `order_signature.sign` makes it.
-        """
-        path, body = f"{command_path(command)}/approve", {"revision": revision}
-        signed = {} if signature is None else {"signature": signature}
-        return self._calls.send(Command, "POST", path, {**body, **signed})
+    def approve(self, command: CommandId, revision: int) -> Command:
+        """Say yes to the revision that was seen, in the name that stands behind the token."""
+        path = f"{command_path(command)}/approve"
+        return self._calls.send(Command, "POST", path, {"revision": revision})
 
     def reject(self, command: CommandId, revision: int, reason: str) -> Command:
         """Say no to the revision that was seen."""
@@ -261,13 +257,10 @@ class Client(ProjectCalls):
         """What was done to a run, by whom, why, what was expected and what came, newest first."""
         return self._calls.items(Intervention, f"{run_path(run)}/interventions")
 
-    def approve_order(
-        self, command: CommandId, revision: int, signature: str | None = None
-    ) -> RunCommand:
-        """Say yes to a command of a run itself, as a second person or with a `signature`."""
-        signed = {} if signature is None else {"signature": signature}
-        body = {"revision": revision, **signed}
-        return self._calls.send(RunCommand, "POST", f"{command_path(command)}/approve", body)
+    def approve_order(self, command: CommandId, revision: int) -> RunCommand:
+        """Say yes to a command of a run itself, as a second person."""
+        path = f"{command_path(command)}/approve"
+        return self._calls.send(RunCommand, "POST", path, {"revision": revision})
 
     def reject_order(self, command: CommandId, revision: int, reason: str) -> RunCommand:
         """Say no to a command of a run itself, or take back what the job has not fetched."""

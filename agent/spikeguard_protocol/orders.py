@@ -24,7 +24,6 @@ from spikeguard_protocol.vocabulary import Verb
 
 MAX_ORDERS = 32  # of an acknowledgement: an agent reads no more of them at a time
 MAX_PROTECTED = 64  # the same of the names to keep
-MAX_SIGNATURE = 200  # characters
 MAX_OUTCOME = 200  # characters
 LEFT_OUT_IF_NONE: Final = {"left_out_if_none": True}  # of a field that older releases do not know
 WAIT_HEADER = "Spikeguard-Wait"  # on an acknowledgement: seconds, worth waiting at /orders so long
@@ -147,18 +146,12 @@ class Order:
     action: Action
     expires_in_s: float  # counted from when the message went out that it answers
     expires_at_step: int | None  # void once this step has been trained
-    # What an agent without keys never gets, since it would know no such field.
-    signature: str | None = field(default=None, metadata=LEFT_OUT_IF_NONE)
 
     def __post_init__(self) -> None:
         CommandId.parse(self.command)
         check_attempt("attempt", self.attempt)
         if self.expires_at_step is not None:
             check_count("expires_at_step", self.expires_at_step)
-        if self.signature is not None and len(self.signature) > MAX_SIGNATURE:
-            raise ProtocolError(
-                "signature", f"takes at most {MAX_SIGNATURE} characters", "Sign it anew"
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ Validity is judged by the database's clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -31,8 +31,6 @@ from spikeguard_server.access.approvers import Approver, approver_of, why_not_an
 from spikeguard_server.errors import NotFound, RevisionChanged, WrongState
 from spikeguard_server.identity.actors import Actor, KnownBy
 from spikeguard_server.ingest.proposals import revise
-from spikeguard_server.ingest.signing import Signing, by_server, order_keys
-from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.commands import (
@@ -45,7 +43,7 @@ from spikeguard_server.store.commands import (
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
 from spikeguard_server.store.links import spend_link
 from spikeguard_server.store.policies import halted_since, policy_of
-from spikeguard_server.store.runs import AttemptRow, RunRow, attempt_settings, attempts_of, lock_run
+from spikeguard_server.store.runs import AttemptRow, RunRow, attempts_of, lock_run
 from spikeguard_server.store.situations import run_situation_of, situation_of, targets_with_health
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.core import run_key
@@ -92,30 +90,20 @@ def approve(
     person: str,
     now: datetime | None = None,
     *,
-    settings: Settings | None = None,
     way: Way = UNSAID,
-    signature: str | None = None,
 ) -> None:
-    """Say yes to `revision` of `command` in the name of `person`; `signature`: theirs, if any.
+    """Say yes to `revision` of `command` in the name of `person`.
 
     Raises `NotFound`; `RevisionChanged` where the proposal is another one by now, the new revision
     being stored; `IllegalMove` where it is decided, expired or void.
     """
-    signing = replace(by_server(settings), given=signature)
-
-    def act(decision: _Decision) -> RevisionChanged | WrongState | None:
-        return _approve(decision, signing)
-
-    _decide(engine, command, revision, person, now, CommandEvent.APPROVE, act, way)
+    _decide(engine, command, revision, person, now, CommandEvent.APPROVE, _approve, way)
 
 
-def approve_own(
-    connection: sql.Connection, command: CommandId, person: Actor, settings: Settings, way: Way
-) -> None:
-    """Say yes to what `person` has just ordered, in the same transaction. It waits where its job
-    asks for a signature, or the policy for a second person."""
-    decision = _open(connection, command, person, None, way)
-    _approve(decision, by_server(settings))
+def approve_own(connection: sql.Connection, command: CommandId, person: Actor, way: Way) -> None:
+    """Say yes to what `person` has just ordered, in the same transaction. It waits where the
+    policy asks for a second person."""
+    _approve(_open(connection, command, person, None, way))
 
 
 def reject(
@@ -126,11 +114,9 @@ def reject(
     reason: str,
     now: datetime | None = None,
     *,
-    settings: Settings | None = None,
     way: Way = UNSAID,
 ) -> None:
     """Say no to `revision` of `command` in the name of `person`; raises as `approve` does."""
-    del settings
 
     def act(decision: _Decision) -> RevisionChanged | WrongState | None:
         _move(decision, CommandEvent.REJECT, reason)
@@ -204,7 +190,7 @@ def _same_offer(decision: _Decision, revision: int) -> bool:
     return seen == command.action
 
 
-def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | WrongState | None:
+def _approve(decision: _Decision) -> RevisionChanged | WrongState | None:
     run, command = decision.run, decision.command
     attempts = attempts_by_number(decision.connection, run.run_id)
     attempt = next(
@@ -222,7 +208,7 @@ def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | WrongSt
         return _withdrawn(decision, "the kill switch was on after the first approval")
     if command.proposed_by is not None:  # a person's, which no policy changes
         refusal = _no_more(decision, attempt, policy)
-        return refusal or _say_yes(decision, attempt, policy, signing)
+        return refusal or _say_yes(decision, policy)
     incident = find_incident(decision.connection, run.run_id, command.incident, attempts)
     assert incident is not None
     targets = targets_with_health(decision.connection, run, attempt, attempts, policy)
@@ -237,7 +223,7 @@ def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | WrongSt
     if differs(command.action, proposal.action):
         revised = revise(decision.connection, run, command, proposal, policy, decision.now)
         return RevisionChanged(_current(decision, revised.revision))
-    return _say_yes(decision, attempt, policy, signing)
+    return _say_yes(decision, policy)
 
 
 def _no_more(decision: _Decision, attempt: AttemptRow, policy: Policy) -> WrongState | None:
@@ -258,27 +244,12 @@ def _withdrawn(decision: _Decision, reason: str) -> WrongState:
     return WrongState(f"{id} is withdrawn: {reason}", "Wait for a new proposal")
 
 
-def _say_yes(
-    decision: _Decision, attempt: AttemptRow, policy: Policy, signing: Signing
-) -> WrongState | None:
-    run, command = decision.run, decision.command
-    told = attempt_settings(decision.connection, run.run_id, attempt.number)
-    signature = signing.signature(run.id, command, attempt.id, told) or command.signature
-    if signature is None and order_keys(told):
-        return _unsigned(decision, order_keys(told))
-    decision = replace(decision, command=replace(command, signature=signature))
+def _say_yes(decision: _Decision, policy: Policy) -> WrongState | None:
+    command = decision.command
     if max(command.approvals, policy.approval_of(verb_of(command.action)).approvals) > 1:
         return _approve_as_one_of_two(decision)
     _move(decision, CommandEvent.APPROVE, f"approved revision {command.revision} as shown")
     return None
-
-
-def _unsigned(decision: _Decision, names: Sequence[str]) -> WrongState:
-    return WrongState(
-        f"{decision.command.public_id(decision.run.id)} has to be signed: its job takes orders "
-        f"signed with key {', '.join(names)} only (its Settings.order_keys_file)",
-        "Approve it with `spikeguard approve ID --order-key FILE`, where FILE holds that key",
-    )
 
 
 def _approve_as_one_of_two(decision: _Decision) -> WrongState | None:
@@ -305,7 +276,7 @@ def _approve_first(decision: _Decision, reason: str) -> None:
         CommandEvent.APPROVE_FIRST,
         actor=decision.person, reason=decision.way.words(reason), now=decision.now, approvals=2,
         first_approved_by=storable(first.name), first_approved_token=first.token,
-        first_approved_known_by=first.known_by, signature=decision.command.signature,
+        first_approved_known_by=first.known_by,
     )  # fmt: skip
 
 
@@ -336,7 +307,7 @@ def _move(
         actor=decision.person, reason=decision.way.words(reason), now=decision.now,
         decided_by=storable(decided_by or decision.person),
         decision_reason=None if own is None else storable(own),
-        decided_step=decision.run.last_step, signature=decision.command.signature,
+        decided_step=decision.run.last_step,
     )  # fmt: skip
 
 

@@ -64,7 +64,6 @@ class CommandRow:
     first_approved_by: str | None  # of two
     first_approved_token: int | None
     first_approved_known_by: str | None
-    signature: str | None  # of the approval
 
     @property
     def action(self) -> Action:
@@ -277,7 +276,6 @@ _NOBODY_YET: dict[str, None] = {
     "first_approved_by": None,
     "first_approved_token": None,
     "first_approved_known_by": None,
-    "signature": None,
 }  # a yes is to one revision
 
 

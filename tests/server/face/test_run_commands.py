@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sql
@@ -25,7 +24,6 @@ from spikeguard_protocol import (
     RunId,
     Stop,
 )
-from spikeguard_protocol.order_signature import OrderKey, signature_problem
 from spikeguard_server.access.grants import Grant
 from tests.server.face.browsers import cookie_of
 from tests.server.face.conftest import VERBS, Job, Live
@@ -284,20 +282,6 @@ def test_the_second_person_answers_on_the_inbox_page(
     assert states == {stop: ("approved", "Ada and Bob"), save: ("rejected", "Bob")}
 
 
-def test_a_job_that_takes_signed_orders_alone_is_given_none_without(
-    live: Live, project: str, training: Job
-) -> None:
-    told = {"order_keys": "0123456789abcdef"}
-    training.send(AttemptStarted(None, 1, VERBS, "test", 4096, told))
-    ada, run = client_of(live, project), run_of(training)
-    made = ada.order(run, "checkpoint_now", "before the maintenance")
-    assert made["state"] == "proposed"
-    assert orders(training) == []
-    id = CommandId.parse(made["id"])
-    assert "has to be signed" in str(refusal(lambda: ada.approve_order(id, 1)))
-    assert [item["waits"] for item in ada.inbox()["items"]] == ["decide"]
-
-
 Typed = Callable[..., str]
 
 
@@ -340,25 +324,15 @@ def test_the_command_line_orders_lists_and_takes_back(training: Job, typed: Type
         typed("run", name, *wrong, status=1)
 
 
-def test_a_second_person_and_a_signature_come_by_the_command_line(
-    live: Live, project: str, training: Job, typed: Typed, tmp_path: Path
+def test_a_second_person_comes_by_the_command_line(
+    live: Live, project: str, training: Job, typed: Typed
 ) -> None:
-    key = OrderKey(bytes([7]) * 32)
-    file = tmp_path / "key"
-    file.write_text(key.secret.hex())
-    told = {"order_keys": key.name}
-    training.send(AttemptStarted(None, 1, VERBS, "test", 4096, told))
     name = f"{project}/gpt"
-    said = typed("run", name, "stop", "--yes", "--reason", "x")
-    assert "takes signed orders only" in said
-    typed("run", name, "approve", "1", "--yes", "--order-key", str(file))
-    [order] = orders(training)
-    assert signature_problem((key,), order, order.signature, time.time()) is None
-    answer(training, order.command, ResultState.FAILED, "no")
     eve = client_of(live, project, "Eve", Role.ADMIN)
     eve.put_policy(project, {"approval": {"checkpoint_now": {"approvals": 2}}})
+    made = eve.order(run_of(training), "checkpoint_now", "x")
+    assert (made["state"], orders(training)) == ("approved_once", [])
+    said = typed("run", name, "approve", str(made["number"]), "--yes")
+    assert "The job has 10.0 min" in said
+    assert [order.command for order in orders(training)] == [made["id"]]
     eve.order(run_of(training), "stop", "x")
-    with_key = ("--order-key", str(file))
-    said = typed("run", name, "checkpoint", "--reason", "x", *with_key)
-    assert "Nothing is done until another person approves it" in said
-    assert "spikeguard run" in typed("inbox") or "sign" in typed("inbox")

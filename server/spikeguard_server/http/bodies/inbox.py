@@ -130,19 +130,17 @@ def _proposals(
 
 
 def _of_runs(rows: Sequence[Row], person: str | None) -> Iterator[InboxItem]:
-    """Commands of runs themselves that wait for a second person, or for a signature."""
+    """Commands of runs themselves that wait for a second person."""
     for command in map(run_command_body, rows):
         first = command.first_approved_by
-        if first is not None and person is not None and same_name(first, person):
+        if first is None or (person is not None and same_name(first, person)):
             continue
-        asks = "sign" if first is None else f"approved by {first}, a second person decides"
         does = order_phrase(command.verb, command.arguments, brief=True)
         yield InboxItem(
-            waits=Waits.DECIDE if first is None else Waits.SECOND,
-            project=CommandId.parse(command.id).incident.run.project,
-            title=f"{command.id}: {asks}: {does}", by=first or command.proposed_by,
-            since=command.first_approved_at or command.proposed_at, reason=command.reason,
-            incident=None, command=None, order=command,
+            waits=Waits.SECOND, project=CommandId.parse(command.id).incident.run.project,
+            title=f"{command.id}: approved by {first}, a second person decides: {does}", by=first,
+            since=command.first_approved_at, reason=command.reason, incident=None, command=None,
+            order=command,
         )  # fmt: skip
 
 

@@ -20,7 +20,6 @@ from spikeguard_protocol import (
     ResponseAction,
     Verb,
 )
-from spikeguard_protocol.orders import MAX_SIGNATURE
 from spikeguard_server.http.bodies.run_shapes import (
     Number,
     SegmentRef,
@@ -261,11 +260,6 @@ class Approval(Shape):
     model_config = example({"revision": 2})
 
     revision: int = Field(ge=1, strict=True)
-    signature: str | None = Field(
-        default=None,
-        max_length=MAX_SIGNATURE,
-        description="for a job that asks for one: made with a key that the server need not hold",
-    )
 
 
 class Rejection(Shape):

@@ -81,9 +81,9 @@ def post_run_command(
 ) -> JsonReply:
     """The job does it at its next step boundary, on all ranks at once: goes back, skips, lowers the
     learning rate, saves a checkpoint, ends the attempt. The order is the caller's yes too; it waits
-    where the policy asks for a second person, or the job for a signature. What the job did not say
-    that it can do, or would refuse by its own limits, is a 422. While an incident is open, what
-    changes the training is ordered of the incident."""
+    where the policy asks for a second person. What the job did not say that it can do, or would
+    refuse by its own limits, is a 422. While an incident is open, what changes the training is
+    ordered of the incident."""
     person, way = person_of(caller), Way("the API", origin_of(request))
     ordered, itself = wanted.ordered(Verb(wanted.verb)), IncidentId(run, RUN_ITSELF)
     made = order(services, itself, ordered, person, way)
@@ -98,12 +98,9 @@ def post_run_approval(
     services: ServicesDep, caller: CallerDep, run: RunDep, command: Number, approval: Approval,
     request: Request,
 ) -> JsonReply:  # fmt: skip
-    """A second person's yes, or a first one's with a signature."""
+    """A second person's yes."""
     way = Way("the API", origin_of(request))
-    made = Decision(
-        _id(run, command), "approve", approval.revision, person_of(caller), way,
-        signature=approval.signature,
-    )  # fmt: skip
+    made = Decision(_id(run, command), "approve", approval.revision, person_of(caller), way)
     return _decided(services, made)
 
 

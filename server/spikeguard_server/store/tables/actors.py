@@ -22,14 +22,13 @@ def identified() -> list[sql.Column[Any]]:
 
 
 def approving() -> list[sql.Column[Any]]:
-    """Of a command: how many people have to approve it, the first of two, and what they signed."""
+    """Of a command: how many people have to approve it, and the first of two."""
     return [
         sql.Column("approvals", sql.SmallInteger, server_default="1", nullable=False),
         sql.Column("first_approved_at", sql.DateTime(timezone=True)),
         sql.Column("first_approved_by", sql.Text),
         sql.Column("first_approved_token", sql.BigInteger),  # the grant that they came with
         sql.Column("first_approved_known_by", sql.Text),  # KnownBy
-        sql.Column("signature", sql.Text),  # of the approval, where the job asks for one
     ]
 
 

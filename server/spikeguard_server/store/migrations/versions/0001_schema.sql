@@ -543,7 +543,6 @@ CREATE TABLE commands (
     first_approved_by text,
     first_approved_token bigint,
     first_approved_known_by text,
-    signature text,
     decision_reason text,
     delivered_at timestamptz,
     finished_at timestamptz,
