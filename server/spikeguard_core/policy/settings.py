@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from spikeguard_core.notification.quiet_hours import QuietHours, read_quiet_hours
 from spikeguard_core.policy.own_remedies import OwnRemedy, read_remedies
-from spikeguard_core.policy.own_rules import OwnRule, read_rules
 from spikeguard_core.policy.remedies import Diagnosis
 from spikeguard_protocol import ProtocolError, Verb
 
@@ -100,7 +99,6 @@ class Policy:
     approval: Mapping[Verb, ApprovalRule] = field(  # who says yes, by verb
         default_factory=lambda: dict(_DEFAULT_APPROVAL)
     )
-    rules: tuple[OwnRule, ...] = ()  # the project's own rules, asked before anything is proposed
     remedies: Mapping[Diagnosis, OwnRemedy] = field(default_factory=dict)  # by cause
     detection: Mapping[str, Any] = field(default_factory=dict)  # detector and its settings
     # people
@@ -211,7 +209,6 @@ def policy_to_mapping(policy: Policy) -> dict[str, Any]:
     plain["lr_factors"] = list(policy.lr_factors)
     plain["detection"] = dict(policy.detection)
     plain["escalation"] = list(policy.escalation)
-    plain["rules"] = [rule.plain() for rule in policy.rules]
     plain["remedies"] = {word.value: own.plain() for word, own in policy.remedies.items()}
     if policy.quiet is not None:
         quiet = asdict(policy.quiet)
@@ -235,9 +232,8 @@ def policy_from_mapping(plain: Mapping[str, Any]) -> Policy:
     for name in plain:
         if name not in known:
             raise PolicyError(str(name)[:80], "is no setting", f"Known: {', '.join(sorted(known))}")
-    tables = ("approval", "detection", "quiet", "remedies", "rules")
+    tables = ("approval", "detection", "quiet", "remedies")
     values = {name: _read(name, value) for name, value in plain.items() if name not in tables}
-    values["rules"] = read_rules(plain.get("rules", ()), PolicyError)
     values["remedies"] = read_remedies(plain.get("remedies", {}), PolicyError)
     values["detection"] = _read_detection(plain.get("detection", {}))
     if plain.get("quiet") is not None:

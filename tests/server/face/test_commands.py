@@ -220,10 +220,10 @@ def test_a_policy_comes_from_a_file_and_is_halted(
     database_url: str, say: Say, tmp_path: Path
 ) -> None:
     file = tmp_path / "policy.toml"
-    file.write_text('[[rules]]\ndo = "nothing"\nkinds = ["lingering"]\n[quiet]\nbegin = "21:00"\n')
+    file.write_text('[remedies.lr_too_high]\nuse = false\n[quiet]\nbegin = "21:00"\n')
     assert say(database_url, "policy", "import", str(file)).returncode == 0
     halted = say(database_url, "policy", "halt", "--reason", "we look first")
     assert "nothing is approved" in halted.stdout
     shown = tomllib.loads(say(database_url, "policy", "show").stdout)
     assert (shown["halted"], shown["quiet"]["begin"]) == (True, "21:00")
-    assert shown["rules"] == [{"do": "nothing", "kinds": ["lingering"]}]
+    assert shown["remedies"] == {"lr_too_high": {"use": False}}
