@@ -1,7 +1,8 @@
-"""The commands by which a person answers what an incident proposes: approve and reject."""
+"""The commands by which a person answers an incident: ack, approve and reject."""
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any
@@ -105,6 +106,21 @@ def reject(options: Namespace) -> int:
     return told(options, done, f"Rejected {command['id']}: {options.reason}")
 
 
+def ack(options: Namespace) -> int:
+    """Say that you look at an incident, or take that back."""
+    incident = IncidentId.parse(options.id)
+    api, path = Api(load_credentials()), f"{incident_path(incident)}/acknowledgement"
+    found = json.loads(api.delete(path)) if options.undo else api.post(path, {})
+    by = found["acknowledged_by"]
+    if by is None:
+        return told(options, found, f"Nobody looks at {incident} now; it is escalated as before.")
+    return told(
+        options, found,
+        f"{incident} is acknowledged by {by}: it is not escalated, and nobody is told again of "
+        "what stands. What is proposed waits, and expires as before.",
+    )  # fmt: skip
+
+
 def _decide(api: Api, command: CommandId, verdict: str, body: dict[str, Any]) -> dict[str, Any]:
     try:
         done: dict[str, Any] = api.post(f"{command_path(command)}/{verdict}", body)
@@ -176,7 +192,14 @@ def _reject_options(parser: ArgumentParser) -> None:
     parser.add_argument("--reason", required=True, help="why; the record keeps it")
 
 
+def _ack_options(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="incident RUN#3 (quote it)")
+    parser.add_argument("--undo", action="store_true", help="take the acknowledgement back")
+    json_option(parser)
+
+
 COMMANDS: tuple[Command, ...] = (
+    Command("ack", "acknowledge an incident: you look at it", ack, _ack_options),
     Command(
         "approve",
         "approve what an incident proposes, as it is or changed",

@@ -9,14 +9,12 @@ from typing import Any
 
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.phrases import (
-    batches_phrase,
     cause_phrase,
     order_phrase,
     paragraphs,
     sure_phrase,
-    waits_phrase,
 )
-from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, Cause, Waits
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, Cause
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -101,29 +99,6 @@ def _needs(incident: dict[str, Any], job: str | None) -> Iterator[str]:
         yield f"Decide {proposal['id']}: {command_words(proposal)}"
     if job:
         yield job
-
-
-def inbox_lines(item: dict[str, Any]) -> list[str]:
-    """An entry of the inbox: what is asked, what it costs, until when, who has it."""
-    incident = item["incident"]
-    lines = [printable(f"{waits_phrase(item['waits'])}: {item['title']}")]
-    if incident is None:
-        done = "threw it" if item["waits"] == Waits.SWITCH else "ordered it"
-        who = f"{item['by'] or 'nobody knows who'} {done}"
-        why = f": {item['reason']}" if item["reason"] else ""
-        return [*lines, *_wrapped(f"{who}{why}", "    ", "      ")]
-    lines += _wrapped(f"{incident['summary']}.", "    ", "      ")
-    proposal = incident["proposal"]
-    if proposal is not None and item["waits"] in (Waits.DECIDE, Waits.SECOND):
-        left = duration(proposal["expires_in_s"])
-        lines += _wrapped(f"costs {cost_words(proposal['cost'])}", "    ", "      ")
-        lines += _wrapped(
-            f"answer within {left}: spikeguard approve '{incident['id']}'", "    ", ""
-        )
-    if (command := item["command"]) is not None and command["result"]:
-        lines += _wrapped(command["result"], "    ", "      ")
-    had = _response_words({**incident, "responses": []})
-    return [*lines, *(line for said in had for line in _wrapped(said, "    ", "      "))]
 
 
 NOTES = 3  # of a run, on its card
@@ -316,35 +291,10 @@ def _setting(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-LEDGER_HEAD = ("AT", "STEP", "BY", "WHAT", "RANK", "SAID")
-_SHOWN_NAMES = 4
-
-
-def ledger_row(entry: dict[str, Any]) -> list[str]:
-    """A command, or batches that were left out, as a row under `LEDGER_HEAD`."""
-    what, rank, said = _ordered(entry) if entry["kind"] == "command" else _left_out(entry)
-    step = "-" if entry["step"] is None else str(entry["step"])
-    return [entry["at"] or "-", step, entry["command"] or "-", what, rank, said]
-
-
-def _ordered(entry: dict[str, Any]) -> tuple[str, str, str]:
-    what = command_words(entry) if entry["verb"] else "-"
-    said = ": ".join(filter(None, (state_words(entry["state"]), entry["result"])))
-    return what, "-", said
-
-
 def state_words(state: str | None) -> str | None:
     """A command's state as every page says it; one of a newer server as it is."""
     known = {known.value: words for known, words in COMMAND_STATE_WORDS.items()}
     return state if state is None else known.get(state, state)
-
-
-def _left_out(entry: dict[str, Any]) -> tuple[str, str, str]:
-    names = entry["names"]
-    shown = ", ".join(names[:_SHOWN_NAMES]) or "no names"
-    more = len(names) - _SHOWN_NAMES
-    said = f"{shown} and {more} more" if more > 0 else shown
-    return f"left out {batches_phrase(entry['batches'])}", str(entry["rank"]), said
 
 
 def command_words(command: dict[str, Any]) -> str:

@@ -151,7 +151,7 @@ def spikeguard(
 def test_help_names_every_command() -> None:
     shown = spikeguard(dict(os.environ), "--help").stdout
     for name in ("up", "serve", "login", "runs", "incidents", "approve", "reject", "postmortem",
-                 "token", "replay", "ledger", "journal"):  # fmt: skip
+                 "token", "replay", "journal"):  # fmt: skip
         assert re.search(rf"^    {name}\s", shown, re.MULTILINE), name
 
 

@@ -560,7 +560,7 @@ def test_what_was_left_out_is_named_and_names_do_no_harm(rolled_back: PostMortem
     assert "a, b, c, d, e, f, g, and 1 more; 5 cut" in text
     assert "not named" in text
     assert "And 37 more" in text
-    assert "spikeguard ledger DIRECTORY" in text
+    assert "spikeguard journal DIRECTORY" in text
     assert "<script" not in html(facts)
     assert "<script" not in text.replace("\\<script", "")
     told = body(facts)

@@ -82,7 +82,7 @@ def left_out_of(facts: PostMortem) -> tuple[Block, ...]:
     more = facts.left_out_count - len(rows)
     if more <= 0:
         return (table,)
-    said = f"And {count(more)} more: `spikeguard ledger DIRECTORY` shows the ranges."
+    said = f"And {count(more)} more: `spikeguard journal DIRECTORY` shows the ranges."
     return (table, Paragraph(said))
 
 

@@ -292,7 +292,7 @@ def _its_link_signs_a_browser_in_once(up: Up, ready: dict[str, Any]) -> None:
     assert "Sign in as" in httpx.get(link, timeout=30).text
     assert httpx.post(link, timeout=30).status_code == 303
     assert "used already" in httpx.post(link, timeout=30).text
-    another = up.command("browser")
+    another = up.command("open", "--sign-in")
     assert another.returncode == 0, another.stderr
     again = another.stdout.strip().replace("spikeguard.localhost", "127.0.0.1")
     assert httpx.post(again, timeout=30).status_code == 303

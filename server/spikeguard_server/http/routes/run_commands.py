@@ -65,7 +65,7 @@ def get_run_commands(
     services: ServicesDep, run: RunDep, limit: Limit = 50, cursor: Cursor = None
 ) -> JsonReply:
     """What people ordered of it and what became of that, newest first. Commands of its incidents
-    stand with those; the ledger has all that were delivered."""
+    stand with those."""
     page = page_wanted(limit, cursor, int)
     with services.snapshot() as connection:
         found, more = list_run_commands(connection, existing_run(connection, run), page)
