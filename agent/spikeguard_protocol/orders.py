@@ -6,9 +6,8 @@ Validity travels as durations and steps, never as a wall-clock deadline.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import Final
 
 from spikeguard_protocol.batches import BatchRange
 from spikeguard_protocol.errors import ProtocolError
@@ -114,20 +113,6 @@ Action = SkipBatches | Rollback | ScaleLr | CheckpointNow | Watch | Stop
 def verb_of(action: Action) -> Verb:
     """The word for what `action` orders."""
     return next(verb for verb, kind in type_of_verb.items() if isinstance(action, kind))
-
-
-def read_action(verb: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The action as the messages write it, out of a verb and the arguments that people are shown:
-    ranges as `[a, b]`, no types."""
-    kind = type_of_verb[Verb(verb)]
-    ranges = ("batches", "skip")
-    read = {
-        name: {"type": "BatchRange", "first": value[0], "end": value[1]}
-        if name in ranges and isinstance(value, list | tuple)
-        else value
-        for name, value in arguments.items()
-    }
-    return {**read, "type": kind.__name__}  # the verb's, whatever the arguments call themselves
 
 
 def action_words(action: Action) -> str:

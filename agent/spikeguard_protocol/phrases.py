@@ -81,19 +81,6 @@ def cause_phrase(cause: str) -> str:
     return CAUSE_WORDS[Cause(cause)] if cause in set(Cause) else cause.replace("_", " ")
 
 
-def token_rank_phrase(number: int) -> str:
-    """Which tokens bin `number` of a histogram holds, by their rank before: `new`, `1st`, `2 to
-    3`."""
-    if number < 2:
-        return ("new", "1st")[number]
-    first, last = 2 ** (number - 1), 2**number - 1
-    return f"{_rank(first)} to {_rank(last)}"
-
-
-def _rank(rank: int) -> str:
-    return str(rank) if rank < 1000 else f"{round(rank / 1000)}k"
-
-
 def in_paragraphs(*parts: str) -> str:
     """A reason of those `parts` that say something, each a paragraph of its own."""
     return PARAGRAPH.join(" ".join(part.split()) for part in parts if part.strip())

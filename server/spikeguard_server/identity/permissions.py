@@ -19,7 +19,6 @@ from spikeguard_protocol import Role, RunId
 from spikeguard_server.errors import Forbidden, NameNotProven, NoPerson, Unprocessable
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 
-SESSION_S: Final = 12 * 3600
 PROVEN: Final = frozenset({KnownBy.TOKEN, KnownBy.PROXY, KnownBy.OIDC})
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{20,200}")
 
