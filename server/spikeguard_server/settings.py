@@ -156,10 +156,6 @@ class Settings:
         0.0, 0, math.inf,
         "that the delivery log, closed conversations and spent links are kept; 0: for ever",
     )  # fmt: skip
-    child_restarts: int = _number(
-        5, 0, 1000, "of Postgres or the dashboard under `spikeguard up`, when one ends by itself"
-    )
-    child_restarts_within_s: float = _number(600.0, 1, math.inf, "in which these are counted")
     session_hours: float = _number(12.0, 0.01, 24 * 366, "that a login lasts")
     fresh_sign_in_s: float = _number(
         600.0, 10, 86_400, "old at most is the sign-in whose session makes a token"
