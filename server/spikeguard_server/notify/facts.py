@@ -280,11 +280,11 @@ def message_of(
     )
 
 
-def test_message(project: str, now: datetime, who: str, number: int) -> ChannelMessage:
+def test_message(project: str, now: datetime, who: str) -> ChannelMessage:
     """What the test button sends."""
     topics = frozenset({Topic.TEST})
     return ChannelMessage(
-        key=f"spikeguard/{project}/test/{number}",
+        key=f"spikeguard/{project}/test/{now.timestamp():.6f}",
         sequence=1,
         topics=topics,
         project=project,
