@@ -39,7 +39,7 @@ def order(options: Namespace) -> int:
     if options.number is None:
         raise CommandFailed(f"{options.what} which? spikeguard run {run} lists them with numbers")
     id = CommandId(IncidentId(run, RUN_ITSELF), options.number)
-    return _approve(api, id, options) if options.what == "approve" else _reject(api, id, options)
+    return _reject(api, id, options)
 
 
 def _give(api: Api, run: RunId, options: Namespace) -> int:
@@ -64,16 +64,6 @@ def _in_place_of(api: Api, run: RunId, offered: dict[str, Any]) -> list[str]:
     incident = api.get(incident_path(IncidentId(run, offered["incident"])))
     found = (c for c in incident["commands"] if c["number"] == offered["command"])
     return [f"  in place of {one['id']}: {command_words(one)}" for one in found]
-
-
-def _approve(api: Api, id: CommandId, options: Namespace) -> int:
-    found = _one(api, id)
-    say(f"{found['id']}, ordered by {found['proposed_by']}: {command_words(found)}")
-    say(f"  why:   {found['reason']}")
-    if not (options.yes or _agrees("Approve this?")):
-        print("Nothing was approved.")
-        return 1
-    return _told(options, api.post(f"{command_path(id)}/approve", {"revision": found["revision"]}))
 
 
 def _reject(api: Api, id: CommandId, options: Namespace) -> int:
@@ -103,11 +93,6 @@ def _told(options: Namespace, made: dict[str, Any]) -> int:
     what, id = command_words(made), made["id"]
     run = CommandId.parse(id).incident.run
     match made["state"]:
-        case "approved_once":
-            say(
-                f"Ordered {id}, the first of two: {what}. Nothing is done until another person "
-                f"approves it: {_answer(made, run)}"
-            )
         case "approved" | "delivered":
             left = duration(made["expires_in_s"])
             follow = f"run {run}" if CommandId.parse(id).of_run else f"show {_quoted(made)}"
@@ -115,14 +100,6 @@ def _told(options: Namespace, made: dict[str, Any]) -> int:
         case state:
             say(f"{id} is {state_words(state)}: {what}.")
     return 0
-
-
-def _answer(made: dict[str, Any], run: RunId) -> str:
-    """The command that answers it."""
-    id = CommandId.parse(made["id"])
-    if id.of_run:
-        return f"spikeguard run {run} approve {id.number}"
-    return f"spikeguard approve '{id}'"
 
 
 def _quoted(made: dict[str, Any]) -> str:
@@ -137,7 +114,7 @@ def _list(api: Api, run: RunId, options: Namespace) -> int:
     rows = [
         [
             one["id"], command_words(one), state_words(one["state"]) or "-",
-            one["decided_by"] or one["first_approved_by"] or one["proposed_by"] or "-",
+            one["decided_by"] or one["proposed_by"] or "-",
             "-" if one["applied_step"] is None else str(one["applied_step"]),
             one["result"] or one["end_reason"] or "-",
         ]
@@ -166,11 +143,11 @@ def _number(text: str) -> int:
 def _options(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="NAME or PROJECT/NAME")
     parser.add_argument(
-        "what", nargs="?", choices=(*VERBS, "approve", "reject"),
-        help="what to order, or your answer to an order that waits; left out: list the orders",
+        "what", nargs="?", choices=(*VERBS, "reject"),
+        help="what to order; reject: take back what is not fetched; left out: list the orders",
     )  # fmt: skip
     parser.add_argument(
-        "number", metavar="N", nargs="?", type=_number, help="approve, reject: the N of RUN#0.N"
+        "number", metavar="N", nargs="?", type=_number, help="reject: the N of RUN#0.N"
     )
     add_order_options(parser)
     parser.add_argument("--reason", help="why; the record keeps it")

@@ -151,8 +151,6 @@ def _proposal_card(incident: str, proposal: dict[str, Any]) -> list[str]:
         *(line for check in _first(proposal["checks"]) for line in _said("check", check)),
         *_said("answer", f"within {duration(proposal['expires_in_s'])}"),
     ]
-    if first := proposal["first_approved_by"]:
-        lines += _said("who", f"{first} approved it; it needs a second person")
     return [
         *lines,
         printable(f"{'decide':<{LABELS}}spikeguard approve '{incident}'"),  # a line to copy
@@ -326,20 +324,8 @@ def waiting_words(cost: dict[str, Any]) -> str:
     return words
 
 
-def approver_words(command: dict[str, Any]) -> list[str]:
-    """Who has to approve it, where one person is not enough."""
-    if first := command["first_approved_by"]:
-        return [f"  who:   {first} approved it; it needs a second person"]
-    return ["  who:   it needs two people"] if command["approvals"] > 1 else []
-
-
 def approved_words(command: dict[str, Any], *, restart: bool = False) -> str:
     """What an approval has led to; `restart`: the job carries it out when it is started again."""
-    if command.get("state") == "approved_once":
-        return (
-            f"Approved, the first of two: {command_words(command)}. "
-            "Nothing is done until another person approves it too."
-        )
     if restart:
         return (
             f"Approved: {command_words(command)}. The job ends at its next step boundary with exit "
@@ -361,6 +347,5 @@ def proposal_words(command: dict[str, Any]) -> str:
         *_labelled("why:", paragraphs(_cut(command["reason"]))),
         *(f"  check: {check}" for check in _first(command["checks"])),
         f"  costs: {cost_words(command['cost'])}",
-        *approver_words(command),
     )
     return "\n".join(map(printable, lines))

@@ -257,11 +257,6 @@ class Client(ProjectCalls):
         """What was done to a run, by whom, why, what was expected and what came, newest first."""
         return self._calls.items(Intervention, f"{run_path(run)}/interventions")
 
-    def approve_order(self, command: CommandId, revision: int) -> RunCommand:
-        """Say yes to a command of a run itself, as a second person."""
-        path = f"{command_path(command)}/approve"
-        return self._calls.send(RunCommand, "POST", path, {"revision": revision})
-
     def reject_order(self, command: CommandId, revision: int, reason: str) -> RunCommand:
         """Say no to a command of a run itself, or take back what the job has not fetched."""
         body = {"revision": revision, "reason": reason}

@@ -35,7 +35,6 @@ CAUSE_WORDS: Mapping[Cause, str] = {
 WAITS_WORDS: Mapping[Waits, str] = {
     Waits.SWITCH: "kill switch",
     Waits.DECIDE: "decision",
-    Waits.SECOND: "second approval",
     Waits.FAILED: "failed command",
     Waits.ASSIGNED: "yours",
     Waits.UNACKNOWLEDGED: "not acknowledged",

@@ -45,8 +45,6 @@ PROPOSAL = {
     "revision": 2,
     "reason": "the loss settled 0.4 nats above trend",
     "checks": [],
-    "approvals": 1,
-    "first_approved_by": None,
     "cost": COST,
 }
 INCIDENT = {
@@ -662,7 +660,7 @@ def test_what_a_server_says_reaches_the_terminal_as_text(
     tested = {"result": "failed", "reason": text, "took_ms": 3.0}
     server.answers["/v1/channels/default/oncall/test"] = (200, tested)
     policy = {"policy": {"currency": text, text: {text: [text]}}}
-    proposal = {**PROPOSAL, "checks": [text], "expires_in_s": 60.0, "first_approved_by": text}
+    proposal = {**PROPOSAL, "checks": [text], "expires_in_s": 60.0}
     cause = {"cause": text, "confidence": 0.9, "reasons": [text]}
     incident = {"title": text, "summary": text, "causes": [cause], "has_postmortem": False,
                 "segment": {"attempt": text, "number": 0}, "proposal": proposal}  # fmt: skip

@@ -44,7 +44,6 @@ class ApprovalRule:
     mode: ApprovalMode = ApprovalMode.MANUAL  # who says yes
     budget: int = 3  # automatic approvals a run gets in 24 hours
     cooldown_s: float = 1_800.0  # seconds between two automatic approvals
-    approvals: int = 1  # people who have to say yes: 1, or 2 different ones
 
 
 # Watching changes nothing in the run, so asking a person for it would only cost sleep.
@@ -171,7 +170,6 @@ LIMITS: Mapping[str, Limit] = {
 APPROVAL_LIMITS: Mapping[str, Limit] = {
     "budget": Limit(0, 1_000_000, "approvals a run in 24 hours"),
     "cooldown_s": Limit(0.0, 30 * 86_400.0, "seconds"),
-    "approvals": Limit(1, 2, "people"),
 }
 
 
@@ -218,7 +216,6 @@ def policy_to_mapping(policy: Policy) -> dict[str, Any]:
             "mode": rule.mode.value,
             "budget": rule.budget,
             "cooldown_s": rule.cooldown_s,
-            "approvals": rule.approvals,
         }
         for verb, rule in policy.approval.items()
     }
@@ -301,7 +298,7 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
-_APPROVAL_SETTINGS = "mode, budget, cooldown_s, approvals"
+_APPROVAL_SETTINGS = "mode, budget, cooldown_s"
 
 
 def _read_approvals(plain: Any) -> dict[Verb, ApprovalRule]:
@@ -339,22 +336,7 @@ def _read_approval(path: str, plain: Any) -> ApprovalRule:
         limit = f"lies in [{least:.0f}, {most:.0f}] seconds"
         raise PolicyError(f"{path}.cooldown_s", limit, f"Got {cooldown_s}")
     mode = _read_mode(path, plain.get("mode", ApprovalMode.MANUAL))
-    return ApprovalRule(mode, budget, cooldown_s, _read_approvals_needed(path, plain, mode))
-
-
-def _read_approvals_needed(path: str, plain: Mapping[str, Any], mode: ApprovalMode) -> int:
-    needed = plain.get("approvals", 1)
-    if type(needed) is not int or needed not in (1, 2):
-        raise PolicyError(
-            f"{path}.approvals", "is 1 or 2: how many people have to approve", f"Got {needed!r:.60}"
-        )
-    if needed > 1 and mode is ApprovalMode.AUTO:
-        raise PolicyError(
-            f"{path}.approvals",
-            "is 1 where the mode is auto: nobody is asked there",
-            "Take mode manual for two people, or approvals 1",
-        )
-    return needed
+    return ApprovalRule(mode, budget, cooldown_s)
 
 
 def _read_mode(path: str, word: Any) -> ApprovalMode:

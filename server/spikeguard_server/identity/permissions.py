@@ -102,7 +102,6 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("GET", _RUN + "/interventions"): _READ,
     ("GET", _RUN + "/commands"): _READ,
     ("POST", _RUN + "/commands"): _DECIDE,
-    ("POST", _RUN + "/commands/{command}/approve"): _DECIDE,
     ("POST", _RUN + "/commands/{command}/reject"): _DECIDE,
     ("GET", _RUN + "/policy"): _READ,
     ("PUT", _RUN + "/policy"): _ADMIN,

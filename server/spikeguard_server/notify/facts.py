@@ -143,8 +143,6 @@ def _waiting(row: Row, pace: Pace) -> Waiting:
         a_minute=_a_minute(cost, pace.policy.currency),
         pace=_pace(cost),
         checks=checks_of(pace.incident, pace.policy, pace.data),
-        approvals=row.approvals,
-        first_approved_by=row.first_approved_by,
     )
 
 

@@ -75,20 +75,6 @@ def test_a_proposal_waits_once_with_its_price_and_deadline_until_it_is_decided(
     assert waiting(ada) == [("assigned", f"{project}/gpt#1: yours: lingering spike")]
 
 
-def test_a_second_approval_waits_for_everybody_but_the_first_person(
-    live: Live, project: str, spiked: Job
-) -> None:
-    admin = client_of(live, project, "Eve", Role.ADMIN)
-    admin.put_policy(project, {"approval": {"rollback": {"approvals": 2}}})
-    spiked.train(40, excess=3.0)
-    ada, bob = client_of(live, project), client_of(live, project, "Bob")
-    ada.approve(*proposal_of(spiked))
-    [(waits, title)] = waiting(bob)
-    assert waits == "second"
-    assert "approved by Ada, a second person decides: roll back" in title
-    assert [waits for waits, _ in waiting(ada)] == ["unacknowledged"]
-
-
 def test_a_command_that_failed_waits_until_something_else_is_proposed(
     live: Live, project: str, spiked: Job
 ) -> None:

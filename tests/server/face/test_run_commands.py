@@ -25,9 +25,7 @@ from spikeguard_protocol import (
     Stop,
 )
 from spikeguard_server.access.grants import Grant
-from tests.server.face.browsers import cookie_of
 from tests.server.face.conftest import VERBS, Job, Live
-from tests.server.face.test_decisions import KEY
 
 _PROJECTS = count(1)
 
@@ -188,7 +186,7 @@ def test_what_the_job_cannot_do_or_nobody_may_ask_is_refused(
     assert refusal(lambda: ada.order(run, "stop", "x", 1e9)).status == 422
     assert refusal(lambda: ada.order(RunId(project, "none"), "stop", "x")).status == 404
     unheard = CommandId.parse(f"{project}/gpt#0.9")
-    assert refusal(lambda: ada.approve_order(unheard, 1)).status == 404
+    assert refusal(lambda: ada.reject_order(unheard, 1, "x")).status == 404
     settings = {"ability.stop": "no", "ability.stop.reason": "the loop is a framework's"}
     verbs = tuple(verb for verb in VERBS if verb != "stop")
     training.send(AttemptStarted(None, 1, verbs, "test", 4096, settings))
@@ -228,60 +226,6 @@ def test_the_kill_switch_takes_back_what_a_silent_run_had_not_fetched(
     assert [type(order.action) for order in orders(training)] == [Stop]
 
 
-def test_where_the_policy_asks_for_two_people_one_is_not_enough(
-    live: Live, project: str, training: Job
-) -> None:
-    eve = client_of(live, project, "Eve", Role.ADMIN)
-    eve.put_policy(project, {"approval": {"stop": {"approvals": 2}}})
-    ada, bob, run = client_of(live, project), client_of(live, project, "Bob"), run_of(training)
-    made = ada.order(run, "stop", "wrong config")
-    assert (made["state"], made["first_approved_by"]) == ("approved_once", "Ada")
-    assert orders(training) == []
-    assert ada.inbox()["items"] == []
-    [item] = bob.inbox()["items"]
-    assert (item["waits"], item["by"], item["reason"]) == ("second", "Ada", "wrong config")
-    assert item["title"] == (
-        f"{made['id']}: approved by Ada, a second person decides: "
-        "stop the attempt on all ranks, its checkpoints stay"
-    )
-    id = CommandId.parse(made["id"])
-    assert refusal(lambda: ada.approve_order(id, 1)).status == 409
-    assert refusal(lambda: bob.approve_order(id, 7)).code == "revision_changed"
-    assert bob.approve_order(id, 1)["decided_by"] == "Ada and Bob"
-    assert [order.command for order in orders(training)] == [made["id"]]
-
-
-def test_the_second_person_answers_on_the_inbox_page(
-    live: Live, project: str, training: Job
-) -> None:
-    eve = client_of(live, project, "Eve", Role.ADMIN)
-    eve.put_policy(
-        project, {"approval": {"stop": {"approvals": 2}, "checkpoint_now": {"approvals": 2}}}
-    )
-    ada, run = client_of(live, project), run_of(training)
-    stop = ada.order(run, "stop", "wrong <b>config</b>")["id"]
-    save = ada.order(run, "checkpoint_now", "first")["id"]
-    with live.client() as page:
-        token = live.token(Grant(Role.OPERATOR, project, person="Bob"))
-        page.cookies.set("spikeguard_session", cookie_of(live.engine, token))
-        text = page.get("/inbox").text
-        assert "Ada ordered it" in text
-        assert "<b>config</b>" not in text
-        key = KEY.findall(text)[0]
-        form = {"key": key, "command": stop, "revision": 1, "verdict": "approve"}
-        for wrong, status in (
-            ({"key": "0" * 64}, 403), ({"revision": 2}, 409), ({"verdict": "halt"}, 422),
-            ({"command": f"{project}/gpt#1.1"}, 422), ({"command": "other/gpt#0.1"}, 403),
-            ({"command": f"{project}/gpt#0.9"}, 404), ({"verdict": "reject"}, 422),
-        ):  # fmt: skip
-            assert page.post("/inbox", data={**form, **wrong}).status_code == status, wrong
-        assert page.post("/inbox", data=form).status_code == 303
-        rejected = {**form, "command": save, "verdict": "reject", "reason": "not needed"}
-        assert page.post("/inbox", data=rejected).status_code == 303
-    states = {c["id"]: (c["state"], c["decided_by"]) for c in ada.run_commands(run)}
-    assert states == {stop: ("approved", "Ada and Bob"), save: ("rejected", "Bob")}
-
-
 Typed = Callable[..., str]
 
 
@@ -318,21 +262,7 @@ def test_the_command_line_orders_lists_and_takes_back(training: Job, typed: Type
     assert "step-50" in listed
     assert "\x1b" not in listed
     for wrong in (
-        ("stop", "--yes"), ("stop", "3", "--reason", "x"), ("approve",), ("approve", "9"),
+        ("stop", "--yes"), ("stop", "3", "--reason", "x"), ("reject",), ("reject", "9"),
         ("checkpoint", "--reason", "x", "--within", "3d"),
     ):  # fmt: skip
         typed("run", name, *wrong, status=1)
-
-
-def test_a_second_person_comes_by_the_command_line(
-    live: Live, project: str, training: Job, typed: Typed
-) -> None:
-    name = f"{project}/gpt"
-    eve = client_of(live, project, "Eve", Role.ADMIN)
-    eve.put_policy(project, {"approval": {"checkpoint_now": {"approvals": 2}}})
-    made = eve.order(run_of(training), "checkpoint_now", "x")
-    assert (made["state"], orders(training)) == ("approved_once", [])
-    said = typed("run", name, "approve", str(made["number"]), "--yes")
-    assert "The job has 10.0 min" in said
-    assert [order.command for order in orders(training)] == [made["id"]]
-    eve.order(run_of(training), "stop", "x")

@@ -82,11 +82,8 @@ class CommandBody(Shape):
     expires_at_step: int | None
     proposed_at: datetime
     proposed_by: str | None = Field(description="the person who ordered it; null: the policy")
-    approvals: int = Field(description="people who have to approve it, one after the other")
-    first_approved_at: datetime | None
-    first_approved_by: str | None = Field(description="of two people; the other is still asked")
     decided_at: datetime | None
-    decided_by: str | None = Field(description="of two people both")
+    decided_by: str | None
     decision_reason: str | None
     delivered_at: datetime | None
     finished_at: datetime | None

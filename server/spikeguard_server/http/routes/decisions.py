@@ -84,9 +84,8 @@ def post_approval(
     request: Request,
 ) -> JsonReply:
     """The run fetches the command and carries it out at a step boundary, on all ranks at once.
-    Where the policy asks for two people, the first yes waits for another person's. What would be
-    proposed now is found anew: a proposal that changed since is a 409 with the new revision, one
-    that lost its reason is withdrawn."""
+    What would be proposed now is found anew: a proposal that changed since is a 409 with the new
+    revision, one that lost its reason is withdrawn."""
     person, way = person_of(caller), _over_the_api(request)
     made = Decision(command, "approve", approval.revision, person, way)
     return _decided(services, made)
