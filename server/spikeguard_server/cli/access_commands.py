@@ -23,10 +23,12 @@ from spikeguard_cli.access_commands import (
     print_secret,
     revoked_words,
     scope_of,
+    token_row,
+    token_words,
 )
 from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.options import most, print_json, told
-from spikeguard_cli.wording import duration, table
+from spikeguard_cli.wording import table
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_server.access.grants import (
     Grant,
@@ -82,7 +84,8 @@ def _create(connection: sql.Connection, options: Namespace) -> int:
     )
     print_secret(options, _plain(token), secret)
     say(
-        f"token {token.id}: {_words(token)}. It is shown this once; whoever holds it may do this.",
+        f"token {token.id}: {token_words(_plain(token))}. It is shown this once; whoever holds it "
+        "may do this.",
         to_error=True,
     )
     return 0
@@ -99,7 +102,7 @@ def _register(connection: sql.Connection, options: Namespace) -> int:
     )
     if options.json:
         print_json(_plain(token))
-    say(f"token {token.id}: {_words(token)}", to_error=True)
+    say(f"token {token.id}: {token_words(_plain(token))}", to_error=True)
     return 0
 
 
@@ -112,7 +115,11 @@ def _list(connection: sql.Connection, options: Namespace) -> int:
     if options.json:
         print_json([_plain(token) for token in found])
         return 0
-    print(table(TOKEN_HEAD, [_line(token) for token in found]) if found else "No token works.")
+    print(
+        table(TOKEN_HEAD, [token_row(_plain(token)) for token in found])
+        if found
+        else "No token works."
+    )
     for token in expiring_agents(connection):
         say(expiry_words(asdict(token)), to_error=True)
     return 0
@@ -126,33 +133,7 @@ def _revoke(connection: sql.Connection, options: Namespace) -> int:
 _TOKEN_WORDS = {"create": _create, "register": _register, "list": _list, "revoke": _revoke}
 
 
-def _as_answered(content: Any) -> Any:
-    """As the API answers it."""
-    return json.loads(bytes(JsonReply(content).body))
-
-
 def _plain(token: Token) -> dict[str, Any]:
-    """As the API has it."""
-    plain: dict[str, Any] = _as_answered(asdict(token))
+    """As the API answers it."""
+    plain: dict[str, Any] = json.loads(bytes(JsonReply(asdict(token)).body))
     return plain
-
-
-def _line(token: Token) -> list[str]:
-    return [
-        str(token.id),
-        token.role.value,
-        token.project or "all",
-        token.run or "all",
-        token.person or "-",
-        token.name or "-",
-        "session" if token.session else "token",
-        "never" if token.expires_in_s is None else duration(token.expires_in_s),
-        token.created_by,
-    ]
-
-
-def _words(token: Token) -> str:
-    person = f" of {token.person}" if token.person else ""
-    run = f" for run {token.run}" if token.run else ""
-    project = f" in project {token.project}" if token.project else ""
-    return f"role {token.role}{person}{run}{project}"
