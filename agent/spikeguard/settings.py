@@ -123,7 +123,7 @@ SETTING_VARIABLES: Mapping[str, str] = {  # setting -> what stands in for it in 
 ARGUMENT_VARIABLES: Mapping[str, str] = {  # where `attach` is not given the argument
     "SPIKEGUARD_RUN": "the run's name",
     "SPIKEGUARD_PROJECT": "the run's project; unset: `default`",
-    "SPIKEGUARD_TAGS": "tags of the run, with commas between them; people change them later",
+    "SPIKEGUARD_TAGS": "tags of the run, with commas between them",
     "SPIKEGUARD_SERVER": "the server's address; unset: the job works offline",
     "SPIKEGUARD_TOKEN": "a token of role agent",
     "SPIKEGUARD_TOKEN_FILE": "a file that holds it, where `SPIKEGUARD_TOKEN` is not set",

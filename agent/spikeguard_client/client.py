@@ -6,7 +6,7 @@ Law: a method says what it asks and in which shape the answer comes; how it trav
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from spikeguard_client.calls import Calls, with_query
@@ -88,14 +88,6 @@ class Client(ProjectCalls):
             search=search, tag=tag, open_kind=open_kind, sort=sort,
             descending=None if descending else "false",
         )  # fmt: skip
-
-    def tag_run(
-        self, run: RunId, *, add: Sequence[str] = (), remove: Sequence[str] = (),
-        reason: str | None = None,
-    ) -> Run:  # fmt: skip
-        """Add tags to a run, and remove some; 20 a run at most, of 40 characters."""
-        body = {"add": [*add], "remove": [*remove], **because(reason)}
-        return self._calls.send(Run, "POST", f"{run_path(run)}/tags", body)
 
     def archive_run(self, run: RunId, reason: str | None = None) -> Run:
         """Leave a run out of lists and metrics until it trains again. A conflict while an

@@ -93,7 +93,6 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("DELETE", _RUN): _ADMIN,
     ("POST", _RUN + "/archive"): _DECIDE,
     ("POST", _RUN + "/unarchive"): _DECIDE,
-    ("POST", _RUN + "/tags"): _DECIDE,
     ("GET", _RUN + "/series"): _READ,
     ("GET", _RUN + "/audit"): _READ,
     ("GET", _RUN + "/notes"): _READ,

@@ -184,7 +184,6 @@ METHODS = {
     "GET /v1/me": Client.me,
     "GET /v1/policy": Client.policy,
     "GET /v1/runs": Client.runs,
-    "POST /v1/runs/{project}/{name}/tags": Client.tag_run,
     "GET /v1/runs/{project}/{name}": Client.run,
     "GET /v1/runs/{project}/{name}/audit": Client.audit,
     "GET /v1/runs/{project}/{name}/incidents/{number}": Client.incident,
