@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from random import Random, SystemRandom
+from random import SystemRandom
 from threading import Lock
 
 import psutil
@@ -301,8 +301,3 @@ def preload(
     """Let replicas be forked from a process that has imported what they need."""
     os.environ.update(environment or {"OMP_NUM_THREADS": "1"})
     _FORKING.set_forkserver_preload(list(modules))
-
-
-def somebody(site: Site, random: Random) -> Replica:
-    """One of the replicas."""
-    return random.choice(site.replicas)

@@ -3,8 +3,8 @@
 The log of what waits for the server, the journal and the records of checkpoints are
 made, one file is changed (bits flipped, cut, overwritten, emptied, stretches or files swapped,
 removed), and all is read back: by `spikeguard sync` into a server on a real socket, as `attach`
-reads the journal, as `spikeguard ledger` does, and by a small job that goes on from there. Then the
-same with a disk that is full from some byte on.
+reads the journal, as `spikeguard journal` does, and by a small job that goes on from there. Then
+the same with a disk that is full from some byte on.
 
     python -m benchmarks.fuzz_files [--quick] [--json] [--changes N] [--seed N]
 """

@@ -2,7 +2,7 @@
 
 Invariants
 - Files are made and read through what users call: `attach`, the loop's calls, `spikeguard sync`,
-  `spikeguard journal`, `spikeguard ledger`, and the classes behind them.
+  `spikeguard journal`, and the classes behind them.
 - A reader must not raise but with a sentence for a person. What is missing has to be told, and of
   samples as many have to be declared to the server.
 """
@@ -16,9 +16,10 @@ import resource
 import shutil
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,14 +29,13 @@ import torch
 from benchmarks.fuzz_files_changes import CHANGES, Change
 from benchmarks.listening import listening
 from spikeguard import CheckpointDirectory, Settings, attach
-from spikeguard.cli.run_ledger import read_ledger
 from spikeguard.cli.sync import sync
 from spikeguard.commands.journal import Journal
 from spikeguard.errors import AttachError, ResumeError
 from spikeguard.state.lineage import Abandonment
 from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.quota import Quota
-from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.main import main
 from spikeguard_protocol import (
     Ack,
     BatchRange,
@@ -272,8 +272,8 @@ class JournalFiles:
             found.wrong.append("it leaves out what nobody ordered")
         if found.missing and not found.told:
             found.wrong.append(f"{found.missing} entries are missing and nothing was told")
-        with heard(), suppress(CommandFailed):
-            read_ledger(folder)
+        with heard(), redirect_stdout(StringIO()):
+            main(("journal", str(folder), "--jsonl"))
         return found
 
 

@@ -12,7 +12,6 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from spikeguard.commands import order_limits
-from spikeguard.commands.order_keys import OrderKeys, read_keys
 from spikeguard.faults import log
 from spikeguard.optim.optimizers import kinds_of
 from spikeguard.optim.update_skipper import UpdateSkipper
@@ -31,7 +30,6 @@ def facts_of(
     return {
         **_facts(job, update_skipper, micro, numbers),
         **order_limits.told(settings),
-        **_order_keys(settings).told(),
         **tags_told(os.environ),
     }
 
@@ -46,14 +44,6 @@ def tags_told(environment: Mapping[str, str]) -> dict[str, str]:
             TAGS_VARIABLE, ", ".join(good) or "nothing", MAX_TAGS,
         )  # fmt: skip
     return {TAGS_FACT: ",".join(good)} if good else {}
-
-
-def _order_keys(settings: Settings) -> OrderKeys:
-    """What orders are checked with; said once where that cannot be read."""
-    keys = read_keys(settings)
-    if keys.problem:
-        log.warning("no order will be carried out: %s (%s)", keys.problem, settings.order_keys_file)
-    return keys
 
 
 def _facts(job: Job, update_skipper: UpdateSkipper, micro: int, numbers: int) -> dict[str, str]:

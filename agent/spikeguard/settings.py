@@ -76,7 +76,6 @@ class Settings:
     rollback_steps_most: int = 5_000  # steps that one rollback may give up
     rollbacks_a_day: int = 10  # carried out in 24 hours, over all attempts of the run
     orders_a_day: int = 20  # the same for each other verb but watch
-    order_keys_file: str = ""  # keys that orders have to be signed with; "": none has to be
     orders_an_hour: int = 60  # of all verbs, refused ones too; more are left without an answer
     allow_plain_http: bool = False  # no warning where http leads to another machine
 
@@ -118,14 +117,13 @@ SETTING_VARIABLES: Mapping[str, str] = {  # setting -> what stands in for it in 
     "flight_recorder": "SPIKEGUARD_FLIGHT_RECORDER",
     "batch_text": "SPIKEGUARD_BATCH_TEXT",
     "outbox_directory": "SPIKEGUARD_OUTBOX_DIRECTORY",
-    "order_keys_file": "SPIKEGUARD_ORDER_KEYS_FILE",
     "observe_only": "SPIKEGUARD_OBSERVE_ONLY",
     "allow_plain_http": "SPIKEGUARD_ALLOW_PLAIN_HTTP",
 }
 ARGUMENT_VARIABLES: Mapping[str, str] = {  # where `attach` is not given the argument
     "SPIKEGUARD_RUN": "the run's name",
     "SPIKEGUARD_PROJECT": "the run's project; unset: `default`",
-    "SPIKEGUARD_TAGS": "tags of the run, with commas between them; people change them later",
+    "SPIKEGUARD_TAGS": "tags of the run, with commas between them",
     "SPIKEGUARD_SERVER": "the server's address; unset: the job works offline",
     "SPIKEGUARD_TOKEN": "a token of role agent",
     "SPIKEGUARD_TOKEN_FILE": "a file that holds it, where `SPIKEGUARD_TOKEN` is not set",

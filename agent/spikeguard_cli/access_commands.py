@@ -1,4 +1,4 @@
-"""What admins and operators do over HTTP with their login: tokens, policies, channels, a browser.
+"""What admins and operators do over HTTP with their login: tokens, policies, channels.
 
 Law: a secret goes to standard output alone, so that it can be piped; words about it go to standard
 error. The server judges who may do what.
@@ -20,15 +20,9 @@ from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.options import json_option, most, print_json, told
 from spikeguard_cli.toml_text import to_toml
 from spikeguard_cli.wording import duration, table
-from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, Role, RunId
+from spikeguard_protocol import DEFAULT_PROJECT, Role, RunId
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.paths import (
-    channel_path,
-    confirm_path,
-    incident_page_path,
-    incident_path,
-    run_path,
-)
+from spikeguard_protocol.paths import channel_path, run_path
 
 DAY_S = 86_400.0
 MAX_DAYS = 3660
@@ -36,7 +30,6 @@ MAX_POLICY = 100_000  # characters as JSON; a server takes no longer document th
 EXPIRES_SOON_S = 14 * DAY_S
 DECIDERS = (Role.OPERATOR, Role.ADMIN)
 TOKEN_HEAD = ("ID", "ROLE", "PROJECT", "RUN", "PERSON", "NAME", "KIND", "ENDS IN", "MADE BY")
-SCORE_HEAD = ("COMMAND", "VERB", "STEP", "WOULD COST", "IN HINDSIGHT", "STEPS SAVED")
 CHANNEL_HEAD = ("CHANNEL", "KIND", "TARGET", "LEVEL", "ENABLED", "CHANGED BY")
 
 
@@ -330,43 +323,6 @@ def _channel_options(parser: ArgumentParser) -> None:
         json_option(word)
 
 
-# --- a browser --------------------------------------------------------------------------------
-
-
-def _browser(options: Namespace) -> int:
-    """A link that signs a browser in once; to a command's page where one is named."""
-    api = Api(load_credentials())
-    made = api.post("/v1/sessions/links", {"next": _page_of(api, options.id)})
-    told(options, made, made["link"])
-    print(
-        "It signs a browser on the server's machine in, once, within 10 minutes.", file=sys.stderr
-    )
-    return 0
-
-
-def _page_of(api: Api, text: str | None) -> str:
-    """The page that decides on a command, or on what an incident proposes; that of the incident
-    where it proposes nothing."""
-    if text is None:
-        return ""
-    if "." in text.rpartition("#")[2]:
-        return confirm_path(CommandId.parse(text))
-    incident = IncidentId.parse(text)
-    proposal = api.get(incident_path(incident))["proposal"]
-    if proposal is None:
-        return incident_page_path(incident)
-    return confirm_path(CommandId.parse(proposal["id"]))
-
-
-def _browser_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "id", metavar="ID", nargs="?",
-        help="go on to the page of incident RUN#3, or of command RUN#3.1 (quote it)",
-    )  # fmt: skip
-    json_option(parser)
-
-
 COMMANDS: tuple[Command, ...] = (
     Command("channels", "list, write and test notification channels", _channels, _channel_options),
-    Command("browser", "print a link that signs your browser in, once", _browser, _browser_options),
 )

@@ -1,4 +1,4 @@
-"""The commands that put runs away: archive, unarchive, delete."""
+"""The commands that put runs away: archive and delete."""
 
 from __future__ import annotations
 
@@ -15,18 +15,12 @@ from spikeguard_protocol.paths import run_path
 
 
 def archive(options: Namespace) -> int:
-    """Leave a run out of lists and metrics."""
+    """Leave a run out of lists and metrics, or list it again."""
     run = RunId.parse(options.run)
-    return told(
-        options, _put(options, run, "archive"),
-        f"Archived {run}. It comes back when it trains again, or with: spikeguard unarchive {run}",
-    )  # fmt: skip
-
-
-def unarchive(options: Namespace) -> int:
-    """Show a run again."""
-    run = RunId.parse(options.run)
-    return told(options, _put(options, run, "unarchive"), f"{run} is listed again.")
+    if options.undo:
+        return told(options, _put(options, run, "unarchive"), f"{run} is listed again.")
+    said = f"It comes back when it trains again, or with: spikeguard archive --undo {run}"
+    return told(options, _put(options, run, "archive"), f"Archived {run}. {said}")
 
 
 def delete(options: Namespace) -> int:
@@ -55,8 +49,9 @@ def _run_option(parser: ArgumentParser) -> None:
     json_option(parser)
 
 
-def _put_options(parser: ArgumentParser) -> None:
+def _archive_options(parser: ArgumentParser) -> None:
     _run_option(parser)
+    parser.add_argument("--undo", action="store_true", help="list it again")
     parser.add_argument("--reason", help="why; the record keeps it")
 
 
@@ -67,7 +62,6 @@ def _delete_options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("archive", "leave a run out of lists and metrics", archive, _put_options),
-    Command("unarchive", "list an archived run again", unarchive, _put_options),
+    Command("archive", "leave a run out of lists and metrics", archive, _archive_options),
     Command("delete", "remove a run for good, all but its record", delete, _delete_options),
 )

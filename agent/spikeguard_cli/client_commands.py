@@ -19,8 +19,6 @@ from spikeguard_cli.credentials import (
     save_credentials,
 )
 from spikeguard_cli.decision_commands import COMMANDS as DECISIONS
-from spikeguard_cli.inbox_command import COMMANDS as INBOX
-from spikeguard_cli.ledger_command import COMMANDS as LEDGER
 from spikeguard_cli.note_command import COMMANDS as NOTE
 from spikeguard_cli.open_command import COMMANDS as OPEN
 from spikeguard_cli.options import (
@@ -34,7 +32,6 @@ from spikeguard_cli.options import (
     since_option,
     told,
 )
-from spikeguard_cli.response_commands import COMMANDS as RESPONSE
 from spikeguard_cli.run_command import COMMANDS as RUN
 from spikeguard_cli.show_commands import COMMANDS as SHOW
 from spikeguard_cli.wording import (
@@ -218,8 +215,7 @@ def _incident_options(parser: ArgumentParser) -> None:
     _list_options(parser)
 
 
-def audit_options(parser: ArgumentParser) -> None:
-    """Those of `audit`."""
+def _audit_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "run", nargs="?",
         help="NAME or PROJECT/NAME; left out: tokens, policies, channels, silences (an admin's)",
@@ -241,23 +237,21 @@ def _postmortem_options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
-    *LEDGER,
     *NOTE,
     *ACCESS,
     Command(
         "login", "log in at a server, so that your decisions carry your name", login, _login_options
     ),
     Command("runs", "list runs: state, step, loss, open incident", runs, _run_options),
-    *INBOX,
     *SHOW,
     *OPEN,
-    *RESPONSE,
     *RUN,
     *ARCHIVE,
     Command(
         "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options
     ),
     *DECISIONS,
+    Command("audit", "print or export who changed what, when and why", audit, _audit_options),
     Command(
         "postmortem",
         "print or save the post-mortem of a closed incident",

@@ -1,13 +1,10 @@
-"""The commands by which a person answers what an incident proposes: approve and reject.
-
-What is signed is built from what was printed, and printed before anybody is asked.
-"""
+"""The commands by which a person answers an incident: ack, approve and reject."""
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import Any
 
 from spikeguard_cli.api import Api, Refused
@@ -19,7 +16,6 @@ from spikeguard_cli.options import (
     json_option,
     told,
 )
-from spikeguard_cli.order_signing import as_ordered, left_s, order_of, signature_of
 from spikeguard_cli.orders import (
     add_order_options,
     edited_body,
@@ -32,7 +28,6 @@ from spikeguard_cli.orders import (
 from spikeguard_cli.wording import (
     approved_words,
     proposal_words,
-    signed_words,
 )
 from spikeguard_protocol import (
     BY_RESTART,
@@ -40,7 +35,6 @@ from spikeguard_protocol import (
     IncidentId,
 )
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.order_signature import Signed
 from spikeguard_protocol.paths import command_path, incident_path, run_path
 
 
@@ -50,27 +44,20 @@ def approve(options: Namespace) -> int:
     command = _proposed(api, options.id)
     if edits(options):
         return _edit_and_approve(api, command, options)
-    order = order_of(command) if options.order_key else None
     restart = _goes_by_restart(api, command)
     seen_by = sys.stderr if options.json else sys.stdout
-    print(_shown(command, order, restart=restart), file=seen_by)
-    revision = options.revision or command["revision"]
-    seen = options.revision and order is None  # elsewhere; what is signed is what stands here
-    if not (options.yes or seen or _agrees("Approve this?")):
+    print(_shown(command, restart=restart), file=seen_by)
+    if not (options.yes or options.revision or _agrees("Approve this?")):
         print("Nothing was approved.", file=seen_by)
         return 1
-    body: dict[str, Any] = {"revision": revision}
-    if order is not None:
-        body["signature"] = signature_of(order, left_s(command), Path(options.order_key))
+    body = {"revision": options.revision or command["revision"]}
     done = _decide(api, CommandId.parse(command["id"]), "approve", body)
     return told(options, done, approved_words(done, restart=restart))
 
 
-def _shown(command: dict[str, Any], order: Signed | None, *, restart: bool) -> str:
+def _shown(command: dict[str, Any], *, restart: bool) -> str:
     """What a person is asked to say yes to."""
     lines = [proposal_words(command)]
-    if order is not None:
-        lines.append(signed_words(order, left_s(command)))
     if restart:
         lines.append(
             "  restart: the job ends when it is told, and carries this out once it is restarted"
@@ -94,12 +81,6 @@ def _edit_and_approve(api: Api, command: dict[str, Any], options: Namespace) -> 
         print("Nothing was approved.", file=screen)
         return 1
     made = send_order(api, run, body, options, seen_of(command, options.revision))
-    if made["state"] == "proposed" and options.order_key:
-        order = as_ordered(made, run, body, offered)
-        print(signed_words(order, left_s(made)), file=screen)
-        signature = signature_of(order, left_s(made), Path(options.order_key))
-        said = {"revision": made["revision"], "signature": signature}
-        made = _decide(api, CommandId.parse(made["id"]), "approve", said)
     return told(options, made, approved_words(made, restart=_goes_by_restart(api, made)))
 
 
@@ -123,6 +104,21 @@ def reject(options: Namespace) -> int:
     body = {"revision": options.revision or command["revision"], "reason": options.reason}
     done = _decide(api, CommandId.parse(command["id"]), "reject", body)
     return told(options, done, f"Rejected {command['id']}: {options.reason}")
+
+
+def ack(options: Namespace) -> int:
+    """Say that you look at an incident, or take that back."""
+    incident = IncidentId.parse(options.id)
+    api, path = Api(load_credentials()), f"{incident_path(incident)}/acknowledgement"
+    found = json.loads(api.delete(path)) if options.undo else api.post(path, {})
+    by = found["acknowledged_by"]
+    if by is None:
+        return told(options, found, f"Nobody looks at {incident} now; it is escalated as before.")
+    return told(
+        options, found,
+        f"{incident} is acknowledged by {by}: it is not escalated, and nobody is told again of "
+        "what stands. What is proposed waits, and expires as before.",
+    )  # fmt: skip
 
 
 def _decide(api: Api, command: CommandId, verdict: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -183,10 +179,6 @@ def _decision_options(parser: ArgumentParser) -> None:
 def _approve_options(parser: ArgumentParser) -> None:
     _decision_options(parser)
     parser.add_argument(
-        "--order-key", metavar="FILE",
-        help="sign the order with the first key in FILE, for a job that asks for it",
-    )  # fmt: skip
-    parser.add_argument(
         "--yes", action="store_true", help="approve what is proposed now, without asking"
     )
     add_order_options(parser)
@@ -200,7 +192,14 @@ def _reject_options(parser: ArgumentParser) -> None:
     parser.add_argument("--reason", required=True, help="why; the record keeps it")
 
 
+def _ack_options(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="incident RUN#3 (quote it)")
+    parser.add_argument("--undo", action="store_true", help="take the acknowledgement back")
+    json_option(parser)
+
+
 COMMANDS: tuple[Command, ...] = (
+    Command("ack", "acknowledge an incident: you look at it", ack, _ack_options),
     Command(
         "approve",
         "approve what an incident proposes, as it is or changed",

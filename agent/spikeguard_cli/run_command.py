@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from pathlib import Path
 from typing import Any
 
 from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, CommandFailed, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.options import MOST_LIMIT, json_option, lasting, limit_option, print_json
-from spikeguard_cli.order_signing import as_ordered, left_s, order_of, signature_of
 from spikeguard_cli.orders import (
     VERBS,
     add_order_options,
@@ -20,10 +18,9 @@ from spikeguard_cli.orders import (
     planned_lines,
     send_order,
 )
-from spikeguard_cli.wording import command_words, duration, signed_words, state_words, table
+from spikeguard_cli.wording import command_words, duration, state_words, table
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, RunId, Verb
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.order_signature import Signed
 from spikeguard_protocol.paths import command_path, incident_path, run_path
 
 HEAD = ("ID", "ORDER", "STATE", "BY", "STEP", "SAID")
@@ -42,7 +39,7 @@ def order(options: Namespace) -> int:
     if options.number is None:
         raise CommandFailed(f"{options.what} which? spikeguard run {run} lists them with numbers")
     id = CommandId(IncidentId(run, RUN_ITSELF), options.number)
-    return _approve(api, id, options) if options.what == "approve" else _reject(api, id, options)
+    return _reject(api, id, options)
 
 
 def _give(api: Api, run: RunId, options: Namespace) -> int:
@@ -57,10 +54,6 @@ def _give(api: Api, run: RunId, options: Namespace) -> int:
             return 1
     options.reason = reason
     made = send_order(api, run, body, options, offered)
-    if made["state"] == "proposed" and options.order_key:
-        order = as_ordered(made, run, body, offered)
-        say(signed_words(order, left_s(made)), to_error=options.json)
-        made = _signed(api, made, order, options)
     return _told(options, made)
 
 
@@ -71,21 +64,6 @@ def _in_place_of(api: Api, run: RunId, offered: dict[str, Any]) -> list[str]:
     incident = api.get(incident_path(IncidentId(run, offered["incident"])))
     found = (c for c in incident["commands"] if c["number"] == offered["command"])
     return [f"  in place of {one['id']}: {command_words(one)}" for one in found]
-
-
-def _approve(api: Api, id: CommandId, options: Namespace) -> int:
-    found = _one(api, id)
-    say(f"{found['id']}, ordered by {found['proposed_by']}: {command_words(found)}")
-    say(f"  why:   {found['reason']}")
-    order = order_of(found) if options.order_key else None
-    if order is not None:
-        say(signed_words(order, left_s(found)))
-    if not (options.yes or _agrees("Approve this?")):
-        print("Nothing was approved.")
-        return 1
-    if order is not None:
-        return _told(options, _signed(api, found, order, options))
-    return _told(options, api.post(f"{command_path(id)}/approve", {"revision": found["revision"]}))
 
 
 def _reject(api: Api, id: CommandId, options: Namespace) -> int:
@@ -108,14 +86,6 @@ def _named(id: CommandId, found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _signed(api: Api, command: dict[str, Any], order: Signed, options: Namespace) -> dict[str, Any]:
-    """Approve it, signed with the first key in the file."""
-    signature = signature_of(order, left_s(command), Path(options.order_key))
-    body = {"revision": command["revision"], "signature": signature}
-    done: dict[str, Any] = api.post(f"{command_path(CommandId.parse(order.command))}/approve", body)
-    return done
-
-
 def _told(options: Namespace, made: dict[str, Any]) -> int:
     if options.json:
         print_json(made)
@@ -123,16 +93,6 @@ def _told(options: Namespace, made: dict[str, Any]) -> int:
     what, id = command_words(made), made["id"]
     run = CommandId.parse(id).incident.run
     match made["state"]:
-        case "approved_once":
-            say(
-                f"Ordered {id}, the first of two: {what}. Nothing is done until another person "
-                f"approves it: {_answer(made, run)}"
-            )
-        case "proposed":
-            say(
-                f"Ordered {id}: {what}. The job takes signed orders only: "
-                f"{_answer(made, run)} --order-key FILE"
-            )
         case "approved" | "delivered":
             left = duration(made["expires_in_s"])
             follow = f"run {run}" if CommandId.parse(id).of_run else f"show {_quoted(made)}"
@@ -140,14 +100,6 @@ def _told(options: Namespace, made: dict[str, Any]) -> int:
         case state:
             say(f"{id} is {state_words(state)}: {what}.")
     return 0
-
-
-def _answer(made: dict[str, Any], run: RunId) -> str:
-    """The command that answers it."""
-    id = CommandId.parse(made["id"])
-    if id.of_run:
-        return f"spikeguard run {run} approve {id.number}"
-    return f"spikeguard approve '{id}'"
 
 
 def _quoted(made: dict[str, Any]) -> str:
@@ -162,7 +114,7 @@ def _list(api: Api, run: RunId, options: Namespace) -> int:
     rows = [
         [
             one["id"], command_words(one), state_words(one["state"]) or "-",
-            one["decided_by"] or one["first_approved_by"] or one["proposed_by"] or "-",
+            one["decided_by"] or one["proposed_by"] or "-",
             "-" if one["applied_step"] is None else str(one["applied_step"]),
             one["result"] or one["end_reason"] or "-",
         ]
@@ -191,21 +143,17 @@ def _number(text: str) -> int:
 def _options(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="NAME or PROJECT/NAME")
     parser.add_argument(
-        "what", nargs="?", choices=(*VERBS, "approve", "reject"),
-        help="what to order, or your answer to an order that waits; left out: list the orders",
+        "what", nargs="?", choices=(*VERBS, "reject"),
+        help="what to order; reject: take back what is not fetched; left out: list the orders",
     )  # fmt: skip
     parser.add_argument(
-        "number", metavar="N", nargs="?", type=_number, help="approve, reject: the N of RUN#0.N"
+        "number", metavar="N", nargs="?", type=_number, help="reject: the N of RUN#0.N"
     )
     add_order_options(parser)
     parser.add_argument("--reason", help="why; the record keeps it")
     parser.add_argument(
         "--within", type=lasting, default=600.0, metavar="TIME",
         help="void if the job has not fetched it by then: 90s, 10min (the default), 2h",
-    )  # fmt: skip
-    parser.add_argument(
-        "--order-key", metavar="FILE",
-        help="sign the order with the first key in FILE, for a job that asks for it",
     )  # fmt: skip
     parser.add_argument("--yes", action="store_true", help="do not ask")
     limit_option(parser)

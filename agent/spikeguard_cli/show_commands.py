@@ -1,4 +1,4 @@
-"""The commands that show one thing whole: show, watch, and snooze what it tells people."""
+"""The commands that show one thing whole: show and watch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from spikeguard_cli.batch_view import batch_lines
 from spikeguard_cli.command import Command, NoServer, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.curve import Curve, drawn
-from spikeguard_cli.options import json_option, lasting, print_json, told
+from spikeguard_cli.options import json_option, print_json
 from spikeguard_cli.orders import done_lines
-from spikeguard_cli.wording import duration, incident_card, quiet_lines, run_card
+from spikeguard_cli.wording import incident_card, quiet_lines, run_card
 from spikeguard_protocol import IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.paths import incident_path, run_path
@@ -166,28 +166,6 @@ def _print(lines: list[str]) -> None:
     print("\n".join(line.rstrip() for line in lines), flush=True)
 
 
-def snooze(options: Namespace) -> int:
-    """Tell nobody of an incident or a run for a while; what it held is told then."""
-    run, number = _named(options.id)
-    body = {
-        "project": run.project, "run": run.name, "incident": number, "begins_in_s": 0.0,
-        "lasts_s": options.lasts, "reason": options.reason,
-    }  # fmt: skip
-    made = Api(load_credentials()).post("/v1/silences", body)
-    return told(
-        options, made,
-        f"{options.id} tells nobody for {duration(options.lasts)}. "
-        "What is proposed waits meanwhile, and expires as before.",
-    )  # fmt: skip
-
-
-def _named(text: str) -> tuple[RunId, int | None]:
-    if "#" not in text:
-        return RunId.parse(text), None
-    incident = IncidentId.parse(text)
-    return incident.run, incident.number
-
-
 def _every(text: str) -> float:
     try:
         seconds = float(text)
@@ -222,20 +200,7 @@ def _watch_options(parser: ArgumentParser) -> None:
     )
 
 
-def _snooze_options(parser: ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="incident RUN#3 (quote it), or RUN")
-    parser.add_argument(
-        "--for", dest="lasts", type=lasting, default=900.0, metavar="TIME",
-        help="90s, 15min (the default), 2h, 1d",
-    )  # fmt: skip
-    parser.add_argument("--reason", default="snoozed", help="why; the record keeps it")
-    json_option(parser)
-
-
 COMMANDS: tuple[Command, ...] = (
     Command("show", "show an incident or a run: what, why, what to do, curve", show, _show_options),
     Command("watch", "follow a run in this terminal until it ends", watch, _watch_options),
-    Command(
-        "snooze", "send no messages about an incident or a run for a while", snooze, _snooze_options
-    ),
 )

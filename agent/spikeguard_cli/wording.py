@@ -8,17 +8,13 @@ from textwrap import wrap
 from typing import Any
 
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.order_signature import Signed
-from spikeguard_protocol.orders import action_words
 from spikeguard_protocol.phrases import (
-    batches_phrase,
     cause_phrase,
     order_phrase,
     paragraphs,
     sure_phrase,
-    waits_phrase,
 )
-from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, Cause, Waits
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, Cause
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -105,29 +101,6 @@ def _needs(incident: dict[str, Any], job: str | None) -> Iterator[str]:
         yield job
 
 
-def inbox_lines(item: dict[str, Any]) -> list[str]:
-    """An entry of the inbox: what is asked, what it costs, until when, who has it."""
-    incident = item["incident"]
-    lines = [printable(f"{waits_phrase(item['waits'])}: {item['title']}")]
-    if incident is None:
-        done = "threw it" if item["waits"] == Waits.SWITCH else "ordered it"
-        who = f"{item['by'] or 'nobody knows who'} {done}"
-        why = f": {item['reason']}" if item["reason"] else ""
-        return [*lines, *_wrapped(f"{who}{why}", "    ", "      ")]
-    lines += _wrapped(f"{incident['summary']}.", "    ", "      ")
-    proposal = incident["proposal"]
-    if proposal is not None and item["waits"] in (Waits.DECIDE, Waits.SECOND):
-        left = duration(proposal["expires_in_s"])
-        lines += _wrapped(f"costs {cost_words(proposal['cost'])}", "    ", "      ")
-        lines += _wrapped(
-            f"answer within {left}: spikeguard approve '{incident['id']}'", "    ", ""
-        )
-    if (command := item["command"]) is not None and command["result"]:
-        lines += _wrapped(command["result"], "    ", "      ")
-    had = _response_words({**incident, "responses": []})
-    return [*lines, *(line for said in had for line in _wrapped(said, "    ", "      "))]
-
-
 NOTES = 3  # of a run, on its card
 COMMENTS = 3  # of an incident, the newest, on its card
 LABELS = 9  # columns of the labels of a card
@@ -178,8 +151,6 @@ def _proposal_card(incident: str, proposal: dict[str, Any]) -> list[str]:
         *(line for check in _first(proposal["checks"]) for line in _said("check", check)),
         *_said("answer", f"within {duration(proposal['expires_in_s'])}"),
     ]
-    if first := proposal["first_approved_by"]:
-        lines += _said("who", f"{first} approved it; it needs a second person")
     return [
         *lines,
         printable(f"{'decide':<{LABELS}}spikeguard approve '{incident}'"),  # a line to copy
@@ -318,35 +289,10 @@ def _setting(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-LEDGER_HEAD = ("AT", "STEP", "BY", "WHAT", "RANK", "SAID")
-_SHOWN_NAMES = 4
-
-
-def ledger_row(entry: dict[str, Any]) -> list[str]:
-    """A command, or batches that were left out, as a row under `LEDGER_HEAD`."""
-    what, rank, said = _ordered(entry) if entry["kind"] == "command" else _left_out(entry)
-    step = "-" if entry["step"] is None else str(entry["step"])
-    return [entry["at"] or "-", step, entry["command"] or "-", what, rank, said]
-
-
-def _ordered(entry: dict[str, Any]) -> tuple[str, str, str]:
-    what = command_words(entry) if entry["verb"] else "-"
-    said = ": ".join(filter(None, (state_words(entry["state"]), entry["result"])))
-    return what, "-", said
-
-
 def state_words(state: str | None) -> str | None:
     """A command's state as every page says it; one of a newer server as it is."""
     known = {known.value: words for known, words in COMMAND_STATE_WORDS.items()}
     return state if state is None else known.get(state, state)
-
-
-def _left_out(entry: dict[str, Any]) -> tuple[str, str, str]:
-    names = entry["names"]
-    shown = ", ".join(names[:_SHOWN_NAMES]) or "no names"
-    more = len(names) - _SHOWN_NAMES
-    said = f"{shown} and {more} more" if more > 0 else shown
-    return f"left out {batches_phrase(entry['batches'])}", str(entry["rank"]), said
 
 
 def command_words(command: dict[str, Any]) -> str:
@@ -378,28 +324,8 @@ def waiting_words(cost: dict[str, Any]) -> str:
     return words
 
 
-def signed_words(order: Signed, left_s: float) -> str:
-    """All that a signature will say yes to."""
-    step = order.expires_at_step
-    end = f"for {duration(left_s)}" + ("" if step is None else f", until step {step}")
-    attempt = order.attempt or "unknown"
-    return printable(f"  signs: {action_words(order.action)}, to attempt {attempt}, good {end}")
-
-
-def approver_words(command: dict[str, Any]) -> list[str]:
-    """Who has to approve it, where one person is not enough."""
-    if first := command["first_approved_by"]:
-        return [f"  who:   {first} approved it; it needs a second person"]
-    return ["  who:   it needs two people"] if command["approvals"] > 1 else []
-
-
 def approved_words(command: dict[str, Any], *, restart: bool = False) -> str:
     """What an approval has led to; `restart`: the job carries it out when it is started again."""
-    if command.get("state") == "approved_once":
-        return (
-            f"Approved, the first of two: {command_words(command)}. "
-            "Nothing is done until another person approves it too."
-        )
     if restart:
         return (
             f"Approved: {command_words(command)}. The job ends at its next step boundary with exit "
@@ -421,6 +347,5 @@ def proposal_words(command: dict[str, Any]) -> str:
         *_labelled("why:", paragraphs(_cut(command["reason"]))),
         *(f"  check: {check}" for check in _first(command["checks"])),
         f"  costs: {cost_words(command['cost'])}",
-        *approver_words(command),
     )
     return "\n".join(map(printable, lines))

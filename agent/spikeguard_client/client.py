@@ -6,7 +6,7 @@ Law: a method says what it asks and in which shape the answer comes; how it trav
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from spikeguard_client.calls import Calls, with_query
@@ -88,14 +88,6 @@ class Client(ProjectCalls):
             search=search, tag=tag, open_kind=open_kind, sort=sort,
             descending=None if descending else "false",
         )  # fmt: skip
-
-    def tag_run(
-        self, run: RunId, *, add: Sequence[str] = (), remove: Sequence[str] = (),
-        reason: str | None = None,
-    ) -> Run:  # fmt: skip
-        """Add tags to a run, and remove some; 20 a run at most, of 40 characters."""
-        body = {"add": [*add], "remove": [*remove], **because(reason)}
-        return self._calls.send(Run, "POST", f"{run_path(run)}/tags", body)
 
     def archive_run(self, run: RunId, reason: str | None = None) -> Run:
         """Leave a run out of lists and metrics until it trains again. A conflict while an
@@ -204,14 +196,10 @@ class Client(ProjectCalls):
             "GET", with_query(f"{incident_path(incident)}/postmortem", format=form)
         )
 
-    def approve(self, command: CommandId, revision: int, signature: str | None = None) -> Command:
-        """Say yes to the revision that was seen, in the name that stands behind the token.
-
-        `signature`: for a job that takes signed orders only, as `order_signature.sign` makes it.
-        """
-        path, body = f"{command_path(command)}/approve", {"revision": revision}
-        signed = {} if signature is None else {"signature": signature}
-        return self._calls.send(Command, "POST", path, {**body, **signed})
+    def approve(self, command: CommandId, revision: int) -> Command:
+        """Say yes to the revision that was seen, in the name that stands behind the token."""
+        path = f"{command_path(command)}/approve"
+        return self._calls.send(Command, "POST", path, {"revision": revision})
 
     def reject(self, command: CommandId, revision: int, reason: str) -> Command:
         """Say no to the revision that was seen."""
@@ -260,14 +248,6 @@ class Client(ProjectCalls):
     def interventions(self, run: RunId) -> Iterator[Intervention]:
         """What was done to a run, by whom, why, what was expected and what came, newest first."""
         return self._calls.items(Intervention, f"{run_path(run)}/interventions")
-
-    def approve_order(
-        self, command: CommandId, revision: int, signature: str | None = None
-    ) -> RunCommand:
-        """Say yes to a command of a run itself, as a second person or with a `signature`."""
-        signed = {} if signature is None else {"signature": signature}
-        body = {"revision": revision, **signed}
-        return self._calls.send(RunCommand, "POST", f"{command_path(command)}/approve", body)
 
     def reject_order(self, command: CommandId, revision: int, reason: str) -> RunCommand:
         """Say no to a command of a run itself, or take back what the job has not fetched."""

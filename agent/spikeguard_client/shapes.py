@@ -225,11 +225,8 @@ class Command(TypedDict):
     expires_at_step: int | None
     proposed_at: str
     proposed_by: str | None  # the person who ordered it; null: the policy
-    approvals: int  # people who have to approve it, one after the other
-    first_approved_at: str | None
-    first_approved_by: str | None  # of two people; the other is still asked
     decided_at: str | None
-    decided_by: str | None  # of two people both
+    decided_by: str | None
     decision_reason: str | None
     delivered_at: str | None
     finished_at: str | None
@@ -387,9 +384,6 @@ class RunCommand(TypedDict):
     expires_in_s: float | None
     expires_at_step: int | None
     proposed_at: str
-    approvals: int  # people who have to approve it, one after the other
-    first_approved_at: str | None
-    first_approved_by: str | None
     decided_at: str | None
     decided_by: str | None
     decision_reason: str | None
@@ -483,7 +477,7 @@ class InboxItem(TypedDict):
     title: str  # what is asked of somebody, in a line
     project: str
     since: str | None
-    by: str | None  # who threw the switch, or approved or ordered first
+    by: str | None  # who threw the switch, or ordered it
     reason: str | None  # of a switch, or of an order of a run itself
     incident: Incident | None  # with its proposal, cost and deadline
     command: Command | None  # that came to nothing

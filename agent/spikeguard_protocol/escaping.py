@@ -26,7 +26,6 @@ _LIVE = re.compile(  # links under other words, signs in pairs that strike or hi
     r"(?<=\])(?=[(\[])|(?<=<)(?=\S)|(?<=([*~|`$]))(?=\1)"
     r"|(?<=@)(?=everyone|here)|(?<=(?<!\w)@)(?=\S)"
 )
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -65,11 +64,6 @@ def chat_text(text: str) -> str:
     words from leading elsewhere than they say, from hiding others and from calling anybody.
     `ada@example.org` stays as it is."""
     return _LIVE.sub(" ", printable(" ".join(text.split())))
-
-
-def csv_text(text: str) -> str:
-    """For a cell of CSV: a spreadsheet takes it for text, not for a formula."""
-    return printable(f"'{text}" if text.lstrip(" ").startswith(_FORMULA) else text, keep="\n\t")
 
 
 def _is_hidden(text: str, at: int) -> bool:

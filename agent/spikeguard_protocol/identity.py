@@ -35,18 +35,6 @@ def check_name(field: str, value: str) -> str:
     return value
 
 
-def check_tag(field: str, value: str) -> str:
-    """Return `value` if it can be a tag of a run; raise `ProtocolError` otherwise."""
-    if not TAG_PATTERN.fullmatch(value):
-        raise ProtocolError(
-            field,
-            "takes tags of 1 to 40 letters, digits, '.', '_', ':', '=', '+', '/' or '-', the first "
-            "a letter or digit",
-            f"Write {value[:80]!r} otherwise",
-        )
-    return value
-
-
 def check_attempt(field: str, value: str) -> str:
     """Return `value` if it is an attempt id; raise `ProtocolError` otherwise."""
     if not ATTEMPT_PATTERN.fullmatch(value):

@@ -6,9 +6,8 @@ Validity travels as durations and steps, never as a wall-clock deadline.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import Final
 
 from spikeguard_protocol.batches import BatchRange
 from spikeguard_protocol.errors import ProtocolError
@@ -24,7 +23,6 @@ from spikeguard_protocol.vocabulary import Verb
 
 MAX_ORDERS = 32  # of an acknowledgement: an agent reads no more of them at a time
 MAX_PROTECTED = 64  # the same of the names to keep
-MAX_SIGNATURE = 200  # characters
 MAX_OUTCOME = 200  # characters
 LEFT_OUT_IF_NONE: Final = {"left_out_if_none": True}  # of a field that older releases do not know
 WAIT_HEADER = "Spikeguard-Wait"  # on an acknowledgement: seconds, worth waiting at /orders so long
@@ -117,20 +115,6 @@ def verb_of(action: Action) -> Verb:
     return next(verb for verb, kind in type_of_verb.items() if isinstance(action, kind))
 
 
-def read_action(verb: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The action as the messages write it, out of a verb and the arguments that people are shown:
-    ranges as `[a, b]`, no types."""
-    kind = type_of_verb[Verb(verb)]
-    ranges = ("batches", "skip")
-    read = {
-        name: {"type": "BatchRange", "first": value[0], "end": value[1]}
-        if name in ranges and isinstance(value, list | tuple)
-        else value
-        for name, value in arguments.items()
-    }
-    return {**read, "type": kind.__name__}  # the verb's, whatever the arguments call themselves
-
-
 def action_words(action: Action) -> str:
     """`scale_lr(factor=0.5, steps=100)`, for a line of a log; what is not given is left out."""
     given = {f.name: getattr(action, f.name) for f in fields(action)}
@@ -147,18 +131,12 @@ class Order:
     action: Action
     expires_in_s: float  # counted from when the message went out that it answers
     expires_at_step: int | None  # void once this step has been trained
-    # What an agent without keys never gets, since it would know no such field.
-    signature: str | None = field(default=None, metadata=LEFT_OUT_IF_NONE)
 
     def __post_init__(self) -> None:
         CommandId.parse(self.command)
         check_attempt("attempt", self.attempt)
         if self.expires_at_step is not None:
             check_count("expires_at_step", self.expires_at_step)
-        if self.signature is not None and len(self.signature) > MAX_SIGNATURE:
-            raise ProtocolError(
-                "signature", f"takes at most {MAX_SIGNATURE} characters", "Sign it anew"
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,6 @@ CAUSE_WORDS: Mapping[Cause, str] = {
 WAITS_WORDS: Mapping[Waits, str] = {
     Waits.SWITCH: "kill switch",
     Waits.DECIDE: "decision",
-    Waits.SECOND: "second approval",
     Waits.FAILED: "failed command",
     Waits.ASSIGNED: "yours",
     Waits.UNACKNOWLEDGED: "not acknowledged",
@@ -79,19 +78,6 @@ def sure_phrase(confidence: float) -> str:
 def cause_phrase(cause: str) -> str:
     """What a cause is called; one of a newer server as it stands."""
     return CAUSE_WORDS[Cause(cause)] if cause in set(Cause) else cause.replace("_", " ")
-
-
-def token_rank_phrase(number: int) -> str:
-    """Which tokens bin `number` of a histogram holds, by their rank before: `new`, `1st`, `2 to
-    3`."""
-    if number < 2:
-        return ("new", "1st")[number]
-    first, last = 2 ** (number - 1), 2**number - 1
-    return f"{_rank(first)} to {_rank(last)}"
-
-
-def _rank(rank: int) -> str:
-    return str(rank) if rank < 1000 else f"{round(rank / 1000)}k"
 
 
 def in_paragraphs(*parts: str) -> str:

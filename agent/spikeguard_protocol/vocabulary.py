@@ -69,11 +69,9 @@ class CommandState(StrEnum):
     """The life of a command; the server's domain holds the table of legal moves."""
 
     PROPOSED = "proposed"
-    APPROVED_ONCE = "approved_once"  # one person said yes, the policy asks for two
     SUPERSEDED = "superseded"  # another proposal took its place
     REJECTED = "rejected"  # a person said no
     EXPIRED = "expired"  # nobody answered while it was valid
-    UNCONFIRMED = "unconfirmed"  # one person said yes, no second one did while it was valid
     WITHDRAWN_HEALED = "withdrawn_healed"  # the spike heals, or healed, by itself
     WITHDRAWN = "withdrawn"  # what it was proposed for holds no longer
     RUN_ENDED = "run_ended"  # the run was over first
@@ -91,11 +89,9 @@ class CommandState(StrEnum):
 
 COMMAND_STATE_WORDS: Mapping[CommandState, str] = {
     CommandState.PROPOSED: "waiting for a decision",
-    CommandState.APPROVED_ONCE: "approved by one person, waiting for a second one",
     CommandState.SUPERSEDED: "replaced by another proposal",
     CommandState.REJECTED: "rejected",
     CommandState.EXPIRED: "expired: nobody answered in time",
-    CommandState.UNCONFIRMED: "expired: only one of two people approved in time",
     CommandState.WITHDRAWN_HEALED: "withdrawn: the spike was healing by itself",
     CommandState.WITHDRAWN: "withdrawn: its reason no longer holds",
     CommandState.RUN_ENDED: "void: the run ended first",
@@ -135,7 +131,6 @@ class Waits(StrEnum):
 
     SWITCH = "switch"  # the kill switch of a project is on
     DECIDE = "decide"  # a proposal waits for a person
-    SECOND = "second"  # one person approved it, another one has to
     FAILED = "failed"  # a command came to nothing, and nothing else is proposed
     ASSIGNED = "assigned"  # the incident is the reader's
     UNACKNOWLEDGED = "unacknowledged"  # nobody looks at the incident

@@ -9,9 +9,8 @@ from typing import Any
 from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import shown, span, table
 from spikeguard_core.notification.quiet_hours import QuietHours
-from spikeguard_core.policy import own_remedies, own_rules
+from spikeguard_core.policy import own_remedies
 from spikeguard_core.policy.own_remedies import OwnRemedy
-from spikeguard_core.policy.own_rules import Does, OwnRule
 from spikeguard_core.policy.remedies import GoBack, Rate, Skip
 from spikeguard_core.policy.settings import (
     APPROVAL_LIMITS,
@@ -25,7 +24,7 @@ from spikeguard_protocol import Verb
 
 HEAD = """# Policy
 
-Every field of a policy, as `spikeguard policy show` prints it, as TOML, YAML or JSON.
+Every field of a policy, as `spikeguard policy show` prints it, as TOML or JSON.
 
 What is left out takes its default; a value outside its range is refused with the field, the limit
 and the remedy. What the fields are for: [policy](../policy.md).
@@ -33,7 +32,6 @@ and the remedy. What the fields are for: [policy](../policy.md).
 ELSEWHERE = {  # fields that are tables of their own: where they stand
     "detection": "[detection settings](detection.md)",
     "approval": "[below](#approvalverb)",
-    "rules": "[below](#rules)",
     "remedies": "[below](#remediescause)",
     "quiet": "[below](#quiet)",
 }
@@ -49,10 +47,6 @@ def page() -> str:
         f"VERB is one of {_words(Verb)}. Without a word of the policy `watch` is `auto`, every "
         "other verb `manual`.\n",
         _table(ApprovalRule, dict(APPROVAL_LIMITS), {"mode": ApprovalMode}),
-        "## `[[rules]]`\n",
-        f"{OwnRule.__doc__} The first rule whose conditions all hold decides; at most "
-        f"{own_rules.MOST_RULES}.\n",
-        _table(OwnRule, own_rules.RANGES, {"do": Does}),
         "## `[remedies.CAUSE]`\n",
         "Changes of what a [cause](causes.md) calls for; what is left out stays as it is there.\n",
         _table(OwnRemedy, own_remedies.RANGES, _CHOICES),
@@ -60,7 +54,7 @@ def page() -> str:
         f"{QuietHours.__doc__}\n",
         _table(QuietHours, {}, {}),
         "## What the words do\n",
-        *(_choices(kind) for kind in (ApprovalMode, Does, GoBack, Skip, Rate)),
+        *(_choices(kind) for kind in (ApprovalMode, GoBack, Skip, Rate)),
     ])  # fmt: skip
 
 

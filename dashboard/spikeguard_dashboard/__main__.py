@@ -2,7 +2,7 @@
 
 Replaces this process by Streamlit's own server, so that whoever started it holds the one process
 there is; or serves on a socket that whoever started it has bound (`--descriptor`), so that nobody
-else can answer in its place. Server and token come from `SPIKEGUARD_*` (`settings`); how it looks
+else can answer in its place. The server comes from `SPIKEGUARD_*` (`settings`); how it looks
 and what it never does (usage statistics, deploy button) from `.streamlit/config.toml` beside
 `app.py`.
 """

@@ -56,7 +56,6 @@ DARK = Palette(
 TONE: Mapping[str, str] = {
     "switch": "bad",  # what an entry of the inbox waits for
     "decide": "ask",
-    "second": "ask",
     "assigned": "warn",
     "unacknowledged": "warn",
     "live": "good",
@@ -70,7 +69,6 @@ TONE: Mapping[str, str] = {
     "divergent": "bad",
     "outlier_batch": "calm",
     "proposed": "ask",
-    "approved_once": "ask",
     "approved": "ask",
     "delivered": "ask",
     "applied": "good",
@@ -78,7 +76,6 @@ TONE: Mapping[str, str] = {
     "rejected": "calm",
     "superseded": "calm",
     "expired": "calm",
-    "unconfirmed": "warn",
     "undelivered": "warn",
     "halted": "calm",
     "void": "calm",

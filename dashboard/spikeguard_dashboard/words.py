@@ -239,7 +239,7 @@ def _since(incident: Incident) -> str:
 
 def waiting(proposal: Command | None) -> bool:
     """Whether a person's decision is asked for."""
-    return proposal is not None and proposal["state"] in ("proposed", "approved_once")
+    return proposal is not None and proposal["state"] == "proposed"
 
 
 def expiry(proposal: Command) -> str:

@@ -22,7 +22,6 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from spikeguard_protocol import Role
-from spikeguard_protocol.order_signature import KEY_WORDS, read_order_keys
 from spikeguard_server.access.oidc.access import read_accesses
 from spikeguard_server.access.oidc.addresses import is_careful
 from spikeguard_server.log_format import FORMS
@@ -108,7 +107,6 @@ class Settings:
     link_key: str = _text(
         "", "signs approval links, 32 characters at least; unset: there are none", secret=True
     )
-    order_key: str = _text("", "signs approvals for jobs that ask for it", secret=True)
     trusted_proxies: str = _text(
         "", "proxies whose `X-Forwarded-For` says where a call came from: `127.0.0.1, fd00::/64`"
     )
@@ -147,10 +145,6 @@ class Settings:
         0.0, 0, math.inf,
         "that the delivery log, closed conversations and spent links are kept; 0: for ever",
     )  # fmt: skip
-    child_restarts: int = _number(
-        5, 0, 1000, "of Postgres or the dashboard under `spikeguard up`, when one ends by itself"
-    )
-    child_restarts_within_s: float = _number(600.0, 1, math.inf, "in which these are counted")
     session_hours: float = _number(12.0, 0.01, 24 * 366, "that a login lasts")
     fresh_sign_in_s: float = _number(
         600.0, 10, 86_400, "old at most is the sign-in whose session makes a token"
@@ -190,9 +184,6 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     _check_silence(found)
     key = found.get("link_key") or _secret(environment, PREFIX + "LINK_KEY")
     found["link_key"] = _link_key(key)
-    found["order_key"] = _order_key(
-        found.get("order_key") or _secret(environment, PREFIX + "ORDER_KEY")
-    )
     return Settings(
         database_url=_database_url(environment),
         owner_database_url=_owner_database_url(environment),
@@ -334,16 +325,6 @@ def _check_silence(found: Mapping[str, float]) -> None:
 def _check_log_format(text: str) -> None:
     if text and text not in FORMS:
         raise SettingError(PREFIX + "LOG_FORMAT", "is json or text", f"Got {text!r:.80}")
-
-
-def _order_key(text: str) -> str:
-    try:
-        keys = read_order_keys(text) if text else ()
-    except ValueError as error:
-        raise SettingError(PREFIX + "ORDER_KEY", f"is a key: {KEY_WORDS}", str(error)) from None
-    if len(keys) > 1:
-        raise SettingError(PREFIX + "ORDER_KEY", "is one key", "Give the newest; jobs take several")
-    return keys[0].secret.hex() if keys else ""
 
 
 def _link_key(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -12,13 +11,11 @@ import pytest
 from torch import Tensor
 
 from spikeguard import AttachError
-from spikeguard.commands.journal import Journal
 from spikeguard.data.batch_names import LOOKED_AT, Names
 from spikeguard.data.skips import SkipReport, Skips
 from spikeguard.faults import Faults
 from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
 from spikeguard.state.progress import Progress
-from spikeguard_cli.main import main as spikeguard
 from spikeguard_protocol import (
     MAX_NAME,
     MAX_NAMES,
@@ -27,7 +24,6 @@ from spikeguard_protocol import (
     Medium,
     Rollback,
     RunId,
-    SkipBatches,
 )
 
 from .job import Job, Loader, batch_at, order, target_at
@@ -249,46 +245,3 @@ def test_a_frameworks_loop_names_what_it_leaves_out(position: int, given: list[i
     assert [list(r.names) for r in told] == [["doc-6", "doc-7"], ["doc-8", "doc-9"]]
     assert {(r.command, r.point.step) for r in told} == {("test#1.1", position)}
     assert faults.counts == {}
-
-
-# ---- the ledger of a directory -----------------------------------------------------------------
-
-
-def test_a_directory_is_exported_as_lines_of_json_and_as_csv(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Commands with what they came to, newest first, from the journal alone."""
-    job = Job(tmp_path)
-    job.train_to(5)
-    order(job, SkipBatches(BatchRange(2, 4)), 1)  # read already
-    job.train_to(6)
-    order(job, SkipBatches(SKIP), 2)
-    job.train_to(30)
-    job.guard.finish()
-    capsys.readouterr()
-    assert spikeguard(["ledger", str(tmp_path), "--jsonl"]) == 0
-    done, refused = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert (done["command"], done["verb"], done["state"]) == ("test#1.2", "skip_batches", "applied")
-    assert (done["step"], done["arguments"]) == (7, {"batches": [22, 25]})
-    assert (done["attempt"], done["result"]) == (job.guard.attempt, "will leave out [22, 25)")
-    assert (refused["command"], refused["verb"], refused["state"]) == (
-        "test#1.1", "skip_batches", "refused",
-    )  # fmt: skip
-    assert done["at"] <= done["finished_at"]
-    assert spikeguard(["ledger", str(tmp_path), "--csv"]) == 0
-    head, *rows = capsys.readouterr().out.splitlines()
-    assert head.startswith("kind,at,command,")
-    assert len(rows) == 2
-
-
-def test_a_directory_above_several_runs_or_without_one_says_what_to_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert spikeguard(["ledger", str(tmp_path)]) == 1
-    assert "holds no run" in capsys.readouterr().err
-    for name in ("one", "two"):
-        Journal(tmp_path / name / "journal.jsonl", RUN)
-    assert spikeguard(["ledger", str(tmp_path)]) == 1
-    assert "holds 2 runs: name one of" in capsys.readouterr().err
-    assert spikeguard(["ledger", str(tmp_path / "three" / "deep")]) == 1
-    assert "there is no directory" in capsys.readouterr().err

@@ -145,10 +145,7 @@ def command(**changes: Any) -> Plain:
         "expires_in_s": 3180.0,
         "expires_at_step": 2200,
         "proposed_at": "2026-03-14T03:07:12.450Z",
-        "approvals": 1,
         "proposed_by": None,
-        "first_approved_at": None,
-        "first_approved_by": None,
         "decided_at": None,
         "decided_by": None,
         "decision_reason": None,
@@ -301,14 +298,12 @@ def incident(**changes: Any) -> Plain:
 
 def ordered() -> Plain:
     """A checkpoint that somebody ordered of the run itself."""
-    nothing = (
-        "first_approved_at", "first_approved_by", "proposed_by", "end_reason", "expires_in_s",
-    )  # fmt: skip
+    nothing = ("proposed_by", "end_reason", "expires_in_s")
     return {
         **dict.fromkeys(nothing), "id": "llama-8b-c4#0.1", "number": 1, "verb": "checkpoint_now",
         "arguments": {}, "state": "judged", "revision": 1, "reason": "the file system goes down",
         "proposed_by": "Ada Lovelace", "attempt": ATTEMPT, "expires_at_step": 2200,
-        "proposed_at": "2026-03-14T02:40:00.000Z", "approvals": 1,
+        "proposed_at": "2026-03-14T02:40:00.000Z",
         "decided_at": "2026-03-14T02:40:00.000Z", "decided_by": "Ada Lovelace",
         "decision_reason": "approved revision 1 as shown",
         "delivered_at": "2026-03-14T02:40:01.000Z", "finished_at": "2026-03-14T02:40:03.000Z",

@@ -17,7 +17,7 @@ from spikeguard_trainer.stage.job import Job
 from spikeguard_trainer.stage.service import Service, awaiting
 from tests.end_to_end.forked import ForkingChildren
 
-PACE = ("--preset", "tiny", "--steps", "620", "--step-time", "0.03")
+PACE = ("--preset", "tiny", "--batch", "12", "--steps", "520", "--step-time", "0.03")
 LIMIT_S, SHOW_MS = 60.0, 40_000
 PERSON = "Ada Lovelace"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -35,13 +35,13 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    """`spikeguard up` with its dashboard, and a run that is damaged at step 220."""
+    """`spikeguard up` with its dashboard, and a run that is damaged at step 150."""
     monkeypatch.setenv("SPIKEGUARD_DASHBOARD_REFRESH", "5")
     children = ForkingChildren()
     with folder() as place:
         try:
             service = Service.start(children, place / "service")
-            options = [*PACE, "--run", "seen", "--fault", "bit_flip@220"]
+            options = [*PACE, "--run", "seen", "--fault", "bit_flip@150"]
             environment = service.agent_environment(send_interval_s=0.2)
             Job.start(children, place / "run", environment, *options)
             yield service

@@ -418,25 +418,8 @@ def test_nobody_is_blamed_for_not_answering_but_where_there_was_time_to(
     assert "waited 4.0 h and nobody answered: see who is paged" in said(CommandState.EXPIRED, 14400)
     assert "lapsed after 9.0 s, too soon for anybody" in said(CommandState.EXPIRED, 9)
     assert "did not fetch it in time: look at the job" in said(CommandState.UNDELIVERED, 14400)
-    for state in TAKEN_BACK - {CommandState.EXPIRED, CommandState.UNCONFIRMED}:
+    for state in TAKEN_BACK - {CommandState.EXPIRED}:
         assert "paged" not in said(state, 14400)
-
-
-def test_of_two_people_who_had_to_approve_both_are_named_and_the_one_who_did_not(
-    rolled_back: PostMortem,
-) -> None:
-    last, both = rolled_back.commands[-1], "Ada Lovelace and Grace Hopper"
-    first = replace(last, first_approved_by="Ada Lovelace", first_approved_at=last.proposed_at)
-    done = markdown(replace(rolled_back, commands=(replace(first, decided_by=both),)))
-    assert "approved by Ada Lovelace, the first of two people" in done
-    assert f"approved by {both}" in done
-    unconfirmed = replace(
-        first, state=CommandState.UNCONFIRMED, decided_at=None, decided_by=None,
-        decision_reason=None,
-    )  # fmt: skip
-    missed = markdown(replace(rolled_back, commands=(unconfirmed,)))
-    assert "Approved by Ada Lovelace, and by no second person" in missed
-    assert "was approved by Ada Lovelace and by no second person in time" in missed
 
 
 @pytest.mark.parametrize(
@@ -560,7 +543,7 @@ def test_what_was_left_out_is_named_and_names_do_no_harm(rolled_back: PostMortem
     assert "a, b, c, d, e, f, g, and 1 more; 5 cut" in text
     assert "not named" in text
     assert "And 37 more" in text
-    assert "spikeguard ledger DIRECTORY" in text
+    assert "spikeguard journal DIRECTORY" in text
     assert "<script" not in html(facts)
     assert "<script" not in text.replace("\\<script", "")
     told = body(facts)

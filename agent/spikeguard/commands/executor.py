@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 from spikeguard.commands.inbox import Delivery, Inbox
 from spikeguard.commands.journal import Journal, Scaling, WrittenOnly
-from spikeguard.commands.order_keys import read_keys
 from spikeguard.commands.order_limits import allowed_verbs, count_refusal, refusal, verb_refusal
 from spikeguard.commands.recovery import Recovery, Report
 from spikeguard.commands.restoring import HeldSteps, restart_words, restore_on_all
@@ -90,7 +89,7 @@ class Executor:
     ) -> None:
         """`denied`: orders that the table of abilities does not say yes to, and why."""
         self._denied = denied
-        self._settings, self._keys = settings, read_keys(settings)
+        self._settings = settings
         self._answered: deque[float] = deque(maxlen=settings.orders_an_hour)  # when, monotonic
         self._world, self._progress, self._feed, self._rates = world, progress, feed, rates
         self._held = held
@@ -217,8 +216,7 @@ class Executor:
         if order.expires_at_step is not None and steps >= order.expires_at_step:
             return f"it expired at step {order.expires_at_step}; the run is at {steps}"
         verb = verb_of(order.action)
-        unsigned = self._keys.refusal(order, self._journal.run, time.time())
-        if (reason := unsigned or verb_refusal(self._settings, verb)) is not None:
+        if (reason := verb_refusal(self._settings, verb)) is not None:
             return reason
         if verb not in self.capabilities():
             why = self._denied().get(verb)

@@ -34,8 +34,8 @@ class Delivery:
         return not now - self.asked_at <= self.order.expires_in_s  # NaN is over
 
 
-def _identity(order: Order) -> tuple[str, Action, str | None]:
-    return order.command, order.action, order.signature
+def _identity(order: Order) -> tuple[str, Action]:
+    return order.command, order.action
 
 
 @dataclass(slots=True)

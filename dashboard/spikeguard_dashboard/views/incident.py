@@ -256,7 +256,7 @@ def _command_row(item: Command, visit: Visit) -> list[Content]:
         f"{item['id'].rpartition('#')[2]} rev. {item['revision']}",
         markup.chip(item["state"], words.COMMAND_STATE.get(item["state"])),
         words.command(item["verb"], item["arguments"]),
-        item["decided_by"] or item["first_approved_by"] or words.NOTHING,
+        item["decided_by"] or words.NOTHING,
         words.clock(item["decided_at"] or item["proposed_at"], visit.zone),
         words.count(item["applied_step"]),
         said,

@@ -226,7 +226,7 @@ def _ordered(commands: Sequence[RunCommand], visit: Visit) -> Html:
             markup.unbroken(words.clock(one["proposed_at"], visit.zone)),
             words.command(one["verb"], one["arguments"]),
             markup.chip(one["state"], words.COMMAND_STATE.get(one["state"])),
-            one["decided_by"] or one["first_approved_by"] or one["proposed_by"] or words.NOTHING,
+            one["decided_by"] or one["proposed_by"] or words.NOTHING,
             words.count(one["applied_step"]),
             "; ".join(filter(None, (one["reason"], one["end_reason"], one["result"]))),
         ]

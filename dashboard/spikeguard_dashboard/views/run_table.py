@@ -39,7 +39,7 @@ def draw_table(visit: Visit, runs: Sequence[Run], chosen: Sequence[str]) -> None
         on_select=lambda: _select(),
     )
     st.caption(
-        f"Tick 2 to {MOST_COMPARED} runs to compare or tag them. With the keyboard: arrows move, "
+        f"Tick 2 to {MOST_COMPARED} runs to compare them. With the keyboard: arrows move, "
         "Space ticks, Enter opens a link."
     )
 

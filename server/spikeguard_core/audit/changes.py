@@ -20,13 +20,13 @@ class FieldChange:
     """One field and its values. None: it was not set, or is no longer. Two that are the same: it
     changed, and what it holds is secret."""
 
-    field: str  # `price_per_hour`, `approval.rollback.mode`, `rules[0].do`
+    field: str  # `price_per_hour`, `approval.rollback.mode`
     before: Any
     after: Any
 
 
 def policy_changes(before: Policy, after: Policy) -> tuple[FieldChange, ...]:
-    """What `after` does otherwise. Rules are compared place by place."""
+    """What `after` does otherwise."""
     return _between(_settings(before), _settings(after))
 
 
@@ -47,8 +47,7 @@ def channel_changes(before: Channel | None, after: Channel | None) -> tuple[Fiel
 def _settings(policy: Policy) -> dict[str, Any]:
     plain = policy_to_mapping(policy)
     del plain["version"]
-    rules = plain.pop("rules")
-    return plain | {f"rules[{place}]": rule for place, rule in enumerate(rules)}
+    return plain
 
 
 def _shown(channel: Channel | None) -> dict[str, Any]:

@@ -36,7 +36,6 @@ APART: Final = frozenset(
     {
         *(
             "host",
-            "order_keys",
             "tensorboard_log_dir",
             "update_skipper",
             "observe_only",

@@ -27,8 +27,7 @@ class CommandEvent(StrEnum):
     END_RUN = "end_run"  # the run was over
     RESTART = "restart"  # the attempt that it was meant for ended, or another one took over
     HALT = "halt"  # the kill switch was put on
-    APPROVE_FIRST = "approve_first"  # a person said yes, and the policy asks for two
-    APPROVE = "approve"  # who has to say yes did: a person, a second one, or the policy
+    APPROVE = "approve"  # a person or the policy said yes
     DELIVER = "deliver"  # it went out in an acknowledgement
     REFUSE = "refuse"  # the agent checked it and would not
     APPLY = "apply"  # the agent did it
@@ -57,14 +56,7 @@ COMMAND_MOVES: Mapping[tuple[CommandState, CommandEvent], CommandState] = {
     (CommandState.PROPOSED, CommandEvent.REVISE): CommandState.PROPOSED,
     **{(CommandState.PROPOSED, event): state for event, state in _TAKEN_BACK.items()},
     (CommandState.PROPOSED, CommandEvent.EXPIRE): CommandState.EXPIRED,
-    (CommandState.PROPOSED, CommandEvent.APPROVE_FIRST): CommandState.APPROVED_ONCE,
     (CommandState.PROPOSED, CommandEvent.APPROVE): CommandState.APPROVED,
-    # Approved by one of two: a new revision is what that person has not seen.
-    (CommandState.APPROVED_ONCE, CommandEvent.REVISE): CommandState.PROPOSED,
-    **{(CommandState.APPROVED_ONCE, event): state for event, state in _TAKEN_BACK.items()},
-    (CommandState.APPROVED_ONCE, CommandEvent.EXPIRE): CommandState.UNCONFIRMED,
-    (CommandState.APPROVED_ONCE, CommandEvent.HALT): CommandState.HALTED,
-    (CommandState.APPROVED_ONCE, CommandEvent.APPROVE): CommandState.APPROVED,
     # Approved and still here: it can be taken back, because nobody outside has seen it.
     **{(CommandState.APPROVED, event): state for event, state in _TAKEN_BACK.items()},
     (CommandState.APPROVED, CommandEvent.EXPIRE): CommandState.UNDELIVERED,
@@ -93,20 +85,19 @@ EVENT_OF_OUTCOME: Mapping[Outcome, CommandEvent] = {
     Outcome.RUN_ENDED: CommandEvent.END_RUN,
 }  # what the close of an incident is to a command that still waits
 
-WAITING = frozenset({CommandState.PROPOSED, CommandState.APPROVED_ONCE})  # for a decision
+WAITING = frozenset({CommandState.PROPOSED})  # for a decision
 IN_FLIGHT = frozenset({CommandState.APPROVED, CommandState.DELIVERED})  # decided, no result yet
 EXECUTED = frozenset({CommandState.APPLIED, CommandState.JUDGED})  # the run felt it
 TAKEN_BACK = frozenset(
     {
         *_TAKEN_BACK.values(),
         CommandState.EXPIRED,
-        CommandState.UNCONFIRMED,
         CommandState.UNDELIVERED,
         CommandState.HALTED,
     }
 ) - {CommandState.REJECTED}  # ended without a person's no and without reaching the job
 
-UNANSWERED = frozenset({CommandState.EXPIRED, CommandState.UNCONFIRMED})  # by people, in time
+UNANSWERED = frozenset({CommandState.EXPIRED})  # by people, in time
 
 # Somebody was asked and has not answered, whatever became of the question meanwhile.
 UNDECIDED = frozenset(
@@ -116,7 +107,6 @@ UNDECIDED = frozenset(
 
 WHY_LATE: Mapping[CommandState, str] = {
     CommandState.PROPOSED: "nobody answered in time",
-    CommandState.APPROVED_ONCE: "no second person approved in time",
     CommandState.APPROVED: "the job did not fetch it in time",
     CommandState.DELIVERED: "no result came back in time",
 }  # why a command whose time ran out ended

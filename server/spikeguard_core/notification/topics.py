@@ -21,7 +21,6 @@ class Topic(StrEnum):
     RECURRED = "recurred"  # it came back after a rollback
     PROPOSED = "proposed"  # a command waits for somebody's decision
     REVISED = "revised"  # what is proposed changed
-    APPROVED_ONCE = "approved_once"  # one person said yes, a second one has to
     ESCALATED = "escalated"  # nobody answered in time
     APPROVED = "approved"
     REJECTED = "rejected"
@@ -68,7 +67,6 @@ _OF_COMMAND: Mapping[str, Topic] = {
     "propose": Topic.PROPOSED,
     "revise": Topic.REVISED,
     "escalate": Topic.ESCALATED,
-    "approve_first": Topic.APPROVED_ONCE,
     "approve": Topic.APPROVED,
     "reject": Topic.REJECTED,
     "expire": Topic.EXPIRED,
@@ -84,9 +82,7 @@ _OF_COMMAND: Mapping[str, Topic] = {
 }
 _OF_RUN: Mapping[str, Topic] = {"silent": Topic.SILENT, "ended": Topic.ENDED}
 
-ASKING = frozenset(
-    {Topic.PROPOSED, Topic.REVISED, Topic.APPROVED_ONCE, Topic.ESCALATED}
-)  # somebody has to decide
+ASKING = frozenset({Topic.PROPOSED, Topic.REVISED, Topic.ESCALATED})  # somebody has to decide
 REPEATING = frozenset(
     {Topic.RENAMED, Topic.REVISED, Topic.ESCALATED}
 )  # not told while somebody has acknowledged the incident

@@ -6,7 +6,6 @@ the attempt can do, and it is kept or renewed when the yes comes late.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK, UNANSWERED, WAITING
@@ -16,9 +15,8 @@ from spikeguard_core.policy.order_limits import (
     within_limits,
     within_reach,
 )
-from spikeguard_core.policy.own_rules import by_own_rule
 from spikeguard_core.policy.remedies import Diagnosis
-from spikeguard_core.policy.rules import RULES, SETTLED, Opinion, Rule
+from spikeguard_core.policy.rules import RULES, Opinion
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import PastCommand, Situation
 from spikeguard_core.policy.targeting import choose_target
@@ -56,25 +54,11 @@ class Proposal:
 def propose(situation: Situation, policy: Policy) -> Proposal:
     """What to do about `situation.incident` now."""
     reachable = within_reach(situation)
-    opinion = _by_own_rule(_asked(RULES, reachable, policy), reachable, policy)
+    opinions = (rule(reachable, policy) for rule in RULES)
+    opinion = next((opinion for opinion in opinions if opinion is not None), Opinion(None, ""))
     opinion = _within_capability(_unless_rejected(opinion, reachable, policy), reachable)
     opinion = _within_limits(opinion, situation, reachable)
     return _proposal(opinion, situation, policy)
-
-
-def _asked(rules: Sequence[Rule], situation: Situation, policy: Policy) -> Opinion:
-    opinions = (rule(situation, policy) for rule in rules)
-    return next((opinion for opinion in opinions if opinion is not None), Opinion(None, ""))
-
-
-def _by_own_rule(opinion: Opinion, situation: Situation, policy: Policy) -> Opinion:
-    """The project's own wish, where nothing is in flight, being judged or closed."""
-    if not policy.rules or _asked(SETTLED, situation, policy).reason:
-        return opinion
-    action, reason = by_own_rule(opinion.action, opinion.reason, situation, policy.rules)
-    if action == opinion.action:
-        return replace(opinion, reason=reason)
-    return Opinion(action, reason)
 
 
 def differs(old: Action, new: Action) -> bool:

@@ -300,14 +300,11 @@ def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
     )
 
 
-SETTLED: tuple[Rule, ...] = (
+RULES: tuple[Rule, ...] = (
     _closed,
     _in_flight,
     _being_judged,
     _watched_by_a_person,
-)  # no other rule is asked then
-RULES: tuple[Rule, ...] = (
-    *SETTLED,
     _apart,
     _outlier,
     _dropped,

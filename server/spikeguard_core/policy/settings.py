@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from spikeguard_core.notification.quiet_hours import QuietHours, read_quiet_hours
 from spikeguard_core.policy.own_remedies import OwnRemedy, read_remedies
-from spikeguard_core.policy.own_rules import OwnRule, read_rules
 from spikeguard_core.policy.remedies import Diagnosis
 from spikeguard_protocol import ProtocolError, Verb
 
@@ -45,7 +44,6 @@ class ApprovalRule:
     mode: ApprovalMode = ApprovalMode.MANUAL  # who says yes
     budget: int = 3  # automatic approvals a run gets in 24 hours
     cooldown_s: float = 1_800.0  # seconds between two automatic approvals
-    approvals: int = 1  # people who have to say yes: 1, or 2 different ones
 
 
 # Watching changes nothing in the run, so asking a person for it would only cost sleep.
@@ -100,7 +98,6 @@ class Policy:
     approval: Mapping[Verb, ApprovalRule] = field(  # who says yes, by verb
         default_factory=lambda: dict(_DEFAULT_APPROVAL)
     )
-    rules: tuple[OwnRule, ...] = ()  # the project's own rules, asked before anything is proposed
     remedies: Mapping[Diagnosis, OwnRemedy] = field(default_factory=dict)  # by cause
     detection: Mapping[str, Any] = field(default_factory=dict)  # detector and its settings
     # people
@@ -173,7 +170,6 @@ LIMITS: Mapping[str, Limit] = {
 APPROVAL_LIMITS: Mapping[str, Limit] = {
     "budget": Limit(0, 1_000_000, "approvals a run in 24 hours"),
     "cooldown_s": Limit(0.0, 30 * 86_400.0, "seconds"),
-    "approvals": Limit(1, 2, "people"),
 }
 
 
@@ -211,7 +207,6 @@ def policy_to_mapping(policy: Policy) -> dict[str, Any]:
     plain["lr_factors"] = list(policy.lr_factors)
     plain["detection"] = dict(policy.detection)
     plain["escalation"] = list(policy.escalation)
-    plain["rules"] = [rule.plain() for rule in policy.rules]
     plain["remedies"] = {word.value: own.plain() for word, own in policy.remedies.items()}
     if policy.quiet is not None:
         quiet = asdict(policy.quiet)
@@ -221,7 +216,6 @@ def policy_to_mapping(policy: Policy) -> dict[str, Any]:
             "mode": rule.mode.value,
             "budget": rule.budget,
             "cooldown_s": rule.cooldown_s,
-            "approvals": rule.approvals,
         }
         for verb, rule in policy.approval.items()
     }
@@ -235,9 +229,8 @@ def policy_from_mapping(plain: Mapping[str, Any]) -> Policy:
     for name in plain:
         if name not in known:
             raise PolicyError(str(name)[:80], "is no setting", f"Known: {', '.join(sorted(known))}")
-    tables = ("approval", "detection", "quiet", "remedies", "rules")
+    tables = ("approval", "detection", "quiet", "remedies")
     values = {name: _read(name, value) for name, value in plain.items() if name not in tables}
-    values["rules"] = read_rules(plain.get("rules", ()), PolicyError)
     values["remedies"] = read_remedies(plain.get("remedies", {}), PolicyError)
     values["detection"] = _read_detection(plain.get("detection", {}))
     if plain.get("quiet") is not None:
@@ -305,7 +298,7 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
-_APPROVAL_SETTINGS = "mode, budget, cooldown_s, approvals"
+_APPROVAL_SETTINGS = "mode, budget, cooldown_s"
 
 
 def _read_approvals(plain: Any) -> dict[Verb, ApprovalRule]:
@@ -343,22 +336,7 @@ def _read_approval(path: str, plain: Any) -> ApprovalRule:
         limit = f"lies in [{least:.0f}, {most:.0f}] seconds"
         raise PolicyError(f"{path}.cooldown_s", limit, f"Got {cooldown_s}")
     mode = _read_mode(path, plain.get("mode", ApprovalMode.MANUAL))
-    return ApprovalRule(mode, budget, cooldown_s, _read_approvals_needed(path, plain, mode))
-
-
-def _read_approvals_needed(path: str, plain: Mapping[str, Any], mode: ApprovalMode) -> int:
-    needed = plain.get("approvals", 1)
-    if type(needed) is not int or needed not in (1, 2):
-        raise PolicyError(
-            f"{path}.approvals", "is 1 or 2: how many people have to approve", f"Got {needed!r:.60}"
-        )
-    if needed > 1 and mode is ApprovalMode.AUTO:
-        raise PolicyError(
-            f"{path}.approvals",
-            "is 1 where the mode is auto: nobody is asked there",
-            "Take mode manual for two people, or approvals 1",
-        )
-    return needed
+    return ApprovalRule(mode, budget, cooldown_s)
 
 
 def _read_mode(path: str, word: Any) -> ApprovalMode:

@@ -204,7 +204,7 @@ def _of_link(holder: Caller | None) -> Caller:
     if holder is None:
         raise Forbidden(
             "This sign-in link was used already, or is too old",
-            "`spikeguard browser` prints another; at /login a token signs you in",
+            "`spikeguard open --sign-in` prints another; at /login a token signs you in",
         )
     return holder
 

@@ -1,4 +1,4 @@
-"""`spikeguard token` and `spikeguard policy` on the database itself, beside the server.
+"""`spikeguard token` on the database itself, beside the server.
 
 Law: a secret goes to standard output alone, so that it can be piped; words about it go to standard
 error. Everything done here stands in the audit under the name of the account that did it.
@@ -23,34 +23,25 @@ from spikeguard_cli.access_commands import (
     print_secret,
     revoked_words,
     scope_of,
+    token_row,
+    token_words,
 )
 from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.options import most, print_json, told
-from spikeguard_cli.toml_text import to_toml
-from spikeguard_cli.wording import duration, table
+from spikeguard_cli.wording import table
 from spikeguard_core.audit.changes import MAX_REASON
-from spikeguard_core.policy.settings import policy_to_mapping
-from spikeguard_protocol import RunId
 from spikeguard_server.access.grants import (
     Grant,
-    drop_run_policy,
     issue_token,
-    put_policy,
-    put_run_policy,
     register_token,
-    throw_switch,
     withdraw_token,
 )
 from spikeguard_server.access.token_lifetimes import Ceilings
 from spikeguard_server.http.responses import JsonReply
-from spikeguard_server.http.routes.policy import policy_body
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.identity.permissions import read_secret
 from spikeguard_server.store.database import database_settings, opened
-from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.tokens import Token, expiring_agents, list_tokens
-from spikeguard_server.toml_file import read_toml
 
 
 def operator_name() -> Actor:
@@ -67,14 +58,6 @@ def run_token(options: Namespace) -> int:
     _check_reason(options)
     with opened(database_settings(options.directory)) as engine, engine.begin() as connection:
         return _TOKEN_WORDS[options.word](connection, options)
-
-
-def run_policy(options: Namespace) -> int:
-    """One of import, show, drop, halt, resume."""
-    RunId(options.project, getattr(options, "run", None) or "any")  # refuses what can't be a name
-    _check_reason(options)
-    with opened(database_settings(options.directory)) as engine, engine.begin() as connection:
-        return _POLICY_WORDS[options.word](connection, options)
 
 
 def _check_reason(options: Namespace) -> None:
@@ -101,7 +84,8 @@ def _create(connection: sql.Connection, options: Namespace) -> int:
     )
     print_secret(options, _plain(token), secret)
     say(
-        f"token {token.id}: {_words(token)}. It is shown this once; whoever holds it may do this.",
+        f"token {token.id}: {token_words(_plain(token))}. It is shown this once; whoever holds it "
+        "may do this.",
         to_error=True,
     )
     return 0
@@ -118,7 +102,7 @@ def _register(connection: sql.Connection, options: Namespace) -> int:
     )
     if options.json:
         print_json(_plain(token))
-    say(f"token {token.id}: {_words(token)}", to_error=True)
+    say(f"token {token.id}: {token_words(_plain(token))}", to_error=True)
     return 0
 
 
@@ -131,7 +115,11 @@ def _list(connection: sql.Connection, options: Namespace) -> int:
     if options.json:
         print_json([_plain(token) for token in found])
         return 0
-    print(table(TOKEN_HEAD, [_line(token) for token in found]) if found else "No token works.")
+    print(
+        table(TOKEN_HEAD, [token_row(_plain(token)) for token in found])
+        if found
+        else "No token works."
+    )
     for token in expiring_agents(connection):
         say(expiry_words(asdict(token)), to_error=True)
     return 0
@@ -145,94 +133,7 @@ def _revoke(connection: sql.Connection, options: Namespace) -> int:
 _TOKEN_WORDS = {"create": _create, "register": _register, "list": _list, "revoke": _revoke}
 
 
-def _as_answered(content: Any) -> Any:
-    """As the API answers it."""
-    return json.loads(bytes(JsonReply(content).body))
-
-
 def _plain(token: Token) -> dict[str, Any]:
-    """As the API has it."""
-    plain: dict[str, Any] = _as_answered(asdict(token))
+    """As the API answers it."""
+    plain: dict[str, Any] = json.loads(bytes(JsonReply(asdict(token)).body))
     return plain
-
-
-def _policy(connection: sql.Connection, options: Namespace) -> Any:
-    """The one in force, as the API has it."""
-    body = policy_body(connection, options.project, getattr(options, "run", None))
-    return _as_answered(body)
-
-
-def _line(token: Token) -> list[str]:
-    return [
-        str(token.id),
-        token.role.value,
-        token.project or "all",
-        token.run or "all",
-        token.person or "-",
-        token.name or "-",
-        "session" if token.session else "token",
-        "never" if token.expires_in_s is None else duration(token.expires_in_s),
-        token.created_by,
-    ]
-
-
-def _words(token: Token) -> str:
-    person = f" of {token.person}" if token.person else ""
-    run = f" for run {token.run}" if token.run else ""
-    project = f" in project {token.project}" if token.project else ""
-    return f"role {token.role}{person}{run}{project}"
-
-
-def _import(connection: sql.Connection, options: Namespace) -> int:
-    plain = read_toml(options.file)
-    by, why = operator_name(), options.reason
-    if options.run is None:
-        written = put_policy(connection, options.project, plain, by, reason=why)
-        said = f"{written.name} is in force for project {options.project}"
-        return told(options, _policy(connection, options), said)
-    run = RunId(options.project, options.run)
-    written = put_run_policy(connection, run, plain, by, reason=why)
-    return told(
-        options, _policy(connection, options), f"{written.name} is in force for {run} alone"
-    )
-
-
-def _drop(connection: sql.Connection, options: Namespace) -> int:
-    run = RunId(options.project, options.run)
-    left = drop_run_policy(connection, run, operator_name(), options.reason)
-    return told(
-        options, _policy(connection, options), f"{run} follows its project again: {left.name}"
-    )
-
-
-def _halt(connection: sql.Connection, options: Namespace) -> int:
-    halted = options.word == "halt"
-    written = throw_switch(
-        connection, options.project, halted=halted, reason=options.reason, by=operator_name()
-    )
-    stands = "on: nothing is approved, nothing delivered" if halted else "off"
-    switch = f"the kill switch of project {options.project} is {stands}"
-    return told(options, _policy(connection, options), f"policy {written.version}: {switch}")
-
-
-def _show(connection: sql.Connection, options: Namespace) -> int:
-    key = None
-    if options.run is not None:
-        key = existing_run(connection, RunId(options.project, options.run))
-    policy = policy_of(connection, options.project, key)
-    if options.json:
-        print_json(_policy(connection, options))
-        return 0
-    if key is not None:
-        say(f"# {policy.name}")
-    print(to_toml(policy_to_mapping(policy)), end="")
-    return 0
-
-
-_POLICY_WORDS = {
-    "import": _import,
-    "show": _show,
-    "drop": _drop,
-    "halt": _halt,
-    "resume": _halt,
-}

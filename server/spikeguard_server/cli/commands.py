@@ -1,4 +1,4 @@
-"""The server's words of `spikeguard`: up, serve, migrate, token, audit, policy, replay, backtest.
+"""The server's words of `spikeguard`: up, serve, migrate, token, policy, replay, backtest.
 
 Law: importing this needs the standard library only; what a command needs beyond that is imported
 when it runs, so that help works everywhere.
@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from spikeguard_cli.access_commands import policy_over_http, token_over_http
-from spikeguard_cli.client_commands import audit, audit_options
 from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_cli.credentials import logged_in
 from spikeguard_cli.options import json_option, limit_option
@@ -37,24 +36,16 @@ def _from(module: str, function: str) -> Callable[[Namespace], int]:
     return run
 
 
-def _access(word: str, over_http: Callable[[Namespace], int]) -> Callable[[Namespace], int]:
-    """A command of admins: on the database where one is named, else over HTTP with the login."""
-
-    def run(options: Namespace) -> int:
-        if not _names_database(options) and logged_in():
-            return over_http(options)
-        return _on_database(word, "access_commands", f"run_{word}", options)
-
-    return run
-
-
-def _on_database(words: str, module: str, function: str, options: Namespace) -> int:
+def _token(options: Namespace) -> int:
+    """On the database where one is named, for the first token of all; else over HTTP."""
+    if not _names_database(options) and logged_in():
+        return token_over_http(options)
     if missing := [name for name in _SERVER if find_spec(name) is None]:
         raise CommandFailed(
-            f"on the database itself `spikeguard {words}` needs {', '.join(missing)}: "
-            "pip install 'spikeguard[server]'" + ", or `spikeguard login` and do it over HTTP"
+            f"on the database itself `spikeguard token` needs {', '.join(missing)}: "
+            "pip install 'spikeguard[server]', or `spikeguard login` and do it over HTTP"
         )
-    return _from(module, function)(options)
+    return _from("access_commands", "run_token")(options)
 
 
 def _names_database(options: Namespace) -> bool:
@@ -181,7 +172,6 @@ def _policy_options(parser: ArgumentParser) -> None:
         word.add_argument(
             "--project", default=DEFAULT_PROJECT, help="whose policy (default: default)"
         )
-        _directory_option(word)
         json_option(word)
 
 
@@ -216,20 +206,11 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "token",
         "make, list and revoke access tokens",
-        _access("token", token_over_http),
+        _token,
         _token_options,
     ),
     Command(
-        "audit",
-        "print or export who changed what, when and why",
-        audit,
-        audit_options,
-    ),
-    Command(
-        "policy",
-        "show, import and halt the policy in force",
-        _access("policy", policy_over_http),
-        _policy_options,
+        "policy", "show, import and halt the policy in force", policy_over_http, _policy_options
     ),
     REPLAY,
     BACKTEST,

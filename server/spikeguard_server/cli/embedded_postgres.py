@@ -94,7 +94,7 @@ def embedded(directory: Path, *, durable: bool = True) -> Iterator[str]:
 def running(
     directory: Path, *, durable: bool = True, account: str | None = None
 ) -> Iterator[EmbeddedServer]:
-    """The same, as something that can be watched and started again; `account` is whom it runs as
+    """The same, as something that can be watched; `account` is whom it runs as
     where we are root, and whoever else runs programs as that account could read and change it."""
     place = _prepare(directory, account)
     with _owned(place) as lock:
@@ -140,11 +140,6 @@ class EmbeddedServer:
         if self._keeper is None or self._keeper.poll() is not None:
             return True
         return self._postmaster is None or _is_gone(self._postmaster)
-
-    def restart(self) -> None:
-        """Start it again after its end; what was committed is recovered from its log."""
-        self.stop()
-        self.start()
 
     def stop(self) -> None:
         """Stop it, also where its keeper is gone."""

@@ -1,7 +1,7 @@
 """`spikeguard up`: database, server and dashboard on this machine, and a login for you.
 
 Law: one process owns the rest: it holds both ports before anything is started or announced, and
-starts a process again that ends (`supervision`). Whatever ends it, a signal at any moment or
+ends when one of them ends (`supervision`). Whatever ends it, a signal at any moment or
 SIGKILL, leaves nothing running: the database's keeper waits on a pipe from us, the dashboard dies
 with us by the kernel's hand, and what escaped both is ended by the next `up`. Everything listens on
 the loopback only.
@@ -31,7 +31,7 @@ from spikeguard_server.cli import embedded_postgres as postgres
 from spikeguard_server.cli.private_files import kept_secret, write_private
 from spikeguard_server.cli.serve import serve
 from spikeguard_server.cli.sockets import listen
-from spikeguard_server.cli.supervision import Child, RestartLimit, Supervisor
+from spikeguard_server.cli.supervision import Child, Supervisor
 from spikeguard_server.cli.up_dashboard import address_in_browser, dashboard, dashboard_installed
 from spikeguard_server.cli.up_login import UpCredentials, prepare_login
 from spikeguard_server.cli.up_ready import Announcement, announce_when_ready
@@ -108,10 +108,9 @@ def _start(stack: ExitStack, options: Namespace, supervisor: Supervisor) -> None
     engine = stack.enter_context(opened(settings))
     login = prepare_login(engine, settings, directory, options.name)
     if place.pages is not None:
-        pages = dashboard(directory, place.pages, place.server, login.dashboard_token)
+        pages = dashboard(directory, place.pages, place.server)
         children.append(stack.enter_context(pages))
-    limit = RestartLimit(settings.child_restarts, settings.child_restarts_within_s)
-    stack.enter_context(supervisor.watching(limit, *children))
+    stack.enter_context(supervisor.watching(*children))
     stack.enter_context(_state(directory, settings))
     announcement = _announcement(place, login, options)
     stack.enter_context(announce_when_ready(announcement))
@@ -281,7 +280,7 @@ def _open_to_all(directory: Path) -> bool:
 
 @contextmanager
 def _state(directory: Path, settings: Settings) -> Iterator[None]:
-    """Tell `spikeguard token` and `policy` where the database is, while it is there."""
+    """Tell `spikeguard token` where the database is, while it is there."""
     urls = {name: getattr(settings, name) for name in ("database_url", "owner_database_url")}
     write_private(directory / STATE, json.dumps(urls))
     try:

@@ -1,7 +1,7 @@
 """The dashboard as a child process of `spikeguard up`.
 
-Law: it is found, never imported, and gets nothing of ours but the server's address, a token that
-can only look, and the socket that it answers on. It ends with us: by our hand, by the kernel's if
+Law: it is found, never imported, and gets nothing of ours but the server's address and the socket
+that it answers on. It ends with us: by our hand, by the kernel's if
 we were killed, and by the next `up` where the kernel can't.
 """
 
@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from spikeguard_server.cli.private_files import write_private
@@ -43,50 +44,32 @@ def dashboard_installed() -> bool:
 
 
 @contextmanager
-def dashboard(
-    directory: Path, listener: socket.socket, server: str, token: str
-) -> Iterator[Dashboard]:
+def dashboard(directory: Path, listener: socket.socket, server: str) -> Iterator[Dashboard]:
     """Run the dashboard on `listener`, which stays ours; its log lies in `directory`."""
     end_left_over(directory / PID)
-    child = Dashboard(directory, listener, environment_for(server, token))
+    process = _start(directory, listener, environment_for(server))
     try:
-        child.restart()
-        yield child
+        yield Dashboard(process, directory / LOG)
     finally:
-        child.end()
+        _end(process)
         (directory / PID).unlink(missing_ok=True)
 
 
+@dataclass(frozen=True, slots=True)
 class Dashboard:
     """The process that shows the pages. Its port is held by us, so nobody answers in its place."""
 
-    name = "the dashboard"
-
-    def __init__(
-        self, directory: Path, listener: socket.socket, environment: Mapping[str, str]
-    ) -> None:
-        self.log = directory / LOG
-        self._directory, self._listener, self._environment = directory, listener, environment
-        self._process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes]
+    log: Path
+    name: str = "the dashboard"
 
     def ended(self) -> bool:
         """Whether its process is gone."""
-        return self._process is None or self._process.poll() is not None
-
-    def restart(self) -> None:
-        """Start it, after its end or for the first time."""
-        self.end()
-        self._process = _start(self._directory, self._listener, self._environment)
-
-    def end(self) -> None:
-        """End its process, if there is one."""
-        if self._process is not None:
-            _end(self._process)
+        return self.process.poll() is not None
 
 
-def environment_for(server: str, token: str) -> dict[str, str]:
-    """What the dashboard may know: nothing of the database, one address, one viewer's token, and
-    its own settings."""
+def environment_for(server: str) -> dict[str, str]:
+    """What the dashboard may know: nothing of the database, one address, and its own settings."""
     ours = ("SPIKEGUARD_", "DATABASE_", "PG")
     kept = {
         name: value
@@ -94,12 +77,7 @@ def environment_for(server: str, token: str) -> dict[str, str]:
         if name in OWN or not name.startswith(ours)
     }
     public = os.environ.get("SPIKEGUARD_PUBLIC_URL", address_in_browser(server))
-    return {
-        **kept,
-        "SPIKEGUARD_SERVER": server,
-        "SPIKEGUARD_PUBLIC_URL": public,
-        "SPIKEGUARD_TOKEN": token,
-    }
+    return {**kept, "SPIKEGUARD_SERVER": server, "SPIKEGUARD_PUBLIC_URL": public}
 
 
 def end_left_over(pid_file: Path) -> None:
@@ -142,7 +120,6 @@ def _start(
 def _prepare_child(owner: int) -> Callable[[], None]:
     """What runs in the child before it becomes the dashboard: the kernel ends it with us.
 
-    A child that a thread started ends with that thread; the thread that supervises ends as we do.
     The library is opened here: in the child, a lock that another thread held would stay held.
     """
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None

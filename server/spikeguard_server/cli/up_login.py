@@ -42,7 +42,6 @@ class UpCredentials:
     login_token_file: Path
     credentials: Path
     name: str
-    dashboard_token: str  # a viewer's
     sign_in_link: str  # for a browser on this machine: once, for ten minutes
     used: bool = True  # by the command line; not where it is logged in at another server
 
@@ -56,7 +55,6 @@ def prepare_login(
         _token(connection, directory / "agent_token", Role.AGENT, "training jobs")
         login = _token(connection, directory / "login_token", Role.OPERATOR, "people")
         admin = _token(connection, directory / "admin_token", Role.ADMIN, "whoever runs this")
-        viewer = _token(connection, directory / "dashboard_token", Role.VIEWER, "the dashboard")
         name = name or account_name()
         session = _session(connection, admin, settings, name)
         caller = find_caller(connection, hash_secret(login))
@@ -65,7 +63,7 @@ def prepare_login(
     path = credentials_path()
     used = save_credentials(Credentials(address, session, name), path, up=str(directory))
     agent, people = directory / "agent_token", directory / "login_token"
-    return UpCredentials(agent, people, path, name, viewer, link, used)
+    return UpCredentials(agent, people, path, name, link, used)
 
 
 def account_name() -> str:

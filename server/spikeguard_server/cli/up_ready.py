@@ -54,7 +54,7 @@ class Announcement:
             "To decide in the browser, open this; it signs you in once, within 10 minutes:",
             f"  {login.sign_in_link}",
             "  (where a browser does not find spikeguard.localhost, write 127.0.0.1;",
-            "  `spikeguard browser` prints another; or sign in at /login with the token in",
+            "  `spikeguard open --sign-in` prints another; or sign in at /login with the token in",
             f"  {login.login_token_file})",
             f"On the command line you are logged in as {login.name}: `{self._first_command()}`.",
             "",

@@ -70,8 +70,6 @@ from spikeguard_server.ingest.order_waiters import MAX_WAITS, OrderWaiters
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics
-from spikeguard_server.notify.button import AT_DESK as BUTTONS_AT_DESK
-from spikeguard_server.notify.button import Button
 from spikeguard_server.notify.notifier import AT_DESK as CARRIERS_AT_DESK
 from spikeguard_server.notify.notifier import Notifier
 from spikeguard_server.settings import Settings
@@ -90,7 +88,6 @@ BESIDE: Final[Mapping[str, int]] = {
     "post-mortems": 1,
     "notifier": 1,
     "its carriers": CARRIERS_AT_DESK,
-    "test buttons": BUTTONS_AT_DESK,
     "readiness": 1,
     "tokens known at the start": 1,
     "tokens": JUDGES,
@@ -136,7 +133,6 @@ def create_app(
     sql.event.listen(engine, "handle_error", partial(_count_failure, services.metrics))
     app.state.services = services
     app.state.order_waiters = order_waiters
-    app.state.button = Button(settings, engine)
     include_all(app)
     app.openapi = describe(app)  # type: ignore[method-assign]
     _handle_errors(app)

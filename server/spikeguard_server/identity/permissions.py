@@ -19,7 +19,6 @@ from spikeguard_protocol import Role, RunId
 from spikeguard_server.errors import Forbidden, NameNotProven, NoPerson, Unprocessable
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 
-SESSION_S: Final = 12 * 3600
 PROVEN: Final = frozenset({KnownBy.TOKEN, KnownBy.PROXY, KnownBy.OIDC})
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{20,200}")
 
@@ -94,7 +93,6 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("DELETE", _RUN): _ADMIN,
     ("POST", _RUN + "/archive"): _DECIDE,
     ("POST", _RUN + "/unarchive"): _DECIDE,
-    ("POST", _RUN + "/tags"): _DECIDE,
     ("GET", _RUN + "/series"): _READ,
     ("GET", _RUN + "/audit"): _READ,
     ("GET", _RUN + "/notes"): _READ,
@@ -103,7 +101,6 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("GET", _RUN + "/interventions"): _READ,
     ("GET", _RUN + "/commands"): _READ,
     ("POST", _RUN + "/commands"): _DECIDE,
-    ("POST", _RUN + "/commands/{command}/approve"): _DECIDE,
     ("POST", _RUN + "/commands/{command}/reject"): _DECIDE,
     ("GET", _RUN + "/policy"): _READ,
     ("PUT", _RUN + "/policy"): _ADMIN,

@@ -85,7 +85,6 @@ def _order(intake: Intake, command: CommandRow) -> Order:
         action=command.action,
         expires_in_s=(command.expires_at - intake.now).total_seconds(),
         expires_at_step=command.expires_at_step,
-        signature=command.signature,
     )
 
 

@@ -1,4 +1,4 @@
-"""A person's approval or rejection of a command. Of two people the first approval delivers nothing.
+"""A person's approval or rejection of a command.
 
 Law: one transaction under the run's lock. The decision names the revision that was seen, and what
 was seen is what is done; where another action or target is called for by now, the person is asked
@@ -8,8 +8,8 @@ Validity is judged by the database's clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -22,17 +22,12 @@ from spikeguard_core.lifecycle.command_life import (
     can,
     withdrawal,
 )
-from spikeguard_core.policy.orders import Plan, order_request_of, plan_of
 from spikeguard_core.policy.proposal import differs, propose
-from spikeguard_core.policy.settings import Policy
-from spikeguard_protocol import CommandId, Verb, Watch, verb_of
+from spikeguard_protocol import CommandId, Verb, Watch
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.access.approvers import Approver, approver_of, why_not_another
 from spikeguard_server.errors import NotFound, RevisionChanged, WrongState
-from spikeguard_server.identity.actors import Actor, KnownBy
+from spikeguard_server.identity.actors import Actor
 from spikeguard_server.ingest.proposals import revise
-from spikeguard_server.ingest.signing import Signing, by_server, order_keys
-from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.commands import (
@@ -44,12 +39,11 @@ from spikeguard_server.store.commands import (
 )
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
 from spikeguard_server.store.links import spend_link
-from spikeguard_server.store.policies import halted_since, policy_of
-from spikeguard_server.store.runs import AttemptRow, RunRow, attempt_settings, attempts_of, lock_run
-from spikeguard_server.store.situations import run_situation_of, situation_of, targets_with_health
+from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.runs import RunRow, attempts_of, lock_run
+from spikeguard_server.store.situations import situation_of, targets_with_health
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.core import run_key
-from spikeguard_server.store.tokens import made_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,30 +86,19 @@ def approve(
     person: str,
     now: datetime | None = None,
     *,
-    settings: Settings | None = None,
     way: Way = UNSAID,
-    signature: str | None = None,
 ) -> None:
-    """Say yes to `revision` of `command` in the name of `person`; `signature`: theirs, if any.
+    """Say yes to `revision` of `command` in the name of `person`.
 
     Raises `NotFound`; `RevisionChanged` where the proposal is another one by now, the new revision
     being stored; `IllegalMove` where it is decided, expired or void.
     """
-    signing = replace(by_server(settings), given=signature)
-
-    def act(decision: _Decision) -> RevisionChanged | WrongState | None:
-        return _approve(decision, signing)
-
-    _decide(engine, command, revision, person, now, CommandEvent.APPROVE, act, way)
+    _decide(engine, command, revision, person, now, CommandEvent.APPROVE, _approve, way)
 
 
-def approve_own(
-    connection: sql.Connection, command: CommandId, person: Actor, settings: Settings, way: Way
-) -> None:
-    """Say yes to what `person` has just ordered, in the same transaction. It waits where its job
-    asks for a signature, or the policy for a second person."""
-    decision = _open(connection, command, person, None, way)
-    _approve(decision, by_server(settings))
+def approve_own(connection: sql.Connection, command: CommandId, person: Actor, way: Way) -> None:
+    """Say yes to what `person` has just ordered, in the same transaction."""
+    _say_yes(_open(connection, command, person, None, way))
 
 
 def reject(
@@ -126,11 +109,9 @@ def reject(
     reason: str,
     now: datetime | None = None,
     *,
-    settings: Settings | None = None,
     way: Way = UNSAID,
 ) -> None:
     """Say no to `revision` of `command` in the name of `person`; raises as `approve` does."""
-    del settings
 
     def act(decision: _Decision) -> RevisionChanged | WrongState | None:
         _move(decision, CommandEvent.REJECT, reason)
@@ -204,7 +185,7 @@ def _same_offer(decision: _Decision, revision: int) -> bool:
     return seen == command.action
 
 
-def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | WrongState | None:
+def _approve(decision: _Decision) -> RevisionChanged | WrongState | None:
     run, command = decision.run, decision.command
     attempts = attempts_by_number(decision.connection, run.run_id)
     attempt = next(
@@ -216,13 +197,6 @@ def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | WrongSt
             f"The kill switch of project {run.project} is on: nothing is approved",
             "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
         )
-    approved_at = command.approved_at
-    if approved_at and halted_since(decision.connection, run.project, approved_at):
-        _end(decision, CommandEvent.HALT, "the kill switch was on after the first approval")
-        return _withdrawn(decision, "the kill switch was on after the first approval")
-    if command.proposed_by is not None:  # a person's, which no policy changes
-        refusal = _no_more(decision, attempt, policy)
-        return refusal or _say_yes(decision, attempt, policy, signing)
     incident = find_incident(decision.connection, run.run_id, command.incident, attempts)
     assert incident is not None
     targets = targets_with_health(decision.connection, run, attempt, attempts, policy)
@@ -237,20 +211,8 @@ def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | WrongSt
     if differs(command.action, proposal.action):
         revised = revise(decision.connection, run, command, proposal, policy, decision.now)
         return RevisionChanged(_current(decision, revised.revision))
-    return _say_yes(decision, attempt, policy, signing)
-
-
-def _no_more(decision: _Decision, attempt: AttemptRow, policy: Policy) -> WrongState | None:
-    """Withdraw what a person ordered where the job would not do it by now; None where it would."""
-    run, attempts = decision.run, attempts_by_number(decision.connection, decision.run_id)
-    situation = run_situation_of(
-        decision.connection, run, attempt, attempts, policy, decision.now
-    )  # fmt: skip
-    plan = plan_of(order_request_of(decision.command.action), situation)
-    if isinstance(plan, Plan):
-        return None
-    _end(decision, CommandEvent.WITHDRAW, plan.message)
-    return _withdrawn(decision, plan.message)
+    _say_yes(decision)
+    return None
 
 
 def _withdrawn(decision: _Decision, reason: str) -> WrongState:
@@ -258,85 +220,21 @@ def _withdrawn(decision: _Decision, reason: str) -> WrongState:
     return WrongState(f"{id} is withdrawn: {reason}", "Wait for a new proposal")
 
 
-def _say_yes(
-    decision: _Decision, attempt: AttemptRow, policy: Policy, signing: Signing
-) -> WrongState | None:
-    run, command = decision.run, decision.command
-    told = attempt_settings(decision.connection, run.run_id, attempt.number)
-    signature = signing.signature(run.id, command, attempt.id, told) or command.signature
-    if signature is None and order_keys(told):
-        return _unsigned(decision, order_keys(told))
-    decision = replace(decision, command=replace(command, signature=signature))
-    if max(command.approvals, policy.approval_of(verb_of(command.action)).approvals) > 1:
-        return _approve_as_one_of_two(decision)
-    _move(decision, CommandEvent.APPROVE, f"approved revision {command.revision} as shown")
-    return None
+def _say_yes(decision: _Decision) -> None:
+    revision = decision.command.revision
+    _move(decision, CommandEvent.APPROVE, f"approved revision {revision} as shown")
 
 
-def _unsigned(decision: _Decision, names: Sequence[str]) -> WrongState:
-    return WrongState(
-        f"{decision.command.public_id(decision.run.id)} has to be signed: its job takes orders "
-        f"signed with key {', '.join(names)} only (its Settings.order_keys_file)",
-        "Approve it with `spikeguard approve ID --order-key FILE`, where FILE holds that key",
-    )
-
-
-def _approve_as_one_of_two(decision: _Decision) -> WrongState | None:
-    command = decision.command
-    said = f"approved revision {command.revision} as shown"
-    if command.first_approved_by is None:
-        _approve_first(decision, f"{said}, the first of two people")
-        return None
-    reason = _not_another(decision, command.first_approved_by)
-    if reason is not None:
-        return WrongState(
-            f"{command.public_id(decision.run.id)} needs two people, and {reason}",
-            "Another person has to approve it; anybody may reject it",
-        )
-    both = f"{command.first_approved_by} and {decision.person}"
-    _move(decision, CommandEvent.APPROVE, f"{said}, the second of two people", decided_by=both)
-    return None
-
-
-def _approve_first(decision: _Decision, reason: str) -> None:
-    first = approver_of(decision.person)
-    move_command(
-        decision.connection, decision.run_id, decision.run.id, decision.command,
-        CommandEvent.APPROVE_FIRST,
-        actor=decision.person, reason=decision.way.words(reason), now=decision.now, approvals=2,
-        first_approved_by=storable(first.name), first_approved_token=first.token,
-        first_approved_known_by=first.known_by, signature=decision.command.signature,
-    )  # fmt: skip
-
-
-def _not_another(decision: _Decision, name: str) -> str | None:
-    """Why whoever decides is not a second person; None if they are."""
-    command, second = decision.command, approver_of(decision.person)
-    known_by = command.first_approved_known_by
-    first = Approver(
-        name, command.first_approved_token, None if known_by is None else KnownBy(known_by)
-    )
-    if reason := why_not_another(first, second):
-        return reason
-    if first.token is None or second.token is None:
-        return None
-    if made_from(decision.connection, first.token, second.token, command.proposed_at):
-        return f"of your token and that of {name} one was made with the other since it was proposed"
-    return None
-
-
-def _move(
-    decision: _Decision, event: CommandEvent, reason: str, decided_by: str | None = None
-) -> None:
+def _move(decision: _Decision, event: CommandEvent, reason: str) -> None:
     """Move it in the person's name. `reason` is the person's own where they reject; an approval has
     none, and its words stand in the audit alone."""
     own = reason if event is CommandEvent.REJECT else None
     move_command(
         decision.connection, decision.run_id, decision.run.id, decision.command, event,
         actor=decision.person, reason=decision.way.words(reason), now=decision.now,
-        decided_by=storable(decided_by or decision.person),
+        decided_by=storable(decision.person),
         decision_reason=None if own is None else storable(own),
-        decided_step=decision.run.last_step, signature=decision.command.signature,
+        decided_step=decision.run.last_step,
     )  # fmt: skip
 
 

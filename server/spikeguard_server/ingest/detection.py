@@ -14,6 +14,7 @@ import pickle
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -124,7 +125,7 @@ class Detection:
     _bytes: bytes | None = None  # of the monitor as it stands, once somebody asked
     snapshots: int = 0  # that this message kept
     _rows: int = 0  # judged since the last of them
-    relearned: list[Event] | None = None  # what was said where the run had to be learned anew
+    relearned: bool = False  # from the samples, since another release wrote the state
 
     @classmethod
     def of(cls, run_id: UUID, monitor: Monitor, row: StateRow) -> Detection:
@@ -138,9 +139,8 @@ class Detection:
     def anew(cls, connection: sql.Connection, run_id: UUID, row: StateRow) -> Detection:
         """The run of `row` learned anew: what an older release knew can't be read."""
         line = line_to(connection, run_id, row.place, MOST_SEGMENTS)
-        monitor, events = Rebuilder(connection, run_id, math.inf).relearn(line)
-        found = cls.of(run_id, monitor, row)
-        found.relearned = events
+        found = cls.of(run_id, Rebuilder(connection, run_id, math.inf).relearn(line), row)
+        found.relearned = True
         found._moved()
         return found
 
@@ -294,17 +294,12 @@ def detection_of(
 
 
 def check_detection(connection: sql.Connection, run_id: UUID) -> Detection:
-    """An empty one, by which nothing is judged and which is not saved; no sample is read.
-
-    As `load_detection` where an older release wrote the state: the run is learned anew. Raises
-    `Unready` where a newer one did.
-    """
+    """An empty one, by which nothing is judged and which is not saved; no sample is read. Raises
+    `Unready` where a newer release wrote the state."""
     row = load_state(connection, run_id, -1)
     if row is not None and row.state is not None:
-        try:
+        with suppress(OlderStateVersion):
             read_monitor(row.state)
-        except OlderStateVersion:
-            return Detection.anew(connection, run_id, row)
     return Detection(run_id, Monitor())
 
 
@@ -363,10 +358,10 @@ def _past(rebuilder: Rebuilder, line: Sequence[Place]) -> Past:
         try:
             monitor = read_monitor(state)
         except OlderStateVersion:
-            return Past(rebuilder.relearn(line)[0])
-    if rebuilder.replay(monitor, step, path) is not None:
+            return Past(rebuilder.relearn(line))
+    if rebuilder.replay(monitor, step, path):
         return Past(monitor)
     return Past(
-        rebuilder.relearn(line)[0],
+        rebuilder.relearn(line),
         f"more than {MOST_ROWS:,} rows lie behind the nearest snapshot: learned from the newest",
     )

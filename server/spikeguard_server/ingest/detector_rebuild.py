@@ -1,9 +1,9 @@
 """Rebuilds a detector's state at a step of the history, from a snapshot and stored samples.
 
-Law: reads only, and bounded: `MOST_ROWS` rows of `MOST_SEGMENTS` segments and the seconds of a core
-that the caller has left, however long the history is. Where more rows lie behind the snapshot than
-that, or an older release wrote it, the newest rows alone are learned: a baseline is shaped by far
-fewer. What a run and a token may spend on it is a budget, so that asking again costs nobody else.
+Reads only, and bounded: `MOST_ROWS` rows of `MOST_SEGMENTS` segments and the seconds of a core that
+the caller has left, however long the history is. Where more rows lie behind the snapshot than that,
+or another release wrote it, the newest rows alone are learned: a baseline is shaped by far fewer.
+What a run and a token may spend on it is a budget, so that asking again costs nobody else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_core.detection.sample import Sample
-from spikeguard_core.events import Event
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.samples import newest_samples
@@ -47,22 +46,22 @@ class Rebuilder:
         if self.left_s <= 0:
             raise OutOfTime
 
-    def replay(self, monitor: Monitor, step: int, path: Sequence[Place]) -> list[Event] | None:
-        """Move `monitor` on from `step` of the path's last place to its first place, and return
-        what it says; None, and `monitor` as it was, where more than `MOST_ROWS` lie between."""
-        found, events = self._newest(path, step, MOST_ROWS + 1), list[Event]()
+    def replay(self, monitor: Monitor, step: int, path: Sequence[Place]) -> bool:
+        """Move `monitor` on from `step` of the path's last place to its first place; False, and
+        `monitor` as it was, where more than `MOST_ROWS` lie between."""
+        found = self._newest(path, step, MOST_ROWS + 1)
         if sum(len(part) for part in found) > MOST_ROWS:
-            return None
+            return False
         for part in reversed(found):
-            events += self._observe(monitor, part)
-        return events
+            self._observe(monitor, part)
+        return True
 
-    def relearn(self, line: Sequence[Place]) -> tuple[Monitor, list[Event]]:
-        """The monitor that saw the newest `MOST_ROWS` rows of `line` alone, and what it said."""
-        monitor, events = Monitor(), list[Event]()
+    def relearn(self, line: Sequence[Place]) -> Monitor:
+        """The monitor that saw the newest `MOST_ROWS` rows of `line` alone."""
+        monitor = Monitor()
         for part in reversed(self._newest(line, -1, MOST_ROWS)):
-            events += self._observe(monitor, part)
-        return monitor, events
+            self._observe(monitor, part)
+        return monitor
 
     def _newest(self, path: Sequence[Place], step: int, most: int) -> list[Sequence[Sample]]:
         """The newest `most` rows of `path` behind `step` of its last place; newest place first."""
@@ -76,14 +75,12 @@ class Rebuilder:
                 break
         return found
 
-    def _observe(self, monitor: Monitor, samples: Sequence[Sample]) -> list[Event]:
-        events = list[Event]()
+    def _observe(self, monitor: Monitor, samples: Sequence[Sample]) -> None:
         for begin in range(0, len(samples), AT_ONCE):
             self.check()
             began_s = thread_time()
-            events += monitor.observe(samples[begin : begin + AT_ONCE])
+            monitor.observe(samples[begin : begin + AT_ONCE])
             self.left_s -= thread_time() - began_s
-        return events
 
 
 MOST_S: Final = 5.0  # that a run may spend at once

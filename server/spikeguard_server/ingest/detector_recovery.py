@@ -4,24 +4,22 @@ Law: a message on which the domain fails is stored and acknowledged like any oth
 must not be blocked by our fault. Its samples are not judged; the detector goes on from what it knew
 before, and after `PATIENCE` such messages in a row it begins anew. Both stand in the run's audit.
 
-What an older release told stays told, and nothing is told twice. The first replica of this release
-that touches the run learns it anew and says so in the audit; from then on older replicas refuse the
-run's messages. An incident that is open goes on if this release sees it too; else it closes.
+Where another release wrote the state, the run is learned anew from its samples, and the audit says
+so. An incident that is open goes on if this release sees it too; else it closes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_core.events import Closed, Event, Judgement
+from spikeguard_core.events import Closed, Judgement
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_protocol import CommandState, Outcome, verb_of
+from spikeguard_protocol import CommandState, IncidentState, Outcome, verb_of
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.ingest.detection import Detection, KeptMonitor, detection_of, read_monitor
 from spikeguard_server.ingest.message_context import Intake
@@ -105,13 +103,13 @@ NOT_SEEN = "the release of the server that took the run over does not see it"
 
 def take_over(intake: Intake) -> None:
     """Bring what was learned anew and what is written in line, once."""
-    events, intake.detection.relearned = intake.detection.relearned, None
-    if events is None:
+    if not intake.detection.relearned:
         return
+    intake.detection.relearned = False
     audit.append(
         intake.connection, intake.run_id, actor=audit.SERVER, action="detection.relearned",
         subject=str(intake.run.id),
-        reason=f"an older release judged the run up to step {intake.detection.place.step}",
+        reason=f"another release judged the run up to step {intake.detection.place.step}",
     )  # fmt: skip
     incident, monitor = intake.incident, intake.detection.monitor
     if incident is None:
@@ -119,7 +117,10 @@ def take_over(intake: Intake) -> None:
     elif monitor.open:
         _tell_what_was_done(intake, incident)
     else:
-        write_events(intake, [_end_of(intake, incident, events)])
+        judgement = Judgement(incident.kind, incident.confidence, NOT_SEEN)
+        undone = incident.state is IncidentState.OPEN
+        outcome = Outcome.WITHDRAWN if undone else Outcome.RUN_ENDED
+        write_events(intake, [Closed(intake.detection.place.step, outcome, judgement)])
 
 
 def _tell_what_was_done(intake: Intake, incident: Incident) -> None:
@@ -127,18 +128,3 @@ def _tell_what_was_done(intake: Intake, incident: Incident) -> None:
     for command in commands_of(intake.connection, intake.run_id, incident.number):
         if command.state in _DONE and command.applied_step is not None:
             intake.detection.intervened(command.applied_step, verb_of(command.action))
-
-
-def _end_of(intake: Intake, incident: Incident, events: Sequence[Event]) -> Closed:
-    """As this release saw it end; without an end of its own it is withdrawn, or, where a command
-    is being judged, left undecided."""
-    closed = [e for e in events if isinstance(e, Closed) and e.step >= incident.onset_step]
-    if closed:
-        return closed[-1]
-    done = any(
-        command.state in _DONE
-        for command in commands_of(intake.connection, intake.run_id, incident.number)
-    )
-    outcome = Outcome.RUN_ENDED if done else Outcome.WITHDRAWN
-    judgement = Judgement(incident.kind, incident.confidence, NOT_SEEN)
-    return Closed(intake.detection.place.step, outcome, judgement)

@@ -9,17 +9,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 from spikeguard_core.lifecycle.command_life import WAITING
-from spikeguard_protocol import CommandState
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import by_policy, find_command
 from spikeguard_server.store.escalations import Escalation, due_escalations, go_on
 
 ESCALATE = "escalate"  # the audit's word for it
-_WAITED = {
-    CommandState.PROPOSED: "nobody answered",
-    CommandState.APPROVED_ONCE: "no second person answered",
-}
 
 
 def escalate(intake: Intake) -> None:
@@ -47,5 +42,5 @@ def _one(intake: Intake, due: Escalation) -> None:
         connection, run_id, actor=by_policy(intake.policy), action=ESCALATE,
         subject=command.public_id(intake.run.id),
         incident=command.incident, command=command.number, before=str(due.level), after=str(level),
-        reason=f"{_WAITED[command.state]} for {waited:.0f} s",
+        reason=f"nobody answered for {waited:.0f} s",
     )  # fmt: skip

@@ -36,8 +36,8 @@ def _halted(intake: Intake, command: CommandRow) -> str | None:
     """Why the switch keeps it from going out; None if it does not."""
     if intake.policy.halted:
         return "the kill switch is on"
-    if command.approved_at is None:
+    if command.decided_at is None:
         return None
-    if not halted_since(intake.connection, intake.run.project, command.approved_at):
+    if not halted_since(intake.connection, intake.run.project, command.decided_at):
         return None
     return "the kill switch was on after it was approved"

@@ -42,7 +42,6 @@ from spikeguard_server.store.commands import (
     unfinished_commands,
 )
 from spikeguard_server.store.effects import expect_effect
-from spikeguard_server.store.escalations import begin_escalation
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.history import existing_run
@@ -93,7 +92,7 @@ class Standing:
 def order_of_run(
     connection: sql.Connection, run: RunId, ordered: Ordered, person: Actor
 ) -> CommandId:
-    """Write down what a person orders of the run itself; whoever ordered it may approve it. Raise
+    """Write down what a person orders of the run itself. Raise
     `IllegalMove` where nothing can be ordered, `Unprocessable` for what the job cannot do,
     `Conflict` for what waits already."""
     standing = stand(connection, run)
@@ -144,11 +143,6 @@ def order_on_incident(
         expires_at=standing.now + timedelta(seconds=ordered.within_s),
         expires_at_step=_void_at_step(standing, plan.action),
     )  # fmt: skip
-    if ordered.wanted.verb is not Verb.WATCH:
-        begin_escalation(
-            connection, standing.run.run_id, incident.number, made.number,
-            standing.policy.escalation, standing.now,
-        )  # fmt: skip
     return _made(standing, made, ordered, person)
 
 

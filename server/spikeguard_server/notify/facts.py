@@ -143,8 +143,6 @@ def _waiting(row: Row, pace: Pace) -> Waiting:
         a_minute=_a_minute(cost, pace.policy.currency),
         pace=_pace(cost),
         checks=checks_of(pace.incident, pace.policy, pace.data),
-        approvals=row.approvals,
-        first_approved_by=row.first_approved_by,
     )
 
 
@@ -280,11 +278,11 @@ def message_of(
     )
 
 
-def test_message(project: str, now: datetime, who: str, number: int) -> ChannelMessage:
+def test_message(project: str, now: datetime, who: str) -> ChannelMessage:
     """What the test button sends."""
     topics = frozenset({Topic.TEST})
     return ChannelMessage(
-        key=f"spikeguard/{project}/test/{number}",
+        key=f"spikeguard/{project}/test/{now.timestamp():.6f}",
         sequence=1,
         topics=topics,
         project=project,

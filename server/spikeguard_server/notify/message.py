@@ -42,8 +42,6 @@ class Waiting:
     a_minute: str | None = ""  # what each minute of waiting adds; empty = nothing; None = not known
     pace: str = ""  # how time is reckoned; empty = not known
     checks: tuple[str, ...] = ()  # to look at before approving
-    approvals: int = 1  # people who have to say yes
-    first_approved_by: str | None = None  # of two
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +191,6 @@ def _incident(spike: SpikeNews) -> dict[str, Any]:
             "reason": PARAGRAPH.join(waiting.reason),
             "checks": list(waiting.checks),
             "cost_steps": waiting.cost_steps,
-            "approvals": waiting.approvals,
-            "first_approved_by": waiting.first_approved_by,
             "expires_in_s": waiting.can_wait_s,
         },
     }
@@ -212,16 +208,14 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
     if spike.job is not None:
         lines.append(spike.job)
     if (waiting := spike.waiting) is not None:
-        lines += [*_people(waiting), *(f"Check first: {check}" for check in waiting.checks)]
+        lines += [f"Check first: {check}" for check in waiting.checks]
     if had := _had(spike):
         lines.append(had)
     if spike.recurrences:
         came = f"Came back {_times(spike.recurrences)}" if spike.came_back else "Stayed"
         lines.append(f"{came} after a command")
     if spike.escalations:
-        once = spike.waiting is not None and spike.waiting.first_approved_by is not None
-        whom = "No second person" if once else "Nobody"
-        lines.append(f"{whom} has answered; escalation {spike.escalations}")
+        lines.append(f"Nobody has answered; escalation {spike.escalations}")
     if spike.last_command and waiting is not None:
         lines.append(spike.last_command)
     if waiting is not None:
@@ -287,13 +281,6 @@ def _why(*said: str) -> Sequence[str]:
     return [f"Why: {said[0]}", *said[1:]] if said else []
 
 
-def _people(waiting: Waiting) -> Sequence[str]:
-    """Who has to say yes, where one person is not enough."""
-    if waiting.first_approved_by is not None:
-        return [f"Approved by {waiting.first_approved_by}; it needs a second person"]
-    return ["Needs two people to approve it"] if waiting.approvals > 1 else []
-
-
 def _losses(spike: SpikeNews) -> str:
     """What is known of the loss: before, at its peak, now; nothing of what is not."""
     known = []
@@ -329,9 +316,7 @@ def title_of(
     if topics == {Topic.ACKNOWLEDGED} and spike.acknowledged_by is not None:
         return f"{spike.id}: acknowledged by {spike.acknowledged_by} ({what})"
     if spike.waiting is not None:
-        first = spike.waiting.first_approved_by
-        nobody = "nobody has answered, " if Topic.ESCALATED in topics else ""
-        asked = f"approved by {first}, a second person decides" if first else f"{nobody}decide"
+        asked = "nobody has answered, decide" if Topic.ESCALATED in topics else "decide"
         again = f" {_after(spike)}" if spike.recurrences else ""
         return f"{spike.id}: {what}{again}, {asked}: {spike.waiting.brief}"
     if topics & OF_COMMAND and spike.decided is not None:

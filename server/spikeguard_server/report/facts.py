@@ -66,8 +66,6 @@ class CommandFact:
     proposed_at: datetime
     proposed_by: str | None = None  # the person who ordered it; None: the policy
     auto: bool = False  # the policy approved it
-    first_approved_at: datetime | None = None  # where two people had to
-    first_approved_by: str | None = None
     decided_at: datetime | None = None
     decided_by: str | None = None
     decision_reason: str | None = None

@@ -128,11 +128,6 @@ def _undone(facts: PostMortem) -> Iterator[str]:
             yield f"Nobody knows what became of command {command.id}: read the job's own log."
         if command.state is CommandState.EXPIRED:
             yield _unanswered(command)
-        if command.state is CommandState.UNCONFIRMED:
-            yield (
-                f"Command {command.id} was approved by {command.first_approved_by} and by no "
-                "second person in time: see who is paged for this run."
-            )
         if command.state is CommandState.UNDELIVERED:
             yield (
                 f"Command {command.id} was approved and the job did not fetch it in time: look at "

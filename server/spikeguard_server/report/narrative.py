@@ -61,7 +61,7 @@ def _people(command: CommandFact) -> list[str]:
         return []
     if command.auto:
         return [f"policy {command.policy_version}"]
-    return [name for name in (command.first_approved_by, command.decided_by) if name]
+    return [command.decided_by] if command.decided_by else []
 
 
 def happened(facts: PostMortem) -> tuple[str, str, str, str]:
@@ -117,8 +117,7 @@ def _carried_out(done: list[CommandFact]) -> str:
 def _decider(command: CommandFact) -> str:
     if command.auto:
         return f"The policy ({command.policy_version})"
-    both = [name for name in (command.first_approved_by, command.decided_by) if name]
-    return " and ".join(dict.fromkeys(both)) or "Somebody"
+    return command.decided_by or "Somebody"
 
 
 def _came_to(facts: PostMortem) -> str:

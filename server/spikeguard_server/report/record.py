@@ -59,8 +59,6 @@ def _command_reason(command: CommandFact) -> str:
     words = [f"{command.id}, {began} {time_of(command.proposed_at)}: {command.reason}"]
     if command.decision_reason:
         words.append(f"{_decider(command)}: {command.decision_reason.rstrip('.')}.")
-    if command.first_approved_by is not None and command.decided_at is None:
-        words.append(f"Approved by {command.first_approved_by}, and by no second person.")
     if command.end_reason:
         words.append(ended_phrase(COMMAND_STATE_WORDS[command.state], command.end_reason))
     if command.effect:
@@ -82,7 +80,7 @@ def left_out_of(facts: PostMortem) -> tuple[Block, ...]:
     more = facts.left_out_count - len(rows)
     if more <= 0:
         return (table,)
-    said = f"And {count(more)} more: `spikeguard ledger DIRECTORY` shows the ranges."
+    said = f"And {count(more)} more: `spikeguard journal DIRECTORY` shows the ranges."
     return (table, Paragraph(said))
 
 
@@ -189,9 +187,6 @@ def _command_events(command: CommandFact) -> list[tuple[datetime, str, str]]:
     what, said = action_phrase(command.action), command.state.value
     began = f"ordered by {command.proposed_by}" if command.proposed_by else "proposed"
     events = [(command.proposed_at, "", f"{command.id} {began}: {what}")]
-    if command.first_approved_at is not None:
-        first = f"{command.id} approved by {command.first_approved_by}, the first of two people"
-        events.append((command.first_approved_at, "", first))
     if command.decided_at is not None:
         verdict = "rejected" if said == "rejected" else "approved"
         by = f"{command.id} {verdict} by {_decider(command)}"

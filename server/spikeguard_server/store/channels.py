@@ -146,11 +146,3 @@ def silence_over(
         .limit(1)
     )
     return connection.execute(query).one_or_none()
-
-
-def list_channels(connection: sql.Connection, project: str | None) -> Sequence[sql.Row[Any]]:
-    """The rows of all channels, or of one project's."""
-    query = sql.select(channels).order_by(_C.project, _C.name)
-    return connection.execute(
-        query if project is None else query.where(_C.project == project)
-    ).all()

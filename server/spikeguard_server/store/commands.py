@@ -59,12 +59,6 @@ class CommandRow:
     applied_step: int | None
     proposed_at: datetime
     proposed_by: str | None  # whose it is; None: the policy's
-    approvals: int  # people who have to say yes
-    first_approved_at: datetime | None
-    first_approved_by: str | None  # of two
-    first_approved_token: int | None
-    first_approved_known_by: str | None
-    signature: str | None  # of the approval
 
     @property
     def action(self) -> Action:
@@ -76,11 +70,6 @@ class CommandRow:
     @property
     def key(self) -> tuple[int, int]:
         return self.incident, self.number
-
-    @property
-    def approved_at(self) -> datetime | None:
-        """When somebody last said yes to it."""
-        return self.decided_at or self.first_approved_at
 
     def valid(self, now: datetime, step: int | None) -> bool:
         """Whether it may still be approved or delivered."""
@@ -134,7 +123,7 @@ _OPEN_COMMANDS = (
     sql.select(*_COLUMNS)
     .where(_C.run_id == sql.bindparam("key"))
     # As the index says it.
-    .where(sql.text("state IN ('proposed', 'approved_once', 'approved', 'delivered')"))
+    .where(sql.text("state IN ('proposed', 'approved', 'delivered')"))
     .order_by(_C.incident, _C.number)
 )
 
@@ -221,7 +210,7 @@ def create_command(
             reason=reason, cause=cause, policy_version=policy.version,
             policy_scope=policy.scope.value, attempt=attempt, replaces=replaces,
             expires_at=expires_at, expires_at_step=expires_at_step, proposed_at=now,
-            automatic=False, approvals=policy.approval_of(verb_of(action)).approvals,
+            automatic=False,
             proposed_by=None if person is None else storable(person),
         )
     )  # fmt: skip
@@ -258,7 +247,6 @@ def revise_command(
         verb=verb_of(action).value, arguments=to_json(action), revision=revision,
         cause=cause, expires_at_step=expires_at_step, policy_version=policy.version,
         policy_scope=policy.scope.value,
-        approvals=policy.approval_of(verb_of(action)).approvals, **_NOBODY_YET,
     )  # fmt: skip
     connection.execute(
         sql.update(tables.commands).where(*_is(run_id, command)).values(reason=reason)
@@ -270,15 +258,6 @@ def revise_command(
     revised = find_command(connection, run_id, command.incident, command.number)
     assert revised is not None
     return revised
-
-
-_NOBODY_YET: dict[str, None] = {
-    "first_approved_at": None,
-    "first_approved_by": None,
-    "first_approved_token": None,
-    "first_approved_known_by": None,
-    "signature": None,
-}  # a yes is to one revision
 
 
 def _add_revision(
@@ -358,7 +337,6 @@ _ENDS = (
     CommandEvent.END_RUN, CommandEvent.RESTART, CommandEvent.HALT,
 )  # fmt: skip
 _STAMPS: dict[CommandEvent, tuple[str, ...]] = {
-    CommandEvent.APPROVE_FIRST: ("first_approved_at",),
     CommandEvent.APPROVE: ("decided_at",),
     CommandEvent.REJECT: ("decided_at", "finished_at"),
     CommandEvent.DELIVER: ("delivered_at",),

@@ -21,7 +21,7 @@ from spikeguard_server.store.tables.notices import escalations
 from spikeguard_server.store.tables.policies import policies
 
 AT_ONCE: Final = 1000  # runs of one list
-_UNFINISHED: Final = "commands.state IN ('proposed', 'approved_once', 'approved', 'delivered')"
+_UNFINISHED: Final = "commands.state IN ('proposed', 'approved', 'delivered')"
 _R, _A, _C, _P = tables.runs.c, tables.attempts.c, tables.commands.c, policies.c
 
 
@@ -73,7 +73,7 @@ def _halted() -> sql.Select[UUID]:
     return (
         sql.select(_C.run_id)
         .join(tables.runs, _R.run_id == _C.run_id)
-        .where(sql.text(_UNFINISHED), _C.state.in_(["approved_once", "approved"]))
+        .where(sql.text(_UNFINISHED), _C.state == CommandState.APPROVED.value)
         .where(_R.project.in_(halted))
     )
 

@@ -24,7 +24,7 @@ _LOCK = f"SELECT {', '.join(_RUN)} FROM runs WHERE run_id = %(run)s FOR NO KEY U
 _READ = f"""
 SELECT clock_timestamp(),
        EXISTS (SELECT FROM commands WHERE run_id = %(run)s
-               AND state IN ('proposed', 'approved_once', 'approved', 'delivered')),
+               AND state IN ('proposed', 'approved', 'delivered')),
        EXISTS (SELECT FROM attempts WHERE run_id = %(run)s AND id <> %(attempt)s
                AND ended_at IS NULL AND NOT lost),
        t.id, t.project, t.run,

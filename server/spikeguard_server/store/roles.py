@@ -41,7 +41,7 @@ _WAYS = sql.text("""
     JOIN pg_catalog.pg_class t ON t.oid = to_regclass('public.audit')
     JOIN pg_catalog.pg_namespace s ON s.oid = t.relnamespace
     JOIN pg_catalog.pg_database d ON d.datname = current_database()
-    WHERE r.rolname = coalesce(:role, CASE WHEN r.rolcanlogin THEN r.rolname END)
+    WHERE r.rolname = :role
     ORDER BY r.rolname
 """)
 
@@ -90,12 +90,6 @@ def ways_around(connection: sql.Connection) -> list[str]:
     """By what the present role can change or delete what stands in the audit; empty: by nothing."""
     found = connection.execute(_WAYS, {"role": current_role(connection)}).mappings().first()
     return [] if found is None else [way for way, given in found.items() if given is True]
-
-
-def who_can_change(connection: sql.Connection) -> list[str]:
-    """The roles that can log in and change or delete what stands in the audit."""
-    rows = connection.execute(_WAYS, {"role": None}).mappings()
-    return [row["role"] for row in rows if any(given is True for given in row.values())]
 
 
 def current_role(connection: sql.Connection) -> str:

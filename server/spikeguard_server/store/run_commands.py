@@ -61,7 +61,7 @@ def create_run_command(
             reason=storable(reason), policy_version=policy.version,
             policy_scope=policy.scope.value, attempt=run.current_attempt, expires_at=expires_at,
             expires_at_step=expires_at_step, proposed_at=now, proposed_by=storable(person),
-            automatic=False, approvals=policy.approval_of(verb).approvals,
+            automatic=False,
         )
     )  # fmt: skip
     command = find_command(connection, run.run_id, RUN_ITSELF, number)

@@ -36,12 +36,7 @@ def read_tags(connection: sql.Connection, run_id: UUID) -> list[str]:
     return list(connection.execute(query).scalars())
 
 
-def write_tags(
-    connection: sql.Connection, run_id: UUID, add: Collection[str], remove: Collection[str]
-) -> None:
-    """Give a run some tags and take others from it."""
-    if remove:
-        connection.execute(sql.delete(run_tags).where(_T.run_id == run_id, _T.tag.in_(remove)))
-    if add:
-        rows = [{"run_id": run_id, "tag": tag} for tag in sorted(add)]
-        connection.execute(insert(run_tags).values(rows).on_conflict_do_nothing())
+def write_tags(connection: sql.Connection, run_id: UUID, add: Collection[str]) -> None:
+    """Give a run some tags, one at least."""
+    rows = [{"run_id": run_id, "tag": tag} for tag in sorted(add)]
+    connection.execute(insert(run_tags).values(rows).on_conflict_do_nothing())

@@ -228,19 +228,6 @@ def opener_of(connection: sql.Connection, token_id: int) -> Opener | None:
     return None if row is None else Opener(row.id, row.left)
 
 
-def made_from(connection: sql.Connection, token_id: int, other: int, since: datetime) -> bool:
-    """Whether one of two tokens was made with the other, by however many steps, after `since`."""
-    behind = (
-        sql.select(tokens.c.id.label("begin"), tokens.c.id, tokens.c.made_with)
-        .where(tokens.c.id.in_((token_id, other)), tokens.c.created_at > since)
-        .cte("behind", recursive=True)
-    )
-    further = sql.select(behind.c.begin, tokens.c.id, tokens.c.made_with)
-    behind = behind.union(further.join(behind, tokens.c.id == behind.c.made_with))
-    kin = sql.exists().where(behind.c.id.in_((token_id, other)), behind.c.id != behind.c.begin)
-    return bool(connection.scalar(sql.select(kin)))
-
-
 def _insert(row: Mapping[str, object]) -> postgresql.Insert:
     return postgresql.insert(tokens).values(row).on_conflict_do_nothing(index_elements=["hash"])
 

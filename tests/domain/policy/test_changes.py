@@ -23,15 +23,14 @@ def test_a_policy_tells_every_setting_that_changed_and_no_other() -> None:
             "price_per_hour": 98.0,
             "approval": {"rollback": {"mode": "auto"}},
             "quiet": {"begin": "21:00"},
-            "rules": [{"do": "watch", "confidence": 0.9}],
+            "remedies": {"bad_batch": {"sure": 0.9}},
         }
     )
     found = {change.field: (change.before, change.after) for change in _told(after)}
     assert found == {
         "price_per_hour": (None, 98.0),
         "approval.rollback.mode": ("manual", "auto"),
-        "rules[0].do": (None, "watch"),
-        "rules[0].confidence": (None, 0.9),
+        "remedies.bad_batch.sure": (None, 0.9),
         "quiet.begin": (None, "21:00"),
         "quiet.end": (None, "07:00"),
         "quiet.timezone": (None, "UTC"),

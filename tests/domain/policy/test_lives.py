@@ -64,17 +64,6 @@ LEGAL_COMMAND = {
     ("proposed", "end_run"): "run_ended",
     ("proposed", "restart"): "void",
     ("proposed", "approve"): "approved",
-    ("proposed", "approve_first"): "approved_once",
-    ("approved_once", "revise"): "proposed",
-    ("approved_once", "supersede"): "superseded",
-    ("approved_once", "reject"): "rejected",
-    ("approved_once", "expire"): "unconfirmed",
-    ("approved_once", "heal"): "withdrawn_healed",
-    ("approved_once", "withdraw"): "withdrawn",
-    ("approved_once", "end_run"): "run_ended",
-    ("approved_once", "restart"): "void",
-    ("approved_once", "halt"): "halted",
-    ("approved_once", "approve"): "approved",
     ("approved", "supersede"): "superseded",
     ("approved", "reject"): "rejected",
     ("approved", "expire"): "undelivered",
@@ -144,7 +133,7 @@ def test_every_state_of_a_command_can_be_reached_and_every_path_ends() -> None:
     final = {state for state in CommandState if not legal_events(state)}
     assert final == {
         "superseded", "rejected", "expired", "withdrawn_healed", "withdrawn", "run_ended", "void",
-        "undelivered", "unconfirmed", "halted", "refused", "failed", "judged",
+        "undelivered", "halted", "refused", "failed", "judged",
     }  # fmt: skip
 
 
@@ -163,7 +152,7 @@ def test_people_are_said_not_to_have_answered_only_where_time_ran_out_on_them() 
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_however_an_incident_ends_a_waiting_command_ends_with_it(outcome: Outcome) -> None:
     event = EVENT_OF_OUTCOME[outcome]
-    for state in (CommandState.PROPOSED, CommandState.APPROVED_ONCE, CommandState.APPROVED):
+    for state in (CommandState.PROPOSED, CommandState.APPROVED):
         assert command_life.next_command_state(state, event) in command_life.TAKEN_BACK
 
 

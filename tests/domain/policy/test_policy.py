@@ -97,13 +97,6 @@ def test_a_policy_survives_the_way_out_and_back() -> None:
         ({"quiet": {"days": ["monday"]}}, "quiet.days", "mon, tue"),
         ({"quiet": {"until": "08:00"}}, "quiet.until", "is no setting"),
         ({"approval": {"stop": {"limit": 3}}}, "approval.stop.limit", "is no setting"),
-        ({"approval": {"stop": {"approvals": 3}}}, "approval.stop.approvals", "is 1 or 2"),
-        ({"approval": {"stop": {"approvals": True}}}, "approval.stop.approvals", "is 1 or 2"),
-        (
-            {"approval": {"rollback": {"mode": "auto", "approvals": 2}}},
-            "approval.rollback.approvals",
-            "is 1 where the mode is auto",
-        ),
         ({"approval": {"stop": {"budget": -1}}}, "approval.stop.budget", "whole number"),
         ({"approval": {"stop": {"cooldown_s": -1}}}, "approval.stop.cooldown_s", "lies in"),
     ],

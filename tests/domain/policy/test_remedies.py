@@ -333,12 +333,6 @@ def test_a_remedy_can_be_asked_to_be_surer_and_take_another_shape() -> None:
     assert ask(about(Cause.UNKNOWN), bold)[0].skip is None
 
 
-def test_a_projects_own_rules_still_go_first() -> None:
-    rule = {"do": "stop", "causes": ["lr_too_high"]}
-    policy = policy_from_mapping({"rules": [rule], "remedies": {"lr_too_high": {"use": False}}})
-    assert propose(about(Cause.LR_TOO_HIGH), policy).action == Stop()
-
-
 def test_changed_remedies_survive_the_way_out_and_back() -> None:
     policy = changed(bad_batch={"sure": 0.9, "skip": "hedge"}, replicas_apart={"use": False})
     plain = policy_to_mapping(policy)

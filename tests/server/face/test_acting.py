@@ -262,26 +262,6 @@ def test_whoever_watches_is_left_alone_for_the_steps_that_they_named(
     assert ada.incident(incident)["proposal"] is None
 
 
-def test_an_own_order_waits_for_the_second_person_and_the_policy_leaves_it_alone(
-    live: Live, project: str, spiking: Job
-) -> None:
-    eve = client_of(live, project, "Eve", Role.ADMIN)
-    eve.put_policy(project, {"approval": {"rollback": {"approvals": 2}}})
-    ada, bob = client_of(live, project), client_of(live, project, "Bob")
-    incident, (proposal, revision) = incident_of(spiking), proposal_of(spiking)
-    made = ada.order_instead(
-        incident, "rollback", "older", proposal=proposal, revision=revision, target="step-200"
-    )
-    assert (made["state"], made["first_approved_by"]) == ("approved_once", "Ada")
-    spiking.train(10, excess=3.0)
-    assert orders(spiking) == []
-    assert proposal_of(spiking) == (CommandId.parse(made["id"]), 1)
-    id = CommandId.parse(made["id"])
-    assert refusal(lambda: ada.approve(id, 1)).status == 409
-    assert bob.approve(id, 1)["decided_by"] == "Ada and Bob"
-    assert [order.command for order in orders(spiking)] == [made["id"]]
-
-
 def test_a_run_with_an_open_incident_is_ordered_of_the_incident_alone(
     live: Live, project: str, spiking: Job
 ) -> None:

@@ -192,7 +192,7 @@ def test_the_command_line_and_the_client_put_runs_away(
         capsys.readouterr()
         assert main(("runs", "--archived", "--limit", "1000")) == 0
         assert job.run in capsys.readouterr().out.split()
-        assert main(("unarchive", job.run)) == 0
+        assert main(("archive", "--undo", job.run)) == 0
         assert client.archive_run(run)["archived_at"] is not None
         assert client.unarchive_run(run, "looked at again")["archived_at"] is None
         assert main(("delete", job.run, "--reason", DENIED)) == 1  # nobody typed the name

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-import sqlalchemy as sql
 
 from spikeguard_protocol import Role
-from spikeguard_server.notify.button import AT_ONCE, EVERY_S
-from spikeguard_server.store.test_messages import UNDER_WAY
+from spikeguard_server.notify.button import AT_ONCE
 from tests.server.face.test_channels import webhook
 from tests.server.notify.listener import Listener, listening
 
@@ -45,21 +43,6 @@ class Hung:
             assert time.monotonic() < deadline, self.listener.received
             time.sleep(0.01)
 
-    def log(self, ada: httpx.Client) -> list[tuple[str, str]]:
-        found = ada.get("/v1/deliveries", params={"project": self.project}).json()["items"]
-        return [(entry["result"], entry["reason"]) for entry in found]
-
-    def age_by(self, seconds: float, result: str) -> None:
-        """As if the last test had been pressed so long ago and come to `result`."""
-        with self.live.engine.begin() as connection:
-            connection.execute(
-                sql.text(
-                    "update deliveries set result = :result, at = at - make_interval(secs => :s) "
-                    "where project = :project"
-                ),
-                {"result": result, "s": seconds, "project": self.project},
-            )
-
 
 @pytest.fixture
 def hung(live: Live) -> Iterator[Hung]:
@@ -84,32 +67,3 @@ def test_tests_that_hang_keep_no_other_call_waiting(live: Live, hung: Hung) -> N
     refused = [answer.json()["error"] for answer in answers if answer.status_code == 429]
     assert [error["limit"] for error in refused] == [AT_ONCE] * 2
     assert [a.json()["result"] for a in answers if a.status_code == 200] == ["sent"] * AT_ONCE
-
-
-def test_of_many_who_press_at_once_one_is_carried(live: Live, hung: Hung) -> None:
-    with live.person("Ada") as ada, ThreadPoolExecutor(AT_ONCE) as threads:
-        pressed = [threads.submit(hung.press, ada, CHANNELS[0]) for _ in range(AT_ONCE)]
-        hung.until(1)
-        time.sleep(0.3)  # for one that should not come
-        assert hung.log(ada) == [("held", UNDER_WAY)]
-        hung.listener.free.set()
-        answers = [each.result() for each in pressed]
-        assert sorted(answer.status_code for answer in answers) == [200, 429, 429, 429]
-        assert len(hung.listener.received) == 1
-        assert [result for result, _ in hung.log(ada)] == ["sent"]
-
-
-def test_a_press_whose_server_was_killed_holds_up_the_next_no_longer_than_a_lease(
-    live: Live, hung: Hung
-) -> None:
-    hung.listener.free.set()
-    with live.person("Ada") as ada:
-        hung.press(ada, CHANNELS[0])
-        hung.age_by(2 * EVERY_S, "held")
-        refused = hung.press(ada, CHANNELS[0]).json()["error"]
-        assert "is on its way" in refused["message"]
-        hung.age_by(90.0, "held")
-        assert hung.press(ada, CHANNELS[0]).json()["result"] == "sent"
-        channels = ada.get("/v1/channels", params={"project": hung.project}).json()["items"]
-        told = {one["name"]: one["delivered_at"] for one in channels}
-        assert [name for name in told if told[name]] == [CHANNELS[0]]

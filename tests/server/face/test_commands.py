@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -195,35 +194,3 @@ def standing_at(database_url: str, revision: str) -> Iterator[None]:
         with engine.begin() as connection:
             connection.execute(move, {"to": was})
         engine.dispose()
-
-
-def test_a_policy_is_shown_changed_and_imported(
-    database_url: str, say: Say, tmp_path: Path
-) -> None:
-    shown = type_in(database_url, "policy", "show")
-    assert shown.returncode == 0, shown.stderr
-    plain = tomllib.loads(shown.stdout)
-    assert plain["version"] == 1
-    file = tmp_path / "policy.toml"
-    file.write_text('price_per_hour = 98.5\ncurrency = "EUR"\n[approval.rollback]\nmode = "auto"\n')
-    assert say(database_url, "policy", "import", str(file)).returncode == 0
-    after = tomllib.loads(say(database_url, "policy", "show").stdout)
-    assert (after["version"], after["price_per_hour"], after["currency"]) == (2, 98.5, "EUR")
-    assert after["approval"]["rollback"]["mode"] == "auto"
-    file.write_text("act_confidence = 7\n")
-    wrong = say(database_url, "policy", "import", str(file))
-    assert wrong.returncode == 1
-    assert "act_confidence" in wrong.stderr
-
-
-def test_a_policy_comes_from_a_file_and_is_halted(
-    database_url: str, say: Say, tmp_path: Path
-) -> None:
-    file = tmp_path / "policy.toml"
-    file.write_text('[[rules]]\ndo = "nothing"\nkinds = ["lingering"]\n[quiet]\nbegin = "21:00"\n')
-    assert say(database_url, "policy", "import", str(file)).returncode == 0
-    halted = say(database_url, "policy", "halt", "--reason", "we look first")
-    assert "nothing is approved" in halted.stdout
-    shown = tomllib.loads(say(database_url, "policy", "show").stdout)
-    assert (shown["halted"], shown["quiet"]["begin"]) == (True, "21:00")
-    assert shown["rules"] == [{"do": "nothing", "kinds": ["lingering"]}]

@@ -87,11 +87,3 @@ def test_every_call_answers_as_its_document_says(calls: Calls) -> None:
     calls.each_alone(examples=1, seed=SEED, without=["POST /v1/messages"])  # bent above
     assert calls.findings == {}
     assert len({label for label, _ in calls.answers}) > 30
-
-
-def test_calls_that_take_what_others_answered_answer_as_their_document_says(calls: Calls) -> None:
-    """A token that was just made is revoked, a run that is listed is read, and so on."""
-    calls.in_sequence(examples=4, steps=8, seed=SEED)
-    assert calls.findings == {}
-    assert calls.sequences >= 4
-    assert calls.followed > 0

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from html import unescape
 from itertools import count
 from typing import Any
 
 import pytest
 
-from spikeguard_cli.main import main
 from spikeguard_client import Client, InboxItem
 from spikeguard_protocol import (
     AttemptEnded,
@@ -76,20 +73,6 @@ def test_a_proposal_waits_once_with_its_price_and_deadline_until_it_is_decided(
     assert incident["assignee"] == "Ada"
     ada.approve(*proposal_of(spiked))
     assert waiting(ada) == [("assigned", f"{project}/gpt#1: yours: lingering spike")]
-
-
-def test_a_second_approval_waits_for_everybody_but_the_first_person(
-    live: Live, project: str, spiked: Job
-) -> None:
-    admin = client_of(live, project, "Eve", Role.ADMIN)
-    admin.put_policy(project, {"approval": {"rollback": {"approvals": 2}}})
-    spiked.train(40, excess=3.0)
-    ada, bob = client_of(live, project), client_of(live, project, "Bob")
-    ada.approve(*proposal_of(spiked))
-    [(waits, title)] = waiting(bob)
-    assert waits == "second"
-    assert "approved by Ada, a second person decides: roll back" in title
-    assert [waits for waits, _ in waiting(ada)] == ["unacknowledged"]
 
 
 def test_a_command_that_failed_waits_until_something_else_is_proposed(
@@ -221,41 +204,3 @@ def test_the_switch_is_thrown_from_the_page_and_lifted_by_an_admin(
         lifted = {"key": key, "project": project, "reason": "found it", "verdict": "resume"}
         assert page.post("/inbox", data=lifted).status_code == 303
         assert "is on: nothing" not in page.get("/inbox").text
-
-
-Typed = Callable[..., str]
-
-
-@pytest.fixture
-def typed(
-    live: Live, project: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Typed:
-    """What a command of Ada's prints."""
-    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
-    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.token(Grant(Role.OPERATOR, project, person="Ada")))
-
-    def run(*words: str) -> str:
-        capsys.readouterr()
-        assert main(words) == 0
-        return capsys.readouterr().out
-
-    return run
-
-
-def test_the_command_line_says_what_waits_and_how_to_answer(
-    live: Live, project: str, typed: Typed
-) -> None:
-    assert typed("inbox") == "Nothing waits.\n"
-    job = Job(live, "gpt", project=project).start().spike()
-    client_of(live, project, "Bob").halt(project, HOSTILE)
-    said = typed("inbox")
-    name = f"{project}/gpt#1"
-    assert said.startswith(f"kill switch: The kill switch of project {project} is on")
-    assert "Bob threw it: " in said
-    assert f"decision: {name}: decide: roll back to step 300" in said
-    assert "costs " in said
-    assert f"spikeguard approve '{name}'" in said
-    assert "\x1b" not in said
-    found = json.loads(typed("inbox", "--project", project, "--json"))
-    assert [item["waits"] for item in found["items"]] == ["switch", "decide"]
-    assert job.incident()["proposal"] is not None

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sql
@@ -25,11 +24,8 @@ from spikeguard_protocol import (
     RunId,
     Stop,
 )
-from spikeguard_protocol.order_signature import OrderKey, signature_problem
 from spikeguard_server.access.grants import Grant
-from tests.server.face.browsers import cookie_of
 from tests.server.face.conftest import VERBS, Job, Live
-from tests.server.face.test_decisions import KEY
 
 _PROJECTS = count(1)
 
@@ -190,7 +186,7 @@ def test_what_the_job_cannot_do_or_nobody_may_ask_is_refused(
     assert refusal(lambda: ada.order(run, "stop", "x", 1e9)).status == 422
     assert refusal(lambda: ada.order(RunId(project, "none"), "stop", "x")).status == 404
     unheard = CommandId.parse(f"{project}/gpt#0.9")
-    assert refusal(lambda: ada.approve_order(unheard, 1)).status == 404
+    assert refusal(lambda: ada.reject_order(unheard, 1, "x")).status == 404
     settings = {"ability.stop": "no", "ability.stop.reason": "the loop is a framework's"}
     verbs = tuple(verb for verb in VERBS if verb != "stop")
     training.send(AttemptStarted(None, 1, verbs, "test", 4096, settings))
@@ -230,74 +226,6 @@ def test_the_kill_switch_takes_back_what_a_silent_run_had_not_fetched(
     assert [type(order.action) for order in orders(training)] == [Stop]
 
 
-def test_where_the_policy_asks_for_two_people_one_is_not_enough(
-    live: Live, project: str, training: Job
-) -> None:
-    eve = client_of(live, project, "Eve", Role.ADMIN)
-    eve.put_policy(project, {"approval": {"stop": {"approvals": 2}}})
-    ada, bob, run = client_of(live, project), client_of(live, project, "Bob"), run_of(training)
-    made = ada.order(run, "stop", "wrong config")
-    assert (made["state"], made["first_approved_by"]) == ("approved_once", "Ada")
-    assert orders(training) == []
-    assert ada.inbox()["items"] == []
-    [item] = bob.inbox()["items"]
-    assert (item["waits"], item["by"], item["reason"]) == ("second", "Ada", "wrong config")
-    assert item["title"] == (
-        f"{made['id']}: approved by Ada, a second person decides: "
-        "stop the attempt on all ranks, its checkpoints stay"
-    )
-    id = CommandId.parse(made["id"])
-    assert refusal(lambda: ada.approve_order(id, 1)).status == 409
-    assert refusal(lambda: bob.approve_order(id, 7)).code == "revision_changed"
-    assert bob.approve_order(id, 1)["decided_by"] == "Ada and Bob"
-    assert [order.command for order in orders(training)] == [made["id"]]
-
-
-def test_the_second_person_answers_on_the_inbox_page(
-    live: Live, project: str, training: Job
-) -> None:
-    eve = client_of(live, project, "Eve", Role.ADMIN)
-    eve.put_policy(
-        project, {"approval": {"stop": {"approvals": 2}, "checkpoint_now": {"approvals": 2}}}
-    )
-    ada, run = client_of(live, project), run_of(training)
-    stop = ada.order(run, "stop", "wrong <b>config</b>")["id"]
-    save = ada.order(run, "checkpoint_now", "first")["id"]
-    with live.client() as page:
-        token = live.token(Grant(Role.OPERATOR, project, person="Bob"))
-        page.cookies.set("spikeguard_session", cookie_of(live.engine, token))
-        text = page.get("/inbox").text
-        assert "Ada ordered it" in text
-        assert "<b>config</b>" not in text
-        key = KEY.findall(text)[0]
-        form = {"key": key, "command": stop, "revision": 1, "verdict": "approve"}
-        for wrong, status in (
-            ({"key": "0" * 64}, 403), ({"revision": 2}, 409), ({"verdict": "halt"}, 422),
-            ({"command": f"{project}/gpt#1.1"}, 422), ({"command": "other/gpt#0.1"}, 403),
-            ({"command": f"{project}/gpt#0.9"}, 404), ({"verdict": "reject"}, 422),
-        ):  # fmt: skip
-            assert page.post("/inbox", data={**form, **wrong}).status_code == status, wrong
-        assert page.post("/inbox", data=form).status_code == 303
-        rejected = {**form, "command": save, "verdict": "reject", "reason": "not needed"}
-        assert page.post("/inbox", data=rejected).status_code == 303
-    states = {c["id"]: (c["state"], c["decided_by"]) for c in ada.run_commands(run)}
-    assert states == {stop: ("approved", "Ada and Bob"), save: ("rejected", "Bob")}
-
-
-def test_a_job_that_takes_signed_orders_alone_is_given_none_without(
-    live: Live, project: str, training: Job
-) -> None:
-    told = {"order_keys": "0123456789abcdef"}
-    training.send(AttemptStarted(None, 1, VERBS, "test", 4096, told))
-    ada, run = client_of(live, project), run_of(training)
-    made = ada.order(run, "checkpoint_now", "before the maintenance")
-    assert made["state"] == "proposed"
-    assert orders(training) == []
-    id = CommandId.parse(made["id"])
-    assert "has to be signed" in str(refusal(lambda: ada.approve_order(id, 1)))
-    assert [item["waits"] for item in ada.inbox()["items"]] == ["decide"]
-
-
 Typed = Callable[..., str]
 
 
@@ -334,31 +262,7 @@ def test_the_command_line_orders_lists_and_takes_back(training: Job, typed: Type
     assert "step-50" in listed
     assert "\x1b" not in listed
     for wrong in (
-        ("stop", "--yes"), ("stop", "3", "--reason", "x"), ("approve",), ("approve", "9"),
+        ("stop", "--yes"), ("stop", "3", "--reason", "x"), ("reject",), ("reject", "9"),
         ("checkpoint", "--reason", "x", "--within", "3d"),
     ):  # fmt: skip
         typed("run", name, *wrong, status=1)
-
-
-def test_a_second_person_and_a_signature_come_by_the_command_line(
-    live: Live, project: str, training: Job, typed: Typed, tmp_path: Path
-) -> None:
-    key = OrderKey(bytes([7]) * 32)
-    file = tmp_path / "key"
-    file.write_text(key.secret.hex())
-    told = {"order_keys": key.name}
-    training.send(AttemptStarted(None, 1, VERBS, "test", 4096, told))
-    name = f"{project}/gpt"
-    said = typed("run", name, "stop", "--yes", "--reason", "x")
-    assert "takes signed orders only" in said
-    typed("run", name, "approve", "1", "--yes", "--order-key", str(file))
-    [order] = orders(training)
-    assert signature_problem((key,), order, order.signature, time.time()) is None
-    answer(training, order.command, ResultState.FAILED, "no")
-    eve = client_of(live, project, "Eve", Role.ADMIN)
-    eve.put_policy(project, {"approval": {"checkpoint_now": {"approvals": 2}}})
-    eve.order(run_of(training), "stop", "x")
-    with_key = ("--order-key", str(file))
-    said = typed("run", name, "checkpoint", "--reason", "x", *with_key)
-    assert "Nothing is done until another person approves it" in said
-    assert "spikeguard run" in typed("inbox") or "sign" in typed("inbox")

@@ -122,13 +122,14 @@ def test_a_run_lies_over_its_project_verb_by_verb() -> None:
 
 
 def test_the_command_writes_shows_and_drops_the_policy_of_a_run(
+    live: Live,
     job: Job,
-    face_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("DATABASE_URL", face_url)
+    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.tokens[Role.ADMIN])
     file = tmp_path / "own.toml"
     file.write_text("price_per_hour = 7.5\n")
     assert main(["policy", "import", str(file), "--run", job.run]) == 0

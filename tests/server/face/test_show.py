@@ -76,30 +76,12 @@ def test_a_run_is_followed_until_it_ends(job: Job, typed: Typed) -> None:
 def test_a_browser_is_led_to_the_decision_or_else_to_the_incident(job: Job, typed: Typed) -> None:
     proposal = job.spike().incident()["proposal"]
     confirm = f"/confirm/default/{job.run}/1/{proposal['number']}"
-    assert unquote(typed("browser", f"{job.run}#1")).strip().endswith(f"next={confirm}")
+    assert unquote(typed("open", "--sign-in", f"{job.run}#1")).strip().endswith(f"next={confirm}")
     typed("reject", f"{job.run}#1", "--reason", "we wait")
     first_view = f"/incident/default/{job.run}/1"
-    assert unquote(typed("browser", f"{job.run}#1")).strip().endswith(f"next={first_view}")
-
-
-def test_a_snoozed_incident_tells_nobody_until_then(
-    live: Live, new_job: Callable[[str], Job], typed: Typed
-) -> None:
-    job = new_job("snoozed").spike()
-    assert "tells nobody for 15.0 min" in typed("snooze", f"{job.run}#1", "--reason", "on it")
-    with live.client(Role.VIEWER) as viewer:
-        silences = viewer.get("/v1/silences", params={"project": "default"}).json()["items"]
-    mine = [s for s in silences if (s["run"], s["incident"]) == (job.run, 1)]
-    assert [(s["reason"], s["created_by"]) for s in mine] == [("on it", "Ada")]
-
-
-@pytest.mark.parametrize("time", ["", "0s", "-5min", "15", "1y"])
-def test_a_time_that_is_none_is_refused_with_how_to_write_one(
-    time: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["snooze", "a#1", f"--for={time}"])
-    assert "write 90s, 15min, 2h or 1d" in capsys.readouterr().err
+    assert (
+        unquote(typed("open", "--sign-in", f"{job.run}#1")).strip().endswith(f"next={first_view}")
+    )
 
 
 def test_a_spike_of_one_step_in_a_million_is_drawn() -> None:

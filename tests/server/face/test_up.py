@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -165,13 +165,9 @@ def _the_dashboard_knows_no_more_than_it_must(up: Up) -> None:
     pid = int((up.directory / "data" / "dashboard.pid").read_text())
     environment = psutil.Process(pid).environ()
     given = {name for name in environment if name.startswith(("SPIKEGUARD", "DATABASE", "PG"))}
-    place = {"SPIKEGUARD_SERVER", "SPIKEGUARD_PUBLIC_URL", "SPIKEGUARD_TOKEN"}
-    assert given == {*place, "SPIKEGUARD_DASHBOARD_REFRESH"}
-    server, token = environment["SPIKEGUARD_SERVER"], environment["SPIKEGUARD_TOKEN"]
-    me = httpx.get(
-        f"{server}/v1/me", headers={"Authorization": f"Bearer {token}"}, timeout=30
-    ).json()
-    assert me["role"] == "viewer"
+    assert given == {
+        "SPIKEGUARD_SERVER", "SPIKEGUARD_PUBLIC_URL", "SPIKEGUARD_DASHBOARD_REFRESH",
+    }  # fmt: skip
 
 
 def _the_files_are_ours_alone(up: Up, ready: dict[str, Any]) -> None:
@@ -292,7 +288,7 @@ def _its_link_signs_a_browser_in_once(up: Up, ready: dict[str, Any]) -> None:
     assert "Sign in as" in httpx.get(link, timeout=30).text
     assert httpx.post(link, timeout=30).status_code == 303
     assert "used already" in httpx.post(link, timeout=30).text
-    another = up.command("browser")
+    another = up.command("open", "--sign-in")
     assert another.returncode == 0, another.stderr
     again = another.stdout.strip().replace("spikeguard.localhost", "127.0.0.1")
     assert httpx.post(again, timeout=30).status_code == 303
@@ -450,30 +446,22 @@ def test_a_port_that_somebody_holds_is_never_announced(
     said = up.log()
     assert "spikeguard is up" not in said
     assert f"127.0.0.1:{stranger}" in said
-    assert f"process {os.getpid()}" in said
     assert f"choose another with {remedy}" in said
 
 
-def test_killed_children_are_started_again_and_nothing_acknowledged_is_lost(up: Up) -> None:
-    up.environment["SPIKEGUARD_CHILD_RESTARTS"] = "1"
-    process = up.start("--dashboard-port", "0")
-    ready = up.ready()
-    _send_message(ready, 1)
-    pages = int((up.directory / "data" / "dashboard.pid").read_text())
-    os.kill(pages, signal.SIGKILL)
-    os.kill(up.postmaster(), signal.SIGKILL)
-    _until(lambda: _answers(f"{ready['dashboard']}/_stcore/health"), up)
-    _until(lambda: _answers(f"{ready['server']}/readyz"), up)
-    assert int((up.directory / "data" / "dashboard.pid").read_text()) != pages
-    assert "the dashboard ended and is started again (1 of 1 within 600 s)" in up.log()
-    assert "Postgres ended and is started again (1 of 1 within 600 s)" in up.log()
-    kept = up.command("audit", "r", "--jsonl", "--limit", "0").stdout
-    assert kept, "the run that was acknowledged is not known any more"
-    _send_message(ready, 2)  # which is refused unless the first is stored
+def test_a_child_that_is_killed_ends_all_and_nothing_acknowledged_is_lost(up: Up) -> None:
+    process = up.start("--no-dashboard")
+    _send_message(up.ready(), 1)
     os.kill(up.postmaster(), signal.SIGKILL)
     assert process.wait(30) == 1
-    assert "Postgres ended 2 times within 600 s" in up.log()
+    assert "Postgres ended, so everything is stopped" in up.log()
     assert str(up.directory / "data" / "postgres" / "postgres.log") in up.log()
+    assert up.all_gone(), up.log()
+    process = up.start("--dashboard-port", "0")
+    _send_message(up.ready(), 2)  # which is refused unless the first is stored
+    os.kill(int((up.directory / "data" / "dashboard.pid").read_text()), signal.SIGKILL)
+    assert process.wait(30) == 1
+    assert "the dashboard ended, so everything is stopped" in up.log()
     assert up.all_gone(), up.log()
 
 
@@ -486,17 +474,3 @@ def _send_message(ready: dict[str, Any], sequence: int) -> None:
         json={**body, "sequence": sequence, "age_s": 0, "records": []},
     )
     assert answer.status_code == 200, answer.text
-
-
-def _answers(address: str) -> bool:
-    try:
-        return httpx.get(address, timeout=2).status_code == 200
-    except httpx.HTTPError:
-        return False
-
-
-def _until(holds: Callable[[], bool], up: Up) -> None:
-    until = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < until, up.log()
-        time.sleep(0.1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -66,7 +65,7 @@ def test_a_message_that_is_given_up_counts_as_failing_until_something_arrives(
     desk.later(100_000)
     told(desk, metrics)
     assert fleet(desk).failing == {"webhook": 1}
-    press(desk.engine, desk.settings, nullcontext(), "default", "oncall", "Ada")
+    press(desk.engine, desk.settings, "default", "oncall", "Ada")
     assert fleet(desk).failing == {}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,10 +28,8 @@ from spikeguard_protocol import (
     to_json,
     verb_of,
 )
-from spikeguard_protocol.order_signature import OrderKey, signature_problem
 from spikeguard_server.errors import NotFound, RevisionChanged, ServiceError, WrongState
 from spikeguard_server.ingest.decisions import approve, reject
-from spikeguard_server.settings import Settings
 from spikeguard_server.store.policies import write_policy
 from tests.server.store.jobs import FIRST, SECOND, Job, drawn, healthy, rows, spiking, value
 
@@ -432,21 +429,3 @@ def test_of_all_that_was_carried_out_the_rollback_that_cured_it_has_the_credit(
     assert f"Rollback gpt#1.{command.number}: {cure}" in text
     quiet = verb_of(action) in (Verb.WATCH, Verb.CHECKPOINT_NOW)
     assert quiet or judged[1] in text  # that nothing was to be judged is no news
-
-
-def test_a_server_that_holds_a_jobs_key_signs_what_is_approved_when_it_is(
-    spiked: sql.Engine,
-) -> None:
-    """So what is changed in the database afterwards is refused by the job."""
-    key = OrderKey(b"k" * 32)
-    with spiked.begin() as connection:
-        told = {"told": json.dumps({"order_keys": key.name})}
-        connection.execute(
-            sql.text("update attempts set settings = settings || cast(:told as jsonb)"), told
-        )
-    job, command, revision = waiting(spiked)
-    with pytest.raises(WrongState, match="has to be signed"):
-        approve(spiked, command, revision, "Ada")
-    approve(spiked, command, revision, "Ada", settings=Settings(order_key=key.secret.hex()))
-    order = next(o for o in job.send().orders if o.command == str(command))
-    assert signature_problem((key,), order, order.signature, time.time()) is None

@@ -131,7 +131,8 @@ def test_a_child_that_hangs_after_its_server_was_killed_keeps_no_new_one_out(hom
             child.suspend()
             postmaster.kill()
             until(server.ended)
-            server.restart()
+            server.stop()
+            server.start()
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
         assert ask(server.url, "select answer from kept") == (42,)
         assert postmaster_of(home / "pg") != postmaster

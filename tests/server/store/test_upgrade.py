@@ -150,19 +150,6 @@ def test_an_incident_that_the_newer_release_does_not_see_is_withdrawn(engine: sq
     assert value(engine, "select count(*) from commands where state = 'proposed'") == 0
 
 
-def test_time_alone_takes_a_run_over_as_well(engine: sql.Engine) -> None:
-    job = Job(engine)
-    with release(OLD):
-        job.start()
-        job.train(1, 200)
-    key = run_key(job.message(sequence=1).run_id)
-    with engine.begin() as connection:
-        let_time_pass(connection, key, Settings())
-    assert value(engine, RELEARNED) == 1
-    head = f"spikeguard-monitor {NEW}\n".encode()
-    assert bytes(value(engine, "select state from detector_states")).startswith(head)
-
-
 def test_a_snapshot_of_the_older_release_is_stood_in_for_by_the_samples(
     engine: sql.Engine,
 ) -> None:

@@ -1,7 +1,9 @@
 """Requests to the identity provider: its description, its keys, the tokens of a code, user info.
 
-Invariants: only sign-ins wait for it, a few at once. Every answer is bounded in size and time, no
-redirect is followed, and of a description all lies at https (or, as the issuer, on this machine).
+Invariants: only sign-ins wait for it, a few at once. Each asks anew what the provider says of
+itself and which keys it signs with: nothing is kept that may be old. Every answer is bounded in
+size and time, no redirect is followed, and of a description all lies at https (or, as the issuer,
+on this machine).
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from threading import Lock
 from time import monotonic
 from typing import Any, Final, TypeVar
 from urllib.parse import quote_plus, urlencode, urlsplit
@@ -19,21 +20,15 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 import httpx
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
-from joserfc.errors import JoseError
-from joserfc.jwk import Key, KeySet
 
 from spikeguard_server.access.oidc.addresses import is_careful
 from spikeguard_server.access.oidc.attempt import AT_ONCE, CALLBACK, Callback, SignInAttempt
-from spikeguard_server.access.oidc.id_token import ExpectedClaims, read_id_token
-from spikeguard_server.access.oidc.id_token import signing_keys as read_keys
+from spikeguard_server.access.oidc.id_token import ExpectedClaims, read_id_token, signing_keys
 from spikeguard_server.access.oidc.identity import Identity, not_believed
-from spikeguard_server.errors import Forbidden, ProviderUnready, ServiceError
+from spikeguard_server.errors import Forbidden, ProviderUnready
 from spikeguard_server.settings import Settings
 
 T = TypeVar("T")
-KEPT_S: Final = 3600.0  # how old its description and its keys may be
-AGAIN_S: Final = 10.0  # between two looks at its keys for one that is not known
-FAILED_S: Final = 1.0  # for so long nobody asks it again
 MOST_BYTES: Final = 512 * 1024
 _PLAIN: Final = {"Accept": "application/json", "Accept-Encoding": "identity"}
 
@@ -57,10 +52,6 @@ class Provider:
         self._settings = settings
         self._issuer = settings.oidc_issuer
         self._room = CapacityLimiter(AT_ONCE)
-        self._lock = Lock()
-        self._description: tuple[float, Description] | None = None
-        self._keys: tuple[float, KeySet] | None = None
-        self._failure: tuple[float, ServiceError] | None = None  # to describe itself
 
     @property
     def host(self) -> str:
@@ -105,7 +96,8 @@ class Provider:
             self._settings.oidc_skew_s,
             self._settings.fresh_sign_in_s if attempt.fresh else None,
         )  # fmt: skip
-        identity = read_id_token(str(tokens.get("id_token")), self._key, expected)
+        keys = signing_keys(self._ask("GET", found.jwks_uri))
+        identity = read_id_token(str(tokens.get("id_token")), keys.get_by_kid, expected)
         return self._completed(found, identity, tokens.get("access_token"))
 
     def _completed(self, found: Description, identity: Identity, token: Any) -> Identity:
@@ -137,21 +129,9 @@ class Provider:
         return _mapping(self._ask("POST", found.token_endpoint, form=form, auth=auth))
 
     def _describe(self) -> Description:
-        with self._lock:
-            if self._description is None or monotonic() - self._description[0] > KEPT_S:
-                self._description = monotonic(), self._described()
-            return self._description[1]
-
-    def _described(self) -> Description:
-        """What it says of itself; who waited meanwhile does not wait for the same failure again."""
-        if self._failure is not None and monotonic() - self._failure[0] < FAILED_S:
-            raise self._failure[1]
+        """What it says of itself."""
         address = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
-        try:
-            return self._read(_mapping(self._ask("GET", address)))
-        except ServiceError as failure:
-            self._failure = monotonic(), failure
-            raise
+        return self._read(_mapping(self._ask("GET", address)))
 
     def _read(self, document: Mapping[str, Any]) -> Description:
         if document.get("issuer") != self._issuer:
@@ -172,22 +152,6 @@ class Provider:
         if not isinstance(address, str) or not is_careful(address):
             raise self._unready(f"names no {name} at https")
         return address
-
-    def _key(self, kid: str | None) -> Key:
-        """The key of a signature; one that is not known is looked for again, once in a while."""
-        with self._lock:
-            keys = self._held_keys(KEPT_S)
-            try:
-                return keys.get_by_kid(kid)
-            except JoseError:
-                return self._held_keys(AGAIN_S).get_by_kid(kid)
-
-    def _held_keys(self, most_s: float) -> KeySet:
-        if self._keys is None or monotonic() - self._keys[0] > most_s:
-            assert self._description is not None, "a token came before the description"
-            document = _mapping(self._ask("GET", self._description[1].jwks_uri))
-            self._keys = monotonic(), read_keys(document)
-        return self._keys[1]
 
     def _ask(
         self,

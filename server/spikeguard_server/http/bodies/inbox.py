@@ -33,10 +33,7 @@ from spikeguard_server.store.reads.inbox import (
     read_switches,
 )
 from spikeguard_server.store.reads.incidents import read_commands
-from spikeguard_server.store.reads.run_commands import (
-    failed_run_commands,
-    run_commands_to_decide,
-)
+from spikeguard_server.store.reads.run_commands import failed_run_commands
 
 MAX_ITEMS: Final = 200  # of each kind
 
@@ -48,7 +45,7 @@ class InboxItem(Shape):
     title: str = Field(description="what is asked of somebody, in a line")
     project: str
     since: datetime | None
-    by: str | None = Field(description="who threw the switch, or approved or ordered first")
+    by: str | None = Field(description="who threw the switch, or ordered it")
     reason: str | None = Field(description="of a switch, or of an order of a run itself")
     incident: IncidentBody | None = Field(description="with its proposal, cost and deadline")
     command: CommandBody | None = Field(description="that came to nothing")
@@ -77,23 +74,19 @@ def inbox_body(connection: sql.Connection, asked: InboxRequest) -> InboxBody:
     one_more = asked.limit + 1
     deciding = incidents_to_decide(connection, asked.project, one_more)
     failed = failed_commands(connection, asked.project, one_more)
-    ordered = run_commands_to_decide(connection, asked.project, one_more)
     not_done = failed_run_commands(connection, asked.project, one_more)
     looks = incidents_to_look_at(connection, asked.project, asked.person, one_more)
     switches = [s for s in read_switches(connection, asked.project) if s.halted]
     items = [
         *(_switch(switch) for switch in switches[: asked.limit]),
-        *_proposals(connection, deciding[: asked.limit], asked.person),
-        *_of_runs(ordered[: asked.limit], asked.person),
+        *_proposals(connection, deciding[: asked.limit]),
         *_failures(connection, failed[: asked.limit]),
         *map(_failed_of_run, map(run_command_body, not_done[: asked.limit])),
     ]
     named = {item.incident.id for item in items if item.incident is not None}
     rest = [row for row in looks[: asked.limit] if _id(row) not in named]
     items += [_look(body, asked.person) for body in incident_bodies(connection, rest)]
-    more = any(
-        len(found) > asked.limit for found in (deciding, ordered, failed, not_done, looks, switches)
-    )
+    more = any(len(found) > asked.limit for found in (deciding, failed, not_done, looks, switches))
     return InboxBody(person=asked.person, items=items, more=more)
 
 
@@ -109,40 +102,15 @@ def _switch(switch: Switch) -> InboxItem:
     )  # fmt: skip
 
 
-def _proposals(
-    connection: sql.Connection, rows: Sequence[Row], person: str | None
-) -> Iterator[InboxItem]:
-    """Of those that `person` approved first another one decides."""
+def _proposals(connection: sql.Connection, rows: Sequence[Row]) -> Iterator[InboxItem]:
     for incident in incident_bodies(connection, rows):
         proposal = incident.proposal
         if proposal is None:  # decided meanwhile
             continue
-        first = proposal.first_approved_by
-        if first is not None and person is not None and same_name(first, person):
-            continue
-        asks = "decide" if first is None else f"approved by {first}, a second person decides"
         yield InboxItem(
-            waits=Waits.DECIDE if first is None else Waits.SECOND, project=incident.project,
-            title=f"{incident.id}: {asks}: {_order(proposal)}", by=first, reason=None,
-            since=proposal.proposed_at if first is None else proposal.first_approved_at,
-            incident=incident, command=None,
-        )  # fmt: skip
-
-
-def _of_runs(rows: Sequence[Row], person: str | None) -> Iterator[InboxItem]:
-    """Commands of runs themselves that wait for a second person, or for a signature."""
-    for command in map(run_command_body, rows):
-        first = command.first_approved_by
-        if first is not None and person is not None and same_name(first, person):
-            continue
-        asks = "sign" if first is None else f"approved by {first}, a second person decides"
-        does = order_phrase(command.verb, command.arguments, brief=True)
-        yield InboxItem(
-            waits=Waits.DECIDE if first is None else Waits.SECOND,
-            project=CommandId.parse(command.id).incident.run.project,
-            title=f"{command.id}: {asks}: {does}", by=first or command.proposed_by,
-            since=command.first_approved_at or command.proposed_at, reason=command.reason,
-            incident=None, command=None, order=command,
+            waits=Waits.DECIDE, project=incident.project, since=proposal.proposed_at, by=None,
+            title=f"{incident.id}: decide: {_order(proposal)}", reason=None, incident=incident,
+            command=None,
         )  # fmt: skip
 
 

@@ -20,7 +20,6 @@ from spikeguard_protocol import (
     ResponseAction,
     Verb,
 )
-from spikeguard_protocol.orders import MAX_SIGNATURE
 from spikeguard_server.http.bodies.run_shapes import (
     Number,
     SegmentRef,
@@ -83,11 +82,8 @@ class CommandBody(Shape):
     expires_at_step: int | None
     proposed_at: datetime
     proposed_by: str | None = Field(description="the person who ordered it; null: the policy")
-    approvals: int = Field(description="people who have to approve it, one after the other")
-    first_approved_at: datetime | None
-    first_approved_by: str | None = Field(description="of two people; the other is still asked")
     decided_at: datetime | None
-    decided_by: str | None = Field(description="of two people both")
+    decided_by: str | None
     decision_reason: str | None
     delivered_at: datetime | None
     finished_at: datetime | None
@@ -261,11 +257,6 @@ class Approval(Shape):
     model_config = example({"revision": 2})
 
     revision: int = Field(ge=1, strict=True)
-    signature: str | None = Field(
-        default=None,
-        max_length=MAX_SIGNATURE,
-        description="for a job that asks for one: made with a key that the server need not hold",
-    )
 
 
 class Rejection(Shape):

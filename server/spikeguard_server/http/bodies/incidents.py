@@ -72,7 +72,7 @@ _MEASURED = (
 _TOLD = (
     "number", "verb", "state", "revision", "reason", "policy_version", "policy_scope",
     "expires_at_step",
-    "proposed_at", "proposed_by", "approvals", "first_approved_at", "first_approved_by",
+    "proposed_at", "proposed_by",
     "decided_at", "decided_by", "decision_reason", "delivered_at", "finished_at",
     "applied_step", "result", "end_reason", "judgement",
 )  # fmt: skip

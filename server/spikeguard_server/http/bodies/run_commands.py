@@ -29,9 +29,6 @@ class RunCommandBody(Shape):
     expires_in_s: float | None
     expires_at_step: int | None
     proposed_at: datetime
-    approvals: int = Field(description="people who have to approve it, one after the other")
-    first_approved_at: datetime | None
-    first_approved_by: str | None
     decided_at: datetime | None
     decided_by: str | None
     decision_reason: str | None

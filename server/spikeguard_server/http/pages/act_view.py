@@ -34,7 +34,6 @@ class PlanView:
     words: str
     warnings: Sequence[str]
     cost: Mapping[str, Any]
-    approvals: int
     changes: bool  # whether the loss could tell of it
     stops: bool
     button: str
@@ -67,13 +66,11 @@ def plan_view(fields: Fields, options: Options) -> PlanView:
 def _shown(plan: Plan, verb: Verb, options: Options) -> PlanView:
     assert options.situation is not None
     words = action_phrase(plan.action)
-    approvals = options.policy.approval_of(verb).approvals
     cost = cost_of(plan.action, options.situation, options.policy)
-    button = VERB_WORDS[verb] + (" (first of two approvals)" if approvals > 1 else "")
     return PlanView(
         f"{words[:1].upper()}{words[1:]}", plan.warnings,
-        cost_body(cost, options.policy).model_dump(), approvals, verb in CURES,
-        verb is Verb.STOP, button,
+        cost_body(cost, options.policy).model_dump(), verb in CURES, verb is Verb.STOP,
+        VERB_WORDS[verb],
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import sqlalchemy as sql
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Response
 
 from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
@@ -31,7 +31,7 @@ from spikeguard_server.http.dependencies import (
 )
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.tokens import actor
-from spikeguard_server.notify.button import Button
+from spikeguard_server.notify.button import press
 from spikeguard_server.notify.upkeep import drop_channel, put_channel
 from spikeguard_server.store.reads.notices import (
     LastTold,
@@ -132,14 +132,14 @@ def delete_channel(
     summary="Test a channel",
     response_model=TestBody,
     response_class=JsonReply,
-    responses=refusals(NO_CHANNEL, Busy("oncall was tested 1.2 s ago", "Wait a little")),
+    responses=refusals(NO_CHANNEL, Busy("4 tests are on their way", "Wait a little")),
 )
-async def test_channel(
-    request: Request, caller: CallerDep, project: Project, channel: ChannelName
+def test_channel(
+    services: ServicesDep, caller: CallerDep, project: Project, channel: ChannelName
 ) -> JsonReply:
     """Sends a message that says that it is a test, now, and waits for what becomes of it."""
-    button: Button = request.app.state.button
-    tested = await button.press(project, channel, person_of(caller))
+    person = person_of(caller)
+    tested = press(services.engine, services.settings, project, channel, person)
     return JsonReply(TestBody(result=tested.result, reason=tested.reason, took_ms=tested.took_ms))
 
 

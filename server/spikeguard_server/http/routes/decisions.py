@@ -48,17 +48,13 @@ class Decision:
     person: str
     way: Way
     reason: str = ""  # of a rejection
-    signature: str | None = None  # of an approval
 
 
 def decide(services: Services, made: Decision) -> None:
     """Approve or reject in a person's name."""
     engine, command = services.engine, made.command
     if made.verdict == "approve":
-        approve(
-            engine, command, made.revision, made.person, settings=services.settings, way=made.way,
-            signature=made.signature,
-        )  # fmt: skip
+        approve(engine, command, made.revision, made.person, way=made.way)
     elif made.verdict == "reject":
         _check_reason(made.reason)
         reject(engine, command, made.revision, made.person, made.reason, way=made.way)
@@ -88,13 +84,10 @@ def post_approval(
     request: Request,
 ) -> JsonReply:
     """The run fetches the command and carries it out at a step boundary, on all ranks at once.
-    Where the policy asks for two people, the first yes waits for another person's. What would be
-    proposed now is found anew: a proposal that changed since is a 409 with the new revision, one
-    that lost its reason is withdrawn."""
+    What would be proposed now is found anew: a proposal that changed since is a 409 with the new
+    revision, one that lost its reason is withdrawn."""
     person, way = person_of(caller), _over_the_api(request)
-    made = Decision(
-        command, "approve", approval.revision, person, way, signature=approval.signature
-    )
+    made = Decision(command, "approve", approval.revision, person, way)
     return _decided(services, made)
 
 

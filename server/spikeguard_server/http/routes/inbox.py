@@ -11,7 +11,6 @@ from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_core.audit.changes import MAX_REASON
-from spikeguard_protocol import CommandId, ProtocolError
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import throw_switch
 from spikeguard_server.errors import Forbidden, ServiceError, Unprocessable
@@ -21,14 +20,12 @@ from spikeguard_server.http.dependencies import (
     ProjectAsked,
     Services,
     ServicesDep,
-    origin_of,
     person_of,
     project_asked,
     session_secret,
 )
 from spikeguard_server.http.pages import InboxView, inbox_page
 from spikeguard_server.http.responses import JsonReply
-from spikeguard_server.http.routes.decisions import Decision, decide
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.identity.permissions import (
     DECIDERS,
@@ -38,7 +35,6 @@ from spikeguard_server.identity.permissions import (
     form_key,
     same_key,
 )
-from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.store.reads.inbox import read_switches
 
 router = APIRouter()
@@ -54,8 +50,8 @@ Text = Annotated[str, Form(max_length=2000)]
 def get_inbox(
     services: ServicesDep, caller: CallerDep, project: ProjectAsked = None, limit: Limit = 50
 ) -> JsonReply:
-    """Kill switches that are on; proposals to decide, with price and deadline; second approvals;
-    commands that came to nothing; incidents that are yours, and those that nobody acknowledged."""
+    """Kill switches that are on; proposals to decide, with price and deadline; commands that came
+    to nothing; incidents that are yours, and those that nobody acknowledged."""
     asked = InboxRequest(caller.person, project_asked(caller, project), limit)
     with services.snapshot() as connection:
         return JsonReply(inbox_body(connection, asked))
@@ -73,7 +69,7 @@ def show_inbox(
 @router.post(
     "/inbox",
     tags=["pages"],
-    summary="Throw or lift a kill switch, or answer an order",
+    summary="Throw or lift a kill switch",
     response_class=HTMLResponse,
 )
 def do_inbox(
@@ -83,36 +79,16 @@ def do_inbox(
     verdict: Text = "",
     project: Text = "",
     reason: Text = "",
-    command: Text = "",
-    revision: Annotated[int, Form(ge=0, le=2**31 - 1)] = 0,
     key: Annotated[str, Form(max_length=100)] = "",
 ) -> Response:
-    """Whoever may decide throws it, an admin lifts it; the record keeps the reason. An order of a
-    run itself is answered here as well, as the second of two people."""
+    """Whoever may decide throws it, an admin lifts it; the record keeps the reason."""
     try:
         if not same_key(key, _key(request)):
             raise Forbidden("This form is not from this page, or your session is another", "Look")
-        if command:
-            id = _order(caller, command)
-            way = Way("the page", origin_of(request))
-            decide(services, Decision(id, verdict, revision, person_of(caller), way, reason))
-        else:
-            _switch(services, caller, verdict, project, reason.strip())
+        _switch(services, caller, verdict, project, reason.strip())
     except ServiceError as refusal:
         return _page(services, caller, request, write=True, refusal=refusal)
     return RedirectResponse("/inbox", status_code=303)
-
-
-def _order(caller: Caller, text: str) -> CommandId:
-    """The command of a run itself that `text` names; raise `Unprocessable` for any other text."""
-    try:
-        id = CommandId.parse(text)
-    except ProtocolError:
-        id = None
-    if id is None or not id.of_run:
-        raise Unprocessable("This names no order of a run", "Use the buttons", field="command")
-    caller.check_run(id.incident.run)
-    return id
 
 
 def _switch(services: Services, caller: Caller, verdict: str, project: str, reason: str) -> None:

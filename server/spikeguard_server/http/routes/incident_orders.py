@@ -68,8 +68,7 @@ def post_incident_order(
     request: Request,
 ) -> JsonReply:  # fmt: skip
     """Another target, other batches, another learning rate, watching, stopping: it takes the place
-    of the proposal that it names, by one act with the caller's yes. The policy proposes nothing
-    while it waits for a second person or a signature."""
+    of the proposal that it names, by one act with the caller's yes."""
     incident, ordered = IncidentId(run, number), wanted.ordered(Verb(wanted.verb))
     by, way = person_of(caller), Way("the API", origin_of(request))
     try:
@@ -91,5 +90,5 @@ def order(
             made = order_on_incident(connection, of, ordered, by, seen)
         else:
             made = order_of_run(connection, of.run, ordered, by)
-        approve_own(connection, made, by, services.settings, way)
+        approve_own(connection, made, by, way)
     return made

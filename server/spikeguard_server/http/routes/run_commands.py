@@ -13,7 +13,7 @@ from spikeguard_server.errors import (
     Unprocessable,
     WrongState,
 )
-from spikeguard_server.http.bodies.incident_shapes import Approval, Rejection
+from spikeguard_server.http.bodies.incident_shapes import Rejection
 from spikeguard_server.http.bodies.orders import RunOrder
 from spikeguard_server.http.bodies.run_commands import (
     RunCommandBody,
@@ -65,7 +65,7 @@ def get_run_commands(
     services: ServicesDep, run: RunDep, limit: Limit = 50, cursor: Cursor = None
 ) -> JsonReply:
     """What people ordered of it and what became of that, newest first. Commands of its incidents
-    stand with those; the ledger has all that were delivered."""
+    stand with those."""
     page = page_wanted(limit, cursor, int)
     with services.snapshot() as connection:
         found, more = list_run_commands(connection, existing_run(connection, run), page)
@@ -80,31 +80,13 @@ def post_run_command(
     services: ServicesDep, caller: CallerDep, run: RunDep, wanted: RunOrder, request: Request
 ) -> JsonReply:
     """The job does it at its next step boundary, on all ranks at once: goes back, skips, lowers the
-    learning rate, saves a checkpoint, ends the attempt. The order is the caller's yes too; it waits
-    where the policy asks for a second person, or the job for a signature. What the job did not say
-    that it can do, or would refuse by its own limits, is a 422. While an incident is open, what
-    changes the training is ordered of the incident."""
+    learning rate, saves a checkpoint, ends the attempt. The order is the caller's yes too. What the
+    job did not say that it can do, or would refuse by its own limits, is a 422. While an incident
+    is open, what changes the training is ordered of the incident."""
     person, way = person_of(caller), Way("the API", origin_of(request))
     ordered, itself = wanted.ordered(Verb(wanted.verb)), IncidentId(run, RUN_ITSELF)
     made = order(services, itself, ordered, person, way)
     return JsonReply(_read(services, made), status_code=201)
-
-
-@router.post(
-    PATH + "/{command}/approve", summary="Approve a command of a run",
-    response_model=RunCommandBody, response_class=JsonReply, responses=_DECIDED,
-)  # fmt: skip
-def post_run_approval(
-    services: ServicesDep, caller: CallerDep, run: RunDep, command: Number, approval: Approval,
-    request: Request,
-) -> JsonReply:  # fmt: skip
-    """A second person's yes, or a first one's with a signature."""
-    way = Way("the API", origin_of(request))
-    made = Decision(
-        _id(run, command), "approve", approval.revision, person_of(caller), way,
-        signature=approval.signature,
-    )  # fmt: skip
-    return _decided(services, made)
 
 
 @router.post(

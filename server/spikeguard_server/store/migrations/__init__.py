@@ -27,7 +27,6 @@ LOCK_TIMEOUT_S = 5
 TRIES = 12
 REST_S = 1.0  # between two tries, for those who waited behind
 SCRIPTS = Path(__file__).parent
-BEFORE_0_1_0 = frozenset(f"{number:04}" for number in range(1, 28))  # what development used
 
 
 class OlderSchema(Unready):
@@ -51,24 +50,10 @@ class NewerSchema(Unready):
         )
 
 
-class DevelopmentSchema(Unready):
-    """The database was made before the first release, by migrations that are no more."""
-
-    def __init__(self, revision: str) -> None:
-        super().__init__(
-            f"The database stands at revision {revision}, of a development state before 0.1.0; "
-            f"migrations begin at {first_revision()}",
-            "Begin with an empty database (another one in DATABASE_URL, another --directory of "
-            "`spikeguard up`, a new volume), or see docs/operations.md, Upgrade, for what can be "
-            "kept",
-        )
-
-
 def migrate(engine: sql.Engine, scripts: Path = SCRIPTS) -> None:
     """Bring the schema to the newest revision of `scripts`; does nothing where it is there already.
 
-    Raises `OperationalError` where no try of `TRIES` got its locks, `NewerSchema` and
-    `DevelopmentSchema`.
+    Raises `OperationalError` where no try of `TRIES` got its locks, and `NewerSchema`.
     """
     for tries_left in reversed(range(TRIES)):
         try:
@@ -98,7 +83,7 @@ def _migrate(engine: sql.Engine, scripts: Path) -> None:
 
 
 def require_schema(connection: sql.Connection) -> None:
-    """Raise `OlderSchema`, `NewerSchema` or `DevelopmentSchema` where this release can't work."""
+    """Raise `OlderSchema` or `NewerSchema` where this release can't work."""
     if (problem := _mismatch(connection, _config(SCRIPTS))) is not None:
         raise problem
 
@@ -106,11 +91,6 @@ def require_schema(connection: sql.Connection) -> None:
 def newest_revision(scripts: Path = SCRIPTS) -> str:
     """The revision that this version of the server needs."""
     return str(ScriptDirectory.from_config(_config(scripts)).get_current_head())
-
-
-def first_revision() -> str:
-    """The one that every database begins with."""
-    return str(ScriptDirectory.from_config(_config(SCRIPTS)).get_base())
 
 
 def current_revision(connection: sql.Connection) -> str | None:
@@ -124,8 +104,6 @@ def _mismatch(connection: sql.Connection, config: Config) -> Unready | None:
     found = current_revision(connection)
     if found == directory.get_current_head():
         return None
-    if found in BEFORE_0_1_0:
-        return DevelopmentSchema(found)
     if found is not None and found not in {s.revision for s in directory.walk_revisions()}:
         return NewerSchema(found)
     return OlderSchema(found)

@@ -27,7 +27,7 @@ FAILED: Final = (
 MAX_PROJECTS: Final = 200
 _C, _I, _R, _P, _A = commands.c, incidents.c, runs.c, policies.c, audit.c
 _OPEN: Final = sql.text("incidents.state <> 'closed'")  # as the index of open incidents says it
-_WAITING: Final = sql.text("commands.state IN ('proposed', 'approved_once')")  # within an index
+_WAITING: Final = sql.text("commands.state = 'proposed'")  # within an index
 _SWITCHED: Final = "policy.halted"
 
 

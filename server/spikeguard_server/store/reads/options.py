@@ -10,14 +10,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
 
 import sqlalchemy as sql
 
 from spikeguard_core.policy.cost import PACE_STEPS, StepTime, pace_of
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import RunSituation
-from spikeguard_protocol import Signal
+from spikeguard_protocol import CommandState, Signal
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.incidents import attempts_by_number
 from spikeguard_server.store.policies import policy_of
@@ -28,8 +27,6 @@ from spikeguard_server.store.runs import AttemptRow, RunRow, attempts_of
 from spikeguard_server.store.samples import read_samples
 from spikeguard_server.store.situations import run_situation_of
 from spikeguard_server.store.tables.core import commands, targets
-
-_WAITING: Final = ("proposed", "approved_once")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +90,8 @@ def _saved_at(connection: sql.Connection, run: RunRow) -> dict[str, datetime]:
 def _waiting(connection: sql.Connection, incident: Row) -> Row | None:
     c = commands.c
     mine = sql.select(commands).where(
-        c.run_id == incident.run_id, c.incident == incident.number, c.state.in_(_WAITING)
+        c.run_id == incident.run_id,
+        c.incident == incident.number,
+        c.state == CommandState.PROPOSED.value,
     )
     return connection.execute(mine.order_by(c.number.desc()).limit(1)).one_or_none()

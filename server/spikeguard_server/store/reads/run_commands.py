@@ -14,7 +14,6 @@ import sqlalchemy as sql
 from spikeguard_protocol import RUN_ITSELF
 from spikeguard_server.store.reads.history import PageWanted, Row, write_cursor
 from spikeguard_server.store.reads.inbox import FAILED
-from spikeguard_server.store.reads.runs import waiting
 from spikeguard_server.store.runs import ENDED
 from spikeguard_server.store.tables.core import attempts, commands, runs
 
@@ -50,16 +49,6 @@ def read_run_command(connection: sql.Connection, run_id: UUID, number: int) -> R
     """One of them; None if there is none of this number."""
     query = _shown().where(_C.run_id == run_id, _C.number == number)
     return connection.execute(query).one_or_none()
-
-
-def run_commands_to_decide(
-    connection: sql.Connection, project: str | None, limit: int
-) -> Sequence[Row]:
-    """Those that wait for somebody's yes, the first to expire first."""
-    query = _shown().where(waiting(), runs.c.archived_at.is_(None))
-    if project is not None:
-        query = query.where(runs.c.project == project)
-    return connection.execute(query.order_by(_C.expires_at, _C.run_id).limit(limit)).all()
 
 
 def failed_run_commands(

@@ -1,8 +1,4 @@
-"""The columns that say who is behind an audit entry, a token, and an approval of two.
-
-Invariants: part of the tables `audit`, `tokens` and `commands` and of their laws; what an audit
-entry or a token does not say is null.
-"""
+"""The columns that say who is behind an audit entry and a token; what is not said is null."""
 
 from __future__ import annotations
 
@@ -18,18 +14,6 @@ def identified() -> list[sql.Column[Any]]:
         sql.Column("token", sql.BigInteger),  # the grant, not the session
         sql.Column("session", sql.BigInteger),
         sql.Column("known_by", sql.Text),  # KnownBy
-    ]
-
-
-def approving() -> list[sql.Column[Any]]:
-    """Of a command: how many people have to approve it, the first of two, and what they signed."""
-    return [
-        sql.Column("approvals", sql.SmallInteger, server_default="1", nullable=False),
-        sql.Column("first_approved_at", sql.DateTime(timezone=True)),
-        sql.Column("first_approved_by", sql.Text),
-        sql.Column("first_approved_token", sql.BigInteger),  # the grant that they came with
-        sql.Column("first_approved_known_by", sql.Text),  # KnownBy
-        sql.Column("signature", sql.Text),  # of the approval, where the job asks for one
     ]
 
 

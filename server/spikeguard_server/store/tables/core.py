@@ -17,7 +17,7 @@ import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql
 
 from spikeguard_protocol import STANDARD_SIGNALS, RunId
-from spikeguard_server.store.tables.actors import approving, behind, identified
+from spikeguard_server.store.tables.actors import behind, identified
 from spikeguard_server.store.tables.causes import explained
 
 metadata = sql.MetaData(
@@ -367,7 +367,6 @@ commands = sql.Table(
     sql.Column("decided_by", sql.Text),
     sql.Column("decided_step", Count),  # where the run stood then, or when nobody had in time
     _needed("automatic", sql.Boolean),  # the policy decided, no person did
-    *approving(),
     sql.Column("decision_reason", sql.Text),
     sql.Column("delivered_at", Time),
     sql.Column("finished_at", Time),
@@ -381,7 +380,7 @@ commands = sql.Table(
         "run_id",
         "incident",
         "number",
-        **_where("state IN ('proposed', 'approved_once', 'approved', 'delivered')"),
+        **_where("state IN ('proposed', 'approved', 'delivered')"),
     ),
     sql.Index("commands_verb_state_idx", "verb", "state"),
     sql.Index("commands_automatic_idx", "decided_at", **_where("automatic")),

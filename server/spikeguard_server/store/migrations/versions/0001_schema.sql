@@ -538,12 +538,6 @@ CREATE TABLE commands (
     decided_by text,
     decided_step bigint,
     automatic boolean NOT NULL,
-    approvals smallint DEFAULT '1' NOT NULL,
-    first_approved_at timestamptz,
-    first_approved_by text,
-    first_approved_token bigint,
-    first_approved_known_by text,
-    signature text,
     decision_reason text,
     delivered_at timestamptz,
     finished_at timestamptz,
@@ -555,7 +549,7 @@ CREATE TABLE commands (
     CONSTRAINT commands_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
 );
 CREATE INDEX commands_unfinished_idx ON commands (run_id, incident, number)
-    WHERE state IN ('proposed', 'approved_once', 'approved', 'delivered');
+    WHERE state IN ('proposed', 'approved', 'delivered');
 CREATE INDEX commands_verb_state_idx ON commands (verb, state);
 CREATE INDEX commands_automatic_idx ON commands (decided_at) WHERE automatic;
 
