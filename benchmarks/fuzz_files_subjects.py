@@ -26,7 +26,6 @@ from typing import Any
 import torch
 
 from benchmarks.fuzz_files_changes import CHANGES, Change
-from benchmarks.listening import listening
 from spikeguard import CheckpointDirectory, Settings, attach
 from spikeguard.cli.run_ledger import read_ledger
 from spikeguard.cli.sync import sync
@@ -51,6 +50,7 @@ from spikeguard_protocol import (
     decode_message,
     encode,
 )
+from spikeguard_trainer.stage.ports import listening
 
 RUN = RunId("default", "fuzzed")
 ATTEMPT = "0123456789abcdef"
