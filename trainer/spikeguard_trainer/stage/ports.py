@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import ThreadingHTTPServer
 from random import SystemRandom
+from typing import Any
 
 HOST = "127.0.0.1"
 # Below those that clients get: one that calls a dead server's port from that very port would be
@@ -26,7 +27,17 @@ def free_port() -> int:
 
 @contextmanager
 def listening(server: ThreadingHTTPServer) -> Iterator[str]:
-    """Its address; a thread of its own serves it, and none outlives the block."""
+    """Its address; a thread of its own serves it. Neither it nor a connection to it outlives the
+    block: who kept one open is hung up on, as by a server that ends."""
+    accepted: list[socket.socket] = []
+    get_request = server.get_request
+
+    def noted() -> tuple[socket.socket, Any]:
+        connection, address = get_request()
+        accepted.append(connection)
+        return connection, address
+
+    setattr(server, "get_request", noted)  # noqa: B010
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
@@ -36,3 +47,6 @@ def listening(server: ThreadingHTTPServer) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+        for connection in accepted:
+            with suppress(OSError):  # it was closed before
+                connection.shutdown(socket.SHUT_RDWR)
