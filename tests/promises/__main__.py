@@ -10,18 +10,20 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import venv
+from contextlib import suppress
 from pathlib import Path
 
 from tests.promises.breaks import BREAKS, ROOT, Break, Promise, broken, promises
 
 SOURCES = ("agent", "server", "dashboard", "trainer", "agent/examples")
 LIMIT_S = 300.0  # one test
-PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", "150")
+PYTEST = ("-m", "pytest", "-x", "-p", "no:cacheprovider", "--timeout", "150")
 
 
 class Copy:
@@ -60,18 +62,24 @@ class Copy:
         environment.pop("PYTHONPATH", None)
         command = [str(self._python), *PYTEST, *options, *tests]
         limit_s = LIMIT_S * len(tests)
-        try:
-            done = subprocess.run(
+        with tempfile.TemporaryFile("w+") as printed:  # no pipe, which a process left over may hold
+            running = subprocess.Popen(
                 command,
                 cwd=self.root,
                 env=environment,
-                capture_output=True,
-                text=True,
-                timeout=limit_s,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
-        except subprocess.TimeoutExpired:
-            return 1, f"not done within {limit_s:.0f} s"
-        return done.returncode, done.stdout + done.stderr
+            try:
+                running.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                return 1, f"not done within {limit_s:.0f} s"
+            finally:
+                with suppress(ProcessLookupError):  # what a test that failed has left
+                    os.killpg(running.pid, signal.SIGKILL)
+            printed.seek(0)
+            return running.returncode, printed.read()
 
     def write(self, name: str, text: str) -> None:
         """Replace a file; each time with a newer date, by which Python knows what to compile."""
@@ -90,14 +98,14 @@ def _files() -> list[str]:
 
 def _seen(copy: Copy, promise: Promise, break_: Break) -> str:
     """`seen`, `not seen`, or why nobody can tell."""
-    before = (ROOT / break_.file).read_text()
+    before = (copy.root / break_.file).read_text()
     copy.write(break_.file, broken(break_, before))
     try:
         status, said = copy.passes([promise.test])
     finally:
         copy.write(break_.file, before)
     if status == 0:
-        return "NOT SEEN"
+        return "NOT SEEN" if " passed" in said else f"cannot tell: {said.splitlines()[-1]}"
     if status == 1 and "error" not in said.splitlines()[-1]:
         return f"seen: {_failure(said)}"
     return f"cannot tell (pytest ended with {status})\n{said[-2000:]}"

@@ -70,8 +70,8 @@ BREAKS = {
     ),
     "skip-without-sync": Break(
         f"{AGENT}/optim/update_skipper.py",
-        "if self._flag is None or self.lends:",
-        "if self._flag is None:",
+        "        self._flag = flag\n        return flag\n",
+        "        self._flag = flag\n        self._read = bool(flag.item())\n        return flag\n",
     ),
     "skip-exact": Break(
         f"{AGENT}/optim/update_skipper.py",
@@ -117,8 +117,8 @@ BREAKS = {
     ),
     "orders-once": Break(
         f"{AGENT}/commands/executor.py",
-        "        self._journal.results[result.command] = result\n",
-        "",
+        "            stored = self._journal.results.get(delivery.order.command)\n",
+        "            stored = None\n",
     ),
     "orders-voted": Break(
         f"{AGENT}/commands/executor.py",
@@ -142,9 +142,9 @@ BREAKS = {
         "        if command in ():\n            if asked",
     ),
     "half-done-ends": Break(
-        f"{AGENT}/commands/restoring.py",
-        "    if not restored:\n        raise AttemptAborted(problem)\n",
-        "",
+        f"{AGENT}/commands/journal.py",
+        "        done = kept if lowers else lasting\n",
+        "        done = kept\n",
     ),
     "checkpoints-checked": Break(
         f"{AGENT}/state/checkpoints.py",
@@ -195,9 +195,9 @@ BREAKS = {
         "return [target for target in reversed(found)]",
     ),
     "passes-exact": Break(
-        f"{AGENT}/data/feed.py",
-        'reading = Reading(at.loader, point.get("pass", 1), point,',
-        "reading = Reading(at.loader, 1, point,",
+        f"{AGENT}/data/reading.py",
+        "                pass_start.restore(self.loader, self.generators, self.start)\n",
+        "                pass\n",
     ),
     "other-world-size": Break(
         f"{AGENT}/state/checkpoints.py",
