@@ -144,7 +144,7 @@ BREAKS = {
     "half-done-ends": Break(
         f"{AGENT}/commands/journal.py",
         "        done = kept if lowers else lasting\n",
-        "        done = kept\n",
+        "        done = lowers\n",
     ),
     "checkpoints-checked": Break(
         f"{AGENT}/state/checkpoints.py",
@@ -252,11 +252,9 @@ BREAKS = {
         "if reach is not None:",
     ),
     "stored-whole": Break(
-        f"{SERVER}/ingest/receive.py",
-        "    if received.monitors is not None and not _ends(intake, message):\n"
-        "        received.monitors.keep(intake.run_id, intake.detection.kept())\n",
-        "        if received.monitors is not None and not _ends(intake, message):\n"
-        "            received.monitors.keep(intake.run_id, intake.detection.kept())\n",
+        f"{SERVER}/store/engine.py",
+        "        hide_parameters=True,",
+        '        isolation_level="AUTOCOMMIT",\n        hide_parameters=True,',
     ),
     "gap-refused": Break(
         f"{SERVER}/ingest/receive.py",
@@ -264,7 +262,9 @@ BREAKS = {
         "",
     ),
     "replicas-know-alike": Break(
-        f"{SERVER}/ingest/detection.py", "    if step < row.place.step:\n", "    if step < 0:\n"
+        f"{SERVER}/ingest/detection.py",
+        "        monitor, step = kept.monitor, kept.step\n",
+        "        monitor, step = kept.monitor, row.place.step\n",
     ),
     "moves-legal": Break(
         f"{CORE}/lifecycle/command_life.py",
@@ -280,7 +280,7 @@ BREAKS = {
     "approval-of-what-was-seen": Break(
         f"{SERVER}/ingest/decisions.py",
         "    if command.revision != revision and not _same_offer(decision, revision):\n",
-        "    if command.revision < revision:\n",
+        "    if revision < 0:\n",
     ),
     "approval-in-time": Break(
         f"{SERVER}/store/commands.py",
@@ -317,8 +317,8 @@ BREAKS = {
     ),
     "audit-append-only": Break(
         f"{SERVER}/store/roles.py",
-        '{APPEND_ONLY: "SELECT, INSERT", READ_ONLY: "SELECT"}',
-        '{READ_ONLY: "SELECT"}',
+        '        "REVOKE ALL ON public.audit FROM PUBLIC",\n',
+        '        f"ALTER TABLE public.audit OWNER TO {quoted}",\n',
     ),
     "backup-goes-on": Break(
         f"{AGENT}/uplink/sender.py",
@@ -343,8 +343,8 @@ BREAKS = {
     ),
     "rollback-judged": Break(
         f"{CORE}/monitor/monitor.py",
-        "                self._went_back(sample.step)\n",
-        "                pass\n",
+        "        if episode is not None and verb in CURES:\n",
+        "        if episode is not None and verb not in CURES:\n",
     ),
     "cause-decides": Break(
         f"{CORE}/policy/remedies.py",
@@ -371,8 +371,8 @@ BREAKS = {
     ),
     "ends-have-names": Break(
         f"{CORE}/lifecycle/command_life.py",
-        "    (CommandState.APPROVED, CommandEvent.EXPIRE): CommandState.UNDELIVERED,\n",
-        "    (CommandState.APPROVED, CommandEvent.EXPIRE): CommandState.EXPIRED,\n",
+        "    CommandEvent.HEAL: CommandState.WITHDRAWN_HEALED,\n",
+        "    CommandEvent.HEAL: CommandState.WITHDRAWN,\n",
     ),
     "interventions-judged": Break(
         f"{CORE}/diagnosis/change_effect.py",
@@ -380,9 +380,9 @@ BREAKS = {
         "    error = 0.01 * math.hypot(",
     ),
     "record-true": Break(
-        f"{CORE}/policy/cost.py",
-        "    seconds = None if pace_s is None else steps * pace_s\n",
-        "    seconds = None if pace_s is None else steps * pace_s\n    steps += 7\n",
+        f"{SERVER}/report/evidence.py",
+        'rows.append(("Peak loss", number(seen.peak_loss), f"step',
+        'rows.append(("Peak loss", number(1.5 * (seen.peak_loss or 0.0)), f"step',
     ),
     # ---- people ----
     "message-to-decision": Break(
