@@ -252,9 +252,10 @@ BREAKS = {
         "if reach is not None:",
     ),
     "stored-whole": Break(
-        f"{SERVER}/store/engine.py",
-        "        hide_parameters=True,",
-        '        isolation_level="AUTOCOMMIT",\n        hide_parameters=True,',
+        f"{SERVER}/ingest/receive.py",
+        "        _save(intake)\n    if received.monitors",
+        "    with engine.begin() as intake.connection:\n"
+        "        _save(intake)\n    if received.monitors",
     ),
     "gap-refused": Break(
         f"{SERVER}/ingest/receive.py",
@@ -317,8 +318,8 @@ BREAKS = {
     ),
     "audit-append-only": Break(
         f"{SERVER}/store/roles.py",
-        '        "REVOKE ALL ON public.audit FROM PUBLIC",\n',
-        '        f"ALTER TABLE public.audit OWNER TO {quoted}",\n',
+        '{APPEND_ONLY: "SELECT, INSERT", READ_ONLY: "SELECT"}',
+        '{APPEND_ONLY: "ALL", READ_ONLY: "SELECT"}',
     ),
     "backup-goes-on": Break(
         f"{AGENT}/uplink/sender.py",
@@ -433,8 +434,8 @@ BREAKS = {
     # ---- operators and readers of logs ----
     "metrics-of-the-fleet": Break(
         f"{SERVER}/metrics.py",
-        "            kinds.labels(run.project, run.run, run.kind,",
-        "            kinds.labels(run.run, run.project, run.kind,",
+        '("1 while a spike of the run is open.", "incident_open")',
+        '("1 while a spike of the run is open.", "last_step")',
     ),
     "alerts-have-series": Break(
         f"{SERVER}/metrics.py",
@@ -463,7 +464,7 @@ BREAKS = {
     ),
     "policy-on-a-log": Break(
         f"{REPLAY}/advice.py",
-        "        last = incident.onset_step // every\n",
-        "        last = incident.onset_step // every - 1\n",
+        "        if every <= 0:\n            return ()\n",
+        "        if every >= 0:\n            return ()\n",
     ),
 }
