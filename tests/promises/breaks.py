@@ -416,6 +416,16 @@ BREAKS = {
         "    if work.row.acknowledged_by is not None:\n        return\n",
         "",
     ),
+    "assigned": Break(
+        f"{SERVER}/ingest/responses.py",
+        "incident.number, name, by, work.now)",
+        "incident.number, None, by, work.now)",
+    ),
+    "comments-kept": Break(
+        f"{SERVER}/ingest/responses.py",
+        "ResponseAction.COMMENTED, text=text.strip())",
+        'ResponseAction.COMMENTED, text="")',
+    ),
     "other-target": Break(
         f"{SERVER}/ingest/orders.py",
         "    waiting = _seen(standing, commands, seen)\n",

@@ -27,7 +27,7 @@ class GuardState:
     skipped: tuple[BatchRange, ...]  # of the data order, by orders
     lr_scale: LrScale | None  # that an order has put on the learning rate
     snapshots: tuple[Target, ...] | None  # in memory, oldest first; None: there can be none
-    checkpoints: tuple[Target, ...]  # to resume from, newest first; reads their folder
+    checkpoints: tuple[Target, ...]  # to resume from, newest first; none if nobody can list them
     protected: frozenset[str]  # snapshots and checkpoints that the server asks to keep
     attentive: bool  # the server asks for the slow signals at every step
     everything_sent: bool  # and acknowledged; rank 0
@@ -38,6 +38,9 @@ def state_of(parts: Parts) -> GuardState:
     """As of now; call it in the loop's thread, between two steps."""
     recovery, inbox, progress = parts.recovery, parts.inbox, parts.progress
     snapshots = recovery.snapshots
+    checkpoints: list[Target] = []
+    with parts.faults.shield("checkpoint"):  # their folder may be on a mount that is gone
+        checkpoints = recovery.candidates()
     return GuardState(
         attempt=progress.attempt,
         step=progress.steps,
@@ -51,7 +54,7 @@ def state_of(parts: Parts) -> GuardState:
         skipped=tuple(parts.journal.ledger.ranges),
         lr_scale=parts.rates.scale,
         snapshots=tuple(snapshots.targets) if snapshots is not None else None,
-        checkpoints=tuple(recovery.candidates()),
+        checkpoints=tuple(checkpoints),
         protected=inbox.protected,
         attentive=inbox.attentive,
         everything_sent=parts.outbox is None or parts.outbox.empty,
