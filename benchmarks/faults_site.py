@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from random import SystemRandom
 from threading import Lock
 
 import psutil
@@ -42,10 +40,9 @@ from spikeguard_server.cli.sockets import listen
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.migrations import migrate
+from spikeguard_trainer.stage.ports import free_port
 
 READY_S = 60.0
-PORTS = range(20_000, 30_000)  # below those that clients get: one that calls a dead server's port
-# from that very port would be connected to itself, and hold it
 PRELOADED = ("benchmarks.faults_scenarios", "benchmarks.fuzz_calls")  # what a fork imports again
 _FORKING = get_context("forkserver")
 
@@ -155,15 +152,6 @@ def _serve(settings: Settings, port: int, log: Path) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with listen(HOST, port) as listener:
         serve(settings, open_engine(settings), listener)
-
-
-def free_port() -> int:
-    """A port of `PORTS` that nobody listens on just now."""
-    for port in SystemRandom().sample(PORTS, 50):
-        with suppress(OSError), socket.socket() as probe:
-            probe.bind((HOST, port))
-            return port
-    raise RuntimeError(f"no port of {PORTS} is free")
 
 
 @dataclass

@@ -27,7 +27,6 @@ from typing import Any
 import torch
 
 from benchmarks.fuzz_files_changes import CHANGES, Change
-from benchmarks.listening import listening
 from spikeguard import CheckpointDirectory, Settings, attach
 from spikeguard.cli.sync import sync
 from spikeguard.commands.journal import Journal
@@ -51,6 +50,7 @@ from spikeguard_protocol import (
     decode_message,
     encode,
 )
+from spikeguard_trainer.stage.ports import listening
 
 RUN = RunId("default", "fuzzed")
 ATTEMPT = "0123456789abcdef"

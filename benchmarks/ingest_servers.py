@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.migrations import migrate
+from spikeguard_trainer.stage.ports import free_port
 
 MLFLOW = ("mlflow==3.17.2", "psycopg[binary]==3.3.9")
 START_S = 120.0
@@ -152,13 +152,6 @@ def log_batch(run: str, steps: Sequence[int], columns: dict[str, tuple[float, ..
 def mlflow_line(port: int) -> Line:
     """A connection to MLflow's log-batch."""
     return Line((HOST, port), f"{_API}/runs/log-batch")
-
-
-def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def _post(port: int, call: str, body: dict[str, Any]) -> Any:

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TypeVar
 
-from benchmarks.listening import listening
 from spikeguard_core.events import Event
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import (
@@ -30,6 +29,7 @@ from spikeguard_protocol import (
     encode,
 )
 from spikeguard_server.store.samples import as_domain
+from spikeguard_trainer.stage.ports import listening
 
 Kind = TypeVar("Kind")
 EXPIRES_S = 120.0

@@ -100,7 +100,7 @@ class Run:
         began = time.perf_counter()
         next(self._batches)
         opened = time.perf_counter() - began
-        assert self.guard._p.journal.results[command].state is ResultState.APPLIED
+        assert self.guard.state().results[command].state is ResultState.APPLIED
         assert self.guard.steps == target.step
         return self.loop.calls["guard.step"][-1] + opened
 

@@ -24,7 +24,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from benchmarks.listening import listening
 from benchmarks.truth_cases import Case
 from benchmarks.truth_job import UPDATES
 from spikeguard_cli.api import Api, Refused
@@ -32,6 +31,7 @@ from spikeguard_cli.credentials import Credentials
 from spikeguard_cli.wording import proposal_words
 from spikeguard_trainer.demo.progress import last_row
 from spikeguard_trainer.stage.job import Job
+from spikeguard_trainer.stage.ports import listening
 from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Service, awaiting
 

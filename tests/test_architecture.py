@@ -80,6 +80,19 @@ AGENT_LAYERS = (  # inside the agent: each may import those before it, and what 
 AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
+BUDGETS = {  # lines of Python, at most; lower them when lines go
+    "spikeguard_protocol": 2_500,
+    "spikeguard_cli": 3_530,
+    "spikeguard_client": 1_810,
+    "spikeguard": 21_400,
+    "spikeguard_core": 10_550,
+    "spikeguard_replay": 3_660,
+    "spikeguard_server": 35_600,
+    "spikeguard_dashboard": 3_620,
+    "spikeguard_trainer": 2_460,
+    "benchmarks": 15_000,
+    "tests": 59_000,
+}
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
     "time",
@@ -274,6 +287,21 @@ def test_files_stay_small_enough_to_read_at_once() -> None:
                 continue
             lines = len(path.read_text().splitlines())
             assert lines <= 450, f"{path.relative_to(ROOT)} has {lines} lines"
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_a_package_grows_within_its_budget(name: str) -> None:
+    folder = PACKAGES.get(name, ROOT / name)
+    lines = sum(len(path.read_text().splitlines()) for path in _files(folder))
+    assert lines <= BUDGETS[name], (
+        f"{name} has {lines:,} lines and may have {BUDGETS[name]:,}. Take some away; where they "
+        "are worth it, raise the number in BUDGETS (tests/test_architecture.py) by hand, in a "
+        "commit that says what the lines buy"
+    )
+
+
+def test_every_package_has_a_budget() -> None:
+    assert BUDGETS.keys() == PACKAGES.keys() | {"benchmarks", "tests"}
 
 
 def _tracked() -> list[Path]:

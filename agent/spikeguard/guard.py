@@ -29,6 +29,7 @@ from spikeguard.commands.restoring import HeldSteps
 from spikeguard.errors import AttemptAborted
 from spikeguard.loop.capabilities import denied_verbs
 from spikeguard.loop.context import Parts
+from spikeguard.loop.guard_state import GuardState, state_of
 from spikeguard.loop.optimizer_hooks import OptimizerHooks
 from spikeguard.loop.order_polling import OrderPolling
 from spikeguard.loop.reporter import Reporter
@@ -89,7 +90,7 @@ class Guard:
             parts.journal,
             parts.inbox,
             self._report,
-            self._drain,
+            lambda: self._reporter.drain(self._executor.announced),
             parts.faults,
             parts.settings,
         )
@@ -153,6 +154,10 @@ class Guard:
     def faults(self) -> dict[str, int]:
         """How often the agent itself failed, by place. Nothing of it reached the loop."""
         return dict(self._p.faults.counts)
+
+    def state(self) -> GuardState:
+        """What it stands at and holds now, copied; in the loop's thread, between two steps."""
+        return state_of(self._p)
 
     def resume(self, step: int | None = None) -> int:
         """Restore the newest checkpoint that is not abandoned; returns its step, 0 if none.
@@ -382,11 +387,6 @@ class Guard:
 
     def _report(self, record: Record) -> None:
         self._reporter.report(record)
-
-    def _drain(self) -> None:
-        self._reporter.drain(self._executor.announced)
-
-    # ---- a step's sample -------------------------------------------------------------------
 
     def _forget_step(self, error: Exception) -> None:
         self._p.faults.note("collect", error)

@@ -25,6 +25,7 @@ from spikeguard.integrations.framework_loop import (
     step_or_end,
 )
 from spikeguard_protocol import Ack, BatchRange, Order, Rollback, RunId
+from tests.agent.heard import hear
 
 STATE, EVERY, SKIP = "state.pt", 10, BatchRange(13, 16)
 
@@ -100,7 +101,7 @@ def _order(guard: Any, directory: HostedCheckpoints) -> None:
     """As the sender does it: back to step 10, on rank 0 alone."""
     name = next(target.name for target in directory.targets() if target.step == EVERY)
     order = Order("test#1.1", guard.attempt, Rollback(name, EVERY, SKIP), 60.0, None)
-    guard._p.inbox.hear(Ack(1, (order,)))
+    hear(guard, Ack(1, (order,)))
 
 
 def _save(guard: Any, directory: HostedCheckpoints, model: Any, optimizer: Any) -> None:

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from spikeguard import CheckpointDirectory, Guard, Settings, attach
 from spikeguard_protocol import Ack, Action, CommandResult, Medium, Order
 
+from .heard import hear
+
 FAST = Settings(send_interval_s=0.02, timeout_s=2.0, backoff_s=0.2, snapshot_every=10)
 BRIEF = replace(FAST, flush_s=1.0)  # where all is waited for in vain
 FAR = 500  # steps
@@ -171,22 +173,20 @@ def order(job: Any, action: Action, number: int = 1, **changes: Any) -> str:
     }
     command: str = changes.pop("command", f"test#1.{number}")
     details.update(changes)
-    inbox = job.guard._p.inbox
-    known = tuple(delivery.order for delivery in inbox.deliveries)
-    inbox.hear(Ack(1, (*known, Order(command, action=action, **details))))
+    known = job.guard.state().orders
+    hear(job.guard, Ack(1, (*known, Order(command, action=action, **details))))
     return command
 
 
 def result(job: Any, command: str) -> CommandResult:
     """What the journal says became of `command`."""
-    found: CommandResult = job.guard._p.journal.results[command]
+    found: CommandResult = job.guard.state().results[command]
     return found
 
 
 def target_at(job: Any, step: int, medium: Medium) -> str:
     """The name of the newest target of that step."""
-    recovery = job.guard._p.recovery
-    held = recovery.snapshots.targets if recovery.snapshots and medium is Medium.MEMORY else []
-    saved = recovery.candidates() if medium is Medium.DISK else []
-    names: Iterator[str] = (target.name for target in (*held, *saved) if target.step == step)
+    state = job.guard.state()
+    held = state.checkpoints if medium is Medium.DISK else state.snapshots or ()
+    names: Iterator[str] = (target.name for target in held if target.step == step)
     return next(names)

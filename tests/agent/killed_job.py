@@ -32,7 +32,7 @@ def main(folder: str, url: str, point: str) -> None:
     job = make(Path(folder), url)
     POINTS[point](job)
     job.train_to(ORDERED_AT)
-    await_that(lambda: job.guard._p.inbox.deliveries)
+    await_that(lambda: job.guard.state().orders)
     job.train_step()
     await_that(lambda: False)  # the points of the sender's thread: it dies meanwhile
 

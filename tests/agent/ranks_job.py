@@ -151,7 +151,7 @@ def _train(
         guard.step()
         seen["waited_s"] = max(seen.get("waited_s", 0.0), time.monotonic() - began)
         seen["held"] = max(seen["held"], len(guard._reporter._rows))
-        if case == "sender_killed" and guard._p.inbox.deliveries and "killed" not in seen:
+        if case == "sender_killed" and guard.state().orders and "killed" not in seen:
             seen["killed"] = before
             _kill_thread("spikeguard-sender")
         if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":

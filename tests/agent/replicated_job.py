@@ -23,6 +23,7 @@ from spikeguard import CheckpointDirectory, Settings, attach
 from spikeguard.state.training_state import host_copy, tree_bytes
 from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
 
+from .heard import hear, leave_out
 from .sharded_job import RULES, SETTINGS, ShardedJob, order_back
 
 EXTREME_AT = 30
@@ -163,7 +164,7 @@ def shared(folder: Path, rank: int, size: int) -> dict[str, Any]:
         newest.staged.buffer.region.hold("")  # its part is not there any more
     order_back(job, 2, newest.target.step, Medium.MEMORY, BatchRange(12, 13))
     job.train_to(20)
-    results = job.guard._p.journal.results
+    results = job.guard.state().results
     told["results"] = {name: [r.state, r.reason] for name, r in results.items()}
     job.guard.finish()
     return {**told, "trail": job.trail[-7:], "faults": job.guard.faults}
@@ -204,7 +205,7 @@ def by_hand(folder: Path, rank: int, _: int) -> dict[str, Any]:
             guard.step()
             moved.append(not torch.equal(before, model.weight))
         guard.finish()
-        update_skipper = guard._p.facts["update_skipper"]
+        update_skipper = guard.state().facts["update_skipper"]
         told[str(stated)] = {
             "update_skipper": update_skipper,
             "moved": moved,
@@ -213,7 +214,7 @@ def by_hand(folder: Path, rank: int, _: int) -> dict[str, Any]:
     network = DistributedDataParallel(nn.Linear(4, 4))
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, fused=True)
     guard = attach(network.module, optimizer, run="test", directory=folder / "inner")
-    told["inner"] = {"update_skipper": guard._p.facts["update_skipper"]}
+    told["inner"] = {"update_skipper": guard.state().facts["update_skipper"]}
     guard.finish()
     return told
 
@@ -240,7 +241,7 @@ def _accelerated(folder: Path, rank: int, ordered: bool) -> dict[str, Any]:
     guard = attach_accelerated(accelerator, model, optimizer, run="test", checkpoints=kept)
     told: dict[str, Any] = {"trail": [], "kind": str(accelerator.distributed_type)}
     if not ordered:
-        guard._p.journal.ledger.add(SKIP)
+        leave_out(guard, SKIP)
     for batch in guard.batches(loader):
         with accelerator.accumulate(model):
             loss = guard.loss((model(batch) - batch.roll(1, 1)).square().mean())
@@ -252,10 +253,10 @@ def _accelerated(folder: Path, rank: int, ordered: bool) -> dict[str, Any]:
             guard.step()
         if guard.steps < before:
             told["trail"].append([before, guard.steps])
-        if ordered and rank == 0 and guard.steps == BACK_AT and not guard._p.journal.results:
+        if ordered and rank == 0 and guard.steps == BACK_AT and not guard.state().results:
             name = next(target.name for target in kept.targets())
             order = Order("test#1.1", guard.attempt, Rollback(name, TARGET, SKIP), 60.0, None)
-            guard._p.inbox.hear(Ack(1, (order,)))
+            hear(guard, Ack(1, (order,)))
         if guard.steps == STEPS:
             break
     guard.finish()

@@ -25,6 +25,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from spikeguard import CheckpointDirectory, Forward, Guard, Settings, attach
 from spikeguard.optim.clipping import AdaGC, Fixed, Hybrid, Rule, ZClip
 from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
+from tests.agent.heard import hear
 
 ROWS, WORDS, WIDTH = 8, 11, 10  # a batch of all ranks; sizes that no number of ranks divides
 SETTINGS = Settings(slow_signals_every=1, snapshot_every=4, send_interval_s=0.02)
@@ -307,13 +308,12 @@ def dropped(folder: Path, rank: int, size: int) -> dict[str, Any]:
 
 def order_back(job: ShardedJob, number: int, step: int, medium: Medium, skip: BatchRange) -> None:
     """Rank 0 hears of a rollback, as from the server."""
-    recovery = job.guard._p.recovery
-    assert recovery.snapshots is not None
-    held = recovery.snapshots.targets if medium is Medium.MEMORY else recovery.candidates()
+    state = job.guard.state()
+    held = state.checkpoints if medium is Medium.DISK else state.snapshots or ()
     name = next(target.name for target in held if target.step == step)
     order = Order(f"test#1.{number}", job.guard.attempt, Rollback(name, step, skip), 60.0, None)
     if job.guard._p.world.leads:
-        job.guard._p.inbox.hear(Ack(number, (order,)))
+        hear(job.guard, Ack(number, (order,)))
 
 
 def without(
@@ -519,7 +519,7 @@ def watched(folder: Path, rank: int, size: int) -> dict[str, Any]:
     job.spoil = look
     for step in range(1, 18):
         if rank == 0:
-            job.guard._p.inbox.hear(Ack(0, (), 3 <= step < 14, ()), time.monotonic())
+            hear(job.guard, Ack(0, (), 3 <= step < 14, ()), time.monotonic())
         job.train_step()
     job.guard.finish()
     return {"told": told, "expected": expected, "sizes": sizes, "faults": job.guard.faults}

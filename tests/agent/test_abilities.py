@@ -40,7 +40,7 @@ TABLE = "what can be done in this job:"
 
 
 def told(guard: Guard) -> dict[str, str]:
-    return {ability.name: ability.answer.value for ability in guard._p.abilities}
+    return {ability.name: ability.answer.value for ability in guard.state().abilities}
 
 
 def tables(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
@@ -136,7 +136,7 @@ def test_an_optimizer_without_a_rate_is_not_offered_a_lower_one(tmp_path: Path) 
 
     model = nn.Linear(4, 4)
     guard = attach(model, Rateless(list(model.parameters())), run="test", directory=tmp_path)
-    (row,) = [each for each in guard._p.abilities if each.name == "scale_lr"]
+    (row,) = [each for each in guard.state().abilities if each.name == "scale_lr"]
     assert row.answer is Answer.NO
     assert "no learning rate" in row.reason
     guard.finish()
@@ -215,7 +215,7 @@ class Counting(torch.optim.SGD):
 
 def restored(guard: Guard) -> Ability | None:
     guard.finish()
-    return next((row for row in guard._p.abilities if row.name == "restore_all"), None)
+    return next((row for row in guard.state().abilities if row.name == "restore_all"), None)
 
 
 def test_state_that_nobody_gave_is_named_with_the_remedy(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_an_optimizer_that_saves_its_own_way_goes_back_as_the_remedy_says(tmp_pa
         guard.step()
         if guard.steps == 2:
             break
-    rows = {row.name: row for row in guard._p.abilities}
+    rows = {row.name: row for row in guard.state().abilities}
     guard.finish()
     assert "UserCheckpoints" in rows["rollback"].remedy
     assert rows["rollback"].remedy == rows["rewind_from_memory"].remedy

@@ -20,6 +20,7 @@ from spikeguard import CheckpointDirectory, UserCheckpoints
 from spikeguard.state import file_sums
 from spikeguard_protocol import Ack, BatchRange, Medium, Rollback
 
+from .heard import hear
 from .job import FAST, Job, assert_same, order, target_at
 from .wire import await_that
 
@@ -194,7 +195,7 @@ def test_a_rollback_to_a_damaged_checkpoint_is_refused_by_name_and_the_next_one_
     job.guard._p.inbox.stirred = True
     job.guard._polling.alone()
     assert_same(job.everything(), before)
-    answer = job.guard._p.journal.results[refused]
+    answer = job.guard.state().results[refused]
     assert answer.state == "refused"
     assert f"could not be prepared: ValueError: {name} is damaged: __0_0.distcp" in answer.reason
     order(job, Rollback(target_at(job, 25, Medium.DISK), 25), 2)
@@ -230,7 +231,7 @@ def test_a_protected_snapshot_that_changed_in_memory_is_refused_by_name(tmp_path
     ring = job.guard._p.recovery.snapshots
     assert ring is not None
     name = target_at(job, 10, Medium.MEMORY)
-    job.guard._p.inbox.hear(Ack(1, protected=(name,)))
+    hear(job.guard, Ack(1, protected=(name,)))
     job.train_to(26)
     held = ring.find(name)
     assert held is not None
@@ -238,7 +239,7 @@ def test_a_protected_snapshot_that_changed_in_memory_is_refused_by_name(tmp_path
     next(iter(held.staged.parts.values())).tensor.view(torch.int32)[0] ^= 2**29
     refused = order(job, Rollback(name, 10))
     job.train_to(27)
-    answer = job.guard._p.journal.results[refused]
+    answer = job.guard.state().results[refused]
     assert answer.state == "refused"
     assert f"{name} has changed in host memory since it was protected" in answer.reason
     job.guard.finish()
@@ -311,8 +312,7 @@ def test_what_a_rollback_gave_up_stays_until_its_incident_is_over_and_a_night_ha
     job = Job(tmp_path, checkpoints=directory)
     job.train_to(11)
     first = directory.targets()[0].name
-    inbox = job.guard._p.inbox
-    inbox.hear(Ack(1, protected=(first,)))
+    hear(job.guard, Ack(1, protected=(first,)))
     job.train_to(25)
     given_up = directory.folder(target_at(job, 20, Medium.DISK))
 
@@ -325,12 +325,12 @@ def test_what_a_rollback_gave_up_stays_until_its_incident_is_over_and_a_night_ha
 
     order(job, Rollback(first, 10, BatchRange(10, 12)))
     job.train_to(10)
-    inbox.hear(Ack(1, protected=(first,)))
+    hear(job.guard, Ack(1, protected=(first,)))
     job.train_to(31)
     hours_pass(24)  # the incident lasts
     job.train_to(41)
     assert held() == [10, 20, 40]
-    inbox.hear(Ack(1))  # and is over
+    hear(job.guard, Ack(1))  # and is over
     job.train_to(51)
     assert held() == [20, 50]
     job.guard.finish()

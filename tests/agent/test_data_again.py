@@ -241,7 +241,7 @@ def test_a_loader_that_gives_other_data_is_refused_before_anything_changes(
     assert job.said is not None
     assert job.said[0] is ResultState.REFUSED, job.said
     assert "does not give the same items again" in job.said[1]
-    assert job.guard._p.progress.segment == 0
+    assert job.guard.state().segment == 0
     assert sorted(job.trained) == list(range(LAST))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import spikeguard
 from spikeguard import Guard, attach
+from spikeguard.loop.guard_state import GuardState
 from spikeguard.uplink.transport import Advice
 from spikeguard_protocol import OptionalSignal
 
@@ -58,6 +59,10 @@ def test_every_optional_signal_is_told() -> None:
 def test_everything_public_of_the_guard_is_told() -> None:
     names = {name for name in vars(Guard) if not name.startswith("_")}
     assert [name for name in sorted(names) if not re.search(rf"`(guard)?\.{name}\b", TOLD)] == []
+
+
+def test_every_field_of_the_guards_state_is_told() -> None:
+    assert [field.name for field in fields(GuardState) if f"`{field.name}`" not in TOLD] == []
 
 
 def test_every_place_of_a_fault_has_a_row_and_no_other_has() -> None:

@@ -15,6 +15,7 @@ from torch.optim import lr_scheduler
 from spikeguard import CheckpointDirectory, attach
 from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
 
+from .heard import hear
 from .job import FAST, Loader, assert_same
 from .test_exactness import Without
 
@@ -82,18 +83,18 @@ def trained(kind: str, folder: Path | None, medium: Medium = Medium.MEMORY) -> A
         schedule.step(*([float(loss.detach())] if kind == "plateau" else []))
         optimizer.zero_grad(set_to_none=True)
         if not ordered and guard.steps == 19:
-            ordered, recovery = True, guard._p.recovery
-            held = recovery.snapshots.targets if recovery.snapshots else recovery.candidates()
+            ordered, state = True, guard.state()
+            held = state.snapshots or state.checkpoints
             name = next(target.name for target in held if target.step == TARGET)
             action = Rollback(name, TARGET, BatchRange(*SKIP))
             command = Order("test#1.1", guard.attempt, action, 60.0, None)
-            guard._p.inbox.hear(Ack(1, (command,)))
+            hear(guard, Ack(1, (command,)))
         guard.step()
         if guard.steps == LAST:
             break
     guard.finish()
     assert guard.faults == {}
-    assert (folder is None) or guard._p.progress.segment == 1
+    assert (folder is None) or guard.state().segment == 1
     parts = (model, optimizer, schedule, scaler)
     return copy.deepcopy([part.state_dict() for part in parts]), torch.get_rng_state()
 

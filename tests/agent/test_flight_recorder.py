@@ -29,7 +29,7 @@ def steps_of(wire: Wire, signal: str) -> list[int]:
 def watch(wire: Wire, job: TextJob, wanted: bool) -> None:
     """The server's next answers say so, and the loop has taken it up."""
     wire.attentive = wanted
-    await_that(lambda: job.guard._p.inbox.attentive is wanted)
+    await_that(lambda: job.guard.state().attentive is wanted)
     job.train_step()
 
 

@@ -38,7 +38,7 @@ def refusal(model: nn.Module, optimizer: Any, **attached: Any) -> AttachError:
 
 def answers(guard: Guard) -> dict[str, tuple[str, str]]:
     """Of each row of the table the answer and the reason."""
-    return {row.name: (row.answer.value, row.reason) for row in guard._p.abilities}
+    return {row.name: (row.answer.value, row.reason) for row in guard.state().abilities}
 
 
 def train(guard: Guard, model: nn.Module, optimizer: Any, steps: int) -> None:

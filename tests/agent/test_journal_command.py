@@ -93,8 +93,8 @@ def test_what_is_undone_holds_no_more_from_the_next_start_on(
     assert "nothing: undone by " in shown(capsys, str(tmp_path))
     again = Job(tmp_path)
     assert again.guard.resume() == 75
-    assert again.guard._p.rates.scale is None
-    assert again.guard._p.journal.ledger.ranges == [BatchRange(52, 54)]
+    assert again.guard.state().lr_scale is None
+    assert again.guard.state().skipped == (BatchRange(52, 54),)
     again.guard.finish()
 
 
@@ -118,18 +118,18 @@ def test_a_job_that_runs_keeps_to_its_orders_and_its_journal_stays_whole(
     job = commanded(tmp_path)
     said = shown(capsys, str(tmp_path), "--undo", "test#1.3")
     assert f"Attempt {job.guard.attempt} is running here: it goes on as it is" in said
-    scale = job.guard._p.rates.scale
+    scale = job.guard.state().lr_scale
     assert scale is not None
     order(job, SkipBatches(BatchRange(90, 91)), 5)
     job.train_step()
-    assert job.guard._p.rates.scale == scale
+    assert job.guard.state().lr_scale == scale
     job.guard.finish()
     assert "test#1.5" in shown(capsys, str(tmp_path))
     assert "is running" not in shown(capsys, str(tmp_path), "--undo", "test#1.5")
     again = Job(tmp_path)
     again.guard.resume()
-    assert again.guard._p.rates.scale is None
-    assert BatchRange(90, 91) not in again.guard._p.journal.ledger.ranges
+    assert again.guard.state().lr_scale is None
+    assert BatchRange(90, 91) not in again.guard.state().skipped
     again.guard.finish()
 
 

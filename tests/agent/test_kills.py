@@ -91,7 +91,7 @@ def test_a_rollback_is_carried_out_and_answered_once_wherever_the_job_is_killed(
     again = make(tmp_path, wire.url)
     assert again.guard.resume() == (10 if done else 15)  # that of step 15 was left behind
     again.train_step()
-    await_that(lambda: again.guard._p.inbox.deliveries or done)
+    await_that(lambda: again.guard.state().orders or done)
     again.train_to(LAST)
     again.guard.finish()
     (answer,) = set(wire.records(CommandResult))
@@ -125,5 +125,5 @@ def test_other_orders_that_were_written_down_are_completed_or_said_to_have_faile
     (answer,) = set(wire.records(CommandResult))
     assert (answer.state, said in answer.reason) == (state, True)
     assert again.guard.position == position
-    scale = again.guard._p.rates.scale
+    scale = again.guard.state().lr_scale
     assert scale == (LrScale(0.5, 19, 20) if isinstance(action, ScaleLr) else None)

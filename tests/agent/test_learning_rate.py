@@ -13,6 +13,7 @@ from torch.optim import lr_scheduler
 from spikeguard import attach
 from spikeguard.optim.learning_rate import LrScale
 from spikeguard_protocol import Ack, Order, ScaleLr
+from tests.agent.heard import hear
 
 SCHEDULES: list[Callable[[Any], Any]] = [
     lambda o: lr_scheduler.CosineAnnealingLR(o, 50),
@@ -84,7 +85,7 @@ def test_an_order_to_scale_survives_a_step_that_fails() -> None:
     guard = attach(model, optimizer, run="test")
     guard.step()
     order = Order("test#1.1", guard.attempt, ScaleLr(0.5, 10), 60.0, None)
-    guard._p.inbox.hear(Ack(1, (order,)))
+    hear(guard, Ack(1, (order,)))
     guard.step()
 
     def fail() -> float:

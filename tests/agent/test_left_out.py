@@ -26,6 +26,7 @@ from spikeguard_protocol import (
     RunId,
 )
 
+from .heard import leave_out
 from .job import Job, Loader, batch_at, order, target_at
 from .wire import Wire, served
 
@@ -49,7 +50,7 @@ def skipping(wire: Wire, skip: BatchRange = SKIP, **made: Any) -> Job:
     """A job that was told at its first step to leave `skip` out, trained to step 30 and ended."""
     job = Job(server=wire.url, **made)
     job.train_to(5)
-    job.guard._p.journal.ledger.add(skip, "test#1.1")
+    leave_out(job.guard, skip, "test#1.1")
     job.train_to(30)
     job.guard.finish()
     return job
@@ -162,8 +163,8 @@ def test_a_loader_that_jumps_says_itself_what_lay_there(wire: Wire) -> None:
 
 def test_without_names_the_positions_are_one_entry_for_each_command(wire: Wire) -> None:
     job = Job(server=wire.url, loader=Jumping())
-    job.guard._p.journal.ledger.add(SKIP, "test#1.1")
-    job.guard._p.journal.ledger.add(BatchRange(24, 28), "test#1.2")
+    leave_out(job.guard, SKIP, "test#1.1")
+    leave_out(job.guard, BatchRange(24, 28), "test#1.2")
     job.train_to(30)
     job.guard.finish()
     found = [(r.batches, r.command) for r in wire.records(BatchesSkipped)]

@@ -121,7 +121,7 @@ class Loop:
             self.train(*using)
 
     def row(self, name: str) -> Ability:
-        return next(each for each in self.guard._p.abilities if each.name == name)
+        return next(each for each in self.guard.state().abilities if each.name == name)
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -212,7 +212,7 @@ def test_a_rollback_skips_what_it_names_though_the_loop_fetches_ahead(
                 action = Rollback(target_at(loop, 10, Medium.MEMORY), 10, BatchRange(11, 13))
                 await_that(lambda: wire.messages)
                 command = wire.order(action)  # by an answer: one on its way would take it back
-                await_that(lambda: loop.guard._p.inbox.deliveries)
+                await_that(lambda: loop.guard.state().orders)
             loop.train(using)
         loop.guard.finish()
         assert loop.trained == [*range(14), 14, 10, *range(13, 26)]
@@ -370,7 +370,7 @@ def test_a_loop_that_evaluates_wraps_and_accumulates_over_passes_is_not_warned_o
                         loop.model(seen)
         assert loop.guard.steps == loop.guard.position == 60
         assert warned(caplog) == []
-        assert {each.answer for each in loop.guard._p.abilities} == {Answer.YES}
+        assert {each.answer for each in loop.guard.state().abilities} == {Answer.YES}
         loop.guard.finish()
 
 
@@ -542,7 +542,7 @@ def test_a_ring_that_is_given_up_is_told_of(tmp_path: Path) -> None:
     job.ema.average = [torch.zeros(2**20)]
     job.ema.update = lambda: None  # type: ignore[method-assign]
     job.train_to(12)
-    (row,) = [each for each in job.guard._p.abilities if each.name == "rewind_from_memory"]
+    (row,) = [each for each in job.guard.state().abilities if each.name == "rewind_from_memory"]
     assert row.answer is Answer.NO
     assert "Settings.snapshot_bytes" in row.reason
     job.guard.finish()

@@ -48,8 +48,7 @@ def ordered(wire: Wire, job: Job, *actions: Action) -> list[CommandResult]:
     await_that(lambda: wire.messages)
     first = len(wire.orders) + 1
     commands = [wire.order(action, number) for number, action in enumerate(actions, first)]
-    inbox = job.guard._p.inbox
-    await_that(lambda: {d.order.command for d in inbox.deliveries} >= set(commands))
+    await_that(lambda: {each.command for each in job.guard.state().orders} >= set(commands))
     job.train_step()
     await_that(lambda: all(map(wire.result, commands)))
     return [result for command in commands if (result := wire.result(command)) is not None]
@@ -85,8 +84,8 @@ def test_an_order_that_would_freeze_the_run_is_refused_and_no_restart_repeats_it
     again = Job(tmp_path)
     again.guard.resume()
     again.train_step()
-    assert again.guard._p.rates.scale is None
-    assert again.guard._p.journal.ledger.ranges == []
+    assert again.guard.state().lr_scale is None
+    assert again.guard.state().skipped == ()
     again.guard.finish()
 
 
@@ -219,7 +218,7 @@ def test_an_order_that_cannot_be_read_is_refused_by_its_name_and_holds_up_no_mes
         assert (name, result.state) == (name, ResultState.REFUSED)
         assert result.reason.startswith("this agent cannot read the order: "), name
         assert reason in result.reason, name
-    assert job.guard._p.rates.scale is None
+    assert job.guard.state().lr_scale is None
 
 
 def test_a_flood_of_orders_is_left_without_an_answer_and_costs_no_step(tmp_path: Path) -> None:
@@ -286,8 +285,8 @@ def test_what_a_journal_holds_beyond_the_limits_is_not_repeated_and_said_aloud(
         job.guard.finish()
         told = {result.command: result for result in wire.records(CommandResult)}
     assert job.loader.seen == list(range(14))
-    assert job.guard._p.journal.ledger.ranges == [BatchRange(5, 7)]
-    assert job.guard._p.rates.scale is None
+    assert job.guard.state().skipped == (BatchRange(5, 7),)
+    assert job.guard.state().lr_scale is None
     assert job.guard._p.journal.abandonments == []
     assert told["test#1.3"].state is ResultState.FAILED
     assert "not repeated by a restart: it gives up 100000 steps" in told["test#1.3"].reason
@@ -307,7 +306,7 @@ def test_a_frozen_rate_in_a_checkpoint_is_not_taken_up_again(
     again = Job(tmp_path)
     assert again.guard.resume() == 25
     again.train_step()
-    assert again.guard._p.rates.scale is None
+    assert again.guard.state().lr_scale is None
     assert "not repeated: it multiplies the learning rate by 1e-300" in caplog.text
     again.guard.finish()
 

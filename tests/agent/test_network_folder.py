@@ -70,7 +70,7 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
 def delivered(job: Job, wire: Wire, action: Action) -> str:
     """The command, by the server's own answer: the next one would take back any other."""
     command = wire.order(action)
-    await_that(lambda: job.guard._p.inbox.deliveries)
+    await_that(lambda: job.guard.state().orders)
     return command
 
 
@@ -90,7 +90,7 @@ def test_without_locks_all_arrives_and_what_must_last_lies_there(mount: Mount) -
         assert result(job, command).state is ResultState.APPLIED
         again = Job(place, server=wire.url)
         assert again.guard.resume() == 25
-        assert again.guard._p.journal.ledger.ranges == [BatchRange(22, 24)]
+        assert again.guard.state().skipped == (BatchRange(22, 24),)
         again.train_to(30)
         again.guard.finish()
         told = {step for _, step in wire.column("loss")}

@@ -30,6 +30,7 @@ from spikeguard_protocol import (
     Watch,
 )
 
+from .heard import hear
 from .job import FAST, Job, batch_at, order, result, target_at
 from .wire import Wire, await_that, served
 
@@ -65,7 +66,7 @@ def test_an_order_of_the_run_itself_is_carried_out_like_one_of_an_incident(tmp_p
     stopped = order(job, Stop(), command="test#0.2")
     job.train_step()
     assert result(job, stopped).state is ResultState.APPLIED
-    assert job.guard._p.journal.results.keys() == {"test#0.1", "test#0.2"}
+    assert job.guard.state().results.keys() == {"test#0.1", "test#0.2"}
     job.guard.finish()
 
 
@@ -131,11 +132,11 @@ def test_a_repeated_order_is_obeyed_once(tmp_path: Path) -> None:
     name = target_at(job, 20, Medium.MEMORY)
     order(job, Rollback(name, 20))
     job.train_step()
-    again = job.guard._p.inbox.deliveries[0].order
+    again = job.guard.state().orders[0]
     for _ in range(5):
-        job.guard._p.inbox.hear(Ack(1, (again,)))
+        hear(job.guard, Ack(1, (again,)))
         job.train_step()
-    assert job.guard.steps == 25
+    assert (job.guard.steps, job.guard.state().segment) == (25, 1)
     job.guard.finish()
 
 
@@ -146,16 +147,16 @@ def test_another_order_of_a_number_that_was_used_is_refused_and_never_called_don
     first = Job(tmp_path)
     first.train_to(5)
     command = order(first, Watch(5))
-    before = first.guard._p.inbox.deliveries[0].order
+    before = first.guard.state().orders[0]
     first.train_step()
     for again in (False, True):
         job = Job(tmp_path) if again else first
         job.guard._executor._answered_at.clear()  # as if it was long ago
         another = replace(before, action=ScaleLr(0.5, 10), attempt=job.guard.attempt)
-        job.guard._p.inbox.hear(Ack(1, (another,)))
+        hear(job.guard, Ack(1, (another,)))
         job.train_step()
         assert result(job, command).reason == "watching for 5 steps"
-        assert job.guard._p.rates.scale is None
+        assert job.guard.state().lr_scale is None
         job.guard.finish()
         told = (tmp_path / "guard" / "outbox" / job.guard.attempt).glob("*.log")
         text = b"".join(file.read_bytes() for file in told)
@@ -166,9 +167,9 @@ def test_an_order_repeated_by_the_server_does_not_get_more_time(tmp_path: Path) 
     job = Job(tmp_path)
     job.train_to(5)
     order(job, Watch(5), expires_in_s=0.05)
-    again = job.guard._p.inbox.deliveries[0].order
+    again = job.guard.state().orders[0]
     time.sleep(0.1)
-    job.guard._p.inbox.hear(Ack(1, (again,)))
+    hear(job.guard, Ack(1, (again,)))
     job.train_step()
     assert "expired" in result(job, "test#1.1").reason
     job.guard.finish()
@@ -180,7 +181,7 @@ def test_a_checkpoint_on_demand_lies_on_disk(tmp_path: Path) -> None:
     command = order(job, CheckpointNow())
     job.train_step()
     assert result(job, command).state is ResultState.APPLIED
-    assert job.guard._p.recovery.candidates()[0].step == 11
+    assert job.guard.state().checkpoints[0].step == 11
     job.guard.finish()
 
 
@@ -190,7 +191,7 @@ def test_a_stop_ends_the_batches(tmp_path: Path) -> None:
         job.train_to(10)
         await_that(lambda: wire.messages)
         command = wire.order(Stop())
-        await_that(lambda: job.guard._p.inbox.deliveries)
+        await_that(lambda: job.guard.state().orders)
         job.train_to(10_000)
         assert job.guard.stopped
         job.guard.finish()
@@ -204,7 +205,7 @@ def test_the_result_comes_before_the_segment_that_it_opens(tmp_path: Path) -> No
         job.train_to(35)
         await_that(lambda: (0, 35) in wire.column("loss"))
         command = wire.order(Rollback(target_at(job, 20, Medium.MEMORY), 20, BatchRange(22, 24)))
-        await_that(lambda: job.guard._p.inbox.deliveries)
+        await_that(lambda: job.guard.state().orders)
         job.train_step()
         job.train_to(30)
         job.guard.finish()
@@ -223,7 +224,7 @@ def test_a_rollback_that_lowers_the_rate_does_so_from_the_target_on(tmp_path: Pa
     job.train_to(35)
     order(job, Rollback(target_at(job, 20, Medium.MEMORY), 20, None, 0.5, 40))
     job.train_step()
-    scale = job.guard._p.rates.scale
+    scale = job.guard.state().lr_scale
     assert scale is not None
     assert (scale.factor, scale.start, scale.steps) == (0.5, 20, 40)
     job.guard.finish()
@@ -240,7 +241,7 @@ def test_without_a_journal_nothing_is_carried_out(tmp_path: Path) -> None:
     job.train_step()
     assert job.guard.steps == 36
     assert "journal" in result(job, command).reason
-    assert job.guard._p.journal.ledger.ranges == []
+    assert job.guard.state().skipped == ()
     job.guard.finish()
 
 
@@ -252,7 +253,7 @@ def test_a_scaled_rate_is_part_of_a_checkpoint(tmp_path: Path) -> None:
     job.guard.finish()
     second = Job(tmp_path)
     assert second.guard.resume() == 25
-    assert second.guard._p.rates.scale == job.guard._p.rates.scale
+    assert second.guard.state().lr_scale == job.guard.state().lr_scale
     second.guard.finish()
 
 
@@ -264,7 +265,7 @@ def test_a_scaled_rate_newer_than_the_checkpoint_survives_a_crash(tmp_path: Path
     job.guard.finish()
     second = Job(tmp_path)
     assert second.guard.resume() == 25
-    assert second.guard._p.rates.scale == LrScale(0.5, 31, 100)
+    assert second.guard.state().lr_scale == LrScale(0.5, 31, 100)
     second.guard.finish()
 
 
@@ -280,7 +281,7 @@ def test_a_rate_lowered_with_a_rollback_survives_a_crash_right_after_it(tmp_path
     job.guard.finish()
     second = Job(tmp_path)
     assert second.guard.resume() == 25
-    assert second.guard._p.rates.scale == LrScale(0.5, 25, 40)
+    assert second.guard.state().lr_scale == LrScale(0.5, 25, 40)
     second.train_step()
     assert result(second, "test#1.1").state is ResultState.APPLIED
     second.guard.finish()
@@ -307,11 +308,11 @@ def test_a_rate_that_a_later_rollback_undid_stays_undone_after_a_crash(tmp_path:
     job.train_to(35)
     order(job, Rollback(target, 25), 2)
     job.train_to(30)
-    assert job.guard._p.rates.scale is None
+    assert job.guard.state().lr_scale is None
     job.guard.finish()
     second = Job(tmp_path)
     assert second.guard.resume() == 25
-    assert second.guard._p.rates.scale is None
+    assert second.guard.state().lr_scale is None
     second.guard.finish()
 
 

@@ -173,8 +173,9 @@ def test_a_loop_that_restored_its_own_state_counts_on_from_there(
         again.guard.finish()
     names = sorted(path.name[:19] for path in (tmp_path / "checkpoints").glob("checkpoint-*"))
     assert names == [f"checkpoint-000000{n}" for n in (10, 20, 30, 40)]
-    assert again.guard._p.progress.parent is not None
-    assert again.guard._p.progress.parent.segment.attempt == first.guard.attempt
+    parent = again.guard.state().parent
+    assert parent is not None
+    assert parent.segment.attempt == first.guard.attempt
     said = [r.getMessage() for r in caplog.records if r.name == "spikeguard"]
     assert [text for text in said if "no server" not in text] == []
     third = Loop(tmp_path, rows())
@@ -199,5 +200,5 @@ def test_a_counter_that_began_elsewhere_is_told_of_at_the_first_step(
         loop.guard.finish()
     assert "the loop's own counter says 31 at the end of step 1" in caplog.text
     assert "guard.resume(step=N)" in caplog.text
-    (row,) = [each for each in loop.guard._p.abilities if each.name == "count_steps"]
+    (row,) = [each for each in loop.guard.state().abilities if each.name == "count_steps"]
     assert row.answer is Answer.NO

@@ -44,6 +44,7 @@ from spikeguard_protocol import (
     Verb,
 )
 
+from .heard import hear
 from .job import Job, assert_same, order, target_at
 from .test_exactness import Without
 from .wire import Wire, await_that, served
@@ -123,7 +124,7 @@ def test_a_ring_that_cannot_hold_one_is_not_opened(
     with caplog.at_level(logging.WARNING, "spikeguard"):
         guard = attach(model, optimizer, run="test", directory=tmp_path, settings=settings)
     next(iter(guard.batches([1, 2])))
-    assert guard._p.recovery.snapshots is None
+    assert guard.state().snapshots is None
     assert Verb.ROLLBACK not in guard.capabilities
     said = [r.message for r in caplog.records if "snapshots in host memory" in r.message]
     assert len(said) == 1
@@ -138,7 +139,7 @@ def test_a_snapshot_that_grew_beyond_the_limit_is_not_taken(tmp_path: Path) -> N
     job.ema.average = [torch.zeros(2**20)]
     job.ema.update = lambda: None  # type: ignore[method-assign]
     job.train_to(12)
-    assert job.guard._p.recovery.snapshots is None
+    assert job.guard.state().snapshots is None
     assert list(job.guard.faults) == ["snapshots"]
     job.guard.finish()
 
@@ -196,13 +197,13 @@ def test_the_moments_of_another_optimizer_are_measured_and_not_guessed(
     optimizer = OneMoment(model.parameters())
     settings = Settings(snapshot_every=2, snapshot_bytes=int(room * 2**20))
     guard = attach(model, optimizer, run="test", directory=tmp_path, settings=settings)
-    assert guard._p.recovery.snapshots is not None
+    assert guard.state().snapshots is not None
     for batch in guard.batches([torch.ones(2, 512)] * 4):
         model(batch).sum().backward()
         optimizer.step()
         guard.step()
-    held = guard._p.recovery.snapshots
-    assert (held is not None and len(held.targets) == 1) is kept
+    held = guard.state().snapshots
+    assert (held is not None and len(held) == 1) is kept
     guard.finish()
 
 
@@ -252,7 +253,7 @@ def test_a_protected_checkpoint_is_not_removed_to_make_room(tmp_path: Path) -> N
     job = Job(tmp_path, checkpoints=directory)
     job.train_to(11)
     name = directory.targets()[0].name
-    job.guard._p.inbox.hear(Ack(1, protected=(name,)))
+    hear(job.guard, Ack(1, protected=(name,)))
     job.train_to(45)
     job.guard.finish()
     assert [t.step for t in directory.targets()] == [10, 40]
@@ -357,11 +358,10 @@ def test_protection_comes_from_the_server(tmp_path: Path) -> None:
         job.train_to(10)
         name = await_that(lambda: next((t.name for t in wire.records(TargetSaved)), None))
         wire.protected = (name,)
-        await_that(lambda: job.guard._p.inbox.protected)
+        await_that(lambda: job.guard.state().protected)
         job.train_to(90)
-        ring = job.guard._p.recovery.snapshots
-        assert ring is not None
-        assert [t.step for t in ring.targets] == [10, 50, 60, 70, 80, 90]
+        held = job.guard.state().snapshots or ()
+        assert [t.step for t in held] == [10, 50, 60, 70, 80, 90]
         job.guard.finish()
 
 
@@ -376,10 +376,10 @@ def test_what_the_server_protects_outlives_a_restart_that_has_not_heard_it_yet(
         job.train_to(8)
         (oldest,) = directory.targets()
         wire.protected = (oldest.name,)
-        await_that(lambda: job.guard._p.inbox.protected)
+        await_that(lambda: job.guard.state().protected)
         if released:
             wire.protected = ()
-            await_that(lambda: not job.guard._p.inbox.protected)
+            await_that(lambda: not job.guard.state().protected)
         job.guard.finish()
     again = Job(tmp_path, checkpoints=directory, server="http://127.0.0.1:9")
     again.guard.resume()
@@ -536,16 +536,16 @@ def test_what_a_module_keeps_beside_its_tensors_goes_back_with_them(
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     settings = Settings(snapshot_every=4)
     guard = attach(model, optimizer, run="test", directory=tmp_path, settings=settings)
-    ring = guard._p.recovery.snapshots
-    assert ring is not None
     trail = []
     for item in guard.batches(by_position(lambda n: torch.full((2, 4), float(n)), length=9)):
         guard.loss(model(item).square().mean()).backward()
         optimizer.step()
-        if guard.steps == 6 and not guard._p.journal.results:
-            action = Rollback(ring.targets[0].name, 4)
+        if guard.steps == 6 and not guard.state().results:
+            held = guard.state().snapshots
+            assert held is not None
+            action = Rollback(held[0].name, 4)
             command = Order("test#1.1", guard.attempt, action, 60.0, None)
-            guard._p.inbox.hear(Ack(1, (command,)))
+            hear(guard, Ack(1, (command,)))
         guard.step()
         trail.append((guard.steps, list(layer.history)))
     assert trail[6] == (4, [0.0, 1.0, 2.0, 3.0])
@@ -568,7 +568,7 @@ def test_a_module_that_takes_nothing_back_is_known_at_attach(tmp_path: Path) -> 
     with pytest.raises(AttachError, match=r"OneWay has no set_extra_state\(\) \(0._extra_state\)"):
         attach(model, optimizer, run="test", checkpoints=kept)
     guard = attach(model, optimizer, run="test", directory=tmp_path)
-    assert guard._p.recovery.snapshots is None
+    assert guard.state().snapshots is None
     guard.finish()
 
 

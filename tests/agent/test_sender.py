@@ -148,6 +148,7 @@ def test_an_outage_is_caught_up_in_order_without_duplicates(tmp_path: Path) -> N
         await_that(lambda: (0, 10) in wire.column("loss"))
         port = int(wire.url.rpartition(":")[2])
     job.train_to(60)
+    assert (0, 60) not in wire.column("loss")
     with served(wire, port):
         await_that(lambda: (0, 60) in wire.column("loss"))
         job.guard.finish()

@@ -95,7 +95,7 @@ def test_slow_signals_come_every_step_while_the_server_is_attentive(tmp_path: Pa
         wire.attentive = True
         job = Job(tmp_path, server=wire.url)
         job.train_to(2)
-        await_that(lambda: job.guard._p.inbox.attentive)
+        await_that(lambda: job.guard.state().attentive)
         job.train_to(9)
         job.guard.finish()
     assert {(0, step) for step in range(4, 10)} <= set(wire.column("update_norm"))

@@ -110,7 +110,7 @@ def test_a_dropped_step_never_was_for_any_fused_optimizer(
     """Weights and all that the optimizer keeps, at once and three steps later."""
     monkeypatch.chdir(tmp_path)
     job = Stepped(KINDS[kind])
-    assert job.guard._p.facts["update_skipper"] == "drop"
+    assert job.guard.state().facts["update_skipper"] == "drop"
     for _ in range(3):
         job.step()
     before = job.everything()
@@ -208,7 +208,7 @@ def test_buffers_that_are_not_finite_are_named_within_two_cycles(tmp_path: Path)
         guard.finish()
         told = wire.column("buffers_not_finite")
     assert guard.faults["buffers"] >= 1
-    assert "not finite: norm.running_var. Training does not mend" in str(guard._p.faults.newest)
+    assert "not finite: norm.running_var. Training does not mend" in str(guard.state().newest_fault)
     assert told[0, 17] == 0.0
     assert {count for (_, step), count in told.items() if step > 27} == {1.0}
 

@@ -218,7 +218,7 @@ def grouped(folder: Path, rank: int) -> str:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
     guard = attach(model, optimizer, run="test", directory=folder, settings=SETTINGS)
     guard.finish()
-    return guard._p.facts["update_skipper"]
+    return guard.state().facts["update_skipper"]
 
 
 def local_sgd(folder: Path, _rank: int) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def local_sgd(folder: Path, _rank: int) -> dict[str, Any]:
         remedy = error.remedy
     guard = attach(model, inner, run="test", directory=folder, settings=SETTINGS)
     guard.finish()
-    return {"remedy": remedy, "update_skipper": guard._p.facts["update_skipper"]}
+    return {"remedy": remedy, "update_skipper": guard.state().facts["update_skipper"]}
 
 
 def partitioned(folder: Path, rank: int) -> dict[str, Any]:
@@ -294,9 +294,9 @@ def differing(folder: Path, rank: int) -> dict[str, Any]:
             pipeline=mesh,
             has_loss=rank == 1,
         )
-        rows = {row.name: row.reason for row in guard._p.abilities if row.answer is Answer.NO}
+        rows = {row.name: row.reason for row in guard.state().abilities if row.answer is Answer.NO}
         told[way] = {"no": rows, "scales": Verb.SCALE_LR in guard.capabilities}
-        told["parameters"] = guard._p.facts["parameters"]
+        told["parameters"] = guard.state().facts["parameters"]
         guard.finish()
     return told
 

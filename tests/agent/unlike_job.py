@@ -78,14 +78,13 @@ class Scene:
 
     def told(self) -> dict[str, Any]:
         self.guard.finish()
-        table = {row.name: str(row.answer) for row in self.guard._p.abilities}
-        recovery = self.guard._p.recovery
+        state = self.guard.state()
         return {
             "steps": self.guard.steps,
             "faults": self.guard.faults,
-            "newest": self.guard._p.faults.newest,
-            "table": table,
-            "snapshots": [t.step for t in recovery.snapshots.targets] if recovery.snapshots else [],
+            "newest": state.newest_fault,
+            "table": {row.name: str(row.answer) for row in state.abilities},
+            "snapshots": [target.step for target in state.snapshots or ()],
         }
 
 
@@ -148,7 +147,7 @@ def budgeted(folder: Path, rank: int, server: str | None) -> dict[str, Any]:
 
     recovery.snapshot = slowly  # type: ignore[method-assign]
     scene.train([item(n, rank) for n in range(BUDGETED)])
-    reason = next(r.reason for r in scene.guard._p.abilities if r.name == "rewind_from_memory")
+    reason = next(r.reason for r in scene.guard.state().abilities if r.name == "rewind_from_memory")
     return {**scene.told(), "reason": reason}
 
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeVar
 
-from benchmarks.listening import listening
 from spikeguard_protocol import (
     Ack,
     Action,
@@ -21,6 +20,7 @@ from spikeguard_protocol import (
     decode_message,
     encode,
 )
+from spikeguard_trainer.stage.ports import listening
 
 Kind = TypeVar("Kind")
 Answer = tuple[int, dict[str, str], bytes]

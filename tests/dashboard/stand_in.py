@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from benchmarks.listening import listening
+from spikeguard_trainer.stage.ports import listening
 
 VIEWER_TOKEN = "viewer-token-of-the-dashboard"
 ADA_TOKEN = "session-of-ada-lovelace-0123456789"

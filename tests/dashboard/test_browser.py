@@ -17,6 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from spikeguard_trainer.stage.ports import free_port
 from tests.dashboard import story
 from tests.dashboard.stand_in import ADA_TOKEN, World, error, serving
 
@@ -25,12 +26,6 @@ SETTLE_MS = 400  # from an answer to what the browser shows of it
 INCIDENT = "/incident?run=default/llama-8b-c4&number=2"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

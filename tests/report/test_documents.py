@@ -196,11 +196,16 @@ def test_hostile_text_is_read_as_it_is_written(rolled_back: PostMortem, text: st
 
 
 def test_every_command_is_there_with_who_decided_and_when(rolled_back: PostMortem) -> None:
-    text = Page(html(words(rolled_back))).text
+    told = words(rolled_back)
+    text, lines = Page(html(told)).text, markdown(told).replace("\\", "").splitlines()
     for command in rolled_back.commands:
         assert command.id in text
         assert command.decided_at is not None
-        assert f"{command.decided_at:%Y-%m-%d %H:%M:%S}" in text
+        decided = f"{command.decided_at:%Y-%m-%d %H:%M:%S}"
+        assert decided in text
+        (row,) = [line for line in lines if line.startswith(f"| {command.id} |")]
+        assert decided in row
+        assert (command.decided_by or "policy") in row
     assert "mara.lindqvist" in text
     assert "agree, the level is not coming back" in text
     assert "policy 1" in text

@@ -14,6 +14,8 @@ from spikeguard_protocol import Ack, BatchRange, Order, Rollback, TargetDeleted
 sys.path.insert(0, str(Path(__file__).parents[3] / "agent/examples"))
 import lightning_trainer as pl
 
+from tests.agent.heard import hear
+
 SKIP = BatchRange(13, 16)
 COMMAND = "test#1.1"
 
@@ -36,7 +38,7 @@ class Protecting(TrainerCallback):  # type: ignore[misc]
             action = Rollback(name, 10, SKIP)
             orders = [Order(COMMAND, guard.attempt, action, 60.0, None)]
         protected = (name,) if state.global_step < self.until else ()
-        guard._p.inbox.hear(Ack(1, tuple(orders), False, protected))
+        hear(guard, Ack(1, tuple(orders), False, protected))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         found = self.watched.guard._p.recovery.checkpoints.targets()

@@ -13,6 +13,7 @@ import pytest
 from spikeguard import AttachError, Forward
 from spikeguard.uplink.tracker import WAITING
 from spikeguard_protocol import Ack, IncidentEnded
+from tests.agent.heard import hear
 from tests.agent.job import Job
 from tests.agent.wire import await_that
 
@@ -222,7 +223,7 @@ def test_an_end_is_noted_where_the_team_looks(kind: str, tmp_path: Path) -> None
     job = Job(tmp_path, forward=Forward(getattr(notes, kind)()))
     job.train_to(3)
     ended = IncidentEnded("gpt#1", "recovered", "https://guard.example/incident/default/gpt/1")
-    job.guard._p.inbox.hear(Ack(3, ended=ended))
+    hear(job.guard, Ack(3, ended=ended))
     job.guard.finish()
     ((name, text),) = notes.told
     assert name in ("spikeguard/gpt#1", "spikeguard.gpt.1")

@@ -96,17 +96,18 @@ def test_a_compiled_model_trains_and_checkpoints_under_its_own_names(tmp_path: P
     guard = plain_pytorch.train(tmp_path, backend="aot_eager")
     assert guard.steps == 60
     assert guard.faults.keys() <= {"checkpoint"}  # left out while the one before is being written
-    saved = guard._p.recovery.candidates()[0]
+    saved = guard.state().checkpoints[0]
     tree = guard._p.recovery.load(saved)
     assert set(tree["model"]) == set(plain_pytorch.make_model().state_dict())
 
 
 def test_a_compiled_run_goes_on_where_it_stood(tmp_path: Path) -> None:
     before = plain_pytorch.train(tmp_path, steps=40, backend="aot_eager")
-    saved = before._p.recovery.candidates()[0]  # 20 where that was still written at 40
+    saved = before.state().checkpoints[0]  # 20 where that was still written at 40
     guard = plain_pytorch.train(tmp_path, steps=60, backend="aot_eager")
-    assert guard._p.progress.parent is not None
-    assert (guard._p.progress.parent.step, guard.steps) == (saved.step, 60)
+    parent = guard.state().parent
+    assert parent is not None
+    assert (parent.step, guard.steps) == (saved.step, 60)
     assert saved.step in (20, 40)
 
 

@@ -103,7 +103,7 @@ def waiting(step: Any, server: Server, probe: Any) -> None:
     checkpoint."""
     await_checkpoint(probe._guard)
     if probe._guard.steps + 1 == ORDERED + 2 and server.orders == [] and probe._plan.bad[1]:
-        await_that(lambda: probe._guard._p.inbox.deliveries)
+        await_that(lambda: probe._guard.state().orders)
     step(probe)
 
 

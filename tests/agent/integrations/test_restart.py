@@ -40,6 +40,7 @@ from spikeguard_protocol import (
     TargetSaved,
     Verb,
 )
+from tests.agent.heard import hear
 from tests.agent.integrations.lazy import LazyModule
 from tests.agent.wire import Wire, await_that, served
 
@@ -75,7 +76,7 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def deliver(guard: Any, action: Any) -> None:
     """As the sender does it."""
-    guard._p.inbox.hear(Ack(1, (Order(COMMAND, guard.attempt, action, 60.0, None),)))
+    hear(guard, Ack(1, (Order(COMMAND, guard.attempt, action, 60.0, None),)))
 
 
 def target_at(guard: Any, step: int) -> str:
@@ -237,7 +238,7 @@ def test_a_rollback_to_a_checkpoint_that_cannot_be_read_ends_no_job(
     attempt: Any, tmp_path: Path
 ) -> None:
     guard, _ = attempt(tmp_path / "out", 17, truncated)
-    answer = guard._p.journal.results[COMMAND]
+    answer = guard.state().results[COMMAND]
     assert (guard.steps, answer.state) == (30, ResultState.REFUSED)
     assert "is damaged: " in answer.reason
 
@@ -255,7 +256,7 @@ def test_a_rollback_to_what_the_framework_would_not_load_is_refused(
 
     monkeypatch.setattr(hf, "make_trainer", with_objects, raising=False)
     guard, _ = hf_attempt(tmp_path / "out", 17, back_to_ten)
-    answer = guard._p.journal.results[COMMAND]
+    answer = guard.state().results[COMMAND]
     assert (guard.steps, answer.state) == (30, ResultState.REFUSED)
     assert "optimizer.pt: WeightsUnpickler error: Unsupported" in answer.reason
 
@@ -497,7 +498,7 @@ def test_the_server_hears_what_the_restart_did(attempt: Any, tmp_path: Path) -> 
 def test_a_stop_ends_the_frameworks_loop_in_good_order(attempt: Any, tmp_path: Path) -> None:
     guard, _ = attempt(tmp_path / "out", 12, lambda _: Stop())
     assert guard.steps == 13
-    assert guard._p.journal.results[COMMAND].state is ResultState.APPLIED
+    assert guard.state().results[COMMAND].state is ResultState.APPLIED
 
 
 @each
@@ -506,8 +507,8 @@ def test_a_lowered_rate_lives_on_after_a_restart(attempt: Any, tmp_path: Path) -
     with pytest.raises(SystemExit):
         attempt(tmp_path / "out", 17, lambda g: Rollback(target_at(g, 10), 10, SKIP, 0.5, 400))
     guard, _ = attempt(tmp_path / "out")
-    assert guard._p.rates.scale.factor == 0.5
-    assert guard._p.rates.scale.start == 10
+    assert guard.state().lr_scale.factor == 0.5
+    assert guard.state().lr_scale.start == 10
 
 
 def test_a_nan_that_trainer_hides_from_its_log_is_reported(tmp_path: Path) -> None:

@@ -33,10 +33,10 @@ from spikeguard_core.policy.settings import (
     policy_to_mapping,
 )
 from spikeguard_core.policy.situation import Situation
-from spikeguard_core.suspicion import Mark, Suspicion
-from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Stop
+from spikeguard_core.suspicion import Mark
+from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback
 from spikeguard_protocol.phrases import paragraphs
-from tests.domain.policy.situations import SEGMENT, blamed, done, incident, situation, target
+from tests.domain.policy.situations import SEGMENT, blamed, done, incident, situation
 
 BY_HAND = frozenset({Diagnosis.LOSS_SCALE_OVERFLOW, Diagnosis.STALLED_WEIGHTS})
 RAISED = Mark(1198, 1204, ratio=40.0)
@@ -96,16 +96,6 @@ def test_a_reason_has_paragraphs_verdict_cause_command_and_what_is_left_alone() 
     assert left_alone == "No batch is skipped: the data is not what is blamed."
 
 
-@pytest.mark.parametrize("cause", [Cause.BAD_BATCH, Cause.RARE_TOKENS])
-def test_of_bad_data_exactly_the_batches_that_stood_out_are_skipped(cause: Cause) -> None:
-    action, proposal = ask(about(cause, mark=Mark(1200, 1202)))
-    assert action.skip == BatchRange(1199, 1202)
-    assert action.lr_factor is None
-    assert "skip batches 1,199 to 1,201 (3)." in proposal.reason
-    unknown_end, _ = ask(about(cause, mark=Mark(1200)))
-    assert unknown_end.skip == BatchRange(1198, 1205)
-
-
 def test_a_rate_that_was_raised_is_lowered_by_as_much_until_past_its_last_step() -> None:
     """A schedule raises it again; the lowered rate climbs over its last tenth. By default agents
     refuse less than a twentieth."""
@@ -129,43 +119,6 @@ def test_a_rate_that_is_too_high_here_is_halved_for_longer() -> None:
     assert lasting.lr_steps == 290
 
 
-def test_a_spoilt_second_moment_is_gone_back_from_to_before_and_warmed_up() -> None:
-    action, _ = ask(about(Cause.STALE_SECOND_MOMENT, mark=Mark(1195, 1200)))
-    assert (action.step, action.lr_factor) == (1190, 0.1)
-    assert action.lr_steps is not None
-    assert 1200 < action.step + 0.9 * action.lr_steps < 1230
-    slowly, _ = ask(about(Cause.STALE_SECOND_MOMENT))
-    assert slowly.step == 900  # a quarter of the run back, where it was spoilt is not known
-    assert (slowly.lr_factor, slowly.lr_steps) == (0.5, 220)  # a quarter of the 900, in tens
-
-
-def test_weights_that_changed_by_no_update_twice_stop_the_run() -> None:
-    action, first = ask(about(Cause.WEIGHT_CORRUPTION, mark=Mark(1199, 1200, rank=3)))
-    assert (action.step, action.skip, action.lr_factor) == (1190, None, None)
-    again = incident(
-        causes=blamed(Cause.WEIGHT_CORRUPTION), recurrences=1, recurred_step=1400, settled=True,
-        newest_step=1430,
-    )  # fmt: skip
-    once = replace(done(action), cause=first.cause)
-    stop = propose(situation(again, step=1430, past=(once,)), DEFAULT_POLICY)
-    assert stop.action == Stop()
-    assert "came back" in stop.reason
-    assert "device" in stop.reason
-
-
-def test_a_second_fault_behind_a_rollback_is_no_repetition_of_the_first() -> None:
-    """The rate was at fault and gone back from; weights that change now did so once."""
-    action, first = ask(about(Cause.LR_TOO_HIGH, mark=RAISED))
-    again = incident(
-        causes=blamed(Cause.WEIGHT_CORRUPTION), recurrences=1, recurred_step=1400, settled=True,
-        newest_step=1430,
-    )  # fmt: skip
-    past = (replace(done(action), cause=first.cause),)
-    proposal = propose(situation(again, step=1430, past=past), DEFAULT_POLICY)
-    assert isinstance(proposal.action, Rollback)
-    assert proposal.action.lr_factor is None
-
-
 def returned(cause: Cause, gone_back: Rollback, **changes: Any) -> Situation:
     """A spike that was gone back from is there again, two steps old."""
     back = {
@@ -174,19 +127,6 @@ def returned(cause: Cause, gone_back: Rollback, **changes: Any) -> Situation:
         "anomalous_step": 1202, "confidence": 0.7, "peak_step": 1208,
     }  # fmt: skip
     return situation(incident(**back | changes), step=1202, past=(done(gone_back),))
-
-
-@pytest.mark.parametrize(
-    "cause", [Cause.LR_TOO_HIGH, Cause.STALE_SECOND_MOMENT, Cause.NON_FINITE_SOURCE,
-              Cause.LAYER_FAULT, Cause.UNKNOWN, Cause.BAD_BATCH]
-)  # fmt: skip
-def test_what_comes_back_where_it_began_is_skipped_at_once(cause: Cause) -> None:
-    """From before the first suspect to the first one's peak; waiting would tell no more."""
-    action, proposal = ask(returned(cause, Rollback("mem-1190", 1190)))
-    assert action.skip == BatchRange(1198, 1210)
-    assert "skip batches 1,198 to 1,209 (12), with which it came back" in proposal.reason
-    assert "No batch is skipped" not in proposal.reason
-    assert "nothing speaks for the data" not in proposal.reason
 
 
 def test_a_rate_that_was_lowered_where_it_came_back_is_lowered_as_far_again() -> None:
@@ -254,13 +194,6 @@ def test_a_cause_that_is_not_sure_is_not_acted_on_as_if_it_were() -> None:
     data, told = ask(about(Cause.BAD_BATCH, 0.5))
     assert data.skip is not None
     assert "although the data is only 50% likely" in told.reason
-
-
-def test_no_batch_is_hedged_with_where_only_faults_outside_the_data_are_likely() -> None:
-    two = (Suspicion(Cause.LR_TOO_HIGH, 0.5), Suspicion(Cause.STALE_SECOND_MOMENT, 0.4))
-    action, proposal = ask(situation(incident(causes=two, settled=True)))
-    assert action.skip is None
-    assert "The cause is not known" in proposal.reason
 
 
 # --- the next morning ---
@@ -363,18 +296,6 @@ def test_a_wrong_remedy_is_named_with_its_limit(remedies: Any, field: str) -> No
 # --- nobody is asked without a reason ---
 
 
-@pytest.mark.parametrize("settled", [False, True])
-def test_nobody_is_asked_below_the_confidence_at_which_the_policy_acts(settled: bool) -> None:
-    """Also where a value was not finite, and once the kind will not change any more."""
-    nan = incident(
-        kind=Kind.DIVERGENT, confidence=0.5, settled=settled, worst_z={"grad_norm": float("inf")},
-        reason="finite again",
-    )  # fmt: skip
-    proposal = propose(situation(nan), DEFAULT_POLICY)
-    assert proposal.action is None
-    assert "probability of 50% and acting takes 60%" in proposal.reason
-
-
 def test_a_proposal_whose_reason_is_gone_is_taken_back_and_says_so() -> None:
     waiting = (done(NEAR, CommandState.PROPOSED),)
     fading = incident(confidence=0.45)
@@ -385,13 +306,6 @@ def test_a_proposal_whose_reason_is_gone_is_taken_back_and_says_so() -> None:
     assert propose(situation(noise, past=waiting), DEFAULT_POLICY).action is not None
 
 
-def test_a_target_from_before_the_cause_is_taken_even_if_a_newer_one_is_nearer() -> None:
-    """The rate rose nine steps before the loss showed it."""
-    asked = about(Cause.LR_TOO_HIGH, mark=Mark(1191, 1204, 40.0))
-    near = replace(asked, targets=(target(1150), target(1188), target(1195)))
-    assert ask(near)[0].step == 1188
-
-
 def test_the_same_action_for_another_cause_is_explained_anew() -> None:
     """Two faults outside the data ask for the same rollback; what was said of one is not true."""
     _, corrupted = ask(about(Cause.WEIGHT_CORRUPTION))
@@ -400,11 +314,3 @@ def test_the_same_action_for_another_cause_is_explained_anew() -> None:
     assert corrupted.action is not None
     assert poisoned.replaces(corrupted.action, corrupted.cause)
     assert not poisoned.replaces(corrupted.action, poisoned.cause)
-
-
-@pytest.mark.parametrize("cause", [Cause.LOSS_SCALE_OVERFLOW, Cause.STALLED_WEIGHTS])
-def test_a_number_format_that_fails_is_no_reason_to_go_back(cause: Cause) -> None:
-    proposal = propose(about(cause, kind=Kind.DIVERGENT), DEFAULT_POLICY)
-    assert proposal.action is None
-    assert f"what speaks for {cause}" in proposal.reason
-    assert "newest checkpoint" in proposal.reason

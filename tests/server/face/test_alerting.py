@@ -11,7 +11,6 @@ import json
 import math
 import re
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -29,6 +28,7 @@ import yaml
 
 from spikeguard_protocol import AttemptEnded, CommandResult, Message, ResultState, Role, encode
 from spikeguard_server.jobs.postmortems import settle_postmortems
+from spikeguard_trainer.stage.ports import free_port
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -82,12 +82,6 @@ class Watch:
         assert answer["status"] == "success", f"{query}: {answer}"
         found: list[dict[str, Any]] = answer["data"]["result"]
         return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +157,7 @@ def watch(
 ) -> Iterator[Watch]:
     """Prometheus and Alertmanager with the deployed rules and routes, until all has been told."""
     folder = tmp_path_factory.mktemp("alerting")
-    manager, prometheus = _free_port(), _free_port()
+    manager, prometheus = free_port(), free_port()
     (folder / "token").write_text(live.tokens[Role.METRICS])
     _write(folder / "alertmanager.yml", _routes(pager))
     _write(folder / "rules.yml", _rules())

@@ -21,7 +21,6 @@ import httpx
 import pytest
 import sqlalchemy as sql
 
-from benchmarks.faults_site import free_port
 from spikeguard.commands.inbox import Inbox
 from spikeguard.faults import Faults
 from spikeguard.settings import Settings as AgentSettings
@@ -34,6 +33,7 @@ from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.tables.core import run_key
+from spikeguard_trainer.stage.ports import free_port
 from tests.agent.wire import await_that
 from tests.programs import serve
 from tests.server.conftest import Databases

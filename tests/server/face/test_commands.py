@@ -19,10 +19,10 @@ import httpx
 import pytest
 import sqlalchemy as sql
 
-from benchmarks.faults_site import free_port
 from spikeguard_cli.main import main
 from spikeguard_server.cli.commands import COMMANDS
 from spikeguard_server.http.dependencies import READY_S
+from spikeguard_trainer.stage.ports import free_port
 from tests.programs import serve, typed
 from tests.server.conftest import Databases
 

@@ -105,19 +105,24 @@ def test_a_replica_killed_in_mid_message_loses_nothing_and_does_nothing_twice(
 
 
 def test_a_transaction_that_fails_leaves_no_trace_in_memory_either(engine: sql.Engine) -> None:
-    """The kept monitor moved on in vain: the next message must not build on it."""
+    """It fails at its COMMIT. The kept monitor moved on in vain: the next message must not build
+    on it."""
     job = Job(engine)
     job.start()
     job.train(1, 100)
     before = rows(engine, STATE)
     with engine.begin() as connection:
-        connection.execute(sql.text("alter table attempts rename to hidden"))
+        connection.execute(sql.text(
+            "create constraint trigger fails_late after update on attempts "
+            "deferrable initially deferred for each row execute function refuse_change()"
+        ))  # fmt: skip
     message = job.message(columns(range(101, 111), lambda _: 99.0))
-    with pytest.raises(sql.exc.ProgrammingError):
+    with pytest.raises(sql.exc.ProgrammingError, match="refused"):
         job.post(message)
     with engine.begin() as connection:
-        connection.execute(sql.text("alter table hidden rename to attempts"))
+        connection.execute(sql.text("drop trigger fails_late on attempts"))
     assert rows(engine, STATE) == before
+    assert value(engine, "select count(*) from samples") == 100
     job.sequence -= 1
     job.train(101, 200)
     assert value(engine, "select incidents from runs") == 0

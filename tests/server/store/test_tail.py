@@ -22,10 +22,10 @@ SELDOM = Settings(detector_snapshot_steps=10**6)
 CURVE = spiking(251, length=40)
 
 
-def known(engine: sql.Engine, run: str) -> bytes:
-    """What a replica that never saw the run finds out of the database."""
+def known(engine: sql.Engine, run: str, remembers: Monitors | None = None) -> bytes:
+    """What a replica knows of the run; None: one that never saw it, out of the database alone."""
     with engine.connect() as connection:
-        return load_detection(connection, run_key(RunId("default", run)), None).monitor.dump()
+        return load_detection(connection, run_key(RunId("default", run)), remembers).monitor.dump()
 
 
 def undisturbed(engine: sql.Engine, last: int) -> bytes:
@@ -54,7 +54,8 @@ def test_replicas_in_turn_know_what_one_alone_would_know(engine: sql.Engine) -> 
         job.monitors = memories[turn % 3]
         job.train(begin, begin + 19, CURVE, batch=20, save_every=10**9)
     assert value(engine, "select state_step from detector_states") == 0
-    assert known(engine, "gpt") == undisturbed(engine, 240)
+    alone = undisturbed(engine, 240)
+    assert [known(engine, "gpt", memory) for memory in memories] == [alone] * 3
 
 
 def test_a_change_of_detection_is_known_to_every_replica(engine: sql.Engine) -> None:

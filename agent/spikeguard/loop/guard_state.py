@@ -1,0 +1,62 @@
+"""What a guard stands at and holds at one moment, for whoever wants to look: `guard.state()`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spikeguard.loop.context import Parts
+from spikeguard.optim.learning_rate import LrScale
+from spikeguard.state.targets import Target
+from spikeguard_protocol import Ability, BatchRange, CommandResult, Order, SegmentPoint
+
+
+@dataclass(frozen=True, slots=True)
+class GuardState:
+    """A copy: it does not change with the guard, and changing it changes nothing."""
+
+    attempt: str
+    step: int  # optimizer steps completed
+    segment: int  # counts up in each rollback of this attempt
+    parent: SegmentPoint | None  # where the segment goes on from; None: from the beginning
+    position: int  # of the next batch in the data order
+    abilities: tuple[Ability, ...]  # what can be done in this job, as far as is known
+    facts: Mapping[str, str]  # what was found of the job, as its server is told
+    orders: tuple[Order, ...]  # that the server asks for at present, answered ones too
+    results: Mapping[str, CommandResult]  # by command; those of earlier attempts too
+    skipped: tuple[BatchRange, ...]  # of the data order, by orders
+    lr_scale: LrScale | None  # that an order has put on the learning rate
+    snapshots: tuple[Target, ...] | None  # in memory, oldest first; None: there can be none
+    checkpoints: tuple[Target, ...]  # to resume from, newest first; none if nobody can list them
+    protected: frozenset[str]  # snapshots and checkpoints that the server asks to keep
+    attentive: bool  # the server asks for the slow signals at every step
+    everything_sent: bool  # and acknowledged; rank 0
+    newest_fault: str | None  # of the agent's own
+
+
+def state_of(parts: Parts) -> GuardState:
+    """As of now; call it in the loop's thread, between two steps."""
+    recovery, inbox, progress = parts.recovery, parts.inbox, parts.progress
+    snapshots = recovery.snapshots
+    checkpoints: list[Target] = []
+    with parts.faults.shield("checkpoint"):  # their folder may be on a mount that is gone
+        checkpoints = recovery.candidates()
+    return GuardState(
+        attempt=progress.attempt,
+        step=progress.steps,
+        segment=progress.segment,
+        parent=progress.parent,
+        position=parts.feed.position,
+        abilities=parts.abilities,
+        facts=dict(parts.facts),
+        orders=tuple(delivery.order for delivery in inbox.deliveries),
+        results=dict(parts.journal.results),
+        skipped=tuple(parts.journal.ledger.ranges),
+        lr_scale=parts.rates.scale,
+        snapshots=tuple(snapshots.targets) if snapshots is not None else None,
+        checkpoints=tuple(checkpoints),
+        protected=inbox.protected,
+        attentive=inbox.attentive,
+        everything_sent=parts.outbox is None or parts.outbox.empty,
+        newest_fault=parts.faults.newest,
+    )

@@ -1,0 +1,480 @@
+"""How each promise of docs/promises.md is broken by hand: a text replaced in one file.
+
+The smallest change after which a user would no longer have what is promised, and the program still
+runs. `python -m tests.promises` makes them one at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/promises.md"
+_ROW = re.compile(r"^\| `([a-z-]+)` \| (.+) \| `(tests/[\w/]+\.py::test_\w+)` \|$", re.MULTILINE)
+
+
+class Promise(NamedTuple):
+    """One row of the page."""
+
+    name: str
+    said: str
+    test: str  # path::name
+
+
+class Break(NamedTuple):
+    """`find`, which stands once in `file`, becomes `replace`."""
+
+    file: str
+    find: str
+    replace: str
+
+
+def promises() -> list[Promise]:
+    """Those of the page, in its order."""
+    return [Promise(*found) for found in _ROW.findall(PAGE.read_text())]
+
+
+def broken(break_: Break, text: str) -> str:
+    """`text` with the promise broken; raises ValueError where the place is not there once."""
+    count = text.count(break_.find)
+    if count != 1:
+        raise ValueError(f"{break_.file} has {count} times, not once: {break_.find!r}")
+    return text.replace(break_.find, break_.replace)
+
+
+AGENT = "agent/spikeguard"
+CORE = "server/spikeguard_core"
+SERVER = "server/spikeguard_server"
+REPLAY = "server/spikeguard_replay"
+
+BREAKS = {
+    # ---- the loop ----
+    "attach-refuses": Break(f"{AGENT}/assembly.py", "    check_arguments(given, optimizers)\n", ""),
+    "attach-changes-nothing": Break(
+        f"{AGENT}/guard.py",
+        "        self._process, self._thread = os.getpid(), get_ident()\n",
+        "        self._process, self._thread = os.getpid(), get_ident()\n        torch.rand(1)\n",
+    ),
+    "nothing-raised": Break(
+        f"{AGENT}/faults.py",
+        "        self._faults.note(self._place, error)\n        return True\n",
+        "        self._faults.note(self._place, error)\n        return False\n",
+    ),
+    "no-host-sync": Break(
+        f"{AGENT}/measure/collector.py",
+        "        place = step % self._cycle\n",
+        "        place = step % self._cycle\n"
+        "        _ = [value.item() for value in self._scalars.values()]\n",
+    ),
+    "skip-without-sync": Break(
+        f"{AGENT}/optim/update_skipper.py",
+        "        self._flag = flag\n        return flag\n",
+        "        self._flag = flag\n        self._read = bool(flag.item())\n        return flag\n",
+    ),
+    "skip-exact": Break(
+        f"{AGENT}/optim/update_skipper.py",
+        "        optimizer.found_inf = flag\n",
+        "        optimizer.found_inf = torch.zeros_like(flag)\n",
+    ),
+    "skip-on-all-ranks": Break(
+        f"{AGENT}/optim/update_skipper.py",
+        "flag, self.lends = non_finite(norm, loss), self.able()",
+        "flag, self.lends = non_finite(norm, loss), self.able()\n"
+        "        if torch.distributed.get_rank() if torch.distributed.is_initialized() else 0:\n"
+        "            flag = torch.zeros_like(flag)",
+    ),
+    "rollback-exact": Break(
+        f"{AGENT}/commands/recovery.py",
+        '        self._feed.restore(tree["data"], tree["random"])\n',
+        '        self._feed.restore(tree["data"], tree["random"])\n        torch.rand(1)\n',
+    ),
+    "restart-exact": Break(
+        f"{AGENT}/state/random_numbers.py",
+        '    torch.set_rng_state(tree["torch"])\n',
+        "",
+    ),
+    "skip-ahead-exact": Break(
+        f"{AGENT}/data/skips.py",
+        "position = max(covering)",
+        "position = max(covering) + 1",
+    ),
+    "data-other": Break(
+        f"{AGENT}/data/way_back.py",
+        "if seen.is_other(key, reading.peek()):",
+        "if reading.peek() is None:",
+    ),
+    "orders-fenced": Break(
+        f"{AGENT}/commands/executor.py",
+        "if order.attempt != self._progress.attempt:",
+        "if not order.attempt:",
+    ),
+    "orders-limited": Break(
+        f"{AGENT}/commands/executor.py",
+        "        return self._beyond_limits(order.action, verb)\n",
+        "        return None\n",
+    ),
+    "orders-once": Break(
+        f"{AGENT}/commands/executor.py",
+        "            stored = self._journal.results.get(delivery.order.command)\n",
+        "            stored = None\n",
+    ),
+    "orders-voted": Break(
+        f"{AGENT}/commands/executor.py",
+        "            return first_problem(self._world, reason)\n",
+        "            return reason\n",
+    ),
+    "orders-journalled": Break(
+        f"{AGENT}/commands/executor.py",
+        '            return f"the journal cannot be written: {error}"[:500]\n',
+        "            return None\n",
+    ),
+    "orders-survive-kill": Break(
+        f"{AGENT}/commands/journal.py",
+        "        return [self._interrupted(command, *begun) for command, begun in "
+        "self.begun.items()]\n",
+        "        return []\n",
+    ),
+    "orders-undone": Break(
+        f"{AGENT}/commands/journal.py",
+        "        if command in self.undone:\n            if asked",
+        "        if command in ():\n            if asked",
+    ),
+    "half-done-ends": Break(
+        f"{AGENT}/commands/journal.py",
+        "        done = kept if lowers else lasting\n",
+        "        done = lowers\n",
+    ),
+    "checkpoints-checked": Break(
+        f"{AGENT}/state/checkpoints.py",
+        '            raise ValueError(f"{name} is damaged: {problem}")\n',
+        "            return\n",
+    ),
+    "foreign-files": Break(
+        f"{AGENT}/state/owned_folders.py",
+        "        return read_plain(folder / MARKER) == _SAID\n",
+        "        return folder.is_dir()\n",
+    ),
+    "rate-scaled": Break(
+        f"{AGENT}/optim/learning_rate.py",
+        "            if isinstance(rate, Tensor):\n"
+        '                group["lr"].copy_(rate)\n'
+        "            else:\n"
+        '                group["lr"] = rate\n',
+        "            pass\n",
+    ),
+    "stop-ends": Break(
+        f"{AGENT}/commands/executor.py",
+        "                self._feed.stopped = True\n",
+        "",
+    ),
+    "server-not-waited-for": Break(
+        f"{AGENT}/uplink/outbox.py",
+        "        self._waiting.append((time.monotonic() if at is None else at, record))\n",
+        "        self._waiting.append((time.monotonic() if at is None else at, record))\n"
+        "        until = time.monotonic() + 0.2\n"
+        "        while not self.empty and time.monotonic() < until:\n"
+        "            time.sleep(0.001)\n",
+    ),
+    "disk-not-waited-for": Break(
+        f"{AGENT}/uplink/outbox.py",
+        "        self._waiting.append((time.monotonic() if at is None else at, record))\n",
+        "        self._waiting.append((time.monotonic() if at is None else at, record))\n"
+        "        with self._io:\n"
+        "            self._drain()\n",
+    ),
+    "without-server": Break(
+        f"{AGENT}/uplink/opening.py",
+        "        kept = _open_outbox(folder, connection.run, attempt, settings, faults, unheld)\n",
+        "        kept = Outbox(None, connection.run, attempt, settings.outbox_bytes)\n",
+    ),
+    "abandoned-stays-so": Break(
+        f"{AGENT}/commands/recovery.py",
+        "return [target for target in reversed(found) if not self.abandoned(target)]",
+        "return [target for target in reversed(found)]",
+    ),
+    "passes-exact": Break(
+        f"{AGENT}/data/reading.py",
+        "                pass_start.restore(self.loader, self.generators, self.start)\n",
+        "                pass\n",
+    ),
+    "other-world-size": Break(
+        f"{AGENT}/state/checkpoints.py",
+        "        if saved == world_size or boxes is None:\n",
+        "        if saved or boxes is None:\n",
+    ),
+    "same-step": Break(
+        f"{AGENT}/commands/executor.py",
+        "        if text:\n            self._execute",
+        "        if text and self._world.leads:\n            self._execute",
+    ),
+    "layouts-exact": Break(
+        f"{AGENT}/commands/recovery.py",
+        "        self._state.restore(tree)\n",
+        "        if self._world.rank < 2:\n            self._state.restore(tree)\n",
+    ),
+    "public-loops": Break(
+        f"{AGENT}/optim/update_skipper.py",
+        "        self.by_sync = enabled and by_sync and all(map(can_skip_by_sync, optimizers))\n",
+        "        self.by_sync = False\n",
+    ),
+    "norms-exact": Break(
+        f"{AGENT}/measure/collector.py",
+        "            self._measure(PARAM_NORM, trained, trained)\n",
+        "            self._measure(PARAM_NORM, trained[1:], trained[1:])\n",
+    ),
+    # ---- on the way ----
+    "loss-declared": Break(
+        f"{AGENT}/uplink/shedding.py",
+        'frame = frame._replace(kind=Kind.SHED, payload=b"", kept=False)',
+        'frame = frame._replace(kind=Kind.SHED, payload=b"", kept=False, samples=0)',
+    ),
+    "outage-caught-up": Break(
+        f"{AGENT}/uplink/sender.py",
+        "        turn.failures += 1\n",
+        "        turn.failures += 1\n        turn.outbox.acknowledge(message.sequence)\n",
+    ),
+    "killed-job-sends": Break(
+        f"{AGENT}/uplink/opening.py",
+        "    left = [box for parent in places for box in orphans(parent, connection.run, tell)]\n",
+        "    left: list[Outbox] = []\n",
+    ),
+    "sigterm-flushes": Break(
+        f"{AGENT}/loop/shutdown.py",
+        "            thread.join(max(0.0, began + within_s - time.monotonic()))\n",
+        "            pass\n",
+    ),
+    # ---- the server ----
+    "stored-once": Break(
+        f"{SERVER}/ingest/receive.py",
+        "if reach is not None and reach > intake.attempt.last_sequence:",
+        "if reach is not None:",
+    ),
+    "stored-whole": Break(
+        f"{SERVER}/ingest/receive.py",
+        "        _save(intake)\n    if received.monitors",
+        "    with engine.begin() as intake.connection:\n"
+        "        _save(intake)\n    if received.monitors",
+    ),
+    "gap-refused": Break(
+        f"{SERVER}/ingest/receive.py",
+        "    if message.sequence > reach + 1:\n        return None\n",
+        "",
+    ),
+    "replicas-know-alike": Break(
+        f"{SERVER}/ingest/detection.py",
+        "        monitor, step = kept.monitor, kept.step\n",
+        "        monitor, step = kept.monitor, row.place.step\n",
+    ),
+    "moves-legal": Break(
+        f"{CORE}/lifecycle/command_life.py",
+        "    (CommandState.APPLIED, CommandEvent.JUDGE): CommandState.JUDGED,\n",
+        "    (CommandState.APPLIED, CommandEvent.JUDGE): CommandState.JUDGED,\n"
+        "    (CommandState.REJECTED, CommandEvent.APPROVE): CommandState.APPROVED,\n",
+    ),
+    "approval-names-person": Break(
+        f"{SERVER}/ingest/decisions.py",
+        "        decided_by=storable(decided_by or decision.person),\n",
+        '        decided_by="somebody",\n',
+    ),
+    "approval-of-what-was-seen": Break(
+        f"{SERVER}/ingest/decisions.py",
+        "    if command.revision != revision and not _same_offer(decision, revision):\n",
+        "    if revision < 0:\n",
+    ),
+    "approval-in-time": Break(
+        f"{SERVER}/store/commands.py",
+        "        if now >= self.expires_at:\n            return False\n",
+        "",
+    ),
+    "silence-is-no": Break(
+        f"{SERVER}/ingest/timeouts.py",
+        "    if command.valid(intake.now, intake.run.last_step):\n        return\n",
+        "    if command.attempt:\n        return\n",
+    ),
+    "one-decides": Break(
+        f"{SERVER}/ingest/decisions.py",
+        "    if not can(command.state, event):\n",
+        "    if command.attempt < 0:\n",
+    ),
+    "two-people": Break(
+        f"{SERVER}/ingest/decisions.py",
+        "policy.approval_of(verb_of(command.action)).approvals) > 1:",
+        "policy.approval_of(verb_of(command.action)).approvals) > 2:",
+    ),
+    "kill-switch": Break(
+        f"{SERVER}/ingest/decisions.py", "    if policy.halted:\n", "    if policy is None:\n"
+    ),
+    "roles-part": Break(
+        f"{SERVER}/identity/permissions.py",
+        "    if caller.role not in rule.roles:\n",
+        "    if caller.role not in rule.roles and not rule.roles:\n",
+    ),
+    "projects-part": Break(
+        f"{SERVER}/identity/permissions.py",
+        "    if project not in (None, wanted):\n",
+        "    if project not in (None, wanted) and not wanted:\n",
+    ),
+    "audit-append-only": Break(
+        f"{SERVER}/store/roles.py",
+        '{APPEND_ONLY: "SELECT, INSERT", READ_ONLY: "SELECT"}',
+        '{APPEND_ONLY: "ALL", READ_ONLY: "SELECT"}',
+    ),
+    "backup-goes-on": Break(
+        f"{AGENT}/uplink/sender.py",
+        "                turn.outbox.declare_lost(verdict.expected)\n",
+        "",
+    ),
+    # ---- detection and judgement ----
+    "one-behaviour": Break(
+        f"{CORE}/monitor/monitor.py",
+        "        state.traces.take(sample)\n",
+        "        state.traces.take(sample)\n        state.drops += len(events)\n",
+    ),
+    "non-finite-at-once": Break(
+        f"{CORE}/monitor/opening.py",
+        "if it is not None and not math.isfinite(it)]",
+        "if it is not None and math.isinf(it)]",
+    ),
+    "settings-by-name": Break(
+        f"{SERVER}/ingest/receive.py",
+        "        detection.use(choice_of(opening.detection))\n",
+        "        choice_of(opening.detection)\n",
+    ),
+    "rollback-judged": Break(
+        f"{CORE}/monitor/monitor.py",
+        "        if episode is not None and verb in CURES:\n",
+        "        if episode is not None and verb not in CURES:\n",
+    ),
+    "cause-decides": Break(
+        f"{CORE}/policy/remedies.py",
+        "    Diagnosis.LR_TOO_HIGH,\n    back=GoBack.BEFORE_CAUSE,\n",
+        "    Diagnosis.LR_TOO_HIGH,\n",
+    ),
+    "innocent-batches": Break(
+        f"{CORE}/policy/remedies.py",
+        "    Diagnosis.WEIGHT_CORRUPTION,\n    back=GoBack.BEFORE_CAUSE,\n",
+        "    Diagnosis.WEIGHT_CORRUPTION,\n    back=GoBack.BEFORE_CAUSE,\n    skip=Skip.SPAN,\n",
+    ),
+    "healing-is-watched": Break(
+        f"{CORE}/policy/rules.py",
+        "    if situation.incident.kind is not Kind.RECOVERABLE:\n",
+        "    if situation.incident.kind is not Kind.OUTLIER_BATCH:\n",
+    ),
+    "waiting-has-its-price": Break(
+        f"{CORE}/policy/cost.py",
+        "        return max(0, situation.step - action.step)\n",
+        "        return max(0, situation.incident.onset_step - action.step)\n",
+    ),
+    "auto-within-budget": Break(
+        f"{CORE}/policy/approval.py", "    if spent >= rule.budget:\n", "    if spent < 0:\n"
+    ),
+    "ends-have-names": Break(
+        f"{CORE}/lifecycle/command_life.py",
+        "    CommandEvent.HEAL: CommandState.WITHDRAWN_HEALED,\n",
+        "    CommandEvent.HEAL: CommandState.WITHDRAWN,\n",
+    ),
+    "interventions-judged": Break(
+        f"{CORE}/diagnosis/change_effect.py",
+        "    error = NORMAL_95 * math.hypot(",
+        "    error = 0.01 * math.hypot(",
+    ),
+    "record-true": Break(
+        f"{SERVER}/report/evidence.py",
+        'rows.append(("Peak loss", number(seen.peak_loss), f"step',
+        'rows.append(("Peak loss", number(1.5 * (seen.peak_loss or 0.0)), f"step',
+    ),
+    # ---- people ----
+    "message-to-decision": Break(
+        f"{SERVER}/http/pages/templates/confirm.html",
+        '{% if follows %}<meta http-equiv="refresh" content="3">{% endif %}',
+        "",
+    ),
+    "phone": Break(
+        "dashboard/spikeguard_dashboard/style.css",
+        ".sg-head { display: flex;",
+        ".sg-head { min-width: 600px; display: flex;",
+    ),
+    "told-again": Break(
+        f"{SERVER}/store/conversations.py",
+        "    due = later if failures else",
+        "    due = None if failures else",
+    ),
+    "nobody-answers": Break(
+        f"{SERVER}/ingest/escalation.py", "        _one(intake, due)\n", "        pass\n"
+    ),
+    "silences-hold": Break(
+        f"{SERVER}/notify/telling.py",
+        "    row = silence_over(connection, held.project, run, held.key.incident, now)\n"
+        "    if row is None:\n",
+        "    row = silence_over(connection, held.project, run, held.key.incident, now)\n"
+        "    if row is None or row.number:\n",
+    ),
+    "who-has-it": Break(
+        f"{SERVER}/ingest/responses.py",
+        "    if work.row.acknowledged_by is not None:\n        return\n",
+        "",
+    ),
+    "assigned": Break(
+        f"{SERVER}/ingest/responses.py",
+        "incident.number, name, by, work.now)",
+        "incident.number, None, by, work.now)",
+    ),
+    "comments-kept": Break(
+        f"{SERVER}/ingest/responses.py",
+        "ResponseAction.COMMENTED, text=text.strip())",
+        'ResponseAction.COMMENTED, text="")',
+    ),
+    "other-target": Break(
+        f"{SERVER}/ingest/orders.py",
+        "    waiting = _seen(standing, commands, seen)\n",
+        "    waiting = _seen(standing, commands, seen) and None\n",
+    ),
+    "postmortem-names-people": Break(
+        f"{SERVER}/report/record.py",
+        'return command.decided_by or ("" if',
+        'return ("" if',
+    ),
+    "shown-in-a-terminal": Break(
+        "agent/spikeguard_cli/wording.py",
+        """        *_said("answer", f"within {duration(proposal['expires_in_s'])}"),\n""",
+        "",
+    ),
+    # ---- operators and readers of logs ----
+    "metrics-of-the-fleet": Break(
+        f"{SERVER}/metrics.py",
+        '("1 while a spike of the run is open.", "incident_open")',
+        '("1 while a spike of the run is open.", "last_step")',
+    ),
+    "alerts-have-series": Break(
+        f"{SERVER}/metrics.py",
+        '"spikeguard_run_incident_info",',
+        '"spikeguard_run_open_incident_info",',
+    ),
+    "compose-on-loopback": Break(
+        "docker-compose.yml",
+        '"${SPIKEGUARD_BIND:-127.0.0.1}:${SPIKEGUARD_PORT:-8000}:8000"',
+        '"${SPIKEGUARD_PORT:-8000}:8000"',
+    ),
+    "up-finds-all-again": Break(
+        f"{SERVER}/cli/up.py",
+        "        key = kept_secret(file, new_secret)\n",
+        "        file.unlink(missing_ok=True)\n        key = kept_secret(file, new_secret)\n",
+    ),
+    "any-log": Break(
+        f"{REPLAY}/table.py",
+        "    if decimal_comma and _DECIMAL_COMMA.fullmatch(cell):\n",
+        "    if decimal_comma and not cell:\n",
+    ),
+    "log-has-picture": Break(
+        f"{REPLAY}/drawing.py",
+        '    axes[-1][0].set_xlabel("step")\n    figure.savefig(path)\n',
+        '    axes[-1][0].set_xlabel("step")\n',
+    ),
+    "policy-on-a-log": Break(
+        f"{REPLAY}/advice.py",
+        "        if every <= 0:\n            return ()\n",
+        "        if every >= 0:\n            return ()\n",
+    ),
+}
