@@ -275,7 +275,7 @@ BREAKS = {
     ),
     "approval-names-person": Break(
         f"{SERVER}/ingest/decisions.py",
-        "        decided_by=storable(decided_by or decision.person),\n",
+        "        decided_by=storable(decision.person),\n",
         '        decided_by="somebody",\n',
     ),
     "approval-of-what-was-seen": Break(
@@ -297,11 +297,6 @@ BREAKS = {
         f"{SERVER}/ingest/decisions.py",
         "    if not can(command.state, event):\n",
         "    if command.attempt < 0:\n",
-    ),
-    "two-people": Break(
-        f"{SERVER}/ingest/decisions.py",
-        "policy.approval_of(verb_of(command.action)).approvals) > 1:",
-        "policy.approval_of(verb_of(command.action)).approvals) > 2:",
     ),
     "kill-switch": Break(
         f"{SERVER}/ingest/decisions.py", "    if policy.halted:\n", "    if policy is None:\n"
