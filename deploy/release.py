@@ -22,7 +22,7 @@ NAME = "spikeguard"
 SECTION = r"^## {version}\b.*\n(?P<text>(?:(?!## ).*\n?)*)"
 LINK = re.compile(r"\]\((?!https?://|mailto:|#)([^)\s]+)\)")
 PICTURE = re.compile(r"!\[([^\]]*)\]\((?!https?://)([^)\s]+)\)")
-LOG = "step,loss\n" + "".join(f"{n},{9 if n == 60 else 2 + n % 7 / 100}\n" for n in range(100))
+LOG = "tests/field_cases/c4_peak_at_step_18.csv"  # one spike
 
 
 def main() -> int:
@@ -46,7 +46,8 @@ def main() -> int:
         run(sys.executable, "-m", "build", "--outdir", str(options.out), str(source))
         files = sorted(map(str, options.out.glob(f"{NAME}-{version}*")))
         run(sys.executable, "-m", "twine", "check", "--strict", *files)
-        try_wheel(next(file for file in files if file.endswith(".whl")), Path(folder))
+        wheel = next(file for file in files if file.endswith(".whl"))
+        try_wheel(wheel, Path(folder) / "environment", source / LOG)
     (options.out / f"notes-{version}.md").write_text(notes)
     print(f"built and tried: {', '.join(files)}; notes in {options.out}/notes-{version}.md\nnow:")
     print(f"  git tag --sign v{version} && git push origin v{version}")
@@ -103,13 +104,11 @@ def published(source: Path, repository: str, version: str) -> dict[str, str]:
     return {"README.md": readme, "pyproject.toml": project.replace(mark, urls + mark, 1)}
 
 
-def try_wheel(wheel: str, folder: Path) -> None:
-    """A new environment with the wheel and numpy replays a log with one spike in it."""
-    python = folder / "environment/bin/python"
-    run(sys.executable, "-m", "venv", str(folder / "environment"))
+def try_wheel(wheel: str, environment: Path, log: Path) -> None:
+    """The wheel and numpy alone, in a new environment, find the spike of a log."""
+    python = environment / "bin/python"
+    run(sys.executable, "-m", "venv", str(environment))
     run(str(python), "-m", "pip", "install", "--quiet", f"{wheel}[replay]")
-    log = folder / "run.csv"
-    log.write_text(LOG)
     said = run(str(python.with_name(NAME)), "replay", str(log))
     if "1 incident" not in said:
         sys.exit(f"the wheel's replay does not see the spike:\n{said}")
