@@ -1,0 +1,150 @@
+"""Tells of a spike in the job's own log where there is no server.
+
+The server's detection and its default policy, on what is written for the server, in a thread of
+rank 0: three lines for an incident's first view, one for each change of its kind or of what would
+be proposed, one for its end. Nothing is carried out. It needs numpy; without it, it says so once.
+The loop waits for none of it: items go through a bounded queue, of which the oldest are dropped.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from spikeguard.faults import log
+from spikeguard_protocol import Record, Samples, SegmentId, TargetDeleted, TargetSaved
+from spikeguard_protocol.phrases import action_phrase, paragraphs, sure_phrase
+
+if TYPE_CHECKING:  # numpy comes with it: in the thread, so that attach() does not wait for it
+    from spikeguard_core.events import Event, Judgement, Opened
+    from spikeguard_core.policy.unattended import Unanswered
+
+WAITING = 5_000  # records between the loop and the thread
+EVERY_S = 1.0  # between two looks: many rows at once cost a fraction of each alone
+CLOSE_S = 1.0  # how long the end of an attempt waits for the last lines
+Draft = Callable[[], Record]
+Tell = Callable[[str, str], None]  # name of an incident, text: the user's tracker
+
+
+class LocalWatch:
+    """Detection beside the loop."""
+
+    def __init__(
+        self, segment: SegmentId, targets: Iterable[TargetSaved], tell: Tell | None = None
+    ) -> None:
+        """`targets`: checkpoints of earlier attempts that the run may go back to."""
+        self._segment, self._tell = segment, tell
+        self._targets = {target.name: target for target in targets}
+        self._waiting: deque[Record | Draft] = deque(maxlen=WAITING)
+        self._closing = threading.Event()
+        self._kind = ""  # of the open incident, as it was last told
+        self._thread: threading.Thread | None = None
+        if find_spec("numpy") is None:
+            log.warning("spikes are not looked for without a server: that needs numpy")
+            return
+        self._thread = threading.Thread(target=self._run, name="spikeguard-watch", daemon=True)
+        self._thread.start()
+
+    def put(self, record: Record | Draft) -> None:
+        """Called from the loop: never waits. A draft is made a record by the thread."""
+        if self._thread is not None:
+            self._waiting.append(record)
+
+    def close(self) -> None:
+        """Tell what waits, for at most `CLOSE_S`."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except BaseException as error:  # nothing of it may reach the job
+            log.warning("spikes are no longer looked for: %s: %s", type(error).__name__, error)
+
+    def _watch(self) -> None:
+        from spikeguard_core.detection.sample import Sample
+        from spikeguard_core.monitor.monitor import Monitor
+        from spikeguard_core.policy.settings import Policy
+        from spikeguard_core.policy.unattended import UnattendedRun
+
+        monitor = Monitor()
+        run = UnattendedRun(Policy(), self._segment, lambda *_: self._targets.values())
+        ended = False
+        while not ended:
+            ended = self._closing.wait(EVERY_S)
+            rows: list[Sample] = []
+            while self._waiting:
+                item = self._waiting.popleft()
+                record: Any = item() if callable(item) else item
+                if isinstance(record, TargetSaved):
+                    self._targets[record.name] = record
+                elif isinstance(record, TargetDeleted):
+                    self._targets.pop(record.name, None)
+                elif isinstance(record, Samples):
+                    columns = record.signals.items()
+                    values = {name: one for name, (one, *_) in columns if one is not None}
+                    rows.append(Sample(record.steps[0], values, record.positions[0]))
+            while rows:
+                portion = rows[:1] if monitor.open else rows
+                rows = rows[len(portion) :]
+                events, before = monitor.observe(portion), run.opened
+                self._say(before, events, run.take(portion[-1].step, events))
+
+    def _say(self, before: int, events: Sequence[Event], would: Unanswered | None) -> None:
+        """Log what is news. `before`: incidents that had opened before `events`."""
+        from spikeguard_core.events import Closed, Opened, Revised
+
+        number, lines = before, list[str]()
+        for event in events:
+            number += isinstance(event, Opened)
+            name = f"spike #{number} of this attempt"
+            if isinstance(event, Opened):
+                self._kind = event.judgement.kind
+                lines += _opened(name, event)
+                lines += [] if would else ["  would propose nothing yet"]
+            elif isinstance(event, Revised) and event.judgement.kind != self._kind:
+                self._kind = event.judgement.kind
+                lines.append(f"{name}, by step {event.step}: {_judged(event.judgement)}")
+            elif isinstance(event, Closed):
+                lines.append(f"{name} ended at step {event.step}: {_words(event.outcome)}")
+        if would is not None:
+            lines.append(_would(would))
+        if lines:
+            self._log(f"spike #{number}", lines)
+
+    def _log(self, name: str, lines: Sequence[str]) -> None:
+        for line in lines:
+            log.warning("%s", line)
+        if self._tell is not None:
+            self._tell(name, "\n".join(lines))
+
+
+def _opened(name: str, event: Opened) -> list[str]:
+    far = "" if not math.isfinite(event.z) else f", z {event.z:.1f}"
+    seen = f"since step {event.onset_step}, seen at {event.step} in {event.signal}{far}"
+    lines = [f"{name}, {seen}: {_judged(event.judgement)}"]
+    if event.causes:
+        cause = event.causes[0]
+        because = f": {'; '.join(cause.reasons)}" if cause.reasons else ""
+        sure = sure_phrase(cause.confidence)
+        lines.append(f"  likeliest cause: {_words(cause.cause)} ({sure}){because}")
+    return lines
+
+
+def _judged(judgement: Judgement) -> str:
+    sure = sure_phrase(judgement.confidence)
+    return f"{_words(judgement.kind)} ({sure}), {judgement.reason}"
+
+
+def _would(one: Unanswered) -> str:
+    reason = " ".join(paragraphs(one.proposal.reason))
+    return f"  would propose: {action_phrase(one.action)}. {reason}"
+
+
+def _words(value: str) -> str:
+    return value.replace("_", " ")
