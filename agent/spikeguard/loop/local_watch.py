@@ -16,7 +16,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from spikeguard.faults import log
-from spikeguard_protocol import Record, Samples, SegmentId, TargetDeleted, TargetSaved
+from spikeguard_protocol import (
+    AttemptStarted,
+    Record,
+    Samples,
+    SegmentId,
+    TargetDeleted,
+    TargetSaved,
+    abilities_from_settings,
+)
 from spikeguard_protocol.phrases import action_phrase, paragraphs, sure_phrase
 
 if TYPE_CHECKING:  # numpy comes with it: in the thread, so that attach() does not wait for it
@@ -81,7 +89,10 @@ class LocalWatch:
             while self._waiting:
                 item = self._waiting.popleft()
                 record: Any = item() if callable(item) else item
-                if isinstance(record, TargetSaved):
+                if isinstance(record, AttemptStarted):
+                    run.capabilities = frozenset(record.capabilities)
+                    run.abilities = abilities_from_settings(record.settings)
+                elif isinstance(record, TargetSaved):
                     self._targets[record.name] = record
                 elif isinstance(record, TargetDeleted):
                     self._targets.pop(record.name, None)
@@ -93,9 +104,12 @@ class LocalWatch:
                 portion = rows[:1] if monitor.open else rows
                 rows = rows[len(portion) :]
                 events, before = monitor.observe(portion), run.opened
-                self._say(before, events, run.take(portion[-1].step, events))
+                would = run.take(portion[-1].step, events)
+                self._say(before, events, would, run.reason)
 
-    def _say(self, before: int, events: Sequence[Event], would: Unanswered | None) -> None:
+    def _say(
+        self, before: int, events: Sequence[Event], would: Unanswered | None, reason: str
+    ) -> None:
         """Log what is news. `before`: incidents that had opened before `events`."""
         from spikeguard_core.events import Closed, Opened, Revised
 
@@ -106,7 +120,7 @@ class LocalWatch:
             if isinstance(event, Opened):
                 self._kind = event.judgement.kind
                 lines += _opened(name, event)
-                lines += [] if would else ["  would propose nothing yet"]
+                lines += [] if would else [f"  would propose nothing: {_one_line(reason)}"]
             elif isinstance(event, Revised) and event.judgement.kind != self._kind:
                 self._kind = event.judgement.kind
                 lines.append(f"{name}, by step {event.step}: {_judged(event.judgement)}")
@@ -142,8 +156,12 @@ def _judged(judgement: Judgement) -> str:
 
 
 def _would(one: Unanswered) -> str:
-    reason = " ".join(paragraphs(one.proposal.reason))
+    reason = _one_line(one.proposal.reason)
     return f"  would propose: {action_phrase(one.action)}. {reason}"
+
+
+def _one_line(reason: str) -> str:
+    return " ".join(paragraphs(reason))
 
 
 def _words(value: str) -> str:

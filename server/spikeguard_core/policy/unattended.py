@@ -18,6 +18,7 @@ from spikeguard_core.policy.settings import ApprovalMode, Policy
 from spikeguard_core.policy.situation import PastCommand, Situation, Target
 from spikeguard_core.policy.targeting import Alarm, Doubts, alarms_of, health_of
 from spikeguard_protocol import (
+    Ability,
     Action,
     CommandState,
     IncidentState,
@@ -50,8 +51,11 @@ class UnattendedRun:
     targets: Targets
     step_time_s: float | None = None
     tokens_per_step: int | None = None
+    capabilities: frozenset[Verb] = frozenset(Verb)  # what the run can carry out
+    abilities: tuple[Ability, ...] = ()  # why, as it says itself
     incident: Incident | None = None  # the open one
     opened: int = 0  # incidents so far
+    reason: str = ""  # of the newest proposal, also where that is to do nothing
     _alarms: list[Alarm] = field(default_factory=list)  # of incidents that are over
     _past: list[PastCommand] = field(default_factory=list)
 
@@ -62,7 +66,9 @@ class UnattendedRun:
         if self.incident is None or not (events or self._waiting is None):
             return None
         situation = self._situation(self.incident, max(step, self.incident.onset_step))
-        return self._note(propose(situation, self.policy), situation)
+        proposal = propose(situation, self.policy)
+        self.reason = proposal.reason
+        return self._note(proposal, situation)
 
     def _fold(self, event: Event) -> None:
         self.opened += isinstance(event, Opened)
@@ -84,7 +90,8 @@ class UnattendedRun:
             step=step,
             position=step,
             targets=tuple(self._target(one, step, doubts) for one in saved),
-            capabilities=frozenset(Verb),
+            capabilities=self.capabilities,
+            abilities=self.abilities,
             step_time_s=self.step_time_s,
             tokens_per_step=self.tokens_per_step,
             past=tuple(self._past),
