@@ -48,12 +48,16 @@ def test_a_spike_is_told_with_its_kind_its_cause_and_what_would_be_proposed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tracked: list[str] = []
+    alerts: list[tuple[str, str]] = []
 
     class Writer:
         def add_scalar(self, *_: object) -> None: ...
 
         def add_text(self, *said: str) -> None:
             tracked.append(said[1])
+
+        def alert(self, title: str, text: str) -> None:
+            alerts.append((title, text))
 
     job = spiked(tmp_path, forward=Forward(Writer()))
     wait_for(caplog, "would propose")
@@ -64,6 +68,9 @@ def test_a_spike_is_told_with_its_kind_its_cause_and_what_would_be_proposed(
     assert cause.startswith("  likeliest cause: lr too high (99%): the learning rate rose ")
     assert any("would propose: roll back to step" in line for line in told(caplog))
     assert any("likeliest cause" in text for text in tracked)
+    ((title, text),) = alerts
+    assert title == "spikeguard: spike #1"
+    assert text.startswith(first)
 
 
 def test_a_calm_run_is_told_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from spikeguard.faults import log
 from spikeguard_protocol import (
@@ -35,7 +35,13 @@ WAITING = 5_000  # records between the loop and the thread
 EVERY_S = 1.0  # between two looks: many rows at once cost a fraction of each alone
 CLOSE_S = 1.0  # how long the end of an attempt waits for the last lines
 Draft = Callable[[], Record]
-Tell = Callable[[str, str], None]  # name of an incident, text: the user's tracker
+
+
+class Tell(Protocol):
+    """The user's tracker."""
+
+    def __call__(self, name: str, text: str, *, alerts: bool) -> None:
+        """Note `text` about the incident `name`; `alerts`: people are to see it now."""
 
 
 class LocalWatch:
@@ -129,13 +135,10 @@ class LocalWatch:
         if would is not None:
             lines.append(_would(would))
         if lines:
-            self._log(f"spike #{number}", lines)
-
-    def _log(self, name: str, lines: Sequence[str]) -> None:
-        for line in lines:
-            log.warning("%s", line)
-        if self._tell is not None:
-            self._tell(name, "\n".join(lines))
+            for line in lines:
+                log.warning("%s", line)
+            if self._tell is not None:
+                self._tell(f"spike #{number}", "\n".join(lines), alerts=number > before)
 
 
 def _opened(name: str, event: Opened) -> list[str]:
