@@ -36,6 +36,8 @@ def main() -> int:
     if run("git", "status", "--porcelain"):
         sys.exit("the tree is not clean: commit or stash first")
     notes = notes_of((ROOT / "CHANGELOG.md").read_text(), version)
+    if f"\nversion: {version}\n" not in (ROOT / "CITATION.cff").read_text():
+        sys.exit(f"CITATION.cff does not say `version: {version}`")
     for line in index_words(options.index, version):
         print(line)
     with tempfile.TemporaryDirectory(prefix="spikeguard-release-") as folder:
