@@ -93,8 +93,7 @@ class LocalWatch:
             ended = self._closing.wait(EVERY_S)
             rows: list[Sample] = []
             while self._waiting:
-                item = self._waiting.popleft()
-                record: Any = item() if callable(item) else item
+                record = _made(self._waiting.popleft())
                 if isinstance(record, AttemptStarted):
                     run.capabilities = frozenset(record.capabilities)
                     run.abilities = abilities_from_settings(record.settings)
@@ -126,7 +125,7 @@ class LocalWatch:
             if isinstance(event, Opened):
                 self._kind = event.judgement.kind
                 lines += _opened(name, event)
-                lines += [] if would else [f"  would propose nothing: {_one_line(reason)}"]
+                lines += [] if would else [f"  would propose nothing. {_one_line(reason)}".rstrip()]
             elif isinstance(event, Revised) and event.judgement.kind != self._kind:
                 self._kind = event.judgement.kind
                 lines.append(f"{name}, by step {event.step}: {_judged(event.judgement)}")
@@ -139,6 +138,14 @@ class LocalWatch:
                 log.warning("%s", line)
             if self._tell is not None:
                 self._tell(f"spike #{number}", "\n".join(lines), alerts=number > before)
+
+
+def _made(item: Record | Draft) -> Any:
+    """The record; None where its values make none, which the outbox counts as a fault."""
+    try:
+        return item() if callable(item) else item
+    except Exception:
+        return None
 
 
 def _opened(name: str, event: Opened) -> list[str]:

@@ -63,6 +63,8 @@ class UnattendedRun:
         """What came to be known up to `step`; the command that is new, if one is."""
         for event in events:
             self._fold(event)
+        if self.incident is None:
+            self.reason = ""
         if self.incident is None or not (events or self._waiting is None):
             return None
         situation = self._situation(self.incident, max(step, self.incident.onset_step))
