@@ -58,7 +58,7 @@ def typed(environment: Path, tmp_path: Path) -> Typed:
 
 
 def pip(*words: str, into: Path | None = None) -> None:
-    python = Path(sys._base_executable)  # `make setup` gives .venv a pip; others may have none
+    python = Path(sys.base_prefix) / "bin/python3"  # whose pip may be missing in .venv
     other = ("--python", str(into / "bin/python")) if into else ()
     done = subprocess.run(
         [str(python), "-m", "pip", *other, *words], capture_output=True, text=True, timeout=170

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spikeguard.faults import log
+from spikeguard.uplink.outbox import Draft
 from spikeguard_protocol import (
     AttemptStarted,
     Record,
@@ -23,6 +24,7 @@ from spikeguard_protocol import (
     SegmentId,
     TargetDeleted,
     TargetSaved,
+    Verb,
     abilities_from_settings,
 )
 from spikeguard_protocol.phrases import action_phrase, paragraphs, sure_phrase
@@ -34,7 +36,6 @@ if TYPE_CHECKING:  # numpy comes with it: in the thread, so that attach() does n
 WAITING = 5_000  # records between the loop and the thread
 EVERY_S = 1.0  # between two looks: many rows at once cost a fraction of each alone
 CLOSE_S = 1.0  # how long the end of an attempt waits for the last lines
-Draft = Callable[[], Record]
 
 
 class Tell(Protocol):
@@ -95,7 +96,7 @@ class LocalWatch:
             while self._waiting:
                 record = _made(self._waiting.popleft())
                 if isinstance(record, AttemptStarted):
-                    run.capabilities = frozenset(record.capabilities)
+                    run.capabilities = frozenset(map(Verb, record.capabilities))
                     run.abilities = abilities_from_settings(record.settings)
                 elif isinstance(record, TargetSaved):
                     self._targets[record.name] = record

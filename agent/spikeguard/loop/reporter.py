@@ -18,7 +18,14 @@ from spikeguard.measure.flight_recorder import FlightRecorder
 from spikeguard.measure.readback import DEPTH, Row, arrived, copied, take
 from spikeguard.uplink.opening import OfflineSender
 from spikeguard.uplink.tracker import Forward
-from spikeguard_protocol import CommandResult, IncidentEnded, Record, Samples, SegmentStarted
+from spikeguard_protocol import (
+    CommandResult,
+    IncidentEnded,
+    Record,
+    Samples,
+    SegmentId,
+    SegmentStarted,
+)
 
 
 class AgreedDraft(NamedTuple):
@@ -78,7 +85,8 @@ class Reporter:
             return None
         saved = [target.record() for target in parts.recovery.candidates()]
         tell = None if self._forward is None else self._forward.note
-        return LocalWatch(parts.progress.segment, saved, tell)
+        segment = SegmentId(parts.progress.attempt, parts.progress.segment)
+        return LocalWatch(segment, saved, tell)
 
     def report(self, record: Record) -> None:
         """Tell the server of something other than a sample, and the tracker what was done."""
