@@ -17,6 +17,7 @@ from tests.agent.job import FAST, Job
 from tests.agent.wire import Wire, served
 
 ONSET = 151
+ALONE = replace(FAST, watch_alone=True)
 
 
 def raise_the_rate(job: Job) -> None:
@@ -26,7 +27,7 @@ def raise_the_rate(job: Job) -> None:
 
 
 def spiked(folder: Path, steps: int = 200, **attaching: object) -> Job:
-    job = Job(folder, **attaching)  # type: ignore[arg-type]
+    job = Job(folder, **{"settings": ALONE, **attaching})  # type: ignore[arg-type]
     job.spoil = raise_the_rate
     job.train_to(steps)
     return job
@@ -75,7 +76,7 @@ def test_a_spike_is_told_with_its_kind_its_cause_and_what_would_be_proposed(
 
 
 def test_a_calm_run_is_told_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    job = Job(tmp_path)
+    job = Job(tmp_path, settings=ALONE)
     job.train_to(200)
     watch = job.guard._reporter._watch
     assert watch is not None
@@ -96,7 +97,7 @@ def test_with_a_server_the_server_tells(
 
 
 def test_it_can_be_switched_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spiked(tmp_path, settings=replace(FAST, watch_alone=False)).guard.finish()
+    spiked(tmp_path, settings=FAST).guard.finish()
     assert told(caplog) == []
 
 
@@ -117,7 +118,7 @@ def test_its_failure_is_told_and_reaches_nobody(
         raise ZeroDivisionError("of a detector")
 
     monkeypatch.setattr(Monitor, "observe", fails)
-    job = Job(tmp_path)
+    job = Job(tmp_path, settings=ALONE)
     job.train_to(20)
     wait_for(caplog, "spikes are no longer looked for: ZeroDivisionError: of a detector")
     job.train_to(25)

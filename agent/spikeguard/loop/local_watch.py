@@ -58,16 +58,18 @@ class LocalWatch:
         self._closing = threading.Event()
         self._kind = ""  # of the open incident, as it was last told
         self._thread: threading.Thread | None = None
-        if find_spec("numpy") is None:
+        self._can = find_spec("numpy") is not None
+        if not self._can:
             log.warning("spikes are not looked for without a server: that needs numpy")
-            return
-        self._thread = threading.Thread(target=self._run, name="spikeguard-watch", daemon=True)
-        self._thread.start()
 
     def put(self, record: Record | Draft) -> None:
         """Called from the loop: never waits. A draft is made a record by the thread."""
-        if self._thread is not None:
-            self._waiting.append(record)
+        if not self._can:
+            return
+        self._waiting.append(record)
+        if self._thread is None:  # at the first step: attaching brings no package
+            self._thread = threading.Thread(target=self._run, name="spikeguard-watch", daemon=True)
+            self._thread.start()
 
     def close(self) -> None:
         """Tell what waits, for at most `CLOSE_S`."""

@@ -8,6 +8,7 @@ step's sample lies in the outbox before whatever was saved or done after it.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import NamedTuple
 
 from spikeguard.loop.agreement import Agreed, Agreement
@@ -25,6 +26,7 @@ from spikeguard_protocol import (
     Samples,
     SegmentId,
     SegmentStarted,
+    TargetSaved,
 )
 
 
@@ -83,7 +85,9 @@ class Reporter:
         """Where there is no server, on rank 0: who tells of a spike in its place."""
         if not isinstance(parts.sender, OfflineSender) or not parts.settings.watch_alone:
             return None
-        saved = [target.record() for target in parts.recovery.candidates()]
+        saved: list[TargetSaved] = []
+        with suppress(OSError):  # resume() says so
+            saved = [target.record() for target in parts.recovery.candidates()]
         tell = None if self._forward is None else self._forward.note
         segment = SegmentId(parts.progress.attempt, parts.progress.segment)
         return LocalWatch(segment, saved, tell)
