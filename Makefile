@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 setup: $(STAMP) ## make .venv with everything installed
 
 demo: $(STAMP) ## the whole story, train to post-mortem (EXIT=1 ends by itself, APPROVE=manual waits for you, FAULT=bad_batch is another)
-	@exec $(BIN)/python -m spikeguard_trainer.demo $(if $(EXIT),--exit) $(if $(filter manual,$(APPROVE)),--approve manual) $(if $(FAULT),--fault '$(FAULT)')
+	@exec $(BIN)/spikeguard demo $(if $(EXIT),--exit) $(if $(filter manual,$(APPROVE)),--approve manual) $(if $(FAULT),--fault '$(FAULT)')
 
 $(PROVIDER): tests/server/oidc/package.json
 	@if command -v node >/dev/null && command -v npm >/dev/null; then cd tests/server/oidc \

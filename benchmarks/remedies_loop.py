@@ -21,7 +21,7 @@ import torch
 from benchmarks.destabilised import SHAPE, SIGNALS, Job
 from benchmarks.naming_plan import Healthy
 from benchmarks.naming_score import SLOW
-from spikeguard.optim.learning_rate import LrScale
+from spikeguard.optim.lr_scale import LrScale
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.lineage import Lineage
 from spikeguard_core.events import Event, Opened

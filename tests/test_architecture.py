@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "spikeguard_protocol": set(),
     "spikeguard_cli": {"spikeguard_protocol", "spikeguard_client"},
     "spikeguard_client": {"spikeguard_protocol"},
-    "spikeguard": {"spikeguard_protocol", "spikeguard_cli"},
+    "spikeguard": {"spikeguard_protocol", "spikeguard_cli", "spikeguard_core"},
     "spikeguard_core": {"spikeguard_protocol"},
     "spikeguard_replay": {"spikeguard_protocol", "spikeguard_cli", "spikeguard_core"},
     "spikeguard_server": {
@@ -186,6 +186,12 @@ def test_nothing_else_in_the_agent_loads_an_integration() -> None:
     for path in _files(PACKAGES["spikeguard"]):
         if path.parent.name != "integrations":
             assert "spikeguard.integrations" not in _imports(path), path.relative_to(ROOT)
+
+
+def test_of_the_agent_only_its_own_watch_knows_the_core() -> None:
+    for path in _files(PACKAGES["spikeguard"]):
+        if path.stem != "local_watch":
+            assert "spikeguard_core" not in _tops(path), path.relative_to(ROOT)
 
 
 def _parts_of_the_agent(path: Path) -> set[str]:

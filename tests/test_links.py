@@ -28,6 +28,20 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert section in set(_sections(target)), link
 
 
+def test_every_message_that_troubleshooting_quotes_is_one_that_the_code_says() -> None:
+    page = (ROOT / "docs/troubleshooting.md").read_text().partition("## Messages")[2]
+    rows = re.findall(r"^\| (`.*?) \|", page.partition("\n## ")[0], re.MULTILINE)
+    said = "".join(
+        re.sub(r'"\s*\n\s*f?"', "", path.read_text())  # one text over several lines
+        for package in ROOT.glob("*/spikeguard*")
+        for path in package.rglob("*.py")
+    )
+    quoted = [part.strip() for row in rows for quote in re.findall("`(.*?)`", row)
+              for part in quote.split("…") if part.strip()]  # fmt: skip
+    assert len(quoted) > 12
+    assert [part for part in quoted if part not in said and not part.startswith("needs ")] == []
+
+
 def test_the_first_page_leads_to_every_page() -> None:
     first = (ROOT / "README.md").read_text()
     linked = {(ROOT / link.partition("#")[0]).resolve() for link in LINK.findall(first)}

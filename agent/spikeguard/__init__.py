@@ -14,15 +14,31 @@ Law: after a valid `attach()` nothing here raises into the loop, waits for the n
 the device wait, except that a half-applied command ends the attempt (`AttemptAborted`).
 """
 
-from spikeguard.attach import attach
-from spikeguard.data.by_position import by_position
-from spikeguard.errors import AttachError, AttemptAborted, ResumeError, SpikeguardError
-from spikeguard.guard import Guard
-from spikeguard.registry import guard_of
-from spikeguard.settings import Settings
-from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.state.user_checkpoints import UserCheckpoints
-from spikeguard.uplink.tracker import Forward
+import sys
+from typing import NoReturn
+
+try:
+    from spikeguard.attach import attach
+    from spikeguard.data.by_position import by_position
+    from spikeguard.errors import AttachError, AttemptAborted, ResumeError, SpikeguardError
+    from spikeguard.guard import Guard
+    from spikeguard.registry import guard_of
+    from spikeguard.settings import Settings
+    from spikeguard.state.checkpoints import CheckpointDirectory
+    from spikeguard.state.user_checkpoints import UserCheckpoints
+    from spikeguard.uplink.tracker import Forward
+except ModuleNotFoundError as error:  # `spikeguard sync` and `journal` do without torch
+    if error.name != "torch":
+        raise
+
+    def __getattr__(name: str) -> NoReturn:
+        if name not in __all__:
+            raise AttributeError(f"module 'spikeguard' has no attribute {name!r}")
+        raise ImportError(
+            f"spikeguard.{name} needs torch, which this Python lacks ({sys.executable}): install "
+            "spikeguard into the environment that your training job runs in"
+        )
+
 
 __all__ = [
     "AttachError",

@@ -65,6 +65,7 @@ class Settings:
     flush_s: float = 3.0  # finish() and SIGTERM wait no longer for the server
     full_detail_s_a_day: float = 21_600.0  # of the slow signals at every step, as the server asks
     handle_sigterm: bool = True  # only where nobody else handles it
+    watch_alone: bool = True  # without a server: detection beside the loop, told in the log
     copy_kept: bool = True  # of Hugging Face's checkpoints, where the file system makes no links
     agreement_lag: int = 2  # steps between a vote and its reading, at least 2
     agreement_timeout_s: float = 0.0  # for the slowest rank; 0: as the job's own collectives

@@ -60,15 +60,11 @@ COMMANDS: tuple[Command, ...] = (
         "list what a run was ordered and what of it still holds, or undo an order; needs no server",
         _journal,
         _journal_options,
-        extra="agent",
-        needs=("torch",),
     ),
     Command(
         "sync",
         "upload what a run without a server left on disk; may be repeated",
         _sync,
         _sync_options,
-        extra="agent",
-        needs=("torch",),
     ),
 )

@@ -11,6 +11,7 @@ from io import TextIOWrapper
 from typing import Any, NoReturn
 
 from spikeguard_cli.command import EXITS, FAILED, PIPE_CLOSED, Command, CommandFailed, with_next
+from spikeguard_cli.extras import install_command
 from spikeguard_protocol import ProtocolError
 from spikeguard_protocol.escaping import printable
 
@@ -30,11 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = {command.name: command for command in find_commands()}
     options = parser_of(list(commands.values())).parse_args(arguments)
     command = commands[options.command]
-    if missing := command.missing():
-        return _fail(
-            f"`spikeguard {command.name}` needs {', '.join(missing)}: "
-            f"pip install 'spikeguard[{command.extra}]'"
-        )
+    if command.extra is not None and (missing := command.missing()):
+        install = install_command(command.extra)
+        return _fail(f"`spikeguard {command.name}` needs {', '.join(missing)}: {install}")
     usage = f"spikeguard {command.name} --help"
     try:
         status = command.run(options)
@@ -101,7 +100,7 @@ def parser_of(commands: list[Command]) -> ArgumentParser:
 def _help(command: Command) -> str:
     if not command.missing():
         return command.summary
-    return f"{command.summary} (needs pip install 'spikeguard[{command.extra}]')"
+    return f"{command.summary} (needs the extra `{command.extra}`)"
 
 
 def _exit_words() -> str:

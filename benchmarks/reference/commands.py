@@ -38,7 +38,7 @@ def page() -> str:
 
 
 def _installed_by(command: Command) -> str:
-    return f" Needs `pip install 'spikeguard[{command.extra}]'`." if command.extra else ""
+    return f" Needs the extra `{command.extra}`." if command.extra else ""
 
 
 def _exits(codes: Mapping[int, str]) -> str:

@@ -7,37 +7,29 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from spikeguard_core.detection.sample import Sample
-from spikeguard_core.diagnosis.lineage import Lineage
 from spikeguard_core.events import Event, Opened
-from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_core.policy.cost import Cost, cost_of
 from spikeguard_core.policy.finding import checks_of
-from spikeguard_core.policy.proposal import Proposal, propose
 from spikeguard_core.policy.settings import ApprovalMode, Policy
-from spikeguard_core.policy.situation import PastCommand, Situation, Target
-from spikeguard_core.policy.targeting import Alarm, Doubts, alarms_of, health_of
+from spikeguard_core.policy.unattended import Targets, Unanswered, UnattendedRun
 from spikeguard_protocol import (
     Action,
-    CommandState,
-    IncidentState,
     Medium,
     SegmentId,
-    SegmentPoint,
     Signal,
+    TargetSaved,
     Verb,
     verb_of,
 )
 from spikeguard_replay.judging import monitor_of
 
 SEGMENT = SegmentId("0" * 16, 0)
-LINEAGE = Lineage({SEGMENT: None})
 PORTION = 500  # samples taken at once while nothing is open
 KEPT = 64  # checkpoints before an onset among which the policy may choose
 
@@ -96,15 +88,27 @@ def advise(
     assumed: Assumed,
     choice: DetectorChoice | None = None,
 ) -> list[Advice]:
-    """Every command that would have been proposed over `samples`, in order.
+    """Every command that would have been proposed over `samples`, in order."""
+    assumed = with_pace(assumed, samples)
+    run = UnattendedRun(
+        policy, SEGMENT, _checkpoints(assumed), assumed.step_time_s, assumed.tokens_per_step
+    )
+    told = SampleFeed(monitor_of(choice), choice).told(samples)
+    found = [run.take(step, events) for step, events in told]
+    return [_advice(one, policy) for one in found if one is not None]
 
-    A watch is approved as the policy would; any other waits, unanswered, until its incident
-    closes, and is told once: again only where the policy turns to another verb.
-    """
-    watcher = Watcher(policy, with_pace(assumed, samples))
-    for step, events in SampleFeed(monitor_of(choice), choice).told(samples):
-        watcher.take(step, events)
-    return watcher.advice
+
+def _advice(one: Unanswered, policy: Policy) -> Advice:
+    situation, verb = one.situation, verb_of(one.action)
+    return Advice(
+        situation.incident.number,
+        situation.step,
+        one.action,
+        one.proposal.reason,
+        cost_of(one.action, situation, policy),
+        one.mode,
+        () if verb is Verb.WATCH else checks_of(situation.incident, policy),
+    )
 
 
 def with_pace(assumed: Assumed, samples: Sequence[Sample]) -> Assumed:
@@ -140,104 +144,18 @@ class SampleFeed:
             row += len(portion)
 
 
-@dataclass
-class Watcher:
-    """The run so far, as the policy would have seen it."""
+def _checkpoints(assumed: Assumed) -> Targets:
+    """The newest checkpoints before an onset and the newest of all."""
 
-    policy: Policy
-    assumed: Assumed
-    advice: list[Advice] = field(default_factory=list)
-    incident: Incident | None = None
-    opened: int = 0
-    alarms: list[Alarm] = field(default_factory=list)  # of incidents that are over
-    past: list[PastCommand] = field(default_factory=list)
-
-    def take(self, step: int, events: Sequence[Event]) -> None:
-        """What came to be known up to `step`; a waiting command is looked at anew with news."""
-        for event in events:
-            self._fold(event)
-        if self.incident is not None and (events or self._waiting is None):
-            self._ask(self.incident, step)
-
-    def _fold(self, event: Event) -> None:
-        self.opened += isinstance(event, Opened)
-        incident = fold(self.incident, event, number=self.opened, segment=SEGMENT)
-        if incident is not None and incident.state is IncidentState.CLOSED:
-            self.alarms.extend(alarms_of(incident))
-            self.past, incident = [], None
-        self.incident = incident
-
-    @property
-    def _waiting(self) -> PastCommand | None:
-        return next((p for p in self.past if p.state is CommandState.PROPOSED), None)
-
-    def _ask(self, incident: Incident, step: int) -> None:
-        step = max(step, incident.onset_step)
-        situation = Situation(
-            incident=incident,
-            step=step,
-            position=step,
-            targets=self._targets(incident, step),
-            capabilities=frozenset(Verb),
-            step_time_s=self.assumed.step_time_s,
-            tokens_per_step=self.assumed.tokens_per_step,
-            past=tuple(self.past),
-        )
-        self._note(propose(situation, self.policy), situation)
-
-    def _note(self, proposal: Proposal, situation: Situation) -> None:
-        action, waiting = proposal.action, self._waiting
-        if waiting is not None and (action is None or waiting.verb is not verb_of(action)):
-            self.past.remove(waiting)
-        if action is None or (waiting is not None and waiting.verb is verb_of(action)):
-            return
-        verb, number = verb_of(action), situation.incident.number
-        mode = self.policy.approval_of(verb).mode
-        watched = verb is Verb.WATCH and mode is ApprovalMode.AUTO
-        if watched:
-            done = PastCommand(
-                action,
-                CommandState.APPLIED,
-                number,
-                True,
-                situation.step,
-                cause=proposal.cause,
-            )
-            self.past.append(done)
-        else:
-            self.past.append(
-                PastCommand(action, CommandState.PROPOSED, number, cause=proposal.cause)
-            )
-        self.advice.append(
-            Advice(
-                number,
-                situation.step,
-                action,
-                proposal.reason,
-                cost_of(action, situation, self.policy),
-                mode,
-                () if verb is Verb.WATCH else checks_of(situation.incident, self.policy),
-            )
-        )
-
-    def _targets(self, incident: Incident, step: int) -> tuple[Target, ...]:
-        """The newest checkpoints before the onset and the newest of all, with their health."""
-        every = self.assumed.checkpoint_every
+    def targets(onset_step: int, step: int) -> Iterator[TargetSaved]:
+        every = assumed.checkpoint_every
         if every <= 0:
-            return ()
-        last = incident.onset_step // every
+            return
+        last = onset_step // every
         numbers = [*range(max(1, last - KEPT), last + 1)]
         if (newest := step // every) > last:
             numbers.append(newest)
-        doubts = Doubts([*self.alarms, *alarms_of(incident)], LINEAGE)
-        return tuple(_target(number * every, step, doubts, self.policy) for number in numbers)
+        for at in (number * every for number in numbers):
+            yield TargetSaved(f"step-{at}", SEGMENT.number, at, at, Medium.DISK)
 
-
-def _target(at: int, newest: int, doubts: Doubts, policy: Policy) -> Target:
-    health = health_of(
-        SegmentPoint(SEGMENT, at),
-        newest_step=newest,
-        doubts=doubts,
-        horizon_steps=policy.health_horizon_steps,
-    )
-    return Target(f"step-{at}", SEGMENT, at, at, Medium.DISK, health)
+    return targets

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spikeguard_cli.command import Command, CommandFailed, say
+from spikeguard_cli.extras import install_command
 from spikeguard_protocol import STANDARD_SIGNALS
 from spikeguard_protocol.escaping import printable
 from spikeguard_replay.policy_options import assumed_of, configure_policy, policy_from_options
@@ -166,7 +167,7 @@ def _advice(
 def _check_plot(options: Namespace) -> None:
     """Refuse a picture that cannot be drawn, before anything is read."""
     if options.plot is not None and find_spec("matplotlib") is None:
-        raise CommandFailed("--plot needs matplotlib: pip install 'spikeguard[plot]'")
+        raise CommandFailed(f"--plot needs matplotlib: {install_command('plot')}")
 
 
 def _drawn(path: Path, draw: Any) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.extras import install_command
 from spikeguard_replay.points import LogPoint
 
 MARK: Final = "tfevents"  # every event file's name holds it
@@ -27,7 +28,7 @@ def event_points(path: Path) -> Iterator[LogPoint]:
         from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
     except ImportError:
         raise CommandFailed(
-            f"{path}: TensorBoard reads its own files: pip install 'spikeguard[tensorboard]'"
+            f"{path}: TensorBoard reads its own files: {install_command('tensorboard')}"
         ) from None
     reader = PyRecordReader_New(str(path))
     for number in count(1):

@@ -383,7 +383,6 @@ def test_importing_and_attaching_take_under_a_second_and_bring_no_package() -> N
     assert spent_s < 1.0
 
 
-def test_the_agents_extra_asks_pip_for_nothing() -> None:
+def test_the_agent_asks_pip_for_nothing() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert project["dependencies"] == []
-    assert project["optional-dependencies"]["agent"] == []

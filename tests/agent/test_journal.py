@@ -16,7 +16,7 @@ import pytest
 
 from spikeguard.commands.journal import IF_REMOVED, Journal, Scaling
 from spikeguard.errors import AttachError
-from spikeguard.optim.learning_rate import LrScale
+from spikeguard.optim.lr_scale import LrScale
 from spikeguard.settings import Settings
 from spikeguard.state.lineage import Abandonment, Lineage, abandoned_by_return, is_abandoned
 from spikeguard_protocol import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spikeguard.commands.journal import Journal, Scaling
-from spikeguard.optim.learning_rate import LrScale
+from spikeguard.optim.lr_scale import LrScale
 from spikeguard_cli.main import main
 from spikeguard_protocol import (
     BatchRange,

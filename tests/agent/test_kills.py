@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spikeguard.optim.learning_rate import LrScale
+from spikeguard.optim.lr_scale import LrScale
 from spikeguard_protocol import (
     Action,
     BatchRange,

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from spikeguard import attach
-from spikeguard.optim.learning_rate import LrScale
+from spikeguard.optim.lr_scale import LrScale
 from spikeguard_protocol import Ack, Order, ScaleLr
 from tests.agent.heard import hear
 

@@ -33,12 +33,12 @@ from spikeguard_protocol import (
     abilities_from_settings,
 )
 
-from .job import Job, order, result, target_at
+from .job import FAST, Job, order, result, target_at
 from .wire import Wire, await_that, served
 
 pytestmark = pytest.mark.slow
 
-OFTEN = Settings(snapshot_every=5, send_interval_s=0.02, slow_signals_every=20)
+OFTEN = replace(FAST, snapshot_every=5, slow_signals_every=20)
 
 
 class Numbers:

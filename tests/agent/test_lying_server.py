@@ -14,7 +14,7 @@ import pytest
 
 from spikeguard import Settings
 from spikeguard.commands.journal import Journal, Scaling
-from spikeguard.optim.learning_rate import LrScale
+from spikeguard.optim.lr_scale import LrScale
 from spikeguard.state.lineage import Abandonment
 from spikeguard_protocol import (
     Action,

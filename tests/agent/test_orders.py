@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spikeguard import AttemptAborted
 from spikeguard.commands.journal import Scaling
-from spikeguard.optim.learning_rate import LrScale
+from spikeguard.optim.lr_scale import LrScale
 from spikeguard.state.lineage import abandoned_by_return
 from spikeguard_protocol import (
     Ack,

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard import AttachError, CheckpointDirectory, Forward, Settings, attach
 from spikeguard.optim.clipping import AdaGC, Rule
-from spikeguard.optim.learning_rate import LrScale
+from spikeguard.optim.lr_scale import LrScale
 from spikeguard_protocol import Answer, Verb
 
 LIMIT = 0.05  # every gradient is clipped to it

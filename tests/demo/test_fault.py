@@ -28,8 +28,8 @@ def test_a_fault_may_be_given_whole() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("lr_jump", ["FAULT=lr_jump is no fault", "did you mean lr_bump?", "weight_noise"]),
-        ("meteor", ["FAULT=meteor is no fault", "bad_batch.repeated", "nan_grad"]),
+        ("lr_jump", ["lr_jump is no fault", "did you mean lr_bump?", "weight_noise"]),
+        ("meteor", ["meteor is no fault", "bad_batch.repeated", "nan_grad"]),
         ("lr_bump@", ["NAME@STEP"]),
         ("bad_batch@250:3:7", ["lies in [0, 1], got 7"]),
     ],
@@ -37,7 +37,7 @@ def test_a_fault_may_be_given_whole() -> None:
 def test_a_bad_fault_is_refused_with_those_there_are(
     text: str, says: list[str], tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "spikeguard_trainer.demo", "--fault", text]
+    command = [sys.executable, "-m", "spikeguard_cli.main", "demo", "--fault", text]
     done = subprocess.run(
         [*command, "--directory", str(tmp_path / "demo")], capture_output=True, text=True
     )

@@ -51,7 +51,7 @@ def _reached(stage: str, folder: Path) -> Callable[[], bool]:
 def test_no_process_is_left_behind(stage: str, sign: signal.Signals, tmp_path: Path) -> None:
     """SIGINT as from Ctrl-C, and SIGKILL, which gives the demo no chance to tidy up."""
     folder = Path("/tmp") / f"sg-demo-{os.getpid()}-{stage}-{sign}"
-    command = [sys.executable, "-m", "spikeguard_trainer.demo", "--directory", str(folder)]
+    command = [sys.executable, "-m", "spikeguard_cli.main", "demo", "--directory", str(folder)]
     with (tmp_path / "out").open("wb") as output:
         demo = subprocess.Popen(command, stdout=output, stderr=output)
     reached, until = _reached(stage, folder), time.monotonic() + 90
@@ -70,7 +70,7 @@ def test_no_process_is_left_behind(stage: str, sign: signal.Signals, tmp_path: P
 
 def test_a_folder_with_other_files_is_never_emptied(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    command = [sys.executable, "-m", "spikeguard_trainer.demo", "--directory", str(tmp_path)]
+    command = [sys.executable, "-m", "spikeguard_cli.main", "demo", "--directory", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
     assert "holds other files" in done.stderr

@@ -24,7 +24,8 @@ from spikeguard.commands.restoring import HeldSteps, restart_words, restore_on_a
 from spikeguard.data.feed import DataFeed
 from spikeguard.errors import AttemptAborted, RollbackByRestart
 from spikeguard.faults import Faults, log
-from spikeguard.optim.learning_rate import LrScale, ScaledRates
+from spikeguard.optim.learning_rate import ScaledRates
+from spikeguard.optim.lr_scale import LrScale
 from spikeguard.settings import Settings
 from spikeguard.state.lineage import Abandonment, abandoned_by_return, steps_given_up
 from spikeguard.state.progress import Progress

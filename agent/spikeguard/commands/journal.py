@@ -22,7 +22,7 @@ from spikeguard.commands.order_limits import return_refusal, scale_refusal, skip
 from spikeguard.commands.past_orders import past_orders, verb_in
 from spikeguard.data.skips import Skips
 from spikeguard.errors import AttachError
-from spikeguard.optim.learning_rate import LrScale
+from spikeguard.optim.lr_scale import LrScale
 from spikeguard.settings import Settings
 from spikeguard.state.lineage import (
     Abandonment,

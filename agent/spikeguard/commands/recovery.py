@@ -16,7 +16,8 @@ from typing import Any
 from spikeguard.commands.journal import Journal
 from spikeguard.data.feed import DataFeed
 from spikeguard.faults import Faults
-from spikeguard.optim.learning_rate import LrScale, ScaledRates
+from spikeguard.optim.learning_rate import ScaledRates
+from spikeguard.optim.lr_scale import LrScale
 from spikeguard.state.async_saver import Finished, Saves
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.host_tensors import not_finite

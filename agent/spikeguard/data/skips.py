@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spikeguard.data.batch_names import NameBatch, Names
-from spikeguard.data.reading import Reading
 from spikeguard.faults import Faults
 from spikeguard.state.progress import Progress
 from spikeguard_protocol import BatchesSkipped, BatchRange, SegmentId, SegmentPoint
+
+if TYPE_CHECKING:  # it brings torch, which `spikeguard journal` does without
+    from spikeguard.data.reading import Reading
 
 ASKED = 10_000  # positions of one skip that a loader is asked the names of
 WAITING = 10_000  # records until the attempt has introduced itself

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spikeguard.loop.context import Parts
-from spikeguard.optim.learning_rate import LrScale
+from spikeguard.optim.lr_scale import LrScale
 from spikeguard.state.targets import Target
 from spikeguard_protocol import Ability, BatchRange, CommandResult, Order, SegmentPoint
 

@@ -8,15 +8,26 @@ step's sample lies in the outbox before whatever was saved or done after it.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import NamedTuple
 
 from spikeguard.loop.agreement import Agreed, Agreement
 from spikeguard.loop.context import Parts
+from spikeguard.loop.local_watch import LocalWatch
 from spikeguard.loop.vote import Word, alone
 from spikeguard.measure.flight_recorder import FlightRecorder
 from spikeguard.measure.readback import DEPTH, Row, arrived, copied, take
+from spikeguard.uplink.opening import OfflineSender
 from spikeguard.uplink.tracker import Forward
-from spikeguard_protocol import CommandResult, IncidentEnded, Record, Samples, SegmentStarted
+from spikeguard_protocol import (
+    CommandResult,
+    IncidentEnded,
+    Record,
+    Samples,
+    SegmentId,
+    SegmentStarted,
+    TargetSaved,
+)
 
 
 class AgreedDraft(NamedTuple):
@@ -66,13 +77,27 @@ class Reporter:
         self._p, self._forward, self._outbox = parts, forward, parts.outbox
         self._rows: deque[Row] = deque()
         self._recorder = FlightRecorder(parts.settings)
+        self._watch = self._local_watch(parts)
         if forward is not None:
             parts.inbox.tell = lambda ended: forward.note(ended.incident, said_of_end(ended))
+
+    def _local_watch(self, parts: Parts) -> LocalWatch | None:
+        """Where there is no server, on rank 0: who tells of a spike in its place."""
+        if not isinstance(parts.sender, OfflineSender) or not parts.settings.watch_alone:
+            return None
+        saved: list[TargetSaved] = []
+        with suppress(OSError):  # resume() says so
+            saved = [target.record() for target in parts.recovery.candidates()]
+        tell = None if self._forward is None else self._forward.note
+        segment = SegmentId(parts.progress.attempt, parts.progress.segment)
+        return LocalWatch(segment, saved, tell)
 
     def report(self, record: Record) -> None:
         """Tell the server of something other than a sample, and the tracker what was done."""
         if self._forward is not None and isinstance(record, CommandResult):
             self._forward.note(record.command, said_of(record))
+        if self._watch is not None:
+            self._watch.put(record)
         if self._p.outbox is not None and self._p.sender is not None:
             self._p.outbox.put(record)
             if isinstance(record, CommandResult | SegmentStarted):
@@ -141,6 +166,8 @@ class Reporter:
 
     def close(self) -> None:
         """The attempt ended."""
+        if self._watch is not None:
+            self._watch.close()
         if self._forward is not None:
             self._forward.close()
 
@@ -181,6 +208,8 @@ class Reporter:
         if outbox is None:
             return
         outbox.put(draft, row.at)
+        if self._watch is not None:
+            self._watch.put(draft)
         self._pass_on_detail(row)
 
     def _pass_on_detail(self, row: Row) -> None:

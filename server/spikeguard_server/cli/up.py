@@ -27,6 +27,7 @@ from types import FrameType
 from sqlalchemy import make_url
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.extras import install_command
 from spikeguard_server.cli import embedded_postgres as postgres
 from spikeguard_server.cli.private_files import kept_secret, write_private
 from spikeguard_server.cli.serve import serve
@@ -217,7 +218,7 @@ def _place(stack: ExitStack, options: Namespace, directory: Path) -> UpDirectory
     if options.no_dashboard:
         return UpDirectory(directory, listener, None)
     if not dashboard_installed():
-        print("no dashboard: pip install 'spikeguard[dashboard]' brings it", file=sys.stderr)
+        print(f"no dashboard, which needs streamlit: {install_command('up')}", file=sys.stderr)
         return UpDirectory(directory, listener, None)
     pages = listen(HOST, options.dashboard_port, "--dashboard-port, or --no-dashboard")
     return UpDirectory(directory, listener, stack.enter_context(pages))

@@ -19,7 +19,7 @@ def demo_fault(text: str) -> Fault:
         close = get_close_matches(known, list(FaultName), n=1)
         meant = f"; did you mean {close[0]}?" if close else ""
         names = "\n  ".join(FaultName)
-        raise FaultError(f"FAULT={text} is no fault{meant}\nthere are:\n  {names}")
+        raise FaultError(f"{text} is no fault{meant}\nthere are:\n  {names}")
     return parse_fault(
         f"{known}@{rest}" if at else f"{known}@{STEP}{SIZES.get(FaultName(known), '')}"
     )

@@ -1,4 +1,4 @@
-"""`python -m spikeguard_trainer.demo`: what `make demo` runs."""
+"""`spikeguard demo`: a training run, a spike, an approved rollback and the post-mortem."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -21,7 +21,7 @@ from spikeguard_protocol.paths import confirm_path
 from spikeguard_trainer.demo.fault import demo_fault
 from spikeguard_trainer.demo.progress import Screen, last_row
 from spikeguard_trainer.demo.story import Story, ending, undecided
-from spikeguard_trainer.faults import Fault, FaultError
+from spikeguard_trainer.faults import FaultError
 from spikeguard_trainer.stage.job import Job
 from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Service, awaiting
@@ -157,28 +157,11 @@ class Demo:
             time.sleep(3600)
 
 
-def _options() -> Namespace:
-    parser = ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--exit", action="store_true", help="end when the story ends")
-    parser.add_argument("--approve", choices=("auto", "manual"), default="auto")
-    parser.add_argument("--after", type=float, default=10.0, help="seconds before it approves")
-    parser.add_argument("--fault", type=_fault, default="lr_bump", help="what goes wrong (FAULT=)")
-    parser.add_argument("--directory", type=Path, default=Path("runs/demo"), help="where all goes")
-    return parser.parse_args()
-
-
-def _fault(text: str) -> Fault:
-    try:
-        return demo_fault(text)
-    except FaultError as error:
-        raise SystemExit(f"demo: {error}") from None
-
-
 def _empty(directory: Path) -> None:
     """Make `directory` an empty folder of ours; never delete what another program put there."""
     marker = directory / MARKER
     if directory.exists() and any(directory.iterdir()) and not marker.exists():
-        raise SystemExit(f"demo: {directory} holds other files; name an empty --directory")
+        raise CommandFailed(f"{directory} holds other files; name an empty --directory")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     marker.touch()
@@ -191,9 +174,12 @@ def _stop(signum: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + signum)
 
 
-def main() -> int:
+def run(options: Namespace) -> int:
     """Run the demo; 0 only if no harm is left, or a person wanted it so."""
-    options = _options()
+    try:
+        options.fault = demo_fault(options.fault)
+    except FaultError as error:
+        raise CommandFailed(str(error)) from None
     directory = options.directory.resolve()
     _empty(directory)
     signal.signal(signal.SIGINT, _stop)
@@ -202,12 +188,5 @@ def main() -> int:
     demo = Demo(options, directory, time.strftime("demo-%H%M%S"))
     try:
         return demo.run()
-    except CommandFailed as failure:
-        print(f"\ndemo: {failure}", file=sys.stderr)
-        return 1
     finally:
         demo.children.end()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,181 @@
+"""Tells of a spike in the job's own log where there is no server.
+
+The server's detection and its default policy, on what is written for the server, in a thread of
+rank 0: three lines for an incident's first view, one for each change of its kind or of what would
+be proposed, one for its end. Nothing is carried out. It needs numpy; without it, it says so once.
+The loop waits for none of it: items go through a bounded queue, of which the oldest are dropped.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spikeguard.faults import log
+from spikeguard.uplink.outbox import Draft
+from spikeguard_protocol import (
+    AttemptStarted,
+    Record,
+    Samples,
+    SegmentId,
+    TargetDeleted,
+    TargetSaved,
+    Verb,
+    abilities_from_settings,
+)
+from spikeguard_protocol.phrases import action_phrase, paragraphs, sure_phrase
+
+if TYPE_CHECKING:  # numpy comes with it: in the thread, so that attach() does not wait for it
+    from spikeguard_core.events import Event, Judgement, Opened
+    from spikeguard_core.policy.unattended import Unanswered
+
+WAITING = 5_000  # records between the loop and the thread
+EVERY_S = 1.0  # between two looks: many rows at once cost a fraction of each alone
+CLOSE_S = 1.0  # how long the end of an attempt waits for the last lines
+
+
+class Tell(Protocol):
+    """The user's tracker."""
+
+    def __call__(self, name: str, text: str, *, alerts: bool) -> None:
+        """Note `text` about the incident `name`; `alerts`: people are to see it now."""
+
+
+class LocalWatch:
+    """Detection beside the loop."""
+
+    def __init__(
+        self, segment: SegmentId, targets: Iterable[TargetSaved], tell: Tell | None = None
+    ) -> None:
+        """`targets`: checkpoints of earlier attempts that the run may go back to."""
+        self._segment, self._tell = segment, tell
+        self._targets = {target.name: target for target in targets}
+        self._waiting: deque[Record | Draft] = deque(maxlen=WAITING)
+        self._closing = threading.Event()
+        self._kind = ""  # of the open incident, as it was last told
+        self._thread: threading.Thread | None = None
+        self._can = find_spec("numpy") is not None
+        if not self._can:
+            log.warning("spikes are not looked for without a server: that needs numpy")
+
+    def put(self, record: Record | Draft) -> None:
+        """Called from the loop: never waits. A draft is made a record by the thread."""
+        if not self._can:
+            return
+        self._waiting.append(record)
+        if self._thread is None:  # at the first step: attaching brings no package
+            self._thread = threading.Thread(target=self._run, name="spikeguard-watch", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Tell what waits, for at most `CLOSE_S`."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except BaseException as error:  # nothing of it may reach the job
+            log.warning("spikes are no longer looked for: %s: %s", type(error).__name__, error)
+
+    def _watch(self) -> None:
+        from spikeguard_core.detection.sample import Sample
+        from spikeguard_core.monitor.monitor import Monitor
+        from spikeguard_core.policy.settings import Policy
+        from spikeguard_core.policy.unattended import UnattendedRun
+
+        monitor = Monitor()
+        run = UnattendedRun(Policy(), self._segment, lambda *_: self._targets.values())
+        ended = False
+        while not ended:
+            ended = self._closing.wait(EVERY_S)
+            rows: list[Sample] = []
+            while self._waiting:
+                record = _made(self._waiting.popleft())
+                if isinstance(record, AttemptStarted):
+                    run.capabilities = frozenset(map(Verb, record.capabilities))
+                    run.abilities = abilities_from_settings(record.settings)
+                elif isinstance(record, TargetSaved):
+                    self._targets[record.name] = record
+                elif isinstance(record, TargetDeleted):
+                    self._targets.pop(record.name, None)
+                elif isinstance(record, Samples):
+                    columns = record.signals.items()
+                    values = {name: one for name, (one, *_) in columns if one is not None}
+                    rows.append(Sample(record.steps[0], values, record.positions[0]))
+            while rows:
+                portion = rows[:1] if monitor.open else rows
+                rows = rows[len(portion) :]
+                events, before = monitor.observe(portion), run.opened
+                would = run.take(portion[-1].step, events)
+                self._say(before, events, would, run.reason)
+
+    def _say(
+        self, before: int, events: Sequence[Event], would: Unanswered | None, reason: str
+    ) -> None:
+        """Log what is news. `before`: incidents that had opened before `events`."""
+        from spikeguard_core.events import Closed, Opened, Revised
+
+        number, lines = before, list[str]()
+        for event in events:
+            number += isinstance(event, Opened)
+            name = f"spike #{number} of this attempt"
+            if isinstance(event, Opened):
+                self._kind = event.judgement.kind
+                lines += _opened(name, event)
+                lines += [] if would else [f"  would propose nothing. {_one_line(reason)}".rstrip()]
+            elif isinstance(event, Revised) and event.judgement.kind != self._kind:
+                self._kind = event.judgement.kind
+                lines.append(f"{name}, by step {event.step}: {_judged(event.judgement)}")
+            elif isinstance(event, Closed):
+                lines.append(f"{name} ended at step {event.step}: {_words(event.outcome)}")
+        if would is not None:
+            lines.append(_would(would))
+        if lines:
+            for line in lines:
+                log.warning("%s", line)
+            if self._tell is not None:
+                self._tell(f"spike #{number}", "\n".join(lines), alerts=number > before)
+
+
+def _made(item: Record | Draft) -> Any:
+    """The record; None where its values make none, which the outbox counts as a fault."""
+    try:
+        return item() if callable(item) else item
+    except Exception:
+        return None
+
+
+def _opened(name: str, event: Opened) -> list[str]:
+    far = "" if not math.isfinite(event.z) else f", z {event.z:.1f}"
+    seen = f"since step {event.onset_step}, seen at {event.step} in {event.signal}{far}"
+    lines = [f"{name}, {seen}: {_judged(event.judgement)}"]
+    if event.causes:
+        cause = event.causes[0]
+        because = f": {'; '.join(cause.reasons)}" if cause.reasons else ""
+        sure = sure_phrase(cause.confidence)
+        lines.append(f"  likeliest cause: {_words(cause.cause)} ({sure}){because}")
+    return lines
+
+
+def _judged(judgement: Judgement) -> str:
+    sure = sure_phrase(judgement.confidence)
+    return f"{_words(judgement.kind)} ({sure}), {judgement.reason}"
+
+
+def _would(one: Unanswered) -> str:
+    reason = _one_line(one.proposal.reason)
+    return f"  would propose: {action_phrase(one.action)}. {reason}"
+
+
+def _one_line(reason: str) -> str:
+    return " ".join(paragraphs(reason))
+
+
+def _words(value: str) -> str:
+    return value.replace("_", " ")

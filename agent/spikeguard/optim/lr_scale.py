@@ -1,0 +1,39 @@
+"""A lowered learning rate: by how much, for which steps; as journal and checkpoints hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+RAMP_SHARE = 0.1  # of the steps, at their end
+
+
+@dataclass(frozen=True, slots=True)
+class LrScale:
+    """`factor` for `steps` steps after step `start`, climbing back to 1 over their last tenth."""
+
+    factor: float
+    start: int
+    steps: int
+
+    def at(self, step: int) -> float:
+        """What multiplies the learning rate of the `step`-th optimizer step."""
+        done = step - self.start - 1
+        if not 0 <= done < self.steps:
+            return 1.0
+        ramp = max(1, int(self.steps * RAMP_SHARE)) if self.steps > 1 else 0
+        climbed = max(0, done - (self.steps - ramp) + 1)
+        return self.factor + (1.0 - self.factor) * climbed / (ramp + 1)
+
+    def plain(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> LrScale:
+        """Back from a file; raise KeyError, TypeError or ValueError for what is none."""
+        factor, start, steps = plain["factor"], plain["start"], plain["steps"]
+        if type(factor) not in (int, float) or type(start) is not int or type(steps) is not int:
+            raise ValueError(f"{plain!r:.80} is no scale of the learning rate")
+        return cls(float(factor), start, steps)

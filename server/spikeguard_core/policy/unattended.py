@@ -1,0 +1,121 @@
+"""What the policy proposes over a run where nobody answers: a log, or a job without a server.
+
+A watch counts as approved where the policy approves it; any other command waits until its incident
+closes, and is told once: again only where the policy turns to another verb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from spikeguard_core.diagnosis.lineage import Lineage
+from spikeguard_core.events import Event, Opened
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident_life import fold
+from spikeguard_core.policy.proposal import Proposal, propose
+from spikeguard_core.policy.settings import ApprovalMode, Policy
+from spikeguard_core.policy.situation import PastCommand, Situation, Target
+from spikeguard_core.policy.targeting import Alarm, Doubts, alarms_of, health_of
+from spikeguard_protocol import (
+    Ability,
+    Action,
+    CommandState,
+    IncidentState,
+    SegmentId,
+    SegmentPoint,
+    TargetSaved,
+    Verb,
+    verb_of,
+)
+
+Targets = Callable[[int, int], Iterable[TargetSaved]]  # by an incident's onset and the newest step
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A command that the policy would have somebody decide on."""
+
+    action: Action
+    proposal: Proposal
+    situation: Situation
+    mode: ApprovalMode  # who would have to say yes
+
+
+@dataclass
+class UnattendedRun:
+    """The run so far, as the policy sees it."""
+
+    policy: Policy
+    segment: SegmentId
+    targets: Targets
+    step_time_s: float | None = None
+    tokens_per_step: int | None = None
+    capabilities: frozenset[Verb] = frozenset(Verb)  # what the run can carry out
+    abilities: tuple[Ability, ...] = ()  # why, as it says itself
+    incident: Incident | None = None  # the open one
+    opened: int = 0  # incidents so far
+    reason: str = ""  # of the newest proposal, also where that is to do nothing
+    _alarms: list[Alarm] = field(default_factory=list)  # of incidents that are over
+    _past: list[PastCommand] = field(default_factory=list)
+
+    def take(self, step: int, events: Sequence[Event]) -> Unanswered | None:
+        """What came to be known up to `step`; the command that is new, if one is."""
+        for event in events:
+            self._fold(event)
+        if self.incident is None:
+            self.reason = ""
+        if self.incident is None or not (events or self._waiting is None):
+            return None
+        situation = self._situation(self.incident, max(step, self.incident.onset_step))
+        proposal = propose(situation, self.policy)
+        self.reason = proposal.reason
+        return self._note(proposal, situation)
+
+    def _fold(self, event: Event) -> None:
+        self.opened += isinstance(event, Opened)
+        incident = fold(self.incident, event, number=self.opened, segment=self.segment)
+        if incident is not None and incident.state is IncidentState.CLOSED:
+            self._alarms.extend(alarms_of(incident))
+            self._past, incident = [], None
+        self.incident = incident
+
+    @property
+    def _waiting(self) -> PastCommand | None:
+        return next((p for p in self._past if p.state is CommandState.PROPOSED), None)
+
+    def _situation(self, incident: Incident, step: int) -> Situation:
+        doubts = Doubts([*self._alarms, *alarms_of(incident)], Lineage({self.segment: None}))
+        saved = self.targets(incident.onset_step, step)
+        return Situation(
+            incident=incident,
+            step=step,
+            position=step,
+            targets=tuple(self._target(one, step, doubts) for one in saved),
+            capabilities=self.capabilities,
+            abilities=self.abilities,
+            step_time_s=self.step_time_s,
+            tokens_per_step=self.tokens_per_step,
+            past=tuple(self._past),
+        )
+
+    def _target(self, saved: TargetSaved, newest: int, doubts: Doubts) -> Target:
+        taken, horizon = SegmentPoint(self.segment, saved.step), self.policy.health_horizon_steps
+        health = health_of(taken, newest_step=newest, doubts=doubts, horizon_steps=horizon)
+        return Target(saved.name, self.segment, saved.step, saved.position, saved.medium, health)
+
+    def _note(self, proposal: Proposal, situation: Situation) -> Unanswered | None:
+        action, waiting = proposal.action, self._waiting
+        if waiting is not None and (action is None or waiting.verb is not verb_of(action)):
+            self._past.remove(waiting)
+        if action is None or (waiting is not None and waiting.verb is verb_of(action)):
+            return None
+        mode = self.policy.approval_of(verb_of(action)).mode
+        number, cause = situation.incident.number, proposal.cause
+        if verb_of(action) is Verb.WATCH and mode is ApprovalMode.AUTO:
+            applied = CommandState.APPLIED
+            past = PastCommand(action, applied, number, True, situation.step, cause=cause)
+        else:
+            past = PastCommand(action, CommandState.PROPOSED, number, cause=cause)
+        self._past.append(past)
+        return Unanswered(action, proposal, situation, mode)

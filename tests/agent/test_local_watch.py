@@ -1,0 +1,126 @@
+"""Without a server the job's own log tells of a spike."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spikeguard import Forward
+from spikeguard.loop.local_watch import LocalWatch
+from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_protocol import SegmentId
+from tests.agent.job import FAST, Job
+from tests.agent.wire import Wire, served
+
+ONSET = 151
+ALONE = replace(FAST, watch_alone=True)
+
+
+def raise_the_rate(job: Job) -> None:
+    if ONSET <= job.guard.steps + 1 < ONSET + 6:
+        for group in job.optimizer.param_groups:
+            group["lr"] = 1.0
+
+
+def spiked(folder: Path, steps: int = 200, **attaching: object) -> Job:
+    job = Job(folder, **{"settings": ALONE, **attaching})  # type: ignore[arg-type]
+    job.spoil = raise_the_rate
+    job.train_to(steps)
+    return job
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Lines about spikes, in order."""
+    words = ("spike", "  likeliest", "  would propose")
+    return [text for r in caplog.records if (text := r.getMessage()).startswith(words)]
+
+
+def wait_for(caplog: pytest.LogCaptureFixture, part: str) -> None:
+    until = time.monotonic() + 30
+    while not any(part in line for line in told(caplog)):
+        assert time.monotonic() < until, told(caplog)
+        time.sleep(0.05)
+
+
+def test_a_spike_is_told_with_its_kind_its_cause_and_what_would_be_proposed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracked: list[str] = []
+    alerts: list[tuple[str, str]] = []
+
+    class Writer:
+        def add_scalar(self, *_: object) -> None: ...
+
+        def add_text(self, *said: str) -> None:
+            tracked.append(said[1])
+
+        def alert(self, title: str, text: str) -> None:
+            alerts.append((title, text))
+
+    job = spiked(tmp_path, forward=Forward(Writer()))
+    wait_for(caplog, "would propose")
+    job.guard.finish()
+    first, cause, *_ = told(caplog)
+    assert first.startswith(f"spike #1 of this attempt, since step {ONSET + 1}, seen at ")
+    assert "in loss, z " in first
+    assert cause.startswith("  likeliest cause: lr too high (99%): the learning rate rose ")
+    assert any("would propose: roll back to step" in line for line in told(caplog))
+    assert any("likeliest cause" in text for text in tracked)
+    ((title, text),) = alerts
+    assert title == "spikeguard: spike #1"
+    assert text.startswith(first)
+
+
+def test_a_calm_run_is_told_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = Job(tmp_path, settings=ALONE)
+    job.train_to(200)
+    watch = job.guard._reporter._watch
+    assert watch is not None
+    assert watch._thread is not None
+    job.guard.finish()
+    watch._thread.join(30)  # it has judged every row
+    assert told(caplog) == []
+
+
+def test_with_a_server_the_server_tells(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(Wire()) as wire:
+        monkeypatch.setenv("SPIKEGUARD_SERVER", wire.url)
+        monkeypatch.setenv("SPIKEGUARD_TOKEN", "any")
+        spiked(tmp_path).guard.finish()
+    assert told(caplog) == []
+
+
+def test_it_can_be_switched_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spiked(tmp_path, settings=FAST).guard.finish()
+    assert told(caplog) == []
+
+
+def test_without_numpy_it_says_once_that_spikes_are_not_looked_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    watch = LocalWatch(SegmentId("0" * 16, 0), ())
+    watch.put(lambda: pytest.fail("nobody reads it"))
+    watch.close()
+    assert told(caplog) == ["spikes are not looked for without a server: that needs numpy"]
+
+
+def test_its_failure_is_told_and_reaches_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("of a detector")
+
+    monkeypatch.setattr(Monitor, "observe", fails)
+    job = Job(tmp_path, settings=ALONE)
+    job.train_to(20)
+    wait_for(caplog, "spikes are no longer looked for: ZeroDivisionError: of a detector")
+    job.train_to(25)
+    job.guard.finish()
+    assert job.guard.steps == 25

@@ -1,0 +1,72 @@
+"""The steps of a release: links that work on a package's page, and who has the name."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import threading
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SPEC = importlib.util.spec_from_file_location("release", ROOT / "deploy/release.py")
+assert SPEC is not None
+assert SPEC.loader is not None
+release = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(release)
+REPOSITORY = "https://git.example.com/lab/spikeguard"
+
+
+@contextmanager
+def index(status: int, listed: str = "") -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(listed.encode())
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_released_page_has_whole_addresses_and_the_package_names_the_repository() -> None:
+    made = release.published(ROOT, REPOSITORY, "1.2.3")
+    links = re.findall(r"\]\(([^)\s]+)\)", made["README.md"])
+    assert [one for one in links if not one.startswith(("https://", "#"))] == []
+    assert f"{REPOSITORY}/raw/v1.2.3/docs/pictures/incident-1280.png" in links
+    assert f"{REPOSITORY}/blob/v1.2.3/docs/agent.md" in links
+    assert tomllib.loads(made["pyproject.toml"])["project"]["urls"]["Repository"] == REPOSITORY
+
+
+def test_the_notes_are_the_versions_own_section() -> None:
+    text = "# Changelog\n\n## 0.2.0\n\nNew.\n\n## 0.1.0, first release\n\nFirst.\n"
+    assert release.notes_of(text, "0.1.0") == "First.\n"
+    assert release.notes_of(text, "0.2.0") == "New.\n"
+    with pytest.raises(SystemExit, match=r"no text below `## 0\.3\.0`"):
+        release.notes_of(text, "0.3.0")
+
+
+def test_the_index_is_asked_who_has_the_name_and_whether_the_version_is_there() -> None:
+    with index(404) as free:
+        (said,) = release.index_words(free, "0.1.0")
+        assert "this upload takes the name" in said
+    with index(200, "spikeguard-0.1.0-py3-none-any.whl") as taken:
+        (said,) = release.index_words(taken, "0.2.0")
+        assert "make sure that the project there is ours" in said
+        with pytest.raises(SystemExit, match="take the next number"):
+            release.index_words(taken, "0.1.0")
