@@ -79,7 +79,11 @@ def sam_loop(plan: Plan) -> None:
     model = Transformer(SHAPE)
     optimizer = Sam(model.parameters(), torch.optim.AdamW, lr=LR)
     guard = spikeguard.attach(  # +
-        model, optimizer, run="row", checkpoints=checkpoints_of(plan)
+        model,
+        optimizer,
+        run="row",
+        state=[optimizer.base_optimizer],  # as the table of attach() asks for
+        checkpoints=checkpoints_of(plan),
     )
     guard.resume()  # +
     for batch in guard.batches(items_of(plan)):  # +
