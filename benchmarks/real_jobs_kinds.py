@@ -1,7 +1,8 @@
 """Loops of kinds that once went wrong without a word: each with the lines that spikeguard adds.
 
 SAM with its inner optimizer, local SGD in DistributedDataParallel, a loader with a generator of its
-own in three passes, two adversaries, BatchNorm, and a run that takes spikeguard up in its middle.
+own in three passes, two adversaries, BatchNorm, a run that takes spikeguard up in its middle, and
+LoRA under TRL.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 import spikeguard
-from benchmarks.real_jobs_text import CONTEXT, Plan, item_at
+from benchmarks.real_jobs_text import CONTEXT, ROWS, Items, Plan, item_at
 from spikeguard_trainer.model import Shape, Transformer
 
 LR, RHO, AVERAGED_EVERY, PASSES, BARE = 3e-3, 0.05, 4, 3, 20
@@ -78,7 +79,11 @@ def sam_loop(plan: Plan) -> None:
     model = Transformer(SHAPE)
     optimizer = Sam(model.parameters(), torch.optim.AdamW, lr=LR)
     guard = spikeguard.attach(  # +
-        model, optimizer, run="row", checkpoints=checkpoints_of(plan)
+        model,
+        optimizer,
+        run="row",
+        state=[optimizer.base_optimizer],  # as the table of attach() asks for
+        checkpoints=checkpoints_of(plan),
     )
     guard.resume()  # +
     for batch in guard.batches(items_of(plan)):  # +
@@ -249,3 +254,45 @@ def plain(plan: Plan, model: nn.Module, bare: int = 0) -> None:
         if guard.steps >= plan.steps:
             break
     guard.finish()  # +
+
+
+def trl_lora_trainer(plan: Plan) -> None:
+    """TRL's SFTTrainer, which trains LoRA's matrices, with dropout, beside frozen weights."""
+    from datasets import Dataset as Table
+    from peft import LoraConfig
+    from tokenizers import Tokenizer, models
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from trl import SFTConfig, SFTTrainer
+
+    from spikeguard.integrations.hugging_face import watch  # +
+
+    torch.manual_seed(0)
+    tiny = {"hidden_size": 32, "intermediate_size": 88, "num_hidden_layers": 2}
+    rows = Items(plan, plan.steps + SPARE)
+    trainer = SFTTrainer(
+        LlamaForCausalLM(LlamaConfig(vocab_size=256, num_attention_heads=2, **tiny)),
+        SFTConfig(
+            output_dir=plan.out,
+            max_steps=plan.steps,
+            per_device_train_batch_size=ROWS,
+            learning_rate=10 * LR,
+            lr_scheduler_type="cosine",
+            save_steps=plan.checkpoint_every,
+            logging_steps=1_000,
+            train_sampling_strategy="sequential",
+            dataset_kwargs={"skip_prepare_dataset": True},
+            bf16=False,
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=True,
+        ),
+        train_dataset=Table.from_list([{"input_ids": rows[n].tolist()} for n in range(len(rows))]),
+        processing_class=PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer(models.WordLevel({"<0>": 0}, "<0>")),
+            pad_token="<0>",
+            eos_token="<0>",
+        ),
+        peft_config=LoraConfig(r=4, lora_dropout=0.1, target_modules="all-linear"),
+    )
+    watched = watch(trainer, run="row")  # +
+    trainer.train(resume_from_checkpoint=watched.checkpoint())  # +

@@ -303,6 +303,7 @@ LOOPS: dict[str, Any] = {
     "gan": kinds.gan_loop,
     "batch_norm": kinds.batch_norm_loop,
     "adopted": kinds.adopted_loop,
+    "trl_lora": kinds.trl_lora_trainer,
 }
 
 

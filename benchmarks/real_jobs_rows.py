@@ -21,6 +21,7 @@ from benchmarks import real_jobs_titan as titan
 from benchmarks.real_jobs_runs import Command, own_loop, public_script, torchtitan
 
 TORCHTITAN = ("torchtitan==0.3.0", "triton")  # imported by it, also where there is no GPU
+TRL = ("trl==1.16.0", "peft==0.21.2")
 PACKAGES = ("torch", "transformers", "accelerate", "lightning")
 ADDED = re.compile(r"# \+$", re.MULTILINE)
 
@@ -59,8 +60,8 @@ class Row:
 
 def versions(places: Places) -> dict[str, str]:
     """Of what the rows run: packages, and commits of the checkouts that are named."""
-    titan, _, number = TORCHTITAN[0].partition("==")
-    found = {name: version(name) for name in PACKAGES} | {titan: number}
+    pinned: list[list[str]] = [package.split("==") for package in (TORCHTITAN[0], *TRL)]
+    found = {name: version(name) for name in PACKAGES} | dict(pinned)
     for name, folder in (("nanoGPT", places.nanogpt), ("nanochat", places.nanochat)):
         if folder is not None:
             command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
@@ -92,6 +93,10 @@ def _titan(title: str, layout: str) -> Row:
         return torchtitan(python, layout, titan.ranks_of(layout))
 
     return Row(title, marked(titan.train), command)
+
+
+def _trl(places: Places) -> Command:
+    return own_loop("trl_lora", python=_environment(places.cache, "trl", TRL))
 
 
 def _environment(cache: Path, name: str, packages: Sequence[str]) -> Path:
@@ -146,6 +151,7 @@ ROWS: dict[str, Row] = {
     "hsdp_muon": _own("HSDP, AdamW + Muon", "hsdp_muon", loops.plain_loop, 4),
     "pp": _own("PP, AdamW", "pp", loops.pipeline_loop, 2),
     "pp_muon": _own("PP, AdamW + Muon", "pp_muon", loops.pipeline_loop, 2),
+    "trl_lora": Row("TRL SFTTrainer + LoRA", marked(kinds.trl_lora_trainer), _trl),
     "sam": _own("SAM", "sam", kinds.sam_loop),
     "local_sgd": _own("Local SGD in DDP", "local_sgd", kinds.local_sgd_loop, 2),
     "passes": _own("Own generator, three passes", "passes", kinds.passes_loop),

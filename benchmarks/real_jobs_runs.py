@@ -165,9 +165,9 @@ def _worst(bad: Sequence[int]) -> int:
     return killed or (REFUSED if REFUSED in bad else 0) or wish or (bad[0] if bad else 0)
 
 
-def own_loop(name: str, ranks: int = 1) -> Command:
-    """One of the loops of `real_jobs_loops`, in this environment."""
-    return Command([sys.executable, "-m", "benchmarks.real_jobs_loops", name], ranks)
+def own_loop(name: str, ranks: int = 1, python: Path | None = None) -> Command:
+    """One of the loops of `real_jobs_loops`; in this environment, or in that of `python`."""
+    return Command([str(python or sys.executable), "-m", "benchmarks.real_jobs_loops", name], ranks)
 
 
 def public_script(name: str, checkout: Path) -> Command:

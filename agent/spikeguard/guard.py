@@ -85,7 +85,7 @@ class Guard:
             parts.feed,
             parts.rates,
             parts.recovery,
-            lambda: denied_verbs(parts.abilities),
+            lambda: denied_verbs(parts.abilities, self._optimizers.unseen(parts.feed.steps)),
             self._held,
             parts.journal,
             parts.inbox,

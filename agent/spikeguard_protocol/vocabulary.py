@@ -201,6 +201,7 @@ class OptionalSignal(StrEnum):
     UNSEEN_TOKENS = "unseen_tokens"  # share of the step's tokens that no step before held
     UNCHANGED_PARAMETERS = "unchanged_parameters"  # share of a sample that the step left alike
     STEP_SKIPPED = "step_skipped"  # 1.0 where the loop's gradient scaler kept the update out
+    BUFFERS_NOT_FINITE = "buffers_not_finite"  # how many of those that the model changes
     LOSS_SEQUENCE_MAX = "loss_sequence_max"  # nats per token, the worst sequence's mean
     ATTENTION_LOGIT_MAX = "attention_logit_max"  # before the softmax
     ACTIVATION_NORM_MAX = "activation_norm_max"  # L2, the largest of the watched layers

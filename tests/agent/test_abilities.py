@@ -162,23 +162,29 @@ class Outer(torch.optim.SGD):
                 p.sub_(p.grad, alpha=self.param_groups[0]["lr"])
 
 
-def test_what_the_table_denies_is_refused_with_its_reason_and_not_applied(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("own", "last"), [(0, 2), (0, 40), (20, 40), (20, 70)])
+def test_a_rate_that_no_step_would_take_is_not_scaled(own: int, last: int, tmp_path: Path) -> None:
+    """Whether the loop never called `step()` or does so no more after `own` steps, and however
+    soon the order comes; the table says so once it is sure."""
     model = nn.Linear(8, 8)
     optimizer = Outer(model.parameters(), lr=0.01)
     guard = attach(model, optimizer, run="test", directory=tmp_path, settings=FAST)
     for batch in guard.batches(Loader()):
         guard.loss(model(batch).square().mean()).backward()
-        optimizer.second_step()
+        if guard.steps < own:
+            optimizer.step()
+        else:
+            optimizer.second_step()
         optimizer.zero_grad()
         guard.step()
-        if guard.steps == 40:
+        if guard.steps == last:
             break
-    assert told(guard)["scale_lr"] == "no"
     assert Verb.SCALE_LR not in guard.capabilities
     command = order(SimpleNamespace(guard=guard), ScaleLr(0.5, 30))
     guard.step()
     answer = result(SimpleNamespace(guard=guard), command)
     guard.finish()
+    assert (told(guard)["scale_lr"] == "no") is (last - own >= 40)
     assert answer.state is ResultState.REFUSED
     assert "step() of the Outer" in answer.reason
 

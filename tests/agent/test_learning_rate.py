@@ -83,10 +83,13 @@ def test_an_order_to_scale_survives_a_step_that_fails() -> None:
     model = nn.Linear(4, 4)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     guard = attach(model, optimizer, run="test")
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
     guard.step()
     order = Order("test#1.1", guard.attempt, ScaleLr(0.5, 10), 60.0, None)
     hear(guard, Ack(1, (order,)))
     guard.step()
+    assert guard._p.rates.scale is not None
 
     def fail() -> float:
         raise RuntimeError("out of memory")

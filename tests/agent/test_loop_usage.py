@@ -492,7 +492,7 @@ def test_an_optimizer_whose_step_nobody_calls_is_told_of(
         for item in islice(loop.guard.batches(Numbers()), 40):
             loop.train(item)
         (said,) = warned(caplog)
-        assert said.startswith("skip update, scale lr: no. the step() of the AdamW")
+        assert said.startswith("skip update, scale lr: no. the loop does not call the step() of")
         loop.guard.finish()
 
 

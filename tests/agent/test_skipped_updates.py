@@ -193,6 +193,7 @@ def test_buffers_that_are_not_finite_are_named_within_two_cycles(tmp_path: Path)
     with served(Wire()) as wire:
         torch.manual_seed(3)
         model = Normed()
+        model.seen.fill_(1e30)  # finite, and its square is not
         optimizer = AdamW(model.parameters(), fused=True)
         guard = attach(
             model, optimizer, run="test", server=wire.url, directory=tmp_path, settings=FAST

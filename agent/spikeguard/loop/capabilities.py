@@ -286,10 +286,15 @@ def counter_abilities(usage: LoopUsage) -> tuple[Ability, ...]:
     return ()
 
 
+def unseen_steps(optimizer: str) -> str:
+    """Why nothing can be done to an update of the loop's."""
+    return f"the loop does not call the step() of the {optimizer} that attach() was given"
+
+
 def step_abilities(usage: LoopUsage, optimizer: str) -> tuple[Ability, ...]:
     """What the optimizer's hooks have shown; nothing where all is well."""
     if usage.unseen:
-        reason = f"the step() of the {optimizer} that attach() was given has not been seen"
+        reason = unseen_steps(optimizer)
         remedy = (
             "Give attach() the optimizer whose step() the loop calls, and capture no CUDA graph"
         )
@@ -329,10 +334,13 @@ def within_limits(abilities: Iterable[Ability], settings: Settings) -> tuple[Abi
     )
 
 
-def denied_verbs(abilities: Iterable[Ability]) -> dict[Verb, str]:
-    """Orders that are refused since their row does not say yes, and the row's reason."""
+def denied_verbs(abilities: Iterable[Ability], unseen: str = "") -> dict[Verb, str]:
+    """Orders that are refused since their row does not say yes, and the row's reason.
+
+    `unseen`: the optimizer whose step the loop does not call now, whatever the rows say.
+    """
     rows = {row.name: row for row in abilities}
-    return {
+    return ({Verb.SCALE_LR: unseen_steps(unseen)} if unseen else {}) | {
         _ORDERED_BY[name]: rows[name].reason
         for name in (SCALE_LR, SKIP_BATCHES, ROLLBACK)
         if rows[name].answer is not Answer.YES

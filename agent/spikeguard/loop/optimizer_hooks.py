@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from spikeguard.faults import Faults
-from spikeguard.loop.usage import LoopUsage
+from spikeguard.loop.usage import STRETCH, LoopUsage
 from spikeguard.measure.collector import Collector
 from spikeguard.optim.closures import Arguments, after_closure
 from spikeguard.optim.learning_rate import ScaledRates
@@ -69,14 +69,24 @@ class OptimizerHooks:
         self.collector, self.rates, self.copies = collector, rates, copies
         self.progress, self.usage, self.faults = progress, usage, faults
         self.updates = 0  # that were begun
+        self.newest = 0  # the step of the newest of them
         self._told: set[str] = set()
         names = names_of(optimizers)
+        self._names = " + ".join(names)
         self.watched = [
             _Watched(self, number, each, name)
             for number, (each, name) in enumerate(zip(optimizers, names, strict=True))
         ]
         self.several = len(self.watched) > 1
         self.handles = [handle for each in self.watched for handle in each.handles]  # to remove
+
+    def unseen(self, made: int) -> str:
+        """The optimizers whose hooks did not run in the newest steps, of `made` in this attempt.
+
+        The table tells of it after two stretches; an order may come before.
+        """
+        late = self.progress.steps - self.newest >= STRETCH
+        return self._names if made and (late or not self.updates) else ""
 
     def finish_step(self, step: int) -> None:
         """Of several, at a step boundary: whether all have stepped, if any has."""
@@ -152,6 +162,7 @@ class _Watched:
         step = hooks.progress.steps + 1
         begins = self._collector.begins_update(self._number)
         hooks.updates += begins
+        hooks.newest = step
         self.stepped = True
         try:
             rates = hooks.rates.before_step(step, self._number)

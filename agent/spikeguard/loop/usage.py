@@ -45,8 +45,8 @@ class LoopUsage:
         self._segment = 0  # of the newest rate
         self._rates: dict[int, float] = {}
         self._steps = self._items = self._updates = 0  # when it was looked at last
-        self._odd = self._idle = 0  # stretches in a row
-        self.unseen = False  # the optimizer's hooks have never run
+        self._odd = self._idle = self._without = 0  # stretches in a row
+        self.unseen = False  # the optimizer's hooks do not run
         self.steps_each: float | None = None  # calls of `guard.step()` for one of the optimizer
 
     def look(self, feed: DataFeed, updates: int) -> bool:
@@ -116,8 +116,9 @@ class LoopUsage:
 
     def _look_at_updates(self, updates: int, steps: int, done: int) -> bool:
         self._idle = self._idle + 1 if done <= SKIPPED * steps else 0
+        self._without = 0 if done else self._without + 1
         before = (self.unseen, self.steps_each)
-        self.unseen = updates == 0 and self._idle >= 2
+        self.unseen = self._without >= 2 and (updates == 0 or self.steps_each is None)
         if self.steps_each is None and done and self._idle >= 2:
             self.steps_each = steps / done
         return before != (self.unseen, self.steps_each)

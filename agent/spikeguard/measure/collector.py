@@ -31,7 +31,7 @@ from spikeguard.measure.norms import combine, gradients, own_norm, second_moment
 from spikeguard.measure.parameters import Parameters, begins_with
 from spikeguard.measure.readback import Readback, Row
 from spikeguard.measure.signals.optional import OptionalSignals
-from spikeguard.measure.signals.own import BUFFERS_NOT_FINITE, OwnSignals
+from spikeguard.measure.signals.own import OwnSignals
 from spikeguard.measure.spoilt_buffers import SpoiltBuffers
 from spikeguard.measure.update_norms import all_parameters, fits, samples_of, unchanged
 from spikeguard.optim.buffers import Buffers
@@ -46,6 +46,7 @@ from spikeguard_protocol import OptionalSignal, Signal
 
 # plain strings: a member of an enum takes longer to look up and to hash
 ADAM_V_NORM = Signal.ADAM_V_NORM.value
+BUFFERS_NOT_FINITE = OptionalSignal.BUFFERS_NOT_FINITE.value
 GRAD_NORM = Signal.GRAD_NORM.value
 GRAD_NORM_AT_STEP = Signal.GRAD_NORM_AT_STEP.value
 LOSS = Signal.LOSS.value

@@ -11,6 +11,7 @@ it, a few launches however many buffers there are. At most `BYTES`; what is beyo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -97,10 +98,13 @@ class Buffers:
 
     @torch.no_grad()
     def norms(self) -> Mapping[str, Tensor]:
-        """Of those that change and hold real numbers, () each: not finite where one of these is."""
+        """The largest number, () each, of those that change: not finite where one of these is."""
         found = {n: each for n, each in self._all() if n in self.changing}
-        real = {n: each for n, each in found.items() if each.is_floating_point() and each.numel()}
-        measured = torch._foreach_norm(list(real.values())) if real else []
+        real = {n: t for n, t in found.items() if t.is_floating_point() and t.numel()}
+        real = {
+            n: t for n, t in real.items() if t.element_size() > 1
+        }  # float8 has no norm in torch
+        measured = torch._foreach_norm(list(real.values()), math.inf) if real else []
         return dict(zip(real, measured, strict=True))
 
     def _changed(self) -> Iterator[tuple[str, Tensor]]:

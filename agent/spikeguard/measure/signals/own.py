@@ -23,9 +23,7 @@ MOST_NAMES = 16
 MOST_REFUSALS = 64  # that are remembered; the rest is left out without a word
 PLACE = "log"
 LOST_STEP = "ranks_lost_step"  # 1.0 where the ranks agree no more: the sample is rank 0's alone
-BUFFERS_NOT_FINITE = "buffers_not_finite"  # how many of those that the model changes in training
 _MADE = {
-    BUFFERS_NOT_FINITE,
     LOSS_SUM,
     LOSS_WEIGHT,
     HIGH,
