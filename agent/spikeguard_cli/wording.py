@@ -148,6 +148,7 @@ def incident_card(incident: dict[str, Any]) -> list[str]:
     if incident["commands"]:
         newest = incident["commands"][-1]
         lines += _said("done", f"{command_words(newest)}: {state_words(newest['state'])}")
+        lines += _said("effect", newest["effect"]) if newest["effect"] else []
     if incident["state"] == "closed":
         lines += _said("ended", str(incident["outcome"]).replace("_", " "))
     if incident["has_postmortem"]:

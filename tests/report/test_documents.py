@@ -17,12 +17,21 @@ from PIL import Image
 
 from spikeguard_core.diagnosis.cause.layers import FirstLayer
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK
-from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback
+from spikeguard_core.suspicion import Mark
+from spikeguard_protocol import (
+    BatchRange,
+    Cause,
+    CommandState,
+    Outcome,
+    Rollback,
+    SegmentReason,
+)
 from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.report import LeftOutFact, PostMortem, ReportFormat, render
 from spikeguard_server.report.evidence import MOST_REVISIONS
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.plots import png_of, svg_of
+from spikeguard_server.report.symptoms import spent_by
 from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.writing import document_of
 from tests.hostile import HOSTILE, acted_on
@@ -327,7 +336,6 @@ def test_a_run_with_nothing_but_a_loss_gets_a_document_too(healed: PostMortem) -
     bare = replace(
         healed,
         curves=curves,
-        peaks={},
         commands=(),
         revisions=(),
         attempts=(),
@@ -523,6 +531,51 @@ def test_thinning_keeps_extremes_ends_and_what_is_not_finite() -> None:
     assert {0, 4_321, 5_000, 6_000, 9_999} <= set(kept)
     assert kept == sorted(kept)
     assert kept_indices(values[:50], 300) == list(range(50))
+
+
+def test_what_came_after_the_close_belongs_to_no_figure_of_the_incident(
+    healed: PostMortem,
+) -> None:
+    """The samples go on for 500 steps, on which the next incident may begin and be undone."""
+    end, first = healed.incident.closed_step, healed.curves[0]
+    assert end is not None
+    steps = (*first.steps, *range(first.steps[-1] + 1, end + 101))
+    more = len(steps) - len(first.steps)
+    values = {name: (*column, *([999.0] * more)) for name, column in first.values.items()}
+    undone = replace(first, steps=steps, values=values, kept_to=end)
+    again = replace(
+        first, segment=replace(first.segment, number=7), reason=SegmentReason.ROLLBACK,
+        steps=tuple(range(end + 1, end + 101)), values={"loss": (999.0,) * 100},
+    )  # fmt: skip
+    followed = replace(healed, curves=(undone, again))
+    assert spent_by(followed) == spent_by(replace(healed, curves=(first,)))
+    seen = body(followed)["evidence"]["peaks"]["grad_norm"]
+    assert seen["value"] < 999.0
+    assert healed.incident.onset_step <= seen["step"] <= end
+    assert f"| Peak grad norm | {seen['value']:.4g} | step {seen['step']:,};" in markdown(followed)
+
+
+def test_no_signal_is_called_the_first_that_moved_behind_the_cause(healed: PostMortem) -> None:
+    onset, likely = healed.incident.onset_step, healed.incident.causes[0]
+    rate = replace(
+        likely, cause=Cause.LR_TOO_HIGH, confidence=0.99, mark=Mark(onset - 2, onset, 40.0)
+    )
+    incident = replace(healed.incident, causes=(rate,), first_moves={"loss": onset})
+    said = markdown(replace(healed, incident=incident))
+    assert f"Learning rate moved first, at step {onset - 2:,}, 2 steps before the loss." in said
+    assert "to move was the loss" not in said
+
+
+def test_a_proposal_that_nobody_decided_on_is_on_the_record(rolled_back: PostMortem) -> None:
+    taken = replace(
+        rolled_back.commands[-1], state=CommandState.WITHDRAWN_HEALED, applied_step=None,
+        decided_at=None, decided_by=None, delivered_at=None, auto=False, first_approved_by=None,
+    )  # fmt: skip
+    said = markdown(replace(rolled_back, commands=(taken,)))
+    page, _ = said.split("# Appendix")
+    assert "**Decided by** nobody: withdrawn" in page
+    assert "Proposed was to roll back" in page
+    assert "| proposed: roll back" in page
 
 
 def test_the_likely_causes_stand_with_what_speaks_for_them(healed: PostMortem) -> None:

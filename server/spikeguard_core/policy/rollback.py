@@ -22,6 +22,7 @@ from spikeguard_core.policy.targeting import (
     returned_to_skip,
     rollbacks,
     span_to_skip,
+    stood_out_to_skip,
 )
 from spikeguard_core.suspicion import SHOWN, Mark
 from spikeguard_protocol import BatchRange, Rollback, Verb
@@ -87,6 +88,8 @@ def _skip(
         span = span_to_skip(situation, choice.target, mark)
         if span is not None:
             return span
+    if rule is Skip.SPAN:
+        return stood_out_to_skip(situation, choice.target, policy)
     narrow = choice.just_before or few_batches(situation.incident, policy.few_steps)
     return (few_to_skip if narrow else many_to_skip)(situation, choice.target, policy)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
-from spikeguard_core.lifecycle.damage import had_non_finite, stands_out
+from spikeguard_core.lifecycle.damage import had_non_finite, lasting_cause, stands_out
 from spikeguard_core.policy.finding import RETREAT, alone_moved
 from spikeguard_core.policy.remedies import Diagnosis, GoBack, Skip
 from spikeguard_core.policy.rollback import (
@@ -176,6 +176,8 @@ def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
         return None
     if with_its_batches(finding_of(situation, policy), situation):
         return None  # waiting tells no more: they would do it at every pass
+    if _nothing_to_wait_for(situation, policy):
+        return None
     wait = _steps_to_wait(situation, policy)
     if incident.confidence < policy.sure_confidence and not stands_out(incident, incident.excess):
         return Opinion(
@@ -190,6 +192,25 @@ def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
     return None
 
 
+def _nothing_to_wait_for(situation: Situation, policy: Policy) -> bool:
+    """Whether a sure cause did it that does not heal, and going back now costs no more steps than
+    watching would."""
+    if lasting_cause(situation.incident.causes) is None:
+        return False
+    choice = choose_target(
+        situation, policy, GoBack.BEFORE_CAUSE, finding_of(situation, policy).mark
+    )
+    return choice is not None and situation.step - choice.target.step <= _patience(
+        situation, policy
+    )
+
+
+def _patience(situation: Situation, policy: Policy) -> int:
+    """Steps after its peak that a loss gets which only stays up."""
+    scaled = int(situation.step * policy.lingering_patience_share)
+    return min(policy.lingering_patience_steps, max(policy.patience_steps, scaled))
+
+
 def _steps_to_wait(situation: Situation, policy: Policy) -> int:
     """Steps that a finite loss still gets to come back by itself; 0 or less = none.
 
@@ -201,9 +222,7 @@ def _steps_to_wait(situation: Situation, policy: Policy) -> int:
     peak = onset if incident.recurred_step is not None else max(onset, incident.peak_step)
     if incident.kind is Kind.DIVERGENT and newest - peak <= policy.patience_steps:
         return onset + policy.patience_steps - newest
-    scaled = int(situation.step * policy.lingering_patience_share)
-    patience = min(policy.lingering_patience_steps, max(policy.patience_steps, scaled))
-    return peak + patience - newest
+    return peak + _patience(situation, policy) - newest
 
 
 def _asked_already(situation: Situation) -> bool:

@@ -300,6 +300,15 @@ def many_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchR
     return _range(incident, target, last, policy.few_skip_least, most_to_skip(situation, policy))
 
 
+def stood_out_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchRange:
+    """From the cause to the newest batch that stood out, where the data did it: all of them."""
+    incident = situation.incident
+    last = max(incident.anomalous_step or 0, incident.peak_step)
+    if incident.recurred_step is not None:
+        last = incident.anomalous_step or incident.newest_onset_step
+    return _range(incident, target, last, policy.few_skip_least, policy.skip_most)
+
+
 def span_to_skip(situation: Situation, target: Target, mark: Mark) -> BatchRange | None:
     """Exactly the batches of the steps that stood out; None where their end is not known, or the
     spike came back."""

@@ -226,10 +226,10 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
         lines.append(spike.last_command)
     if waiting is not None:
         lines += _why(*(said for said in waiting.reason if said != spike.cause))
-    lines.append(
-        f"First to move: {word(spike.first.signal)}, step {count(spike.first.step)}. Onset at step "
-        f"{count(spike.onset_step)}{_losses(spike)}"
-    )
+    first = ""
+    if spike.first.signal != Signal.LOSS:
+        first = f"First to move: {word(spike.first.signal)}, step {count(spike.first.step)}. "
+    lines.append(f"{first}Onset at step {count(spike.onset_step)}{_losses(spike)}")
     if waiting is not None and waiting.pace:
         lines.append(waiting.pace)
     return [_stopped(line) for line in lines]

@@ -73,7 +73,7 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
         items += batch_sentences(facts.batch)[:1]
     lead = lead_of(facts)
     if lead is not None:
-        items.append(_lead(lead.signal, lead.step, lead.steps, rose(incident)))
+        items += _lead(lead.signal, lead.step, lead.steps, rose(incident))
     if incident.first_layer is not None:
         items.append(f"The first layer to move: {incident.first_layer.sentence}.")
     if incident.recurred_batches is not None:
@@ -124,13 +124,14 @@ def _others(facts: PostMortem) -> tuple[Block, ...]:
     return (Paragraph(f"Also possible: {'; '.join(others[:MOST_OTHERS])}."),) if others else ()
 
 
-def _lead(signal: str, step: int, steps: int | None, loss_rose: bool) -> str:
+def _lead(signal: str, step: int, steps: int | None, loss_rose: bool) -> list[str]:
+    """What moved ahead of the loss; of a loss that moved first the summary tells."""
     name = word(signal)
     name = f"{name[:1].upper()}{name[1:]}"
     if steps is None and loss_rose:
-        return f"{name} moved first, at step {step:,}; the loss rose later."
+        return [f"{name} moved first, at step {step:,}; the loss rose later."]
     if steps is None:
-        return f"{name} moved first, at step {step:,}; the loss itself never moved."
-    if steps == 0:
-        return f"The first signal to move was the loss, at step {step:,}."
-    return f"{name} moved first, at step {step:,}, {plural(steps, 'step')} before the loss."
+        return [f"{name} moved first, at step {step:,}; the loss itself never moved."]
+    if steps <= 0:
+        return []
+    return [f"{name} moved first, at step {step:,}, {plural(steps, 'step')} before the loss."]

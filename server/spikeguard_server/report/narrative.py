@@ -6,7 +6,7 @@ what that cost.
 
 from __future__ import annotations
 
-from spikeguard_core.lifecycle.command_life import EXECUTED, TAKEN_BACK
+from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.policy.finding import diagnose
 from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
 from spikeguard_protocol.phrases import action_phrase, paragraphs
@@ -43,7 +43,7 @@ def header_of(facts: PostMortem) -> tuple[tuple[str, str], ...]:
     """Run, times, size, kind, who decided."""
     incident = facts.incident
     open_s = (facts.closed_at - facts.opened_at).total_seconds()
-    kind = f"{word(incident.kind)} ({incident.confidence:.0%}), {ENDINGS[incident.outcome]}"
+    kind = f"{word(incident.kind)}, {ENDINGS[incident.outcome]}"
     sizes = [f"attempt {a.number}, {plural(a.world_size, 'rank')}" for a in facts.attempts]
     people = dict.fromkeys(p for c in facts.commands for p in _people(c))
     rows = [
@@ -51,9 +51,14 @@ def header_of(facts: PostMortem) -> tuple[tuple[str, str], ...]:
         ("Open", f"{time_of(facts.opened_at)} UTC, for {duration(open_s)}"),
         ("Kind", kind),
         ("Job", "; ".join(sizes[-2:])),
-        ("Decided by", ", ".join(people) or "nobody had to"),
+        ("Decided by", ", ".join(people) or _undecided(facts)),
     ]
     return tuple((what, value) for what, value in rows if value)
+
+
+def _undecided(facts: PostMortem) -> str:
+    asked = [c for c in acting(facts) if c.state is not CommandState.SUPERSEDED]
+    return f"nobody: {COMMAND_STATE_WORDS[asked[-1].state]}" if asked else "nobody had to"
 
 
 def _people(command: CommandFact) -> list[str]:
@@ -90,7 +95,7 @@ def _did(facts: PostMortem) -> str:
     done = [c for c in known if c.state in EXECUTED]
     if done:
         return _carried_out(done)
-    asked = [c for c in known if c.state not in TAKEN_BACK]
+    asked = [c for c in known if c.state is not CommandState.SUPERSEDED]
     if asked:
         last = asked[-1]
         what = action_phrase(last.action, brief=True)
@@ -172,16 +177,15 @@ def _consent(command: CommandFact) -> str:
 
 
 def outcome_of(facts: PostMortem) -> str:
-    """How it ended, and whether what was done worked: of the last command that is how it ended, so
-    told is what it did to the loss, where that was measured."""
+    """How it ended, and what was done to the loss by what was done, where that was measured."""
     incident = facts.incident
     closed = "" if incident.closed_step is None else f"Closed at step {incident.closed_step:,}: "
     said = [f"{OUTCOMES[incident.outcome]}. {closed}{incident.reason.rstrip('.')}."]
     done = [c for c in acting(facts) if c.state in EXECUTED]
     for command in done:
-        measured = command is done[-1] and command.effect_known
-        worked = command.effect if measured else command.judgement
+        worked = command.effect if command.effect_known else command.judgement
         if worked:
             verb = word(verb_of(command.action)).capitalize()
-            said.append(f"{verb} {command.id}: {worked.rstrip('.')}.")
+            cost = "" if command.cost is None else f" ({plural(command.cost.steps, 'step')})"
+            said.append(f"{verb} {command.id}{cost}: {worked.rstrip('.')}.")
     return " ".join(said)

@@ -91,4 +91,4 @@ def minute_of(at: datetime | None) -> str:
 
 def word(name: str) -> str:
     """A word of the vocabulary as it stands in a sentence."""
-    return name.replace("_", " ")
+    return "learning rate" if name == "lr" else name.replace("_", " ")

@@ -435,6 +435,7 @@ CREATE TABLE notes (
     judged_step bigint,
     effect float8,
     effect_error float8,
+    effect_batches integer,
     unknown text,
     CONSTRAINT notes_pkey PRIMARY KEY (run_id, number),
     CONSTRAINT notes_run_id_began_key UNIQUE (run_id, began),
