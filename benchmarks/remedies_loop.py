@@ -123,8 +123,8 @@ class Loop:
         for skip in self.skips:
             self.position = skip.end if self.position in skip else self.position
         self.loader.skip_to(self.position)
-        _lower(self.job, 1.0 if self.scale is None else self.scale.at(step))
-        values = self.job.step(next(self.loader), self.injector)
+        lower = partial(_lower, self.job, self.scale, step)
+        values = self.job.step(next(self.loader), self.injector, lower)
         batches = BatchRange(self.position, self.position + 1)
         self.position += 1
         self.trained += 1
@@ -197,7 +197,7 @@ class Loop:
         self.kept = {at: kept for at, kept in self.kept.items() if at <= action.step}
         self.skips += [] if action.skip is None else [action.skip]
         if action.lr_factor is not None and action.lr_steps is not None:
-            self.scale = LrScale(action.lr_factor, action.step, action.lr_steps)
+            self.scale = LrScale(action.lr_factor, action.step, action.lr_steps, action.lr_cap)
         if self.comes_again:
             self.injector = _injector(self.job, self.fault)  # it remembers no strike
 
@@ -252,8 +252,9 @@ def _injector(job: Job, fault: Fault | None) -> FaultInjector:
     )
 
 
-def _lower(job: Job, factor: float) -> None:
+def _lower(job: Job, scale: LrScale | None, step: int) -> None:
     """For the next step only: the schedule sets every rate anew after it."""
+    factor = 1.0 if scale is None else float(scale.of(step, job.groups[0]["lr"]))
     for group in job.groups:
         group["lr"] = group["lr"] * factor
 

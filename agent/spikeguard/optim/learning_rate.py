@@ -20,14 +20,28 @@ RAMP_SHARE = 0.1  # of the steps, at their end
 
 @dataclass(frozen=True, slots=True)
 class LrScale:
-    """`factor` for `steps` steps after step `start`, climbing back to 1 over their last tenth."""
+    """`factor` for `steps` steps after step `start`, climbing back to 1 over their last tenth.
+
+    Where there is a `cap`, rates are lowered no further than brings the first group's down to it.
+    """
 
     factor: float
     start: int
     steps: int
+    cap: float | None = None
+
+    def of(self, step: int, rate: Tensor | Real | float) -> float | Tensor:
+        """What multiplies every rate at `step`, where the first group's is `rate`; waits for no
+        device."""
+        factor = self.at(step)
+        if self.cap is None or factor == 1.0:
+            return factor
+        if isinstance(rate, Tensor):
+            return torch.clamp(self.cap / rate, min=factor, max=1.0)
+        return max(factor, min(1.0, self.cap / float(rate))) if rate else 1.0
 
     def at(self, step: int) -> float:
-        """What multiplies the learning rate of the `step`-th optimizer step."""
+        """The least that multiplies the learning rate of the `step`-th optimizer step."""
         done = step - self.start - 1
         if not 0 <= done < self.steps:
             return 1.0
@@ -37,15 +51,18 @@ class LrScale:
 
     def plain(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> LrScale:
         """Back from a file; raise KeyError, TypeError or ValueError for what is none."""
         factor, start, steps = plain["factor"], plain["start"], plain["steps"]
-        if type(factor) not in (int, float) or type(start) is not int or type(steps) is not int:
+        cap = plain.get("cap")
+        numbers = (factor, *(() if cap is None else (cap,)))
+        whole = type(start) is int and type(steps) is int
+        if not whole or not all(type(value) in (int, float) for value in numbers):
             raise ValueError(f"{plain!r:.80} is no scale of the learning rate")
-        return cls(float(factor), start, steps)
+        return cls(float(factor), start, steps, None if cap is None else float(cap))
 
 
 def has_rates(optimizer: torch.optim.Optimizer) -> bool:
@@ -74,20 +91,20 @@ class ScaledRates:
         """
         if self.lent:
             self.after_step()
-        factor = self.scale.at(step) if self.scale is not None else 1.0
         groups = self._optimizers[number].param_groups
-        if factor != 1.0 and self.usable:
+        if self.scale is not None and self.scale.at(step) != 1.0 and self.usable:
+            factor = self.scale.of(step, self._optimizers[0].param_groups[0]["lr"])
             for group in groups:
                 self._multiply(group, factor)
         return [group.get("lr") for group in groups]
 
-    def _multiply(self, group: dict[str, Any], factor: float) -> None:
+    def _multiply(self, group: dict[str, Any], factor: float | Tensor) -> None:
         rate = group["lr"]
         self.lent.append((group, rate.clone() if isinstance(rate, Tensor) else rate))
         if isinstance(rate, Tensor):
             rate.mul_(factor)
         else:
-            group["lr"] = rate * factor
+            group["lr"] = rate * (float(factor) if isinstance(factor, Tensor) else factor)
 
     def after_step(self) -> None:
         """Put the rates back, bit for bit."""

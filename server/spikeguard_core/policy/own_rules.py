@@ -104,7 +104,7 @@ class OwnRule:
     def _gentler(self, usual: Action | None) -> Action | None:
         if not isinstance(usual, Rollback) or self.lr_factor is None:
             return usual
-        return replace(usual, lr_factor=self.lr_factor, lr_steps=self.steps)
+        return replace(usual, lr_factor=self.lr_factor, lr_steps=self.steps, lr_cap=None)
 
     def plain(self) -> dict[str, Any]:
         """As `read_rules` reads it, without what is left at its default."""

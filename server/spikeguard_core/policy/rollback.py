@@ -9,7 +9,7 @@ import math
 
 from spikeguard_core.diagnosis.cause.of_return import same_batches
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_core.lifecycle.damage import few_batches, rise_batches
+from spikeguard_core.lifecycle.damage import few_batches, rise_batches, still_as_high
 from spikeguard_core.policy.finding import Finding, diagnose
 from spikeguard_core.policy.remedies import DATA, Diagnosis, Rate, Skip
 from spikeguard_core.policy.settings import Policy
@@ -50,8 +50,8 @@ def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str, Diagn
     if choice is None:
         return None
     skip = _skip(choice, finding, situation, policy)
-    factor, steps = _lr(choice, finding, situation, policy)
-    action = Rollback(choice.target.name, choice.target.step, skip, factor, steps)
+    factor, steps, cap = _lr(choice, finding, situation, policy)
+    action = Rollback(choice.target.name, choice.target.step, skip, factor, steps, cap)
     return action, _reason(choice, action, finding, situation), finding.remedy.diagnosis
 
 
@@ -88,7 +88,7 @@ def _skip(
         span = span_to_skip(situation, choice.target, mark)
         if span is not None:
             return span
-    if rule is Skip.SPAN:
+    if rule is Skip.SPAN and still_as_high(situation.incident):
         return stood_out_to_skip(situation, choice.target, policy)
     narrow = choice.just_before or few_batches(situation.incident, policy.few_steps)
     return (few_to_skip if narrow else many_to_skip)(situation, choice.target, policy)
@@ -123,28 +123,31 @@ def _skipped(batches: BatchRange, skip: BatchRange | None) -> bool:
 
 def _lr(
     choice: ChosenTarget, finding: Finding, situation: Situation, policy: Policy
-) -> tuple[float | None, int | None]:
-    """After a spike that came back, going back alone only repeats it, unless another cause than
-    before is known; a rate that did it is lowered at once."""
+) -> tuple[float | None, int | None, float | None]:
+    """Factor, steps and cap. After a spike that came back, going back alone only repeats it, unless
+    another cause than before is known; a rate that did it is lowered at once, and one that jumped
+    to what it was."""
     remedy, again = finding.remedy, situation.incident.recurrences
     if finding.known and finding.remedy.rate is Rate.KEEP:
         again = min(again, gone_back_from(remedy.diagnosis, situation))
     place = again + (remedy.rate is not Rate.KEEP)
     if not place:
-        return None, None
+        return None, None, None
     factor = policy.lr_factors[min(place, len(policy.lr_factors)) - 1]
     steps = lr_steps(choice.target.step, policy)
     lowered = _lowered_before(choice, finding, situation)
     if lowered is not None:
-        factor, steps = lowered
-    elif finding.mark is not None:
+        return lowered
+    cap = None
+    if finding.mark is not None:
         factor, steps = _past(finding.mark, remedy.rate, factor, steps, choice)
-    return remedy.lr_factor or factor, remedy.lr_steps or steps
+        cap = finding.mark.usual if remedy.lr_factor is None and place == 1 else None
+    return remedy.lr_factor or factor, remedy.lr_steps or steps, cap
 
 
 def _lowered_before(
     choice: ChosenTarget, finding: Finding, situation: Situation
-) -> tuple[float, int] | None:
+) -> tuple[float, int, float | None] | None:
     """The rate as it was lowered at the same batches: there it reached past what was raised, and
     the end of that is not known yet."""
     if not with_its_batches(finding, situation):
@@ -152,7 +155,8 @@ def _lowered_before(
     last = _gone_back(situation)[-1]
     if last.lr_factor is None or last.lr_steps is None:
         return None
-    return last.lr_factor, max(1, last.step + last.lr_steps - choice.target.step)
+    steps = max(1, last.step + last.lr_steps - choice.target.step)
+    return last.lr_factor, steps, last.lr_cap
 
 
 def _past(

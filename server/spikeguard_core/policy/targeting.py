@@ -301,11 +301,9 @@ def many_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchR
 
 
 def stood_out_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchRange:
-    """From the cause to the newest batch that stood out, where the data did it: all of them."""
+    """From the cause to the newest batch that stood out, where the data does it still."""
     incident = situation.incident
-    last = max(incident.anomalous_step or 0, incident.peak_step)
-    if incident.recurred_step is not None:
-        last = incident.anomalous_step or incident.newest_onset_step
+    last = incident.anomalous_step or incident.newest_step
     return _range(incident, target, last, policy.few_skip_least, policy.skip_most)
 
 

@@ -121,6 +121,37 @@ def test_a_rate_that_was_raised_is_lowered_by_as_much_until_past_its_last_step()
     assert "raised again at the same step" in proposal.reason
 
 
+def test_a_rate_that_jumped_is_capped_at_what_it_was() -> None:
+    """So that the steps of which the rate was as usual are trained as usual."""
+    action, _ = ask(about(Cause.LR_TOO_HIGH, mark=replace(RAISED, usual=0.002)))
+    assert (action.lr_factor, action.lr_cap) == (0.05, 0.002)
+    again = about(
+        Cause.LR_TOO_HIGH, mark=replace(RAISED, usual=0.002), recurrences=1, recurred_step=1400,
+        newest_step=1430,
+    )  # fmt: skip
+    lower, _ = ask(replace(again, step=1430, past=(done(action),)))
+    assert lower.lr_cap is None
+
+
+def test_while_bad_data_goes_on_all_batches_that_stood_out_are_skipped() -> None:
+    action, _ = ask(about(Cause.BAD_BATCH, mark=Mark(1200), excess=1.4, anomalous_step=1340))
+    assert action.skip == BatchRange(1198, 1342)
+
+
+@pytest.mark.parametrize("cause", [Cause.WEIGHT_CORRUPTION, Cause.STALE_SECOND_MOMENT])
+def test_damage_that_does_not_heal_is_not_waited_for_unless_going_back_costs_more(
+    cause: Cause,
+) -> None:
+    """The wait is a tenth of the run here, 121 steps, and the target lies 20 back."""
+    mark, young = Mark(1199, 1200), {"newest_step": 1210, "peak_step": 1209}
+    sure = situation(incident(causes=blamed(cause, 0.95, mark), **young), step=1210)
+    assert isinstance(propose(sure, DEFAULT_POLICY).action, Rollback)
+    guess = situation(incident(causes=blamed(cause, 0.7, mark), **young), step=1210)
+    assert "Too early" in propose(guess, DEFAULT_POLICY).reason
+    far = replace(sure, targets=(target(900), target(1000)))
+    assert "Too early" in propose(far, DEFAULT_POLICY).reason
+
+
 def test_a_rate_that_is_too_high_here_is_halved_for_longer() -> None:
     action, _ = ask(about(Cause.LR_TOO_HIGH))
     assert (action.lr_factor, action.lr_steps) == (0.5, 290)

@@ -362,6 +362,7 @@ CREATE TABLE incidents (
     cause_last_steps bigint[],
     cause_ratios float8[],
     cause_ranks integer[],
+    cause_rates float8[],
     layer_signal text,
     layer_name text,
     layer_step bigint,
