@@ -79,13 +79,11 @@ def test_a_cap_lowers_a_rate_that_jumped_and_leaves_the_usual_ones_as_they_are(
 ) -> None:
     """And never by more than its factor."""
     model = nn.Linear(4, 4)
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": [model.weight], "lr": torch.tensor(0.01) if tensor else 0.01},
-            {"params": [model.bias], "lr": torch.tensor(0.001) if tensor else 0.001},
-        ],
-        fused=True,
-    )
+    groups: list[dict[str, Any]] = [
+        {"params": [weight], "lr": torch.tensor(rate) if tensor else rate}
+        for weight, rate in ((model.weight, 0.01), (model.bias, 0.001))
+    ]
+    optimizer = torch.optim.AdamW(groups, fused=True)
     guard = attach(model, optimizer, run="test", directory=None)
     guard._p.rates.scale = LrScale(0.05, 0, 20, cap=0.01)
     used: list[list[float]] = []

@@ -250,8 +250,8 @@ def commands(items: Sequence[Command], visit: Visit) -> Html:
 
 
 def _command_row(item: Command, visit: Visit) -> list[Content]:
-    names = ("decision_reason", "end_reason", "result", "judgement", "effect")
-    said = "; ".join(item[name] for name in names if item[name])
+    told = (item["decision_reason"], item["end_reason"], item["result"], item["judgement"])
+    said = "; ".join(part for part in (*told, item["effect"]) if part)
     return [
         f"{item['id'].rpartition('#')[2]} rev. {item['revision']}",
         markup.chip(item["state"], words.COMMAND_STATE.get(item["state"])),

@@ -87,13 +87,6 @@ def rose(incident: Incident) -> bool:
     return stands_out(incident, incident.peak_loss - incident.trend.at(incident.peak_step))
 
 
-def still_as_high(incident: Incident) -> bool:
-    """Whether the loss stands no lower than half as high as at its peak: what raised it goes on."""
-    if incident.excess is None or incident.peak_loss is None or incident.trend is None:
-        return False
-    return incident.excess >= (incident.peak_loss - incident.trend.at(incident.peak_step)) / 2
-
-
 def stands_out(incident: Incident, excess: float | None) -> bool:
     """Whether a loss `excess` nats above the trend is still far out; unknown counts as yes."""
     trend = incident.trend

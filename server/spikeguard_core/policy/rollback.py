@@ -9,7 +9,7 @@ import math
 
 from spikeguard_core.diagnosis.cause.of_return import same_batches
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_core.lifecycle.damage import few_batches, rise_batches, still_as_high
+from spikeguard_core.lifecycle.damage import few_batches, rise_batches
 from spikeguard_core.policy.finding import Finding, diagnose
 from spikeguard_core.policy.remedies import DATA, Diagnosis, Rate, Skip
 from spikeguard_core.policy.settings import Policy
@@ -31,7 +31,6 @@ from spikeguard_protocol.phrases import batches_phrase, in_paragraphs
 WARM_UP_FACTOR = 0.1  # of a learning rate, while the second moment is filled again
 WARM_UP_STEPS = 20  # at it, past the step at which it was seen to be spoilt
 RATE_MARGIN = 5  # steps at the lowered rate past the last one that was raised
-HEDGED = 0.5  # likelihood of the data or of no known cause, from which batches are skipped
 LEAST_FACTOR = 0.05  # of a learning rate: by default an agent refuses a lower one
 
 
@@ -88,10 +87,22 @@ def _skip(
         span = span_to_skip(situation, choice.target, mark)
         if span is not None:
             return span
-    if rule is Skip.SPAN and still_as_high(situation.incident):
-        return stood_out_to_skip(situation, choice.target, policy)
+    if rule is Skip.SPAN:
+        return _as_offered(choice, finding, situation) or stood_out_to_skip(
+            situation, choice.target, policy
+        )
     narrow = choice.just_before or few_batches(situation.incident, policy.few_steps)
     return (few_to_skip if narrow else many_to_skip)(situation, choice.target, policy)
+
+
+def _as_offered(choice: ChosenTarget, finding: Finding, situation: Situation) -> BatchRange | None:
+    """The batches of the proposal that waits: steps that go by add none to what was shown."""
+    offered = situation.offered
+    if offered is None or offered.cause != finding.remedy.diagnosis:
+        return None
+    action = offered.action
+    same = isinstance(action, Rollback) and action.target == choice.target.name
+    return action.skip if same else None
 
 
 def _may_be_data(finding: Finding) -> bool:
@@ -99,7 +110,7 @@ def _may_be_data(finding: Finding) -> bool:
     rule = finding.remedy.skip
     if rule is not Skip.HEDGE or not finding.ranking:
         return rule is not Skip.NOTHING
-    return finding.share(*DATA, Diagnosis.UNKNOWN) >= HEDGED
+    return finding.share(*DATA, Diagnosis.UNKNOWN) >= finding.remedy.hedged_from
 
 
 def with_its_batches(finding: Finding, situation: Situation) -> bool:

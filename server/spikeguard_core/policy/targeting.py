@@ -301,9 +301,11 @@ def many_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchR
 
 
 def stood_out_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchRange:
-    """From the cause to the newest batch that stood out, where the data does it still."""
+    """From the cause to the newest batch that stood out; twice that while its end is not known."""
     incident = situation.incident
     last = incident.anomalous_step or incident.newest_step
+    if last >= incident.newest_step:
+        last += last - cause_step(incident)
     return _range(incident, target, last, policy.few_skip_least, policy.skip_most)
 
 

@@ -103,7 +103,7 @@ def test_of_bad_data_exactly_the_batches_that_stood_out_are_skipped(cause: Cause
     assert action.lr_factor is None
     assert "skip batches 1,199 to 1,201 (3)." in proposal.reason
     unknown_end, _ = ask(about(cause, mark=Mark(1200)))
-    assert unknown_end.skip == BatchRange(1198, 1205)
+    assert unknown_end.skip == BatchRange(1198, 1482)  # up to 1340, and as many again
 
 
 def test_a_rate_that_was_raised_is_lowered_by_as_much_until_past_its_last_step() -> None:
@@ -133,9 +133,17 @@ def test_a_rate_that_jumped_is_capped_at_what_it_was() -> None:
     assert lower.lr_cap is None
 
 
-def test_while_bad_data_goes_on_all_batches_that_stood_out_are_skipped() -> None:
-    action, _ = ask(about(Cause.BAD_BATCH, mark=Mark(1200), excess=1.4, anomalous_step=1340))
-    assert action.skip == BatchRange(1198, 1342)
+def test_all_batches_that_stood_out_are_skipped_once_the_last_is_known() -> None:
+    action, _ = ask(about(Cause.BAD_BATCH, mark=Mark(1200), anomalous_step=1250))
+    assert action.skip == BatchRange(1198, 1252)
+
+
+def test_a_loss_that_diverges_at_a_raised_rate_has_its_batches_skipped_as_a_precaution() -> None:
+    """Updates that push uphill come again with their batches, whatever the rate."""
+    action, proposal = ask(about(Cause.LR_TOO_HIGH, mark=RAISED, kind=Kind.DIVERGENT))
+    assert action.skip is not None
+    assert action.skip.first == 1198
+    assert "although nothing speaks for the data" in proposal.reason
 
 
 @pytest.mark.parametrize("cause", [Cause.WEIGHT_CORRUPTION, Cause.STALE_SECOND_MOMENT])
