@@ -6,8 +6,8 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterable
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterable
 from typing import Any
 
 from spikeguard_cli.api import Api, Refused

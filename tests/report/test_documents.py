@@ -17,7 +17,7 @@ from PIL import Image
 
 from spikeguard_core.diagnosis.cause.layers import FirstLayer
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK
-from spikeguard_core.suspicion import Mark
+from spikeguard_core.suspicion import Mark, Suspicion
 from spikeguard_protocol import (
     BatchRange,
     Cause,
@@ -30,6 +30,7 @@ from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.report import LeftOutFact, PostMortem, ReportFormat, render
 from spikeguard_server.report.evidence import MOST_REVISIONS
 from spikeguard_server.report.facts import IncidentPicture
+from spikeguard_server.report.heading import summary_of
 from spikeguard_server.report.plots import png_of, svg_of
 from spikeguard_server.report.symptoms import spent_by
 from spikeguard_server.report.thinning import kept_indices
@@ -564,6 +565,26 @@ def test_no_signal_is_called_the_first_that_moved_behind_the_cause(healed: PostM
     said = markdown(replace(healed, incident=incident))
     assert f"Learning rate moved first, at step {onset - 2:,}, 2 steps before the loss." in said
     assert "to move was the loss" not in said
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (1, "It came back after a command at step 1,300; at first "),
+        (2, "It came back twice after a command, the last time at step 1,300; at first "),
+    ],
+)
+def test_that_it_came_back_is_said_first_and_the_cause_is_that_of_the_return(
+    rolled_back: PostMortem, times: int, said: str
+) -> None:
+    again = replace(
+        rolled_back.incident, recurrences=times, recurred_step=1300,
+        recurred_batches=BatchRange(1299, 1300),
+        causes=(Suspicion(Cause.LR_TOO_HIGH, 0.95, ("the rate rose at step 1299",)),),
+    )  # fmt: skip
+    assert summary_of(again).startswith(said)
+    page = markdown(replace(rolled_back, incident=again)).split("## Root cause")[0]
+    assert page.index("at step 1,300.") < page.index("The cause of its return is learning rate")
 
 
 def test_a_proposal_that_nobody_decided_on_is_on_the_record(rolled_back: PostMortem) -> None:

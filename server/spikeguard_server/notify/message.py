@@ -215,9 +215,6 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
         lines += [*_people(waiting), *(f"Check first: {check}" for check in waiting.checks)]
     if had := _had(spike):
         lines.append(had)
-    if spike.recurrences:
-        came = f"Came back {_times(spike.recurrences)}" if spike.came_back else "Stayed"
-        lines.append(f"{came} after a command")
     if spike.escalations:
         once = spike.waiting is not None and spike.waiting.first_approved_by is not None
         whom = "No second person" if once else "Nobody"
@@ -233,10 +230,6 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
     if waiting is not None and waiting.pace:
         lines.append(waiting.pace)
     return [_stopped(line) for line in lines]
-
-
-def _times(count: int) -> str:
-    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
 
 
 def _had(spike: SpikeNews) -> str:

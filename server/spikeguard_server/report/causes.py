@@ -37,7 +37,10 @@ def cause_sentence(facts: PostMortem) -> str:
     if likely is None:
         return "Nobody asked for its cause when it happened."
     if finding.known or finding.switched_off:
-        return f"The cause is {cause_phrase(likely.cause)} ({sure_phrase(likely.confidence)} sure)."
+        what = "cause of its return" if incident.came_back else "cause"
+        return (
+            f"The {what} is {cause_phrase(likely.cause)} ({sure_phrase(likely.confidence)} sure)."
+        )
     nearest = [one for one in worth_showing(finding.ranking) if one.cause.value != "unknown"]
     if not nearest:
         return "The cause is not known: nothing that was measured tells it."

@@ -15,7 +15,7 @@ from spikeguard_server.report.causes import because_of
 from spikeguard_server.report.cost_table import lost_words
 from spikeguard_server.report.document import Block, Bullets, Paragraph
 from spikeguard_server.report.facts import CommandFact, PostMortem
-from spikeguard_server.report.heading import summary_of
+from spikeguard_server.report.heading import beginning_of, return_of
 from spikeguard_server.report.symptoms import spent_by
 from spikeguard_server.report.wording import (
     ENDINGS,
@@ -75,9 +75,11 @@ def happened(facts: PostMortem) -> tuple[str, str, str, str]:
 
 
 def _seen(facts: PostMortem) -> str:
-    incident, told = facts.incident, summary_of(facts.incident)
+    incident, told = facts.incident, beginning_of(facts.incident)
     at = f"At step {incident.onset_step:,} ({minute_of(facts.opened_at)} UTC) "
-    return f"{at}{told[:1].lower()}{told[1:]}; it was detected {_delay(facts)}."
+    again = return_of(incident)
+    seen = f"{at}{told[:1].lower()}{told[1:]}; it was detected {_delay(facts)}."
+    return f"{seen} {again}." if again else seen
 
 
 def _delay(facts: PostMortem) -> str:
