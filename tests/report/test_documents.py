@@ -487,7 +487,7 @@ def test_where_no_fact_asks_for_anything_nothing_is_made_up(healed: PostMortem) 
 
 def test_a_level_that_was_accepted_asks_for_a_comparison(healed: PostMortem) -> None:
     accepted = replace(healed.incident, outcome=Outcome.LEVEL_ACCEPTED)
-    assert "nats above its earlier trend" in followups(replace(healed, incident=accepted))
+    assert "nats above the trend" in followups(replace(healed, incident=accepted))
 
 
 def test_a_title_says_what_happened_in_one_line(rolled_back: PostMortem) -> None:
@@ -585,6 +585,29 @@ def test_that_it_came_back_is_said_first_and_the_cause_is_that_of_the_return(
     assert summary_of(again).startswith(said)
     page = markdown(replace(rolled_back, incident=again)).split("## Root cause")[0]
     assert page.index("at step 1,300.") < page.index("The cause of its return is learning rate")
+
+
+def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_come_back(
+    healed: PostMortem,
+) -> None:
+    """By a mean of 100 steps, which sees a tenth of what one step does; not by its noise."""
+    assert "The loss came back to its trend by itself: steps " in markdown(healed)
+    closed = healed.incident.closed_step
+    assert closed is not None
+
+    def lifted(by: float) -> PostMortem:
+        curve = healed.curves[0]
+        losses = [
+            value if value is None or step <= closed else value + by
+            for step, value in zip(curve.steps, curve.values["loss"], strict=True)
+        ]
+        values = {**curve.values, "loss": tuple(losses)}
+        return replace(healed, curves=(replace(curve, values=values),))
+
+    stays = markdown(lifted(0.1))
+    assert stays.count("closed as healed by itself, and the loss has not come back: steps") == 2
+    assert "came back to its trend" not in stays.split("# Appendix")[0]
+    assert "The loss came back to its trend by itself" in markdown(lifted(0.005))
 
 
 def test_a_proposal_that_nobody_decided_on_is_on_the_record(rolled_back: PostMortem) -> None:

@@ -135,6 +135,18 @@ def effect_of(
     return Effect(newest, clipped_mean(above, trend.scale), error)
 
 
+def above_trend(trend: Trend, rows: Sequence[tuple[int, float]]) -> Effect | None:
+    """How far the mean loss of `rows` lies above where it was heading, with how far that is known
+    to be so; None where too few of them are finite."""
+    finite = [(step, value) for step, value in rows if math.isfinite(value)]
+    if len(finite) < FEWEST_ROWS:
+        return None
+    noise = INERTIA * trend.scale / math.sqrt(len(finite))
+    above = clipped_mean([value - trend.at(step) for step, value in finite], trend.scale)
+    doubt = doubt_of(trend, finite[-1][0])
+    return Effect(finite[-1][0], above, NORMAL_95 * math.hypot(noise, doubt))
+
+
 def branch_effect(undone: Sequence[Sample], kept: Sequence[Sample]) -> Effect | str | None:
     """How far the loss of the `kept` branch lies above that of the `undone` one on the batches
     that both trained on; of those the newer half counts. None where too few are known to be the

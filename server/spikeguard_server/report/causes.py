@@ -109,8 +109,8 @@ def batch_sentences(batch: BatchDetail | None) -> list[str]:
 
 
 def batch_of(facts: PostMortem) -> tuple[Block, ...]:
-    """The onset's batch, for the appendix."""
-    said = batch_sentences(facts.batch)
+    """The onset's batch, for the appendix, where the data is what is blamed."""
+    said = batch_sentences(facts.batch) if of_data(facts) else []
     if facts.batch is None or not said:
         return ()
     head = f"Step {facts.batch.step:,}, rank {facts.batch.rank}."

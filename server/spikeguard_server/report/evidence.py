@@ -19,31 +19,34 @@ from spikeguard_server.report.wording import (
     SIGMA,
     deviations,
     number,
+    off_trend,
     plural,
     time_of,
     word,
 )
 
+LEAST_SHOWN = 0.01  # confidence of a cause
 MOST_REVISIONS = 5  # rows of the table of revisions
 DEVIATES = 3.0  # a signal whose largest deviation is below it, and that never moved, has no row
 
 
 def seen_before_and_after(facts: PostMortem) -> tuple[Block, ...]:
     """The loss before, at and after the spike, and the largest gradient norm."""
-    seen, incident = symptoms_of(facts), facts.incident
+    seen = symptoms_of(facts)
     rows = [("Loss before the spike", number(seen.pre_loss), _trend_note(facts))]
     rows.append(("Peak loss", number(seen.peak_loss), f"step {seen.peak_step:,}"))
     if seen.non_finite_steps:
         steps = plural(seen.non_finite_steps, "step")
         rows.append(("Loss not finite", steps, "in the copied samples"))
     if seen.later_step is not None:
-        after = plural(seen.later_step - incident.peak_step, "step")
-        trend = "" if seen.later_trend is None else f"; trend there {number(seen.later_trend)}"
-        where = f"step {seen.later_step:,}, {after} after the peak{trend}"
+        where = f"mean of steps {seen.later_first:,} to {seen.later_step:,}"
+        if seen.later_above is not None:
+            where = f"{where}; {off_trend(seen.later_above)}"
         rows.append(("Loss later", number(seen.later_loss), where))
     elif facts.followed_to is not None:
         where = f"step {facts.followed_to:,} or the end of the run; this is written again then"
         rows.append(("Loss later", NOT_YET, where))
+    rows.append(("Activations by layer", "not measured", ""))
     if seen.grad_norm_signal is not None:
         value, where = _largest(seen.grad_norm_peak)
         name = word(seen.grad_norm_signal)
@@ -149,7 +152,7 @@ def _telling(facts: PostMortem) -> list[RevisionFact]:
 
 
 def causes_considered(facts: PostMortem) -> tuple[Block, ...]:
-    """Every cause with its confidence, and what speaks for and against it."""
+    """Every cause that is not all but ruled out, and what speaks for and against it."""
     rows = tuple(
         (
             cause_phrase(one.cause),
@@ -157,5 +160,6 @@ def causes_considered(facts: PostMortem) -> tuple[Block, ...]:
             "; ".join([*one.reasons, *(f"against: {said}" for said in one.against)]),
         )
         for one in facts.incident.causes
+        if one.confidence >= LEAST_SHOWN
     )
     return (Table(("cause", "confidence", "because"), rows, frozenset({1})),) if rows else ()

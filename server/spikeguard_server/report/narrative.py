@@ -6,6 +6,7 @@ what that cost.
 
 from __future__ import annotations
 
+from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.policy.finding import diagnose
 from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
@@ -16,11 +17,12 @@ from spikeguard_server.report.cost_table import lost_words
 from spikeguard_server.report.document import Block, Bullets, Paragraph
 from spikeguard_server.report.facts import CommandFact, PostMortem
 from spikeguard_server.report.heading import beginning_of, return_of
-from spikeguard_server.report.symptoms import spent_by
+from spikeguard_server.report.symptoms import spent_by, symptoms_of
 from spikeguard_server.report.wording import (
     ENDINGS,
     duration,
     minute_of,
+    off_trend,
     plural,
     time_of,
     word,
@@ -28,6 +30,8 @@ from spikeguard_server.report.wording import (
 
 MOST_REASON = 420  # characters of a command's reason on the page
 QUIET_VERBS = frozenset({Verb.WATCH, Verb.CHECKPOINT_NOW})  # that change nothing of the training
+LASTING_PART = DetectionSettings().lasting_part  # of the level: damage below it counts as none
+BACK = frozenset({Outcome.HEALED, Outcome.RECOVERED})  # on its trend
 OUTCOMES: dict[Outcome | None, str] = {
     Outcome.HEALED: "The loss came back to its trend by itself",
     Outcome.RECOVERED: "The loss came back to its trend after that",
@@ -130,9 +134,23 @@ def _decider(command: CommandFact) -> str:
 
 def _came_to(facts: PostMortem) -> str:
     lost = lost_words(facts, spent_by(facts))
-    return (
-        f"{OUTCOMES[facts.incident.outcome]}; {lost} {'was' if lost == 'no step' else 'were'} lost."
-    )
+    were = "was" if lost == "no step" else "were"
+    return f"{ending_of(facts)}; {lost} {were} lost."
+
+
+def ending_of(facts: PostMortem) -> str:
+    """How it ended, held against where the loss was later: of what is closed as back on its trend
+    and lies above it for good, that is said instead."""
+    outcome, seen = facts.incident.outcome, symptoms_of(facts)
+    later = seen.later_above
+    if later is None:
+        return OUTCOMES[outcome]
+    where = f"steps {seen.later_first:,} to {seen.later_step:,} lie {off_trend(later)}"
+    trend = facts.incident.trend
+    least = LASTING_PART * abs(trend.level) if trend else 0.0
+    if outcome in BACK and later.loss - later.error > least:
+        return f"It was closed as {ENDINGS[outcome]}, and the loss has not come back: {where}"
+    return f"{OUTCOMES[outcome]}: {where}"
 
 
 def what_was_done(facts: PostMortem) -> tuple[Block, ...]:
@@ -182,7 +200,7 @@ def outcome_of(facts: PostMortem) -> str:
     """How it ended, and what was done to the loss by what was done, where that was measured."""
     incident = facts.incident
     closed = "" if incident.closed_step is None else f"Closed at step {incident.closed_step:,}: "
-    said = [f"{OUTCOMES[incident.outcome]}. {closed}{incident.reason.rstrip('.')}."]
+    said = [f"{ending_of(facts)}. {closed}{incident.reason.rstrip('.')}."]
     done = [c for c in acting(facts) if c.state in EXECUTED]
     for command in done:
         worked = command.effect if command.effect_known else command.judgement

@@ -170,7 +170,7 @@ def links_of(facts: PostMortem) -> tuple[Block, ...]:
     blocks: list[Block] = [Links(tuple(links.items()))] if links else []
     if folder:
         blocks.append(Paragraph(f"TensorBoard reads {folder}."))
-    return tuple(blocks)
+    return tuple(blocks) or (Paragraph("No tracker's address was told."),)
 
 
 def _responded(response: ResponseFact) -> str:

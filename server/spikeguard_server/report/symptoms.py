@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
+from spikeguard_core.diagnosis.change_effect import Effect, above_trend
 from spikeguard_core.diagnosis.silent_failures import LIMIT, UNCHANGED
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS, stands_out
@@ -25,6 +27,7 @@ from spikeguard_protocol import (
 )
 from spikeguard_server.report.facts import CommandFact, PostMortem, RecordedCurve
 
+LATER_STEPS = 100  # newest ones that tell where the loss came to
 GRAD_NORMS = (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP)
 STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
 
@@ -36,9 +39,10 @@ class Symptoms:
     pre_loss: float | None
     peak_loss: float | None
     peak_step: int
-    later_loss: float | None  # median of the last five kept samples up to `later_step`
+    later_loss: float | None  # mean of the newest kept samples from `later_first` to `later_step`
+    later_first: int | None
     later_step: int | None
-    later_trend: float | None  # where the pre-spike trend stands at that step
+    later_above: Effect | None  # how far that lies above the trend
     grad_norm_signal: str | None
     grad_norm_peak: Peak | None
     non_finite_steps: int  # steps whose loss was not finite
@@ -88,9 +92,10 @@ def symptoms_of(facts: PostMortem) -> Symptoms:
         pre_loss=incident.pre_loss,
         peak_loss=incident.peak_loss,
         peak_step=incident.peak_step,
-        later_loss=later[1] if later else None,
-        later_step=later[0] if later else None,
-        later_trend=incident.trend.at(later[0]) if later and incident.trend else None,
+        later_loss=fmean([value for _, value in later]) if later else None,
+        later_first=later[0][0] if later else None,
+        later_step=later[-1][0] if later else None,
+        later_above=above_trend(incident.trend, later) if later and incident.trend else None,
         grad_norm_signal=signal,
         grad_norm_peak=None if signal is None else peaks[signal],
         non_finite_steps=sum(not math.isfinite(v) for _, v in _samples(facts, Signal.LOSS)),
@@ -305,22 +310,17 @@ def _samples(facts: PostMortem, signal: str) -> Iterator[tuple[int, float]]:
                 yield step, value
 
 
-def _later(facts: PostMortem) -> tuple[int, float] | None:
-    """The kept loss 500 steps after the peak, or the run's last before that: (step, loss).
-
-    None while samples up to there still come: what the loss is until then is not what is asked.
-    """
+def _later(facts: PostMortem) -> list[tuple[int, float]]:
+    """(step, loss) of the newest kept steps up to 500 after the peak, or to the run's last before
+    that; none while samples up to there still come."""
     if facts.followed_to is not None:
-        return None
+        return []
     kept: dict[int, float] = {}
     for curve in facts.curves:
         last = math.inf if curve.kept_to is None else curve.kept_to
         column = curve.values.get(Signal.LOSS, ())
-        pairs = zip(curve.steps, column, strict=False)
+        pairs = zip(curve.steps, column, strict=True)
         kept |= {step: v for step, v in pairs if v is not None and step <= last}
     peak = facts.incident.peak_step
     after = sorted(step for step in kept if peak < step <= peak + AFTERMATH_STEPS)
-    if not after:
-        return None
-    newest = sorted(kept[step] for step in after[-5:])
-    return after[-1], newest[len(newest) // 2]
+    return [(step, kept[step]) for step in after[-LATER_STEPS:]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
+from spikeguard_core.diagnosis.change_effect import Effect
 from spikeguard_protocol import Outcome
 
 MISSING = "not measured"
@@ -41,6 +42,12 @@ def non_finite(value: float) -> str:
     if math.isnan(value):
         return "NaN"
     return "infinite" if value > 0 else "minus infinite"
+
+
+def off_trend(effect: Effect) -> str:
+    """`0.22 ± 0.05 nats above the trend`."""
+    sized = f"{number(abs(effect.loss), 2)} ± {number(effect.error, 2)} nats"
+    return f"{sized} {'above' if effect.loss >= 0 else 'below'} the trend"
 
 
 def deviations(z: float) -> str:
