@@ -47,6 +47,7 @@ PAGE = [
     "Cost",
     "Timeline",
     "Follow-ups",
+    "Links",
 ]
 APPENDIX = ["Signals that moved", "Classification", "Causes considered", "Commands"]
 
@@ -348,7 +349,8 @@ def test_a_run_with_nothing_but_a_loss_gets_a_document_too(healed: PostMortem) -
     assert "Only the loss was reported" in text
     assert "not known" in text
     assert "Nothing but watching was proposed" in text
-    assert "Money" not in text
+    assert "| Money | no price was set |" in text
+    assert "No tracker's address was told." in text
 
 
 def test_without_samples_there_is_text_and_no_picture(healed: PostMortem) -> None:
