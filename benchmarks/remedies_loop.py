@@ -153,7 +153,7 @@ class Loop:
         told = replace(incident, causes=()) if self.blind else incident
         proposal = propose(self._situation(told), DEFAULT_POLICY)
         action = proposal.action
-        if action is None:
+        if action is None or proposal.by_person:  # nobody is there to be asked
             return False
         number, step = incident.number, self.job.steps
         self.past.append(

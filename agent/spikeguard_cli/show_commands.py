@@ -145,8 +145,8 @@ def _curve(
     segments = [s for s in series["segments"] if s["steps"]]
     if not segments:
         return ["no samples are kept of these steps"]
-    kept = _line(s for s in segments if s["current"])
-    undone = _line(s for s in segments if _is(s, began) and onset not in _own_steps(s, kept))
+    kept = _joined(s for s in segments if s["current"])
+    undone = _joined(s for s in segments if _is(s, began) and onset not in _own_steps(s, kept))
     marks = {} if onset is None else {onset: f"onset, step {onset}"}
     lines = _drawn("loss", kept, {} if undone else marks)
     lines += _drawn("loss of the branch that was undone", undone, marks)
@@ -163,7 +163,7 @@ def _drawn(
     return [name, *found] if found else []
 
 
-def _line(segments: Iterable[dict[str, Any]]) -> dict[int, tuple[float | None, str]]:
+def _joined(segments: Iterable[dict[str, Any]]) -> dict[int, tuple[float | None, str]]:
     """Losses by step, and the segment of each: a later segment takes the place of what an earlier
     one had from its first step on."""
     line: dict[int, tuple[float | None, str]] = {}

@@ -87,6 +87,17 @@ def rose(incident: Incident) -> bool:
     return stands_out(incident, incident.peak_loss - incident.trend.at(incident.peak_step))
 
 
+def lastingly_higher(incident: Incident) -> bool:
+    """Whether the loss settled no lower than half as high as it rose: what raised it goes on, as
+    where the data has become harder."""
+    trend = incident.trend
+    if incident.kind is not Kind.LINGERING or trend is None:
+        return False
+    if incident.excess is None or incident.peak_loss is None:
+        return False
+    return incident.excess >= (incident.peak_loss - trend.at(incident.peak_step)) / 2
+
+
 def stands_out(incident: Incident, excess: float | None) -> bool:
     """Whether a loss `excess` nats above the trend is still far out; unknown counts as yes."""
     trend = incident.trend

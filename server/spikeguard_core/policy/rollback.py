@@ -101,8 +101,9 @@ def _as_offered(choice: ChosenTarget, finding: Finding, situation: Situation) ->
     if offered is None or offered.cause != finding.remedy.diagnosis:
         return None
     action = offered.action
-    same = isinstance(action, Rollback) and action.target == choice.target.name
-    return action.skip if same else None
+    if not isinstance(action, Rollback) or action.target != choice.target.name:
+        return None
+    return action.skip
 
 
 def _may_be_data(finding: Finding) -> bool:
