@@ -10,20 +10,13 @@ from datetime import datetime
 
 from spikeguard_core.diagnosis.change_effect import Effect
 from spikeguard_protocol import Outcome
+from spikeguard_protocol.vocabulary import OUTCOME_WORDS
 
 MISSING = "not measured"
 NOT_YET = "not yet"
 SIGMA = "\N{GREEK SMALL LETTER SIGMA}"  # a robust standard deviation
 
-ENDINGS: dict[Outcome | None, str] = {
-    Outcome.HEALED: "healed by itself",
-    Outcome.RECOVERED: "recovered",
-    Outcome.LEVEL_ACCEPTED: "new level accepted",
-    Outcome.OUTLIER: "no harm done",
-    Outcome.WITHDRAWN: "withdrawn",
-    Outcome.RUN_ENDED: "run ended",
-    None: "unsettled",
-}
+ENDINGS: dict[Outcome | None, str] = {**OUTCOME_WORDS, None: "unsettled"}
 
 
 def number(value: float | None, digits: int = 4) -> str:

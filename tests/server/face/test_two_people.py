@@ -235,7 +235,7 @@ def test_the_command_line_says_whose_yes_is_missing(
     assert "it needs two people" in first
     assert "Approved, the first of two" in first
     assert "Ada Lovelace approved it; it needs a second person" in second
-    assert "The run applies it at its next step boundary" in second
+    assert "The job applies it at its next step boundary" in second
     assert rollbacks(job) == [proposed["id"]]
 
 
