@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -55,6 +56,7 @@ ROWS = 32  # sequences a batch
 SNAPSHOT_EVERY, SLOW_EVERY, PHASE = 25, 10, 5  # steps
 SEGMENT = SegmentId("0" * 16, 0)
 LINEAGE = Lineage({SEGMENT: None})
+RIVAL_Z, RIVAL_ROWS, RIVAL_FEWEST, RIVAL_MOST = 6.0, 100, 10, 20  # deviations, rows, rollbacks
 VALIDATION, VALIDATION_ROWS = 8, 128  # batches, sequences each
 
 
@@ -95,6 +97,7 @@ class Loop:
     causes: list[str] = field(default_factory=list)
     numbers: int = 0
     trained: int = 0
+    loss: float = 0.0  # of the newest step
     scale: LrScale | None = None
 
     def __post_init__(self) -> None:
@@ -130,6 +133,7 @@ class Loop:
         self.trained += 1
         slow = self.monitor.attentive or (step + PHASE) % SLOW_EVERY == 0
         measured = dict(zip(SIGNALS, values, strict=True))
+        self.loss = measured["loss"]
         sent = {name: v for name, v in measured.items() if slow or name not in SLOW}
         self._fold(self.monitor.observe([Sample(step, sent, batches)]))
         if step % SNAPSHOT_EVERY == 0:
@@ -200,6 +204,29 @@ class Loop:
             self.scale = LrScale(action.lr_factor, action.step, action.lr_steps, action.lr_cap)
         if self.comes_again:
             self.injector = _injector(self.job, self.fault)  # it remembers no strike
+
+
+@dataclass
+class RivalLoop(Loop):
+    """The same run under a guard of one rule: a loss `RIVAL_Z` deviations above the mean of the
+    newest ones goes back to the newest snapshot, and on without the batches since."""
+
+    losses: list[float] = field(default_factory=list)
+
+    def _decide(self) -> bool:
+        self.losses.append(self.loss)
+        newest = self.losses[-RIVAL_ROWS - 1 : -1]
+        if len(newest) < RIVAL_FEWEST:
+            return False
+        if self.loss - fmean(newest) < RIVAL_Z * stdev(newest):
+            return False
+        at = max(step for step in self.kept if step < self.job.steps)
+        skip = BatchRange(self.kept[at][1], self.position)
+        action = Rollback(f"mem-{at}", at, skip)
+        self.losses = self.losses[: at - self.job.steps]
+        self.commands.append(action)
+        self._go_back(action)
+        return len(self.commands) >= RIVAL_MOST
 
 
 def prefix_of(job: Job) -> Prefix:
