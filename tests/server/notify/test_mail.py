@@ -109,7 +109,7 @@ def test_of_two_ways_to_decide_a_mail_says_which_needs_no_signing_in() -> None:
     html = mail_html(replace(sent, links={LABEL: link, "Decide": page, **sent.links}))
     for place, label in (("approve", "Approve"), ("reject", "Reject"), ("snooze", "Snooze 15 min")):
         assert f'href="{link}#{place}">{label}</a>' in html
-    assert "needs no signing in and decides once" in html
+    assert "decide on this proposal once, without signing in" in html
     assert f'Or <a href="{page}">sign in and decide</a>' in html
 
 
