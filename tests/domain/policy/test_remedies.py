@@ -138,6 +138,18 @@ def test_all_batches_that_stood_out_are_skipped_once_the_last_is_known() -> None
     assert action.skip == BatchRange(1198, 1252)
 
 
+@pytest.mark.parametrize(("excess", "asked"), [(1.4, True), (0.31, False)])
+def test_whether_data_became_harder_for_good_is_for_a_person_to_say(
+    excess: float, asked: bool
+) -> None:
+    """A loss that stays as high as it rose is no damage then, and no policy goes back alone."""
+    _, proposal = ask(about(Cause.BAD_BATCH, mark=Mark(1200), excess=excess))
+    assert proposal.by_person is asked
+    assert ("note the new stage" in proposal.reason) is asked
+    _, other = ask(about(Cause.WEIGHT_CORRUPTION, mark=Mark(1200), excess=excess))
+    assert not other.by_person
+
+
 def test_a_loss_that_diverges_at_a_raised_rate_has_its_batches_skipped_as_a_precaution() -> None:
     """Updates that push uphill come again with their batches, whatever the rate."""
     action, proposal = ask(about(Cause.LR_TOO_HIGH, mark=RAISED, kind=Kind.DIVERGENT))
