@@ -16,7 +16,8 @@ MISSING = "not measured"
 NOT_YET = "not yet"
 SIGMA = "\N{GREEK SMALL LETTER SIGMA}"  # a robust standard deviation
 
-ENDINGS: dict[Outcome | None, str] = {**OUTCOME_WORDS, None: "unsettled"}
+ENDINGS: dict[Outcome | None, str] = {outcome: OUTCOME_WORDS[outcome] for outcome in Outcome}
+ENDINGS[None] = "unsettled"
 
 
 def number(value: float | None, digits: int = 4) -> str:
