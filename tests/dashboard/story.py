@@ -158,6 +158,7 @@ def command(**changes: Any) -> Plain:
         "result": None,
         "end_reason": None,
         "judgement": None,
+        "effect": None,
         "revisions": [
             {
                 "number": 1,
@@ -314,6 +315,7 @@ def ordered() -> Plain:
         "delivered_at": "2026-03-14T02:40:01.000Z", "finished_at": "2026-03-14T02:40:03.000Z",
         "applied_step": 1180, "result": "step-1180",
         "judgement": "nothing to judge: saving a checkpoint changes nothing of the training",
+        "effect": None,
     }  # fmt: skip
 
 

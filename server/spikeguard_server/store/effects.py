@@ -19,7 +19,7 @@ from spikeguard_core.diagnosis.change_effect import (
     judged_after,
     told_effect,
 )
-from spikeguard_protocol import Rollback, SegmentId, SegmentPoint
+from spikeguard_protocol import RUN_ITSELF, Rollback, SegmentId, SegmentPoint
 from spikeguard_server.store.commands import CommandRow
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.notes import NewNote, add_note
@@ -60,8 +60,9 @@ def await_effect(
     again on what it undid, up to a bound."""
     goes_on = again = applied_step
     if isinstance(command.action, Rollback):
-        goes_on = command.action.step
-        again = min(applied_step, goes_on + MOST_COMPARED_STEPS)
+        goes_on = again = command.action.step
+        if command.incident != RUN_ITSELF:
+            again = min(applied_step, goes_on + MOST_COMPARED_STEPS)
     mine = _mine(run.run_id, command.public_id(run.id))
     if connection.execute(sql.select(_N.number).where(mine)).one_or_none() is None:
         expect_effect(connection, run, command, command.decided_by or "the policy", now)

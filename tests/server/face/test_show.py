@@ -58,7 +58,7 @@ def test_after_a_rollback_the_branch_that_is_kept_is_drawn_first(job: Job, typed
     """The undone one stood three nats above."""
     job.spike()
     roll_back(job, approve(job), 470)
-    for words in (("show", f"{job.run}#1"), ("show", job.run), ("watch", job.run, "--once")):
+    for words in (("show", f"{job.run}#1"), ("show", job.run)):
         said = typed(*words)
         top = said[said.index("\nloss\n") :].split("branch that was undone")[0]
         highest = max(map(float, re.findall(r"^ *(\d\.\d+) ", top, re.M)))

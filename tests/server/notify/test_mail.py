@@ -98,7 +98,7 @@ def test_a_mail_shows_the_curve_between_the_five_lines_and_the_rest(desk: Desk) 
     assert f'src="cid:{str(picture["Content-ID"]).strip("<>")}"' in html
     assert picture.get_content().startswith(b"\x89PNG")
     assert len(mail.as_bytes()) < 200_000
-    order = ["The loss rose", "Proposed: ", "Can wait ", "confirm/default", "<img", "First to move"]
+    order = ["The loss rose", "Proposed: ", "Can wait ", "confirm/default", "<img", "Onset at step"]
     places = [html.index(words) for words in order]
     assert places == sorted(places)
 
