@@ -131,13 +131,18 @@ class Job:
         merged.state = cast(Any, ChainMap(*(cast(Any, one.state) for one in self.optimizers)))
         return merged
 
-    def step(self, batch: Any, injector: FaultInjector) -> list[float]:
-        """Train on one batch; what was measured, in the order of SIGNALS."""
+    def step(
+        self, batch: Any, injector: FaultInjector, lower: Callable[[], None] | None = None
+    ) -> list[float]:
+        """Train on one batch; what was measured, in the order of SIGNALS. `lower`: what a guard
+        does to the learning rates just before the update."""
         self.steps += 1
         loss = self.model(batch.tokens, batch.targets)
         loss.backward()
         weights = list(self.model.parameters())
         with injector.strike(self.steps, batch.position):
+            if lower is not None:
+                lower()
             before = [weight.detach().clone() for weight in weights]  # after the fault's own change
             lr = float(self.groups[0]["lr"])
             limit = self.healthy.clip or math.inf

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ import torch
 from benchmarks.destabilised import SHAPE, SIGNALS, Job
 from benchmarks.naming_plan import Healthy
 from benchmarks.naming_score import SLOW
+from spikeguard.optim.learning_rate import factor_of
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.lineage import Lineage
@@ -55,6 +57,7 @@ ROWS = 32  # sequences a batch
 SNAPSHOT_EVERY, SLOW_EVERY, PHASE = 25, 10, 5  # steps
 SEGMENT = SegmentId("0" * 16, 0)
 LINEAGE = Lineage({SEGMENT: None})
+RIVAL_Z, RIVAL_ROWS, RIVAL_FEWEST, RIVAL_MOST = 6.0, 100, 10, 20  # deviations, rows, rollbacks
 VALIDATION, VALIDATION_ROWS = 8, 128  # batches, sequences each
 
 
@@ -95,6 +98,7 @@ class Loop:
     causes: list[str] = field(default_factory=list)
     numbers: int = 0
     trained: int = 0
+    loss: float = 0.0  # of the newest step
     scale: LrScale | None = None
 
     def __post_init__(self) -> None:
@@ -123,13 +127,14 @@ class Loop:
         for skip in self.skips:
             self.position = skip.end if self.position in skip else self.position
         self.loader.skip_to(self.position)
-        _lower(self.job, 1.0 if self.scale is None else self.scale.at(step))
-        values = self.job.step(next(self.loader), self.injector)
+        lower = partial(_lower, self.job, self.scale, step)
+        values = self.job.step(next(self.loader), self.injector, lower)
         batches = BatchRange(self.position, self.position + 1)
         self.position += 1
         self.trained += 1
         slow = self.monitor.attentive or (step + PHASE) % SLOW_EVERY == 0
         measured = dict(zip(SIGNALS, values, strict=True))
+        self.loss = measured["loss"]
         sent = {name: v for name, v in measured.items() if slow or name not in SLOW}
         self._fold(self.monitor.observe([Sample(step, sent, batches)]))
         if step % SNAPSHOT_EVERY == 0:
@@ -153,7 +158,7 @@ class Loop:
         told = replace(incident, causes=()) if self.blind else incident
         proposal = propose(self._situation(told), DEFAULT_POLICY)
         action = proposal.action
-        if action is None:
+        if action is None or proposal.by_person:  # nobody is there to be asked
             return False
         number, step = incident.number, self.job.steps
         self.past.append(
@@ -197,9 +202,32 @@ class Loop:
         self.kept = {at: kept for at, kept in self.kept.items() if at <= action.step}
         self.skips += [] if action.skip is None else [action.skip]
         if action.lr_factor is not None and action.lr_steps is not None:
-            self.scale = LrScale(action.lr_factor, action.step, action.lr_steps)
+            self.scale = LrScale(action.lr_factor, action.step, action.lr_steps, action.lr_cap)
         if self.comes_again:
             self.injector = _injector(self.job, self.fault)  # it remembers no strike
+
+
+@dataclass
+class RivalLoop(Loop):
+    """The same run under a guard of one rule: a loss `RIVAL_Z` deviations above the mean of the
+    newest ones goes back to the newest snapshot, and on without the batches since."""
+
+    losses: list[float] = field(default_factory=list)
+
+    def _decide(self) -> bool:
+        self.losses.append(self.loss)
+        newest = self.losses[-RIVAL_ROWS - 1 : -1]
+        if len(newest) < RIVAL_FEWEST:
+            return False
+        if self.loss - fmean(newest) < RIVAL_Z * stdev(newest):
+            return False
+        at = max(step for step in self.kept if step < self.job.steps)
+        skip = BatchRange(self.kept[at][1], self.position)
+        action = Rollback(f"mem-{at}", at, skip)
+        self.losses = self.losses[: at - self.job.steps]
+        self.commands.append(action)
+        self._go_back(action)
+        return len(self.commands) >= RIVAL_MOST
 
 
 def prefix_of(job: Job) -> Prefix:
@@ -252,8 +280,9 @@ def _injector(job: Job, fault: Fault | None) -> FaultInjector:
     )
 
 
-def _lower(job: Job, factor: float) -> None:
+def _lower(job: Job, scale: LrScale | None, step: int) -> None:
     """For the next step only: the schedule sets every rate anew after it."""
+    factor = 1.0 if scale is None else float(factor_of(scale, step, job.groups[0]["lr"]))
     for group in job.groups:
         group["lr"] = group["lr"] * factor
 

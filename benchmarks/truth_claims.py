@@ -267,6 +267,34 @@ def _came_with(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
         yield f"it rose again at position {log.rows[rose[0]].position}"
 
 
+def _bought(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    """`lies 0.33 ± 0.02 nats below that of the branch that was undone`: by the step log."""
+    del said
+    match = re.search(
+        rf"lies {NUMBER} ± {NUMBER} nats (above|below) that of the branch that was undone", sentence
+    )
+    if not match:
+        return
+    value = _number(match[1]) * (-1.0 if match[3] == "below" else 1.0)
+    seen = [_between_branches(back, happened) for back in happened.log.returns]
+    if not any(abs(value - truth) <= 2.0 * _number(match[2]) + 0.02 for truth in seen):
+        yield f"the kept branch lies {', '.join(f'{x:+.3f}' for x in seen) or 'nowhere'} off it"
+
+
+def _between_branches(back: Return, happened: Happened) -> float:
+    """Mean of the kept branch's losses over the undone one's, on the newer half of the batches that
+    both trained on from the fault on; nats."""
+    first = min((index for _, index in happened.faults), default=0)
+    undone = {
+        row.position: row.loss
+        for row in happened.log.rows[first : back.row]
+        if row.step > back.target and math.isfinite(row.loss)
+    }
+    kept = [row for row in happened.log.rows[back.row :] if row.position in undone]
+    kept = kept[len(kept) // 2 :]
+    return sum(r.loss - undone[r.position] for r in kept) / len(kept) if kept else math.nan
+
+
 def _missing(happened: Happened, newest: int) -> bool:
     return all(back.newest != newest for back in happened.log.returns)
 
@@ -325,5 +353,5 @@ def _title(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
 _Check = Callable[[str, Said, Happened], Iterator[str]]
 _CHECKS: tuple[_Check, ...] = (
     _rose, _loss_before, _peak, _level, _never_moved, _ended, _on_trend, _nobody, _retrained,
-    _went_back, _came_with, _onset, _dropped, _blames, _title,
+    _went_back, _bought, _came_with, _onset, _dropped, _blames, _title,
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +86,10 @@ def runs(options: Namespace) -> int:
     asked: dict[str, Any] = {"project": options.project, "state": options.state}
     asked["order"] = "newest" if options.newest else "attention"
     asked["archived"] = "true" if options.archived else None
-    listed = Api(load_credentials()).items("/v1/runs", most(options), **asked)
+    listed = Api(load_credentials()).items("/v1/runs", most(options) + 1, **asked)
     found = list(chosen(options, listed, "last_message_at", "created_at", ordered=False))
-    return _print_list(options, found, RUN_HEAD, [run_row(run) for run in found], "No runs yet.")
+    _print_list(options, found, RUN_HEAD, [run_row(run) for run in found], "No runs yet.")
+    return _say_more(options, listed, "runs")
 
 
 def incidents(options: Namespace) -> int:
@@ -98,12 +100,19 @@ def incidents(options: Namespace) -> int:
     api = Api(load_credentials())
     asked = {"run": wanted, "state": state, "project": options.project}
     asked["order"] = "newest" if options.newest else "attention"
-    listed = api.items("/v1/incidents", most(options), **asked)
+    listed = api.items("/v1/incidents", most(options) + 1, **asked)
     found = list(chosen(options, listed, "opened_at", ordered=False))
     if options.json:
         print_json(found)
     else:
         print(incident_table(found, _jobs(api, found)) if found else "No incidents.")
+    return _say_more(options, listed, "incidents")
+
+
+def _say_more(options: Namespace, listed: Iterator[dict[str, Any]], what: str) -> int:
+    """That a list was cut at `--limit`; `listed`: what is left of it."""
+    if options.limit and options.since is None and next(listed, None) is not None:
+        say(f"More {what} exist: --limit 0 lists them all.", to_error=True)
     return 0
 
 

@@ -167,7 +167,9 @@ def _of_incident(incident: IncidentId, command: dict[str, Any]) -> dict[str, Any
 
 
 def _agrees(question: str) -> bool:
-    return sys.stdin.isatty() and input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
+    if not sys.stdin.isatty():
+        raise CommandFailed("nobody is at a terminal to be asked: give --yes, or --revision N")
+    return input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
 
 
 def _decision_options(parser: ArgumentParser) -> None:

@@ -120,7 +120,8 @@ def _list(api: Api, run: RunId, options: Namespace) -> int:
         ]
         for one in found
     ]  # fmt: skip
-    print(table(HEAD, rows) if rows else f"Nothing was ordered of {run} without an incident.")
+    nothing = f"Nothing was ordered of {run} itself; of its incidents: spikeguard show {run}"
+    print(table(HEAD, rows) if rows else nothing)
     return 0
 
 

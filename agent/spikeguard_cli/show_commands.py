@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterable
 from typing import Any
 
 from spikeguard_cli.api import Api, Refused
@@ -139,21 +140,50 @@ def _run_screen(api: Api, run: RunId, found: dict[str, Any], steps: int | None) 
 def _curve(
     series: dict[str, Any], onset: int | None, began: dict[str, Any] | None = None
 ) -> list[str]:
-    """The loss of the segment in which a spike `began`, else of the line that is trained now."""
-    found = [s for s in series["segments"] if s["steps"]]
-    found = [s for s in found if _is(s, began)] or found
-    if not found:
+    """The loss of the line that is trained now; below it the branch in which a spike `began`, where
+    it was undone."""
+    segments = [s for s in series["segments"] if s["steps"]]
+    if not segments:
         return ["no samples are kept of these steps"]
-    values = [_value(value) for value in found[0]["values"]["loss"]]
+    kept = _joined(s for s in segments if s["current"])
+    undone = _joined(s for s in segments if _is(s, began) and onset not in _own_steps(s, kept))
     marks = {} if onset is None else {onset: f"onset, step {onset}"}
+    lines = _drawn("loss", kept, {} if undone else marks)
+    lines += _drawn("loss of the branch that was undone", undone, marks)
+    return lines or ["no finite loss in these steps"]
+
+
+def _drawn(
+    name: str, line: dict[int, tuple[float | None, str]], marks: dict[int, str]
+) -> list[str]:
+    """A curve under its name; empty where nothing finite was measured."""
     width = min(shutil.get_terminal_size((80, 24)).columns, 120)
-    lines = drawn(Curve(found[0]["steps"], values), width, HEIGHT, marks)
-    return ["loss", *lines] if lines else ["no finite loss in these steps"]
+    curve = Curve([*line], [value for value, _ in line.values()])
+    found = drawn(curve, width, HEIGHT, marks)
+    return [name, *found] if found else []
+
+
+def _joined(segments: Iterable[dict[str, Any]]) -> dict[int, tuple[float | None, str]]:
+    """Losses by step, and the segment of each: a later segment takes the place of what an earlier
+    one had from its first step on."""
+    line: dict[int, tuple[float | None, str]] = {}
+    for segment in segments:
+        first, name = segment["steps"][0], f"{segment['attempt']}.{segment['number']}"
+        line = {step: at for step, at in line.items() if step < first}
+        columns = zip(segment["steps"], segment["values"]["loss"], strict=True)
+        line |= {step: (_value(value), name) for step, value in columns}
+    return line
+
+
+def _own_steps(segment: dict[str, Any], line: dict[int, tuple[float | None, str]]) -> set[int]:
+    """The steps of `line` that are of `segment`."""
+    name = f"{segment['attempt']}.{segment['number']}"
+    return {step for step, (_, of) in line.items() if of == name}
 
 
 def _is(segment: dict[str, Any], began: dict[str, Any] | None) -> bool:
     if began is None:
-        return bool(segment["current"])
+        return False
     return (segment["attempt"], segment["number"]) == (began["attempt"], began["number"])
 
 

@@ -14,7 +14,7 @@ from spikeguard_protocol.phrases import (
     paragraphs,
     sure_phrase,
 )
-from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, Cause
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, OUTCOME_WORDS, Cause
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -121,8 +121,10 @@ def incident_card(incident: dict[str, Any]) -> list[str]:
     if incident["commands"]:
         newest = incident["commands"][-1]
         lines += _said("done", f"{command_words(newest)}: {state_words(newest['state'])}")
+        lines += _said("effect", newest["effect"]) if newest["effect"] else []
     if incident["state"] == "closed":
-        lines += _said("ended", str(incident["outcome"]).replace("_", " "))
+        known = {outcome.value: words for outcome, words in OUTCOME_WORDS.items()}
+        lines += _said("ended", known.get(incident["outcome"], str(incident["outcome"])))
     if incident["has_postmortem"]:
         lines += _said("read", f"spikeguard postmortem '{incident['id']}'")
     return lines
@@ -332,7 +334,10 @@ def approved_words(command: dict[str, Any], *, restart: bool = False) -> str:
             "status 76. Restart the job, as it was started, unless its launcher does: the new "
             "start goes on from there."
         )
-    return f"Approved: {command_words(command)}. The run applies it at its next step boundary."
+    return (
+        f"Approved: {command_words(command)}. The job applies it at its next step boundary, if it "
+        f"still runs: spikeguard show '{command['id'].rpartition('.')[0]}' tells."
+    )
 
 
 def _labelled(label: str, said: list[str]) -> list[str]:

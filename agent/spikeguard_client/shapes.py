@@ -234,6 +234,7 @@ class Command(TypedDict):
     result: str | None
     end_reason: str | None  # why it ended without reaching the job
     judgement: str | None
+    effect: str | None  # on the loss, in words: of a rollback against the branch that it undid
     revisions: list[CommandRevision]  # the newest 20
 
 

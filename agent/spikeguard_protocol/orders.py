@@ -6,6 +6,7 @@ Validity travels as durations and steps, never as a wall-clock deadline.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Final
 
@@ -47,7 +48,8 @@ class Rollback:
     """Return to `target`, then leave out `skip` when its positions come round.
 
     `lr_factor` and `lr_steps` lower the learning rate as part of the same act: after a spike that
-    came back, going back alone only repeats it.
+    came back, going back alone only repeats it. `lr_cap`: a rate that jumped is lowered to it and
+    no further, so that steps whose rate was as usual train as usual.
     """
 
     target: str  # name of a checkpoint or memory snapshot, as the agent reported it
@@ -55,6 +57,7 @@ class Rollback:
     skip: BatchRange | None = None
     lr_factor: float | None = None
     lr_steps: int | None = None
+    lr_cap: float | None = field(default=None, metadata=LEFT_OUT_IF_NONE)  # of the first group
 
     def __post_init__(self) -> None:
         if not TARGET_PATTERN.fullmatch(self.target):
@@ -65,6 +68,8 @@ class Rollback:
         if self.lr_factor is not None and self.lr_steps is not None:
             check_factor(self.lr_factor)
             check_count("lr_steps", self.lr_steps, least=1)
+        if self.lr_cap is not None and (self.lr_factor is None or not 0.0 < self.lr_cap < math.inf):
+            raise ProtocolError("lr_cap", "is above 0 and goes with lr_factor", "Give both")
 
 
 @dataclass(frozen=True, slots=True)

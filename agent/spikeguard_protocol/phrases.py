@@ -132,12 +132,15 @@ def _rollback(given: Mapping[str, Any], brief: bool) -> str:
     if given.get("skip") is not None:
         words += f", skip {batches_phrase(given['skip'])}"
     if given.get("lr_factor") is not None:
-        words += f", {_lower_rate(given['lr_factor'], given.get('lr_steps'))}"
+        words += f", {_lower_rate(given['lr_factor'], given.get('lr_steps'), given.get('lr_cap'))}"
     return words
 
 
-def _lower_rate(factor: object, steps: object) -> str:
+def _lower_rate(factor: object, steps: object, cap: object = None) -> str:
     share = f"{factor:.3g}" if isinstance(factor, int | float) else "less"
+    if isinstance(cap, int | float):
+        most = f"learning rate at most {cap:.3g} ({TIMES} {share} at the lowest)"
+        return f"{most} for {_steps(steps)}, then back"
     return f"learning rate {TIMES} {share} for {_steps(steps)}, then back"
 
 

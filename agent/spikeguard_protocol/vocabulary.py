@@ -54,6 +54,16 @@ class Outcome(StrEnum):
     RUN_ENDED = "run_ended"  # the run stopped before it was settled
 
 
+OUTCOME_WORDS: Mapping[Outcome, str] = {
+    Outcome.HEALED: "healed by itself",
+    Outcome.RECOVERED: "recovered",
+    Outcome.LEVEL_ACCEPTED: "new level accepted",
+    Outcome.OUTLIER: "no harm done",
+    Outcome.WITHDRAWN: "withdrawn",
+    Outcome.RUN_ENDED: "run ended",
+}  # as every page says it
+
+
 class Verb(StrEnum):
     """What a command can order."""
 

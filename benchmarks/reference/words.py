@@ -9,6 +9,7 @@ from benchmarks.reference.table import table
 from spikeguard_protocol import CommandState, IncidentState, Kind, Outcome, Role, Verb
 from spikeguard_protocol.vocabulary import (
     COMMAND_STATE_WORDS,
+    OUTCOME_WORDS,
     Health,
     Medium,
     ResultState,
@@ -39,4 +40,5 @@ def _section(kind: type[StrEnum]) -> str:
 def _meaning(kind: type[StrEnum], member: StrEnum) -> str:
     if isinstance(member, CommandState):
         return COMMAND_STATE_WORDS[member]
-    return meaning_of(kind, member.name)
+    meaning = meaning_of(kind, member.name)
+    return f"{OUTCOME_WORDS[member]}: {meaning}" if isinstance(member, Outcome) else meaning

@@ -13,7 +13,7 @@ from datetime import datetime, tzinfo
 
 from spikeguard_client import Ability, Change, Command, Incident
 from spikeguard_protocol.phrases import batches_phrase, cause_phrase, order_phrase, sure_phrase
-from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, OUTCOME_WORDS
 
 Arguments = Mapping[str, object]  # of a command, by name
 NOTHING = "—"  # shown where there is no value
@@ -23,14 +23,7 @@ KIND_MEANING: Mapping[str, str] = {
     "divergent": "does not come back",
     "outlier_batch": "one batch stood out, the model did not move",
 }
-OUTCOME: Mapping[str, str] = {
-    "healed": "came back to trend by itself",
-    "recovered": "came back to trend after a command",
-    "level_accepted": "the new level became the baseline",
-    "outlier": "one batch stood out and nothing else happened",
-    "withdrawn": "the evidence did not hold",
-    "run_ended": "the run ended before it was settled",
-}
+OUTCOME: Mapping[str, str] = {outcome.value: words for outcome, words in OUTCOME_WORDS.items()}
 COMMAND_STATE: Mapping[str, str] = {
     state.value: words for state, words in COMMAND_STATE_WORDS.items()
 }

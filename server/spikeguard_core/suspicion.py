@@ -24,6 +24,7 @@ class Mark:
     last_step: int | None = None  # None: not known, or it still lasts
     ratio: float | None = None  # of the highest learning rate to the lowest
     rank: int | None = None  # that is named
+    usual: float | None = None  # learning rate before it was raised
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,43 @@ def test_the_rate_climbs_back_over_the_last_tenth() -> None:
     assert scale.at(201) == 1.0
 
 
+@pytest.mark.parametrize("tensor", [False, True])
+def test_a_cap_lowers_a_rate_that_jumped_and_leaves_the_usual_ones_as_they_are(
+    tensor: bool,
+) -> None:
+    """And never by more than its factor."""
+    model = nn.Linear(4, 4)
+    groups: list[dict[str, Any]] = [
+        {"params": [weight], "lr": torch.tensor(rate) if tensor else rate}
+        for weight, rate in ((model.weight, 0.01), (model.bias, 0.001))
+    ]
+    optimizer = torch.optim.AdamW(groups, fused=True)
+    guard = attach(model, optimizer, run="test", directory=None)
+    guard._p.rates.scale = LrScale(0.05, 0, 20, cap=0.01)
+    used: list[list[float]] = []
+    optimizer.register_step_pre_hook(
+        lambda o, *_: used.append([float(group["lr"]) for group in o.param_groups])
+    )
+    for jump in (1.0, 4.0, 0.5, 100.0):
+        for group, usual in zip(optimizer.param_groups, (0.01, 0.001), strict=True):
+            rate = usual * jump
+            if tensor:
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        guard.step()
+    assert used == [
+        pytest.approx([0.01, 0.001]),
+        pytest.approx([0.01, 0.001]),
+        pytest.approx([0.005, 0.0005]),
+        pytest.approx([0.05, 0.005]),
+    ]
+    assert guard.faults == {}
+    guard.finish()
+
+
 def test_a_single_step_is_scaled_whole() -> None:
     assert LrScale(0.5, 10, 1).at(11) == 0.5
 

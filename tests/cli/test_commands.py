@@ -223,6 +223,7 @@ def test_a_long_list_is_read_page_by_page(home: dict[str, str], server: Server) 
     server.answers["/v1/runs"] = (200, {"items": [RUN] * 2, "next_cursor": "more"})
     done = spikeguard(home, "runs", "--limit", "5", "--json")
     assert len(json.loads(done.stdout)) == 5
+    assert "More runs exist: --limit 0 lists them all." in done.stderr
     assert "cursor=more" in server.asked[1][1]
 
 

@@ -155,6 +155,7 @@ def command(**changes: Any) -> Plain:
         "result": None,
         "end_reason": None,
         "judgement": None,
+        "effect": None,
         "revisions": [
             {
                 "number": 1,
@@ -309,6 +310,7 @@ def ordered() -> Plain:
         "delivered_at": "2026-03-14T02:40:01.000Z", "finished_at": "2026-03-14T02:40:03.000Z",
         "applied_step": 1180, "result": "step-1180",
         "judgement": "nothing to judge: saving a checkpoint changes nothing of the training",
+        "effect": None,
     }  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def test_the_story_of_an_open_incident_says_how_far_off_it_is() -> None:
 
 def test_the_story_of_a_closed_incident_says_how_it_ended() -> None:
     said = words.story(read(Incident, story.recovered()))
-    assert said.endswith("; closed at step 1,500: came back to trend after a command.")
+    assert said.endswith("; closed at step 1,500: recovered.")
 
 
 def test_a_run_that_is_stuck_is_told_so() -> None:

@@ -243,7 +243,6 @@ class Story:
             revisions=tuple(self.revisions),
             commands=tuple(self.commands),
             precursors=tuple(self.precursors),
-            peaks={"grad_norm": max(max(grads) for _, _, _, grads in self.columns)},
             attempts=(AttemptFact(1, ATTEMPT, START, 8, "0.1.0"),),
             step_time_s=STEP_TIME_S,
             tokens_per_step=524_288,

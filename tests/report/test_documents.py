@@ -17,12 +17,22 @@ from PIL import Image
 
 from spikeguard_core.diagnosis.cause.layers import FirstLayer
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK
-from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback
+from spikeguard_core.suspicion import Mark, Suspicion
+from spikeguard_protocol import (
+    BatchRange,
+    Cause,
+    CommandState,
+    Outcome,
+    Rollback,
+    SegmentReason,
+)
 from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.report import LeftOutFact, PostMortem, ReportFormat, render
 from spikeguard_server.report.evidence import MOST_REVISIONS
 from spikeguard_server.report.facts import IncidentPicture
+from spikeguard_server.report.heading import summary_of
 from spikeguard_server.report.plots import png_of, svg_of
+from spikeguard_server.report.symptoms import spent_by
 from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.writing import document_of
 from tests.hostile import HOSTILE, acted_on
@@ -37,6 +47,7 @@ PAGE = [
     "Cost",
     "Timeline",
     "Follow-ups",
+    "Links",
 ]
 APPENDIX = ["Signals that moved", "Classification", "Causes considered", "Commands"]
 
@@ -216,7 +227,7 @@ def test_the_symptoms_tell_loss_before_peak_and_later(rolled_back: PostMortem) -
     assert seen["pre_loss"] == pytest.approx(3.14, abs=0.05)
     assert seen["peak_loss"] == pytest.approx(4.86, abs=0.1)
     assert seen["later_loss"] == pytest.approx(3.12, abs=0.05)  # of the kept segment only
-    assert seen["grad_norm_peak"] > 5
+    assert seen["grad_norm_peak"]["value"] > 5
 
 
 def test_while_samples_still_come_the_later_loss_is_not_yet_known(
@@ -332,7 +343,6 @@ def test_a_run_with_nothing_but_a_loss_gets_a_document_too(healed: PostMortem) -
     bare = replace(
         healed,
         curves=curves,
-        peaks={},
         commands=(),
         revisions=(),
         attempts=(),
@@ -344,7 +354,8 @@ def test_a_run_with_nothing_but_a_loss_gets_a_document_too(healed: PostMortem) -
     assert "Only the loss was reported" in text
     assert "not known" in text
     assert "Nothing but watching was proposed" in text
-    assert "Money" not in text
+    assert "| Money | no price was set |" in text
+    assert "No tracker's address was told." in text
 
 
 def test_without_samples_there_is_text_and_no_picture(healed: PostMortem) -> None:
@@ -466,7 +477,7 @@ def test_where_no_fact_asks_for_anything_nothing_is_made_up(healed: PostMortem) 
 
 def test_a_level_that_was_accepted_asks_for_a_comparison(healed: PostMortem) -> None:
     accepted = replace(healed.incident, outcome=Outcome.LEVEL_ACCEPTED)
-    assert "nats above its earlier trend" in followups(replace(healed, incident=accepted))
+    assert "nats above the trend" in followups(replace(healed, incident=accepted))
 
 
 def test_a_title_says_what_happened_in_one_line(rolled_back: PostMortem) -> None:
@@ -511,6 +522,94 @@ def test_thinning_keeps_extremes_ends_and_what_is_not_finite() -> None:
     assert {0, 4_321, 5_000, 6_000, 9_999} <= set(kept)
     assert kept == sorted(kept)
     assert kept_indices(values[:50], 300) == list(range(50))
+
+
+def test_what_came_after_the_close_belongs_to_no_figure_of_the_incident(
+    healed: PostMortem,
+) -> None:
+    """The samples go on for 500 steps, on which the next incident may begin and be undone."""
+    end, first = healed.incident.closed_step, healed.curves[0]
+    assert end is not None
+    steps = (*first.steps, *range(first.steps[-1] + 1, end + 101))
+    more = len(steps) - len(first.steps)
+    values = {name: (*column, *([999.0] * more)) for name, column in first.values.items()}
+    undone = replace(first, steps=steps, values=values, kept_to=end)
+    again = replace(
+        first, segment=replace(first.segment, number=7), reason=SegmentReason.ROLLBACK,
+        steps=tuple(range(end + 1, end + 101)), values={"loss": (999.0,) * 100},
+    )  # fmt: skip
+    followed = replace(healed, curves=(undone, again))
+    assert spent_by(followed) == spent_by(replace(healed, curves=(first,)))
+    seen = body(followed)["evidence"]["peaks"]["grad_norm"]
+    assert seen["value"] < 999.0
+    assert healed.incident.onset_step <= seen["step"] <= end
+    assert f"| Peak grad norm | {seen['value']:.4g} | step {seen['step']:,};" in markdown(followed)
+
+
+def test_no_signal_is_called_the_first_that_moved_behind_the_cause(healed: PostMortem) -> None:
+    onset, likely = healed.incident.onset_step, healed.incident.causes[0]
+    rate = replace(
+        likely, cause=Cause.LR_TOO_HIGH, confidence=0.99, mark=Mark(onset - 2, onset, 40.0)
+    )
+    incident = replace(healed.incident, causes=(rate,), first_moves={"loss": onset})
+    said = markdown(replace(healed, incident=incident))
+    assert f"Learning rate moved first, at step {onset - 2:,}, 2 steps before the loss." in said
+    assert "to move was the loss" not in said
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (1, "It came back after a command at step 1,300; at first "),
+        (2, "It came back twice after a command, the last time at step 1,300; at first "),
+    ],
+)
+def test_that_it_came_back_is_said_first_and_the_cause_is_that_of_the_return(
+    rolled_back: PostMortem, times: int, said: str
+) -> None:
+    again = replace(
+        rolled_back.incident, recurrences=times, recurred_step=1300,
+        recurred_batches=BatchRange(1299, 1300),
+        causes=(Suspicion(Cause.LR_TOO_HIGH, 0.95, ("the rate rose at step 1299",)),),
+    )  # fmt: skip
+    assert summary_of(again).startswith(said)
+    page = markdown(replace(rolled_back, incident=again)).split("## Root cause")[0]
+    assert page.index("at step 1,300.") < page.index("The cause of its return is learning rate")
+
+
+def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_come_back(
+    healed: PostMortem,
+) -> None:
+    """By a mean of 100 steps, which sees a tenth of what one step does; not by its noise."""
+    assert "The loss came back to its trend by itself: steps " in markdown(healed)
+    closed = healed.incident.closed_step
+    assert closed is not None
+
+    def lifted(by: float) -> PostMortem:
+        curve = healed.curves[0]
+        losses = [
+            value if value is None or step <= closed else value + by
+            for step, value in zip(curve.steps, curve.values["loss"], strict=True)
+        ]
+        values = {**curve.values, "loss": tuple(losses)}
+        return replace(healed, curves=(replace(curve, values=values),))
+
+    stays = markdown(lifted(0.1))
+    assert stays.count("closed as healed by itself, and the loss has not come back: steps") == 2
+    assert "came back to its trend" not in stays.split("# Appendix")[0]
+    assert "The loss came back to its trend by itself" in markdown(lifted(0.005))
+
+
+def test_a_proposal_that_nobody_decided_on_is_on_the_record(rolled_back: PostMortem) -> None:
+    taken = replace(
+        rolled_back.commands[-1], state=CommandState.WITHDRAWN_HEALED, applied_step=None,
+        decided_at=None, decided_by=None, delivered_at=None, auto=False,
+    )  # fmt: skip
+    said = markdown(replace(rolled_back, commands=(taken,)))
+    page, _ = said.split("# Appendix")
+    assert "**Decided by** nobody: withdrawn" in page
+    assert "Proposed was to roll back" in page
+    assert "| proposed: roll back" in page
 
 
 def test_the_likely_causes_stand_with_what_speaks_for_them(healed: PostMortem) -> None:

@@ -338,7 +338,7 @@ class Executor:
             return None
         target, saved = prepared.target, prepared.tree["lr_scale"]
         if action.lr_factor is not None and action.lr_steps is not None:
-            lowered = LrScale(action.lr_factor, target.step, action.lr_steps)
+            lowered = LrScale(action.lr_factor, target.step, action.lr_steps, action.lr_cap)
             return Scaling(order.command, target.lineage, lowered, asked=True)
         scale = self._journal.accepted(LrScale.read(saved) if saved is not None else None)
         return Scaling(order.command, target.lineage, scale, asked=False)
@@ -386,7 +386,9 @@ class Executor:
         self, order: Order, action: Rollback, prepared: Prepared, before: int
     ) -> None:
         if action.lr_factor is not None and action.lr_steps is not None:
-            self._rates.scale = LrScale(action.lr_factor, self._progress.steps, action.lr_steps)
+            self._rates.scale = LrScale(
+                action.lr_factor, self._progress.steps, action.lr_steps, action.lr_cap
+            )
         left_out = f", leaving out [{action.skip.first}, {action.skip.end})" if action.skip else ""
         said = f"from step {before} back to {prepared.target.name}{left_out}"
         if held := self._feed.stale:

@@ -22,6 +22,17 @@ def has_rates(optimizer: torch.optim.Optimizer) -> bool:
     return all(isinstance(g.get("lr"), Tensor | Real) for g in optimizer.param_groups)
 
 
+def factor_of(scale: LrScale, step: int, rate: Tensor | Real | float) -> float | Tensor:
+    """What multiplies every rate at `step`, where the first group's is `rate`, a number or a ()
+    tensor; waits for no device."""
+    factor = scale.at(step)
+    if scale.cap is None or factor == 1.0:
+        return factor
+    if isinstance(rate, Tensor):
+        return torch.clamp(scale.cap / rate, min=factor, max=1.0)
+    return max(factor, min(1.0, scale.cap / float(rate))) if rate else 1.0
+
+
 class ScaledRates:
     """The learning rates of every group of every optimizer, each during its own step."""
 
@@ -43,20 +54,20 @@ class ScaledRates:
         """
         if self.lent:
             self.after_step()
-        factor = self.scale.at(step) if self.scale is not None else 1.0
         groups = self._optimizers[number].param_groups
-        if factor != 1.0 and self.usable:
+        if self.scale is not None and self.scale.at(step) != 1.0 and self.usable:
+            factor = factor_of(self.scale, step, self._optimizers[0].param_groups[0]["lr"])
             for group in groups:
                 self._multiply(group, factor)
         return [group.get("lr") for group in groups]
 
-    def _multiply(self, group: dict[str, Any], factor: float) -> None:
+    def _multiply(self, group: dict[str, Any], factor: float | Tensor) -> None:
         rate = group["lr"]
         self.lent.append((group, rate.clone() if isinstance(rate, Tensor) else rate))
         if isinstance(rate, Tensor):
             rate.mul_(factor)
         else:
-            group["lr"] = rate * factor
+            group["lr"] = rate * (float(factor) if isinstance(factor, Tensor) else factor)
 
     def after_step(self) -> None:
         """Put the rates back, bit for bit."""

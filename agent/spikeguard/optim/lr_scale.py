@@ -11,14 +11,18 @@ RAMP_SHARE = 0.1  # of the steps, at their end
 
 @dataclass(frozen=True, slots=True)
 class LrScale:
-    """`factor` for `steps` steps after step `start`, climbing back to 1 over their last tenth."""
+    """`factor` for `steps` steps after step `start`, climbing back to 1 over their last tenth.
+
+    Where there is a `cap`, rates are lowered no further than brings the first group's down to it.
+    """
 
     factor: float
     start: int
     steps: int
+    cap: float | None = None
 
     def at(self, step: int) -> float:
-        """What multiplies the learning rate of the `step`-th optimizer step."""
+        """The least that multiplies the learning rate of the `step`-th optimizer step."""
         done = step - self.start - 1
         if not 0 <= done < self.steps:
             return 1.0
@@ -28,12 +32,15 @@ class LrScale:
 
     def plain(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> LrScale:
         """Back from a file; raise KeyError, TypeError or ValueError for what is none."""
         factor, start, steps = plain["factor"], plain["start"], plain["steps"]
-        if type(factor) not in (int, float) or type(start) is not int or type(steps) is not int:
+        cap = plain.get("cap")
+        numbers = (factor, *(() if cap is None else (cap,)))
+        whole = type(start) is int and type(steps) is int
+        if not whole or not all(type(value) in (int, float) for value in numbers):
             raise ValueError(f"{plain!r:.80} is no scale of the learning rate")
-        return cls(float(factor), start, steps)
+        return cls(float(factor), start, steps, None if cap is None else float(cap))

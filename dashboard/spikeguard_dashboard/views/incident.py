@@ -251,7 +251,7 @@ def commands(items: Sequence[Command], visit: Visit) -> Html:
 
 def _command_row(item: Command, visit: Visit) -> list[Content]:
     told = (item["decision_reason"], item["end_reason"], item["result"], item["judgement"])
-    said = "; ".join(part for part in told if part)
+    said = "; ".join(part for part in (*told, item["effect"]) if part)
     return [
         f"{item['id'].rpartition('#')[2]} rev. {item['revision']}",
         markup.chip(item["state"], words.COMMAND_STATE.get(item["state"])),

@@ -16,8 +16,8 @@ from spikeguard_dashboard.visit import Visit
 from spikeguard_protocol import RunId
 
 ROW_PX, MOST_ROWS = 35, 20
-COLUMNS: Final = (
-    "Run", "Needs", "State", "Step", "Loss", "Grad norm", "Tokens/s", "Data age", "Incidents",
+COLUMNS: Final = (  # the first three are what a phone shows
+    "Run", "Step", "Loss", "Needs", "State", "Grad norm", "Tokens/s", "Data age", "Incidents",
     "Tags", "Created",
 )  # fmt: skip
 
@@ -64,10 +64,10 @@ def _row(run: Run, address: str) -> tuple[Any, ...]:
     found = RunId(run["project"], run["name"])
     return (
         urljoin(address, markup.run_address(found)),
-        _needs(run),
-        words.plain(run["state"]) + (", archived" if run["archived_at"] else ""),
         run["last_step"],
         words.figure(run["last_loss"]),
+        _needs(run),
+        words.plain(run["state"]) + (", archived" if run["archived_at"] else ""),
         words.figure(run["last_grad_norm"]),
         words.big(run["tokens_per_second"]),
         words.duration(run["age_s"]) if run["state"] != "ended" else words.NOTHING,
@@ -93,8 +93,8 @@ def _config() -> Mapping[str, Any]:
             width="medium", help="Its open incident, and whether a decision waits"
         ),
         "State": column.TextColumn(width="small"),
-        "Step": column.NumberColumn(format="localized"),
-        "Loss": column.TextColumn(help="Newest, nats per token", alignment="right"),
+        "Step": column.NumberColumn(format="localized", width="small"),
+        "Loss": column.TextColumn(help="Newest, nats per token", alignment="right", width="small"),
         "Grad norm": column.TextColumn(help="Newest, L2 before clipping", alignment="right"),
         "Tokens/s": column.TextColumn(alignment="right"),
         "Data age": column.TextColumn(help="Since the last message"),

@@ -6,6 +6,9 @@ mean. That trend bends on purpose, because loss curves do; a curve that does not
 by every change. So the distance to a straight continuation of the rows before counts as doubt too.
 Of several changes the last alone is judged, as of several cures.
 
+A rollback needs no trend: the branch that it undid and the one that is kept trained on the same
+batches, so their losses are subtracted batch by batch.
+
 Invariants: pure. An effect is told with its uncertainty, or not at all.
 """
 
@@ -15,19 +18,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import fmean, stdev
 from typing import Any, Final
 
 from spikeguard_core.detection.baseline import median
+from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.forecast import INERTIA, clipped_mean, doubt_of
 from spikeguard_core.events import Trend
-from spikeguard_protocol import without_abilities
+from spikeguard_protocol import Signal, without_abilities
 from spikeguard_protocol.identity import TAGS_FACT
 from spikeguard_protocol.phrases import beginning_of
 
 FEWEST_STEPS, MOST_STEPS, PART = 40, 200, 0.2  # after a change until it is judged: of its step
 BEFORE: Final = 128  # steps before it, of which the straight continuation is drawn
 FEWEST_ROWS: Final = 8  # with a loss, before it, and in the second half of the steps after it
+MOST_PAIRS: Final = 200  # newest batches that both branches trained on
 NORMAL_95: Final = 1.96
+BEYOND: Final = "the loss of the branch that was undone was not finite"
 LR_JUMP: Final = 0.05  # part by which the learning rate leaves its schedule
 SHOWN_CHANGES: Final = 20  # in the words of a change
 LONGEST_VALUE: Final = 100  # characters of a setting in a change; an attempt may have 64 of 2,000
@@ -59,11 +66,12 @@ class ExpectedEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """How far the loss lies above its earlier trend, nats."""
+    """How far the loss lies above its earlier trend, or above the branch that was undone, nats."""
 
     step: int  # the newest that was judged
     loss: float
     error: float  # half width of the 95 % interval
+    batches: int | None = None  # on which both branches were compared; None: against the trend
 
     @property
     def seen(self) -> bool:
@@ -126,6 +134,42 @@ def effect_of(
     return Effect(newest, clipped_mean(above, trend.scale), error)
 
 
+def above_trend(trend: Trend, rows: Sequence[tuple[int, float]]) -> Effect | None:
+    """How far the mean loss of `rows` lies above where it was heading, with how far that is known
+    to be so; None where too few of them are finite."""
+    finite = [(step, value) for step, value in rows if math.isfinite(value)]
+    if len(finite) < FEWEST_ROWS:
+        return None
+    noise = INERTIA * trend.scale / math.sqrt(len(finite))
+    above = clipped_mean([value - trend.at(step) for step, value in finite], trend.scale)
+    doubt = doubt_of(trend, finite[-1][0])
+    return Effect(finite[-1][0], above, NORMAL_95 * math.hypot(noise, doubt))
+
+
+def branch_effect(undone: Sequence[Sample], kept: Sequence[Sample]) -> Effect | str | None:
+    """How far the loss of the `kept` branch lies above that of the `undone` one on the batches
+    that both trained on; of those the newer half counts. None where too few are known to be the
+    same; a sentence where the undone branch had no finite loss."""
+    before = {s.batches: s.values[Signal.LOSS] for s in undone if s.batches and _has_loss(s)}
+    common = [s for s in kept if s.batches in before and _has_loss(s)]
+    newest = common[-min(MOST_PAIRS, max(FEWEST_ROWS, len(common) // 2)) :]
+    if len(newest) < FEWEST_ROWS:
+        return None
+    pairs = [(s.values[Signal.LOSS], before[s.batches]) for s in newest if s.batches is not None]
+    bad = sum(not math.isfinite(loss) for _, loss in pairs)
+    if bad and all(math.isfinite(loss) for loss, _ in pairs):
+        return f"{BEYOND} at {bad:,} of the {len(pairs):,} newest batches that both trained on"
+    differences = [a - b for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
+    if len(differences) < FEWEST_ROWS:
+        return None
+    error = NORMAL_95 * INERTIA * stdev(differences) / math.sqrt(len(differences))
+    return Effect(newest[-1].step, fmean(differences), error, len(differences))
+
+
+def _has_loss(sample: Sample) -> bool:
+    return Signal.LOSS in sample.values
+
+
 def _straight_descent(before: Sequence[tuple[int, float]], step: int, to: int) -> float:
     """How far the loss falls from `step` to `to` where it goes on as the rows before did, straight
     in the logarithm of the step: through the medians of their halves."""
@@ -145,12 +189,23 @@ def _middle_place(rows: Sequence[tuple[int, float]]) -> float:
 def effect_words(effect: Effect) -> str:
     """In one sentence."""
     sized = f"{abs(effect.loss):.4f} ± {effect.error:.4f} nats"
+    if effect.batches is not None:
+        return _against_undone(effect, sized)
     if not effect.seen:
         return (
             f"the loss is on its earlier trend: {effect.loss:+.4f} ± {effect.error:.4f} nats off it"
         )
     where = "above" if effect.loss > 0 else "below"
     return f"the loss lies {sized} {where} its earlier trend"
+
+
+def _against_undone(effect: Effect, sized: str) -> str:
+    same = f"on {effect.batches:,} batches that both trained on"
+    if not effect.seen:
+        told = f"{effect.loss:+.4f} ± {effect.error:.4f} nats"
+        return f"the loss is no other than that of the branch that was undone: {told} {same}"
+    where = "above" if effect.loss > 0 else "below"
+    return f"the loss lies {sized} {where} that of the branch that was undone, {same}"
 
 
 def expectation_words(expected: ExpectedEffect, size: float | None, effect: Effect) -> str:

@@ -9,11 +9,14 @@ import math
 
 from spikeguard_core.diagnosis.evidence import rise_of
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_protocol import BatchRange, Kind, Signal
+from spikeguard_core.suspicion import Ranking, Suspicion
+from spikeguard_protocol import BatchRange, Cause, Kind, Signal
 
 LOOKBACK_STEPS = 20  # a signal that moved earlier than this before the onset is another story
 STANDS_OUT = 4 / 3  # half widths of the band above the trend at which a loss still stands out
 AFTERMATH_STEPS = 500  # after the peak: what a spike left behind is judged by then
+LASTING_CAUSES = frozenset({Cause.WEIGHT_CORRUPTION, Cause.STALE_SECOND_MOMENT})
+SURE_CAUSE = 0.9  # confidence from which such a cause is taken for certain
 FATAL = (Signal.LOSS, Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDATE_DROPPED)
 
 
@@ -39,6 +42,14 @@ def rise_batches(incident: Incident) -> BatchRange | None:
     batches, first = incident.onset_batches, incident.first_peak_step
     peak = incident.peak_step if first is None else first
     return batches and rise_of(batches, peak - incident.onset_step)
+
+
+def lasting_cause(causes: Ranking) -> Suspicion | None:
+    """The cause, where it is sure and of a kind whose damage training does not heal."""
+    likely = next(iter(causes), None)
+    if likely is None or likely.cause not in LASTING_CAUSES or likely.confidence < SURE_CAUSE:
+        return None
+    return likely
 
 
 def few_batches(incident: Incident, few_steps: int) -> bool:
@@ -74,6 +85,17 @@ def rose(incident: Incident) -> bool:
     if incident.trend is None:
         return incident.signal == Signal.LOSS
     return stands_out(incident, incident.peak_loss - incident.trend.at(incident.peak_step))
+
+
+def lastingly_higher(incident: Incident) -> bool:
+    """Whether the loss settled no lower than half as high as it rose: what raised it goes on, as
+    where the data has become harder."""
+    trend = incident.trend
+    if incident.kind is not Kind.LINGERING or trend is None:
+        return False
+    if incident.excess is None or incident.peak_loss is None:
+        return False
+    return incident.excess >= (incident.peak_loss - trend.at(incident.peak_step)) / 2
 
 
 def stands_out(incident: Incident, excess: float | None) -> bool:

@@ -13,10 +13,11 @@ from enum import StrEnum
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.events import Closed, Event, Judgement, Opened, Recurred, Revised
-from spikeguard_core.lifecycle.damage import stands_out
+from spikeguard_core.lifecycle.damage import lasting_cause, stands_out
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.moves import IllegalMove
-from spikeguard_protocol import IncidentState, SegmentId, Verb
+from spikeguard_protocol import IncidentState, Kind, SegmentId, Verb
+from spikeguard_protocol.phrases import CAUSE_WORDS
 
 
 class IncidentEvent(StrEnum):
@@ -85,7 +86,7 @@ def _needed(incident: Incident | None, event: Event) -> Incident:
 
 
 def _opened(event: Opened, number: int, segment: SegmentId) -> Incident:
-    return Incident(
+    opened = Incident(
         number=number,
         state=IncidentState.OPEN,
         segment=segment,
@@ -109,9 +110,18 @@ def _opened(event: Opened, number: int, segment: SegmentId) -> Incident:
         anomalous_step=event.step,
         causes=event.causes,
     )
+    return _judged(opened, event.step, event.judgement)
 
 
 def _judged(incident: Incident, step: int, judgement: Judgement) -> Incident:
+    """With the `judgement`, but that nothing is called recoverable whose cause does not heal."""
+    cause = lasting_cause(incident.causes)
+    stands = incident.state is IncidentState.OPEN and stands_out(incident, incident.excess)
+    if judgement.kind is Kind.RECOVERABLE and stands and cause is not None:
+        reason = f"{CAUSE_WORDS[cause.cause]}, which training does not heal"
+        if incident.excess is not None:
+            reason = f"loss is {incident.excess:.2g} above trend at step {step}; {reason}"
+        judgement = Judgement(Kind.LINGERING, cause.confidence, reason)
     return replace(
         incident,
         newest_step=step,
@@ -123,17 +133,16 @@ def _judged(incident: Incident, step: int, judgement: Judgement) -> Incident:
 
 def _revised(incident: Incident, event: Revised) -> Incident:
     state = next_incident_state(incident.state, IncidentEvent.REVISE)
+    known = replace(incident, excess=event.excess, causes=event.causes or incident.causes)
     return replace(
-        _judged(incident, event.step, event.judgement),
+        _judged(known, event.step, event.judgement),
         state=state,
         peak_step=incident.peak_step if event.peak_loss is None else event.peak_step,
         peak_loss=event.peak_loss,
-        excess=event.excess,
         worst_z={**incident.worst_z, **event.worst_z},
         first_moves=_first_moves(incident, event.apart_since),
         settled=event.settled,
         anomalous_step=_anomalous_step(incident, event),
-        causes=event.causes or incident.causes,
     )
 
 
@@ -161,25 +170,28 @@ def _anomalous_step(incident: Incident, event: Revised) -> int:
 
 def _recurred(incident: Incident, event: Recurred, segment: SegmentId) -> Incident:
     state = next_incident_state(incident.state, IncidentEvent.RECUR)
+    known = replace(incident, excess=event.excess, causes=event.causes or incident.causes)
     return replace(
-        _judged(incident, event.step, event.judgement),
+        _judged(known, event.step, event.judgement),
         state=state,
         settled=False,
         recurrences=incident.recurrences + 1,
         first_peak_step=_before_command(incident),
         anomalous_step=event.step,
-        excess=event.excess,
         first_moves=_first_moves(incident, event.apart_since),
         recurred_segment=segment,
         recurred_step=event.onset_step,
         recurred_batches=incident.recurred_batches if event.stayed else event.onset_batches,
-        causes=event.causes or incident.causes,
     )
 
 
 def _closed(incident: Incident, event: Closed) -> Incident:
     return replace(
-        _judged(incident, event.step, event.judgement),
+        incident,
+        newest_step=event.step,
+        kind=event.judgement.kind,
+        confidence=event.judgement.confidence,
+        reason=event.judgement.reason,
         state=next_incident_state(incident.state, IncidentEvent.CLOSE),
         settled=True,
         closed_step=event.step,

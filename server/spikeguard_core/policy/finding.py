@@ -20,11 +20,12 @@ from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.remedies import ACTING, Diagnosis, GoBack, Remedy, remedy_of
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.suspicion import Mark, Ranking, Suspicion
-from spikeguard_protocol import BatchRange, Kind, Signal
+from spikeguard_protocol import BatchRange, Cause, Kind, Signal
 from spikeguard_protocol.phrases import batches_phrase, sure_phrase
 
 MOST_TOLD = 3  # sources in a sentence
 LONGEST = 60  # characters of a name in a sentence
+LIKELY = 0.6  # confidence from which a cause tells where the incident began
 RETREAT = 0.1  # of confidence below the one to act at, until what waits for a person is taken back
 
 
@@ -282,11 +283,24 @@ class FirstMove:
     step: int
 
 
+_SHOWN_BY = {
+    Cause.LR_TOO_HIGH: Signal.LR,
+    Cause.WEIGHT_CORRUPTION: Signal.PARAM_NORM,
+    Cause.STALE_SECOND_MOMENT: Signal.ADAM_V_NORM,
+}  # the signal in which a cause that has a mark shows
+
+
 def first_move_of(incident: Incident) -> FirstMove:
-    """The first to move; at one step the loss comes first: a step has it before its gradient."""
-    moves = incident.first_moves or {incident.signal: incident.onset_step}
-    signal = min(moves, key=lambda name: (moves[name], name != Signal.LOSS))
-    return FirstMove(signal, moves[signal])
+    """The first to move: a signal as such, its norm of one layer, or where the likely cause shows.
+    At one step the loss comes first: a step has it before its gradient."""
+    moves = dict(incident.first_moves or {incident.signal: incident.onset_step})
+    if (layer := incident.first_layer) is not None:
+        moves[layer.signal] = min(layer.step, moves.get(layer.signal, layer.step))
+    likely = next((one for one in incident.causes[:1] if one.confidence >= LIKELY), None)
+    if likely is not None and likely.mark is not None and likely.cause in _SHOWN_BY:
+        moves[_SHOWN_BY[likely.cause]] = likely.mark.first_step
+    first = min(moves, key=lambda name: (moves[name], name != Signal.LOSS))
+    return FirstMove(first, moves[first])
 
 
 def symptom_of(incident: Incident) -> Symptom:

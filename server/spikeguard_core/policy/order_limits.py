@@ -101,7 +101,9 @@ def _rollback(action: Rollback, limits: OrderLimits) -> Limited:
     if action.lr_factor is not None and action.lr_steps is not None:
         rate, note = _milder(action.lr_factor, action.lr_steps, limits)
         factor, steps = rate or (None, None)
-        action, notes = replace(action, lr_factor=factor, lr_steps=steps), [*notes, note]
+        cap = None if rate is None else action.lr_cap
+        action = replace(action, lr_factor=factor, lr_steps=steps, lr_cap=cap)
+        notes.append(note)
     return Limited(action, "".join(notes))
 
 

@@ -244,7 +244,7 @@ def _known(verb: Verb, situation: RunSituation) -> tuple[str, ...]:
     if ability is None or ability.answer is not Answer.YES:
         return ()
     told = [part.rstrip(".") for part in (ability.reason, ability.cost, ability.remedy) if part]
-    return (f"To know of this loop: {'; '.join(told)}.",) if ability.remedy or ability.cost else ()
+    return (f"Of this job: {'; '.join(told)}.",) if ability.remedy or ability.cost else ()
 
 
 def _spent(action: Action, situation: RunSituation) -> Refusal | None:

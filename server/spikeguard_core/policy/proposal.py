@@ -175,7 +175,7 @@ def _of_verb(action: Action, situation: Situation) -> str:
     ability = situation.ability(verb_of(action))
     if ability is None or ability.answer is not Answer.YES or not ability.remedy:
         return ""
-    return f"To know of this loop: {_sentences(ability.reason, ability.cost, ability.remedy)}"
+    return f"Of this job: {_sentences(ability.reason, ability.cost, ability.remedy)}"
 
 
 def _instead(action: Action, situation: Situation, policy: Policy) -> str:

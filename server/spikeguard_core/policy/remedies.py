@@ -81,6 +81,7 @@ class Remedy:
     back: GoBack = GoBack.HEALTHY
     skip: Skip = Skip.NOTHING
     rate: Rate = Rate.KEEP
+    hedged_from: float = 0.5  # likelihood of the data, or of no known cause, for Skip.HEDGE
     lr_factor: float | None = None  # instead of the policy's
     lr_steps: int | None = None  # instead of the policy's
     again: Skip = Skip.NOTHING  # once it came back with the batches of its onset, trained on again
@@ -293,7 +294,11 @@ def _by_its_batches(row: Remedy) -> Remedy:
 _ACTING: tuple[Remedy, ...] = (
     _BAD_BATCH,
     replace(_BAD_BATCH, diagnosis=Diagnosis.RARE_TOKENS),
-    _by_its_batches(_LR_TOO_HIGH),
+    _by_its_batches(replace(_LR_TOO_HIGH, kinds=(Kind.LINGERING,))),
+    # Updates that push the loss up look so, and come again with their batches.
+    _by_its_batches(
+        replace(_LR_TOO_HIGH, kinds=(Kind.DIVERGENT,), skip=Skip.HEDGE, hedged_from=0.0)
+    ),
     _by_its_batches(_STALE),
     _WEIGHTS,
     _by_its_batches(_NON_FINITE),
@@ -326,7 +331,10 @@ def _calm(row: Remedy) -> Remedy:
     )
 
 
-REMEDIES: tuple[Remedy, ...] = (*_ACTING, *(_calm(row) for row in _ACTING))
+REMEDIES: tuple[Remedy, ...] = (
+    *_ACTING,
+    *(_calm(row) for row in _ACTING if Kind.LINGERING in row.kinds),
+)
 _BY_KEY: Mapping[tuple[Diagnosis, Kind], Remedy] = {
     (row.diagnosis, kind): row for row in REMEDIES for kind in row.kinds
 }

@@ -22,6 +22,7 @@ from spikeguard_core.policy.targeting import (
     returned_to_skip,
     rollbacks,
     span_to_skip,
+    stood_out_to_skip,
 )
 from spikeguard_core.suspicion import SHOWN, Mark
 from spikeguard_protocol import BatchRange, Rollback, Verb
@@ -30,7 +31,6 @@ from spikeguard_protocol.phrases import batches_phrase, in_paragraphs
 WARM_UP_FACTOR = 0.1  # of a learning rate, while the second moment is filled again
 WARM_UP_STEPS = 20  # at it, past the step at which it was seen to be spoilt
 RATE_MARGIN = 5  # steps at the lowered rate past the last one that was raised
-HEDGED = 0.5  # likelihood of the data or of no known cause, from which batches are skipped
 LEAST_FACTOR = 0.05  # of a learning rate: by default an agent refuses a lower one
 
 
@@ -49,8 +49,8 @@ def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str, Diagn
     if choice is None:
         return None
     skip = _skip(choice, finding, situation, policy)
-    factor, steps = _lr(choice, finding, situation, policy)
-    action = Rollback(choice.target.name, choice.target.step, skip, factor, steps)
+    factor, steps, cap = _lr(choice, finding, situation, policy)
+    action = Rollback(choice.target.name, choice.target.step, skip, factor, steps, cap)
     return action, _reason(choice, action, finding, situation), finding.remedy.diagnosis
 
 
@@ -87,8 +87,23 @@ def _skip(
         span = span_to_skip(situation, choice.target, mark)
         if span is not None:
             return span
+    if rule is Skip.SPAN:
+        return _as_offered(choice, finding, situation) or stood_out_to_skip(
+            situation, choice.target, policy
+        )
     narrow = choice.just_before or few_batches(situation.incident, policy.few_steps)
     return (few_to_skip if narrow else many_to_skip)(situation, choice.target, policy)
+
+
+def _as_offered(choice: ChosenTarget, finding: Finding, situation: Situation) -> BatchRange | None:
+    """The batches of the proposal that waits: steps that go by add none to what was shown."""
+    offered = situation.offered
+    if offered is None or offered.cause != finding.remedy.diagnosis:
+        return None
+    action = offered.action
+    if not isinstance(action, Rollback) or action.target != choice.target.name:
+        return None
+    return action.skip
 
 
 def _may_be_data(finding: Finding) -> bool:
@@ -96,7 +111,7 @@ def _may_be_data(finding: Finding) -> bool:
     rule = finding.remedy.skip
     if rule is not Skip.HEDGE or not finding.ranking:
         return rule is not Skip.NOTHING
-    return finding.share(*DATA, Diagnosis.UNKNOWN) >= HEDGED
+    return finding.share(*DATA, Diagnosis.UNKNOWN) >= finding.remedy.hedged_from
 
 
 def with_its_batches(finding: Finding, situation: Situation) -> bool:
@@ -120,28 +135,31 @@ def _skipped(batches: BatchRange, skip: BatchRange | None) -> bool:
 
 def _lr(
     choice: ChosenTarget, finding: Finding, situation: Situation, policy: Policy
-) -> tuple[float | None, int | None]:
-    """After a spike that came back, going back alone only repeats it, unless another cause than
-    before is known; a rate that did it is lowered at once."""
+) -> tuple[float | None, int | None, float | None]:
+    """Factor, steps and cap. After a spike that came back, going back alone only repeats it, unless
+    another cause than before is known; a rate that did it is lowered at once, and one that jumped
+    to what it was."""
     remedy, again = finding.remedy, situation.incident.recurrences
     if finding.known and finding.remedy.rate is Rate.KEEP:
         again = min(again, gone_back_from(remedy.diagnosis, situation))
     place = again + (remedy.rate is not Rate.KEEP)
     if not place:
-        return None, None
+        return None, None, None
     factor = policy.lr_factors[min(place, len(policy.lr_factors)) - 1]
     steps = lr_steps(choice.target.step, policy)
     lowered = _lowered_before(choice, finding, situation)
     if lowered is not None:
-        factor, steps = lowered
-    elif finding.mark is not None:
+        return lowered
+    cap = None
+    if finding.mark is not None:
         factor, steps = _past(finding.mark, remedy.rate, factor, steps, choice)
-    return remedy.lr_factor or factor, remedy.lr_steps or steps
+        cap = finding.mark.usual if remedy.lr_factor is None and place == 1 else None
+    return remedy.lr_factor or factor, remedy.lr_steps or steps, cap
 
 
 def _lowered_before(
     choice: ChosenTarget, finding: Finding, situation: Situation
-) -> tuple[float, int] | None:
+) -> tuple[float, int, float | None] | None:
     """The rate as it was lowered at the same batches: there it reached past what was raised, and
     the end of that is not known yet."""
     if not with_its_batches(finding, situation):
@@ -149,7 +167,8 @@ def _lowered_before(
     last = _gone_back(situation)[-1]
     if last.lr_factor is None or last.lr_steps is None:
         return None
-    return last.lr_factor, max(1, last.step + last.lr_steps - choice.target.step)
+    steps = max(1, last.step + last.lr_steps - choice.target.step)
+    return last.lr_factor, steps, last.lr_cap
 
 
 def _past(

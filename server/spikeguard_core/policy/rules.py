@@ -7,12 +7,17 @@ a tired person can check against the curves. While an incident heals nothing is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
-from spikeguard_core.lifecycle.damage import had_non_finite, stands_out
+from spikeguard_core.lifecycle.damage import (
+    had_non_finite,
+    lasting_cause,
+    lastingly_higher,
+    stands_out,
+)
 from spikeguard_core.policy.finding import RETREAT, alone_moved
-from spikeguard_core.policy.remedies import Diagnosis, GoBack, Skip
+from spikeguard_core.policy.remedies import DATA, Diagnosis, GoBack, Skip
 from spikeguard_core.policy.rollback import (
     finding_of,
     gone_back_from,
@@ -34,7 +39,13 @@ from spikeguard_protocol import (
     Verb,
     Watch,
 )
-from spikeguard_protocol.phrases import batches_phrase, in_paragraphs
+from spikeguard_protocol.phrases import batches_phrase, in_paragraphs, paragraphs
+
+HARDER = (
+    "The loss stays as high as it rose, as it does where the data has become harder for good. If "
+    "this data is there on purpose, reject this and note the new stage (`spikeguard note`): going "
+    "back would not help."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +187,8 @@ def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
         return None
     if with_its_batches(finding_of(situation, policy), situation):
         return None  # waiting tells no more: they would do it at every pass
+    if _nothing_to_wait_for(situation, policy):
+        return None
     wait = _steps_to_wait(situation, policy)
     if incident.confidence < policy.sure_confidence and not stands_out(incident, incident.excess):
         return Opinion(
@@ -190,6 +203,25 @@ def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
     return None
 
 
+def _nothing_to_wait_for(situation: Situation, policy: Policy) -> bool:
+    """Whether a sure cause did it that does not heal, and going back now costs no more steps than
+    watching would."""
+    if lasting_cause(situation.incident.causes) is None:
+        return False
+    choice = choose_target(
+        situation, policy, GoBack.BEFORE_CAUSE, finding_of(situation, policy).mark
+    )
+    return choice is not None and situation.step - choice.target.step <= _patience(
+        situation, policy
+    )
+
+
+def _patience(situation: Situation, policy: Policy) -> int:
+    """Steps after its peak that a loss gets which only stays up."""
+    scaled = int(situation.step * policy.lingering_patience_share)
+    return min(policy.lingering_patience_steps, max(policy.patience_steps, scaled))
+
+
 def _steps_to_wait(situation: Situation, policy: Policy) -> int:
     """Steps that a finite loss still gets to come back by itself; 0 or less = none.
 
@@ -201,9 +233,7 @@ def _steps_to_wait(situation: Situation, policy: Policy) -> int:
     peak = onset if incident.recurred_step is not None else max(onset, incident.peak_step)
     if incident.kind is Kind.DIVERGENT and newest - peak <= policy.patience_steps:
         return onset + policy.patience_steps - newest
-    scaled = int(situation.step * policy.lingering_patience_share)
-    patience = min(policy.lingering_patience_steps, max(policy.patience_steps, scaled))
-    return peak + patience - newest
+    return peak + _patience(situation, policy) - newest
 
 
 def _asked_already(situation: Situation) -> bool:
@@ -263,17 +293,29 @@ def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
     if last.skip is None or not any(t.name == last.target for t in situation.targets):
         return None
     skip = widened(last.skip, situation, policy)
-    return Opinion(
+    opinion = Opinion(
         Rollback(last.target, last.step, skip),
         f"{data} Go back to {last.target} again and skip {batches_phrase(skip)} instead of "
         f"{batches_phrase(last.skip)}. If it returns once more, the data has to be replaced, and "
         "that is yours to do.",
     )
+    return _unless_harder(opinion, situation, policy)
 
 
 def _roll_back(situation: Situation, policy: Policy) -> Opinion | None:
     found = recovery(situation, policy)
-    return None if found is None else Opinion(*found)
+    return None if found is None else _unless_harder(Opinion(*found), situation, policy)
+
+
+def _unless_harder(opinion: Opinion, situation: Situation, policy: Policy) -> Opinion:
+    """Data that has become harder for good is no damage, and no rollback undoes it: where it may be
+    that, a person decides."""
+    data = finding_of(situation, policy).remedy.diagnosis in DATA
+    if not data or not lastingly_higher(situation.incident):
+        return opinion
+    return replace(
+        opinion, reason=in_paragraphs(*paragraphs(opinion.reason), HARDER), by_person=True
+    )
 
 
 def _without_target(situation: Situation, policy: Policy) -> Opinion | None:

@@ -300,6 +300,15 @@ def many_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchR
     return _range(incident, target, last, policy.few_skip_least, most_to_skip(situation, policy))
 
 
+def stood_out_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchRange:
+    """From the cause to the newest batch that stood out; twice that while its end is not known."""
+    incident = situation.incident
+    last = incident.anomalous_step or incident.newest_step
+    if last >= incident.newest_step:
+        last += last - cause_step(incident)
+    return _range(incident, target, last, policy.few_skip_least, policy.skip_most)
+
+
 def span_to_skip(situation: Situation, target: Target, mark: Mark) -> BatchRange | None:
     """Exactly the batches of the steps that stood out; None where their end is not known, or the
     spike came back."""

@@ -18,7 +18,6 @@ from spikeguard_protocol import (
     CommandState,
     Outcome,
     ResultState,
-    Rollback,
     verb_of,
 )
 from spikeguard_server.identity.actors import Actor, ActorKind
@@ -58,7 +57,9 @@ def take_result(intake: Intake, result: CommandResult) -> None:
         now=intake.now, applied_step=result.step, result=storable(result.reason),
     )  # fmt: skip
     if result.state is ResultState.APPLIED and command.verb in CURES:
-        _await_effect(intake, command, result.step)
+        await_effect(
+            intake.connection, intake.run, command, intake.detection.place, result.step, intake.now
+        )
     if command.incident == RUN_ITSELF:
         _judge_at_once(intake, command)
         return
@@ -76,13 +77,6 @@ def _correct(intake: Intake, command: CommandRow, result: CommandResult, actor: 
         correct_result(intake.connection, intake.run_id, intake.run.id, command, actor, said)
         if command.incident != RUN_ITSELF and intake.run.open_incident != command.incident:
             want_report(intake.connection, intake.run_id, command.incident, intake.now)
-
-
-def _await_effect(intake: Intake, command: CommandRow, step: int) -> None:
-    """What it does to the loss is looked at once the run has trained on from it."""
-    action, here = command.action, intake.detection.place
-    goes_on = action.step if isinstance(action, Rollback) else step
-    await_effect(intake.connection, intake.run, command, here, goes_on, intake.now)
 
 
 def _judge_at_once(intake: Intake, command: CommandRow) -> None:

@@ -1,8 +1,9 @@
 """Judges what a command did to the loss, as notes are judged.
 
-A rollback is judged from the step that it went back to, in the segment that it opened; a lower
-learning rate or skipped batches from the step at which they were applied. While a spike was open
-there is no trend at that step: then it is the one that the spike itself is judged by.
+A rollback is judged from the step that it went back to, in the segment that it opened, against the
+branch that it undid, on the batches that both trained on; where no batch is known to be the same,
+and for a lower learning rate or skipped batches, against the trend. While a spike was open there is
+no trend at that step: then it is the one that the spike itself is judged by.
 
 Law: a command of an incident is judged by how the incident goes on, and this is told beside it; one
 of a run itself is judged by this alone.
@@ -10,13 +11,16 @@ of a run itself is judged by this alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.change_effect import (
     BEFORE,
     Effect,
     ExpectedEffect,
+    branch_effect,
     effect_of,
     effect_words,
     expectation_words,
@@ -25,6 +29,7 @@ from spikeguard_core.diagnosis.change_effect import (
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.events import Trend
 from spikeguard_core.lifecycle.command_life import CommandEvent
+from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import (
     RUN_ITSELF,
     CommandId,
@@ -34,13 +39,21 @@ from spikeguard_protocol import (
     SegmentPoint,
     Signal,
 )
-from spikeguard_server.jobs.run_history import Row, RunHistory, newest_step, trend_at, values_of
+from spikeguard_server.jobs.run_history import (
+    Row,
+    RunHistory,
+    newest_step,
+    trend_at,
+    undone_by,
+    values_of,
+)
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.commands import CommandRow, find_command, move_command
-from spikeguard_server.store.effects import followed_by, segment_opened_by
+from spikeguard_server.store.effects import MOST_COMPARED_STEPS, followed_by, segment_opened_by
 from spikeguard_server.store.incidents import find_incident
 from spikeguard_server.store.notes import DueNote, settle_note
+from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.runs import ENDED
 
 WENT_BACK: Final = "the run went back to before it"
@@ -52,6 +65,7 @@ class _Start:
 
     point: SegmentPoint  # the last step before them
     on_line: bool  # whether the present weights descend from them
+    undone: Sequence[Sample] = ()  # what a rollback undid, from the onset on
 
 
 def judge_command(history: RunHistory, note: Row, due: DueNote) -> None:
@@ -67,8 +81,10 @@ def judge_command(history: RunHistory, note: Row, due: DueNote) -> None:
         return  # the job has not told yet where it goes on
     if start is not None and start.on_line and not over and newest_step(history) < note.due_step:
         return
-    found = _effect(history, command, start)
+    found = _effect(history, command, start, note.due_step)
     settle_note(history.connection, due, found, now)
+    if command.incident not in (RUN_ITSELF, history.run.open_incident):
+        want_report(history.connection, history.run.run_id, command.incident, now)
     if command.incident == RUN_ITSELF and command.state is CommandState.APPLIED:
         _judge(history, command, note, found)
 
@@ -87,23 +103,35 @@ def _start(history: RunHistory, command: CommandRow, note: Row) -> _Start | None
     )
     if opened is None:
         return None
-    return _Start(opened.parent, opened.segment in history.lineage.last_steps)
+    on_line = opened.segment in history.lineage.last_steps
+    target, incident = opened.parent.step, _incident(history, command)
+    undone = [
+        sample
+        for sample in undone_by(history, opened.segment, target, target + MOST_COMPARED_STEPS)
+        if incident is None or sample.step >= incident.onset_step
+    ]
+    return _Start(opened.parent, on_line, undone)
 
 
-def _effect(history: RunHistory, command: CommandRow, start: _Start | None) -> Effect | str:
-    """What it did to the loss, or why nobody can tell."""
+def _effect(
+    history: RunHistory, command: CommandRow, start: _Start | None, due_step: int
+) -> Effect | str:
+    """What it did to the loss up to `due_step`, or why nobody can tell."""
     if start is None:
         return "the run ended before it went on from there"
     if not start.on_line:
         return WENT_BACK
     began = start.point.step
-    to = began + judged_after(began)
+    to = max(began + judged_after(began), due_step)
     later = followed_by(
         history.connection, history.run.run_id, command, [verb.value for verb in CURES], to
     )
     if later is not None:
         id = CommandId(IncidentId(history.run.id, later[0]), later[1])
         return f"nobody can tell: {id} followed before its effect showed"
+    paired = branch_effect(start.undone, list(history.samples(began + 1, to)))
+    if paired is not None:
+        return paired
     trend, heads = _trend(history, command, start.point)
     before = values_of(history, Signal.LOSS, heads - BEFORE + 1, heads)
     after = values_of(history, Signal.LOSS, began + 1, to)
@@ -117,12 +145,15 @@ def _trend(
     trend = trend_at(history, point)
     if trend is not None or command.incident == RUN_ITSELF:
         return trend, point.step
-    incident = find_incident(
-        history.connection, history.run.run_id, command.incident, history.attempts
-    )
+    incident = _incident(history, command)
     if incident is None or incident.trend is None:
         return None, point.step
     return incident.trend, min(incident.onset_step - 1, point.step)
+
+
+def _incident(history: RunHistory, command: CommandRow) -> Incident | None:
+    """That `command` is of; None where it is of the run itself."""
+    return find_incident(history.connection, history.run.run_id, command.incident, history.attempts)
 
 
 def _judge(history: RunHistory, command: CommandRow, note: Row, found: Effect | str) -> None:

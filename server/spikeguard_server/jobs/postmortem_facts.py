@@ -7,7 +7,6 @@ that it can be written anew long after the samples are gone. `report` makes the 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
@@ -107,7 +106,6 @@ def postmortem_facts(
         left_out_count=left_out_count,
         data=data_record_of(connection, run.run_id, incident, policy, attempts),
         precursors=_precursors(connection, run.run_id, number),
-        peaks=_peaks(curves, incident),
         attempts=_attempts(connection, run.run_id, took_part),
         batch=_batch(connection, row),
         step_time_s=pace_s,
@@ -254,17 +252,6 @@ def _responses(connection: sql.Connection, run_id: UUID, number: int) -> tuple[R
 def _precursors(connection: sql.Connection, run_id: UUID, number: int) -> tuple[Precursor, ...]:
     rows = precursors_of(connection, run_id, number)
     return tuple(Precursor(r.step, r.signal, r.value, r.z) for r in rows)
-
-
-def _peaks(curves: Iterable[RecordedCurve], incident: Incident) -> dict[str, float]:
-    """The largest finite value of each signal from the onset on."""
-    peaks: dict[str, float] = {}
-    for curve in curves:
-        for name, column in curve.values.items():
-            for step, value in zip(curve.steps, column, strict=True):
-                if value is not None and math.isfinite(value) and step >= incident.onset_step:
-                    peaks[name] = max(value, peaks.get(name, -math.inf))
-    return peaks
 
 
 def _batch(connection: sql.Connection, row: Any) -> BatchDetail | None:

@@ -11,9 +11,9 @@ from typing import Any, Final
 import sqlalchemy as sql
 
 from spikeguard_core.detection.sample import Sample
-from spikeguard_core.diagnosis.lineage import Lineage
+from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
 from spikeguard_core.events import Trend
-from spikeguard_protocol import SegmentPoint, Signal
+from spikeguard_protocol import SegmentId, SegmentPoint, Signal
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import Attempts, attempts_by_number
@@ -39,9 +39,10 @@ class RunHistory:
     def point(self, note: Row) -> SegmentPoint:
         return SegmentPoint(self.attempts.segment(note.attempt, note.segment), note.step)
 
-    def samples(self, first: int, last: int) -> Iterator[Sample]:
-        """Those of steps [first, last] that the present weights descend from, in their order."""
-        places = sorted(_stretches(self, self.lineage, first, last))
+    def samples(self, first: int, last: int, lineage: Lineage | None = None) -> Iterator[Sample]:
+        """Those of steps [first, last] of a `lineage`, in their order: of the one that the present
+        weights descend from where none is given."""
+        places = sorted(_stretches(self, lineage or self.lineage, first, last))
         for begin, end, attempt, segment in places:
             yield from read_samples(self.connection, self.run.run_id, attempt, segment, begin, end)
 
@@ -76,6 +77,18 @@ def newest_step(history: RunHistory) -> int:
         if line.get(history.attempts.segment(row.attempt, row.segment), -1) is None
     ]
     return max((step for step in steps if step is not None), default=-1)
+
+
+def undone_by(history: RunHistory, opened: SegmentId, target: int, last: int) -> list[Sample]:
+    """Steps up to `last` that had been trained behind `target` before a rollback opened segment
+    `opened`."""
+    rows = sorted(history.segments, key=lambda row: (row.attempt, row.segment))
+    ids = [history.attempts.segment(row.attempt, row.segment) for row in rows]
+    before = ids[: ids.index(opened)]
+    if not before:
+        return []
+    parents = dict(zip(ids, (row.parent for row in rows), strict=True))
+    return list(history.samples(target + 1, last, lineage_of(parents, before[-1])))
 
 
 def trend_at(history: RunHistory, point: SegmentPoint) -> Trend | None:

@@ -60,8 +60,8 @@ def _ways_to_decide(page: str | None, link: str | None, first_view: str | None) 
     other = f'<a href="{html_text(page)}">sign in and decide</a>'
     return [
         f"<p>{verbs}</p>",
-        "<p>They lead to a page that needs no signing in and decides once, for this proposal. "
-        f"Nothing is done before you press. Or {other}.</p>",
+        "<p>The buttons open a page where you can decide on this proposal once, without signing "
+        f"in. Nothing is done until you press a button there. Or {other}.</p>",
     ]
 
 

@@ -211,26 +211,19 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
         lines += [f"Check first: {check}" for check in waiting.checks]
     if had := _had(spike):
         lines.append(had)
-    if spike.recurrences:
-        came = f"Came back {_times(spike.recurrences)}" if spike.came_back else "Stayed"
-        lines.append(f"{came} after a command")
     if spike.escalations:
         lines.append(f"Nobody has answered; escalation {spike.escalations}")
     if spike.last_command and waiting is not None:
         lines.append(spike.last_command)
     if waiting is not None:
         lines += _why(*(said for said in waiting.reason if said != spike.cause))
-    lines.append(
-        f"First to move: {word(spike.first.signal)}, step {count(spike.first.step)}. Onset at step "
-        f"{count(spike.onset_step)}{_losses(spike)}"
-    )
+    first = ""
+    if spike.first.signal != Signal.LOSS:
+        first = f"First to move: {word(spike.first.signal)}, step {count(spike.first.step)}. "
+    lines.append(f"{first}Onset at step {count(spike.onset_step)}{_losses(spike)}")
     if waiting is not None and waiting.pace:
         lines.append(waiting.pace)
     return [_stopped(line) for line in lines]
-
-
-def _times(count: int) -> str:
-    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
 
 
 def _had(spike: SpikeNews) -> str:

@@ -37,7 +37,10 @@ def cause_sentence(facts: PostMortem) -> str:
     if likely is None:
         return "Nobody asked for its cause when it happened."
     if finding.known or finding.switched_off:
-        return f"The cause is {cause_phrase(likely.cause)} ({sure_phrase(likely.confidence)} sure)."
+        what = "cause of its return" if incident.came_back else "cause"
+        return (
+            f"The {what} is {cause_phrase(likely.cause)} ({sure_phrase(likely.confidence)} sure)."
+        )
     nearest = [one for one in worth_showing(finding.ranking) if one.cause.value != "unknown"]
     if not nearest:
         return "The cause is not known: nothing that was measured tells it."
@@ -73,7 +76,7 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
         items += batch_sentences(facts.batch)[:1]
     lead = lead_of(facts)
     if lead is not None:
-        items.append(_lead(lead.signal, lead.step, lead.steps, rose(incident)))
+        items += _lead(lead.signal, lead.step, lead.steps, rose(incident))
     if incident.first_layer is not None:
         items.append(f"The first layer to move: {incident.first_layer.sentence}.")
     if incident.recurred_batches is not None:
@@ -106,8 +109,8 @@ def batch_sentences(batch: BatchDetail | None) -> list[str]:
 
 
 def batch_of(facts: PostMortem) -> tuple[Block, ...]:
-    """The onset's batch, for the appendix."""
-    said = batch_sentences(facts.batch)
+    """The onset's batch, for the appendix, where the data is what is blamed."""
+    said = batch_sentences(facts.batch) if of_data(facts) else []
     if facts.batch is None or not said:
         return ()
     head = f"Step {facts.batch.step:,}, rank {facts.batch.rank}."
@@ -124,13 +127,14 @@ def _others(facts: PostMortem) -> tuple[Block, ...]:
     return (Paragraph(f"Also possible: {'; '.join(others[:MOST_OTHERS])}."),) if others else ()
 
 
-def _lead(signal: str, step: int, steps: int | None, loss_rose: bool) -> str:
+def _lead(signal: str, step: int, steps: int | None, loss_rose: bool) -> list[str]:
+    """What moved ahead of the loss; of a loss that moved first the summary tells."""
     name = word(signal)
     name = f"{name[:1].upper()}{name[1:]}"
     if steps is None and loss_rose:
-        return f"{name} moved first, at step {step:,}; the loss rose later."
+        return [f"{name} moved first, at step {step:,}; the loss rose later."]
     if steps is None:
-        return f"{name} moved first, at step {step:,}; the loss itself never moved."
-    if steps == 0:
-        return f"The first signal to move was the loss, at step {step:,}."
-    return f"{name} moved first, at step {step:,}, {plural(steps, 'step')} before the loss."
+        return [f"{name} moved first, at step {step:,}; the loss itself never moved."]
+    if steps <= 0:
+        return []
+    return [f"{name} moved first, at step {step:,}, {plural(steps, 'step')} before the loss."]

@@ -21,6 +21,8 @@ def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
     ]
     if facts.price_per_hour is not None:
         rows.append(("Money", _money(spent.money, facts.currency)))
+    else:
+        rows.append(("Money", "no price was set"))
     return (Table(("", "lost"), tuple(rows), frozenset({1})),)
 
 

@@ -13,42 +13,56 @@ from spikeguard_protocol import Signal, verb_of
 from spikeguard_protocol.phrases import cause_phrase, sure_phrase
 from spikeguard_server.report.document import Block, Paragraph, Table
 from spikeguard_server.report.facts import PostMortem, RevisionFact
-from spikeguard_server.report.symptoms import symptoms_of
+from spikeguard_server.report.symptoms import Peak, peaks_of, symptoms_of
 from spikeguard_server.report.wording import (
     NOT_YET,
     SIGMA,
     deviations,
     number,
+    off_trend,
     plural,
     time_of,
     word,
 )
 
+LEAST_SHOWN = 0.01  # confidence of a cause
 MOST_REVISIONS = 5  # rows of the table of revisions
 DEVIATES = 3.0  # a signal whose largest deviation is below it, and that never moved, has no row
 
 
 def seen_before_and_after(facts: PostMortem) -> tuple[Block, ...]:
     """The loss before, at and after the spike, and the largest gradient norm."""
-    seen, incident = symptoms_of(facts), facts.incident
+    seen = symptoms_of(facts)
     rows = [("Loss before the spike", number(seen.pre_loss), _trend_note(facts))]
     rows.append(("Peak loss", number(seen.peak_loss), f"step {seen.peak_step:,}"))
     if seen.non_finite_steps:
         steps = plural(seen.non_finite_steps, "step")
         rows.append(("Loss not finite", steps, "in the copied samples"))
     if seen.later_step is not None:
-        after = plural(seen.later_step - incident.peak_step, "step")
-        trend = "" if seen.later_trend is None else f"; trend there {number(seen.later_trend)}"
-        where = f"step {seen.later_step:,}, {after} after the peak{trend}"
+        where = f"mean of steps {seen.later_first:,} to {seen.later_step:,}"
+        if seen.later_above is not None:
+            where = f"{where}; {off_trend(seen.later_above)}"
         rows.append(("Loss later", number(seen.later_loss), where))
     elif facts.followed_to is not None:
         where = f"step {facts.followed_to:,} or the end of the run; this is written again then"
         rows.append(("Loss later", NOT_YET, where))
+    rows.append(("Activations by layer", "not measured", ""))
     if seen.grad_norm_signal is not None:
-        name, peak = word(seen.grad_norm_signal), seen.grad_norm_peak
-        value = "not finite" if peak is None else number(peak)
-        rows.append((f"Peak {name}", value, "global L2 before clipping"))
+        value, where = _largest(seen.grad_norm_peak)
+        name = word(seen.grad_norm_signal)
+        rows.append((f"Peak {name}", value, f"{where}; global L2 before clipping"))
     return (Table(("", "value", "where"), tuple(rows), frozenset({1})),)
+
+
+def _largest(peak: Peak | None) -> tuple[str, str]:
+    """The value in words, and where; the values that were none count as well."""
+    if peak is None:
+        return "", ""
+    value = "not finite" if peak.value is None else number(peak.value)
+    parts = [] if peak.step is None else [f"step {peak.step:,}"]
+    if peak.not_finite:
+        parts.append(f"not finite at {plural(peak.not_finite, 'step')}")
+    return value, "; ".join(parts)
 
 
 def _trend_note(facts: PostMortem) -> str:
@@ -60,15 +74,15 @@ def _trend_note(facts: PostMortem) -> str:
 
 def signals_of(facts: PostMortem) -> tuple[Block, ...]:
     """What each signal that left its baseline did, the first to move first."""
-    incident, columns = facts.incident, 4 if facts.peaks else 3
+    incident, peaks = facts.incident, peaks_of(facts)
     names = sorted(
         (name for name in {*incident.worst_z, *incident.first_moves} if _deviates(facts, name)),
         key=lambda name: (incident.first_moves.get(name, 2**60), name != Signal.LOSS, name),
     )
     if not names:
         return ()
-    header = ("signal", "first moved", "largest deviation", "largest value")[:columns]
-    rows = tuple(_signal_row(facts, name)[:columns] for name in names)
+    header = ("signal", "first moved", "largest deviation", "largest value", "where")
+    rows = tuple(_signal_row(facts, name, peaks.get(name)) for name in names)
     return (Table(header, rows, frozenset({1, 2, 3})),)
 
 
@@ -77,14 +91,14 @@ def _deviates(facts: PostMortem, name: str) -> bool:
     return name in facts.incident.first_moves or not math.isfinite(z) or abs(z) >= DEVIATES
 
 
-def _signal_row(facts: PostMortem, name: str) -> tuple[str, ...]:
+def _signal_row(facts: PostMortem, name: str, peak: Peak | None) -> tuple[str, ...]:
     incident = facts.incident
     step, z = incident.first_moves.get(name), incident.worst_z.get(name)
     return (
         word(name),
         "" if step is None else f"step {step:,}",
         "" if z is None else deviations(z),
-        number(facts.peaks[name]) if name in facts.peaks else "",
+        *_largest(peak),
     )
 
 
@@ -138,7 +152,7 @@ def _telling(facts: PostMortem) -> list[RevisionFact]:
 
 
 def causes_considered(facts: PostMortem) -> tuple[Block, ...]:
-    """Every cause with its confidence, and what speaks for and against it."""
+    """Every cause that is not all but ruled out, and what speaks for and against it."""
     rows = tuple(
         (
             cause_phrase(one.cause),
@@ -146,5 +160,6 @@ def causes_considered(facts: PostMortem) -> tuple[Block, ...]:
             "; ".join([*one.reasons, *(f"against: {said}" for said in one.against)]),
         )
         for one in facts.incident.causes
+        if one.confidence >= LEAST_SHOWN
     )
     return (Table(("cause", "confidence", "because"), rows, frozenset({1})),) if rows else ()

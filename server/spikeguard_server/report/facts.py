@@ -177,7 +177,6 @@ class PostMortem:
     left_out_count: int = 0
     data: DataRecord = NOTHING_NAMED  # what is named of it, and of earlier incidents'
     precursors: tuple[Precursor, ...] = ()
-    peaks: Mapping[str, float] = field(default_factory=dict)  # signal -> its largest value
     attempts: tuple[AttemptFact, ...] = ()
     batch: BatchDetail | None = None  # of the onset, where the loop showed it
     step_time_s: float | None = None  # median before the onset

@@ -16,7 +16,7 @@ from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Sig
 from spikeguard_protocol.phrases import batches_phrase
 from spikeguard_server.report.facts import CommandFact, PostMortem
 from spikeguard_server.report.symptoms import symptoms_of
-from spikeguard_server.report.wording import duration, number, plural
+from spikeguard_server.report.wording import duration, off_trend, plural
 
 SLOW_DECISION_S = 600.0
 FAR_STEPS = 50  # from the target to the onset: from here on a nearer snapshot would have paid
@@ -104,11 +104,11 @@ def _level(facts: PostMortem) -> Iterator[str]:
     seen = symptoms_of(facts)
     if facts.incident.outcome is not Outcome.LEVEL_ACCEPTED:
         return
-    above = None
-    if seen.later_loss is not None and seen.later_trend is not None:
-        above = seen.later_loss - seen.later_trend
+    where = "above its earlier trend"
+    if seen.later_above is not None:
+        where = off_trend(seen.later_above)
     yield (
-        f"The run goes on {number(above, 3)} nats above its earlier trend. Compare a validation "
+        f"The run goes on {where}. Compare a validation "
         "loss with the last checkpoint from before the spike and decide whether that is wanted."
     )
 

@@ -28,6 +28,24 @@ def heading_of(incident: Incident) -> str:
 
 
 def summary_of(incident: Incident) -> str:
+    """What happened; that it was there again after a command comes first."""
+    first = beginning_of(incident)
+    again = return_of(incident)
+    return f"{again}; at first {first[:1].lower()}{first[1:]}" if again else first
+
+
+def return_of(incident: Incident) -> str:
+    """That it was there again after a command, and where; empty where it was not."""
+    if not incident.recurrences:
+        return ""
+    if not incident.came_back:
+        return "It stayed after a command"
+    times = {1: "", 2: " twice"}.get(incident.recurrences, f" {incident.recurrences:,} times")
+    last = ", the last time" if times else ""
+    return f"It came back{times} after a command{last} at step {incident.newest_onset_step:,}"
+
+
+def beginning_of(incident: Incident) -> str:
     """Of the loss only what it did: where a gradient alone was not finite, it did not rise."""
     rise = _rise(incident) if rose(incident) else ""
     if incident.apart:

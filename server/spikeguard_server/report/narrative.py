@@ -6,7 +6,8 @@ what that cost.
 
 from __future__ import annotations
 
-from spikeguard_core.lifecycle.command_life import EXECUTED, TAKEN_BACK
+from spikeguard_core.detection.settings import DetectionSettings
+from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.policy.finding import diagnose
 from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
 from spikeguard_protocol.phrases import action_phrase, paragraphs
@@ -15,12 +16,13 @@ from spikeguard_server.report.causes import because_of
 from spikeguard_server.report.cost_table import lost_words
 from spikeguard_server.report.document import Block, Bullets, Paragraph
 from spikeguard_server.report.facts import CommandFact, PostMortem
-from spikeguard_server.report.heading import summary_of
-from spikeguard_server.report.symptoms import spent_by
+from spikeguard_server.report.heading import beginning_of, return_of
+from spikeguard_server.report.symptoms import spent_by, symptoms_of
 from spikeguard_server.report.wording import (
     ENDINGS,
     duration,
     minute_of,
+    off_trend,
     plural,
     time_of,
     word,
@@ -28,6 +30,8 @@ from spikeguard_server.report.wording import (
 
 MOST_REASON = 420  # characters of a command's reason on the page
 QUIET_VERBS = frozenset({Verb.WATCH, Verb.CHECKPOINT_NOW})  # that change nothing of the training
+LASTING_PART = DetectionSettings().lasting_part  # of the level: damage below it counts as none
+BACK = frozenset({Outcome.HEALED, Outcome.RECOVERED})  # on its trend
 OUTCOMES: dict[Outcome | None, str] = {
     Outcome.HEALED: "The loss came back to its trend by itself",
     Outcome.RECOVERED: "The loss came back to its trend after that",
@@ -43,7 +47,7 @@ def header_of(facts: PostMortem) -> tuple[tuple[str, str], ...]:
     """Run, times, size, kind, who decided."""
     incident = facts.incident
     open_s = (facts.closed_at - facts.opened_at).total_seconds()
-    kind = f"{word(incident.kind)} ({incident.confidence:.0%}), {ENDINGS[incident.outcome]}"
+    kind = f"{word(incident.kind)}, {ENDINGS[incident.outcome]}"
     sizes = [f"attempt {a.number}, {plural(a.world_size, 'rank')}" for a in facts.attempts]
     people = dict.fromkeys(p for c in facts.commands for p in _people(c))
     rows = [
@@ -51,9 +55,14 @@ def header_of(facts: PostMortem) -> tuple[tuple[str, str], ...]:
         ("Open", f"{time_of(facts.opened_at)} UTC, for {duration(open_s)}"),
         ("Kind", kind),
         ("Job", "; ".join(sizes[-2:])),
-        ("Decided by", ", ".join(people) or "nobody had to"),
+        ("Decided by", ", ".join(people) or _undecided(facts)),
     ]
     return tuple((what, value) for what, value in rows if value)
+
+
+def _undecided(facts: PostMortem) -> str:
+    asked = [c for c in acting(facts) if c.state is not CommandState.SUPERSEDED]
+    return f"nobody: {COMMAND_STATE_WORDS[asked[-1].state]}" if asked else "nobody had to"
 
 
 def _people(command: CommandFact) -> list[str]:
@@ -70,9 +79,11 @@ def happened(facts: PostMortem) -> tuple[str, str, str, str]:
 
 
 def _seen(facts: PostMortem) -> str:
-    incident, told = facts.incident, summary_of(facts.incident)
+    incident, told = facts.incident, beginning_of(facts.incident)
     at = f"At step {incident.onset_step:,} ({minute_of(facts.opened_at)} UTC) "
-    return f"{at}{told[:1].lower()}{told[1:]}; it was detected {_delay(facts)}."
+    again = return_of(incident)
+    seen = f"{at}{told[:1].lower()}{told[1:]}; it was detected {_delay(facts)}."
+    return f"{seen} {again}." if again else seen
 
 
 def _delay(facts: PostMortem) -> str:
@@ -90,7 +101,7 @@ def _did(facts: PostMortem) -> str:
     done = [c for c in known if c.state in EXECUTED]
     if done:
         return _carried_out(done)
-    asked = [c for c in known if c.state not in TAKEN_BACK]
+    asked = [c for c in known if c.state is not CommandState.SUPERSEDED]
     if asked:
         last = asked[-1]
         what = action_phrase(last.action, brief=True)
@@ -122,9 +133,23 @@ def _decider(command: CommandFact) -> str:
 
 def _came_to(facts: PostMortem) -> str:
     lost = lost_words(facts, spent_by(facts))
-    return (
-        f"{OUTCOMES[facts.incident.outcome]}; {lost} {'was' if lost == 'no step' else 'were'} lost."
-    )
+    were = "was" if lost == "no step" else "were"
+    return f"{ending_of(facts)}; {lost} {were} lost."
+
+
+def ending_of(facts: PostMortem) -> str:
+    """How it ended, held against where the loss was later: of what is closed as back on its trend
+    and lies above it for good, that is said instead."""
+    outcome, seen = facts.incident.outcome, symptoms_of(facts)
+    later = seen.later_above
+    if later is None:
+        return OUTCOMES[outcome]
+    where = f"steps {seen.later_first:,} to {seen.later_step:,} lie {off_trend(later)}"
+    trend = facts.incident.trend
+    least = LASTING_PART * abs(trend.level) if trend else 0.0
+    if outcome in BACK and later.loss - later.error > least:
+        return f"It was closed as {ENDINGS[outcome]}, and the loss has not come back: {where}"
+    return f"{OUTCOMES[outcome]}: {where}"
 
 
 def what_was_done(facts: PostMortem) -> tuple[Block, ...]:
@@ -171,16 +196,15 @@ def _consent(command: CommandFact) -> str:
 
 
 def outcome_of(facts: PostMortem) -> str:
-    """How it ended, and whether what was done worked: of the last command that is how it ended, so
-    told is what it did to the loss, where that was measured."""
+    """How it ended, and what was done to the loss by what was done, where that was measured."""
     incident = facts.incident
     closed = "" if incident.closed_step is None else f"Closed at step {incident.closed_step:,}: "
-    said = [f"{OUTCOMES[incident.outcome]}. {closed}{incident.reason.rstrip('.')}."]
+    said = [f"{ending_of(facts)}. {closed}{incident.reason.rstrip('.')}."]
     done = [c for c in acting(facts) if c.state in EXECUTED]
     for command in done:
-        measured = command is done[-1] and command.effect_known
-        worked = command.effect if measured else command.judgement
+        worked = command.effect if command.effect_known else command.judgement
         if worked:
             verb = word(verb_of(command.action)).capitalize()
-            said.append(f"{verb} {command.id}: {worked.rstrip('.')}.")
+            cost = "" if command.cost is None else f" ({plural(command.cost.steps, 'step')})"
+            said.append(f"{verb} {command.id}{cost}: {worked.rstrip('.')}.")
     return " ".join(said)

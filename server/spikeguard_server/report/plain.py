@@ -16,7 +16,7 @@ from spikeguard_protocol.encoding import float_to_json
 from spikeguard_server.report.facts import CommandFact, PostMortem, RecordedCurve
 from spikeguard_server.report.followups import followups_of
 from spikeguard_server.report.narrative import happened
-from spikeguard_server.report.symptoms import lead_of, spent_by, symptoms_of
+from spikeguard_server.report.symptoms import lead_of, peaks_of, spent_by, symptoms_of
 from spikeguard_server.report.thinning import kept_indices
 
 SCHEMA = 1
@@ -45,7 +45,7 @@ def _body(facts: PostMortem, title: str) -> dict[str, Any]:
         "evidence": {
             "lead": postmortem_json(lead_of(facts)),
             "precursors": postmortem_json(facts.precursors),
-            "peaks": postmortem_json(facts.peaks),
+            "peaks": postmortem_json(peaks_of(facts)),
         },
         "revisions": postmortem_json(facts.revisions),
         "revision_count": max(facts.revision_count, len(facts.revisions)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK
-from spikeguard_protocol import Verb, verb_of
+from spikeguard_protocol import CommandState, Verb, verb_of
 from spikeguard_protocol.phrases import action_phrase, ended_phrase, response_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.report.document import Block, Bullets, Links, Paragraph, Table
@@ -139,7 +139,7 @@ def _turns(facts: PostMortem) -> list[tuple[datetime, str, str]]:
     for command in facts.commands:
         if verb_of(command.action) in (Verb.WATCH, Verb.CHECKPOINT_NOW):
             continue
-        if command.state in TAKEN_BACK:
+        if command.state is CommandState.SUPERSEDED:
             continue
         verb = action_phrase(command.action, brief=True)
         found.append((command.proposed_at, "", f"proposed: {verb}"))
@@ -168,7 +168,7 @@ def links_of(facts: PostMortem) -> tuple[Block, ...]:
     blocks: list[Block] = [Links(tuple(links.items()))] if links else []
     if folder:
         blocks.append(Paragraph(f"TensorBoard reads {folder}."))
-    return tuple(blocks)
+    return tuple(blocks) or (Paragraph("No tracker's address was told."),)
 
 
 def _responded(response: ResponseFact) -> str:

@@ -7,17 +7,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 
+from spikeguard_core.diagnosis.change_effect import Effect, above_trend
 from spikeguard_core.diagnosis.silent_failures import LIMIT, UNCHANGED
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS, stands_out
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.cost import money_of
 from spikeguard_core.policy.finding import first_move_of
-from spikeguard_protocol import BatchRange, OptionalSignal, Rollback, Signal
+from spikeguard_protocol import (
+    BatchRange,
+    OptionalSignal,
+    Outcome,
+    Rollback,
+    SegmentReason,
+    Signal,
+)
 from spikeguard_server.report.facts import CommandFact, PostMortem, RecordedCurve
 
+LATER_STEPS = 100  # newest ones that tell where the loss came to
 GRAD_NORMS = (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP)
 STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
 
@@ -29,12 +39,22 @@ class Symptoms:
     pre_loss: float | None
     peak_loss: float | None
     peak_step: int
-    later_loss: float | None  # median of the last five kept samples up to `later_step`
+    later_loss: float | None  # mean of the newest kept samples from `later_first` to `later_step`
+    later_first: int | None
     later_step: int | None
-    later_trend: float | None  # where the pre-spike trend stands at that step
+    later_above: Effect | None  # how far that lies above the trend
     grad_norm_signal: str | None
-    grad_norm_peak: float | None
+    grad_norm_peak: Peak | None
     non_finite_steps: int  # steps whose loss was not finite
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The largest finite value of a signal and its step, and at how many steps it was none."""
+
+    value: float | None
+    step: int | None
+    not_finite: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +86,18 @@ class Spent:
 def symptoms_of(facts: PostMortem) -> Symptoms:
     """The losses and norms that describe this spike."""
     incident, later = facts.incident, _later(facts)
-    signal = next((s.value for s in GRAD_NORMS if _measured(facts, s.value)), None)
-    peak = None if signal is None else facts.peaks.get(signal, _peak(facts, signal))
+    peaks = peaks_of(facts)
+    signal = next((s.value for s in GRAD_NORMS if s.value in peaks), None)
     return Symptoms(
         pre_loss=incident.pre_loss,
         peak_loss=incident.peak_loss,
         peak_step=incident.peak_step,
-        later_loss=later[1] if later else None,
-        later_step=later[0] if later else None,
-        later_trend=incident.trend.at(later[0]) if later and incident.trend else None,
+        later_loss=fmean([value for _, value in later]) if later else None,
+        later_first=later[0][0] if later else None,
+        later_step=later[-1][0] if later else None,
+        later_above=above_trend(incident.trend, later) if later and incident.trend else None,
         grad_norm_signal=signal,
-        grad_norm_peak=peak,
+        grad_norm_peak=None if signal is None else peaks[signal],
         non_finite_steps=sum(not math.isfinite(v) for _, v in _samples(facts, Signal.LOSS)),
     )
 
@@ -96,11 +117,11 @@ def spent_by(facts: PostMortem) -> Spent:
     again = sum(max(0, (c.applied_step or a.step) - a.step) for c, a in rollbacks)
     undone, kept = _Lost(facts.step_time_s), _Lost(facts.step_time_s)
     in_damage = dropped = stalled = 0
-    for curve in facts.curves:
+    for curve, steps in zip(facts.curves, _open_steps(facts), strict=True):
         behind = math.inf if curve.kept_to is None else curve.kept_to
-        out = _dropped_steps(curve, facts)
-        still = _stalled_steps(curve, facts)
-        damaged = _damaged_steps(curve, facts)
+        out = _dropped_steps(curve, steps)
+        still = _stalled_steps(curve, steps)
+        damaged = _damaged_steps(curve, facts.incident, steps)
         dropped += len(out)
         stalled += len(still)
         if curve.kept_to is not None:
@@ -169,47 +190,89 @@ class _Lost:
         )
 
 
-def _dropped_steps(curve: RecordedCurve, facts: PostMortem) -> set[int]:
-    """Steps of the incident whose update did not reach the weights."""
+def _dropped_steps(curve: RecordedCurve, steps: range) -> set[int]:
+    """Those of `steps` whose update did not reach the weights."""
     columns = [curve.values.get(name, ()) for name in (Signal.UPDATE_DROPPED, STEP_SKIPPED)]
     return {
         step
         for column in columns
         for step, value in zip(curve.steps, column, strict=False)
-        if value is not None and value >= 1.0 and _within(step, curve, facts)
+        if value is not None and value >= 1.0 and step in steps
     }
 
 
-def _stalled_steps(curve: RecordedCurve, facts: PostMortem) -> set[int]:
-    """Steps of the incident from a measurement that shows a standstill to the next that does not:
+def _stalled_steps(curve: RecordedCurve, steps: range) -> set[int]:
+    """Those of `steps` from a measurement that shows a standstill to the next that does not:
     it is measured now and then."""
     shares = dict(zip(curve.steps, curve.values.get(UNCHANGED, ()), strict=False))
     found, still = set[int](), False
     for step in curve.steps:
         share = shares.get(step)
         still = still if share is None else share >= LIMIT
-        if still and _within(step, curve, facts):
+        if still and step in steps:
             found.add(step)
     return found
 
 
-def _damaged_steps(curve: RecordedCurve, facts: PostMortem) -> range:
+def _damaged_steps(curve: RecordedCurve, incident: Incident, steps: range) -> range:
     """From the onset to the last step whose loss stood out, on this segment. Nothing bounds how far
     apart the two lie."""
-    incident, losses = facts.incident, curve.values.get(Signal.LOSS, ())
+    losses = curve.values.get(Signal.LOSS, ())
     out = [
         step
         for step, value in zip(curve.steps, losses, strict=False)
-        if value is not None and _within(step, curve, facts) and _stood_out(step, value, incident)
+        if value is not None and step in steps and _stood_out(step, value, incident)
     ]
     return range(min(out), max(out) + 1) if out else range(0)
 
 
-def _within(step: int, curve: RecordedCurve, facts: PostMortem) -> bool:
-    """Whether the incident was open at a step; on the last segment it closed."""
-    end = facts.incident.closed_step
-    last = curve is facts.curves[-1] and end is not None
-    return facts.incident.onset_step <= step and (not last or end is None or step <= end)
+def _open_steps(facts: PostMortem) -> list[range]:
+    """The steps of each curve at which the incident was open: none of those after its close."""
+    onset, end = facts.incident.onset_step, facts.incident.closed_step
+    closing, found = _closing_curve(facts), list[range]()
+    for place, curve in enumerate(facts.curves):
+        last = curve.steps[-1] if curve.steps else onset - 1
+        if end is not None and closing is not None and place >= closing:
+            last = end if place == closing else onset - 1
+        found.append(range(onset, last + 1))
+    return found
+
+
+def _closing_curve(facts: PostMortem) -> int | None:
+    """The place among the curves of the one on which it closed, behind its own rollbacks; None
+    where that is not kept."""
+    left, end = len(facts.rollbacks), facts.incident.closed_step
+    for place, curve in enumerate(facts.curves):
+        left -= place > 0 and curve.reason is SegmentReason.ROLLBACK
+        if end is None or left > 0 or not curve.steps:
+            continue
+        if curve.steps[0] <= end <= curve.steps[-1]:
+            return place
+    return None
+
+
+def peaks_of(facts: PostMortem) -> dict[str, Peak]:
+    """By signal, while it was open; not of the branch on which it recovered."""
+    found: dict[str, Peak] = {}
+    recovered = facts.rollbacks and facts.incident.outcome is Outcome.RECOVERED
+    leave_out = _closing_curve(facts) if recovered else None
+    for place, (curve, steps) in enumerate(zip(facts.curves, _open_steps(facts), strict=True)):
+        if place == leave_out:
+            continue
+        for name, column in curve.values.items():
+            for step, value in zip(curve.steps, column, strict=False):
+                if value is not None and step in steps:
+                    found[name] = _higher(found.get(name), value, step)
+    return found
+
+
+def _higher(known: Peak | None, value: float, step: int) -> Peak:
+    known = known or Peak(None, None)
+    if not math.isfinite(value):
+        return replace(known, not_finite=known.not_finite + 1)
+    if known.value is None or value > known.value:
+        return replace(known, value=value, step=step)
+    return known
 
 
 def _stood_out(step: int, loss: float, incident: Incident) -> bool:
@@ -247,31 +310,17 @@ def _samples(facts: PostMortem, signal: str) -> Iterator[tuple[int, float]]:
                 yield step, value
 
 
-def _measured(facts: PostMortem, signal: str) -> bool:
-    return signal in facts.peaks or any(True for _ in _samples(facts, signal))
-
-
-def _peak(facts: PostMortem, signal: str) -> float | None:
-    finite = [v for _, v in _samples(facts, signal) if math.isfinite(v)]
-    return max(finite, default=None)
-
-
-def _later(facts: PostMortem) -> tuple[int, float] | None:
-    """The kept loss 500 steps after the peak, or the run's last before that: (step, loss).
-
-    None while samples up to there still come: what the loss is until then is not what is asked.
-    """
+def _later(facts: PostMortem) -> list[tuple[int, float]]:
+    """(step, loss) of the newest kept steps up to 500 after the peak, or to the run's last before
+    that; none while samples up to there still come."""
     if facts.followed_to is not None:
-        return None
+        return []
     kept: dict[int, float] = {}
     for curve in facts.curves:
         last = math.inf if curve.kept_to is None else curve.kept_to
         column = curve.values.get(Signal.LOSS, ())
-        pairs = zip(curve.steps, column, strict=False)
+        pairs = zip(curve.steps, column, strict=True)
         kept |= {step: v for step, v in pairs if v is not None and step <= last}
     peak = facts.incident.peak_step
     after = sorted(step for step in kept if peak < step <= peak + AFTERMATH_STEPS)
-    if not after:
-        return None
-    newest = sorted(kept[step] for step in after[-5:])
-    return after[-1], newest[len(newest) // 2]
+    return [(step, kept[step]) for step in after[-LATER_STEPS:]]

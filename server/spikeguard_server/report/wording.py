@@ -8,21 +8,16 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
+from spikeguard_core.diagnosis.change_effect import Effect
 from spikeguard_protocol import Outcome
+from spikeguard_protocol.vocabulary import OUTCOME_WORDS
 
 MISSING = "not measured"
 NOT_YET = "not yet"
 SIGMA = "\N{GREEK SMALL LETTER SIGMA}"  # a robust standard deviation
 
-ENDINGS: dict[Outcome | None, str] = {
-    Outcome.HEALED: "healed by itself",
-    Outcome.RECOVERED: "recovered",
-    Outcome.LEVEL_ACCEPTED: "new level accepted",
-    Outcome.OUTLIER: "no harm done",
-    Outcome.WITHDRAWN: "withdrawn",
-    Outcome.RUN_ENDED: "run ended",
-    None: "unsettled",
-}
+ENDINGS: dict[Outcome | None, str] = {outcome: OUTCOME_WORDS[outcome] for outcome in Outcome}
+ENDINGS[None] = "unsettled"
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -41,6 +36,12 @@ def non_finite(value: float) -> str:
     if math.isnan(value):
         return "NaN"
     return "infinite" if value > 0 else "minus infinite"
+
+
+def off_trend(effect: Effect) -> str:
+    """`0.22 ± 0.05 nats above the trend`."""
+    sized = f"{number(abs(effect.loss), 2)} ± {number(effect.error, 2)} nats"
+    return f"{sized} {'above' if effect.loss >= 0 else 'below'} the trend"
 
 
 def deviations(z: float) -> str:
@@ -91,4 +92,4 @@ def minute_of(at: datetime | None) -> str:
 
 def word(name: str) -> str:
     """A word of the vocabulary as it stands in a sentence."""
-    return name.replace("_", " ")
+    return "learning rate" if name == "lr" else name.replace("_", " ")

@@ -36,10 +36,12 @@ def ranking_of(row: Any) -> Ranking:
 
 def _marks_of(row: Any) -> Iterator[Mark | None]:
     """One for every cause."""
-    columns = (row.cause_first_steps, row.cause_last_steps, row.cause_ratios, row.cause_ranks)
+    columns = (
+        row.cause_first_steps, row.cause_last_steps, row.cause_ratios, row.cause_ranks,
+        row.cause_rates,
+    )  # fmt: skip
     return (
-        None if first is None else Mark(first, last, ratio, rank)
-        for first, last, ratio, rank in zip(*columns, strict=True)
+        None if first is None else Mark(first, *rest) for first, *rest in zip(*columns, strict=True)
     )
 
 
@@ -76,6 +78,7 @@ def _mark_columns(marks: Sequence[Mark | None]) -> dict[str, Any]:
         "cause_last_steps": [None if mark is None else mark.last_step for mark in marks],
         "cause_ratios": [None if mark is None else mark.ratio for mark in marks],
         "cause_ranks": [None if mark is None else mark.rank for mark in marks],
+        "cause_rates": [None if mark is None else mark.usual for mark in marks],
     }
 
 

@@ -19,7 +19,7 @@ from spikeguard_core.diagnosis.change_effect import (
     judged_after,
     told_effect,
 )
-from spikeguard_protocol import SegmentId, SegmentPoint
+from spikeguard_protocol import RUN_ITSELF, Rollback, SegmentId, SegmentPoint
 from spikeguard_server.store.commands import CommandRow
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.notes import NewNote, add_note
@@ -28,6 +28,7 @@ from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.notes import notes
 
 SOURCE: Final = "command"
+MOST_COMPARED_STEPS: Final = 1000  # of a branch that a rollback undid
 _N, _C, _S = notes.c, tables.commands.c, tables.segments.c
 
 
@@ -52,17 +53,23 @@ def expect_effect(
 
 
 def await_effect(
-    connection: sql.Connection, run: RunRow, command: CommandRow, place: Place, goes_on: int,
+    connection: sql.Connection, run: RunRow, command: CommandRow, place: Place, applied_step: int,
     now: datetime,
 ) -> None:  # fmt: skip
-    """The command was carried out at `place`; the run goes on from step `goes_on`."""
+    """The command was carried out at `place`. A rollback is looked at once the run has trained
+    again on what it undid, up to a bound."""
+    goes_on = again = applied_step
+    if isinstance(command.action, Rollback):
+        goes_on = again = command.action.step
+        if command.incident != RUN_ITSELF:
+            again = min(applied_step, goes_on + MOST_COMPARED_STEPS)
     mine = _mine(run.run_id, command.public_id(run.id))
     if connection.execute(sql.select(_N.number).where(mine)).one_or_none() is None:
         expect_effect(connection, run, command, command.decided_by or "the policy", now)
     connection.execute(
         sql.update(notes).where(mine).values(
             attempt=place.attempt, segment=place.segment, step=goes_on,
-            due_step=goes_on + judged_after(goes_on),
+            due_step=max(again, goes_on + judged_after(goes_on)),
         )
     )  # fmt: skip
 
@@ -126,7 +133,7 @@ def outcome_words(row: sql.Row[Any]) -> str:
     if row.effect is None:
         return f"not known: {row.unknown or 'the run had no steps to judge it by'}"
     expected = None if row.expected is None else ExpectedEffect(row.expected)
-    effect = Effect(row.judged_step, row.effect, row.effect_error)
+    effect = Effect(row.judged_step, row.effect, row.effect_error, row.effect_batches)
     return told_effect(expected, row.expected_size, effect)
 
 

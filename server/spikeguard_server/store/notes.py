@@ -156,7 +156,7 @@ def settle_note(
         return
     _update(
         connection, due, due_step=None, judged_at=now, judged_step=found.step, effect=found.loss,
-        effect_error=found.error,
+        effect_error=found.error, effect_batches=found.batches,
     )  # fmt: skip
 
 

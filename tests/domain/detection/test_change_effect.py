@@ -15,6 +15,7 @@ from spikeguard_core.diagnosis.change_effect import (
     Effect,
     ExpectedEffect,
     Introduction,
+    branch_effect,
     changes_between,
     changes_words,
     effect_of,
@@ -25,6 +26,7 @@ from spikeguard_core.diagnosis.change_effect import (
 )
 from spikeguard_core.events import Trend
 from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_protocol import BatchRange
 
 CHANGED = 2000
 
@@ -166,3 +168,43 @@ def test_a_learning_rate_that_goes_on_along_its_schedule_is_no_change() -> None:
     found = learning_rate_change([3e-4, 3e-4], 1e-4)
     assert found is not None
     assert (found.field, found.before, found.after) == ("lr", 3e-4, 1e-4)
+
+
+def branch(shift: float, first: int, steps: int, skipped: int = 0, seed: int = 0) -> list[Sample]:
+    """Losses whose noise is the batch's, as of two branches on one data order, and a little more of
+    the branch's own; behind `skipped` batches."""
+    own = Random(seed)
+    return [
+        Sample(
+            step,
+            {"loss": 2.3 + Random(batch).gauss(0, 0.27) + shift + own.gauss(0, 0.03)},
+            BatchRange(batch, batch + 1),
+        )
+        for step, batch in ((s, s + skipped) for s in range(first, first + steps))
+    ]
+
+
+@pytest.mark.parametrize("skipped", [0, 12])
+@pytest.mark.parametrize("shift", [0.43, 0.05, 0.0, -0.1])
+def test_what_a_rollback_bought_is_told_batch_by_batch_far_below_the_noise(
+    shift: float, skipped: int
+) -> None:
+    """The noise of a step is 0.27, of which nothing is left between the branches."""
+    found = branch_effect(branch(shift, 200, 250, seed=1), branch(0.0, 200, 250, skipped, seed=2))
+    assert isinstance(found, Effect)
+    assert abs(found.loss + shift) <= found.error < 0.02
+    assert found.seen is (shift != 0.0)
+    assert "both trained on" in effect_words(found)
+
+
+def test_branches_that_share_no_batch_are_not_compared() -> None:
+    assert branch_effect(branch(0.4, 200, 50), branch(0.0, 200, 50, skipped=50)) is None
+    assert branch_effect([], branch(0.0, 200, 50)) is None
+
+
+def test_a_branch_without_a_finite_loss_is_said_to_have_none() -> None:
+    found = branch_effect(branch(math.nan, 200, 50), branch(0.0, 200, 50))
+    assert found == (
+        "the loss of the branch that was undone was not finite at 25 of the 25 newest batches "
+        "that both trained on"
+    )

@@ -37,8 +37,10 @@ from spikeguard_core.lifecycle.incident_life import (
     fold,
 )
 from spikeguard_core.lifecycle.moves import IllegalMove, mermaid
+from spikeguard_core.suspicion import Suspicion
 from spikeguard_protocol import (
     BatchRange,
+    Cause,
     CommandState,
     IncidentState,
     Kind,
@@ -212,6 +214,24 @@ def test_a_revision_adds_signals_and_replaces_the_judgement() -> None:
     assert (incident.kind, incident.confidence, incident.reason) == ("lingering", 0.8, WORSE.reason)
     assert incident.worst_z == {"grad_norm": 22.0, "loss": 90.0}
     assert (incident.peak_step, incident.peak_loss, incident.newest_step) == (102, 5.0, 120)
+
+
+@pytest.mark.parametrize(
+    ("sure", "excess", "kind"),
+    [
+        (0.95, 1.5, Kind.LINGERING),
+        (0.8, 1.5, Kind.RECOVERABLE),  # a guess
+        (0.95, 0.01, Kind.RECOVERABLE),  # it is back
+    ],
+)
+def test_nothing_is_expected_to_heal_whose_sure_cause_does_not(
+    sure: float, excess: float, kind: Kind
+) -> None:
+    causes = (Suspicion(Cause.WEIGHT_CORRUPTION, sure),)
+    healing = Judgement(Kind.RECOVERABLE, 0.55, "most such spikes heal")
+    incident = _folded(OPENED, replace(_revised(210, excess), judgement=healing, causes=causes))
+    assert incident.kind is kind
+    assert ("does not heal" in incident.reason) is (kind is Kind.LINGERING)
 
 
 @pytest.mark.parametrize(

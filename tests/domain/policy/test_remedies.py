@@ -36,7 +36,7 @@ from spikeguard_core.policy.situation import Situation
 from spikeguard_core.suspicion import Mark
 from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback
 from spikeguard_protocol.phrases import paragraphs
-from tests.domain.policy.situations import SEGMENT, blamed, done, incident, situation
+from tests.domain.policy.situations import SEGMENT, blamed, done, incident, situation, target
 
 BY_HAND = frozenset({Diagnosis.LOSS_SCALE_OVERFLOW, Diagnosis.STALLED_WEIGHTS})
 RAISED = Mark(1198, 1204, ratio=40.0)
@@ -109,6 +109,57 @@ def test_a_rate_that_was_raised_is_lowered_by_as_much_until_past_its_last_step()
     assert action.step + 0.9 * action.lr_steps >= 1204
     assert action.step + action.lr_steps < 1230
     assert "raised again at the same step" in proposal.reason
+
+
+def test_a_rate_that_jumped_is_capped_at_what_it_was() -> None:
+    """So that the steps of which the rate was as usual are trained as usual."""
+    action, _ = ask(about(Cause.LR_TOO_HIGH, mark=replace(RAISED, usual=0.002)))
+    assert (action.lr_factor, action.lr_cap) == (0.05, 0.002)
+    again = about(
+        Cause.LR_TOO_HIGH, mark=replace(RAISED, usual=0.002), recurrences=1, recurred_step=1400,
+        newest_step=1430,
+    )  # fmt: skip
+    lower, _ = ask(replace(again, step=1430, past=(done(action),)))
+    assert lower.lr_cap is None
+
+
+def test_all_batches_that_stood_out_are_skipped_once_the_last_is_known() -> None:
+    action, _ = ask(about(Cause.BAD_BATCH, mark=Mark(1200), anomalous_step=1250))
+    assert action.skip == BatchRange(1198, 1252)
+
+
+@pytest.mark.parametrize(("excess", "asked"), [(1.4, True), (0.31, False)])
+def test_whether_data_became_harder_for_good_is_for_a_person_to_say(
+    excess: float, asked: bool
+) -> None:
+    """A loss that stays as high as it rose is no damage then, and no policy goes back alone."""
+    _, proposal = ask(about(Cause.BAD_BATCH, mark=Mark(1200), excess=excess))
+    assert proposal.by_person is asked
+    assert ("note the new stage" in proposal.reason) is asked
+    _, other = ask(about(Cause.WEIGHT_CORRUPTION, mark=Mark(1200), excess=excess))
+    assert not other.by_person
+
+
+def test_a_loss_that_diverges_at_a_raised_rate_has_its_batches_skipped_as_a_precaution() -> None:
+    """Updates that push uphill come again with their batches, whatever the rate."""
+    action, proposal = ask(about(Cause.LR_TOO_HIGH, mark=RAISED, kind=Kind.DIVERGENT))
+    assert action.skip is not None
+    assert action.skip.first == 1198
+    assert "although nothing speaks for the data" in proposal.reason
+
+
+@pytest.mark.parametrize("cause", [Cause.WEIGHT_CORRUPTION, Cause.STALE_SECOND_MOMENT])
+def test_damage_that_does_not_heal_is_not_waited_for_unless_going_back_costs_more(
+    cause: Cause,
+) -> None:
+    """The wait is a tenth of the run here, 121 steps, and the target lies 20 back."""
+    mark, young = Mark(1199, 1200), {"newest_step": 1210, "peak_step": 1209}
+    sure = situation(incident(causes=blamed(cause, 0.95, mark), **young), step=1210)
+    assert isinstance(propose(sure, DEFAULT_POLICY).action, Rollback)
+    guess = situation(incident(causes=blamed(cause, 0.7, mark), **young), step=1210)
+    assert "Too early" in propose(guess, DEFAULT_POLICY).reason
+    far = replace(sure, targets=(target(900), target(1000)))
+    assert "Too early" in propose(far, DEFAULT_POLICY).reason
 
 
 def test_a_rate_that_is_too_high_here_is_halved_for_longer() -> None:

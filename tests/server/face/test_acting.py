@@ -348,6 +348,9 @@ def test_the_page_shows_what_would_be_done_and_does_it_once(
         late = page.post(place, data={**form, "reason": "older"})
         assert (late.status_code, "approved" in late.text) == (409, True)
         assert 'value="older"' in late.text
+        again = page.get(f"{place}?verb=rollback&to=step-100&review=true").text
+        assert "This was ordered already: " in again
+        assert "This was ordered already" not in shown
     assert [c["proposed_by"] for c in ada.incident(incident_of(spiking))["commands"]] == [
         None, "Bob"
     ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from html import unescape
@@ -77,6 +78,34 @@ def test_the_same_rollback_gets_the_same_judgement_at_once_and_hours_later(
     assert judged["judgement"] == (
         "the incident ended as recovered: the loss came back to its trend after it"
     )
+
+
+def test_every_view_says_what_a_rollback_bought_on_the_batches_of_both_branches(job: Job) -> None:
+    """The undone branch stood 3 nats above; a trend would say so less surely."""
+    job.spike()
+    command = approve(job)
+    roll_back(job, command, 600)
+    for _ in range(100):
+        (done,) = [c for c in job.incident()["commands"] if c["id"] == command["id"]]
+        if done["effect"]:
+            break
+        time.sleep(0.1)
+    found = re.fullmatch(
+        r"the loss lies ([\d.]+) ± ([\d.]+) nats below that of the branch that was undone, on "
+        r"\d+ batches that both trained on",
+        done["effect"],
+    )
+    assert found is not None, done["effect"]
+    bought, error = map(float, found.groups())
+    assert abs(bought - 3.0) <= error < 0.1
+    with job.live.client(Role.VIEWER) as viewer:
+        report = post_mortem(job, viewer)
+    outcome = report.split("## Outcome")[1].split("## Cost")[0]
+    assert f"({done['cost']['steps']} steps): {done['effect']}" in outcome
+    with job.live.client() as ada:
+        log_in(ada, job.live.tokens[Role.OPERATOR], "Ada")
+        page = unescape(ada.get(f"/incident/default/{job.run}/1").text)
+    assert done["effect"][1:] in page
 
 
 def test_a_run_that_ends_before_the_judgement_is_told_so_with_how_far_it_came(job: Job) -> None:

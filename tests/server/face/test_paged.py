@@ -56,9 +56,11 @@ class Reader:
         assert wide <= self.size["width"], f"{self.page.url} is {wide} px wide"
         return str(self.page.inner_text("body"))
 
-    def without_scrolling(self, words: str) -> None:
-        """`words` stand on the first screen."""
-        box = self.page.get_by_text(words).first.bounding_box()
+    def without_scrolling(self, words: str, role: str | None = None) -> None:
+        """`words`, of a button or of any other `role` where one is given, stand on the first
+        screen."""
+        found = self.page.get_by_role(role, name=words) if role else self.page.get_by_text(words)
+        box = found.first.bounding_box()
         assert box is not None
         assert box["y"] < self.size["height"], f"{words!r} stands at {box['y']:.0f} px"
 
@@ -131,6 +133,8 @@ def test_whoever_has_only_the_message_finds_the_cause_acts_and_reads_how_it_ende
         assert fault.cause in reader.opened(message["links"][link])
         reader.without_scrolling(happened)
         reader.without_scrolling(fault.cause)
+        if link != "Open":
+            reader.without_scrolling("Approve", role="button")
     assert (run.incident() or {})["proposal"]["state"] == "proposed"  # looking decides nothing
     actor.page.get_by_label("Your name").fill("Ada")
     actor.page.get_by_role("button", name="Approve").click()

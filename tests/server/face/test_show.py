@@ -14,6 +14,7 @@ from spikeguard_cli.main import main
 from spikeguard_protocol import AttemptEnded, Role
 from spikeguard_server.access.grants import Grant
 from tests.server.face.conftest import Job, Live
+from tests.server.face.test_judgements import approve, roll_back
 
 Typed = Callable[..., str]
 
@@ -51,6 +52,20 @@ def test_an_incident_on_one_screen_says_what_why_what_to_do_and_how(
     assert re.search(r"^answer +within ", said, re.M)
     assert f"decide   spikeguard approve '{spiked.run}#1'" in lines
     assert f"^ onset, step {found['onset_step']}" in said
+
+
+def test_after_a_rollback_the_branch_that_is_kept_is_drawn_first(job: Job, typed: Typed) -> None:
+    """The undone one stood three nats above."""
+    job.spike()
+    roll_back(job, approve(job), 470)
+    for words in (("show", f"{job.run}#1"), ("show", job.run)):
+        said = typed(*words)
+        top = said[said.index("\nloss\n") :].split("branch that was undone")[0]
+        highest = max(map(float, re.findall(r"^ *(\d\.\d+) ", top, re.M)))
+        assert highest < 4.0, said
+    undone = typed("show", f"{job.run}#1").split("loss of the branch that was undone")[1]
+    assert max(map(float, re.findall(r"^ *(\d\.\d+) ", undone, re.M))) > 5.0
+    assert "^ onset, step " in undone
 
 
 def test_what_is_shown_can_be_had_as_json(spiked: Job, typed: Typed) -> None:

@@ -98,7 +98,7 @@ def test_a_mail_shows_the_curve_between_the_five_lines_and_the_rest(desk: Desk) 
     assert f'src="cid:{str(picture["Content-ID"]).strip("<>")}"' in html
     assert picture.get_content().startswith(b"\x89PNG")
     assert len(mail.as_bytes()) < 200_000
-    order = ["The loss rose", "Proposed: ", "Can wait ", "confirm/default", "<img", "First to move"]
+    order = ["The loss rose", "Proposed: ", "Can wait ", "confirm/default", "<img", "Onset at step"]
     places = [html.index(words) for words in order]
     assert places == sorted(places)
 
@@ -109,7 +109,7 @@ def test_of_two_ways_to_decide_a_mail_says_which_needs_no_signing_in() -> None:
     html = mail_html(replace(sent, links={LABEL: link, "Decide": page, **sent.links}))
     for place, label in (("approve", "Approve"), ("reject", "Reject"), ("snooze", "Snooze 15 min")):
         assert f'href="{link}#{place}">{label}</a>' in html
-    assert "needs no signing in and decides once" in html
+    assert "decide on this proposal once, without signing in" in html
     assert f'Or <a href="{page}">sign in and decide</a>' in html
 
 

@@ -473,7 +473,8 @@ def test_of_two_signals_at_one_step_the_loss_moved_first(calm: Desk, listener: L
     job.send(replace(told, signals={**told.signals, "grad_norm": norms}))
     calm.tell()
     message = listener.received[0].json()
-    assert "First to move: loss, step 402." in message["text"]
+    assert message["incident"]["signal"] == "loss"
+    assert "First to move" not in message["text"]
     assert "norm first" not in message["title"]
 
 

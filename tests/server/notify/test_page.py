@@ -61,10 +61,3 @@ def test_of_an_incident_that_is_over_the_verdict_says_how_it_ended() -> None:
     over = spike(state="closed", outcome=Outcome.RECOVERED, reason="loss is on trend")
     assert brief(over)[1] == "Recovered: loss is on trend."
     assert brief(spike())[1] == "Divergent (50%): finite again."
-
-
-@pytest.mark.parametrize(("times", "said"), [(1, "once"), (2, "twice"), (3, "3 times")])
-def test_how_often_it_came_back_is_said_as_people_say_it(times: int, said: str) -> None:
-    seen = spike(recurrences=times, came_back=True)
-    told = ChannelMessage("k", 1, frozenset({Topic.RECURRED}), "p", "gpt", "live", "t", AT, seen)
-    assert f"Came back {said} after a command." in told.lines()

@@ -184,7 +184,7 @@ def clues_of_sequences(evidence: Evidence) -> Iterator[Clue]:
         3.0,
         f"its worst sequence rose by {rise:.3g} nats to {value:.3g} and the mean by {share:.2g}: "
         "few sequences carry it",
-        _span(evidence, WORST_SEQUENCE, _strange),
+        _while_out(evidence, _span(evidence, WORST_SEQUENCE, _strange)),
     )
     few = "few sequences carry it, and what is rare is mostly spread over a batch"
     yield Clue(Cause.RARE_TOKENS, -1.0, few)
@@ -206,6 +206,13 @@ def _span(evidence: Evidence, name: str, stands_out: Callable[[float, list[float
     calm = next((row for row, (_, v) in enumerate(rows) if not stands_out(v, before)), None)
     last = rows[calm - 1][0] if calm else None
     return Mark(struck, last)
+
+
+def _while_out(evidence: Evidence, span: Mark) -> Mark:
+    """The span of sequences that stand out, without its end where the loss is still out behind it:
+    what is learned stands out no more, and comes on all the same."""
+    later = [height for step, height in excesses(evidence) if step > (span.last_step or step)]
+    return Mark(span.first_step) if later and later[0] >= SUDDEN else span
 
 
 def _struck(evidence: Evidence) -> int:

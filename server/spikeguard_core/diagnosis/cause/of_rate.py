@@ -48,7 +48,7 @@ def _raised(rows: list[tuple[int, float]], began: int, lowest: float, usual: flo
     back = next((step for step, rate in later if rate < RISE * usual), None)
     raised = [row for row in later if back is None or row[0] < back]
     ratio = max(rate for _, rate in raised) / lowest
-    return Mark(began, None if back is None else raised[-1][0], ratio)
+    return Mark(began, None if back is None else raised[-1][0], ratio, usual=usual)
 
 
 def _ahead(steps: int) -> str:

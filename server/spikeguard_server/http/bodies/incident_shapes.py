@@ -91,6 +91,9 @@ class CommandBody(Shape):
     result: str | None
     end_reason: str | None = Field(description="why it ended without reaching the job")
     judgement: str | None
+    effect: str | None = Field(
+        None, description="on the loss, in words: of a rollback against the branch that it undid"
+    )
     revisions: list[CommandRevision] = Field(description="the newest 20")
 
 

@@ -51,6 +51,7 @@ from spikeguard_server.http.bodies.run_shapes import SegmentRef, TrendBody
 from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.store.causes import first_layer_of, ranking_of
 from spikeguard_server.store.commands import action_of
+from spikeguard_server.store.effects import effects_of, is_measured, outcome_words
 from spikeguard_server.store.incidents import attempts_of_runs, incident_of
 from spikeguard_server.store.reads.costs import Pace, read_pace
 from spikeguard_server.store.reads.history import Row
@@ -107,7 +108,7 @@ def incident_detail(connection: sql.Connection, row: Row) -> IncidentDetail:
         causes=_causes(row),
         remedy=_remedy(pace, known),
         first_layer=_first_layer(row),
-        commands=[command_body(facts, pace) for facts in known],
+        commands=_commands(connection, known, pace),
         assigned_at=row.assigned_at,
         assigned_by=row.assigned_by,
         responses=[response_body(r) for r in read_responses(connection, *key)],
@@ -126,6 +127,19 @@ _REVISED = ("number", "step", "at", "kind", "confidence", "reason")
 def response_body(row: Row) -> ResponseBody:
     """What a person did or said."""
     return ResponseBody(**_pick(row, _RESPONDED))
+
+
+def _commands(
+    connection: sql.Connection, known: Sequence[CommandFacts], pace: Pace
+) -> list[CommandBody]:
+    """The commands of one incident, with what each did to the loss where that was measured."""
+    bodies = [command_body(facts, pace) for facts in known]
+    done = [body.id for body in bodies if body.state in EXECUTED]
+    effects = effects_of(connection, known[0].row.run_id, done) if done else {}
+    for body in bodies:
+        row = effects.get(body.id)
+        body.effect = None if row is None or not is_measured(row) else outcome_words(row)
+    return bodies
 
 
 def command_body(facts: CommandFacts, pace: Pace) -> CommandBody:

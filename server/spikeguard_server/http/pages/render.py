@@ -14,7 +14,9 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from spikeguard_core.events import Trend
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITING
+from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS
 from spikeguard_protocol import (
     BatchDetail,
     CommandState,
@@ -40,7 +42,7 @@ from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.http.pages.layer_cells import LayerCells
 from spikeguard_server.identity.permissions import Caller
-from spikeguard_server.report.wording import ENDINGS
+from spikeguard_server.report.wording import ENDINGS, number
 from spikeguard_server.store.reads.inbox import Switch
 from spikeguard_server.store.reads.targets import ShownTarget
 
@@ -236,7 +238,7 @@ def _environment() -> Environment:
         "moment": moment,
         "nats": nats,
         "number": short_number,
-        "loss_if_left": loss_if_left,
+        "loss_expected": loss_expected,
         "paragraphs": paragraphs,
         "response": response,
         "sentence": sentence,
@@ -306,17 +308,22 @@ def response(done: Mapping[str, Any]) -> str:
     return said if said.startswith(done["person"]) else f"{said[:1].upper()}{said[1:]}"
 
 
-def loss_if_left(incident: Mapping[str, Any]) -> str:
-    """What the loss does if nothing is done and the verdict is right; empty: it does not say."""
-    excess = incident["excess"]
+def loss_expected(incident: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The loss at one future step if the run goes back, and if nothing is done and the verdict is
+    right; None where no trend is known."""
+    if incident["trend"] is None:
+        return None
+    step, excess = incident["newest_step"] + AFTERMATH_STEPS, incident["excess"]
+    back = Trend(**incident["trend"]).at(step)
+    there = f"at step {step:,} about {number(back)}, on its trend"
     match Kind(incident["kind"]):
-        case Kind.RECOVERABLE:
-            return "back to its trend by itself"
         case Kind.LINGERING if excess is not None and excess > 0.0:
-            return f"stays about {excess:.2g} above its trend"
+            left = f"at step {step:,} about {number(back + excess)}, {number(excess, 2)} above it"
         case Kind.DIVERGENT:
-            return "goes on rising, or never settles"
-    return ""
+            left = f"at step {step:,} higher still, or it never settles"
+        case _:
+            left = there
+    return there, left
 
 
 def first_signal(incident: Mapping[str, Any]) -> str:

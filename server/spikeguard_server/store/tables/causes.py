@@ -25,6 +25,7 @@ def explained() -> list[sql.Column[Any]]:
         sql.Column("cause_last_steps", postgresql.ARRAY(sql.BigInteger)),
         sql.Column("cause_ratios", postgresql.ARRAY(Float)),  # of a rate that rose
         sql.Column("cause_ranks", postgresql.ARRAY(sql.Integer)),
+        sql.Column("cause_rates", postgresql.ARRAY(Float)),  # before it rose
         sql.Column("layer_signal", sql.Text),  # of the layer that moved first
         sql.Column("layer_name", sql.Text),
         sql.Column("layer_step", sql.BigInteger),

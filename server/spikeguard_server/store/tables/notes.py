@@ -44,6 +44,8 @@ notes = sql.Table(
     sql.Column("judged_step", Count),
     sql.Column("effect", Float),  # of the loss above its trend, nats
     sql.Column("effect_error", Float),  # half width of its 95 % interval
+    # of a rollback: that kept and undone branch were compared on; null: held against the trend
+    sql.Column("effect_batches", sql.Integer),
     sql.Column("unknown", sql.Text),  # why there is no effect to tell
     sql.UniqueConstraint("run_id", "began"),
     _of("runs"),
