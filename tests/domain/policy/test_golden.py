@@ -177,7 +177,8 @@ GOLDEN = [
     # ---- the cause is known ----
     Row("bad batches", Rollback("mem-1190", 1190, BatchRange(1199, 1202)), about=SETTLED,
         cause=blamed(Cause.BAD_BATCH, mark=Mark(1200, 1202))),
-    Row("bad batches without a known end", NEAR, about=SETTLED,
+    Row("bad batches without a known end",
+        Rollback("mem-1190", 1190, BatchRange(1198, 1482)), about=SETTLED,
         cause=blamed(Cause.BAD_BATCH, mark=Mark(1200))),
     Row("rare tokens", Rollback("mem-1190", 1190, BatchRange(1199, 1202)), about=SETTLED,
         cause=blamed(Cause.RARE_TOKENS, mark=Mark(1200, 1202))),
