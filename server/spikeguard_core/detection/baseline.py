@@ -19,13 +19,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from spikeguard_core.detection.judged import Array, Block, Judged, Scale
 
 NORMAL_MAD = 1.4826  # robust standard deviation of normal noise over its MAD
 LOCAL = 8  # rows of the level
@@ -39,6 +37,7 @@ BLOCK = 16  # rows between two looks at the scale
 BLOCKS = 32  # newest blocks, which say what is usual,
 FEWEST_BLOCKS = 2  # and the fewest that do
 FEW_BLOCKS = 2.0  # few moves say little: times 1 + 2 / moves
+MORE_TOP = 8.0  # so the highest row of few blocks: times 1 + 8 / blocks
 FEWEST_LEFT = 24  # rows that have to be left before an incident
 RISING = 3  # blocks before an incident whose heights may be its beginning
 APART = 32  # usual distances of rows: farther apart, a row continues nothing
@@ -85,52 +84,6 @@ def _noise(rows: Array) -> float:
     return NORMAL_MAD / math.sqrt(6.0) * float(_middle(second[None, -NOISE:])[0])
 
 
-class Block(NamedTuple):
-    """What 16 calm rows showed. Heights are residuals over the noise."""
-
-    noise: float
-    top: float  # the highest row
-    bottom: float  # the lowest
-    pair: float  # the highest of lower rows of neighbours
-    lift: float  # the highest lift, in the signal's unit,
-    long_lift: float  # and the highest of 16 rows
-    level: float  # at its end
-    step: int  # at its end
-
-
-class Scale(NamedTuple):
-    """One deviation, as a product."""
-
-    noise: float
-    wider: float  # by which rows lie wider than the noise
-
-    @property
-    def deviation(self) -> float:
-        return self.noise * self.wider
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """Rows as they stand to the baseline, each as if all before it were calm; shape (rows,)."""
-
-    values: Array
-    level: Array
-    scale: Array
-    z: Array
-    lift: Array  # median of the 8 rows before, above the 32 before these; -inf while unknown
-    long_lift: Array  # the same of 16 rows
-    ratio: Array  # residual over noise
-    scales: Mapping[int, Scale]  # at the ends of blocks within, by the calm rows known there
-
-    def part(self, first: int) -> Judged:
-        """The rows from `first` on."""
-        return Judged(
-            self.values[first:], self.level[first:], self.scale[first:], self.z[first:],
-            self.lift[first:], self.long_lift[first:], self.ratio[first:],
-            self.scales,
-        )  # fmt: skip
-
-
 @dataclass(slots=True)
 class Baseline:
     """The newest calm rows of one signal. `values` are logarithms where it is a norm."""
@@ -150,7 +103,7 @@ class Baseline:
     rising: float = 0.0  # the highest lift within it,
     long_rising: float = 0.0  # and the highest of 16 rows
     blocks: list[Block] = field(default_factory=list)
-    top: float = math.inf  # the second highest block's; infinite while too few are known
+    top: float = math.inf  # the second highest block's, of few blocks well above the highest
     bottom: float = math.inf  # deepest row, above zero
     pair: float = 0.0
     lift: float = 0.0
@@ -362,13 +315,22 @@ class Baseline:
 
     def _look_at_scale(self, ratios: Sequence[float]) -> None:
         window = np.array(self.values[-NOISE - 2 :])
-        self.noise, self.wider = self._scale_of(window, ratios, self.blocks)
+        known, (self.noise, self.wider) = self.noise, self._scale_of(window, ratios, self.blocks)
+        if self.count < YOUNG and known < self.noise:  # what was far over too little noise is less
+            part = known / self.noise
+            self.ratios = [part * ratio for ratio in self.ratios]
+            self.heights = [part * height for height in self.heights]
+            self.blocks = [
+                one._replace(top=part * one.top, bottom=part * one.bottom, pair=part * one.pair)
+                for one in self.blocks
+            ]
+            self.wider = self._scale_of(window, self.ratios, self.blocks).wider
 
     def _look_at_heights(self) -> None:
         if len(self.blocks) >= FEWEST_BLOCKS:
-            if len(self.blocks) >= BLOCKS // 4:
-                self.top = sorted(one.top for one in self.blocks)[-2]
-                self.bottom = max(1.0, -min(one.bottom for one in self.blocks))
+            tops, few = sorted(one.top for one in self.blocks), len(self.blocks) < BLOCKS // 4
+            self.top = tops[-1] * (1.0 + MORE_TOP / len(tops)) if few else tops[-2]
+            self.bottom = max(1.0, -min(one.bottom for one in self.blocks))
             self.pair = max(one.pair for one in self.blocks)
             if self.falling:
                 self._look_at_moves()

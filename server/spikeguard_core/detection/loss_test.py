@@ -29,9 +29,9 @@ from spikeguard_core.detection.baseline import (
     LOCAL,
     NEAR,
     Baseline,
-    Judged,
     median,
 )
+from spikeguard_core.detection.judged import Judged
 from spikeguard_core.detection.sample import Rows
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.detection.slow_rise import SlowRise

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spikeguard_core.detection.baseline import Baseline, Judged
+from spikeguard_core.detection.baseline import Baseline
+from spikeguard_core.detection.judged import Judged
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_protocol import Signal
 

@@ -13,7 +13,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from spikeguard_core.detection.baseline import Array, Baseline, Judged
+from spikeguard_core.detection.baseline import Baseline
+from spikeguard_core.detection.judged import Array, Judged
 from spikeguard_core.detection.norms import Moves
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_protocol import OptionalSignal, Signal

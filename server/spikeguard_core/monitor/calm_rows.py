@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spikeguard_core.detection.baseline import APART, Judged
+from spikeguard_core.detection.baseline import APART
+from spikeguard_core.detection.judged import Judged
 from spikeguard_core.detection.loss_test import Verdict
 from spikeguard_core.detection.norms import LEADING, Leading
 from spikeguard_core.detection.own_signals import OwnSignal

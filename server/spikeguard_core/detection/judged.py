@@ -1,0 +1,58 @@
+"""What rows of a signal look like to its baseline: judged one by one, and block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class Block(NamedTuple):
+    """What 16 calm rows showed. Heights are residuals over the noise."""
+
+    noise: float
+    top: float  # the highest row
+    bottom: float  # the lowest
+    pair: float  # the highest of lower rows of neighbours
+    lift: float  # the highest lift, in the signal's unit,
+    long_lift: float  # and the highest of 16 rows
+    level: float  # at its end
+    step: int  # at its end
+
+
+class Scale(NamedTuple):
+    """One deviation, as a product."""
+
+    noise: float
+    wider: float  # by which rows lie wider than the noise
+
+    @property
+    def deviation(self) -> float:
+        return self.noise * self.wider
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Rows as they stand to the baseline, each as if all before it were calm; shape (rows,)."""
+
+    values: Array
+    level: Array
+    scale: Array
+    z: Array
+    lift: Array  # median of the 8 rows before, above the 32 before these; -inf while unknown
+    long_lift: Array  # the same of 16 rows
+    ratio: Array  # residual over noise
+    scales: Mapping[int, Scale]  # at the ends of blocks within, by the calm rows known there
+
+    def part(self, first: int) -> Judged:
+        """The rows from `first` on."""
+        return Judged(
+            self.values[first:], self.level[first:], self.scale[first:], self.z[first:],
+            self.lift[first:], self.long_lift[first:], self.ratio[first:],
+            self.scales,
+        )  # fmt: skip
