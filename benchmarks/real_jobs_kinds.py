@@ -105,7 +105,11 @@ def local_sgd_loop(plan: Plan) -> None:
     model = DistributedDataParallel(Transformer(SHAPE))
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, fused=True)
     guard = spikeguard.attach(  # +
-        model, optimizer, run="row", checkpoints=checkpoints_of(plan)
+        model,
+        optimizer,
+        run="row",
+        replicated=False,  # between two averages each rank has weights of its own
+        checkpoints=checkpoints_of(plan),
     )
     guard.resume()  # +
     for batch in guard.batches(items_of(plan)):  # +

@@ -124,11 +124,14 @@ POST_MORTEM = """# run\\#1: lingering spike at step 51, recovered
 
 ## Cost
 
+| Time | 4.5 s |
+| Money | 0.45 USD |
+
+## Cost in parts
+
 | Steps trained again | 45 |
 | Time lost to them | 4.5 s |
 | Updates dropped | 0 |
-| Time of all these | 4.5 s |
-| Money | 0.45 USD |
 
 ## Follow-ups
 

@@ -25,6 +25,9 @@ READS = {  # beside the modules of `store/reads`
     "read_layers",
     "attempts_of_runs",
     "incident_of",
+    "effects_of",
+    "is_measured",
+    "outcome_words",
     "ways_around",  # what the catalogue says of a role
     "storable",  # whether a text can be stored; touches nothing
     "run_key",  # how a row of a run is named

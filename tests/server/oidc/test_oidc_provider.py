@@ -60,12 +60,6 @@ def server(database: str, ports: tuple[int, int]) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(autouse=True)
-def new_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has a provider with keys of its own: the server may look for them at once."""
-    monkeypatch.setattr("spikeguard_server.access.oidc.provider.AGAIN_S", 0.0)
-
-
 @pytest.fixture
 def issuer(server: str, ports: tuple[int, int]) -> Iterator[str]:
     with provider(ports[1], server + CALLBACK, PEOPLE) as url:

@@ -426,6 +426,6 @@ def test_of_all_that_was_carried_out_the_rollback_that_cured_it_has_the_credit(
     assert judged[command.number] == cure
     assert judged[1].startswith(said.format(rollback=command.number))
     text = " ".join(drawn(spiked).decode().replace("\\#", "#").split())
-    assert f"Rollback gpt#1.{command.number}: {cure}" in text
+    assert f"Rollback gpt#1.{command.number} (270 steps): {cure}" in text
     quiet = verb_of(action) in (Verb.WATCH, Verb.CHECKPOINT_NOW)
     assert quiet or judged[1] in text  # that nothing was to be judged is no news
