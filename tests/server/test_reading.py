@@ -33,7 +33,6 @@ READS = {  # beside the modules of `store/reads`
     "run_key",  # how a row of a run is named
     "FLEET",
     "MAX_TEXT",
-    "outcome_words",
     "read_batches",
     "attempts_named",
     "require_schema",  # as it stands
