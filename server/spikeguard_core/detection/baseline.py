@@ -37,7 +37,7 @@ BLOCK = 16  # rows between two looks at the scale
 BLOCKS = 32  # newest blocks, which say what is usual,
 FEWEST_BLOCKS = 2  # and the fewest that do
 FEW_BLOCKS = 2.0  # few moves say little: times 1 + 2 / moves
-MORE_TOP = 8.0  # so the highest row of few blocks: times 1 + 8 / blocks
+MORE_TOP = 16.0  # nor does the highest row: times 1 + 16 / blocks
 FEWEST_LEFT = 24  # rows that have to be left before an incident
 RISING = 3  # blocks before an incident whose heights may be its beginning
 APART = 32  # usual distances of rows: farther apart, a row continues nothing
@@ -103,7 +103,7 @@ class Baseline:
     rising: float = 0.0  # the highest lift within it,
     long_rising: float = 0.0  # and the highest of 16 rows
     blocks: list[Block] = field(default_factory=list)
-    top: float = math.inf  # the second highest block's, of few blocks well above the highest
+    top: float = math.inf  # the second highest block's, and more while few blocks are known
     bottom: float = math.inf  # deepest row, above zero
     pair: float = 0.0
     lift: float = 0.0
@@ -309,7 +309,8 @@ class Baseline:
             if self.falling and then > abs(level):  # noise falls with the loss
                 usual *= abs(level) / then
             noise = max(noise, LEAST_NOISE * usual)
-            tail = _quantile([block.top for block in blocks], TOP_QUANTILE) / NORMAL_TOP
+            tops = [block.top * min(1.0, block.noise / noise) for block in blocks]
+            tail = _quantile(tops, TOP_QUANTILE) / NORMAL_TOP
             wider = max(wider, min(MOST_TAIL, tail))
         return Scale(noise, wider)
 
@@ -319,17 +320,12 @@ class Baseline:
         if self.count < YOUNG and known < self.noise:  # what was far over too little noise is less
             part = known / self.noise
             self.ratios = [part * ratio for ratio in self.ratios]
-            self.heights = [part * height for height in self.heights]
-            self.blocks = [
-                one._replace(top=part * one.top, bottom=part * one.bottom, pair=part * one.pair)
-                for one in self.blocks
-            ]
             self.wider = self._scale_of(window, self.ratios, self.blocks).wider
 
     def _look_at_heights(self) -> None:
         if len(self.blocks) >= FEWEST_BLOCKS:
             tops, few = sorted(one.top for one in self.blocks), len(self.blocks) < BLOCKS // 4
-            self.top = tops[-1] * (1.0 + MORE_TOP / len(tops)) if few else tops[-2]
+            self.top = (tops[-1] if few else tops[-2]) * (1.0 + MORE_TOP / len(tops))
             self.bottom = max(1.0, -min(one.bottom for one in self.blocks))
             self.pair = max(one.pair for one in self.blocks)
             if self.falling:
