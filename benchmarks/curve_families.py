@@ -1,7 +1,7 @@
 """Loss curves whose truth is known: a shape, a spacing, a noise, and one or two drawn events.
 
 The constants of detection were chosen on other draws of the shapes in `SHAPES` with the noises in
-`NOISES`. Nothing was chosen on the shapes and the noise in `HELD_OUT_SHAPES`, `HELD_OUT_NOISES`.
+`NOISES`. Those in `HELD_OUT_SHAPES`, `HELD_OUT_NOISES` were kept apart until the last mends.
 
 A *deviation* is the robust standard deviation of the noise (1.4826 times its MAD): of white and
 autocorrelated noise the marginal standard deviation, of Student's t with 3 degrees of freedom 1.13

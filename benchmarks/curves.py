@@ -2,7 +2,7 @@
 
 `python -m benchmarks.curves [--quick] [--json] [--out FILE] [--misses FILE] [--workers N]`. Exit
 status 1 where a bar is missed. The draws are none of those that the constants of detection were
-chosen on; five shapes and one noise were never used for that at all, and are told apart.
+chosen on; five shapes and one noise were kept apart at first, and are told apart.
 """
 
 from __future__ import annotations

@@ -115,9 +115,9 @@ def curves(found: dict[str, Any]) -> list[Row]:
     before, events = found["loss_before"], found["events"]
     lines = [
         ("spikes from 10 deviations and 3 rows on, within 25 rows", spikes["from 10 deviations"]),
-        ("of them, curves of a kind that nothing was tuned on", _never(spikes, 10)),
+        ("of them, shapes and noise that were kept apart at first", _never(spikes, 10)),
         ("spikes from 20 deviations and 3 rows on", spikes["from 20 deviations"]),
-        ("of them, curves of a kind that nothing was tuned on", _never(spikes, 20)),
+        ("of them, shapes and noise that were kept apart at first", _never(spikes, 20)),
         ("slow rises found in time", events["slow rise"]),
         ("losses of exactly zero", events["zero"]),
         ("second events", events["second"]["second"]),
