@@ -90,7 +90,7 @@ class Log:
         self.note: Note | None = None  # as it was found
         self.fresh = True  # nobody has written here before
         self._directory = self._lock = -1
-        self._file, self._newest_bytes = -1, b""
+        self._file = -1
         if folder is not None:
             self._claim(folder)
 

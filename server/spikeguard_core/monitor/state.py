@@ -14,7 +14,7 @@ import json
 import types
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache, partial
@@ -25,7 +25,7 @@ import numpy as np
 from spikeguard_core.detection.loss_test import LossTest
 from spikeguard_core.detection.norms import Leading
 from spikeguard_core.detection.own_signals import OwnChoice, OwnSignal, own_signals_of
-from spikeguard_core.detection.sample import Sample, SampleColumns
+from spikeguard_core.detection.sample import Sample
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.evidence import RANKS_LOST_STEP, Traces
 from spikeguard_core.diagnosis.incident_tracker import Episode
@@ -251,13 +251,6 @@ def _dataclass_reader(kind: type) -> _Form:
 def begins_alone(state: State, sample: Sample) -> bool:
     """Whether this sample is rank 0's alone, and the one before was not."""
     return sample.values.get(RANKS_LOST_STEP, 0.0) >= 1.0 and not _alone(state)
-
-
-def beginnings(state: State, rows: SampleColumns) -> Sequence[bool]:
-    """The same of each of `rows`, one after the other."""
-    marked = np.array([_alone(state), *(v >= 1.0 for v in rows.column(RANKS_LOST_STEP, 0.0))])
-    found: list[bool] = (marked[1:] & ~marked[:-1]).tolist()
-    return found
 
 
 def _alone(state: State) -> bool:
