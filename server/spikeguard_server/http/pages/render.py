@@ -318,7 +318,8 @@ def loss_expected(incident: Mapping[str, Any]) -> tuple[str, str] | None:
     there = f"at step {step:,} about {number(back)}, on its trend"
     match Kind(incident["kind"]):
         case Kind.LINGERING if excess is not None and excess > 0.0:
-            left = f"at step {step:,} about {number(back + excess)}, {number(excess, 2)} above it"
+            about = f"at step {step:,} about {number(back + excess)}"
+            left = f"{about}, {number(excess, 2)} above its trend"
         case Kind.DIVERGENT:
             left = f"at step {step:,} higher still, or it never settles"
         case _:
