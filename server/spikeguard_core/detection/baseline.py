@@ -22,6 +22,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 
 from spikeguard_core.detection.judged import Array, Block, Judged, Scale
 
@@ -142,6 +143,12 @@ class Baseline:
         changed, or most of a stretch is missing."""
         known = len(self.steps) >= LOCAL
         return known and step - self.steps[-1] >= APART * self.gap
+
+    def are_apart(self, steps: Sequence[int]) -> NDArray[np.bool_]:
+        """The same of each of rising `steps` after the one before it; only while `settled`."""
+        distances = np.diff(np.array([self.steps[-1], *steps]))
+        apart: NDArray[np.bool_] = distances >= APART * self.gap
+        return apart
 
     def judge(self, values: Array) -> Judged:
         """Judge rows that follow; more than one only while `settled`."""

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spikeguard_core.detection.baseline import (
-    APART,
     BLOCK,
     KEPT,
     LOCAL,
@@ -138,8 +137,7 @@ class LossTest:
         odd = ~np.isfinite(column) | (judged.z >= settings.confirm_z) | (column == 0.0)
         odd |= self._is_lifted(judged, settings) & (column > judged.level)
         odd |= -judged.z >= DOWN_Z
-        gaps = np.diff(np.array([baseline.steps[-1], *steps]))
-        odd |= gaps >= APART * baseline.gap
+        odd |= baseline.are_apart(steps)
         rows = int(odd.argmax()) if odd.any() else len(values)
         return rows, judged
 

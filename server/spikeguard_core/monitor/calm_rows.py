@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spikeguard_core.detection.baseline import APART
 from spikeguard_core.detection.judged import Judged
 from spikeguard_core.detection.loss_test import Verdict
 from spikeguard_core.detection.norms import LEADING, Leading
@@ -58,7 +57,7 @@ def take_calm(state: State, rows: SampleColumns, events: list[Event]) -> int:
         if not signal.ready or (isinstance(signal, OwnSignal) and signal.opens_incident):
             return 0
         steps = [rows.steps[row] for row in at[:here]]
-        if signal.baseline.is_apart(steps[0]) or _has_gap(steps, signal.baseline.gap):
+        if signal.baseline.are_apart(steps).any():
             return 0
         quiet, found = signal.calm_rows(values[:here], settings)
         calm = min(calm, at[quiet]) if quiet < here else calm
@@ -90,8 +89,3 @@ def _plain(state: State, rows: SampleColumns) -> int:
         if name in rows.signals:
             strange |= ~np.isfinite(np.array(rows.column(name, 0.0)))
     return int(strange.argmax()) if strange.any() else len(losses)
-
-
-def _has_gap(steps: Sequence[int], gap: float) -> bool:
-    """Whether rows within `steps` lie so far apart that they continue nothing."""
-    return len(steps) > 1 and float(np.diff(np.array(steps)).max()) >= APART * gap
