@@ -27,7 +27,7 @@ def formula() -> list[Row]:
         ],
         [
             "`noise`",
-            f"{at.NORMAL_MAD:g} / √6 x the median size of the second differences of the newest "
+            f"{at.NORMAL_MAD:g} / √20 x the median size of the third differences of the newest "
             f"{rows} calm rows. At least {floor} of the level, {at.LEAST_NOISE:g} of the usual "
             f"noise of the newest {at.BLOCKS * at.BLOCK} rows, and {100 * at.FLOOR_START:g} % of "
             "the loss at the start",
@@ -36,7 +36,8 @@ def formula() -> list[Row]:
             "`wider`",
             "the larger of two factors, at least 1. Correlated rows lie wider about their level "
             "than neighbours differ: the 90 % quantile of (value - level) / noise over the newest "
-            f"{at.RATIOS} rows, divided by {at.NORMAL_90:g}, at most {at.MOST_WIDER:g}. Heavy "
+            f"{at.RATIOS} rows, divided by {at.NORMAL_90:g}, or from {at.YOUNG} rows on its robust "
+            f"deviation over {at.EVEN_WIDTH:g}, if that is more; at most {at.MOST_WIDER:g}. Heavy "
             f"tails: the {100 * at.TOP_QUANTILE:g} % quantile of the highest such ratio of each "
             f"{at.BLOCK} rows, divided by {at.NORMAL_TOP:g}, at most {at.MOST_TAIL:g}, from "
             f"{at.FEWEST_BLOCKS * at.BLOCK} rows on",
@@ -67,16 +68,20 @@ def tests() -> list[Row]:
             f"{s.confirm_rows} rows in a row at z {s.confirm_z:g}, one of them at {s.suspect_z:g}, "
             f"or three with the middle one at {s.run_z:g}; and {s.usual_part:g} times the highest "
             f"such pair among the calm rows (of which at most {s.usual_most:g} counts); and more "
-            f"than {s.rise_part:g} rises",
+            f"than {s.rise_part:g} rises (see *lift*; at most {s.rise_most:g} scales). While "
+            f"fewer than {at.YOUNG} calm rows are known, one of them also lies {s.steep_part:g} "
+            f"times the noise above the row before it, or at z {s.steep_z:g}",
             "spikes, at most one row late",
         ],
         [
             "lift",
             f"the median of {at.LOCAL} rows lies {s.lift_z:g} scales above that of the {at.WIDE} "
             f"before them, or that of {at.NEAR} rows {s.long_lift_z:g}; and {s.lift_usual:g} times "
-            f"the highest such lift among the calm rows; and more than {s.rise_part:g} rises. A "
-            f"*rise* is what the level gains from {at.BLOCK} rows to the next in the highest tenth "
-            f"of the newest {at.BLOCKS} times, as of normal noise",
+            f"the highest such lift among the calm rows; and more than {s.rise_part:g} rises "
+            f"(at most {s.rise_most:g} scales). A *rise* is what the level usually gains from "
+            f"{at.BLOCK} rows to the next in the newest {at.BLOCKS} times: the highest tenth "
+            "of its moves, as of normal noise, or the robust deviation of the moves about their course, "
+            "whichever is more",
             "small rises that stay",
         ],
         [

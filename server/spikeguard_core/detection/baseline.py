@@ -3,9 +3,10 @@
 Everything is counted in calm rows, never in steps. For the next row:
 
     level  median of the newest 8 rows; of a falling loss, carried on by their slope
-    noise  MAD of the second differences of the newest 48 rows, as of independent rows: a steep
-           descent is no noise. At least 0.8 of what is usual here, and 0.2 % of the level
-    scale  noise times the larger of two factors: how much wider the upper rows lie about the level
+    noise  MAD of the third differences of the newest 48 rows, as of independent rows: neither a
+           steep descent nor its bend is noise. At least 0.8 of what is usual here, and 0.2 % of
+           the level
+    scale  noise times the larger of two factors: how much wider the rows lie about the level
            (autocorrelation, up to 3), and how heavy the upper tail is (up to 10)
     z      (value - level) / scale, and less while fewer than 64 rows are known
 
@@ -30,13 +31,14 @@ NORMAL_MAD = 1.4826  # robust standard deviation of normal noise over its MAD
 LOCAL = 8  # rows of the level
 SHORT = 4  # rows of each median that makes a slope
 LAG = (LOCAL + 1) / 2  # rows from the middle of the level's to the next
-NOISE = 48  # second differences of the noise
+NOISE = 48  # third differences of the noise
 NEAR = 16  # rows of a long lift
-WIDE = 32  # rows before these, which it is seen against
+WIDE, FEWEST_WIDE = 32, 24  # rows before these, which it is seen against
 KEPT = 64  # newest rows
 BLOCK = 16  # rows between two looks at the scale
 BLOCKS = 32  # newest blocks, which say what is usual,
 FEWEST_BLOCKS = 2  # and the fewest that do
+FEWEST_MOVES = 4  # of the level that tell how much it wanders about its course
 FEW_BLOCKS = 2.0  # few moves say little: times 1 + 2 / moves
 MORE_TOP = 16.0  # nor does the highest row: times 1 + 16 / blocks
 FEWEST_LEFT = 24  # rows that have to be left before an incident
@@ -44,8 +46,10 @@ RISING = 3  # blocks before an incident whose heights may be its beginning
 APART = 32  # usual distances of rows: farther apart, a row continues nothing
 RATIOS = 96  # newest residuals that widen the noise
 YOUNG = 64  # rows until z counts in full,
-YOUNG_PART = 3.0  # and how much less before: z / (1 + 3 / rows)
+YOUNG_PART = 1.5  # and how much less before: z / (1 + 1.5 / rows)
 MOST_WIDER = 3.0  # of the noise, at most
+NORMAL_MIDDLE = 1.349  # deviations between the quartiles of normal noise
+EVEN_WIDTH = 1.25  # deviations: as wide as independent rows lie about a median of 8, and some more
 MOST_TAIL = 10.0
 LEAST_NOISE = 0.8  # of the usual noise
 FLOOR_PART = 0.002  # of the level: the least noise
@@ -78,11 +82,23 @@ def _quantile(values: Sequence[float], part: float) -> float:
     return sorted(values)[int(part * (len(values) - 1))]
 
 
-def _noise(rows: Array) -> float:
-    """Standard deviation of rows about their course, by second differences."""
+def _third(rows: Array) -> Array:
+    """Sizes of the third differences of rows, as of the deviation of independent rows."""
     with np.errstate(over="ignore"):  # of values near the largest float
-        second = np.abs(rows[2:] - 2.0 * rows[1:-1] + rows[:-2])
-    return NORMAL_MAD / math.sqrt(6.0) * float(_middle(second[None, -NOISE:])[0])
+        third = np.abs(rows[3:] - 3.0 * (rows[2:-1] - rows[1:-2]) - rows[:-3])
+    return NORMAL_MAD / math.sqrt(20.0) * third
+
+
+def _noise(rows: Array) -> float:
+    """Standard deviation of rows about their course."""
+    return float(_middle(_third(rows)[None, -NOISE:])[0])
+
+
+def _bends(levels: Sequence[float]) -> float:
+    """Deviation of the moves from one level to the next about their course, as of independent
+    levels, by second differences."""
+    second = [abs(a - 2.0 * b + c) for a, b, c in zip(levels, levels[1:], levels[2:], strict=False)]
+    return NORMAL_MAD / math.sqrt(3.0) * median(second)
 
 
 @dataclass(slots=True)
@@ -110,7 +126,7 @@ class Baseline:
     lift: float = 0.0
     long_lift: float = 0.0
     wander: float = 0.0  # robust deviation of the moves of the level from block to block,
-    rise: float = 0.0  # and how far the highest tenth of them rises, as of normal noise
+    rise: float = 0.0  # and by what it usually rises
 
     @property
     def knows(self) -> bool:
@@ -268,7 +284,7 @@ class Baseline:
 
     def _lift_of(self, line: Array, known: int, rows: int, near: int) -> Array:
         wide = min(WIDE, known - near)
-        if not self.falling or wide < near:
+        if not self.falling or wide < FEWEST_WIDE:
             return np.full(rows, -np.inf)
         newest = _middle(sliding_window_view(line, near)[known - near :][:rows])
         before = _middle(sliding_window_view(line, wide)[known - near - wide :][:rows])
@@ -283,33 +299,33 @@ class Baseline:
         begin, values, blocks = 0, line[known:], self.blocks
         ratios, heights, last = self.ratios, self.heights, self.last
         state = Scale(self.noise, self.wider)
-        while begin < rows:
-            end = min(rows, begin + BLOCK - (self.count + begin) % BLOCK)
+        ends = range(BLOCK - self.count % BLOCK, rows, BLOCK)
+        for end, then, about in zip(ends, *_at_ends(line, known, ends), strict=True):
             part = slice(begin, end)
             noise[part], scale[part] = state.noise, state.deviation
-            begin = end
-            if begin < rows:
-                newest = ((values[part] - level[part]) / state.noise).tolist()
-                ratios, heights = [*ratios, *newest][-RATIOS:], [*heights, *newest]
-                level_then = median(line[max(0, known + begin - LOCAL) : known + begin].tolist())
-                block = _block(state.noise, last, heights)._replace(level=level_then)
-                blocks = [*blocks, block][-BLOCKS:]
-                last, heights = heights[-1], []
-                window = line[max(0, known + begin - NOISE - 2) : known + begin]
-                state = scales[self.count + begin] = self._scale_of(window, ratios, blocks)
+            newest = ((values[part] - level[part]) / state.noise).tolist()
+            ratios, heights = [*ratios, *newest][-RATIOS:], [*heights, *newest]
+            blocks = [*blocks, _block(state.noise, last, heights, then)][-BLOCKS:]
+            last, heights, begin = heights[-1], [], end
+            state = scales[self.count + end] = self._scale_of(then, about, ratios, blocks)
+        noise[begin:], scale[begin:] = state.noise, state.deviation
         return scale, noise
 
-    def _scale_of(self, window: Array, ratios: Sequence[float], blocks: Sequence[Block]) -> Scale:
-        """What one deviation is after the rows of `window`."""
-        level = median(window[-LOCAL:].tolist())
-        least = max(
-            self.floor_part * abs(level), FLOOR_START * min(self.start, MOST_START), self.floor
-        )
-        noise = max(least, _noise(window))
+    def _scale_of(
+        self, level: float, noise: float, ratios: Sequence[float], blocks: Sequence[Block]
+    ) -> Scale:
+        """What one deviation is after rows of this level, and of this noise by themselves."""
+        start = FLOOR_START * min(self.start, MOST_START)
+        noise = max(self.floor_part * abs(level), start, self.floor, noise)
         wider = 1.0
         if len(ratios) >= LOCAL:
-            upper = _quantile(ratios[-RATIOS:], 0.9) / NORMAL_90
-            wider = min(MOST_WIDER, max(1.0, upper))
+            ordered = sorted(ratios[-RATIOS:])
+            most = len(ordered) - 1
+            wider = ordered[int(0.9 * most)] / NORMAL_90
+            if len(ordered) >= YOUNG:
+                middle = ordered[int(0.75 * most)] - ordered[int(0.25 * most)]
+                wider = max(wider, middle / NORMAL_MIDDLE / EVEN_WIDTH)
+            wider = min(MOST_WIDER, max(1.0, wider))
         if len(blocks) >= FEWEST_BLOCKS:
             usual = median([block.noise for block in blocks])
             then = median([abs(block.level) for block in blocks])
@@ -322,12 +338,13 @@ class Baseline:
         return Scale(noise, wider)
 
     def _look_at_scale(self, ratios: Sequence[float]) -> None:
-        window = np.array(self.values[-NOISE - 2 :])
-        known, (self.noise, self.wider) = self.noise, self._scale_of(window, ratios, self.blocks)
+        known, level = self.noise, self.level
+        noise = _noise(np.array(self.values[-NOISE - 3 :]))
+        self.noise, self.wider = self._scale_of(level, noise, ratios, self.blocks)
         if self.count < YOUNG and known < self.noise:  # what was far over too little noise is less
             part = known / self.noise
             self.ratios = [part * ratio for ratio in self.ratios]
-            self.wider = self._scale_of(window, self.ratios, self.blocks).wider
+            self.wider = self._scale_of(level, noise, self.ratios, self.blocks).wider
 
     def _look_at_heights(self) -> None:
         if len(self.blocks) >= FEWEST_BLOCKS:
@@ -344,12 +361,14 @@ class Baseline:
         moves = sorted(b.level - a.level for a, b in pairwise(self.blocks))
         few, usual = 1.0 + FEW_BLOCKS / len(moves), moves[len(moves) // 2]
         self.wander = few * NORMAL_MAD * median([abs(move - usual) for move in moves])
-        self.rise = few * max(0.0, moves[int(0.9 * len(moves))]) / NORMAL_90
+        bends = (
+            _bends([block.level for block in self.blocks]) if len(moves) >= FEWEST_MOVES else 0.0
+        )
+        self.rise = few * max(0.0, moves[int(0.9 * len(moves))] / NORMAL_90, bends)
 
     def _end_block(self, step: int, ratios: Sequence[float], scales: Mapping[int, Scale]) -> None:
-        level = median(self.values[-LOCAL:])
-        block = _block(self.noise, self.last, self.heights)
-        block = block._replace(lift=self.rising, long_lift=self.long_rising, level=level, step=step)
+        block = _block(self.noise, self.last, self.heights, self.level)
+        block = block._replace(lift=self.rising, long_lift=self.long_rising, step=step)
         self.blocks = [*self.blocks, block][-BLOCKS:]
         self.last, self.heights = self.heights[-1], []
         self.rising = self.long_rising = 0.0
@@ -360,6 +379,19 @@ class Baseline:
             self.noise, self.wider = scale
 
 
-def _block(noise: float, last: float, heights: Sequence[float]) -> Block:
+def _at_ends(line: Array, known: int, ends: range) -> tuple[list[float], list[float]]:
+    """Level and noise at the `ends` of blocks, counted in rows after the `known` ones."""
+    if not ends:
+        return [], []
+    first = known + ends[0]
+    if first < NOISE + 3:  # the run went back: few rows are left
+        parts = [line[max(0, known + end - NOISE - 3) : known + end] for end in ends]
+        return [median(part[-LOCAL:].tolist()) for part in parts], [_noise(part) for part in parts]
+    levels = sliding_window_view(line, LOCAL)[first - LOCAL :: BLOCK][: len(ends)]
+    thirds = sliding_window_view(_third(line), NOISE)[first - NOISE - 3 :: BLOCK][: len(ends)]
+    return _middle(levels).tolist(), _middle(thirds).tolist()
+
+
+def _block(noise: float, last: float, heights: Sequence[float], level: float) -> Block:
     pair = max(min(a, b) for a, b in zip([last, *heights], heights, strict=False))
-    return Block(noise, max(heights), min(heights), pair, 0.0, 0.0, 0.0, 0)
+    return Block(noise, max(heights), min(heights), pair, 0.0, 0.0, level, 0)

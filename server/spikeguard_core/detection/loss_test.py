@@ -1,10 +1,10 @@
 """The tests of the loss: whether a row, with those around it, begins an incident.
 
     jump     2 rows in a row at z 4.4, one of them at 6, or 3 whose middle one is at 5; and higher
-             than any pair of calm rows here by 40 %
+             than any pair of calm rows here by 40 %; of the first 64 rows, in a steep rise
     lift     the median of 8 rows lies 3.5 scales above that of the 32 before, or that of 16 rows
              2.2; and higher than any lift among calm rows by 50 %
-             both: and by 2.4 times what the level usually rises in 16 rows
+             both: and by 3 times what the level usually rises in 16 rows
     downward 2 rows in a row whose size is 10 times the level's, and 100 scales below it
     zero     3 losses of exactly 0 after losses well above 0
     outlier  one row at z 8 whose neighbours are calm, and far beyond the calm rows on either side
@@ -19,6 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -268,11 +269,21 @@ class LossTest:
         usual = min(settings.usual_part * self.baseline.pair, settings.usual_most)
         if len(z) < rows or min(map(abs, self.heights[-rows:])) < usual:
             return False
-        if min(z[-rows:]) * self.baseline.scale < settings.rise_part * self.baseline.rise:
+        scale, rise = self.baseline.scale, settings.rise_part * self.baseline.rise
+        if min(z[-rows:]) * scale < min(rise, settings.rise_most * scale):
+            return False
+        if not self.baseline.settled and max(z) < settings.steep_z and not self._is_steep(settings):
             return False
         if max(z[-rows:]) >= settings.suspect_z:
             return True
         return len(z) >= max(3, rows) and median(z[-3:]) >= settings.run_z
+
+    def _is_steep(self, settings: DetectionSettings) -> bool:
+        """Whether one of the held rows lies far from the row before it: noise that wanders gets as
+        high in many small moves, and the first rows do not tell how far it wanders."""
+        values = [self.baseline.values[-1], *(one.value for one in self.held)]
+        moves = max(abs(after - before) for before, after in pairwise(values))
+        return moves >= settings.steep_part * self.baseline.noise
 
     def _release(self, row: Suspect, judged: Judged, settings: DetectionSettings) -> Verdict:
         """The rows that were held are confirmed by nothing: keep them as calm."""
@@ -307,14 +318,12 @@ class LossTest:
         return int(lifted.argmax()) if lifted.any() else rows
 
     def _is_lifted(self, judged: Judged, settings: DetectionSettings) -> NDArray[np.bool_]:
-        usual, rise = settings.lift_usual, settings.rise_part * self.baseline.rise
-        short, long = usual * self.baseline.lift, usual * self.baseline.long_lift
-        lifted: NDArray[np.bool_] = judged.lift >= np.maximum(
-            settings.lift_z * judged.scale, max(short, rise)
-        )
-        lifted |= judged.long_lift >= np.maximum(
-            settings.long_lift_z * judged.scale, max(long, rise)
-        )
+        usual, scale = settings.lift_usual, judged.scale
+        rise = np.minimum(settings.rise_part * self.baseline.rise, settings.rise_most * scale)
+        short = np.maximum(settings.lift_z * scale, usual * self.baseline.lift)
+        long = np.maximum(settings.long_lift_z * scale, usual * self.baseline.long_lift)
+        lifted: NDArray[np.bool_] = judged.lift >= np.maximum(short, rise)
+        lifted |= judged.long_lift >= np.maximum(long, rise)
         return lifted
 
     def _lift_onset(self, row: Suspect) -> Suspect:

@@ -95,12 +95,13 @@ def _climbing(episode: Episode) -> Judgement | None:
     times = min(newest, default=0.0) / before if before > 0.0 else 0.0
     if times >= CLIMB_PART:
         least = FAR_CLIMB_ROWS
-    if episode.rows < least:
+    rows = episode.rows - episode.risen_row
+    if rows < least:
         return None
-    sure = min(0.95, 0.5 + 0.45 * (episode.rows - least) / 100)
+    sure = min(0.95, 0.5 + 0.45 * (rows - least) / 100)
     if times >= CLIMB_PART:
         sure = max(sure, 0.75)
-    reason = f"{_above(episode)} and still climbing {_steps(episode, episode.rows)} after its onset"
+    reason = f"{_above(episode)} and still climbing {_steps(episode, rows)} after its onset"
     return Judgement(Kind.DIVERGENT, sure, reason)
 
 

@@ -17,6 +17,8 @@ from spikeguard_protocol import BatchRange, Kind, Signal, Verb
 CURES = (Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR)  # commands that are judged
 SETTLED_ROWS = 40  # newest rows that tell the level
 RECENT = 128  # rows of excess that are kept
+SMOOTH = 7  # rows of a median that follows the excess
+CLIMB_GAP = 10  # rows after a peak until it takes such a median to make another
 DROPPED = Signal.UPDATE_DROPPED.value
 
 
@@ -43,6 +45,10 @@ class Episode:
     peak_loss: float | None = None
     peak_row: int = 0
     peak_excess: float = 0.0
+    risen_row: int = 0  # where it began, or rose anew
+    peak_value: float = (
+        -math.inf
+    )  # there: of a level that stays, the excess grows as its trend falls
     turn_row: int = 0  # of the last rise that noise does not explain
     rises: int = 0  # such rises after the peak
     low: float = math.inf  # least smoothed excess since the last rise
@@ -106,8 +112,12 @@ class Episode:
     def _turn(self, excess: float) -> None:
         """Follow the last height that was more than noise."""
         smooth = self.smooth
-        if excess > self.peak_excess + 2.0 * self.scale:
-            self.peak_excess, self.peak_row = excess, self.rows
+        rows = 1 if self.rows - self.peak_row <= CLIMB_GAP else SMOOTH
+        high, value = median(self.recent[-rows:]), median(self.recent_values[-rows:])
+        if high > self.peak_excess + 2.0 * self.scale and (
+            self.downward or value > self.peak_value
+        ):
+            self.peak_excess, self.peak_value, self.peak_row = high, value, self.rows
             self.turn_row, self.low = self.rows, excess
         elif smooth > 1.3 * self.low + 3.0 * self.scale:
             self.turn_row, self.low = self.rows, smooth
@@ -126,7 +136,7 @@ class Episode:
     @property
     def smooth(self) -> float:
         """Median of the newest excesses."""
-        return median(self.recent[-7:])
+        return median(self.recent[-SMOOTH:])
 
     @property
     def excess(self) -> float | None:
@@ -140,7 +150,7 @@ class Episode:
     def told_excess(self) -> float:
         """Median of an odd number of the newest excesses: of two rows it would be a loss that no
         step had."""
-        rows = min(7, len(self.recent))
+        rows = min(SMOOTH, len(self.recent))
         return median(self.recent[-(rows - (rows + 1) % 2) :])
 
     @property
@@ -261,15 +271,17 @@ class Episode:
     def rise_anew(self) -> None:
         """A new spike began at the level at which it stayed."""
         self.peak_excess = self.low = max(0.0, self.newest_excess or 0.0)
-        self.peak_row = self.turn_row = self.rows
+        self.peak_value = -math.inf
+        self.peak_row = self.turn_row = self.risen_row = self.rows
         self.rises, self.levelled = self.rises + 1, False
 
     def come_back(self) -> None:
         """The command did not hold."""
         self.verb, self.recurrences = None, self.recurrences + 1
         self.forget_course()
-        self.rows = self.peak_row = self.turn_row = self.told_row = self.rises = 0
-        self.peak_excess, self.low = 0.0, math.inf
+        self.rows = self.peak_row = self.turn_row = self.risen_row = 0
+        self.told_row = self.rises = 0
+        self.peak_excess, self.peak_value, self.low = 0.0, -math.inf, math.inf
 
     def forget_course(self) -> None:
         """What came before a command is no evidence on what comes after it."""

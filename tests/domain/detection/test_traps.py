@@ -119,7 +119,7 @@ def test_no_level_is_accepted_while_somebody_is_asked_and_waiting_does_not_blind
     events = asked.observe(risen)
     events += asked.observe(rows[3020:])
     kinds = [event.judgement.kind for event in events if isinstance(event, Revised)]
-    assert kinds[0] is Kind.DIVERGENT
+    assert Kind.DIVERGENT in kinds[:2]
     assert kinds[-1] is Kind.LINGERING
     assert Kind.RECOVERABLE not in kinds  # back where it stayed is not back on its trend
     assert not closed(events)
