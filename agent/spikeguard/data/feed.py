@@ -293,7 +293,9 @@ class DataFeed:
             point = item.reading.capture(item.read)
         epoch = self.epoch if self.in_epochs else point["pass"] - 1
         place = {"loaders": at.serial, "first": self.fingerprints.known((point["pass"], 0))}
-        return {**point, **tree, **place, "epoch": epoch + point.get("begins", False)}
+        epoch += point.get("begins", False)
+        told = epoch if self.in_epochs else None
+        return {**point, **tree, **place, "epoch": epoch, "told": told}
 
     def _mark(self, reading: Reading) -> None:
         with self.faults.shield("data"):
