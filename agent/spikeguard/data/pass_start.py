@@ -103,10 +103,8 @@ def set_epochs(loader: Any, epochs: Mapping[str, int]) -> None:
             each.set_epoch(epochs[role])
 
 
-def tell_silent(loader: Any, epoch: int | None) -> None:
-    """Set those that do not say what they are set to, where `guard.epochs` counts the passes."""
-    if epoch is None:
-        return
+def tell_silent(loader: Any, epoch: int) -> None:
+    """Set those that do not say what they are set to."""
     said = epochs_of(loader)
     for role, each in _told_epochs(loader):
         if role not in said:

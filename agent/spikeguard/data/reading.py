@@ -90,8 +90,9 @@ class Reading:
         self.iterator: Iterator[Any] = iter(self.loader)
 
     def _tell(self, point: Tree) -> None:
-        with self._shield:
-            pass_start.tell_silent(self.loader, point.get("told"))
+        if point.get("counted"):
+            with self._shield:
+                pass_start.tell_silent(self.loader, point["epoch"])
 
     def _begin_from(self, point: Tree) -> None:
         """A pass that had not begun when the snapshot was taken."""
