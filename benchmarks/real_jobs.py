@@ -36,8 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     places = Places.of(options.cache, options.nanogpt, options.nanochat)
     lengths = QUICK if options.quick else Lengths()
-    known = real_jobs_report.read(options.out)["rows"]
-    report: dict[str, Any] = {"machine": machine(), "versions": versions(places), "rows": known}
+    found = real_jobs_report.read(options.out)
+    known, before = found["rows"], found.get("versions", {})
+    here = before | versions(places)
+    report: dict[str, Any] = {"machine": machine(), "versions": here, "rows": known}
     with tempfile.TemporaryDirectory(prefix="spikeguard-real-jobs-") as scratch:
         folder = options.keep or Path(scratch)
         for name in options.row or _missing(known, lengths):

@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.real_jobs_runs import Command, Run, run_job
 from benchmarks.real_jobs_server import Server
 from benchmarks.real_jobs_text import LAST, Plan
+from spikeguard.loop.capabilities import SKIP_UPDATE
 from spikeguard_core.events import Closed, Opened, Recurred, Revised
 from spikeguard_protocol import (
     Action,
@@ -171,6 +172,8 @@ def nan_skipped(runs: Runs) -> Cell:
     held = [bool(line["held"]) for line in lines if line is not None]
     told = step in run.server.dropped()
     said = "" if all(held) else f"held on {sum(held)} of {len(held)} ranks"
+    if not all(held) and run.server.denies(SKIP_UPDATE):
+        said = "reported only, as attach() says"
     return Cell("NaN skipped", all(held) and told, said or ("" if told else "not told"))
 
 

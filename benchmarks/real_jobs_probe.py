@@ -56,7 +56,8 @@ class Probe:
         self._optimizers = list(_optimizers(optimizer))
         self._items: list[int] = []
         self._rates: list[list[float]] = []
-        self._struck: str | None = None  # the digest before the step with a NaN
+        self._before: str | None = None  # the digest at the boundary before the NaN
+        self._struck = False
         self._step, self._clip, self._finish = guard.step, guard.clip_grad_norm_, guard.finish
         wrapped: Any = guard
         wrapped.step, wrapped.clip_grad_norm_ = self.step, self.clip
@@ -80,10 +81,10 @@ class Probe:
 
     def clip(self, max_norm: float | None) -> Any:
         """A NaN in one gradient of one rank, in the step that the plan names, once a start."""
-        if self._plan.nan is not None and self._struck is None:
+        if self._plan.nan is not None and not self._struck:
             step, rank = self._plan.nan
             if self._guard.steps + 1 == step:
-                self._struck = digest(self._models, self._optimizers)
+                self._struck = True
                 if _rank() == rank:
                     spoil(self._models)
         return self._clip(max_norm)
@@ -95,10 +96,12 @@ class Probe:
         line |= {"rates": self._rates, "at": time.time(), "position": self._guard.position}
         self._items, self._rates = [], []
         if self._plan.nan is not None and before + 1 == self._plan.nan[0] and self._struck:
-            line["held"] = digest(self._models, self._optimizers) == self._struck
+            line["held"] = digest(self._models, self._optimizers) == self._before
             line["finite"] = all(
                 bool(_local(p).isfinite().all()) for m in self._models for p in m.parameters()
             )
+        if self._plan.nan is not None and self._guard.steps + 1 == self._plan.nan[0]:
+            self._before = digest(self._models, self._optimizers)
         if self._guard.steps == self._plan.mark:
             line["digest"] = digest(self._models, self._optimizers)
         self._tell(**line)

@@ -18,6 +18,8 @@ from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import (
     Ack,
     Action,
+    Answer,
+    AttemptStarted,
     CommandResult,
     Message,
     Order,
@@ -25,6 +27,7 @@ from spikeguard_protocol import (
     SegmentStarted,
     TargetDeleted,
     TargetSaved,
+    abilities_from_settings,
     decode_message,
     encode,
 )
@@ -56,6 +59,12 @@ class Server:
         """Where the run can go back to."""
         gone = {deleted.name for deleted in self.records(TargetDeleted)}
         return [target for target in self.records(TargetSaved) if target.name not in gone]
+
+    def denies(self, name: str) -> bool:
+        """Whether the newest table of the attempt says no to `name`."""
+        newest = self.records(AttemptStarted)[-1]
+        rows = {each.name: each.answer for each in abilities_from_settings(newest.settings)}
+        return rows.get(name) is Answer.NO
 
     def results(self) -> list[CommandResult]:
         return self.records(CommandResult)

@@ -47,7 +47,8 @@ _KINDS: Mapping[str, tuple[_Kind, str]] = {
     "shard_groups": (Mapping, "Give a dict: patterns of parameter names, and a group for each"),
 }
 
-_ZERO = "ZeROOptimizer"  # from which DeepSpeed's derive
+_DEEPSPEED = "DeepSpeedOptimizer"  # from which those derive that hold copies or partitions
+_ENGINE = "DeepSpeedEngine"
 _PARTITIONED = ("ds_id", "_hp_mapping")  # what ZeRO 3, and ZeRO 1 and 2, put on a parameter
 _GROUP_REMEDY = "Give for each pattern of parameter names a process group or a mesh"
 
@@ -87,19 +88,27 @@ class Arguments:
 
 
 def refuse_deepspeed(given: Arguments) -> None:
-    """Raise `AttachError` where DeepSpeed's ZeRO 1 to 3 holds the model in its own partitions."""
+    """Raise `AttachError` where DeepSpeed trains copies or partitions that it keeps to itself."""
     several = isinstance(given.optimizer, list | tuple)
-    optimizers = given.optimizer if several else [given.optimizer]
+    optimizers = list(given.optimizer) if several else [given.optimizer]
+    engines = [each for each in (*given.modules, *optimizers) if _is_a_kind(each, _ENGINE)]
+    optimizers += [getattr(engine, "optimizer", None) for engine in engines]
     modules = [part for part in given.modules if isinstance(part, torch.nn.Module)]
-    if any(k.__name__ == _ZERO for each in optimizers for k in type(each).__mro__) or any(
+    if any(_is_a_kind(each, _DEEPSPEED) for each in optimizers) or any(
         hasattr(p, name) for part in modules for p in part.parameters() for name in _PARTITIONED
     ):
         raise AttachError(
             "optimizer",
-            "DeepSpeed's ZeRO 1 to 3 keeps gradients and moments in partitions of its own, where "
-            "no norm can be taken, no update skipped and nothing put back",
-            "It is not supported: train with ZeRO stage 0, or with FSDP2 (fully_shard)",
+            "DeepSpeed's ZeRO 1 to 3, and its own mixed precision, train copies of the parameters "
+            "that it keeps to itself, where no norm can be taken, no update skipped and nothing "
+            "put back",
+            "It is not supported: train with ZeRO stage 0 without DeepSpeed's bf16 or fp16 (use "
+            "torch.autocast), or with FSDP2 (fully_shard)",
         )
+
+
+def _is_a_kind(value: Any, name: str) -> bool:
+    return any(kind.__name__ == name for kind in type(value).__mro__)
 
 
 def check_arguments(given: Arguments, optimizers: Sequence[torch.optim.Optimizer]) -> None:

@@ -31,13 +31,13 @@ from spikeguard.loop.agreement import Agreement
 from spikeguard.loop.capabilities import (
     data_abilities,
     log_table,
-    restore_abilities,
     rewind_ability,
     update_abilities,
     within_limits,
 )
 from spikeguard.loop.context import Parts
 from spikeguard.loop.snapshot_cadence import SnapshotCadence
+from spikeguard.loop.unrestored_state import UnrestoredState
 from spikeguard.loop.usage import LoopUsage
 from spikeguard.loop.vote import PINS
 from spikeguard.measure.collector import Collector
@@ -75,7 +75,6 @@ from spikeguard.topology.rank_group import (
 )
 from spikeguard.topology.refusals import raise_first, refusal_of
 from spikeguard.topology.shards import local
-from spikeguard.unrestored_state import own_loaders, unrestored_state
 from spikeguard.uplink.batch_reporter import BatchReporter, Describing
 from spikeguard.uplink.opening import open_uplink
 from spikeguard.uplink.orphans import live_attempts
@@ -202,10 +201,8 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     room = _room(recovery, training, attempt, settings, budget)
     every = SnapshotCadence(settings, update_skipper.device).words()
     rewind = rewind_ability(settings, room, job.unsaved, every=every)
-    always = (
-        *_update_abilities(job, update_skipper, everywhere, settings, faults),
-        *_restore_abilities(given, job, faults),
-    )
+    always = tuple(_update_abilities(job, update_skipper, everywhere, settings, faults))
+    unrestored = _unrestored(given, job, faults)
     writes = given.checkpoints is not None
     parts = Parts(
         world=world,
@@ -230,8 +227,14 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         links=run_links(given.links) if world.leads else {},
         version=agent_version(),
         always=always,
+        unrestored=unrestored,
         abilities=within_limits(
-            (*always, *data_abilities(data, rewind, writes, begun=False)), settings
+            (
+                *always,
+                *unrestored.abilities(),
+                *data_abilities(data, rewind, writes, begun=False),
+            ),
+            settings,
         ),
         rewind=rewind,
         usage=LoopUsage(checked.micro_batches, world.size, vocabulary_of(checked.modules)),
@@ -327,15 +330,13 @@ def _update_abilities(
     )
 
 
-def _restore_abilities(given: Arguments, job: Job, faults: Faults) -> tuple[Ability, ...]:
+def _unrestored(given: Arguments, job: Job, faults: Faults) -> UnrestoredState:
     """What of the job's state neither a rollback nor a restart restores."""
     schedule = [given.scheduler] if given.scheduler is not None else []
+    optimizers = () if job.unsaved else job.optimizers
     with faults.shield("begin"):
-        return restore_abilities(
-            unrestored_state(job.parts, () if job.unsaved else job.optimizers, given.state),
-            own_loaders(() if job.unsaved else job.optimizers, (*schedule, *given.state)),
-        )
-    return ()
+        return UnrestoredState(job.parts, optimizers, schedule, given.state)
+    return UnrestoredState((), (), (), ())
 
 
 def _agreement(world: World, job: Job, settings: Settings) -> Agreement | None:

@@ -4,9 +4,8 @@ Law: every call is shielded; a failure of the agent's own is counted and logged,
 The loop's own errors (the loader's, the model's) pass through untouched. `step` notes its failures
 without `shield`, since a `try` that catches nothing costs nothing.
 Cost: `step` moves references and reads no value; records are made by the outbox's thread
-(`reporter`), and what the server said is looked at when there is something new. Its floor are 14
-calls, 3 us where nothing runs between two steps (2.5 GHz). Behind a training step that leaves the
-caches cold it takes ten times as long: what costs is the number of places in memory it touches.
+(`reporter`). Its floor are 14 calls, 3 us where nothing runs between two steps (2.5 GHz). Behind a
+training step that leaves the caches cold it takes ten times as long.
 """
 
 from __future__ import annotations
@@ -425,6 +424,7 @@ class Guard:
         """What nobody was told of yet: the log and the server are."""
         parts = self._p
         news = parts.usage.look(parts.feed, self._optimizers.updates) or parts.feed.unusual
+        news |= parts.unrestored.look(parts.feed.steps)
         parts.feed.unusual = False
         if news and learn_from_loop(parts):
             self._report(introduction(parts, self._executor.capabilities()))

@@ -32,6 +32,7 @@ class Cause(StrEnum):
     WEIGHT_CORRUPTION = "weight_corruption"  # weights changed by no update, as hardware faults do
     LOSS_SCALE_OVERFLOW = "loss_scale_overflow"  # fp16: no loss scale fits the gradients
     STALLED_WEIGHTS = "stalled_weights"  # bf16: updates round to nothing
+    SPOILT_BUFFERS = "spoilt_buffers"  # buffers of the model that are not finite
     UNKNOWN = "unknown"  # what was measured does not tell
 
 
@@ -238,4 +239,5 @@ SPEAKS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     Cause.WEIGHT_CORRUPTION: (Signal.PARAM_NORM.value,),
     Cause.LOSS_SCALE_OVERFLOW: (OptionalSignal.STEP_SKIPPED.value,),
     Cause.STALLED_WEIGHTS: (OptionalSignal.UNCHANGED_PARAMETERS.value,),
+    Cause.SPOILT_BUFFERS: (OptionalSignal.BUFFERS_NOT_FINITE.value,),
 }

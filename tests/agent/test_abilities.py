@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import copy
 import logging
+import random
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from spikeguard import Guard, Settings, UserCheckpoints, attach
 from spikeguard.loop.capabilities import WIDTH, no, table_of, update_abilities, yes
 from spikeguard.optim.update_skipper import UpdateSkipper
+from spikeguard.state.changing_attributes import COMPARED
 from spikeguard_protocol import (
     Ability,
     Answer,
@@ -203,20 +207,34 @@ def test_every_yes_of_the_table_is_offered_and_nothing_else(
 
 
 class Remembering(nn.Module):
-    """Keeps tensors where no `state_dict` looks, and one that it computes."""
+    """Keeps `value` where no `state_dict` looks, and has `use` done to it in each forward pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, value: Any, use: Callable[[Any], Any]) -> None:
         super().__init__()
-        self.inner = nn.utils.spectral_norm(nn.Linear(4, 4))
+        self.inner = nn.utils.spectral_norm(nn.Linear(8, 8))  # computes its weight
         self.alias = self.inner.bias
-        self.queue = [torch.zeros(4)]
-        self.noise = torch.Generator()
+        self.hidden: Tensor | None = None
+        self.value, self.use = value, use
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x)
+        self.hidden = out.detach()
+        if (used := self.use(self.value)) is not None:
+            self.value = used
+        return out
 
 
 class Counting(torch.optim.SGD):
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, lr=0.1)
-        self.scale, self.recent = torch.ones(()), deque([1.0], 8)
+        self.steps, self.noise = 0, torch.Generator()
+        self.recent: deque[float] = deque(maxlen=8)
+
+    def step(self, closure: Any = None) -> Any:
+        self.steps += int(torch.ones(1, dtype=torch.int64).item())
+        torch.rand(1, generator=self.noise)
+        self.recent.append(float(self.steps))
+        return super().step(closure)
 
 
 def restored(guard: Guard) -> Ability | None:
@@ -224,29 +242,110 @@ def restored(guard: Guard) -> Ability | None:
     return next((row for row in guard.state().abilities if row.name == "restore_all"), None)
 
 
-def test_state_that_nobody_gave_is_named_with_the_remedy(tmp_path: Path) -> None:
-    model = Remembering()
+def trained(model: nn.Module, optimizer: Any, at: Path, state: Sequence[Any] = ()) -> Guard:
+    """Up to where it is known what changes."""
+    guard = attach(model, optimizer, run="test", directory=at, state=state, settings=FAST)
+    for batch in guard.batches(Loader()):
+        guard.loss(model(batch).square().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        guard.step()
+        if guard.steps == COMPARED:
+            break
+    return guard
+
+
+def add_one(held: Any) -> None:
+    held += 1
+
+
+def leave(_: Any) -> None:
+    """Read it only."""
+
+
+def make(_: Any) -> Tensor:
+    return torch.ones(4)
+
+
+def cache(held: dict[int, Tensor]) -> None:
+    held[len(held)] = torch.ones(4)
+
+
+KEPT: dict[str, tuple[Any, Callable[[Any], Any], bool]] = {
+    "tensor changed in place": (torch.zeros(4), add_one, True),
+    "tensor made anew": (torch.zeros(4), lambda held: held * 0.9 + 1, True),
+    "array changed in place": (np.zeros(4), add_one, True),
+    "array made anew": (np.zeros(4, np.float32), lambda held: held + 1, True),
+    "list of tensors": ([torch.zeros(4)], lambda held: add_one(held[0]), True),
+    "queue of tensors": (deque(maxlen=4), lambda held: held.append(torch.ones(1)), True),
+    "dict of arrays": ({"a": np.zeros(2)}, lambda held: add_one(held["a"]), True),
+    "counter": (0, lambda held: held + 1, True),
+    "number": (1.0, lambda held: held * 0.99, True),
+    "generator": (torch.Generator(), lambda held: add_one(torch.rand(1, generator=held)), True),
+    "generator of Python": (random.Random(3), lambda held: add_one(held.random()), True),
+    "generator of numpy": (np.random.default_rng(3), lambda held: add_one(held.random()), True),
+    "constant tensor": (torch.ones(4), leave, False),
+    "constant array": (np.ones(4), leave, False),
+    "constants": ([0.1, 0.2], leave, False),
+    "mode": (False, lambda held: not held, False),
+    "by-product": (None, make, False),
+    "cache": ({}, cache, False),
+}
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_an_attribute_that_training_changes_is_named_and_no_other(
+    tmp_path: Path, kind: str
+) -> None:
+    value, use, changes = KEPT[kind]
+    model = Remembering(value, use)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    row = restored(trained(model, optimizer, tmp_path))
+    assert (row is not None and row.answer is Answer.NO) is changes
+    if row is not None:
+        assert ("attribute value of the model" in row.reason) is changes
+        assert ("attach(state=[...])" in row.remedy) is changes
+        assert not any(name in row.reason for name in ("alias", "hidden", "weight"))
+
+
+def test_what_may_be_state_is_named_at_attach(tmp_path: Path) -> None:
+    model = Remembering(torch.ones(4), leave)
+    guard = attach(model, Counting(model.parameters()), run="test", directory=tmp_path)
+    row = restored(guard)
+    assert row is not None
+    assert row.answer is Answer.UNKNOWN
+    for place in ("attribute value of the model", "attribute Counting.recent"):
+        assert place in row.reason
+    assert "attach(state=[...])" in row.reason
+
+
+def test_an_optimizers_queue_is_named_and_what_is_restored_is_not(tmp_path: Path) -> None:
+    model = nn.Linear(8, 8)
+    row = restored(trained(model, Counting(model.parameters()), tmp_path))
+    assert row is not None
+    assert row.answer is Answer.NO
+    assert "attribute Counting.recent" in row.reason
+    assert "steps" not in row.reason.replace("32 steps", "")
+    assert "noise" not in row.reason
+
+
+def test_an_entry_of_state_answers_for_what_it_saves(tmp_path: Path) -> None:
+    """Also where it lies in a part of the model that the entry reaches through the whole."""
+    memory = Remembering(torch.zeros(4), add_one)
+    model = nn.Sequential(memory, nn.Linear(8, 8))
     optimizer = Counting(model.parameters())
 
     class Adapter:
         def state_dict(self) -> dict[str, Any]:
-            return {"scale": optimizer.scale, "queue": model.queue, "noise": model.noise}
+            return {"recent": optimizer.recent, "value": model[0].value}
 
         def load_state_dict(self, state: dict[str, Any]) -> None:
             raise AssertionError(state)
 
-    row = restored(attach(model, optimizer, run="test", directory=tmp_path))
-    assert row is not None
-    assert row.answer is Answer.NO
-    for place in ("queue of the model", "noise of the model", "Counting.scale", "1 more"):
-        assert place in row.reason
-    assert "alias" not in row.reason
-    assert "weight" not in row.reason  # which spectral_norm computes
-    assert "attach(state=[...])" in row.remedy
-    row = restored(attach(model, optimizer, run="test", directory=tmp_path, state=[Adapter()]))
+    row = restored(trained(model, optimizer, tmp_path, [Adapter()]))
     assert row is not None
     assert row.answer is Answer.UNKNOWN
-    assert "Adapter loads its own state again" in row.reason
+    assert row.reason == "whether Adapter loads its own state again shows at the first rollback"
 
 
 def test_the_state_of_an_optimizer_inside_goes_back_as_the_remedy_says(tmp_path: Path) -> None:

@@ -84,16 +84,25 @@ def test_a_wrong_argument_is_named_with_the_remedy(
     assert not OPTIMIZER._optimizer_step_pre_hooks
 
 
-@pytest.mark.parametrize("given", ["optimizer", "the one inside"])
-def test_deepspeeds_partitions_are_refused_in_one_sentence(given: str) -> None:
-    """Its optimizer derives from a class of this name; a parameter knows its partition."""
-    zero = type("DeepSpeedZeroOptimizer", (type("ZeROOptimizer", (), {}),), {})()
+@pytest.mark.parametrize("given", ["optimizer", "the one inside", "an engine", "as optimizer"])
+def test_what_deepspeed_keeps_to_itself_is_refused_in_one_sentence(given: str) -> None:
+    """Its wrappers derive from a class of this name, as ZeRO's and those of its bf16 and fp16; a
+    parameter knows its partition."""
+    wrapper = type("FP16_UnfusedOptimizer", (type("DeepSpeedOptimizer", (), {}),), {})()
     model = nn.Linear(2, 2)
-    zero.optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(6))])
+    wrapper.optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(6))])
     if given == "the one inside":
         model.weight._hp_mapping = None  # type: ignore[attr-defined]
-    with pytest.raises(spikeguard.AttachError, match=r"ZeRO 1 to 3 .* not supported") as refused:
-        spikeguard.attach(model, zero if given == "optimizer" else zero.optimizer, run="test")
+    engine = type("DeepSpeedEngine", (nn.Sequential,), {})(model)
+    engine.optimizer = wrapper
+    pairs = {
+        "optimizer": (model, wrapper),
+        "the one inside": (model, wrapper.optimizer),
+        "an engine": (engine, wrapper.optimizer),
+        "as optimizer": (model, engine),
+    }
+    with pytest.raises(spikeguard.AttachError, match=r"ZeRO 1 to 3.* not supported") as refused:
+        spikeguard.attach(*pairs[given], run="test")
     assert "Give" not in str(refused.value)
 
 

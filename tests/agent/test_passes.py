@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler
 
 from spikeguard import CheckpointDirectory, Guard, ResumeError, attach
 from spikeguard_protocol import Answer
@@ -29,6 +29,22 @@ def distributed() -> DataLoader[Tensor]:
     return rows(sampler=DistributedSampler(range(96), 1, 0, seed=3))  # type: ignore[arg-type]
 
 
+class Turned(Dataset[Tensor]):
+    """Other items in each pass; what it was set to it does not say."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self._turn = epoch
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.tensor([float((index + 7 * self._turn) % 96)])
+
+
 LOADERS: dict[str, Callable[[], DataLoader[Tensor]]] = {
     "set_epoch": distributed,
     "generator": lambda: rows(shuffle=True, generator=torch.Generator().manual_seed(7)),
@@ -36,6 +52,7 @@ LOADERS: dict[str, Callable[[], DataLoader[Tensor]]] = {
         sampler=RandomSampler(range(96), generator=torch.Generator().manual_seed(7))
     ),
     "global": lambda: rows(shuffle=True),
+    "dataset": lambda: DataLoader(Turned(), batch_size=4, shuffle=True),
 }
 
 

@@ -19,6 +19,7 @@ from spikeguard.optim.update_skipper import non_finite
 from spikeguard_protocol import Samples
 
 from .job import FAST, Job, assert_same
+from .optimizer_kinds import Sam
 from .wire import Wire, await_that, served
 
 NOT_FINITE = (math.nan, math.inf, -math.inf)
@@ -266,6 +267,56 @@ def test_skipping_can_be_switched_off() -> None:
     job.train_step()
     assert not all(torch.isfinite(p).all() for p in job.model.parameters())
     job.guard.finish()
+
+
+class Sharp(Sam):
+    """Moves the weights before its step, which puts them back, as SAM does without a closure."""
+
+    @torch.no_grad()
+    def climb(self) -> None:
+        for p in (p for group in self.param_groups for p in group["params"]):
+            self.state[p]["old"] = p.detach().clone()
+            p.add_(p.grad / p.grad.norm(), alpha=0.05)
+        self.zero_grad()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in (p for group in self.param_groups for p in group["params"]):
+            p.copy_(self.state[p].pop("old"))
+        super().step(closure)
+
+
+@pytest.mark.parametrize("spoilt", [1, 2])
+def test_what_moves_its_weights_before_its_step_is_back_where_it_stood(
+    tmp_path: Path, spoilt: int
+) -> None:
+    """A NaN of the first pass is in the weights when the update is judged."""
+    torch.manual_seed(5)
+    model = nn.Linear(4, 4)
+    optimizer = Sharp(model.parameters(), torch.optim.AdamW, lr=1e-2)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    guard = attach(model, optimizer, run="test", directory=tmp_path, settings=FAST)
+    for step in range(8):
+        before = copy.deepcopy((model.state_dict(), dict(optimizer.state)))
+        for number in (1, 2):
+            guard.loss(model(torch.randn(8, 4)).square().mean()).backward()
+            if (step, number) == (5, spoilt):
+                model.weight.grad[0, 0] = math.nan  # type: ignore[index]
+            if number == 1:
+                optimizer.climb()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        guard.step()
+        after = (model.state_dict(), dict(optimizer.state))
+        if step == 5:
+            assert_same(after[0], before[0])
+            assert_same(list(after[1].values()), list(before[1].values()))
+            assert "step" not in vars(optimizer.inner)
+    guard.finish()
+    assert not guard.faults
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+    assert {float(s["step"]) for s in optimizer.state.values()} == {7.0}
 
 
 def test_the_optimizer_keeps_no_attribute_after_the_step() -> None:

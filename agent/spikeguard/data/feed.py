@@ -291,9 +291,9 @@ class DataFeed:
         else:
             item = at.fetched[self.stale] if ahead else Fetched(0, reading, reading.read)
             point = item.reading.capture(item.read)
-        epoch = self.epoch if self.in_epochs else point["pass"] - 1
+        epoch = (self.epoch if self.in_epochs else point["pass"] - 1) + point.get("begins", False)
         place = {"loaders": at.serial, "first": self.fingerprints.known((point["pass"], 0))}
-        return {**point, **tree, **place, "epoch": epoch + point.get("begins", False)}
+        return {**point, **tree, **place, "epoch": epoch, "counted": self.in_epochs}
 
     def _mark(self, reading: Reading) -> None:
         with self.faults.shield("data"):

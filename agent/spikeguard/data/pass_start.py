@@ -103,6 +103,14 @@ def set_epochs(loader: Any, epochs: Mapping[str, int]) -> None:
             each.set_epoch(epochs[role])
 
 
+def tell_silent(loader: Any, epoch: int) -> None:
+    """Set those that do not say what they are set to."""
+    said = epochs_of(loader)
+    for role, each in _told_epochs(loader):
+        if role not in said:
+            each.set_epoch(epoch)
+
+
 def tell_epoch(loader: Any, epoch: int, but: Mapping[str, int] | None = None) -> None:
     """Set all of them to `epoch`; not those that the loop has set itself since they were `but`."""
     now = epochs_of(loader)

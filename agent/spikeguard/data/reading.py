@@ -74,8 +74,10 @@ class Reading:
         if point is None:
             self._begin()
         elif point.get("begins"):
+            self._tell(point)
             self._begin_from(point)
         else:
+            self._tell(point)
             self._then = point["random"] or random_state()
             self._go_back(point)
         with self._shield:
@@ -86,6 +88,11 @@ class Reading:
             with self._shield:
                 self.start = pass_start.capture(self.loader, self.generators)
         self.iterator: Iterator[Any] = iter(self.loader)
+
+    def _tell(self, point: Tree) -> None:
+        if point.get("counted"):
+            with self._shield:
+                pass_start.tell_silent(self.loader, point["epoch"])
 
     def _begin_from(self, point: Tree) -> None:
         """A pass that had not begun when the snapshot was taken."""

@@ -205,6 +205,8 @@ class _Watched:
         return None
 
     def _after(self, *_: Any) -> None:
+        if self._entry is not None:
+            self._entry.stepped()
         try:
             self._collector.after_step(self._number)
         except Exception as error:

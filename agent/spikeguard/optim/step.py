@@ -5,7 +5,9 @@ where `Settings.skip_by_sync` asks for it.
 Invariants: of an update that is left out nothing of the optimizer runs, neither its step nor
 anybody's step hooks, and its gradients stay where they are. A scheduler counts the step all the
 same. A step that takes a closure is ended behind the closure, before the optimizer has moved
-anything; one that has moved weights by then is let through, and told as such.
+anything; one that has moved weights by then is let through, and told as such. SAM has moved its
+weights before its step, which puts them back and calls the optimizer inside: there the step runs
+and that of the one inside does not.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ class OptimizerStep:
         self._optimizer, self._judge, self._finish = watched, judge, finish
         self._before = vars(optimizer).get("step", _ABSENT)
         self._inner: Callable[..., Any] = optimizer.step
+        self._within = _inside(optimizer)
+        self._stood = self._versions() if self._within else []  # when a step had ended
         self.entered = False  # whether the update that the optimizer's hooks see was judged here
         self._removed = False
         self._own = MethodType(self._wrapper(), optimizer)
@@ -82,10 +86,33 @@ class OptimizerStep:
         if self._removed:
             return False
         if self._judge(True):
-            self._skipped()
+            if self._within and self._versions() != self._stood:
+                self._step_around()
+            else:
+                self._skipped()
             return True
         self.entered = True
         return False
+
+    def _step_around(self) -> None:
+        """Step without the optimizers inside: the weights go back to where they were."""
+        self.entered = True
+        before = [vars(each).get("step", _ABSENT) for each in self._within]
+        for each in self._within:
+            each.step = lambda *_, **__: None
+        try:
+            self._inner()
+        finally:
+            for each, was in zip(self._within, before, strict=True):
+                if was is _ABSENT:
+                    del each.step
+                else:
+                    each.step = was
+
+    def stepped(self) -> None:
+        """A step has ended, left out or not."""
+        if self._within:
+            self._stood = self._versions()
 
     def _with_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         def judge(loss: Any) -> None:
@@ -112,3 +139,8 @@ class OptimizerStep:
         """They grow with each change in place."""
         groups = self._optimizer.param_groups
         return [local(p)._version for group in groups for p in group["params"]]
+
+
+def _inside(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """Optimizers among its attributes, which its own step calls."""
+    return [each for each in vars(optimizer).values() if isinstance(each, torch.optim.Optimizer)]

@@ -199,6 +199,7 @@ USUAL_LIMITS: Mapping[str, OwnChoice] = {
     Signal.TOKENS_PER_SECOND.value: OwnChoice(usual_part=0.5, rows=50),
     LOSS_SCALE: OwnChoice(below=1.5, rows=10),
     OptionalSignal.UNCHANGED_PARAMETERS.value: OwnChoice(above=MOST_UNCHANGED - 1e-9),
+    OptionalSignal.BUFFERS_NOT_FINITE.value: OwnChoice(above=0.5, rows=1),
 }
 
 

@@ -20,6 +20,7 @@ TOKEN_ENTROPY = OptionalSignal.TOKEN_ENTROPY.value
 UNSEEN_TOKENS = OptionalSignal.UNSEEN_TOKENS.value
 WORST_SEQUENCE = OptionalSignal.LOSS_SEQUENCE_MAX.value
 STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
+BUFFERS_NOT_FINITE = OptionalSignal.BUFFERS_NOT_FINITE.value
 UNCHANGED_PARAMETERS = OptionalSignal.UNCHANGED_PARAMETERS.value
 REPLICAS_APART = "replicas_apart"  # ranks whose weights were not those of the most; by the agent
 REPLICA_APART = "replica_apart"  # the lowest of them
@@ -39,6 +40,7 @@ WATCHED: tuple[str, ...] = (
     WORST_SEQUENCE,
     STEP_SKIPPED,
     UNCHANGED_PARAMETERS,
+    BUFFERS_NOT_FINITE,
     REPLICAS_APART,
     REPLICA_APART,
     RANKS_LOST_STEP,
