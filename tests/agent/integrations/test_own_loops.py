@@ -16,8 +16,10 @@ from tests.agent.integrations.lazy import LazyModule
 from tests.agent.job import FAST
 from tests.agent.wire import Wire, await_checkpoint, served
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
-sys.path[:0] = [str(EXAMPLES / name) for name in ("accelerate", "nanogpt", "plain_pytorch")]
+sys.path.extend(
+    str(Path(__file__).parents[3] / "examples" / name)
+    for name in ("accelerate", "nanogpt", "plain_pytorch")
+)
 import nanogpt_loop
 import plain_pytorch
 
