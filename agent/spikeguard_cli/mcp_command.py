@@ -11,7 +11,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlencode
 
 from spikeguard_cli.command import Command, CommandFailed, NotAllowed
@@ -117,7 +117,7 @@ def _tools(client: Client) -> Iterator[Callable[..., Any]]:
 
     def list_options(run: str) -> Plain:
         """What a person could order of a run now: verbs, targets with health and price, limits."""
-        found = dict(client.options(RunId.parse(run)))
+        found = client.options(RunId.parse(run))
         return {**found, "targets": found["targets"][:MOST]}
 
     def suggest(
@@ -132,7 +132,7 @@ def _tools(client: Client) -> Iterator[Callable[..., Any]]:
         """Preview an order: what it would do and cost, and the address at which a person looks at
         it and decides. Nothing is ordered. `target` is a name from list_options."""
         id, verb = RunId.parse(run), VERBS[order].value
-        offered = dict(client.options(id))
+        offered = cast(Plain, client.options(id))
         (choice,) = (one for one in offered["verbs"] if one["verb"] == verb)
         if target is not None and target not in {one["name"] for one in offered["targets"]}:
             raise CommandFailed(f"the run cannot go back to {target}: see list_options")
