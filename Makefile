@@ -51,7 +51,7 @@ check: $(STAMP) ## format, lint, types, architecture, reference
 
 docs: ## build the site into site/, strictly; it needs no network to be read
 	test -x .venv-docs/bin/sphinx-build || { $(PYTHON) -m venv .venv-docs \
-	  && .venv-docs/bin/pip install --quiet --constraint constraints.txt furo myst-parser sphinx sphinx-external-toc; }
+	  && .venv-docs/bin/pip install --quiet --constraint constraints.txt '.[docs]'; }
 	.venv-docs/bin/sphinx-build -q -W --keep-going -b html -c docs/site . site
 	@echo site/index.html
 
