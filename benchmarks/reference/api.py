@@ -40,7 +40,7 @@ def _short(path: str) -> str:
 
 def _words(call: dict[str, Any]) -> str:
     shape = _shape(call["responses"].get("200") or call["responses"].get("201") or {})
-    return call["summary"] + (f": `{shape}`" if shape else "")
+    return f"{call['summary']}: `{shape}`" if shape else str(call["summary"])
 
 
 def _shape(answer: dict[str, Any]) -> str:
@@ -62,6 +62,6 @@ def _who(call: dict[str, Any]) -> str:
     if found is None:
         return "anybody"
     roles = found["roles"].split(", ")
-    least = next((one for one in _PEOPLE if one in roles), None)
+    people = [one for one in _PEOPLE if one in roles]
     others = [one for one in roles if one not in _PEOPLE]
-    return ", ".join([least] * bool(least) + others) + (", a person" if found["person"] else "")
+    return ", ".join(people[:1] + others) + (", a person" if found["person"] else "")
