@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-SOURCES := agent server dashboard trainer benchmarks tests
+SOURCES := agent server dashboard trainer benchmarks tests examples
 BESIDE  := --numprocesses 5 --dist loadfile --no-loadscope-reorder
 # Folders of which test-fast does not even read the files, whose imports take seconds.
 ALL_SLOW := agent/integrations end_to_end server
@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PROVIDER := tests/server/oidc/node_modules/oidc-provider
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format clean
+.PHONY: help setup demo test test-fast check docs format clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,9 +49,15 @@ check: $(STAMP) ## format, lint, types, architecture, reference
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_architecture.py tests/test_reference.py
 
+docs: ## build the site into site/, strictly; it needs no network to be read
+	test -x .venv-docs/bin/sphinx-build || { $(PYTHON) -m venv .venv-docs \
+	  && .venv-docs/bin/pip install --quiet --constraint constraints.txt '.[docs]'; }
+	.venv-docs/bin/sphinx-build -q -W --keep-going -b html -c docs/site . site
+	@echo site/index.html
+
 format: $(STAMP) ## put the sources in their form
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
 clean: ## remove what was built
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-docs site build dist .mypy_cache .pytest_cache .ruff_cache

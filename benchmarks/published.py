@@ -70,7 +70,8 @@ def _evidence() -> list[Row]:
     ]
 
 
-def _detection(labels: str) -> list[Row]:
+def _detection(labels: str, rules: int | None = None) -> list[Row]:
+    """The best `rules` of them; None: all."""
     found = _result("detection")[labels]
     free = "all event-free"
     ours = found["spikeguard"]
@@ -78,7 +79,7 @@ def _detection(labels: str) -> list[Row]:
     head = ["rule", *counted, f"false alarms on {ours[free]['series']} event-free series"]
     return [head] + [
         [_bold(rule), *(_found(groups[g]) for g in LABELLED), f"{groups[free]['false_alarms']:,}"]
-        for rule, groups in sorted(found.items(), key=lambda item: -_f1(item[1]))
+        for rule, groups in sorted(found.items(), key=lambda item: -_f1(item[1]))[:rules]
     ]
 
 
@@ -137,7 +138,7 @@ def _share(share: Mapping[str, Any]) -> str:
 TABLES: dict[str, Callable[[], list[Row]]] = {
     "evidence": _evidence,
     "detection": lambda: _detection(PUBLISHED),
-    "detection_mended": lambda: _detection(MENDED),
+    "detection_mended": lambda: _detection(MENDED, rules=3),
     "formula": detection_report.formula,
     "tests": detection_report.tests,
     "curves": lambda: detection_report.curves(_result("curves")),

@@ -23,7 +23,6 @@ GB = 10**9
 NODE_BYTES = 900 * GB  # free of the 1 TB that nodes of 8 GPUs have at least
 LINK = 25 * GB  # bytes a second from a GPU to its host, as PCIe 4.0 x16 gives
 EACH = 8  # GPUs of a node
-BEFORE = 8 * 2**30  # bytes a rank that were allowed, each rank with all it holds
 
 
 @dataclass(frozen=True)
@@ -100,20 +99,18 @@ def table() -> str:
     settings = Settings()
     head = (
         "| model, GPUs | state | a rank keeps | a node keeps | snapshots | steps back | "
-        "copy of one | before |"
+        "copy of one |"
     )
-    lines = [head, "|---|---|---|---|---|---|---|---|"]
+    lines = [head, "|---|---|---|---|---|---|---|"]
     every = INTERVALS[0]
     for case in CASES:
         size = rank_bytes(case.shapes, case.ranks, case.sharded)
         held = snapshots_held(size, settings, case.ranks)
         whole = 12 * case.parameters
-        alone = rank_bytes(case.shapes, case.ranks, sharded=True) if case.sharded else whole
         how = "FSDP2" if case.sharded else "DDP"
         reach = f"{(held - 1) * every} to {held * every}"
         lines.append(
             f"| {case.name}, {case.ranks} ({how}) | {whole / GB:.2f} GB | {size / GB:.2f} GB "
-            f"| {size * EACH / GB:.1f} GB | {held} | {reach} | {1e3 * size / LINK:.0f} ms "
-            f"| {min(settings.snapshots, BEFORE // alone)} |"
+            f"| {size * EACH / GB:.1f} GB | {held} | {reach} | {1e3 * size / LINK:.0f} ms |"
         )
     return "\n".join(lines)

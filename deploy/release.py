@@ -1,19 +1,22 @@
 """Makes what a release uploads, and tries it: `python deploy/release.py --repository URL`.
 
 Works on an export of the commit, so that a working tree's files cannot come along. Uploads nothing:
-it prints the commands. Needs `build` and `twine` in the Python that runs it.
+it prints the commands. Needs `build`, `twine` and `cyclonedx-bom` in the Python that runs it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import subprocess
 import sys
 import tarfile
 import tempfile
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -22,6 +25,7 @@ NAME = "spikeguard"
 SECTION = r"^## {version}\b.*\n(?P<text>(?:(?!## ).*\n?)*)"
 LINK = re.compile(r"\]\((?!https?://|mailto:|#)([^)\s]+)\)")
 PICTURE = re.compile(r"!\[([^\]]*)\]\((?!https?://)([^)\s]+)\)")
+IMAGES = ("server", "dashboard")  # extras of which an image is made
 LOG = "tests/field_cases/c4_peak_at_step_18.csv"  # one spike
 
 
@@ -50,10 +54,13 @@ def main() -> int:
         run(sys.executable, "-m", "twine", "check", "--strict", *files)
         wheel = next(file for file in files if file.endswith(".whl"))
         try_wheel(wheel, Path(folder) / "environment", source / LOG)
+        for image in IMAGES:
+            files += bill(f"{wheel}[{image}]", options.out / f"{NAME}-{image}-{version}")
     (options.out / f"notes-{version}.md").write_text(notes)
     print(f"built and tried: {', '.join(files)}; notes in {options.out}/notes-{version}.md\nnow:")
     print(f"  git tag --sign v{version} && git push origin v{version}")
-    print(f"  {sys.executable} -m twine upload {' '.join(files)}")
+    uploaded = [file for file in files if file.endswith((".whl", ".tar.gz"))]
+    print(f"  {sys.executable} -m twine upload {' '.join(uploaded)}")
     return 0
 
 
@@ -114,6 +121,31 @@ def try_wheel(wheel: str, environment: Path, log: Path) -> None:
     said = run(str(python.with_name(NAME)), "replay", str(log))
     if "1 incident" not in said:
         sys.exit(f"the wheel's replay does not see the spike:\n{said}")
+
+
+def bill(wanted: str, stem: Path) -> list[str]:
+    """What an image installs: a file of pins with hashes, and of that a CycloneDX bill."""
+    constraints = ("--constraint", str(ROOT / "constraints.txt"))
+    report = run(
+        sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed",
+        "--only-binary", ":all:", "--report", "-", *constraints, wanted,
+    )  # fmt: skip
+    hashed = Path(f"{stem}-requirements.txt")
+    hashed.write_text(hashed_pins(json.loads(report)["install"]))
+    sbom = f"{stem}.cdx.json"
+    run(sys.executable, "-m", "cyclonedx_py", "requirements", "--output-file", sbom, str(hashed))
+    return [str(hashed), sbom]
+
+
+def hashed_pins(installed: Sequence[Mapping[str, Any]]) -> str:
+    """Of pip's report, a line a package; of what was built here nothing."""
+    lines = [
+        f"{one['metadata']['name']}=={one['metadata']['version']} --hash=sha256:{found}"
+        for one in installed
+        if one["metadata"]["name"] != NAME
+        and (found := one["download_info"]["archive_info"]["hashes"]["sha256"])
+    ]
+    return "".join(f"{line}\n" for line in sorted(lines, key=str.lower))
 
 
 def run(*command: str) -> str:

@@ -61,6 +61,19 @@ def test_the_notes_are_the_versions_own_section() -> None:
         release.notes_of(text, "0.3.0")
 
 
+def test_what_an_image_installs_is_pinned_with_its_hash() -> None:
+    def installed(name: str) -> dict[str, object]:
+        return {
+            "metadata": {"name": name, "version": "1.2"},
+            "download_info": {"archive_info": {"hashes": {"sha256": "ab" * 32}}},
+        }
+
+    said = release.hashed_pins([installed(name) for name in ("uvicorn", "spikeguard", "Anyio")])
+    assert said == "".join(
+        f"{name}==1.2 --hash=sha256:{'ab' * 32}\n" for name in ("Anyio", "uvicorn")
+    )
+
+
 def test_the_index_is_asked_who_has_the_name_and_whether_the_version_is_there() -> None:
     with index(404) as free:
         (said,) = release.index_words(free, "0.1.0")

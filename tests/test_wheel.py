@@ -90,7 +90,7 @@ def test_a_log_is_replayed_once_what_the_hint_names_is_installed(
 
 def test_every_command_without_its_extra_says_what_to_install(typed: Typed) -> None:
     heavy = [one for one in find_commands() if one.extra not in (None, "replay")]
-    assert {one.name for one in heavy} == {"up", "serve", "migrate", "demo"}
+    assert {one.name for one in heavy} == {"up", "serve", "migrate", "demo", "mcp"}
     for command in heavy:
         said = typed("spikeguard", command.name)
         assert said.returncode == 1

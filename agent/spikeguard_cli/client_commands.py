@@ -20,6 +20,7 @@ from spikeguard_cli.credentials import (
     save_credentials,
 )
 from spikeguard_cli.decision_commands import COMMANDS as DECISIONS
+from spikeguard_cli.mcp_command import COMMANDS as MCP
 from spikeguard_cli.note_command import COMMANDS as NOTE
 from spikeguard_cli.open_command import COMMANDS as OPEN
 from spikeguard_cli.options import (
@@ -255,6 +256,7 @@ COMMANDS: tuple[Command, ...] = (
     *SHOW,
     *OPEN,
     *RUN,
+    *MCP,
     *ARCHIVE,
     Command(
         "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options

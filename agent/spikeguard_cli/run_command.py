@@ -23,13 +23,17 @@ from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, RunId, Verb
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.paths import command_path, incident_path, run_path
 
+EVERY = "*"  # live runs, of a project in PROJECT/*
 HEAD = ("ID", "ORDER", "STATE", "BY", "STEP", "SAID")
 
 
 def order(options: Namespace) -> int:
     """Order something, answer what waits, or list what was ordered."""
-    run = RunId.parse(options.run)
     api = Api(load_credentials())
+    project, _, name = options.run.rpartition("/")
+    if name == EVERY:
+        return _stop_every(api, project or None, options)
+    run = RunId.parse(options.run)
     if options.what is None:
         return _list(api, run, options)
     if options.what in VERBS:
@@ -55,6 +59,32 @@ def _give(api: Api, run: RunId, options: Namespace) -> int:
     options.reason = reason
     made = send_order(api, run, body, options, offered)
     return _told(options, made)
+
+
+def _stop_every(api: Api, project: str | None, options: Namespace) -> int:
+    """Have each live run stop. Status 1 where one could not be ordered to; the others are."""
+    if options.what != "stop":
+        raise CommandFailed(f"'{options.run}' takes stop alone: name the run for anything else")
+    options.reason = _reason(options)
+    live = api.items("/v1/runs", sys.maxsize, state="live", project=project)
+    runs = [RunId.parse(one["id"]) for one in live]
+    say(f"{len(runs)} live: {', '.join(map(str, runs)) or 'nothing to stop'}", to_error=True)
+    if runs and not options.yes and not _agrees(f"Have {len(runs)} stop?"):
+        print("Nothing was ordered.")
+        return 1
+    made, refused = [], 0
+    for run in runs:
+        try:
+            made.append(send_order(api, run, {"verb": "stop"}, options, options_of(api, run)))
+        except CommandFailed as failure:
+            refused += 1
+            say(f"{run} was not ordered to stop: {failure}", to_error=True)
+    if options.json:
+        print_json(made)
+        return int(refused > 0)
+    for one in made:
+        _told(options, one)
+    return int(refused > 0)
 
 
 def _in_place_of(api: Api, run: RunId, offered: dict[str, Any]) -> list[str]:
@@ -142,7 +172,9 @@ def _number(text: str) -> int:
 
 
 def _options(parser: ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="NAME or PROJECT/NAME")
+    parser.add_argument(
+        "run", metavar="RUN", help="NAME or PROJECT/NAME; with stop '*' or 'PROJECT/*': all live"
+    )
     parser.add_argument(
         "what", nargs="?", choices=(*VERBS, "reject"),
         help="what to order; reject: take back what is not fetched; left out: list the orders",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.reference import (
     agent,
+    api,
     causes,
     commands,
     detection,
@@ -28,6 +29,7 @@ _MADE: Mapping[str, Callable[[], str]] = {
     "causes.md": causes.page,
     "metrics.md": metrics.page,
     "words.md": words.page,
+    "api.md": api.page,
 }
 
 
@@ -47,7 +49,7 @@ Everything that can be set, read or called, made from the code by `python -m ben
 a test fails where a page is not what the code says.
 """
 TAIL = """
-The HTTP API is at `/docs` of every server. States and the moves between them:
+States and the moves between them:
 [life cycles](../lifecycles.md). How it all works together: [architecture](../architecture.md).
 """
 PAGES: Mapping[str, Callable[[], str]] = {"README.md": index, **_MADE}

@@ -70,7 +70,9 @@ class Settings:
     public_url: str = _text("http://127.0.0.1:8000", "this server, as people and links reach it")
     dashboard_url: str = _text("http://127.0.0.1:8501", "the dashboard, as people reach it")
     pool_size: int = _number(21, 1, 200, "connections to Postgres")
-    pool_timeout_s: float = _number(5.0, 0.1, 300, "a call waits so long for one of them; then 429")
+    pool_timeout_s: float = _number(
+        5.0, 0.1, 300, "how long a call waits for one of them; then 429"
+    )
     ingest_workers: int = _number(4, 1, 64, "messages of a project that are taken at once")
     ingest_waiting: int = _number(2000, 1, 10_000, "messages that wait; beyond it 429")
     requests_per_s: float = _number(200.0, 1, 1e6, "calls a second of a token; beyond it 429")
@@ -78,29 +80,31 @@ class Settings:
         10_000, 10, 1e6, "connections that clients hold open; beyond it 503"
     )
     keep_alive_s: float = _number(
-        75.0, 1, 3600, "a connection on which nothing is asked; agents rest for less"
+        75.0, 1, 3600, "how long an idle connection is kept; agents rest for less"
     )
-    statement_timeout_s: float = _number(15.0, 0.1, 3600, "the longest that a statement may run")
+    statement_timeout_s: float = _number(15.0, 0.1, 3600, "how long a statement may run")
     tick_s: float = _number(1.0, 0.05, 3600, "between two looks of the ticker at what is due")
-    silent_after_s: float = _number(60.0, 1, math.inf, "without a message a run is silent")
-    lost_after_s: float = _number(
-        900.0, 1, math.inf, "of silence: the result of an order is not known any more"
+    silent_after_s: float = _number(
+        60.0, 1, math.inf, "without a message, after which a run is silent"
     )
-    ended_after_s: float = _number(86_400.0, 1, math.inf, "of silence: the run is over")
+    lost_after_s: float = _number(
+        900.0, 1, math.inf, "of silence, after which the result of an order is unknown"
+    )
+    ended_after_s: float = _number(86_400.0, 1, math.inf, "of silence, after which the run is over")
     history_after_s: float = _number(
         600.0, 1, math.inf, "samples that are older propose nothing and page nobody"
     )
     detector_snapshot_steps: int = _number(
         1000, 1, math.inf, "between two snapshots of a run's detector"
     )
-    detector_snapshots_kept: int = _number(500, 2, math.inf, "of a run, the newest")
+    detector_snapshots_kept: int = _number(500, 2, math.inf, "newest snapshots of a run's detector")
     monitors_kept: int = _number(
         2000, 1, math.inf, "runs whose detectors stay in memory, 100 kB each"
     )
     incident_steps_before: int = _number(
-        200, 0, math.inf, "before an onset, of which an incident keeps a copy"
+        200, 0, math.inf, "before an onset of which an incident keeps a copy"
     )
-    notify_every_s: float = _number(1.0, 0.02, 3600, "between two looks at what is to be told")
+    notify_every_s: float = _number(1.0, 0.02, 3600, "between two looks at what is to be sent")
     notify_networks: str = _text(
         "", "private networks that channels may reach: `10.0.0.0/8, fd00::/8`"
     )
@@ -113,8 +117,10 @@ class Settings:
     sign_in_proxies: str = _text(
         "", "addresses and networks of proxies that sign people in: `10.0.0.5, 10.1.0.0/24`"
     )
-    sign_in_person_header: str = _text("X-Forwarded-Email", "who it is")
-    sign_in_groups_header: str = _text("X-Forwarded-Groups", "their groups, with commas between")
+    sign_in_person_header: str = _text("X-Forwarded-Email", "the header with their name")
+    sign_in_groups_header: str = _text(
+        "X-Forwarded-Groups", "the header with their groups, with commas between"
+    )
     sign_in_roles: str = _text(
         "", "which group has which role: `ml-oncall=operator, ml-leads=admin, *=viewer`"
     )
@@ -131,25 +137,32 @@ class Settings:
     oidc_roles: str = _text(
         "", "which group has which role: `ml-oncall=operator, vision=operator@vision, *=viewer`"
     )
-    oidc_skew_s: float = _number(60.0, 0, 300, "by which the provider's clock may differ")
-    oidc_timeout_s: float = _number(5.0, 0.2, 30, "that an answer of the provider may take")
+    oidc_skew_s: float = _number(60.0, 0, 300, "by how much the provider's clock may differ")
+    oidc_timeout_s: float = _number(5.0, 0.2, 30, "how long an answer of the provider may take")
     oidc_grant_days: float = _number(
-        30.0, 0.01, 366, "after a person's last sign-in, that tokens made by it last"
+        30.0, 0.01, 366, "how long after a person's last sign-in their tokens work"
     )
     keep_samples_days: float = _number(
-        0.0, 0, math.inf, "that samples of every step are kept, then roll-ups alone; 0: for ever"
+        0.0,
+        0,
+        math.inf,
+        "how long samples of every step are kept, then roll-ups alone; 0: for ever",
     )
-    keep_rollups_days: float = _number(0.0, 0, math.inf, "that roll-ups are kept; 0: for ever")
-    keep_layers_days: float = _number(0.0, 0, math.inf, "that norms by layer are kept; 0: for ever")
+    keep_rollups_days: float = _number(0.0, 0, math.inf, "how long roll-ups are kept; 0: for ever")
+    keep_layers_days: float = _number(
+        0.0, 0, math.inf, "how long norms by layer are kept; 0: for ever"
+    )
     keep_deliveries_days: float = _number(
         0.0, 0, math.inf,
-        "that the delivery log, closed conversations and spent links are kept; 0: for ever",
+        "how long the delivery log, closed conversations and spent links stay; 0: for ever",
     )  # fmt: skip
-    session_hours: float = _number(12.0, 0.01, 24 * 366, "that a login lasts")
+    session_hours: float = _number(12.0, 0.01, 24 * 366, "how long a login lasts")
     fresh_sign_in_s: float = _number(
-        600.0, 10, 86_400, "old at most is the sign-in whose session makes a token"
+        600.0, 10, 86_400, "how old a sign-in may be that makes a token"
     )
-    agent_token_days: float = _number(365.0, 1, 3660, "that a training job's token lasts at most")
+    agent_token_days: float = _number(
+        365.0, 1, 3660, "how long a training job's token lasts at most"
+    )
     decisions_by: str = _text(
         "anybody", "`named`: only tokens, proxies and providers that name a person decide"
     )

@@ -16,7 +16,7 @@ from spikeguard_cli.command import EXITS, NO_SERVER, NOT_ALLOWED
 from spikeguard_cli.main import find_commands, main, parser_of
 from spikeguard_cli.options import chosen, entry_count, since
 
-NEVER_ENDS = {"spikeguard serve", "spikeguard demo"}  # until it is stopped; a log of its own
+NEVER_ENDS = {"spikeguard serve", "spikeguard demo", "spikeguard mcp"}  # until it is stopped
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
 
 

@@ -143,7 +143,7 @@ def test_no_secret_stands_in_an_environment(name: str) -> None:
 def test_nothing_in_the_project_carries_a_secret_of_its_own() -> None:
     text = "\n".join(p.read_text() for p in [ROOT / "docker-compose.yml", *DOCKERFILES])
     assert not re.search(r"(password|secret|token)\w*\s*[:=]\s*['\"]?\$\{\w+:-", text, re.I)
-    assert not (ROOT / ".env").exists()
+    assert "/.env" in (ROOT / ".gitignore").read_text().splitlines()
 
 
 @pytest.mark.parametrize("name", ["alertmanager", "dashboard", "proxy"])
@@ -175,14 +175,31 @@ def test_every_file_a_service_is_pointed_to_is_handed_out(
     assert pointed <= handed
 
 
-def test_the_server_is_told_of_the_proxies_in_front_of_it_and_what_to_keep_in_memory() -> None:
-    settings = [entry.name for entry in fields(Settings)]
-    told = {"monitors_kept", *(n for n in settings if n.startswith("sign_in_"))}
+def test_one_file_holds_every_setting_of_an_operator() -> None:
+    """But what the stack sets itself: the database, and where the server listens inside."""
+    (given,) = SERVICES["server"]["env_file"]
+    assert given == {"path": ".env", "required": False}
+    text = (ROOT / ".env.example").read_text()
+    listed = set(re.findall(r"^# ?([A-Z_]+)=", text, re.M))
+    own = {"database_url", "owner_database_url", "host", "link_key", "oidc_client_secret"}
+    settings = {entry.name for entry in fields(Settings)} - own
+    assert {f"SPIKEGUARD_{name.upper()}" for name in settings} <= listed
+    asked = set(re.findall(r"\$\{(\w+):?-", (ROOT / "docker-compose.yml").read_text()))
+    assert asked <= listed
+    assert listed - asked <= {f"SPIKEGUARD_{name.upper()}" for name in settings}
+    assert not re.search(r"^\w", text, re.M)  # all of it is a comment: the defaults hold
+
+
+def test_the_stack_forgets_samples_after_90_days_unless_told_otherwise() -> None:
     environment = SERVICES["server"]["environment"]
-    for name in (f"SPIKEGUARD_{each.upper()}" for each in told):
-        assert environment[name] == f"${{{name}:-}}"
-    trusted = environment["SPIKEGUARD_TRUSTED_PROXIES"]
-    assert trusted == "${SPIKEGUARD_TRUSTED_PROXIES:-10.0.0.0/8,172.16.0.0/12,192.168.0.0/16}"
+    kept = {name: value for name, value in environment.items() if "_KEEP_" in name}
+    assert kept == {"SPIKEGUARD_KEEP_SAMPLES_DAYS": "${SPIKEGUARD_KEEP_SAMPLES_DAYS:-90}"}
+
+
+def test_the_port_that_is_published_is_not_the_one_that_the_server_listens_on() -> None:
+    """`.env` names the former, and the server is given all of `.env`."""
+    assert SERVICES["server"]["environment"]["SPIKEGUARD_PORT"] == "8000"
+    assert SERVICES["proxy"]["environment"]["REPLICAS"] == "server:8000"
 
 
 def test_every_volume_is_declared_and_used() -> None:

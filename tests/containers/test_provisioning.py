@@ -150,10 +150,12 @@ def test_grafana_finds_its_dashboards_where_they_are_mounted() -> None:
 def test_prometheus_asks_a_service_of_the_stack_for_what_its_role_may_read() -> None:
     jobs = {job["job_name"]: job for job in CONFIG["scrape_configs"] if "metrics_path" in job}
     assert {job["metrics_path"] for job in jobs.values()} == {"/metrics", "/metrics/fleet"}
+    (each,) = jobs["spikeguard-server"]["dns_sd_configs"]  # an address a replica
+    assert (each["names"], each["port"]) == (["server"], 8000)
+    assert jobs["spikeguard-fleet"]["static_configs"] == [{"targets": ["server:8000"]}]
     mounts = dict(entry.split(":")[:2] for entry in SERVICES["prometheus"]["volumes"])
     for job in jobs.values():
         assert TABLE[("GET", job["metrics_path"])].roles == {Role.METRICS}
-        assert job["static_configs"] == [{"targets": ["server:8000"]}]
         file = job["authorization"]["credentials_file"]
         assert file == f"{mounts['secrets-prometheus']}/token"
     assert mounts["./deploy/prometheus"] == "/etc/prometheus"

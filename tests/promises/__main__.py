@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tests.promises.breaks import BREAKS, ROOT, Break, Promise, broken, promises
 
-SOURCES = ("agent", "server", "dashboard", "trainer", "agent/examples")
+SOURCES = ("agent", "server", "dashboard", "trainer")
 LIMIT_S = 300.0  # one test
 PYTEST = ("-m", "pytest", "-x", "-p", "no:cacheprovider", "--timeout", "150")
 

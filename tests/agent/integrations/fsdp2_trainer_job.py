@@ -21,7 +21,7 @@ from transformers import Trainer, TrainingArguments
 from spikeguard import Forward
 from spikeguard.integrations import hugging_face
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "agent/examples"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples/hugging_face"))
 import hugging_face_trainer as example
 
 SHARDED = {"version": 2, "auto_wrap_policy": "NO_WRAP", "cpu_ram_efficient_loading": False}

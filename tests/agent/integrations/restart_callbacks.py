@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 
 from spikeguard_protocol import Ack, BatchRange, Order, Rollback, TargetDeleted
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "agent/examples"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples/lightning"))
 import lightning_trainer as pl
 
 from tests.agent.heard import hear

@@ -16,7 +16,11 @@ from tests.agent.integrations.lazy import LazyModule
 from tests.agent.job import FAST
 from tests.agent.wire import Wire, await_checkpoint, served
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "agent/examples"))
+sys.path.extend(
+    str(Path(__file__).parents[3] / "examples" / name)
+    for name in ("accelerate", "nanogpt", "plain_pytorch")
+)
+import nanogpt_loop
 import plain_pytorch
 
 if TYPE_CHECKING:
@@ -109,6 +113,29 @@ def test_a_compiled_run_goes_on_where_it_stood(tmp_path: Path) -> None:
     assert parent is not None
     assert (parent.step, guard.steps) == (saved.step, 60)
     assert saved.step in (20, 40)
+
+
+def test_a_loop_of_nanogpts_shape_that_is_killed_trains_on_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it draws at random, and holds a batch that it fetched ahead."""
+    model = nanogpt_loop.train(tmp_path / "whole")._modules[0]
+    rate = nanogpt_loop.rate
+
+    def killed(step: int, steps: int) -> float:
+        if step == 45:
+            raise KeyboardInterrupt
+        return rate(step, steps)
+
+    monkeypatch.setattr(nanogpt_loop, "rate", killed)
+    with pytest.raises(KeyboardInterrupt):
+        nanogpt_loop.train(tmp_path / "killed")
+    monkeypatch.setattr(nanogpt_loop, "rate", rate)
+    again = nanogpt_loop.train(tmp_path / "killed")
+    assert again.steps == 60
+    assert again.state().parent is not None  # it did not begin anew
+    for name, expected in model.state_dict().items():
+        assert torch.equal(again._modules[0].state_dict()[name], expected), name
 
 
 def test_an_update_from_a_closure_is_judged_after_the_closure(tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ from tests.agent.heard import hear
 from tests.agent.integrations.lazy import LazyModule
 from tests.agent.wire import Wire, await_that, served
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "agent/examples"))
+sys.path.extend(
+    str(Path(__file__).parents[3] / "examples" / name) for name in ("hugging_face", "lightning")
+)
 if TYPE_CHECKING:
     import hugging_face_trainer as hf
     import lightning.pytorch as framework

@@ -229,6 +229,7 @@ def _scrapes(live: Live, folder: Path, manager: int) -> dict[str, Any]:
     config["scrape_configs"] = [s for s in config["scrape_configs"] if "metrics_path" in s]
     for scrape in config["scrape_configs"]:
         absent = ["127.0.0.1:9"] if scrape["job_name"] == "spikeguard-server" else []
+        scrape.pop("dns_sd_configs", None)
         scrape["static_configs"] = [{"targets": [live.url.removeprefix("http://"), *absent]}]
         scrape["authorization"]["credentials_file"] = str(folder / "token")
     return config

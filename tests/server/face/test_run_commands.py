@@ -22,6 +22,8 @@ from spikeguard_protocol import (
     ResultState,
     Role,
     RunId,
+    SegmentReason,
+    SegmentStarted,
     Stop,
 )
 from spikeguard_server.access.grants import Grant
@@ -266,3 +268,23 @@ def test_the_command_line_orders_lists_and_takes_back(training: Job, typed: Type
         ("checkpoint", "--reason", "x", "--within", "3d"),
     ):  # fmt: skip
         typed("run", name, *wrong, status=1)
+
+
+def test_one_command_stops_every_live_run_of_a_project_and_names_the_one_that_it_could_not(
+    live: Live, project: str, training: Job, typed: Typed
+) -> None:
+    spiking = Job(live, "spiking", project=project).start()
+    spiking.train(60)
+    spiking.train(3, excess=4.0)  # an incident is open: the stop takes its place
+    bound = Job(live, "bound", project=project)
+    verbs = tuple(verb for verb in VERBS if verb != "stop")
+    start = SegmentStarted(0, SegmentReason.START, None, 0)
+    bound.send(AttemptStarted(None, 1, verbs, "test", tokens_per_step=4096), start)
+    every = ("run", f"{project}/*", "stop", "--reason", "power cut")
+    assert "Nothing was ordered." in typed(*every, status=1)
+    said = typed(*every, "--yes", status=1)
+    assert f"{project}/bound was not ordered to stop" in said
+    for job in (training, spiking):
+        assert Stop() in [order.action for order in orders(job)]
+    assert orders(bound) == []
+    assert "takes stop alone" in typed("run", "*", "checkpoint", "--reason", "x", status=1)
