@@ -158,11 +158,7 @@ def test_the_cost_of_a_proposal_is_that_of_the_moment(job: Job) -> None:
     assert after["cost"]["tokens"] == after["cost"]["steps"] * 4096
     assert after["cost"]["money"] is None
     assert after["cost"]["waiting_steps"] == 120  # a minute, at half a second a step
-
-
-def test_one_proposal_has_one_pace_however_the_machine_s_load_varies(job: Job) -> None:
-    job.spike()
-    seen = [job.incident()["proposal"]["cost"]]
+    seen = [after["cost"]]  # one proposal has one pace, however the machine's load varies
     for step_time in (1.5, 4.5, 12.0):
         job.train(60, excess=3.0, step_time=step_time)
         seen.append(job.incident()["proposal"]["cost"])
