@@ -126,7 +126,7 @@ def test_an_order_to_scale_survives_a_step_that_fails() -> None:
     order = Order("test#1.1", guard.attempt, ScaleLr(0.5, 10), 60.0, None)
     hear(guard, Ack(1, (order,)))
     guard.step()
-    assert guard._p.rates.scale is not None
+    assert guard.state().lr_scale is not None
 
     def fail() -> float:
         raise RuntimeError("out of memory")

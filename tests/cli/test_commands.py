@@ -1,8 +1,9 @@
-"""The command line as a person types it: real processes against a real HTTP server."""
+"""The command line as a person types it, against a real HTTP server."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -139,21 +141,29 @@ def login(home: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
 def spikeguard(
     environment: dict[str, str], *arguments: str, typed: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "spikeguard_cli.main", *arguments]
-    return subprocess.run(
-        command, env=environment, input=typed, capture_output=True, text=True, timeout=60
-    )
+    """What a command says to whoever types it, without the second that a process takes to begin."""
+    said = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
+    with (
+        mock.patch.dict(os.environ, {**environment, "COLUMNS": "80"}, clear=True),
+        mock.patch.object(sys, "stdin", io.StringIO(typed)),
+        contextlib.redirect_stdout(said[0]),
+        contextlib.redirect_stderr(said[1]),
+    ):
+        status = main(arguments)
+    for stream in said:
+        stream.seek(0)
+    return subprocess.CompletedProcess(arguments, status, *(stream.read() for stream in said))
 
 
 @pytest.mark.slow
 def test_help_names_every_command() -> None:
-    shown = spikeguard(dict(os.environ), "--help").stdout
+    command = [sys.executable, "-m", "spikeguard_cli.main", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     for name in ("up", "serve", "login", "runs", "incidents", "approve", "reject", "postmortem",
                  "token", "replay", "journal"):  # fmt: skip
         assert re.search(rf"^    {name}\s", shown, re.MULTILINE), name
 
 
-@pytest.mark.slow
 def test_login_keeps_a_session_that_only_its_owner_can_read(tmp_path: Path, server: Server) -> None:
     server.answers["/v1/sessions"] = (
         200,
@@ -209,7 +219,6 @@ def test_up_alone_is_what_the_command_line_uses_also_on_another_port(tmp_path: P
     assert json.loads(path.read_text())["others"] == []
 
 
-@pytest.mark.slow
 def test_runs_are_listed_with_what_waits_for_a_person(home: dict[str, str], server: Server) -> None:
     server.answers["/v1/runs"] = (200, {"items": [RUN], "next_cursor": None})
     done = spikeguard(home, "runs")
@@ -218,7 +227,6 @@ def test_runs_are_listed_with_what_waits_for_a_person(home: dict[str, str], serv
     assert server.asked[0][2] == "Bearer secret"
 
 
-@pytest.mark.slow
 def test_a_long_list_is_read_page_by_page(home: dict[str, str], server: Server) -> None:
     server.answers["/v1/runs"] = (200, {"items": [RUN] * 2, "next_cursor": "more"})
     done = spikeguard(home, "runs", "--limit", "5", "--json")
@@ -227,7 +235,6 @@ def test_a_long_list_is_read_page_by_page(home: dict[str, str], server: Server) 
     assert "cursor=more" in server.asked[1][1]
 
 
-@pytest.mark.slow
 def test_incidents_show_kind_peak_and_proposal(home: dict[str, str], server: Server) -> None:
     server.answers["/v1/incidents"] = (200, {"items": [INCIDENT], "next_cursor": None})
     shown = spikeguard(home, "incidents", "gpt-1", "--open").stdout
@@ -238,7 +245,6 @@ def test_incidents_show_kind_peak_and_proposal(home: dict[str, str], server: Ser
     assert "state=open%2Crecovering" in server.asked[0][1]
 
 
-@pytest.mark.slow
 def test_incidents_fit_a_terminal_and_say_where_a_job_died(
     home: dict[str, str], server: Server
 ) -> None:
@@ -285,7 +291,6 @@ def test_an_open_incident_of_a_run_that_fell_silent_says_so_first(
     assert "The loss rose" in capsys.readouterr().out.splitlines()[1]
 
 
-@pytest.mark.slow
 def test_approve_names_the_revision_that_was_shown(home: dict[str, str], server: Server) -> None:
     path = "/v1/runs/default/gpt-1/incidents/3"
     server.answers[path] = (200, INCIDENT)
@@ -297,7 +302,6 @@ def test_approve_names_the_revision_that_was_shown(home: dict[str, str], server:
     assert "2.1 min" in done.stdout
 
 
-@pytest.mark.slow
 def test_approve_says_restart_the_job_where_a_rollback_goes_by_restart(
     home: dict[str, str], server: Server
 ) -> None:
@@ -315,7 +319,6 @@ def test_approve_says_restart_the_job_where_a_rollback_goes_by_restart(
         assert ("exit status 76. Restart the job" in done.stdout) == said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("asked", ["gpt-1#3", "gpt-1#3.1"])
 def test_nobody_decides_on_a_command_that_they_did_not_name(
     home: dict[str, str], server: Server, asked: str
@@ -330,7 +333,6 @@ def test_nobody_decides_on_a_command_that_they_did_not_name(
     assert {method for method, *_ in server.asked} == {"GET"}
 
 
-@pytest.mark.slow
 def test_approve_without_a_yes_does_nothing(home: dict[str, str], server: Server) -> None:
     server.answers["/v1/runs/default/gpt-1/incidents/3"] = (200, INCIDENT)
     done = spikeguard(home, "approve", "gpt-1#3.1", typed="y\n")  # not a terminal: nobody agreed
@@ -338,7 +340,6 @@ def test_approve_without_a_yes_does_nothing(home: dict[str, str], server: Server
     assert {method for method, *_ in server.asked} == {"GET"}
 
 
-@pytest.mark.slow
 def test_a_changed_proposal_is_shown_and_not_approved(home: dict[str, str], server: Server) -> None:
     path = "/v1/runs/default/gpt-1/incidents/3"
     server.answers[path] = (200, INCIDENT)
@@ -352,7 +353,6 @@ def test_a_changed_proposal_is_shown_and_not_approved(home: dict[str, str], serv
     assert "the loss went non-finite" in done.stderr
 
 
-@pytest.mark.slow
 def test_reject_carries_its_reason(home: dict[str, str], server: Server) -> None:
     path = "/v1/runs/default/gpt-1/incidents/3"
     server.answers[path] = (200, INCIDENT)
@@ -362,7 +362,6 @@ def test_reject_carries_its_reason(home: dict[str, str], server: Server) -> None
     assert server.asked[-1][3] == {"revision": 2, "reason": "we want to see it heal"}
 
 
-@pytest.mark.slow
 def test_a_postmortem_can_be_saved(home: dict[str, str], server: Server, tmp_path: Path) -> None:
     server.answers["/v1/runs/default/gpt-1/incidents/3/postmortem"] = (200, b"<html>")
     out = tmp_path / "report.html"
@@ -371,7 +370,6 @@ def test_a_postmortem_can_be_saved(home: dict[str, str], server: Server, tmp_pat
     assert out.read_text() == "<html>"
 
 
-@pytest.mark.slow
 def test_an_error_of_the_server_is_told_in_its_own_words(
     home: dict[str, str], server: Server
 ) -> None:
@@ -385,7 +383,6 @@ def test_an_error_of_the_server_is_told_in_its_own_words(
     assert done.stderr.endswith(f"The token came from {file}. {way}\n")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("variable", ["SPIKEGUARD_TOKEN", "SPIKEGUARD_TOKEN_FILE"])
 @pytest.mark.parametrize("role", ["agent", "metrics"])
 def test_a_token_of_the_wrong_role_is_named_by_the_variable_that_it_came_from(
@@ -405,7 +402,6 @@ def test_a_token_of_the_wrong_role_is_named_by_the_variable_that_it_came_from(
     assert f"The token came from {named}. Unset {variable} and run `spikeguard login" in done.stderr
 
 
-@pytest.mark.slow
 def test_a_jobs_token_in_the_environment_gives_way_to_a_login_at_the_same_server(
     home: dict[str, str], server: Server
 ) -> None:
@@ -419,7 +415,6 @@ def test_a_jobs_token_in_the_environment_gives_way_to_a_login_at_the_same_server
     assert "SPIKEGUARD_TOKEN holds a training job's token" in done.stderr
 
 
-@pytest.mark.slow
 def test_a_login_elsewhere_is_never_used_for_the_server_that_was_named(
     home: dict[str, str], server: Server, tmp_path: Path
 ) -> None:
@@ -433,7 +428,6 @@ def test_a_login_elsewhere_is_never_used_for_the_server_that_was_named(
     assert all("secret" not in token for _, _, token, _ in server.asked)
 
 
-@pytest.mark.slow
 def test_text_of_a_server_cannot_drive_the_terminal(home: dict[str, str], server: Server) -> None:
     wicked = "gpt\x1b[2J\x9b1m\u202e\rok"
     error = {"code": "x", "message": wicked, "remedy": "none"}
@@ -577,7 +571,6 @@ def test_a_token_with_more_beside_it_is_refused_and_not_repeated(
     assert "secret" not in str(refused.value)
 
 
-@pytest.mark.slow
 def test_a_redirect_takes_no_token_elsewhere(home: dict[str, str]) -> None:
     class Elsewhere(BaseHTTPRequestHandler):
         """Points to itself under another path."""
@@ -603,7 +596,6 @@ def test_a_redirect_takes_no_token_elsewhere(home: dict[str, str]) -> None:
     assert len(asked) == 1
 
 
-@pytest.mark.slow
 def test_an_absent_server_is_one_clear_line(home: dict[str, str]) -> None:
     file = Path(home["SPIKEGUARD_CREDENTIALS"])
     file.write_text(json.dumps({"server": "http://127.0.0.1:9", "token": "x"}))
@@ -613,7 +605,6 @@ def test_an_absent_server_is_one_clear_line(home: dict[str, str]) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
 def test_a_token_that_would_travel_in_the_clear_is_warned_of(home: dict[str, str]) -> None:
     named = {"SPIKEGUARD_SERVER": f"http://{socket.gethostname()}:1", "SPIKEGUARD_TOKEN": "secret"}
     for allowed in ("", "1"):
@@ -623,14 +614,12 @@ def test_a_token_that_would_travel_in_the_clear_is_warned_of(home: dict[str, str
         assert "secret" not in result.stderr
 
 
-@pytest.mark.slow
 def test_nobody_logged_in_says_how_to(tmp_path: Path) -> None:
     environment = {**os.environ, "SPIKEGUARD_CREDENTIALS": str(tmp_path / "none.json")}
     done = spikeguard(environment, "runs")
     assert "spikeguard login" in done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("text", ["gpt-1", "gpt-1#x", "a b#1"])
 def test_an_id_that_is_none_is_explained(home: dict[str, str], text: str) -> None:
     done = spikeguard(home, "postmortem", text)
@@ -638,7 +627,6 @@ def test_an_id_that_is_none_is_explained(home: dict[str, str], text: str) -> Non
     assert "incident" in done.stderr or "run" in done.stderr
 
 
-@pytest.mark.slow
 def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
     missing = str(tmp_path / "token")
     done = spikeguard(dict(os.environ), "login", "--name", "ada", "--token-file", missing)

@@ -29,9 +29,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 @contextmanager
-def dashboard(server: str, folder: Path) -> Iterator[str]:
+def dashboard(server: str, folder: Path, port: int) -> Iterator[str]:
     """The process that `spikeguard up` starts, ready to be looked at."""
-    address = f"http://127.0.0.1:{(port := free_port())}"
+    address = f"http://127.0.0.1:{port}"
     environment = {
         **os.environ,
         "SPIKEGUARD_SERVER": server,
@@ -68,7 +68,8 @@ def world() -> World:
 
 @pytest.fixture(scope="module")
 def address(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(world) as server, dashboard(server, tmp_path_factory.mktemp("home")) as address:
+    home = tmp_path_factory.mktemp("home")
+    with serving(world) as server, dashboard(server, home, free_port()) as address:
         yield address
 
 
@@ -157,19 +158,20 @@ def test_new_data_appears_by_itself_and_what_is_unchanged_is_left_alone(
         assert page.locator(".marks[data-same]").count() == before
 
 
-def test_nothing_runs_out_of_a_phones_width(ada: Any, address: str, world: World) -> None:
+def test_nothing_runs_out_of_a_phones_width(ada: Any, address: str) -> None:
     with opened(ada, address) as page:
         page.set_viewport_size({"width": 390, "height": 844})
         page.emulate_media(color_scheme="dark")
-        for path in (
-            "/",
-            "/run?run=llama-8b-c4",
-            "/compare?run=llama-8b-c4&run=llama-8b-old",
-            INCIDENT,
+        curves = "canvas.marks, svg.marks"
+        for path, drawn_last in (
+            ("/", "[data-testid=stDataFrame]"),
+            ("/run?run=llama-8b-c4", curves),
+            ("/compare?run=llama-8b-c4&run=llama-8b-old", curves),
+            (INCIDENT, curves),
         ):
             page.goto(address + path)
-            page.locator(".sg-head").first.wait_for()
-            await_refreshes(page, world, 1)
+            page.locator(drawn_last).first.wait_for()
+            page.wait_for_timeout(SETTLE_MS)
             width = "document.querySelector('[data-testid=stMain]').scrollWidth"
             assert page.evaluate(width) <= 390, path
         decide = page.get_by_role("link", name="Look at it and decide").bounding_box()
@@ -185,6 +187,7 @@ def test_an_outage_is_said_and_mends_itself_and_nobody_else_is_told_of_anything(
         page.on("request", lambda request: asked.append(request.url))
         page.goto(address)
         page.get_by_role("heading", name="3 runs").wait_for()
+        page.get_by_test_id("stDataFrame").wait_for()  # its answer has come: there is one to keep
         assert page.get_by_text("Deploy").count() == 0
         world.broken = lambda: error(503, "starting", "The server is starting", "Wait a moment")
         page.get_by_text("The server is starting. What you see is").wait_for()

@@ -13,7 +13,7 @@ from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Service
 from tests.agent.forks import FORKED
 
-SIZE = ["--preset", "tiny", "--batch", "4", "--steps", "20000", "--step-time", "0.01"]
+SIZE = ["--preset", "tiny", "--batch", "4", "--steps", "20000", "--step-time", "0.03"]
 TRAINER = str(Path(spikeguard_trainer.__file__).with_name("__main__.py"))
 TWO_RANKS = ["--standalone", "--nproc-per-node=2", *FORKED, "--", TRAINER]
 LIMIT_S = 90.0
@@ -23,7 +23,7 @@ def wait_until(seen: Callable[[], Any]) -> Any:
     until = time.monotonic() + LIMIT_S
     while not (found := seen()):
         assert time.monotonic() < until
-        time.sleep(0.1)
+        time.sleep(0.3)
     return found
 
 
@@ -33,7 +33,7 @@ def test_a_calm_run_saves_goes_back_skips_and_stops_when_it_is_told(
     name = "ordered"
     path = f"/v1/runs/default/{name}"
     job = Job.start(
-        children, folder / name, service.agent_environment(0.1), *TWO_RANKS, *SIZE,
+        children, folder / name, service.agent_environment(0.2), *TWO_RANKS, *SIZE,
         "--run", name, module="torch.distributed.run",
     )  # fmt: skip
 

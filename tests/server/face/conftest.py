@@ -155,8 +155,8 @@ class Job:
 
     def spike(self) -> Job:
         """Train calmly with checkpoints, then lose the trend until a rollback is proposed."""
-        for _ in range(4):
-            self.send(self.steps(100), self.saved())
+        self.send(*(told for _ in range(4) for told in (self.steps(100), self.saved())))
+        self.train(40, excess=3.0)
         for _ in range(10):
             self.train(40, excess=3.0)
             proposal = self.incident()["proposal"]

@@ -7,9 +7,11 @@ import hashlib
 import inspect
 import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 import sqlalchemy as sql
 from fastapi.routing import APIRoute
@@ -25,11 +27,9 @@ from spikeguard_server.store.tables.core import tokens
 from tests.server.face.browsers import cookie_of
 
 if TYPE_CHECKING:
-    import httpx
-
     from tests.server.face.conftest import Job, Live
 
-CALLS = sorted(TABLE)
+GUARDED = sorted(call for call, rule in TABLE.items() if not rule.public)
 PLACES = {
     "{project}": "default",
     "{name}": "spiked",
@@ -43,6 +43,7 @@ def call(
     live: Live, client: httpx.Client, method: str, path: str, token: str | None
 ) -> httpx.Response:
     """Make a call as whoever holds `token`, where this call looks for it."""
+    client.cookies.clear()
     for place, value in {**PLACES, "{id}": "2147483647"}.items():
         path = path.replace(place, value)
     if path.endswith("/orders"):
@@ -68,31 +69,34 @@ def test_every_call_of_the_server_stands_in_the_table_and_no_other() -> None:
     assert served == set(TABLE)
 
 
-@pytest.mark.parametrize(("method", "path"), CALLS)
+@pytest.fixture(scope="module")
+def client(live: Live) -> Iterator[httpx.Client]:
+    """Calls of nobody; whoever uses it names the token."""
+    with live.client() as calls:
+        yield calls
+
+
+@pytest.mark.parametrize(("method", "path"), GUARDED)
 def test_a_call_is_open_to_the_roles_of_its_row_and_to_nobody_else(
-    live: Live, spiked: Job, method: str, path: str
+    live: Live, client: httpx.Client, spiked: Job, method: str, path: str
 ) -> None:
     del spiked
     rule = TABLE[method, path]
-    with live.client() as client:
-        for role in Role:
-            answer = call(live, client, method, path, live.tokens[role])
-            assert answer.status_code < 500, answer.text
-            if rule.public:
-                continue  # whoever asks is answered; what with, other tests say
-            if role in rule.roles:
-                assert answer.status_code != 401
-                assert answer.status_code != 403 or rule.person, (role, answer.text)
-            else:
-                assert answer.status_code == 403, (role, answer.text)
+    for role in Role:
+        answer = call(live, client, method, path, live.tokens[role])
+        assert answer.status_code < 500, answer.text
+        if role in rule.roles:
+            assert answer.status_code != 401
+            assert answer.status_code != 403 or rule.person, (role, answer.text)
+        else:
+            assert answer.status_code == 403, (role, answer.text)
 
 
-@pytest.mark.parametrize(("method", "path"), [c for c in CALLS if not TABLE[c].public])
-@pytest.mark.parametrize("token", [None, "x" * 43], ids=["no token", "a guessed token"])
+@pytest.mark.parametrize(("method", "path"), GUARDED)
 def test_a_guarded_call_without_a_good_token_is_not_answered(
-    live: Live, method: str, path: str, token: str | None
+    live: Live, client: httpx.Client, method: str, path: str
 ) -> None:
-    with live.client() as client:
+    for token in (None, "x" * 43):
         answer = call(live, client, method, path, token)
         if path.startswith(("/confirm", "/incident", "/act", "/inbox")) and method == "GET":
             assert answer.status_code == 303

@@ -26,8 +26,6 @@ from spikeguard_trainer.stage.ports import free_port
 from tests.programs import serve, typed
 from tests.server.conftest import Databases
 
-PROGRAM = [sys.executable, "-m", "spikeguard_cli.main"]
-
 
 def environment(**given: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPIKEGUARD", "DATABASE"))}
@@ -83,18 +81,13 @@ def test_every_word_has_help_and_names_its_extra(command: object) -> None:
 
 
 def test_serve_refuses_to_start_without_a_database() -> None:
-    done = subprocess.run(
-        [*PROGRAM, "serve"], env=environment(), capture_output=True, text=True, timeout=60
-    )
+    done = typed("serve", environment=environment())
     assert done.returncode == 1
     assert "DATABASE_URL is not set" in done.stderr
 
 
 def test_a_token_needs_a_database_that_was_named(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*PROGRAM, "token", "list", "--directory", str(tmp_path)],
-        env=environment(), capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = typed("token", "list", "--directory", str(tmp_path), environment=environment())
     assert done.returncode == 1
     assert "Set DATABASE_URL" in done.stderr
 

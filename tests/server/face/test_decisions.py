@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -113,23 +112,6 @@ def test_for_whom_a_caller_says_it_speaks_is_an_address_or_nothing(
     headers = [(b"spikeguard-for", said.encode())]
     call = {"type": "http", "client": ("192.0.2.1", 9), "headers": headers}
     assert origin_of(Request(call)) == recorded
-
-
-def test_of_two_people_at_once_one_wins_and_the_other_is_told(
-    live: Live, job: Job, proposed: dict[str, Any]
-) -> None:
-    people = [live.person(name) for name in ("Ada", "Grace", "Alan", "Edsger")]
-    path, body = f"{job.command_path(proposed)}/approve", {"revision": proposed["revision"]}
-    with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda person: person.post(path, json=body), people))
-    for person in people:
-        person.close()
-    assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
-    winner = next(answer.json()["decided_by"] for answer in answers if answer.is_success)
-    for answer in answers:
-        if not answer.is_success:
-            assert answer.json()["error"]["code"] == "illegal_move"
-            assert winner in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("body", [{}, {"revision": 0}, {"revision": "1"}, {"revision": 1, "x": 2}])

@@ -18,7 +18,7 @@ import sqlalchemy as sql
 from spikeguard_core.notification.topics import Topic
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS
+from spikeguard_server.metrics import MAX_INCIDENTS
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.conversations import Key, add_topics, due_conversations
 from spikeguard_server.store.due import runs_due
@@ -135,20 +135,6 @@ def test_beyond_what_a_scrape_can_hold_projects_share_it_and_the_rest_is_counted
     assert len(site.divergent()) == MAX_INCIDENTS
     assert site.metric("spikeguard_incidents_not_shown") == 101
     assert site.metric("spikeguard_runs_not_shown") == 101
-
-
-def test_calm_runs_share_the_scrape_by_project(site: Site) -> None:
-    site.flood(FLOOD, incidents=False)
-    with site.engine.begin() as connection:
-        flood(connection, 3, False, "small")
-        connection.execute(
-            sql.text("update runs set created_at = now() - interval '9 days' where project='small'")
-        )
-    text = site.get("/metrics/fleet", Role.METRICS).text
-    steps = re.findall(r'spikeguard_run_incident_open{project="(.+?)"', text)
-    assert steps.count("small") == 3
-    assert len(steps) == MAX_RUNS
-    assert site.metric("spikeguard_runs_not_shown") == FLOOD + 4 - MAX_RUNS
 
 
 def test_lists_by_attention_show_every_projects_open_spike_first(site: Site) -> None:

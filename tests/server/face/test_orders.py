@@ -85,8 +85,11 @@ def test_an_approval_wakes_everybody_who_waits_and_none_holds_a_connection(
 
 
 def test_an_order_that_waits_already_is_told_of_at_once(live: Live, job: Job) -> None:
-    """The approval may have come between the last acknowledgement and the wait."""
+    """The approval may have come between the last acknowledgement and the wait. That there is
+    something to wait for is said while a decision may come."""
+    assert "spikeguard-wait" not in job.post(encode(job.message())).headers
     job.spike()
+    assert float(job.post(encode(job.message())).headers["spikeguard-wait"]) > 0
     say_yes(live, job)
     waiting, seconds = wait(live, job, 8.0)
     assert waiting
@@ -121,9 +124,14 @@ def test_a_bell_that_is_lost_is_found_again(
         assert waiter.result(10)[0]
 
 
-def test_a_bell_that_rings_for_no_run_is_heard_on(live: Live, job: Job) -> None:
-    """Anybody who may connect to the database may notify."""
+def test_a_bell_that_fails_and_rings_for_no_run_is_heard_on(
+    live: Live, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a way that nobody thought of; and anybody who may connect to the database may notify."""
     job.spike()
+    failed, found = looks(monkeypatch, ValueError("nobody thought of this"))
+    assert failed.wait(5)
+    assert found.wait(10)
     with ThreadPoolExecutor(1) as pool:
         waiter = pool.submit(wait, live, job, 8.0)
         time.sleep(0.5)
@@ -134,22 +142,6 @@ def test_a_bell_that_rings_for_no_run_is_heard_on(live: Live, job: Job) -> None:
         approved_at = time.monotonic()
         assert waiter.result(10)[0]
     assert time.monotonic() - approved_at < PROMPT_S
-
-
-def test_a_bell_that_fails_in_a_way_nobody_thought_of_is_found_again(
-    live: Live, job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job.spike()
-    failed, found = looks(monkeypatch, ValueError("nobody thought of this"))
-    assert failed.wait(5)
-    assert found.wait(10)
-    test_a_bell_that_rings_for_no_run_is_heard_on(live, job)
-
-
-def test_the_hint_to_wait_is_given_while_a_decision_may_come(job: Job) -> None:
-    assert "spikeguard-wait" not in job.post(encode(job.message())).headers
-    job.spike()
-    assert float(job.post(encode(job.message())).headers["spikeguard-wait"]) > 0
 
 
 def test_an_agent_fetches_an_approved_order_without_waiting_for_its_interval(

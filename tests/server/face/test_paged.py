@@ -1,32 +1,40 @@
-"""Somebody is paged and has only the message: three faults, a phone and a laptop, a real browser.
+"""Somebody is paged and has only the message, or looks at the dashboard, in a real browser.
 
 They find the cause, take the right action, see it work, and read the post-mortem. Incidents are
-made of messages over HTTP; one server and one browser serve all of them.
+made of messages over HTTP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spikeguard_protocol import Role
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.cli.sockets import listen
+from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import open_engine
+from spikeguard_trainer.stage.ports import free_port
+from tests.dashboard.test_browser import dashboard
 from tests.server.face.browsers import cookie_of
-from tests.server.face.seeded import FAULTS, Fault, SeededRun
+from tests.server.face.conftest import Job, Live, ticking
+from tests.server.face.test_judgements import roll_back
 from tests.server.face.test_links import LABEL, SECRET
 from tests.server.notify.listener import Listener, listening
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Live
 
 pytestmark = pytest.mark.slow
 PHONE, LAPTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
 SIZES = (PHONE, LAPTOP)
 MOST_BYTES = 400_000  # of a page that is looked at before deciding
 SHOW_MS = 120_000
+LIMIT_S = 60.0
+CAUSE = "bad data"  # as pages name it
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +73,9 @@ class Reader:
         assert box["y"] < self.size["height"], f"{words!r} stands at {box['y']:.0f} px"
 
 
-@pytest.fixture(scope="module")
-def screens(browser: Any) -> Iterator[list[Reader]]:
-    """A phone and a laptop."""
+@pytest.fixture
+def readers(browser: Any) -> Iterator[list[Reader]]:
+    """A phone and a laptop, with nobody signed in."""
     contexts = [browser.new_context(viewport=size) for size in (PHONE, LAPTOP)]
     found = [Reader(each.new_page(), size) for each, size in zip(contexts, SIZES, strict=True)]
     for reader in found:
@@ -79,47 +87,53 @@ def screens(browser: Any) -> Iterator[list[Reader]]:
         each.close()
 
 
-@pytest.fixture
-def readers(screens: list[Reader]) -> list[Reader]:
-    """The same two, with nobody signed in."""
-    for reader in screens:
-        reader.page.goto("about:blank")
-        reader.page.context.clear_cookies()
-    return screens
-
-
 def _count(reader: Reader, answer: Any) -> None:
     reader.bytes += int(answer.headers.get("content-length", 0))
 
 
-def paged(live: Live, inbox: Listener, name: str, fault: Fault) -> tuple[SeededRun, dict[str, Any]]:
-    """A run of its own with `fault`, and the message that asks somebody to decide."""
-    run = SeededRun(live.client(Role.AGENT), live.client(Role.VIEWER), name)
+@pytest.fixture
+def paged(live: Live, inbox: Listener) -> tuple[Job, dict[str, Any]]:
+    """A run with three batches of strange tokens, and the message that asks somebody to decide."""
+    job = Job(live, "paged").start()
     target = {"url": f"{inbox.url}/hook", "secret": SECRET}
-    rules = {"kind": "webhook", "target": target, "runs": [name], "links": True}
+    rules = {"kind": "webhook", "target": target, "runs": [job.run], "links": True}
     with live.client(Role.ADMIN) as admin:
-        assert admin.put(f"/v1/channels/default/{name}", json=rules).status_code == 200
-    run.begin()
-    proposal = run.fail(fault)["proposal"]
+        assert admin.put("/v1/channels/default/paged", json=rules).status_code == 200
+    for _ in range(4):
+        job.send(job.steps(100, token_entropy=3.1), job.saved())
+    job.train(3, excess=3.0, token_entropy=0.2)
+    proposal = None
+    while proposal is None or proposal["verb"] != "rollback":
+        assert job.step < 600, job.incident()
+        job.train(20, excess=3.0, token_entropy=3.1)
+        proposal = job.incident()["proposal"]
+    wanted = proposal["id"], proposal["revision"]
 
     def asks(message: dict[str, Any]) -> bool:
         asked = (message["incident"] or {}).get("proposal") or {}
-        seen = asked.get("command"), asked.get("revision")
-        return seen == (proposal["id"], proposal["revision"])
+        return (asked.get("command"), asked.get("revision")) == wanted
 
     inbox.wait_for(lambda messages: any(map(asks, messages)))
-    return run, next(m.json() for m in reversed(inbox.received) if asks(m.json()))
+    return job, next(m.json() for m in reversed(inbox.received) if asks(m.json()))
 
 
-@pytest.mark.parametrize(("fault", "acting"), list(zip(FAULTS, (0, 0, 1), strict=True)), ids=str)
+def until(job: Job, seen: Callable[[dict[str, Any]], Any]) -> Any:
+    """What `seen` finds in the incident, once it finds anything."""
+    deadline = time.monotonic() + LIMIT_S
+    while not (found := seen(job.incident())):
+        assert time.monotonic() < deadline, job.incident()
+        time.sleep(0.4)
+    return found
+
+
 def test_whoever_has_only_the_message_finds_the_cause_acts_and_reads_how_it_ended(
-    live: Live, inbox: Listener, readers: list[Reader], fault: Fault, acting: int
+    live: Live, inbox: Listener, readers: list[Reader], paged: tuple[Job, dict[str, Any]]
 ) -> None:
-    """One of them acts by the link, which needs no signing in; the other one, signed in, looks."""
-    actor, onlooker = readers[acting], readers[1 - acting]
-    run, message = paged(live, inbox, fault.name, fault)
+    """On the phone they act by the link, which needs no signing in; the laptop's, signed in,
+    looks."""
+    (actor, onlooker), (job, message) = readers, paged
     happened, _, cause, proposed, wait = message["text"].splitlines()[:5]
-    assert fault.cause in cause
+    assert CAUSE in cause
     assert proposed.startswith("Proposed: roll back to step ")
     assert wait.startswith("Can wait ")
 
@@ -130,27 +144,28 @@ def test_whoever_has_only_the_message_finds_the_cause_acts_and_reads_how_it_ende
     }
     onlooker.page.context.add_cookies([cookie])
     for reader, link in ((actor, LABEL), (onlooker, "Open"), (onlooker, "Decide")):
-        assert fault.cause in reader.opened(message["links"][link])
+        assert CAUSE in reader.opened(message["links"][link])
         reader.without_scrolling(happened)
-        reader.without_scrolling(fault.cause)
+        reader.without_scrolling(CAUSE)
         if link != "Open":
             reader.without_scrolling("Approve", role="button")
-    assert (run.incident() or {})["proposal"]["state"] == "proposed"  # looking decides nothing
+    assert job.incident()["proposal"]["state"] == "proposed"  # looking decides nothing
     actor.page.get_by_label("Your name").fill("Ada")
     actor.page.get_by_role("button", name="Approve").click()
     actor.page.get_by_text("Approved by Ada").first.wait_for()
 
-    run.carry_out(run.until(lambda i: [c for c in i["commands"] if c["state"] == "approved"])[-1])
+    approved = until(job, lambda i: [c for c in i["commands"] if c["state"] == "approved"])
+    roll_back(job, approved[-1], job.step)
     actor.page.get_by_text("carried out and judged").first.wait_for()  # nobody pressed reload
-    assert run.until(lambda i: i["outcome"]) == "recovered"
-    run.until(lambda i: i["has_postmortem"])
+    assert until(job, lambda i: i["outcome"]) == "recovered"
+    until(job, lambda i: i["has_postmortem"])
     actor.page.context.add_cookies([cookie])
     for reader in readers:
         assert "recovered" in reader.opened(message["links"]["Open"]).lower()
         reader.page.get_by_role("link", name="Post-mortem").click()
         reader.page.wait_for_url("**/postmortem*")
         told = reader.read()
-        assert fault.cause in told
+        assert CAUSE in told
         assert "Ada" in told
     inbox.wait_for(lambda all: any(_ends(one, message["key"]) for one in all))
 
@@ -159,3 +174,50 @@ def _ends(message: dict[str, Any], key: str) -> bool:
     """Whether it closes the conversation and says how it ended."""
     closed = message["key"] == key and message["status"] == "resolved"
     return closed and "recovered" in message["title"]
+
+
+@pytest.fixture
+def overlooked(face_url: str, tmp_path: Path) -> Iterator[tuple[Live, str]]:
+    """A server whose sign-in page leads to a dashboard, and where that dashboard is."""
+    port = free_port()
+    with listen("127.0.0.1", 0) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        pages = f"http://127.0.0.1:{port}"
+        settings = Settings(database_url=face_url, public_url=url, dashboard_url=pages)
+        engine = open_engine(settings)
+        with ticking(settings, engine, listener), dashboard(url, tmp_path, port):
+            with engine.begin() as connection:
+                tokens = {role: issue_token(connection, Grant(role), "test")[0] for role in Role}
+            yield Live(url, engine, tokens), pages
+        engine.dispose()
+
+
+def test_from_the_dashboard_a_person_signs_in_approves_and_comes_back_to_the_post_mortem(
+    overlooked: tuple[Live, str], browser: Any
+) -> None:
+    """The dashboard beside a real server; the sign-in page leads back to it."""
+    live, pages = overlooked
+    job = Job(live, "overlooked").start().spike()
+    page = browser.new_context().new_page()
+    page.set_default_timeout(SHOW_MS)
+    page.goto(pages, wait_until="commit")
+    page.get_by_role("link", name="Sign in at the server").click()
+    page.get_by_label("Access token").fill(live.tokens[Role.OPERATOR])
+    page.get_by_label("Your name").fill("Ada Lovelace")
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_url(f"{pages}/**")
+    page.get_by_text("Signed in as Ada Lovelace").wait_for()
+    incident = f"{pages}/incident?run=default/{job.run}&number=1"
+    page.goto(incident, wait_until="commit")
+    page.get_by_role("link", name="Look at it and decide").click()
+    page.get_by_role("link", name="Decide").click()
+    page.get_by_role("button", name="Approve").click()
+    page.get_by_text("Approved by Ada Lovelace").first.wait_for()
+    (command,) = (c for c in job.incident()["commands"] if c["state"] == "approved")
+    roll_back(job, command, job.step)
+    until(job, lambda i: i["has_postmortem"])
+    page.goto(incident, wait_until="commit")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="HTML, to print").click()
+    assert "Ada Lovelace" in Path(download.value.path()).read_text()
+    page.context.close()

@@ -35,6 +35,7 @@ def test_what_was_done_about_earlier_ones_is_told_with_what_it_came_to(
     live: Live, project: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cured, left = spike(live, project, "cured"), spike(live, project, "left")
+    assert cured.incident()["precedents"] == []  # the first of its kind
     roll_back(cured, approve(cured), 700)
     assert cured.incident()["outcome"] == "recovered"
     left.send(AttemptEnded("finished"))
@@ -60,7 +61,3 @@ def test_what_was_done_about_earlier_ones_is_told_with_what_it_came_to(
     said = " ".join(capsys.readouterr().out.split())
     assert "before rolled back once: 1 recovered" in said
     assert job.incident()["proposal"] is not None
-
-
-def test_the_first_of_its_kind_has_none(live: Live, project: str) -> None:
-    assert spike(live, project, "first").incident()["precedents"] == []

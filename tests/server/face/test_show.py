@@ -38,6 +38,7 @@ def typed(live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 def test_an_incident_on_one_screen_says_what_why_what_to_do_and_how(
     spiked: Job, typed: Typed
 ) -> None:
+    spiked.send()  # it may have said nothing for minutes
     found = spiked.incident()
     said = typed("show", f"{spiked.run}#1")
     lines = said.splitlines()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
@@ -162,24 +162,3 @@ def test_a_link_and_the_session_it_opened_stand_in_the_audit(live: Live) -> None
     mine = [entry for entry in entries if entry["actor"] == "Audited"]
     assert [entry["action"] for entry in mine[:2]] == ["session.opened", "sign_in_link.made"]
     assert "sign-in link" in mine[0]["after"]
-
-
-def test_a_browser_opens_a_link_decides_as_the_person_and_logs_out(
-    live: Live, job: Job, browser: Any
-) -> None:
-    proposal = job.spike().incident()["proposal"]
-    page_path = job.command_path(proposal).replace("/v1/runs", "/confirm")
-    page_path = page_path.replace("/incidents/", "/").replace("/commands/", "/")
-    page = browser.new_page()
-    page.goto(live.url + made(live, "Ada", next=page_path))
-    page.get_by_role("button", name="Sign in as Ada").click()
-    page.get_by_role("button", name="Approve").click()
-    assert "Approved by Ada" in page.get_by_role("status").first.inner_text()
-    [session] = [c["value"] for c in page.context.cookies() if c["name"] == COOKIE]
-    page.goto(f"{live.url}/login")
-    page.get_by_role("button", name="Log out").click()
-    page.get_by_role("heading", name="Log in").wait_for()
-    with live.bearing(session) as calls:
-        assert calls.get("/v1/me").status_code == 401
-    page.close()
-    assert job.incident()["commands"][-1]["decided_by"] == "Ada"

@@ -60,7 +60,8 @@ def _wait(process: subprocess.Popen[bytes], issuer: str) -> None:
 
 
 class Browser:
-    """Cookies by host and port, unlike a browser's, and no scripts."""
+    """Cookies by host and port, unlike a browser's, and no scripts. No connection outlives its
+    call: the provider closes an idle one at any moment, and a browser would ask once more."""
 
     def __init__(self) -> None:
         self._clients: dict[str, httpx.Client] = {}
@@ -72,7 +73,10 @@ class Browser:
     def at(self, url: str) -> httpx.Client:
         """What keeps the cookies of a site."""
         site = str(httpx.URL(url).copy_with(path="/", query=None))
-        return self._clients.setdefault(site, httpx.Client(base_url=site, timeout=30))
+        if site not in self._clients:
+            unkept = httpx.Limits(max_keepalive_connections=0)
+            self._clients[site] = httpx.Client(base_url=site, timeout=30, limits=unkept)
+        return self._clients[site]
 
     def get(self, url: str) -> httpx.Response:
         return self.at(url).get(url)

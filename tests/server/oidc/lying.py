@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -19,12 +20,22 @@ CLIENT_ID = "spikeguard"
 Claims = dict[str, Any]
 
 
+@cache
+def usual_key() -> RSAKey:
+    """Made once: it takes a tenth of a second of a core."""
+    return new_key("first")
+
+
+def new_key(kid: str) -> RSAKey:
+    return RSAKey.generate_key(2048, {"kid": kid, "use": "sig"}, private=True)
+
+
 @dataclass
 class Liar:
     """What it says, and what it was asked."""
 
     issuer: str = ""
-    keys: KeySet = field(default_factory=lambda: KeySet([new_key("first")]))
+    keys: KeySet = field(default_factory=lambda: KeySet([usual_key()]))
     signs_with: RSAKey | None = None  # None: the first of `keys`
     algorithm: str = "RS256"
     claims: Claims = field(default_factory=dict)  # over what is right; None takes one away
@@ -59,10 +70,6 @@ class Liar:
         header = {"alg": self.algorithm, "kid": key.kid}
         said = {name: value for name, value in claims.items() if value is not None}
         return jwt.encode(header, said, key, algorithms=[self.algorithm])
-
-
-def new_key(kid: str) -> RSAKey:
-    return RSAKey.generate_key(2048, {"kid": kid, "use": "sig"}, private=True)
 
 
 @contextmanager

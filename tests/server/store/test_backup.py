@@ -169,9 +169,7 @@ class Training:
 
     def rest(self) -> None:
         """Train no further until all that was measured is acknowledged."""
-        outbox = self.job.guard._p.outbox
-        assert outbox is not None
-        await_that(lambda: outbox.empty)
+        await_that(lambda: self.job.guard.state().everything_sent)
 
     def until_proposed(self, viewer: Client) -> dict[str, Any]:
         """Train with a loss far above its trend until a rollback is proposed."""

@@ -31,9 +31,10 @@ with embedded(Path(sys.argv[1]), durable=False) as url:
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def home() -> Iterator[Path]:
-    """Short, for the socket's sake, and open to the account that Postgres runs as."""
+    """Short, for the socket's sake, and open to the account that Postgres runs as. Its database is
+    made once: whatever a test does to it, the next one finds it there and not running."""
     path = Path(tempfile.mkdtemp(prefix="sg-", dir="/tmp"))
     path.chmod(0o755)
     yield path
@@ -68,10 +69,10 @@ def own(directory: Path) -> subprocess.Popen[str]:
 
 def test_data_is_there_the_next_time_and_nothing_runs_in_between(home: Path) -> None:
     with embedded(home / "pg", durable=False) as url:
-        ask(url, "create table kept as select 42 as answer")
+        ask(url, "create table stayed as select 42 as answer")
     assert servers(home / "pg") == []
     with embedded(home / "pg", durable=False) as url:
-        assert ask(url, "select answer from kept") == (42,)
+        assert ask(url, "select answer from stayed") == (42,)
 
 
 def test_nobody_else_reaches_it_and_no_parent_is_loosened(home: Path) -> None:
@@ -194,10 +195,12 @@ def test_ctrl_c_ends_owner_and_server(home: Path) -> None:
 
 
 def test_a_directory_that_holds_something_else_is_refused(home: Path) -> None:
-    (home / "thesis.tex").write_text("years of work")
-    with pytest.raises(EmbeddedError, match=r"thesis\.tex"), embedded(home):
+    taken = home / "taken"
+    taken.mkdir(mode=0o755)
+    (taken / "thesis.tex").write_text("years of work")
+    with pytest.raises(EmbeddedError, match=r"thesis\.tex"), embedded(taken):
         pass
-    assert stat.S_IMODE(home.stat().st_mode) == 0o755
+    assert stat.S_IMODE(taken.stat().st_mode) == 0o755
 
 
 def test_a_path_too_long_for_a_socket_is_refused(home: Path) -> None:
@@ -208,8 +211,8 @@ def test_a_path_too_long_for_a_socket_is_refused(home: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root lends an account to Postgres")
 def test_whoever_else_runs_as_the_account_that_was_lent_does_not_get_in(home: Path) -> None:
     account = pwd.getpwnam("nobody")
-    with running(home / "pg", durable=False, account="nobody") as server:
-        assert (home / "pg").stat().st_uid == account.pw_uid
+    with running(home / "lent", durable=False, account="nobody") as server:
+        assert (home / "lent").stat().st_uid == account.pw_uid
         assert ask(server.url, "select 1") == (1,)
         child = os.fork()
         if child == 0:

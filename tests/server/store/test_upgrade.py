@@ -94,11 +94,11 @@ def undisturbed(engine: sql.Engine, curve: Curve, last: int) -> list[tuple[objec
     return told(engine, "undisturbed")
 
 
-@pytest.mark.parametrize("upgraded_at", [200, 400, 440], ids=["calm", "before", "amid a spike"])
-def test_a_run_goes_through_an_upgrade_as_if_there_had_been_none(
-    engine: sql.Engine, upgraded_at: int
+def test_a_run_goes_through_an_upgrade_amid_a_spike_as_if_there_had_been_none(
+    engine: sql.Engine,
 ) -> None:
     """Nothing acknowledged is missing, nothing is decided twice, and the same is decided."""
+    upgraded_at = 440
     curve = spiking(421, length=60)
     expected = undisturbed(engine, curve, 640)
     assert expected
