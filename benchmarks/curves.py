@@ -153,12 +153,12 @@ def _rivals(draws: Sequence[Draw], found: Sequence[Seen], most: int) -> dict[str
 
 def _cells(draws: Sequence[Draw], ours: Sequence[bool], theirs: Sequence[bool]) -> list[Row]:
     """Cells in which a rival sees more than we do, with the chance of that by noise alone: a sign
-    test over the curves that only one of the two sees."""
+    test over the curves that only one of the two sees, from the row on that the bars hold for."""
     rows = list[Row]()
     for kind, key in CELLS.items():
         only = defaultdict[Any, list[int]](lambda: [0, 0])
         for draw, us, them in zip(draws, ours, theirs, strict=True):
-            if us is not them:
+            if us is not them and is_late(draw):
                 only[key(draw)][int(them)] += 1
         for name, (us_alone, them_alone) in only.items():
             if them_alone > us_alone:

@@ -125,7 +125,7 @@ class Baseline:
     pair: float = 0.0
     lift: float = 0.0
     long_lift: float = 0.0
-    wander: float = 0.0  # robust deviation of the moves of the level from block to block,
+    wander: float = 0.0  # deviation of the moves of the level from block to block,
     rise: float = 0.0  # and by what it usually rises
 
     @property
@@ -360,11 +360,13 @@ class Baseline:
         self.long_lift = max(one.long_lift for one in self.blocks)
         moves = sorted(b.level - a.level for a, b in pairwise(self.blocks))
         few, usual = 1.0 + FEW_BLOCKS / len(moves), moves[len(moves) // 2]
-        self.wander = few * NORMAL_MAD * median([abs(move - usual) for move in moves])
-        bends = (
-            _bends([block.level for block in self.blocks]) if len(moves) >= FEWEST_MOVES else 0.0
-        )
-        self.rise = few * max(0.0, moves[int(0.9 * len(moves))] / NORMAL_90, bends)
+        up = max(0.0, moves[int(0.9 * len(moves))]) / NORMAL_90
+        if len(moves) >= FEWEST_MOVES:
+            spread = _bends([block.level for block in self.blocks])
+            up = max(up, spread)
+        else:
+            spread = NORMAL_MAD * median([abs(move - usual) for move in moves])
+        self.wander, self.rise = few * spread, few * up
 
     def _end_block(self, step: int, ratios: Sequence[float], scales: Mapping[int, Scale]) -> None:
         block = _block(self.noise, self.last, self.heights, self.level)

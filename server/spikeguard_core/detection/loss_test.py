@@ -4,7 +4,7 @@
              than any pair of calm rows here by 40 %; of the first 64 rows, in a steep rise
     lift     the median of 8 rows lies 3.5 scales above that of the 32 before, or that of 16 rows
              2.2; and higher than any lift among calm rows by 50 %
-             both: and by 3 times what the level usually rises in 16 rows
+             both: and by 3.4 times what the level usually rises in 16 rows
     downward 2 rows in a row whose size is 10 times the level's, and 100 scales below it
     zero     3 losses of exactly 0 after losses well above 0
     outlier  one row at z 8 whose neighbours are calm, and far beyond the calm rows on either side
