@@ -214,12 +214,13 @@ def summarise(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 def bars(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
     """Each bar with what was found."""
-    sure = [pair.thrown for pair in pairs if pair.fault.split("@")[0] in SURE]
-    once = [p.remedy.loss - p.rival.loss for p in pairs if not p.comes_again and p.fault != HARDER]
+    once = [pair for pair in pairs if not pair.comes_again and pair.fault != HARDER]
+    sure = [pair.thrown for pair in once if pair.fault.split("@")[0] in SURE]
+    worse = [pair.remedy.loss - pair.rival.loss for pair in once]
     orders = [len(pair.remedy.commands) for pair in pairs if pair.fault == HARDER]
     return [
         _bar(f"at most {THROWN} steps undone where the cause is sure", sure, THROWN),
-        _bar(f"on what comes once no worse than the rival by {WORSE} nats", once, WORSE),
+        _bar(f"on what comes once no worse than the rival by {WORSE} nats", worse, WORSE),
         _bar("no order where the data became harder for good", orders, 0),
     ]
 

@@ -93,6 +93,7 @@ class Loop:
     position: int = PREFIX
     incident: Incident | None = None
     past: list[PastCommand] = field(default_factory=list)
+    asked: tuple[PastCommand, ...] = ()  # what waits for a person, who never comes
     skips: list[BatchRange] = field(default_factory=list)
     commands: list[Action] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
@@ -148,7 +149,7 @@ class Loop:
             self.numbers += isinstance(event, Opened)
             self.incident = fold(self.incident, event, number=self.numbers, segment=SEGMENT)
             if isinstance(event, Opened):
-                self.past = []
+                self.past, self.asked = [], ()
 
     def _decide(self) -> bool:
         """Ask and act; whether the run was stopped."""
@@ -158,11 +159,15 @@ class Loop:
         told = replace(incident, causes=()) if self.blind else incident
         proposal = propose(self._situation(told), DEFAULT_POLICY)
         action = proposal.action
-        if action is None or proposal.by_person:  # nobody is there to be asked
+        number, step, cause = incident.number, self.job.steps, proposal.cause
+        self.asked = ()
+        if action is None:
             return False
-        number, step = incident.number, self.job.steps
+        if proposal.by_person:
+            self.asked = (PastCommand(action, CommandState.PROPOSED, number, cause=cause),)
+            return False
         self.past.append(
-            PastCommand(action, CommandState.JUDGED, number, True, step, step, 0.0, proposal.cause)
+            PastCommand(action, CommandState.JUDGED, number, True, step, step, 0.0, cause)
         )
         if verb_of(action) is not Verb.WATCH:
             self.commands.append(action)
@@ -176,7 +181,7 @@ class Loop:
         every = frozenset(Verb)
         return Situation(
             incident=incident, step=step, position=self.position, targets=targets,
-            capabilities=every, step_time_s=1.0, past=tuple(self.past),
+            capabilities=every, step_time_s=1.0, past=(*self.past, *self.asked),
         )  # fmt: skip
 
     def _target(self, at: int, incident: Incident) -> Target:

@@ -220,7 +220,7 @@ def test_a_revision_adds_signals_and_replaces_the_judgement() -> None:
     ("sure", "excess", "kind"),
     [
         (0.95, 1.5, Kind.LINGERING),
-        (0.8, 1.5, Kind.RECOVERABLE),  # a guess
+        (0.7, 1.5, Kind.RECOVERABLE),  # a guess
         (0.95, 0.01, Kind.RECOVERABLE),  # it is back
     ],
 )

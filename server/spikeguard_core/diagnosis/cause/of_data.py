@@ -64,6 +64,9 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
     if height < SUDDEN or height < peak / 2:
         yield Clue(Cause.BAD_BATCH, -1.5, "the loss rose by degrees, not in one step")
         yield Clue(Cause.LR_TOO_HIGH, 0.5, _climb(rows, peak))
+        if _pushed_up(evidence):
+            reason = f"{_climb(rows, peak)}, pushed up by updates of the usual size and rate"
+            yield Clue(Cause.UNKNOWN, 0.0, reason)
         return
     yield Clue(
         Cause.BAD_BATCH,
@@ -109,6 +112,14 @@ def _asked(evidence: Evidence) -> float | None:
         return None
     grown = [ratio for _, ratio in ratios(evidence, name) if math.isfinite(ratio)]
     return max(1.0, *grown) if grown else 1.0
+
+
+def _pushed_up(evidence: Evidence) -> bool:
+    """Whether what was measured of updates and rate was as ever while the loss climbed."""
+    name = first_measured(evidence, UPDATE_NORMS)
+    grew = [*_moved(evidence, name).values()] if name else []
+    rates = [rate for _, rate in ratios(evidence, Signal.LR.value)]
+    return bool(grew and rates) and max(*grew, *rates) < AS_EVER
 
 
 def _climb(rows: list[tuple[int, float]], peak: float) -> str:
@@ -157,7 +168,8 @@ def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
         return
     reason = f"{value:.1%} of its tokens were never seen before"
     ordinary = far is not None and far[2] < STRANGE and value < MOSTLY
-    span = _span(evidence, UNSEEN_TOKENS, lambda share, _: share >= UNSEEN)
+    seen = _span(evidence, UNSEEN_TOKENS, lambda share, _: share >= UNSEEN)
+    span = _while_out(evidence, seen)
     yield Clue(Cause.RARE_TOKENS, 6.0 if ordinary else 2.5, reason, span)
     usual = "its tokens are those of ordinary text, though new"
     yield (
@@ -209,8 +221,8 @@ def _span(evidence: Evidence, name: str, stands_out: Callable[[float, list[float
 
 
 def _while_out(evidence: Evidence, span: Mark) -> Mark:
-    """The span of sequences that stand out, without its end where the loss is still out behind it:
-    what is learned stands out no more, and comes on all the same."""
+    """The span of what stands out, without its end where the loss is still out behind it: what was
+    learned or seen stands out no more, and comes on all the same."""
     later = [height for step, height in excesses(evidence) if step > (span.last_step or step)]
     return Mark(span.first_step) if later and later[0] >= SUDDEN else span
 
