@@ -76,7 +76,8 @@ def acted(incident: Incident, verb: Verb) -> Incident:
     if verb not in CURES:
         return incident
     state = next_incident_state(incident.state, IncidentEvent.ACT)
-    return replace(incident, state=state, first_peak_step=_before_command(incident))
+    reason = f"nothing was trained since the {verb.replace('_', ' ')} yet"
+    return replace(incident, state=state, reason=reason, first_peak_step=_before_command(incident))
 
 
 def _needed(incident: Incident | None, event: Event) -> Incident:

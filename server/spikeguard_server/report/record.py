@@ -106,7 +106,7 @@ def timeline_of(facts: PostMortem) -> Table:
     entries += [(r.at, f"{r.step:,}", f"classified as {word(r.kind)}") for r in kinds]
     for command in facts.commands:
         entries += _command_events(command)
-    entries += [(r.at, "", _responded(r)) for r in facts.responses]
+    entries += [(r.at, "", _responded(r)) for r in facts.responses] + _restarts(facts)
     entries.sort(key=lambda entry: entry[0])
     rows = tuple((time_of(at), step, what) for at, step, what in entries)
     return Table(("time", "step", "what"), rows, frozenset({1}))
@@ -136,6 +136,7 @@ def _turns(facts: PostMortem) -> list[tuple[datetime, str, str]]:
         (facts.closed_at, _step(incident.closed_step), f"closed: {ENDINGS[incident.outcome]}"),
     ]
     found += [(r.at, "", _responded(r)) for r in facts.responses if r.text is None]
+    found += _restarts(facts)
     for command in facts.commands:
         if verb_of(command.action) in (Verb.WATCH, Verb.CHECKPOINT_NOW):
             continue
@@ -151,6 +152,18 @@ def _turns(facts: PostMortem) -> list[tuple[datetime, str, str]]:
             done = command.state.value in ("applied", "judged")
             end = "carried out" if done else COMMAND_STATE_WORDS[command.state]
             found.append((command.finished_at, _step(command.applied_step), end))
+    return found
+
+
+def _restarts(facts: PostMortem) -> list[tuple[datetime, str, str]]:
+    """The attempts that ended or began while it was open."""
+    found: list[tuple[datetime, str, str]] = []
+    for one in facts.attempts:
+        if one.ended_at is not None and facts.opened_at < one.ended_at < facts.closed_at:
+            why = f": {one.end_reason}" if one.end_reason else ""
+            found.append((one.ended_at, "", f"attempt {one.number} ended{why}"))
+        if facts.opened_at < one.started_at < facts.closed_at:
+            found.append((one.started_at, "", f"attempt {one.number} began"))
     return found
 
 

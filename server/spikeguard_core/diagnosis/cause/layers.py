@@ -55,7 +55,7 @@ class FirstLayer:
         how = "was not finite"
         if math.isfinite(self.ratio):
             how = f"was {self.ratio:.3g} times its usual size"
-        others = f"{self.moved - 1} of the other {self.known - 1} layers moved with it"
+        others = f"{self.moved - 1 or 'none'} of the other {self.known - 1} layers moved with it"
         what = self.signal.replace("_", " ")
         return f"{what} of {self.layer} {how} at step {self.step}, {_when(self.ahead)}; {others}"
 
