@@ -31,7 +31,6 @@ from spikeguard_protocol.escaping import html_text
 from spikeguard_protocol.paths import act_path, incident_page_path
 from spikeguard_protocol.phrases import (
     CAUSE_WORDS,
-    batches_phrase,
     ended_phrase,
     order_phrase,
     paragraphs,
@@ -228,13 +227,11 @@ def _environment() -> Environment:
     )
     made.policies["json.dumps_kwargs"] = {"sort_keys": False}
     made.filters |= {
-        "batches": batches_phrase,
         "sure": sure_phrase,
         "cause": lambda name: CAUSE_WORDS.get(name, words(name)),
         "count": compact_count,
         "duration": short_duration,
         "ending": lambda outcome: ENDINGS[Outcome(outcome)],
-        "first_signal": first_signal,
         "first_view": lambda id: incident_page_path(IncidentId.parse(id)),
         "moment": moment,
         "nats": nats,
@@ -331,12 +328,6 @@ def loss_expected(incident: Mapping[str, Any]) -> tuple[str, str] | None:
         case _:
             left = there
     return there, left
-
-
-def first_signal(incident: Mapping[str, Any]) -> str:
-    """The first signal that moved, and where."""
-    first = incident["first_signal"]
-    return f"{words(first['signal'])}, step {first['step']}"
 
 
 def sentence(command: Mapping[str, Any], *, brief: bool = False) -> str:
