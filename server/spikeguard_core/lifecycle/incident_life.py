@@ -119,7 +119,7 @@ def _judged(incident: Incident, step: int, judgement: Judgement) -> Incident:
     cause = lasting_cause(incident.causes)
     stands = incident.state is IncidentState.OPEN and stands_out(incident, incident.excess)
     if judgement.kind is Kind.RECOVERABLE and stands and cause is not None:
-        reason = f"{CAUSE_WORDS[cause.cause]}, which training does not heal"
+        reason = f"{CAUSE_WORDS[cause.cause]}, which training seldom heals"
         if incident.excess is not None:
             reason = f"loss is {incident.excess:.2g} above trend at step {step}; {reason}"
         judgement = Judgement(Kind.LINGERING, cause.confidence, reason)

@@ -272,10 +272,13 @@ def _waiting(waiting: Waiting) -> str:
     return f"Can wait {duration(waiting.can_wait_s)}{adds}. Then it expires: nothing is done"
 
 
+CAUSES = ("Likely cause (", "The cause is not known")
+
+
 def _is_said(paragraph: str, spike: SpikeNews) -> bool:
     """Whether a paragraph of a reason is the cause or the verdict, which stand above as of now."""
     verdicts = tuple(f"{word(kind.value).capitalize()} (" for kind in Kind)
-    return paragraph == spike.cause or paragraph.startswith(verdicts)
+    return paragraph == spike.cause or paragraph.startswith((*verdicts, *CAUSES))
 
 
 def _why(*said: str) -> Sequence[str]:

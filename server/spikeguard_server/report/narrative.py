@@ -154,6 +154,7 @@ def ending_of(facts: PostMortem) -> str:
     if outcome in BACK and later.loss - later.error > least:
         return f"It was closed as {ENDINGS[outcome]}, and the loss has not come back: {where}"
     level = seen.level_from if outcome in BACK and rose(facts.incident) else None
+    level = level if later.loss <= later.error else None
     since = "" if level is None else f", level with it from step {level:,} on"
     return f"{said}{since}: {where}"
 

@@ -22,7 +22,7 @@ from spikeguard_server.report.facts import (
 from spikeguard_server.report.wording import ENDINGS, count, plural, time_of
 
 MOST_NAMES = 8  # of one entry
-MOST_TURNS = 8  # of the timeline on the page
+MOST_TURNS = 16  # of the timeline on the page
 SHORT_S = 600.0  # an incident that took less is told by the second
 
 

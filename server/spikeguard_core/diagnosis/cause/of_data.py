@@ -65,8 +65,8 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
         yield Clue(Cause.BAD_BATCH, -1.5, "the loss rose by degrees, not in one step")
         yield Clue(Cause.LR_TOO_HIGH, 0.5, _climb(rows, peak))
         if _pushed_up(evidence):
-            reason = f"{_climb(rows, peak)}, pushed up by updates of the usual size and rate"
-            yield Clue(Cause.UNKNOWN, 0.0, reason)
+            pushed = "pushed up by updates of the usual size at the usual rate"
+            yield Clue(Cause.UNKNOWN, 0.0, f"{_climb(rows, peak)}, {pushed}")
         return
     yield Clue(
         Cause.BAD_BATCH,
@@ -115,10 +115,10 @@ def _asked(evidence: Evidence) -> float | None:
 
 
 def _pushed_up(evidence: Evidence) -> bool:
-    """Whether what was measured of updates and rate was as ever while the loss climbed."""
-    name = first_measured(evidence, UPDATE_NORMS)
-    grew = [*_moved(evidence, name).values()] if name else []
-    rates = [rate for _, rate in ratios(evidence, Signal.LR.value)]
+    """Whether updates and rate were as ever up to the onset, which the loss had climbed to."""
+    name, onset = first_measured(evidence, UPDATE_NORMS), evidence.onset_step
+    grew = [size for step, size in _moved(evidence, name).items() if step < onset] if name else []
+    rates = [rate for step, rate in ratios(evidence, Signal.LR.value) if step < onset]
     return bool(grew and rates) and max(*grew, *rates) < AS_EVER
 
 
