@@ -82,8 +82,8 @@ class Pair:
                     "excess": round(ended.loss - self.twin, 4),
                     "stopped_at": ended.stopped_at,
                     "steps_trained": ended.trained,
-                    "commands": list(ended.commands),
-                    "causes": list(ended.causes),
+                    "commands": "; ".join(ended.commands),
+                    "causes": "; ".join(ended.causes),
                 }
                 for name, ended in (("remedy", self.remedy), ("rival", self.rival))
             },
