@@ -50,6 +50,7 @@ p{margin:.5rem 0 .9rem;max-width:46rem}
 .beside table{min-width:0}
 .beside td:not([class]){min-width:0}
 .appendix{margin-top:3.5rem;padding-top:1rem;border-top:3px double var(--rule)}
+.appendix>summary{cursor:pointer;font-weight:600}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;min-width:24rem;font-size:.875rem;line-height:1.4;
  margin:.25rem 0 1rem;font-variant-numeric:tabular-nums}
@@ -82,6 +83,7 @@ a{color:var(--kept);overflow-wrap:anywhere}
  figure{margin:.25rem 0}figcaption{font-size:6.8pt;margin-top:0;max-width:none}
  .page .curves svg{height:66mm}
  .page{column-gap:1.4rem}.appendix{break-before:page;margin-top:0;padding-top:0;border-top:0}
+ .appendix::details-content{content-visibility:visible;height:auto}
  tr,figure{break-inside:avoid}.scroll,figure{overflow:visible}figure svg{min-width:0}
  footer{margin-top:.6rem;padding-top:.3rem;font-size:6.8pt}}
 """
