@@ -17,7 +17,7 @@ STANDS_OUT = 4 / 3  # half widths of the band above the trend at which a loss st
 HARDER_PART = 1 / 3  # of the rise: of harder data 0.4 to 0.5 was left when it settled
 AFTERMATH_STEPS = 500  # after the peak: what a spike left behind is judged by then
 LASTING_CAUSES = frozenset({Cause.WEIGHT_CORRUPTION, Cause.STALE_SECOND_MOMENT})
-SURE_CAUSE = 0.8  # confidence from which such a cause is taken for certain: all of 59 were right
+SURE_CAUSE = 0.8  # from here on it is taken for certain: `benchmarks.causes` had all of 59 right
 FATAL = (Signal.LOSS, Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDATE_DROPPED)
 
 
