@@ -62,8 +62,8 @@ def _body(facts: PostMortem) -> list[Section]:
         Section("Outcome", (Paragraph(outcome_of(facts)),)),
         Section("Cost", cost_blocks(facts), beside=True),
         Section("Timeline", (timeline_of(facts),), beside=True),
-        Section("Follow-ups", _followups(facts)),
-        Section("Links", links_of(facts)),
+        Section("Follow-ups", _followups(facts), beside=True),
+        Section("Links", links_of(facts), beside=True),
     ]
 
 

@@ -116,8 +116,8 @@ def _asked(evidence: Evidence) -> float | None:
 
 def _pushed_up(evidence: Evidence) -> bool:
     """Whether updates and rate were as ever up to the onset, which the loss had climbed to."""
-    name, onset = first_measured(evidence, UPDATE_NORMS), evidence.onset_step
-    grew = [size for step, size in _moved(evidence, name).items() if step < onset] if name else []
+    onset, moved = evidence.onset_step, (_moved(evidence, name) for name in UPDATE_NORMS)
+    grew = [size for steps in moved for step, size in steps.items() if step < onset]
     rates = [rate for step, rate in ratios(evidence, Signal.LR.value) if step < onset]
     return bool(grew and rates) and max(*grew, *rates) < AS_EVER
 
