@@ -35,7 +35,7 @@ from spikeguard_core.policy.settings import (
     policy_to_mapping,
 )
 from spikeguard_core.policy.situation import PastCommand, Situation
-from spikeguard_core.suspicion import Mark
+from spikeguard_core.suspicion import NOTHING, Mark, Suspicion
 from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback
 from spikeguard_protocol.phrases import paragraphs
 from tests.domain.policy.situations import SEGMENT, blamed, done, incident, situation, target
@@ -123,6 +123,12 @@ def test_a_rate_that_jumped_is_capped_at_what_it_was() -> None:
     )  # fmt: skip
     lower, _ = ask(replace(again, step=1430, past=(done(action),)))
     assert lower.lr_cap is None
+    elsewhere = about(
+        Cause.LR_TOO_HIGH, mark=Mark(1398, 1404, 40.0, usual=0.003), recurrences=1,
+        recurred_step=1400, newest_step=1430,
+    )  # fmt: skip
+    anew, _ = ask(replace(elsewhere, step=1430, past=(done(action),)))
+    assert anew.lr_cap == 0.003
 
 
 def test_all_batches_that_stood_out_are_skipped_once_the_last_is_known() -> None:
@@ -386,3 +392,12 @@ def test_who_was_asked_about_harder_data_still_is_while_the_model_learns_it() ->
     later = about(Cause.BAD_BATCH, mark=Mark(1200), excess=0.31)
     assert not ask(later)[1].by_person
     assert ask(replace(later, past=(waits,)))[1].by_person
+
+
+def test_what_is_known_is_said_where_the_cause_is_not() -> None:
+    climbed = "the loss climbed by steps up to step 1210, pushed up by updates of the usual size"
+    unknown = Suspicion(Cause.UNKNOWN, 0.8, (climbed, NOTHING))
+    asked = incident(causes=(unknown,))
+    assert diagnose(asked, DEFAULT_POLICY).sentence == f"The cause is not known: {climbed}."
+    silent = incident(causes=(replace(unknown, reasons=(NOTHING,)),))
+    assert "nothing that was measured tells it" in diagnose(silent, DEFAULT_POLICY).sentence
