@@ -1,7 +1,5 @@
-"""What an incident's record says about the damage: where it began, how far it reaches.
-
-Law: read from the record alone. A step is a step of the segment of the newest onset.
-"""
+"""What an incident's record says about the damage: where it began, how far it reaches. A step is a
+step of the segment of the newest onset."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The states of an incident: its table of moves, and how the monitor's events update its record.
-
-Law: one event in, one new record out; nothing is looked up and nothing is forgotten. A closed
-incident takes no further event.
-"""
+"""The states of an incident: its table of moves, and how the monitor's events update its record."""
 
 from __future__ import annotations
 

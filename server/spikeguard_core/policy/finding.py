@@ -1,11 +1,5 @@
-"""The finding for an incident: its symptom, its cause, and its row in the table of remedies.
-
-Invariants: pure. What an incident shows is read from the record alone; every view (message, page,
-dashboard, terminal, post-mortem) asks here, so that no two of them name another signal. What a
-batch held is known only of batches that were left out and that the job names. A cause below the
-confidence that its remedy asks for is not known; what cannot be filled into a sentence is said in
-words that hold without it.
-"""
+"""The finding for an incident: its symptom, its cause, and its row in the table of remedies. Every
+view asks here, so that no two of them name another signal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The rollback that a finding leads to: its target, its batches, its learning rate, its reason.
-
-Invariants: pure. Whatever the rollback does, its reason says why; what is a hedge is called one.
-"""
+"""The rollback that a finding leads to: its target, its batches, its learning rate, its reason."""
 
 from __future__ import annotations
 

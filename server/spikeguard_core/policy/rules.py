@@ -1,8 +1,4 @@
-"""The rules that decide what is proposed, in the order in which they are asked.
-
-Law: the first rule of `RULES` that has an opinion decides, and every opinion carries a reason that
-a tired person can check against the curves. While an incident heals nothing is ever rolled back.
-"""
+"""The rules that decide what is proposed: the first of `RULES` that has an opinion does."""
 
 from __future__ import annotations
 

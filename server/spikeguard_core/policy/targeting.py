@@ -1,10 +1,5 @@
 """Chooses a rollback's target and the batches to skip, by the health of the targets.
 
-Law: a target is judged by where it lies before the cause and by its health. A target that was
-tried in this incident and did not hold is not tried again while an older one exists. Positions are
-data positions, one a step: a skip begins with the batch whose update is the first suspect, ends
-after the newest step that stood out, and is bounded both ways.
-
 Health: pending until `horizon` steps have passed with no onset; suspect if an onset or a precursor
 fell inside the horizon or an incident was open when it was taken; healthy otherwise. It returns
 when the incident closes without damage or its damage is rolled back: what lies off the run's

@@ -1,8 +1,5 @@
-"""Which layer moved first, from the norms by layer around an onset.
-
-Law: pure, and bounded by what it is given: the rows of a few dozen steps. A layer is compared with
-itself before the onset, and counts as the first only by the rows that were sent.
-"""
+"""Which layer moved first, from the norms by layer around an onset: a layer is compared with itself
+before it, and counts as the first only by the rows that were sent."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Clues in the data of the first steps: the shape of the loss, and the tokens.
-
-Law: pure. A batch shows in its own loss; weights show from the next step on.
-"""
+"""Clues in the data of the first steps: the shape of the loss, and the tokens. A batch shows in its
+own loss; weights show from the next step on."""
 
 from __future__ import annotations
 
