@@ -1,17 +1,17 @@
 """A run in closed loop: the reference trainer's model in memory, the monitor, the policy, and every
 command carried out as soon as it is proposed.
 
-Invariants: two loops of one seed share their prefix to the bit and read the same data order; they
-differ in what the policy is told of the cause, and in nothing else. What is measured is sent as an
-agent sends it by default: slow norms every 10 steps, at every step while the monitor asks for it.
-The one thing that is missing is `update_norm_sampled`, which an agent sends at every step: causes
-of updates that grew are known some steps later here, and before anything is decided.
+Invariants: two loops of one seed share their prefix to the bit and read the same data order. What
+is measured is sent as an agent sends it by default: slow norms every 10 steps, at every step while
+the monitor asks for it. The one thing that is missing is `update_norm_sampled`, which an agent
+sends at every step: causes of updates that grew are known some steps later here, and before
+anything is decided.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
@@ -83,16 +83,16 @@ class Ended:
 
 @dataclass
 class Loop:
-    """One run from the prefix on. `blind`: the policy is not told any cause."""
+    """One run from the prefix on."""
 
     job: Job
     prefix: Prefix
     fault: Fault | None
     comes_again: bool  # with its steps, however often the run goes back over them
-    blind: bool
     position: int = PREFIX
     incident: Incident | None = None
     past: list[PastCommand] = field(default_factory=list)
+    asked: tuple[PastCommand, ...] = ()  # what waits for a person, who never comes
     skips: list[BatchRange] = field(default_factory=list)
     commands: list[Action] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
@@ -148,21 +148,24 @@ class Loop:
             self.numbers += isinstance(event, Opened)
             self.incident = fold(self.incident, event, number=self.numbers, segment=SEGMENT)
             if isinstance(event, Opened):
-                self.past = []
+                self.past, self.asked = [], ()
 
     def _decide(self) -> bool:
         """Ask and act; whether the run was stopped."""
         incident = self.incident
         if incident is None or incident.state is IncidentState.CLOSED:
             return False
-        told = replace(incident, causes=()) if self.blind else incident
-        proposal = propose(self._situation(told), DEFAULT_POLICY)
+        proposal = propose(self._situation(incident), DEFAULT_POLICY)
         action = proposal.action
-        if action is None or proposal.by_person:  # nobody is there to be asked
+        number, step, cause = incident.number, self.job.steps, proposal.cause
+        self.asked = ()
+        if action is None:
             return False
-        number, step = incident.number, self.job.steps
+        if proposal.by_person:
+            self.asked = (PastCommand(action, CommandState.PROPOSED, number, cause=cause),)
+            return False
         self.past.append(
-            PastCommand(action, CommandState.JUDGED, number, True, step, step, 0.0, proposal.cause)
+            PastCommand(action, CommandState.JUDGED, number, True, step, step, 0.0, cause)
         )
         if verb_of(action) is not Verb.WATCH:
             self.commands.append(action)
@@ -176,7 +179,7 @@ class Loop:
         every = frozenset(Verb)
         return Situation(
             incident=incident, step=step, position=self.position, targets=targets,
-            capabilities=every, step_time_s=1.0, past=tuple(self.past),
+            capabilities=every, step_time_s=1.0, past=(*self.past, *self.asked),
         )  # fmt: skip
 
     def _target(self, at: int, incident: Incident) -> Target:

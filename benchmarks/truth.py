@@ -1,15 +1,17 @@
 """Whether everything that is said of an incident is true, and whether the remedy fits the cause.
 
 `python -m benchmarks.truth [--quick] [--json] [--records DIR [--judge]] [--case NAME ...]`. The
-trainer's 10 faults, 4 pairs of them and 2 right after a rollback, each decided on at once, 100 and
-350 training steps after the proposal, with 2 seeds: 96 runs of real processes against one real
-server. Held against three things that the product has no part in: what was injected (a table
+trainer's 10 faults, 4 pairs of them, 2 right after a rollback, one whose proposal is revised, one
+that nobody decides on and one whose job is killed meanwhile and started again inside the damage,
+each decided on at once, 100 and 350 training steps after the proposal, with 2 seeds: 114 runs of
+real processes against one real server. Whoever decides presses the button `READING_STEPS` after
+reading. Held against three things that the product has no part in: what was injected (a table
 written by hand, `truth_cases.py`), the twin without a fault, and the benchmark's own record of
 every step.
 
 Time: a run trains 750 steps, and again those that it goes back over, some 950 in all; a step takes
 15 ms of a core alone and 20 with agent, server and reader, a start 3 s: about 22 s of a core a run,
-96 runs some 20 to 25 minutes of 2 idle cores. The first 100 steps and the twin are trained once a
+114 runs some 25 to 30 minutes of 2 idle cores. The first 100 steps and the twin are trained once a
 seed: every run of a seed starts from that checkpoint. Rows whose record lies in DIR are not run
 again, so that what was cut short goes on; `--judge` runs nothing.
 """
@@ -136,6 +138,9 @@ def bars(rows: Sequence[Judged]) -> list[Bar]:
              proposed >= PROPOSED_BEFORE * len(needing)),
         _bar(f"outcome is the twin's verdict in {OUTCOME_SHARE:.0%}", f"{right} of {incidents}",
              right >= OUTCOME_SHARE * incidents),
+        _none("incidents without a fault", rows, "without_fault"),
+        _none("approvals refused of what was read", rows, "refused"),
+        _none("required sentences missing", rows, "missing"),
         _bar("cost within 10 % of the step log", f"not in {len(costly)} of {len(rows)} rows",
              not costly),
     ]  # fmt: skip
@@ -145,11 +150,25 @@ def _bar(what: str, found: str, met: bool) -> Bar:
     return {"bar": what, "found": found, "met": met}
 
 
+def _none(what: str, rows: Sequence[Judged], name: str) -> Bar:
+    count = sum(len(getattr(row, name)) for row in rows)
+    return _bar(f"no {what}", f"{count} in {_rows(rows, name)} rows", not count)
+
+
 def _rows(rows: Sequence[Judged], name: str) -> int:
     return sum(bool(getattr(row, name)) for row in rows)
 
 
-_WRONG = ("wrong_cause", "wrong_remedy", "missing_followups", "wrong_outcome", "wrong_cost")
+WRONG = (
+    "without_fault",
+    "refused",
+    "missing",
+    "wrong_cause",
+    "wrong_remedy",
+    "missing_followups",
+    "wrong_outcome",
+    "wrong_cost",
+)
 
 
 def table(rows: Sequence[Judged], missing: int = 0) -> str:
@@ -166,7 +185,7 @@ def table(rows: Sequence[Judged], missing: int = 0) -> str:
             f"{'; '.join(row.outcomes) or '-'} | {row.cost} | {row.follow_ups} follow-ups | "
             f"{len(row.false)} false in {row.texts} texts"
         )
-        for name in _WRONG:
+        for name in WRONG:
             lines += [f"    {name.replace('_', ' ')}: {text}" for text in getattr(row, name)]
         lines += [f"    false, {one.where}: {one.sentence[:160]!r}: {one.why}" for one in row.false]
     lines.append("")

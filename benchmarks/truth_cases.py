@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spikeguard_trainer.faults import FaultName
+from spikeguard_trainer.faults import Fault, FaultName
 
 DELAYS = (0, 100, 350)  # training steps from the proposal to the decision
 SEEDS = (0, 1)
 
 DATA = "data"
 RATE = "rate"
-UPHILL = "uphill"  # at 30 times the rate, which is measured, whenever those batches are met
+UPHILL = "uphill"  # at a multiple of the rate, which is measured, whenever those batches are met
+UPHILL_AT_RATE = "uphill_at_rate"
 WEIGHTS = "weights"
 MOMENT = "moment"
 NON_FINITE = "non_finite"
@@ -59,6 +60,13 @@ TRUTHS: dict[str, Truth] = {
         about=("learning rate", "rate", "schedule", "batch", "data"),
         not_about=_OF_HARDWARE,
     ),
+    UPHILL_AT_RATE: Truth(
+        causes=frozenset({"bad_batch"}),  # which push up; the rate did not move
+        skips=True,
+        lowers_rate=False,
+        about=("batch", "data"),
+        not_about=_OF_HARDWARE,
+    ),
     WEIGHTS: Truth(
         causes=frozenset({"weight_corruption", "layer_fault"}),
         skips=False,
@@ -96,12 +104,20 @@ CLASS_OF: dict[FaultName, str] = {
 }
 
 
+def class_of(fault: Fault) -> str:
+    """What kind of thing went wrong. Uphill at the rate that was meant raises no rate."""
+    found = CLASS_OF[fault.name]
+    return UPHILL_AT_RATE if found == UPHILL and fault.strength <= 1.0 else found
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One run: what comes, and when, as steps after the first fault."""
 
     name: str
     injected: tuple[tuple[str, int, str], ...]  # (fault, steps after the first, ":LENGTH:STRENGTH")
+    answered: bool = True  # whether anybody ever decides
+    killed_after: int | None = None  # steps from the proposal to a SIGKILL; started again at once
 
     def faults(self, first: int) -> Sequence[str]:
         """As the trainer takes them. A negative offset counts from the first rollback."""
@@ -109,15 +125,6 @@ class Case:
             f"{name}@rollback+{-after}{size}" if after < 0 else f"{name}@{first + after}{size}"
             for name, after, size in self.injected
         ]
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """What kinds of thing went wrong, in order."""
-        return tuple(CLASS_OF[FaultName(name)] for name, _, _ in self.injected)
-
-    @property
-    def truths(self) -> tuple[Truth, ...]:
-        return tuple(TRUTHS[name] for name in self.classes)
 
 
 SINGLES = tuple(
@@ -145,4 +152,9 @@ AFTER_ROLLBACK = (
     Case("lr-bump-after-rollback", (("weight_noise", 0, ":1:3"), ("lr_bump", -45, ":10:40"))),
     Case("bit-flip-after-rollback", (("lr_bump", 0, ":10:40"), ("bit_flip", -45, ":1:30"))),
 )
-CASES = (*SINGLES, *PAIRS, *AFTER_ROLLBACK)
+DECISIONS = (
+    Case("uphill-for-long", (("gradient_ascent", 0, ":60:1"),)),  # the proposal is revised
+    Case("bit-flip-unanswered", (("bit_flip", 0, ":1:30"),), answered=False),
+    Case("weight-noise-killed", (("weight_noise", 0, ":1:3"),), killed_after=60),
+)
+CASES = (*SINGLES, *PAIRS, *AFTER_ROLLBACK, *DECISIONS)

@@ -11,17 +11,18 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from benchmarks.truth_cases import Truth
 from benchmarks.truth_log import BACK, DAMAGED, Return, StepLog
 from spikeguard_trainer.faults import Fault
 
 NUMBER = r"(-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?)"
-VIEWS = ("page", "message", "terminal")  # what a person who decides has before them
+VIEWS = ("page", "view", "show", "message", "terminal")  # what a person who decides has before them
 RISE_ROWS = 6  # by which a smoothed loss may show a rise late
 ONSET_STEPS = 60  # an onset lies at most so far behind the fault
 LEVEL_SHARE, LEVEL_NATS = 0.3, 0.2  # tolerance of a level difference: a trend is no twin
+MEAN_NATS = 0.03  # the same, of the mean of a stretch
 ONE_VIEW_NATS, ONE_VIEW_SHARE = 0.03, 0.1  # two figures of one thing in one view
 
 
@@ -109,12 +110,12 @@ def _peak(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
 
 
 def _is_loss_before(value: float, happened: Happened) -> Iterator[str]:
-    starts = [index for _, index in happened.faults] or [len(happened.log.rows)]
+    starts = [index for _, index in happened.faults]
     levels = []
     for start in starts:
         before = [row.loss for row in happened.log.rows[max(0, start - 30) : start]]
         levels.append(median(before) if before else math.nan)
-    if not any(abs(value - level) <= 0.1 + 0.05 * level for level in levels):
+    if levels and not any(abs(value - level) <= 0.1 + 0.05 * level for level in levels):
         yield f"the loss before was about {', '.join(f'{level:.3g}' for level in levels)}"
 
 
@@ -148,12 +149,42 @@ def _age(said: Said) -> int:
     return 40 if said.where in VIEWS else 120
 
 
+_SIDES = {"above": 1.0, "below": -1.0}
+_STRETCH = re.compile(rf"steps {NUMBER} to {NUMBER} lie {NUMBER} ± {NUMBER} nats (above|below) the")
+_NEWEST = re.compile(rf"loss is {NUMBER} above trend over the newest {NUMBER} steps?")
+
+
+def _stretch(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    """`steps 256 to 355 lie 0.03 ± 0.1 nats above the trend`: their mean, by the twin."""
+    del said
+    kept = {row.step: row for row in happened.log.rows}
+    for match in _STRETCH.finditer(sentence):
+        first, last, value, error = map(_number, match.groups()[:4])
+        seen = [happened.log.excess(kept[s]) for s in range(int(first), int(last) + 1) if s in kept]
+        truth = fmean(seen) if seen else math.nan
+        if not abs(truth - value * _SIDES[match[5]]) <= error + MEAN_NATS:
+            yield f"they lie {truth:+.3f} off the twin"
+
+
+def _newest(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    """`loss is 0.24 above trend over the newest 32 steps`, as of some newest row by then."""
+    log, end = happened.log, len(happened.log.rows) if said.row is None else said.row
+    for match in _NEWEST.finditer(sentence):
+        value, steps = _number(match[1]), int(_number(match[2]))
+        ends = range(steps, end + 1) if said.row is None else range(max(steps, end - 60), end + 1)
+        means = [fmean(map(log.excess, log.rows[at - steps : at])) for at in ends]
+        if means and not any(_close(value, mean) for mean in means):
+            yield f"it was {min(means):.2f} to {max(means):.2f} above the twin"
+
+
 def _levels(sentence: str) -> Iterator[tuple[float, int | None, bool]]:
     """Differences to the trend, with their step and whether they are said to be of now."""
+    sentence = _NEWEST.sub("", _STRETCH.sub("", sentence))
     named = rf"above trend now {NUMBER}(?: nats(?: per token)?)?(?:,| at) step {NUMBER}"
     for match in re.finditer(named, sentence, re.I):
         yield _number(match[1]), int(_number(match[2])), True
-    plain = rf"{NUMBER}(?: nats)? above (?:its |the )?(?:earlier )?trend(?: at step {NUMBER})?"
+    above = r"(?: ± [\d.]+)?(?: nats)? above (?:its |the )?(?:earlier )?trend"
+    plain = rf"{NUMBER}{above}(?: at step {NUMBER})?"
     for match in re.finditer(plain, sentence):
         yield _number(match[1]), int(_number(match[2])) if match[2] else None, False
 
@@ -198,7 +229,7 @@ def _ended(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
             yield "it was taken back by a command"
         if level > DAMAGED:
             yield f"it ended {level:.2f} above the twin"
-    stayed = re.search(r"did not recover|no recovery|stayed above its trend", low)
+    stayed = re.search(r"did not recover|no recovery|stayed above its trend|has not come back", low)
     if stayed and level < BACK:
         yield f"it ended {level:.2f} above the twin"
 
@@ -236,15 +267,15 @@ def _retrained(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
 
 
 def _went_back(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
-    """`from step 393 back to checkpoint-..., leaving out [329, 335)`: only of what was done."""
+    """`from step 393 back to ..., leaving out batches 329 to 334 (6)`: only of what was done."""
     match = re.search(rf"from step {NUMBER} back to", sentence)
     if not match or said.row is None:
         return
     newest = int(_number(match[1]))
     if not any(back.newest == newest for back in happened.log.returns):
         yield f"it went back from {[back.newest for back in happened.log.returns]}"
-    if out := re.search(rf"leaving out \[{NUMBER}, {NUMBER}\)", sentence):
-        first, end = int(_number(out[1])), int(_number(out[2]))
+    if out := re.search(rf"leaving out batch(?:es)? {NUMBER}(?: to {NUMBER})?", sentence):
+        first, end = int(_number(out[1])), int(_number(out[2] or out[1])) + 1
         row = next(b.row for b in happened.log.returns if b.newest == newest) if not _missing(
             happened, newest) else 0  # fmt: skip
         used = {r.position for r in happened.log.rows[row:]}
@@ -290,7 +321,9 @@ def _between_branches(back: Return, happened: Happened) -> float:
         for row in happened.log.rows[first : back.row]
         if row.step > back.target and math.isfinite(row.loss)
     }
-    kept = [row for row in happened.log.rows[back.row :] if row.position in undone]
+    ends = [other.row for other in happened.log.returns if other.row > back.row]
+    branch = happened.log.rows[back.row : min(ends, default=None)]
+    kept = [row for row in branch if row.position in undone]
     kept = kept[len(kept) // 2 :]
     return sum(r.loss - undone[r.position] for r in kept) / len(kept) if kept else math.nan
 
@@ -305,7 +338,7 @@ def _onset(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
     for match in re.finditer(pattern, sentence):
         step = int(_number(match[1]))
         starts = [happened.log.rows[index].step for _, index in happened.faults]
-        if not any(start <= step <= start + ONSET_STEPS for start in starts):
+        if starts and not any(start <= step <= start + ONSET_STEPS for start in starts):
             yield f"faults began at {starts}"
 
 
@@ -352,6 +385,6 @@ def _title(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
 
 _Check = Callable[[str, Said, Happened], Iterator[str]]
 _CHECKS: tuple[_Check, ...] = (
-    _rose, _loss_before, _peak, _level, _never_moved, _ended, _on_trend, _nobody, _retrained,
-    _went_back, _bought, _came_with, _onset, _dropped, _blames, _title,
+    _rose, _loss_before, _peak, _level, _stretch, _newest, _never_moved, _ended, _on_trend,
+    _nobody, _retrained, _went_back, _bought, _came_with, _onset, _dropped, _blames, _title,
 )  # fmt: skip

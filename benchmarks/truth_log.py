@@ -53,23 +53,26 @@ class StepLog:
         steps: Sequence[dict[str, float]],
         updates: Sequence[tuple[float, int]],
         twin: Sequence[dict[str, float]],
+        restarts: Sequence[int] = (),
     ) -> None:
         before = updates[0][0] if updates else 0.0
         self.rows: list[Row] = []
         for plain, (at, changed) in zip(steps, updates, strict=False):
             step, position = int(plain["step"]), int(plain["position"])
-            self.rows.append(Row(step, position, plain["loss"], at, at - before, bool(changed)))
+            took = 0.0 if len(self.rows) in restarts else at - before  # a start is no step
+            self.rows.append(Row(step, position, plain["loss"], at, took, bool(changed)))
             before = at
+        self.restarts = frozenset(restarts)  # rows that the job was killed before
         self.twin = {int(row["step"]): row["loss"] for row in twin}
 
     @cached_property
     def returns(self) -> list[Return]:
-        """Every time that the step number went back."""
+        """Every time that the step number went back by a command."""
         pairs = zip(self.rows, self.rows[1:], strict=False)
         return [
             Return(index, before.step, row.step - 1)
             for index, (before, row) in enumerate(pairs, start=1)
-            if row.step <= before.step
+            if row.step <= before.step and index not in self.restarts
         ]
 
     @cached_property

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from benchmarks.truth_cases import CASES, CLASS_OF, DATA, TRUTHS, Case, Truth
+from benchmarks.truth_cases import CASES, DATA, TRUTHS, Case, Truth, class_of
 from benchmarks.truth_claims import False_, Happened, Said, false_statements
 from benchmarks.truth_log import BACK, DAMAGED, SETTLED_STEPS, Return, StepLog, fault_rows
 from benchmarks.truth_site import PRICE_PER_HOUR, Decision, Record, Text
@@ -35,7 +35,10 @@ class Judged:
     case: str
     seed: int
     delay: int
-    incidents: int = 0
+    incidents: int = 0  # that a fault is behind
+    without_fault: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)  # approvals of what had been read
+    missing: list[str] = field(default_factory=list)  # what a text had to say
     named: int = 0  # incidents whose first cause has NAMED or more and is not `unknown`
     causes: list[str] = field(default_factory=list)  # as said, for the table
     remedies: list[str] = field(default_factory=list)
@@ -94,20 +97,47 @@ class _Context:
 def judge(record: Record, twin: Sequence[dict[str, float]]) -> Judged:
     """Hold one record against its case, its step log and its twin."""
     case = next(case for case in CASES if case.name == record.case)
-    log = StepLog(record.steps, record.updates, twin)
+    log = StepLog(record.steps, record.updates, twin, record.restarts)
     context = _Context(record, log, fault_rows(log, case.faults(record.fault_step)))
-    row = Judged(record.case, record.seed, record.delay, len(record.incidents))
+    row = Judged(record.case, record.seed, record.delay)
     row.needs_action = needs_action(case)
     row.proposed = any(decision.verb != "watch" for decision in record.decisions)
     for incident in record.incidents:
+        if not context.of(incident):
+            row.without_fault.append(f"{incident['id']}: {incident['reason']}")
+            continue
+        row.incidents += 1
         _cause(row, incident, context)
         _outcome(row, incident, context)
+    row.refused = [f"{one.command}: {said}" for one in record.decisions for said in one.refusals]
+    row.missing = [*_missing(record)]
     for decision in record.decisions:
         _remedy(row, decision, context)
     _cost(row, context)
     row.texts = len(record.texts)
     row.false = _false(context)
     return row
+
+
+_NEEDED = {  # in a message that asks for a decision
+    "the verdict": r"^(?:Recoverable|Lingering|Divergent|Outlier batch) \([<>]?\d+%\): ",
+    "the cause, or that it is not known": r"^(?:Likely cause \(|The cause is not known)",
+    "the remedy with its price": r"^Proposed: .+ Costs \d",
+    "the deadline": r"^Can wait \d",
+    "what is left if the job dies": r"^If the job dies now: ",
+}
+_OUTCOME = r"± [\d.e-]+ nats|not finite|nothing was trained|still open"  # in the Outcome
+
+
+def _missing(record: Record) -> Iterator[str]:
+    """What a person needs and was not told."""
+    for text in record.texts:
+        if text.where == "message" and "\nProposed: " in text.words:
+            for what, pattern in _NEEDED.items():
+                if not re.search(pattern, text.words, re.M):
+                    yield f"{text.incident}, message at step {text.at_step}: {what}"
+        if text.where == "post-mortem" and not re.search(_OUTCOME, _section(text.words, "Outcome")):
+            yield f"{text.incident}, post-mortem: the outcome with its error"
 
 
 def needs_action(case: Case) -> bool:
@@ -118,7 +148,7 @@ def needs_action(case: Case) -> bool:
 
 
 def _truths(faults: Sequence[tuple[Fault, int]]) -> list[Truth]:
-    return [TRUTHS[CLASS_OF[fault.name]] for fault, _ in faults]
+    return [TRUTHS[class_of(fault)] for fault, _ in faults]
 
 
 def _top(incident: dict[str, Any]) -> tuple[str, float]:
@@ -198,7 +228,7 @@ def _not_allowed(decision: Decision, incident: dict[str, Any], context: _Context
         first = min(context.log.rows[index].step for _, index in faults)
         if int(arguments["step"]) >= first and not _later(faults, context):
             yield f"it lies behind the fault at step {first}"
-    classes = [CLASS_OF[fault.name] for fault, _ in faults]
+    classes = [class_of(fault) for fault, _ in faults]
     if decision.verb == "stop" and len(set(classes)) == len(classes):
         yield "nothing came twice that a stop would be for"
     skip = arguments.get("skip")
@@ -238,7 +268,7 @@ def _left_in(
     bad = {
         position
         for fault, _ in faults
-        if CLASS_OF[fault.name] == DATA
+        if class_of(fault) == DATA
         for position in range(fault.step - 1, fault.step - 1 + fault.length)
         if position <= newest
     }

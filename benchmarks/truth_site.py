@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from csv import DictReader
 from dataclasses import asdict, dataclass, field
@@ -28,7 +28,9 @@ from benchmarks.truth_cases import Case
 from benchmarks.truth_job import UPDATES
 from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.credentials import Credentials
-from spikeguard_cli.wording import proposal_words
+from spikeguard_cli.wording import incident_card, proposal_words
+from spikeguard_protocol import IncidentId
+from spikeguard_protocol.paths import incident_page_path
 from spikeguard_trainer.demo.progress import last_row
 from spikeguard_trainer.stage.job import Job
 from spikeguard_trainer.stage.ports import listening
@@ -53,6 +55,7 @@ SEND_INTERVAL_S = 0.15
 LOOK_EVERY_S = 0.25
 LIMIT_S = 400.0
 REPORT_LIMIT_S = 20.0
+READING_STEPS = 60  # from reading a proposal to pressing the button under what was read
 PRICE_PER_HOUR = 360.0  # ten cents a second: rounding does not hide the figure
 JOB = "benchmarks.truth_job"
 THREADS = {"OMP_NUM_THREADS": "1"}
@@ -82,7 +85,9 @@ class Decision:
     proposed_step: int  # newest trained step when it was first seen
     decided_step: int | None = None
     decided_trained: int | None = None  # rows of the step log by then
+    read_step: int | None = None  # when it was read last
     answer: str = ""  # "approved", or how the server refused
+    refusals: list[str] = field(default_factory=list)  # of what was read
     pace_s: list[float] = field(default_factory=list)  # every `cost.seconds` read per step
 
 
@@ -99,6 +104,7 @@ class Record:
     incidents: list[dict[str, Any]] = field(default_factory=list)
     texts: list[Text] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
+    restarts: list[int] = field(default_factory=list)  # rows trained when the job was killed
     seconds: float = 0.0
     validation_loss: float | None = None
 
@@ -219,8 +225,11 @@ class Site:
         began = time.monotonic()
         environment = self.service.agent_environment(SEND_INTERVAL_S)
         faults = [word for fault in case.faults(self.lengths.fault) for word in ("--fault", fault)]
-        job = self._start(place, seed, run, tuple(faults), environment)
-        _Person(self, job, run, record).follow()
+
+        def start() -> Job:
+            return self._start(place, seed, run, tuple(faults), environment)
+
+        job = _Person(self, start, run, case, record).follow()
         record.steps, record.updates = _steps(place), _updates(place)
         record.texts += [_message_text(record, *one) for one in self.inbox.of(run)]
         if job.process.poll() == 0:
@@ -254,7 +263,8 @@ class Site:
 def _fork(checkpoints: Path | None, place: Path) -> None:
     """Let the run in `place` begin where the prefix ended."""
     if checkpoints is not None:
-        shutil.copytree(checkpoints, place / "out" / "checkpoints")
+        journal = shutil.ignore_patterns("spikeguard")  # it belongs to one run
+        shutil.copytree(checkpoints, place / "out" / "checkpoints", ignore=journal)
 
 
 def _run_name(case: str, seed: int, delay: int) -> str:
@@ -285,12 +295,16 @@ def _configure(service: Service, place: Path, inbox: Inbox) -> None:
 class _Person:
     """Reads what is shown while the run trains on, and decides late."""
 
-    def __init__(self, site: Site, job: Job, run: str, record: Record) -> None:
-        self.site, self.job, self.run, self.record = site, job, run, record
+    def __init__(
+        self, site: Site, start: Callable[[], Job], run: str, case: Case, record: Record
+    ) -> None:
+        self.site, self.run, self.case, self.record = site, run, case, record
+        self._start, self.job = start, start()
         self._seen: set[str] = set()
         self._decisions: dict[str, Decision] = {}
+        self._read_last: dict[str, Any] = {}  # the proposal as it was read
 
-    def follow(self) -> None:
+    def follow(self) -> Job:
         """Until the job has ended and its incidents are written up."""
         until = time.monotonic() + LIMIT_S
         ended: float | None = None
@@ -306,6 +320,7 @@ class _Person:
         else:
             self.job.process.kill()
         self._conclude()
+        return self.job
 
     def _look(self) -> list[dict[str, Any]]:
         incidents = self.site.service.incidents(self.run)
@@ -345,18 +360,42 @@ class _Person:
             self.record.decisions.append(decision)
             self._keep(incident, "page", self._page(incident, proposal))
             self._keep(incident, "terminal", proposal_words(proposal))
+            self._at_a_glance(incident)
         self._pace(decision, proposal["cost"])
-        if step < decision.proposed_step + self.record.delay or decision.decided_step is not None:
+        if self._kill_now(decision, step):
             return
-        decision.verb, decision.arguments = proposal["verb"], proposal["arguments"]
-        decision.reason, decision.cost = proposal["reason"], proposal["cost"]
-        self._keep(incident, "page", self._page(incident, proposal))
+        late = step < decision.proposed_step + self.record.delay
+        if late or decision.decided_step is not None or not self.case.answered:
+            return
+        if decision.read_step is None:
+            decision.read_step, self._read_last = step, proposal
+            self._keep(incident, "page", self._page(incident, proposal))
+        elif step >= decision.read_step + READING_STEPS:
+            self._press(decision, self._read_last, proposal["cost"], step)
+
+    def _press(
+        self, decision: Decision, read: dict[str, Any], cost: dict[str, Any], step: int
+    ) -> None:
+        decision.verb, decision.arguments = read["verb"], read["arguments"]
+        decision.reason, decision.cost = read["reason"], cost
         try:
-            self.site.service.approve(proposal)
+            self.site.service.approve(read)
             decision.answer, decision.decided_step = "approved", step
             decision.decided_trained = _count_rows(self.job.log)
         except Refused as refusal:  # it changed between reading and deciding: read it again
-            decision.answer = str(refusal)
+            decision.answer, decision.read_step = str(refusal), None
+            decision.refusals.append(str(refusal))
+
+    def _kill_now(self, decision: Decision, step: int) -> bool:
+        """Kill the job while the proposal waits, where the case says so, and start it again."""
+        after = self.case.killed_after
+        if after is None or self.record.restarts or step < decision.proposed_step + after:
+            return after is not None and not self.record.restarts
+        self.job.process.kill()
+        self.job.process.wait()
+        self.record.restarts.append(_cut(self.job.directory))
+        self.job = self._start()
+        return True
 
     def _pace(self, decision: Decision, cost: dict[str, Any]) -> None:
         if cost["steps"] and cost["seconds"] is not None:
@@ -367,11 +406,17 @@ class _Person:
         path = f"/confirm/default/{self.run}/{number}/{command}"
         return text_of(self.site.service.page(path))
 
+    def _at_a_glance(self, incident: dict[str, Any], *, after: bool = False) -> None:
+        path = incident_page_path(IncidentId.parse(incident["id"]))
+        self._keep(incident, "view", text_of(self.site.service.page(path)), after=after)
+        self._keep(incident, "show", "\n".join(incident_card(incident)), after=after)
+
     def _conclude(self) -> None:
         service = self.site.service
         self.record.incidents = service.incidents(self.run)
         for incident in self.record.incidents:
             self._read(incident)
+            self._at_a_glance(incident, after=True)
             if incident["has_postmortem"]:
                 document = service.postmortem(incident, "md").decode()
                 self._keep(incident, "post-mortem", document, after=True)
@@ -412,6 +457,17 @@ def _steps(place: Path) -> list[dict[str, float]]:
 def _updates(place: Path) -> list[tuple[float, int]]:
     rows = (line.split(",") for line in (place / UPDATES).read_text().splitlines())
     return [(float(at), int(changed)) for at, changed in rows]
+
+
+def _cut(place: Path) -> int:
+    """Leave both records of a killed job with as many whole rows, and say how many."""
+    files = (place / "training.csv", place / UPDATES)
+    lines = [file.read_text().splitlines(keepends=True) for file in files]
+    whole = [[line for line in one if line.endswith("\n")] for one in lines]
+    rows = min(len(whole[0]) - 1, len(whole[1]))
+    files[0].write_text("".join(whole[0][: rows + 1]))
+    files[1].write_text("".join(whole[1][:rows]))
+    return rows
 
 
 def _count_rows(log: Path) -> int:

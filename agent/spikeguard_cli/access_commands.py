@@ -266,7 +266,7 @@ def _list_channels(api: Api, options: Namespace) -> int:
         print_json(found)
         return 0
     rows = [
-        [c["name"], c["kind"], json.dumps(c["target"]), str(c["level"]),
+        [c["name"], c["kind"], json.dumps(c["target"], ensure_ascii=False), str(c["level"]),
          "yes" if c["enabled"] else "no", c["changed_by"]]
         for c in found
     ]  # fmt: skip

@@ -95,6 +95,13 @@ def worth_showing(ranking: Ranking) -> Ranking:
     )
 
 
+def known_in(ranking: Ranking) -> str:
+    """What is known where the cause is not; empty: nothing."""
+    mine = (one for one in ranking if one.cause is Cause.UNKNOWN)
+    said = next((reason for one in mine for reason in one.reasons[:1]), NOTHING)
+    return "" if said == NOTHING or said.startswith(QUESTION) else said
+
+
 def questions_in(ranking: Ranking) -> tuple[str, ...]:
     """What the calm rows made doubtful about the log's columns."""
     reasons = [reason for one in ranking for reason in one.reasons]

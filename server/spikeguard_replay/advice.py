@@ -21,15 +21,13 @@ from spikeguard_core.policy.unattended import Targets, Unanswered, UnattendedRun
 from spikeguard_protocol import (
     Action,
     Medium,
-    SegmentId,
     Signal,
     TargetSaved,
     Verb,
     verb_of,
 )
-from spikeguard_replay.judging import monitor_of
+from spikeguard_replay.judging import SEGMENT, monitor_of
 
-SEGMENT = SegmentId("0" * 16, 0)
 PORTION = 500  # samples taken at once while nothing is open
 KEPT = 64  # checkpoints before an onset among which the policy may choose
 

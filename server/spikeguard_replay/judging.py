@@ -15,22 +15,15 @@ import numpy as np
 from spikeguard_cli.command import CommandFailed
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.events import (
-    Closed,
-    Event,
-    Judgement,
-    LoneValue,
-    Opened,
-    Precursor,
-    Revised,
-    Trend,
-)
+from spikeguard_core.events import Event, Judgement, LoneValue, Opened, Precursor, Trend
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_core.policy.detection import choose
 from spikeguard_core.policy.settings import PolicyError
 from spikeguard_core.suspicion import Ranking, questions_in, worth_showing
-from spikeguard_protocol import Outcome
+from spikeguard_protocol import Outcome, SegmentId
 from spikeguard_replay.log import Log, rows_of
 
 __all__ = [
@@ -42,6 +35,7 @@ __all__ = [
     "Sample",
 ]  # and what is below
 
+SEGMENT = SegmentId("0" * 16, 0)  # a log is one stretch
 BATCH = 1_000  # samples handed over at once: fewer are slower, more tell nothing in between
 
 
@@ -170,35 +164,32 @@ def findings_of(events: Sequence[Event], log: Log, monitor: Monitor) -> Findings
 
 def fold_incidents(events: Iterable[Event], log: Log) -> tuple[Found, ...]:
     """The incidents of `events`, in order, with their peaks read from `log`."""
+    incident: Incident | None = None
     found: list[Found] = []
     for event in events:
-        if isinstance(event, Opened):
-            found.append(_opened(event))
-        elif isinstance(event, Revised):
-            found[-1] = replace(found[-1], judgement=event.judgement, causes=event.causes)
-        elif isinstance(event, Closed):
-            found[-1] = replace(
-                found[-1],
-                judgement=event.judgement,
-                closed_step=event.step,
-                outcome=event.outcome,
-                causes=event.causes,
-            )
+        incident = fold(incident, event, number=len(found) + 1, segment=SEGMENT)
+        if incident is None:
+            continue
+        if not isinstance(event, Opened):
+            found.pop()
+        found.append(_found(incident))
     return tuple(_with_peak(one, log) for one in found)
 
 
-def _opened(event: Opened) -> Found:
+def _found(incident: Incident) -> Found:
     return Found(
-        onset_step=event.onset_step,
-        detected_step=event.step,
-        peak_step=event.onset_step,
-        signal=event.signal,
-        judgement=event.judgement,
-        pre_loss=event.pre_loss,
+        onset_step=incident.onset_step,
+        detected_step=incident.detected_step,
+        peak_step=incident.onset_step,
+        signal=incident.signal,
+        judgement=Judgement(incident.kind, incident.confidence, incident.reason),
+        pre_loss=incident.pre_loss,
         peak_loss=None,
-        trend=event.trend,
-        causes=event.causes,
-        first_moves=event.first_moves,
+        trend=incident.trend,
+        closed_step=incident.closed_step,
+        outcome=incident.outcome,
+        causes=incident.causes,
+        first_moves=incident.first_moves,
     )
 
 

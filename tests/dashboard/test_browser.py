@@ -141,6 +141,23 @@ def test_the_way_from_runs_to_an_incident_and_from_there_to_the_page_that_decide
         page.wait_for_url("**/incident/default/llama-8b-c4/2")
 
 
+def test_a_chart_whose_code_could_not_be_fetched_is_asked_for_again(ada: Any, address: str) -> None:
+    lost: list[str] = []
+
+    def lose_the_first(route: Any) -> None:
+        if lost:
+            route.continue_()
+        else:
+            lost.append(route.request.url)
+            route.abort()
+
+    with opened(ada, "about:blank") as page:
+        page.route("**/*VegaLite*.js", lose_the_first)
+        page.goto(address + INCIDENT)
+        page.locator("canvas.marks, svg.marks").first.wait_for()
+    assert lost
+
+
 def test_new_data_appears_by_itself_and_what_is_unchanged_is_left_alone(
     ada: Any, address: str, world: World
 ) -> None:

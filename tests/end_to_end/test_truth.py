@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.truth import WRONG
 from benchmarks.truth_cases import DATA, RATE, TRUTHS
 from benchmarks.truth_claims import Happened, Said, false_statements
 from benchmarks.truth_log import StepLog, fault_rows
@@ -16,6 +17,7 @@ from benchmarks.truth_rows import Judged, judge
 from benchmarks.truth_site import Decision, Record, Text
 
 FAULT = 50
+BACK = "from step 90 back to x"
 
 
 def _log(*, rolled_back: bool) -> StepLog:
@@ -47,8 +49,8 @@ def _happened(kind: str = RATE) -> Happened:
         ("message", "loss before 2, peak 5 at step 51", "loss before 2, peak 4.5 at step 51"),
         ("post-mortem", "45 steps were trained again, 4.5 s.", "80 steps were trained again."),
         ("post-mortem", "| Steps trained again | 45 |", "| Steps trained again | 12 |"),
-        ("command", "from step 90 back to x, leaving out [49, 56)", "from step 80 back to x"),
-        ("command", "from step 90 back to x", "from step 90 back to x, leaving out [60, 66)"),
+        ("command", f"{BACK}, leaving out batches 49 to 55 (7)", "from step 80 back to x"),
+        ("command", BACK, f"{BACK}, leaving out batches 60 to 65 (6)"),
         ("page", "loss is 3 above trend", "loss is 1.2 above trend"),
         ("message", "above trend now 3.01 at step 90", "above trend now 0.9 at step 90"),
         ("command", "loss is 3 above trend at step 80", "loss is 1.2 above trend at step 80"),
@@ -113,6 +115,15 @@ def test_a_message_of_a_decision_does_not_carry_the_title_of_a_new_spike() -> No
     assert not false_statements(replace(told, topics=frozenset({"opened"})), _happened())
 
 
+def test_a_step_log_does_not_take_a_restart_for_a_command() -> None:
+    log = _log(rolled_back=True)
+    steps = [
+        {"step": float(r.step), "position": float(r.position), "loss": r.loss} for r in log.rows
+    ]
+    killed = StepLog(steps, [(0.1 * i, 1) for i in range(1, len(steps) + 1)], [], restarts=[90])
+    assert (killed.returns, killed.rows[90].took) == ([], 0.0)
+
+
 def test_the_step_log_counts_what_a_rollback_threw_away() -> None:
     log = _log(rolled_back=True)
     assert [(back.newest, back.target) for back in log.returns] == [(90, 45)]
@@ -121,6 +132,10 @@ def test_the_step_log_counts_what_a_rollback_threw_away() -> None:
 
 
 POST_MORTEM = """# run\\#1: lingering spike at step 51, recovered
+
+## Outcome
+
+The loss came back to its trend after that: steps 100 to 130 lie 0.02 ± 0.05 nats above the trend.
 
 ## Cost
 
@@ -143,18 +158,20 @@ def _record(document: str = POST_MORTEM, **changes: Any) -> Record:
     """One row as it should be: rolled back from step 90 to 45, 40 batches later judged."""
     log = _log(rolled_back=True)
     at = {row: datetime.fromtimestamp(log.rows[row].at, UTC).isoformat() for row in (51, 150)}
-    incident = {
+    incident: dict[str, Any] = {
         "id": "run#1", "number": 1, "onset_step": 51, "opened_at": at[51],
         "closed_step": 106, "closed_at": at[150], "outcome": "recovered", "recurrences": 0,
+        "reason": "",
         "causes": [{"cause": "lr_too_high", "confidence": 0.98}],
         "commands": [{"verb": "rollback", "state": "judged"}],
-        **{name: value for name, value in changes.items() if name in ("outcome", "causes")},
+        **{name: changes[name] for name in ("outcome", "causes", "onset_step") if name in changes},
     }  # fmt: skip
     arguments = {"step": 45, "skip": None, "lr_factor": 0.05, **changes.get("arguments", {})}
     paces = changes.get("paces", [0.1, 0.1])
     cost = {"steps": 40, "seconds": 4.0}
     verb = changes.get("verb", "rollback")
-    decision = Decision("run#1.2", verb, arguments, "Back.", cost, 80, 85, 85, "", paces)
+    decision = Decision("run#1.2", verb, arguments, "Back.", cost, 80, 85, 85, pace_s=paces)
+    decision.refusals = changes.get("refusals", [])
     steps = [
         {"step": float(r.step), "position": float(r.position), "loss": r.loss} for r in log.rows
     ]
@@ -185,14 +202,17 @@ def _judged(**changes: Any) -> Judged:
         ("wrong_cost", {"paces": [0.1, 0.4]}),
         ("missing_followups", {"document": POST_MORTEM.replace("learning rate", "norm")
                                                       .replace("schedule", "plot")}),
+        ("missing", {"document": POST_MORTEM.replace(" ± 0.05", "")}),
+        ("refused", {"refusals": ["The proposal changed since you saw it"]}),
+        ("without_fault", {"onset_step": 120}),
+        ("false", {"document": POST_MORTEM.replace("0.02 ±", "0.21 ±")}),
         ("false", {"document": POST_MORTEM + "- Look at the data at positions [49, 56)."}),
     ],
 )  # fmt: skip
 def test_each_column_finds_what_is_wrong_in_it_and_nothing_else(
     column: str, changes: dict[str, Any]
 ) -> None:
-    columns = ("wrong_cause", "wrong_remedy", "wrong_outcome", "wrong_cost", "missing_followups")
     right = _judged()
-    assert not any(getattr(right, name) for name in (*columns, "false")), right
+    assert not any(getattr(right, name) for name in (*WRONG, "false")), right
     assert (right.named, right.outcomes_right, right.proposed) == (1, 1, True)
     assert getattr(_judged(**changes), column)

@@ -377,8 +377,8 @@ BREAKS = {
     ),
     "record-true": Break(
         f"{SERVER}/report/evidence.py",
-        'rows.append(("Peak loss", number(seen.peak_loss), f"step',
-        'rows.append(("Peak loss", number(1.5 * (seen.peak_loss or 0.0)), f"step',
+        'peak = (number(seen.peak_loss), f"step',
+        'peak = (number(1.5 * (seen.peak_loss or 0.0)), f"step',
     ),
     # ---- people ----
     "message-to-decision": Break(

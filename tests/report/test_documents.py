@@ -560,7 +560,7 @@ def test_no_signal_is_called_the_first_that_moved_behind_the_cause(healed: PostM
 @pytest.mark.parametrize(
     ("times", "said"),
     [
-        (1, "It came back after a command at step 1,300; at first "),
+        (1, "It came back at step 1,300 after a command; at first "),
         (2, "It came back twice after a command, the last time at step 1,300; at first "),
     ],
 )
@@ -574,7 +574,7 @@ def test_that_it_came_back_is_said_first_and_the_cause_is_that_of_the_return(
     )  # fmt: skip
     assert summary_of(again).startswith(said)
     page = markdown(replace(rolled_back, incident=again)).split("## Root cause")[0]
-    assert page.index("at step 1,300.") < page.index("The cause of its return is learning rate")
+    assert page.index("at step 1,300") < page.index("The cause of its return is learning rate")
 
 
 def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_come_back(

@@ -51,6 +51,7 @@ from spikeguard_protocol import (
     to_json,
     verb_of,
 )
+from spikeguard_protocol.phrases import batches_phrase
 
 HOUR_S = 3_600.0
 REPEAT_S = 30.0  # an order still delivered after its result was put: put it again
@@ -389,7 +390,7 @@ class Executor:
             self._rates.scale = LrScale(
                 action.lr_factor, self._progress.steps, action.lr_steps, action.lr_cap
             )
-        left_out = f", leaving out [{action.skip.first}, {action.skip.end})" if action.skip else ""
+        left_out = f", leaving out {batches_phrase(action.skip)}" if action.skip else ""
         said = f"from step {before} back to {prepared.target.name}{left_out}"
         if held := self._feed.stale:
             way = "undone" if self._feed.undoing else "trained first"

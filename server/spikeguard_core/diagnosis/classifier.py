@@ -12,7 +12,7 @@ import math
 
 from spikeguard_core.detection.baseline import NORMAL_MAD, median
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.diagnosis.forecast import PLATEAU_ROWS, Outlook, trust
+from spikeguard_core.diagnosis.forecast import PLATEAU_ROWS, WIDEST, Outlook, trust
 from spikeguard_core.diagnosis.incident_tracker import Episode
 from spikeguard_core.diagnosis.silent_failures import stuck_judgement
 from spikeguard_core.events import Judgement
@@ -130,7 +130,8 @@ def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
 
 
 def _undecided(episode: Episode) -> Judgement:
-    reason = f"{_above(episode)}, {_steps(episode, episode.since_turn)} after its last rise"
+    rise = "last rise" if episode.peak_excess > 0.0 else "onset"
+    reason = f"{_above(episode)}, {_steps(episode, episode.since_turn)} after its {rise}"
     if episode.rows >= NOT_FALLING_ROWS and episode.since_turn < HIGH_ROWS:
         return Judgement(Kind.LINGERING, 0.65, reason)
     if episode.since_peak < UNSEEN_ROWS:
@@ -141,11 +142,13 @@ def _undecided(episode: Episode) -> Judgement:
     return Judgement(kind, 0.6, reason)
 
 
-def _above(episode: Episode) -> str:
-    """The one figure for it, with the step that it holds for."""
+def _above(episode: Episode, outlook: Outlook | None = None) -> str:
+    """The one figure for it, with the step that it holds for; where that lies within the noise of a
+    row, the mean of the newest rows, by which the outlook judges."""
     excess, step = episode.told_excess, episode.newest_step
-    if abs(excess) < episode.scale:
-        return f"loss is within its noise of the trend at step {step}"
+    if outlook is not None and abs(excess) < episode.scale and outlook.excess > 0.0:
+        newest = _steps(episode, min(WIDEST, episode.since_turn // 3))
+        return f"loss is {_nats(outlook.excess)} above trend over the newest {newest}"
     place = "above" if excess > 0 else "below"
     return f"loss is {_nats(abs(excess))} {place} trend at step {step}"
 
@@ -183,9 +186,9 @@ def _steps(episode: Episode, rows: int) -> str:
 
 def _too_slow(episode: Episode, outlook: Outlook) -> str:
     if outlook.fall < outlook.error:
-        return f"{_above(episode)} and has stopped falling"
+        return f"{_above(episode, outlook)} and has stopped falling"
     slope = -outlook.slope / episode.gap
-    return f"{_above(episode)} and falling only {_nats(slope)} a step, ever slower"
+    return f"{_above(episode, outlook)} and falling only {_nats(slope)} a step, ever slower"
 
 
 def after_command(episode: Episode, settings: DetectionSettings) -> str:
@@ -194,11 +197,9 @@ def after_command(episode: Episode, settings: DetectionSettings) -> str:
     after = str(episode.verb).replace("_", " ")
     if past <= 0:
         ahead = f"{-past} {'step' if past == -1 else 'steps'} before the onset"
-        return f"{_level(episode, settings)}, {ahead} that {after} has to pass"
+        return f"{_level(episode, settings)}, {ahead}, from which on the {after} is judged"
     if past < wanted:
-        return (
-            f"{_level(episode, settings)}, {past} of the {wanted} steps that {after} is judged by"
-        )
+        return f"{_level(episode, settings)}, {past} of the {wanted} steps into judging the {after}"
     since = "the onset" if episode.verb is Verb.ROLLBACK else after
     return f"{_level(episode, settings)} {past} steps past {since}"
 

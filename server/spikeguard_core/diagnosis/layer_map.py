@@ -38,7 +38,7 @@ class LayerMap:
         if self.first is None:
             return "No layer left its usual norm ahead of the others"
         said = self.first.sentence
-        return f"First to move: {said[0].lower()}{said[1:]}"
+        return f"The first layer to move: {said[0].lower()}{said[1:]}"
 
 
 def layer_map(rows: Sequence[LayerRow], onset_step: int, most: int = ROWS) -> LayerMap | None:

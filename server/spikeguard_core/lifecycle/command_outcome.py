@@ -56,7 +56,7 @@ def why_void(outcome: Outcome, reason: str) -> str:
 
 
 _BEFORE_IT: Final[Mapping[Outcome, str]] = {
-    Outcome.HEALED: "the loss came back to its trend by itself",
+    Outcome.HEALED: "what had moved came back by itself",
     Outcome.RECOVERED: "the loss came back to its trend after another command",
     Outcome.LEVEL_ACCEPTED: "the loss stayed at a new level, which is the baseline now",
     Outcome.OUTLIER: "one batch had stood out and there is nothing to cure",

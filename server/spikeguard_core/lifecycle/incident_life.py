@@ -1,8 +1,4 @@
-"""The states of an incident: its table of moves, and how the monitor's events update its record.
-
-Law: one event in, one new record out; nothing is looked up and nothing is forgotten. A closed
-incident takes no further event.
-"""
+"""The states of an incident: its table of moves, and how the monitor's events update its record."""
 
 from __future__ import annotations
 
@@ -76,7 +72,8 @@ def acted(incident: Incident, verb: Verb) -> Incident:
     if verb not in CURES:
         return incident
     state = next_incident_state(incident.state, IncidentEvent.ACT)
-    return replace(incident, state=state, first_peak_step=_before_command(incident))
+    reason = f"nothing was trained since the {verb.replace('_', ' ')} yet"
+    return replace(incident, state=state, reason=reason, first_peak_step=_before_command(incident))
 
 
 def _needed(incident: Incident | None, event: Event) -> Incident:
@@ -118,7 +115,7 @@ def _judged(incident: Incident, step: int, judgement: Judgement) -> Incident:
     cause = lasting_cause(incident.causes)
     stands = incident.state is IncidentState.OPEN and stands_out(incident, incident.excess)
     if judgement.kind is Kind.RECOVERABLE and stands and cause is not None:
-        reason = f"{CAUSE_WORDS[cause.cause]}, which training does not heal"
+        reason = f"{CAUSE_WORDS[cause.cause]}, which training seldom heals"
         if incident.excess is not None:
             reason = f"loss is {incident.excess:.2g} above trend at step {step}; {reason}"
         judgement = Judgement(Kind.LINGERING, cause.confidence, reason)

@@ -1,11 +1,5 @@
-"""The finding for an incident: its symptom, its cause, and its row in the table of remedies.
-
-Invariants: pure. What an incident shows is read from the record alone; every view (message, page,
-dashboard, terminal, post-mortem) asks here, so that no two of them name another signal. What a
-batch held is known only of batches that were left out and that the job names. A cause below the
-confidence that its remedy asks for is not known; what cannot be filled into a sentence is said in
-words that hold without it.
-"""
+"""The finding for an incident: its symptom, its cause, and its row in the table of remedies. Every
+view asks here, so that no two of them name another signal."""
 
 from __future__ import annotations
 
@@ -15,11 +9,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from spikeguard_core.diagnosis.cause.of_return import same_batches
-from spikeguard_core.lifecycle.damage import had_non_finite, rise_batches, rose
+from spikeguard_core.lifecycle.damage import LOOKBACK_STEPS, had_non_finite, rise_batches, rose
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.remedies import ACTING, Diagnosis, GoBack, Remedy, remedy_of
 from spikeguard_core.policy.settings import Policy
-from spikeguard_core.suspicion import Mark, Ranking, Suspicion
+from spikeguard_core.suspicion import Mark, Ranking, Suspicion, known_in
 from spikeguard_protocol import BatchRange, Cause, Kind, Signal
 from spikeguard_protocol.phrases import batches_phrase, sure_phrase
 
@@ -130,7 +124,7 @@ class Finding:
             return f"{self.switched_off} is the likely cause; the policy does not act on it."
         likely = self.suspicion
         if not self.known or likely is None:
-            return _unknown(likely)
+            return _unknown(likely, known_in(self.ranking))
         because = next(iter(likely.reasons), "nothing else explains it as well")
         return f"Likely cause ({sure_phrase(likely.confidence)}): {self.remedy.title}: {because}."
 
@@ -141,11 +135,12 @@ class Finding:
         return f"{self.sentence} {self.remedy.because}" if by_hand else self.sentence
 
 
-def _unknown(likely: Suspicion | None) -> str:
+def _unknown(likely: Suspicion | None, known: str) -> str:
     if likely is None or likely.cause.value == Diagnosis.UNKNOWN.value:
-        return "The cause is not known: nothing that was measured tells it."
+        return f"The cause is not known: {known or 'nothing that was measured tells it'}."
     title = remedy_of(Diagnosis(likely.cause.value), Kind.LINGERING).title
-    return f"The cause is not known; nearest is {title} ({sure_phrase(likely.confidence)})."
+    near = f"The cause is not known; nearest is {title} ({sure_phrase(likely.confidence)})."
+    return f"{near} Known is: {known}." if known else near
 
 
 def diagnose(incident: Incident, policy: Policy, offered: str | None = None) -> Finding:
@@ -292,14 +287,19 @@ _SHOWN_BY = {
 
 def first_move_of(incident: Incident) -> FirstMove:
     """The first to move: a signal as such, its norm of one layer, or where the likely cause shows.
-    At one step the loss comes first: a step has it before its gradient."""
+    At one step the loss comes first: a step has it before its gradient. What moved long before the
+    onset, or before the likely cause, is another story."""
     moves = dict(incident.first_moves or {incident.signal: incident.onset_step})
     if (layer := incident.first_layer) is not None:
         moves[layer.signal] = min(layer.step, moves.get(layer.signal, layer.step))
+    since = min(incident.onset_step - LOOKBACK_STEPS, incident.apart_since or incident.onset_step)
     likely = next((one for one in incident.causes[:1] if one.confidence >= LIKELY), None)
     if likely is not None and likely.mark is not None and likely.cause in _SHOWN_BY:
-        moves[_SHOWN_BY[likely.cause]] = likely.mark.first_step
-    first = min(moves, key=lambda name: (moves[name], name != Signal.LOSS))
+        since = likely.mark.first_step
+        if likely.cause is Cause.LR_TOO_HIGH or likely.mark.last_step == since:  # else between two
+            moves[_SHOWN_BY[likely.cause]] = since
+    near = [name for name, step in moves.items() if step >= since] or [*moves]
+    first = min(near, key=lambda name: (moves[name], name != Signal.LOSS))
     return FirstMove(first, moves[first])
 
 

@@ -1,8 +1,5 @@
-"""From an incident to the command that an experienced on-call engineer would propose.
-
-Law: pure. The rules decide; here their opinion is held against what a person already said and what
-the attempt can do, and it is kept or renewed when the yes comes late.
-"""
+"""From an incident to the command that an experienced on-call engineer would propose: the rules'
+opinion, held against what a person already said and what the attempt can do."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ _STALE = Remedy(
     Diagnosis.STALE_SECOND_MOMENT,
     back=GoBack.BEFORE_STATE,
     rate=Rate.WARM_UP,
-    because="The learning rate starts low until the second moment is filled.",
+    because="The optimizer's state there is from before that.",
     left_alone=_NOT_THE_DATA,
     checks=(
         "Was the optimizer's state lost, reset or loaded in part shortly before? Then the target "

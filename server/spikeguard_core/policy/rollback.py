@@ -1,7 +1,4 @@
-"""The rollback that a finding leads to: its target, its batches, its learning rate, its reason.
-
-Invariants: pure. Whatever the rollback does, its reason says why; what is a hedge is called one.
-"""
+"""The rollback that a finding leads to: its target, its batches, its learning rate, its reason."""
 
 from __future__ import annotations
 
@@ -30,6 +27,7 @@ from spikeguard_protocol.phrases import batches_phrase, in_paragraphs
 
 WARM_UP_FACTOR = 0.1  # of a learning rate, while the second moment is filled again
 WARM_UP_STEPS = 20  # at it, past the step at which it was seen to be spoilt
+FILLED = "The learning rate starts low until the second moment is filled."
 RATE_MARGIN = 5  # steps at the lowered rate past the last one that was raised
 LEAST_FACTOR = 0.05  # of a learning rate: by default an agent refuses a lower one
 
@@ -138,11 +136,12 @@ def _lr(
 ) -> tuple[float | None, int | None, float | None]:
     """Factor, steps and cap. After a spike that came back, going back alone only repeats it, unless
     another cause than before is known; a rate that did it is lowered at once, and one that jumped
-    to what it was."""
+    to what it was. A second moment that was spoilt at a known step is whole in the target."""
     remedy, again = finding.remedy, situation.incident.recurrences
     if finding.known and finding.remedy.rate is Rate.KEEP:
         again = min(again, gone_back_from(remedy.diagnosis, situation))
-    place = again + (remedy.rate is not Rate.KEEP)
+    whole = remedy.rate is Rate.WARM_UP and finding.mark is not None
+    place = again + (remedy.rate is not Rate.KEEP and not whole)
     if not place:
         return None, None, None
     factor = policy.lr_factors[min(place, len(policy.lr_factors)) - 1]
@@ -153,8 +152,15 @@ def _lr(
     cap = None
     if finding.mark is not None:
         factor, steps = _past(finding.mark, remedy.rate, factor, steps, choice)
-        cap = finding.mark.usual if remedy.lr_factor is None and place == 1 else None
+        jumped = remedy.lr_factor is None and not _capped(finding.mark, situation)
+        cap = finding.mark.usual if jumped else None
     return remedy.lr_factor or factor, remedy.lr_steps or steps, cap
+
+
+def _capped(mark: Mark, situation: Situation) -> bool:
+    """Whether the steps of a rate that jumped were trained below a cap, and it came back."""
+    ends = (a.step + (a.lr_steps or 0) for a in _gone_back(situation) if a.lr_cap is not None)
+    return any(mark.first_step <= end for end in ends)
 
 
 def _lowered_before(
@@ -193,11 +199,12 @@ def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation:
     again = incident.recurrences
     held = f"It came back {_times(again)} after a command." if incident.came_back else ""
     with_it = with_its_batches(finding, situation)
+    low = FILLED if remedy.rate is Rate.WARM_UP and action.lr_factor is not None else ""
     return in_paragraphs(
         f"{incident.kind.capitalize()} ({incident.confidence:.0%}). {said_of(situation)} {held}",
         finding.sentence,
         f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}. "
-        f"{remedy.because} {remedy.because_again if with_it else ''}",
+        f"{remedy.because} {low} {remedy.because_again if with_it else ''}",
         remedy.left_alone if action.skip is None else "",
     )
 

@@ -1,8 +1,4 @@
-"""The rules that decide what is proposed, in the order in which they are asked.
-
-Law: the first rule of `RULES` that has an opinion decides, and every opinion carries a reason that
-a tired person can check against the curves. While an incident heals nothing is ever rolled back.
-"""
+"""The rules that decide what is proposed: the first of `RULES` that has an opinion does."""
 
 from __future__ import annotations
 
@@ -42,7 +38,7 @@ from spikeguard_protocol import (
 from spikeguard_protocol.phrases import batches_phrase, in_paragraphs, paragraphs
 
 HARDER = (
-    "The loss stays as high as it rose, as it does where the data has become harder for good. If "
+    "The loss does not come down as after a bad batch: the data may be harder for good. If "
     "this data is there on purpose, reject this and note the new stage (`spikeguard note`): going "
     "back would not help."
 )
@@ -309,9 +305,10 @@ def _roll_back(situation: Situation, policy: Policy) -> Opinion | None:
 
 def _unless_harder(opinion: Opinion, situation: Situation, policy: Policy) -> Opinion:
     """Data that has become harder for good is no damage, and no rollback undoes it: where it may be
-    that, a person decides."""
-    data = finding_of(situation, policy).remedy.diagnosis in DATA
-    if not data or not lastingly_higher(situation.incident):
+    that, a person decides. Who was asked still is while the model learns that data."""
+    incident, data = situation.incident, finding_of(situation, policy).remedy.diagnosis in DATA
+    asked = _asked_already(situation) and stands_out(incident, incident.excess)
+    if not data or not (lastingly_higher(incident) or asked):
         return opinion
     return replace(
         opinion, reason=in_paragraphs(*paragraphs(opinion.reason), HARDER), by_person=True

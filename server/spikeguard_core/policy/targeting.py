@@ -1,10 +1,5 @@
 """Chooses a rollback's target and the batches to skip, by the health of the targets.
 
-Law: a target is judged by where it lies before the cause and by its health. A target that was
-tried in this incident and did not hold is not tried again while an older one exists. Positions are
-data positions, one a step: a skip begins with the batch whose update is the first suspect, ends
-after the newest step that stood out, and is bounded both ways.
-
 Health: pending until `horizon` steps have passed with no onset; suspect if an onset or a precursor
 fell inside the horizon or an incident was open when it was taken; healthy otherwise. It returns
 when the incident closes without damage or its damage is rolled back: what lies off the run's
@@ -29,6 +24,7 @@ from spikeguard_core.lifecycle.damage import (
     optimizer_suspect,
 )
 from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.finding import diagnose
 from spikeguard_core.policy.remedies import GoBack
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Situation, Target
@@ -84,7 +80,7 @@ class Doubts:
         before = bisect_right(self._steps, step)
         if before < len(self._steps) and self._steps[before] - step <= horizon_steps:
             return True
-        return before > 0 and self._over[before - 1] > step
+        return before > 0 and self._over[before - 1] >= step
 
 
 def health_of(
@@ -162,16 +158,19 @@ def worth_keeping(
     cause = cause_step(incident) if incident is not None else warned_step
     if cause is None:
         return frozenset(kept)
-    last = last_usable_step(cause, policy)
-    before = sorted((t for t in targets if t.step <= last), key=lambda t: t.step)
-    on_disk = [t for t in before if t.medium is Medium.DISK]
-    wanted = (*before[-1:], *on_disk[-1:], *_healthy(on_disk)[-1:])
-    return frozenset(kept | {t.name for t in wanted})
+    known = cause if incident is None else _struck(incident, diagnose(incident, policy).mark)
+    for last in {last_usable_step(step, policy) for step in (cause, known)}:
+        before = sorted((t for t in targets if t.step <= last), key=_step)
+        on_disk = [t for t in before if t.medium is Medium.DISK]
+        wanted = (*before[-1:], *on_disk[-1:], *_healthy(on_disk)[-1:])
+        kept |= {t.name for t in wanted}
+    return frozenset(kept)
 
 
 def left_if_job_dies(targets: Iterable[Target], incident: Incident, policy: Policy) -> str:
     """What a restart could go back to if the job died now: disk outlives it, memory does not."""
-    last, known = last_usable_step(cause_step(incident), policy), sorted(targets, key=_step)
+    struck = _struck(incident, diagnose(incident, policy).mark)
+    last, known = last_usable_step(struck, policy), sorted(targets, key=_step)
     on_disk = [t for t in known if t.medium is Medium.DISK]
     good = [t for t in on_disk if t.step <= last]
     in_memory = [t for t in known if t.medium is Medium.MEMORY and t.step <= last]

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK, WAITING
+from spikeguard_core.lifecycle.damage import rose
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.notification.delivery import SentState, Subject
 from spikeguard_core.notification.topics import Topic
@@ -101,6 +102,7 @@ def read_spike(connection: sql.Connection, row: Row) -> tuple[SpikeNews, int | N
         peak_step=row.peak_step,
         pre_loss=row.pre_loss,
         peak_loss=row.peak_loss,
+        rose=rose(incident),
         excess=row.excess,
         newest_step=row.newest_step,
         recurrences=row.recurrences,
@@ -166,7 +168,7 @@ def _pace(cost: Cost) -> str:
     if cost.pace.seconds is None:
         return ""
     pace, steps = number(cost.pace.seconds, 3), cost.pace.of_steps
-    return f"Reckoned at {pace} s a step, the median of {steps} before the spike"
+    return f"Reckoned at {pace} s a step, the median of {plural(steps, 'step')} before the spike"
 
 
 def _newest(known: Sequence[CommandFacts]) -> Row | None:
@@ -207,7 +209,8 @@ def _last(known: Sequence[CommandFacts]) -> str | None:
     )
     person = f", decided by {row.decided_by}" if row.decided_by else ""
     nothing = " Nothing was done." if CommandState(row.state) in TAKEN_BACK else ""
-    return f"Last command{person}: {action_phrase(action_of(row.arguments))}. {ended}{nothing}"
+    what = action_phrase(action_of(row.arguments), brief=True)
+    return f"Last command{person}: {what}. {ended}{nothing}"
 
 
 def _links(settings: Settings, incident: IncidentId, waiting: int | None) -> dict[str, str]:

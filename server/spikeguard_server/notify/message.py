@@ -19,7 +19,7 @@ from spikeguard_core.notification.topics import (
     urgency_of,
 )
 from spikeguard_core.policy.finding import FirstMove
-from spikeguard_protocol import Kind, Signal
+from spikeguard_protocol import IncidentState, Kind, Signal
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.phrases import PARAGRAPH, sure_phrase
 from spikeguard_server.report.facts import IncidentPicture
@@ -33,7 +33,7 @@ class Waiting:
     command: str  # public id
     revision: int
     sentence: str
-    brief: str  # the same for a title
+    brief: str  # the same without the target's name
     reason: Sequence[str]  # its paragraphs
     cost_steps: int
     price: str  # the cost in steps, time and money
@@ -74,6 +74,7 @@ class SpikeNews:
     job: str | None = None  # what to look at where the run's job may have died
     decided: str | None = None  # the same in few: "approved by Ada: roll back to step-380"
     came_back: bool = False  # it was gone after a command before it was there again
+    rose: bool = True  # whether the loss did: its peak stands out
     if_job_dies: str = ""  # what would be left to go back to; "" where nothing is to be undone
     acknowledged_by: str | None = None  # who looks at it
     assignee: str | None = None  # whose it is
@@ -216,7 +217,7 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
     if spike.last_command and waiting is not None:
         lines.append(spike.last_command)
     if waiting is not None:
-        lines += _why(*(said for said in waiting.reason if said != spike.cause))
+        lines += _why(*(said for said in waiting.reason if not _is_said(said, spike)))
     first = ""
     if spike.first.signal != Signal.LOSS:
         first = f"First to move: {word(spike.first.signal)}, step {count(spike.first.step)}. "
@@ -241,7 +242,7 @@ def brief(spike: SpikeNews) -> Sequence[str]:
     if spike.cause:
         lines.append(spike.cause)
     if (waiting := spike.waiting) is not None:
-        lines += [f"Proposed: {waiting.sentence}. Costs {waiting.price}", _waiting(waiting)]
+        lines += [f"Proposed: {waiting.brief}. Costs {waiting.price}", _waiting(waiting)]
     elif spike.last_command:
         lines.append(spike.last_command)
     if spike.if_job_dies:
@@ -253,6 +254,8 @@ def _verdict(spike: SpikeNews) -> str:
     """What it is and why; of one that is over how it ended, which is what the reason is of."""
     if spike.state == "closed":
         return f"{ENDINGS[spike.outcome].capitalize()}: {spike.reason}"
+    if spike.state == IncidentState.RECOVERING:
+        return f"Being judged: {spike.reason}"
     return (
         f"{word(spike.kind.value).capitalize()} ({sure_phrase(spike.confidence)}): {spike.reason}"
     )
@@ -269,6 +272,15 @@ def _waiting(waiting: Waiting) -> str:
     return f"Can wait {duration(waiting.can_wait_s)}{adds}. Then it expires: nothing is done"
 
 
+CAUSES = ("Likely cause (", "The cause is not known")
+
+
+def _is_said(paragraph: str, spike: SpikeNews) -> bool:
+    """Whether a paragraph of a reason is the cause or the verdict, which stand above as of now."""
+    verdicts = tuple(f"{word(kind.value).capitalize()} (" for kind in Kind)
+    return paragraph == spike.cause or paragraph.startswith((*verdicts, *CAUSES))
+
+
 def _why(*said: str) -> Sequence[str]:
     """One paragraph a line."""
     return [f"Why: {said[0]}", *said[1:]] if said else []
@@ -279,7 +291,7 @@ def _losses(spike: SpikeNews) -> str:
     known = []
     if spike.pre_loss is not None:
         known.append(f"loss before {number(spike.pre_loss)}")
-    if spike.peak_loss is not None:
+    if spike.peak_loss is not None and spike.rose:
         known.append(f"peak {number(spike.peak_loss)} at step {count(spike.peak_step)}")
     if spike.excess is not None:
         place = "below" if spike.excess < 0 else "above"
@@ -312,7 +324,7 @@ def title_of(
         asked = "nobody has answered, decide" if Topic.ESCALATED in topics else "decide"
         again = f" {_after(spike)}" if spike.recurrences else ""
         return f"{spike.id}: {what}{again}, {asked}: {spike.waiting.brief}"
-    if topics & OF_COMMAND and spike.decided is not None:
+    if topics & OF_COMMAND and Topic.RECURRED not in topics and spike.decided is not None:
         return f"{spike.id}: {spike.decided}"
     if spike.recurrences:
         return f"{spike.id}: {what} {_after(spike)}"

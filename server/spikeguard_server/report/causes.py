@@ -8,7 +8,7 @@ from __future__ import annotations
 from spikeguard_core.diagnosis.batch_evidence import contrast, worst_sequence
 from spikeguard_core.lifecycle.damage import rose
 from spikeguard_core.policy.finding import diagnose
-from spikeguard_core.suspicion import worth_showing
+from spikeguard_core.suspicion import known_in, worth_showing
 from spikeguard_protocol import BatchDetail, Cause
 from spikeguard_protocol.phrases import batches_phrase, cause_phrase, sure_phrase
 from spikeguard_server.report.document import Block, Bullets, Paragraph
@@ -41,13 +41,15 @@ def cause_sentence(facts: PostMortem) -> str:
         return (
             f"The {what} is {cause_phrase(likely.cause)} ({sure_phrase(likely.confidence)} sure)."
         )
+    known = known_in(finding.ranking)
     nearest = [one for one in worth_showing(finding.ranking) if one.cause.value != "unknown"]
     if not nearest:
-        return "The cause is not known: nothing that was measured tells it."
+        return f"The cause is not known: {known or 'nothing that was measured tells it'}."
     near = " or ".join(
         f"{cause_phrase(o.cause)} ({sure_phrase(o.confidence)})" for o in nearest[:2]
     )
-    return f"The cause is not known; nearest is {near}."
+    more = f" Known is: {known}." if known else ""
+    return f"The cause is not known; nearest is {near}.{more}"
 
 
 def because_of(facts: PostMortem) -> str:
@@ -118,7 +120,10 @@ def batch_of(facts: PostMortem) -> tuple[Block, ...]:
 
 
 def _others(facts: PostMortem) -> tuple[Block, ...]:
-    """Causes that diagnosis found less likely, and would still show."""
+    """Causes that diagnosis found less likely, and would still show; where none is known, the
+    sentence above names them."""
+    if not diagnose(facts.incident, facts.policy).known:
+        return ()
     others = [
         f"{cause_phrase(one.cause)} ({sure_phrase(one.confidence)})"
         for one in worth_showing(facts.incident.causes)[1:]

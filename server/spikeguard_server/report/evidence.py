@@ -9,6 +9,7 @@ import math
 
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.lifecycle.command_life import EXECUTED
+from spikeguard_core.lifecycle.damage import rose
 from spikeguard_protocol import Signal, verb_of
 from spikeguard_protocol.phrases import cause_phrase, sure_phrase
 from spikeguard_server.report.document import Block, Paragraph, Table
@@ -34,7 +35,8 @@ def seen_before_and_after(facts: PostMortem) -> tuple[Block, ...]:
     """The loss before, at and after the spike, and the largest gradient norm."""
     seen = symptoms_of(facts)
     rows = [("Loss before the spike", number(seen.pre_loss), _trend_note(facts))]
-    rows.append(("Peak loss", number(seen.peak_loss), f"step {seen.peak_step:,}"))
+    peak = (number(seen.peak_loss), f"step {seen.peak_step:,}")
+    rows.append(("Peak loss", *(peak if rose(facts.incident) else ("it did not rise", ""))))
     if seen.non_finite_steps:
         steps = plural(seen.non_finite_steps, "step")
         rows.append(("Loss not finite", steps, "in the copied samples"))
@@ -129,7 +131,7 @@ def _reason_of_kind(facts: PostMortem) -> str:
     what closed the incident stands in the outcome."""
     incident, end = facts.incident, facts.incident.closed_step
     cures = [c for c in facts.commands if c.state in EXECUTED and verb_of(c.action) in CURES]
-    done = min((c.finished_at for c in cures if c.finished_at is not None), default=None)
+    done = max((c.finished_at for c in cures if c.finished_at is not None), default=None)
     said = [
         r
         for r in facts.revisions

@@ -16,7 +16,7 @@ from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Sig
 from spikeguard_protocol.phrases import batches_phrase
 from spikeguard_server.report.facts import CommandFact, PostMortem
 from spikeguard_server.report.symptoms import symptoms_of
-from spikeguard_server.report.wording import duration, off_trend, plural
+from spikeguard_server.report.wording import duration, off_trend
 
 SLOW_DECISION_S = 600.0
 FAR_STEPS = 50  # from the target to the onset: from here on a nearer snapshot would have paid
@@ -41,13 +41,15 @@ def _of_the_cause(facts: PostMortem) -> Iterator[str]:
 
 def _skipped(facts: PostMortem) -> tuple[BatchRange, ...]:
     found = [action.skip for _, action in _rollbacks(facts) if action.skip is not None]
-    return tuple(dict.fromkeys(found))
+    within = {a for a in found for b in found if a != b and b.first <= a.first and a.end <= b.end}
+    return tuple(skip for skip in dict.fromkeys(found) if skip not in within)
 
 
 def _came_back(facts: PostMortem) -> Iterator[str]:
     incident, again = facts.incident, facts.incident.recurrences
     if again and not _finding(facts).known:
-        came = f"came back {plural(again, 'time')}" if incident.came_back else "stayed"
+        often = {1: "", 2: " twice"}.get(again, f" {again:,} times")
+        came = f"came back{often}" if incident.came_back else "stayed"
         yield (
             f"It {came} after a command. Look at the learning rate and at beta2 before the next "
             f"warm-up or stage change, and at the data around position {_position(facts)}."
@@ -117,6 +119,21 @@ _NOT_DONE = {
     CommandState.REFUSED: "was refused by the job",
     CommandState.FAILED: "failed in the job",
 }
+
+
+def _damaged(facts: PostMortem) -> Iterator[str]:
+    """What may not be used of a run that ended above its trend with nothing done about it."""
+    seen, incident = symptoms_of(facts).later_above, facts.incident
+    if incident.outcome is not Outcome.RUN_ENDED or seen is None or [*_rollbacks(facts)]:
+        return
+    if seen.loss <= seen.error:
+        return
+    asked = [c.action for c in facts.commands if isinstance(c.action, Rollback)]
+    target = f": {asked[-1].target} was proposed" if asked else ""
+    yield (
+        f"What was saved from step {incident.onset_step:,} on is from inside the damage "
+        f"({off_trend(seen)}). Go on from a checkpoint of before it{target}."
+    )
 
 
 def _undone(facts: PostMortem) -> Iterator[str]:
@@ -211,6 +228,7 @@ _RULES = (
     _data,
     _dropped,
     _level,
+    _damaged,
     _undone,
     _decision,
     _targets,

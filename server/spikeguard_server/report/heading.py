@@ -41,8 +41,12 @@ def return_of(incident: Incident) -> str:
     if not incident.came_back:
         return "It stayed after a command"
     times = {1: "", 2: " twice"}.get(incident.recurrences, f" {incident.recurrences:,} times")
-    last = ", the last time" if times else ""
-    return f"It came back{times} after a command{last} at step {incident.newest_onset_step:,}"
+    at = f"at step {incident.newest_onset_step:,}"
+    return (
+        f"It came back{times} after a command, the last time {at}"
+        if times
+        else (f"It came back {at} after a command")
+    )
 
 
 def beginning_of(incident: Incident) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.lifecycle.command_life import EXECUTED
+from spikeguard_core.lifecycle.damage import rose
 from spikeguard_core.policy.finding import diagnose
 from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
 from spikeguard_protocol.phrases import action_phrase, paragraphs
@@ -141,15 +142,21 @@ def ending_of(facts: PostMortem) -> str:
     """How it ended, held against where the loss was later: of what is closed as back on its trend
     and lies above it for good, that is said instead."""
     outcome, seen = facts.incident.outcome, symptoms_of(facts)
+    said = OUTCOMES[outcome]
+    if outcome is Outcome.HEALED and not rose(facts.incident):
+        said = "What had moved came back by itself; the loss did not rise"
     later = seen.later_above
     if later is None:
-        return OUTCOMES[outcome]
+        return said
     where = f"steps {seen.later_first:,} to {seen.later_step:,} lie {off_trend(later)}"
     trend = facts.incident.trend
     least = LASTING_PART * abs(trend.level) if trend else 0.0
     if outcome in BACK and later.loss - later.error > least:
         return f"It was closed as {ENDINGS[outcome]}, and the loss has not come back: {where}"
-    return f"{OUTCOMES[outcome]}: {where}"
+    level = seen.level_from if outcome in BACK and rose(facts.incident) else None
+    level = level if later.loss <= later.error else None
+    since = "" if level is None else f", level with it from step {level:,} on"
+    return f"{said}{since}: {where}"
 
 
 def what_was_done(facts: PostMortem) -> tuple[Block, ...]:

@@ -19,10 +19,10 @@ from spikeguard_server.report.facts import (
     PostMortem,
     ResponseFact,
 )
-from spikeguard_server.report.wording import ENDINGS, count, plural, time_of, word
+from spikeguard_server.report.wording import ENDINGS, count, plural, time_of
 
 MOST_NAMES = 8  # of one entry
-MOST_TURNS = 8  # of the timeline on the page
+MOST_TURNS = 16  # of the timeline on the page
 SHORT_S = 600.0  # an incident that took less is told by the second
 
 
@@ -94,31 +94,12 @@ def _documents(entry: LeftOutFact) -> str:
 
 
 def timeline_of(facts: PostMortem) -> Table:
-    entries: list[tuple[datetime, str, str]] = [
-        (facts.opened_at, f"{facts.incident.detected_step:,}", "incident opened"),
-        (
-            facts.closed_at,
-            _step(facts.incident.closed_step),
-            f"closed: {ENDINGS[facts.incident.outcome]}",
-        ),
-    ]
-    kinds = [r for i, r in enumerate(facts.revisions) if not i or _changed(facts, i)]
-    entries += [(r.at, f"{r.step:,}", f"classified as {word(r.kind)}") for r in kinds]
-    for command in facts.commands:
-        entries += _command_events(command)
-    entries += [(r.at, "", _responded(r)) for r in facts.responses]
-    entries.sort(key=lambda entry: entry[0])
-    rows = tuple((time_of(at), step, what) for at, step, what in entries)
-    return Table(("time", "step", "what"), rows, frozenset({1}))
-
-
-def timeline_by_minute(facts: PostMortem) -> Table:
     """What turned the incident, by the minute; by the second where it took only a few."""
     short = (facts.closed_at - facts.opened_at).total_seconds() < SHORT_S
     entries = sorted(_turns(facts), key=lambda entry: entry[0])
     if len(entries) > MOST_TURNS:
         half = MOST_TURNS // 2
-        left = f"{len(entries) - MOST_TURNS} more in the appendix"
+        left = f"{len(entries) - MOST_TURNS} more, which the audit lists"
         middle = (entries[half][0], "", left)
         entries = [*entries[:half], middle, *entries[-half:]]
     clock = "%H:%M:%S" if short else "%H:%M"
@@ -136,6 +117,7 @@ def _turns(facts: PostMortem) -> list[tuple[datetime, str, str]]:
         (facts.closed_at, _step(incident.closed_step), f"closed: {ENDINGS[incident.outcome]}"),
     ]
     found += [(r.at, "", _responded(r)) for r in facts.responses if r.text is None]
+    found += _restarts(facts)
     for command in facts.commands:
         if verb_of(command.action) in (Verb.WATCH, Verb.CHECKPOINT_NOW):
             continue
@@ -151,6 +133,18 @@ def _turns(facts: PostMortem) -> list[tuple[datetime, str, str]]:
             done = command.state.value in ("applied", "judged")
             end = "carried out" if done else COMMAND_STATE_WORDS[command.state]
             found.append((command.finished_at, _step(command.applied_step), end))
+    return found
+
+
+def _restarts(facts: PostMortem) -> list[tuple[datetime, str, str]]:
+    """The attempts that ended or began while it was open."""
+    found: list[tuple[datetime, str, str]] = []
+    for one in facts.attempts:
+        if one.ended_at is not None and facts.opened_at < one.ended_at < facts.closed_at:
+            why = f": {one.end_reason}" if one.end_reason else ""
+            found.append((one.ended_at, "", f"attempt {one.number} ended{why}"))
+        if facts.opened_at < one.started_at < facts.closed_at:
+            found.append((one.started_at, "", f"attempt {one.number} began"))
     return found
 
 
@@ -175,28 +169,8 @@ def _responded(response: ResponseFact) -> str:
     return response_phrase(response.action, response.person, response.assignee, response.text)
 
 
-def _changed(facts: PostMortem, i: int) -> bool:
-    return facts.revisions[i].kind != facts.revisions[i - 1].kind
-
-
 def _step(step: int | None) -> str:
     return "" if step is None else f"{step:,}"
-
-
-def _command_events(command: CommandFact) -> list[tuple[datetime, str, str]]:
-    what, said = action_phrase(command.action), command.state.value
-    began = f"ordered by {command.proposed_by}" if command.proposed_by else "proposed"
-    events = [(command.proposed_at, "", f"{command.id} {began}: {what}")]
-    if command.decided_at is not None:
-        verdict = "rejected" if said == "rejected" else "approved"
-        by = f"{command.id} {verdict} by {_decider(command)}"
-        events.append((command.decided_at, _step(command.decided_step), by))
-    if command.delivered_at is not None:
-        events.append((command.delivered_at, "", f"{command.id} delivered to the agent"))
-    if command.finished_at is not None:
-        end = "applied" if said == "judged" else COMMAND_STATE_WORDS[command.state]
-        events.append((command.finished_at, _step(command.applied_step), f"{command.id} {end}"))
-    return events
 
 
 def attempts_table(attempts: tuple[AttemptFact, ...]) -> Table:

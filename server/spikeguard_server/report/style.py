@@ -34,13 +34,13 @@ body{margin:0;background:var(--paper);color:var(--ink);
  font:16px/1.55 """
     + FONTS
     + """}
-main{max-width:58rem;margin:0 auto;padding:3rem 1.5rem 4rem}
+main{max-width:64rem;margin:0 auto;padding:1.75rem 1.5rem 2.5rem}
 h1{font-size:1.65rem;line-height:1.25;margin:0 0 .75rem;letter-spacing:-.01em;text-wrap:balance}
-h2{font-size:1.1rem;margin:1.6rem 0 .5rem;padding-top:.8rem;border-top:1px solid var(--rule)}
-p{margin:.5rem 0 .9rem;max-width:46rem}
+h2{font-size:1.1rem;margin:.9rem 0 .35rem;padding-top:.6rem;border-top:1px solid var(--rule)}
+p{margin:.35rem 0 .6rem;max-width:56rem}
 .eyebrow{margin:0 0 .35rem;font-size:.75rem;letter-spacing:.12em;text-transform:uppercase;
  color:var(--muted)}
-.header{display:grid;grid-template-columns:repeat(auto-fit,minmax(13rem,1fr));gap:.4rem 1.5rem;
+.header{display:grid;grid-template-columns:repeat(auto-fit,minmax(10.5rem,1fr));gap:.4rem 1.5rem;
  margin:1rem 0 0;padding:.8rem 1rem;background:var(--panel);border-radius:6px}
 .header dt{font-size:.75rem;color:var(--muted)}
 .header dd{margin:0;font-size:.92rem;overflow-wrap:anywhere;font-variant-numeric:tabular-nums}
@@ -49,23 +49,24 @@ p{margin:.5rem 0 .9rem;max-width:46rem}
 .page>.beside{grid-column:auto}
 .beside table{min-width:0}
 .beside td:not([class]){min-width:0}
-.appendix{margin-top:3.5rem;padding-top:1rem;border-top:3px double var(--rule)}
+.appendix{margin-top:1.5rem;padding-top:.8rem;border-top:3px double var(--rule)}
+.appendix>summary{cursor:pointer;font-weight:600}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;min-width:24rem;font-size:.875rem;line-height:1.4;
  margin:.25rem 0 1rem;font-variant-numeric:tabular-nums}
 th{text-align:left;font-weight:600;color:var(--muted);font-size:.78rem;white-space:nowrap}
 th,td{padding:.4rem .9rem .4rem 0;border-bottom:1px solid var(--rule);vertical-align:top}
 .number{text-align:right;white-space:nowrap}
-ul{padding-left:1.1rem;margin:.5rem 0 1rem;max-width:46rem}
+ul{padding-left:1.1rem;margin:.35rem 0 .6rem;max-width:56rem}
 li{margin:.35rem 0}
 h1,li,p{overflow-wrap:anywhere}
 td{overflow-wrap:break-word}
 td:not([class]){min-width:9rem}
 .short{white-space:nowrap}
-figure{margin:1.25rem 0;overflow-x:auto}
+figure{margin:.6rem 0;overflow-x:auto}
 figure svg{width:100%;min-width:34rem;height:auto;display:block}
 figcaption{font-size:.82rem;color:var(--muted);max-width:46rem;margin-top:.4rem}
-footer{margin-top:3rem;padding-top:1rem;border-top:1px solid var(--rule);font-size:.8rem;
+footer{margin-top:1.5rem;padding-top:1rem;border-top:1px solid var(--rule);font-size:.8rem;
  color:var(--muted)}
 a{color:var(--kept);overflow-wrap:anywhere}
 @media screen and (max-width:48rem){main{padding:1.5rem 1rem 3rem}table{min-width:0}
@@ -82,6 +83,7 @@ a{color:var(--kept);overflow-wrap:anywhere}
  figure{margin:.25rem 0}figcaption{font-size:6.8pt;margin-top:0;max-width:none}
  .page .curves svg{height:66mm}
  .page{column-gap:1.4rem}.appendix{break-before:page;margin-top:0;padding-top:0;border-top:0}
+ .appendix::details-content{content-visibility:visible;height:auto}
  tr,figure{break-inside:avoid}.scroll,figure{overflow:visible}figure svg{min-width:0}
  footer{margin-top:.6rem;padding-top:.3rem;font-size:6.8pt}}
 """

@@ -12,8 +12,9 @@ from statistics import fmean
 
 from spikeguard_core.diagnosis.change_effect import Effect, above_trend
 from spikeguard_core.diagnosis.silent_failures import LIMIT, UNCHANGED
+from spikeguard_core.events import Trend
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS, stands_out
+from spikeguard_core.lifecycle.damage import aftermath_of, stands_out
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.cost import money_of
 from spikeguard_core.policy.finding import first_move_of
@@ -28,6 +29,7 @@ from spikeguard_protocol import (
 from spikeguard_server.report.facts import CommandFact, PostMortem, RecordedCurve
 
 LATER_STEPS = 100  # newest ones that tell where the loss came to
+LEVEL_STEPS = 40  # whose mean tells whether it was level with its trend
 GRAD_NORMS = (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP)
 STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
 
@@ -43,6 +45,7 @@ class Symptoms:
     later_first: int | None
     later_step: int | None
     later_above: Effect | None  # how far that lies above the trend
+    level_from: int | None  # the first step of `LEVEL_STEPS` that are level with it
     grad_norm_signal: str | None
     grad_norm_peak: Peak | None
     non_finite_steps: int  # steps whose loss was not finite
@@ -85,7 +88,8 @@ class Spent:
 
 def symptoms_of(facts: PostMortem) -> Symptoms:
     """The losses and norms that describe this spike."""
-    incident, later = facts.incident, _later(facts)
+    incident, after = facts.incident, _kept_after(facts)
+    later = after[-LATER_STEPS:]
     peaks = peaks_of(facts)
     signal = next((s.value for s in GRAD_NORMS if s.value in peaks), None)
     return Symptoms(
@@ -96,6 +100,7 @@ def symptoms_of(facts: PostMortem) -> Symptoms:
         later_first=later[0][0] if later else None,
         later_step=later[-1][0] if later else None,
         later_above=above_trend(incident.trend, later) if later and incident.trend else None,
+        level_from=_level_from(incident.trend, after) if incident.trend else None,
         grad_norm_signal=signal,
         grad_norm_peak=None if signal is None else peaks[signal],
         non_finite_steps=sum(not math.isfinite(v) for _, v in _samples(facts, Signal.LOSS)),
@@ -310,9 +315,18 @@ def _samples(facts: PostMortem, signal: str) -> Iterator[tuple[int, float]]:
                 yield step, value
 
 
-def _later(facts: PostMortem) -> list[tuple[int, float]]:
-    """(step, loss) of the newest kept steps up to 500 after the peak, or to the run's last before
-    that; none while samples up to there still come."""
+def _level_from(trend: Trend, rows: list[tuple[int, float]]) -> int | None:
+    """The first step of the first stretch whose mean lies no further above than its error."""
+    for first in range(len(rows) - LEVEL_STEPS + 1):
+        above = above_trend(trend, rows[first : first + LEVEL_STEPS])
+        if above is not None and above.loss <= above.error:
+            return rows[first][0]
+    return None
+
+
+def _kept_after(facts: PostMortem) -> list[tuple[int, float]]:
+    """(step, loss) of the kept steps up to `aftermath_of` the onset, or to the run's last before;
+    none while samples up to there still come."""
     if facts.followed_to is not None:
         return []
     kept: dict[int, float] = {}
@@ -321,6 +335,6 @@ def _later(facts: PostMortem) -> list[tuple[int, float]]:
         column = curve.values.get(Signal.LOSS, ())
         pairs = zip(curve.steps, column, strict=True)
         kept |= {step: v for step, v in pairs if v is not None and step <= last}
-    peak = facts.incident.peak_step
-    after = sorted(step for step in kept if peak < step <= peak + AFTERMATH_STEPS)
-    return [(step, kept[step]) for step in after[-LATER_STEPS:]]
+    peak, most = facts.incident.peak_step, aftermath_of(facts.incident.onset_step)
+    after = sorted(step for step in kept if peak < step <= peak + most)
+    return [(step, kept[step]) for step in after]

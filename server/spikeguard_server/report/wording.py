@@ -26,6 +26,8 @@ def number(value: float | None, digits: int = 4) -> str:
         return MISSING
     if not math.isfinite(value):
         return non_finite(value)
+    if 10**digits <= abs(value) < 10_000:
+        return f"{value:,.0f}"
     if abs(value) >= 10_000 or 0 < abs(value) < 0.001:
         return f"{value:.{digits - 1}e}"
     return f"{value:.{digits}g}"

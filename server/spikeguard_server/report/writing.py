@@ -32,7 +32,6 @@ from spikeguard_server.report.record import (
     left_out_of,
     links_of,
     responses_of,
-    timeline_by_minute,
     timeline_of,
 )
 from spikeguard_server.report.wording import ENDINGS, SIGMA, time_of
@@ -62,9 +61,9 @@ def _body(facts: PostMortem) -> list[Section]:
         Section("What was done, and why", what_was_done(facts)),
         Section("Outcome", (Paragraph(outcome_of(facts)),)),
         Section("Cost", cost_blocks(facts), beside=True),
-        Section("Timeline", (timeline_by_minute(facts),), beside=True),
-        Section("Follow-ups", _followups(facts)),
-        Section("Links", links_of(facts)),
+        Section("Timeline", (timeline_of(facts),), beside=True),
+        Section("Follow-ups", _followups(facts), beside=True),
+        Section("Links", links_of(facts), beside=True),
     ]
 
 
@@ -79,7 +78,6 @@ def _appendix(facts: PostMortem) -> list[Section]:
         Section("Commands", command_blocks(facts)),
         Section("Batches left out", left_out_of(facts)),
         Section("Cost in parts", cost_parts(facts)),
-        Section("Timeline to the second", (timeline_of(facts),)),
         Section("What people said", responses_of(facts)),
         Section("Attempts", (attempts_table(facts.attempts),) if facts.attempts else ()),
         Section("Notes", notes),

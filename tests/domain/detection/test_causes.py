@@ -456,7 +456,7 @@ def test_what_comes_back_with_its_batches_speaks_for_the_data(late: int) -> None
     assert told[Cause.BAD_BATCH].confidence > of(alone, Cause.BAD_BATCH)
     assert told[Cause.BAD_BATCH].confidence > told[Cause.LR_TOO_HIGH].confidence
     assert "came again at step" in reasons(recurred.causes[:1])
-    assert ("with the same batches" in reasons(recurred.causes[:1])) is (late == 0)
+    assert ("with the same data" in reasons(recurred.causes[:1])) is (late == 0)
 
 
 def test_what_shows_later_at_a_lowered_rate_comes_back_within_the_first_rise() -> None:

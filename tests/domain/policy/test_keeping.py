@@ -10,6 +10,7 @@ from spikeguard_core.policy.proposal import propose
 from spikeguard_core.policy.settings import DEFAULT_POLICY
 from spikeguard_core.policy.situation import Target
 from spikeguard_core.policy.targeting import choose_target, left_if_job_dies, worth_keeping
+from spikeguard_core.suspicion import Mark
 from spikeguard_protocol import BatchRange, Cause, CommandState, Health, Medium, Rollback
 from tests.domain.policy.situations import blamed, done, incident, situation, target
 
@@ -69,6 +70,18 @@ def test_nothing_is_kept_while_nothing_is_wrong() -> None:
 def test_what_is_left_if_the_job_dies_is_told(targets: tuple[Target, ...], said: str) -> None:
     open_one = incident(onset_step=221, first_moves={"loss": 221})
     assert said in left_if_job_dies(targets, open_one, DEFAULT_POLICY)
+
+
+def test_what_may_have_been_struck_already_is_neither_all_that_is_kept_nor_told_as_a_way_back() -> (
+    None
+):
+    """Weights that changed somewhere between steps 202 and 211, seen by the loss at 221."""
+    changed = blamed(Cause.WEIGHT_CORRUPTION, 0.95, Mark(203, 211))
+    open_one = incident(onset_step=221, first_moves={"loss": 221}, causes=changed)
+    disk = (target(180), target(205), target(300))
+    kept = worth_keeping(disk, DEFAULT_POLICY, incident=open_one, warned_step=None)
+    assert kept == {"ckpt-180", "ckpt-205"}
+    assert "step 180 is on disk" in left_if_job_dies(disk, open_one, DEFAULT_POLICY)
 
 
 def test_an_older_target_than_the_newest_from_before_the_cause_says_why() -> None:

@@ -171,8 +171,6 @@ def test_looking_at_the_page_decides_nothing(live: Live, spiked: Job) -> None:
         assert f"{found['summary']}." in answer.text
         assert f"{found['kind'].capitalize()} ({found['confidence']:.0%}): " in answer.text
         assert "Why, as seen when it was proposed" in answer.text
-        first = found["first_signal"]
-        assert f"{first['signal'].replace('_', ' ')}, step {first['step']}" in answer.text
         assert page.head(confirm_page(spiked, command)).status_code == 405
     assert state_of(spiked, command)["state"] == "proposed"
 

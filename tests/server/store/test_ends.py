@@ -46,7 +46,7 @@ def let_it_lapse(engine: sql.Engine, job: Job, _: CommandId, __: int) -> None:
 @pytest.mark.parametrize(
     ("end", "state", "because"),
     [
-        (heal, "withdrawn_healed", "the loss came back to its trend by itself"),
+        (heal, "withdrawn_healed", "what had moved came back by itself"),
         (finish, "run_ended", "the attempt ended: finished"),
         (crash, "void", "the attempt ended: RuntimeError"),
         (restart, "void", "attempt 2 took over"),

@@ -1,8 +1,5 @@
-"""Which layer moved first, from the norms by layer around an onset.
-
-Law: pure, and bounded by what it is given: the rows of a few dozen steps. A layer is compared with
-itself before the onset, and counts as the first only by the rows that were sent.
-"""
+"""Which layer moved first, from the norms by layer around an onset: a layer is compared with itself
+before it, and counts as the first only by the rows that were sent."""
 
 from __future__ import annotations
 
@@ -54,8 +51,10 @@ class FirstLayer:
         """For a person."""
         how = "was not finite"
         if math.isfinite(self.ratio):
-            how = f"was {self.ratio:.3g} times its usual size"
-        others = f"{self.moved - 1} of the other {self.known - 1} layers moved with it"
+            times = f"{self.ratio:,.0f}" if self.ratio >= 1000.0 else f"{self.ratio:.3g}"
+            how = f"was {times} times its usual size"
+        many = {0: "none", self.known - 1: "all"}.get(self.moved - 1, f"{self.moved - 1}")
+        others = f"{many} of the other {self.known - 1} layers moved with it"
         what = self.signal.replace("_", " ")
         return f"{what} of {self.layer} {how} at step {self.step}, {_when(self.ahead)}; {others}"
 

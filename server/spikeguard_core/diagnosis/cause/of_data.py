@@ -1,7 +1,5 @@
-"""Clues in the data of the first steps: the shape of the loss, and the tokens.
-
-Law: pure. A batch shows in its own loss; weights show from the next step on.
-"""
+"""Clues in the data of the first steps: the shape of the loss, and the tokens. A batch shows in its
+own loss; weights show from the next step on."""
 
 from __future__ import annotations
 
@@ -64,6 +62,9 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
     if height < SUDDEN or height < peak / 2:
         yield Clue(Cause.BAD_BATCH, -1.5, "the loss rose by degrees, not in one step")
         yield Clue(Cause.LR_TOO_HIGH, 0.5, _climb(rows, peak))
+        if _pushed_up(evidence):
+            pushed = "pushed up by updates of the usual size at the usual rate"
+            yield Clue(Cause.UNKNOWN, 0.0, f"{_climb(rows, peak)}, {pushed}")
         return
     yield Clue(
         Cause.BAD_BATCH,
@@ -109,6 +110,14 @@ def _asked(evidence: Evidence) -> float | None:
         return None
     grown = [ratio for _, ratio in ratios(evidence, name) if math.isfinite(ratio)]
     return max(1.0, *grown) if grown else 1.0
+
+
+def _pushed_up(evidence: Evidence) -> bool:
+    """Whether updates and rate were as ever up to the onset, which the loss had climbed to."""
+    onset, moved = evidence.onset_step, (_moved(evidence, name) for name in UPDATE_NORMS)
+    grew = [size for steps in moved for step, size in steps.items() if step < onset]
+    rates = [rate for step, rate in ratios(evidence, Signal.LR.value) if step < onset]
+    return bool(grew and rates) and max(*grew, *rates) < AS_EVER
 
 
 def _climb(rows: list[tuple[int, float]], peak: float) -> str:
@@ -157,7 +166,8 @@ def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
         return
     reason = f"{value:.1%} of its tokens were never seen before"
     ordinary = far is not None and far[2] < STRANGE and value < MOSTLY
-    span = _span(evidence, UNSEEN_TOKENS, lambda share, _: share >= UNSEEN)
+    seen = _span(evidence, UNSEEN_TOKENS, lambda share, _: share >= UNSEEN)
+    span = _while_out(evidence, seen)
     yield Clue(Cause.RARE_TOKENS, 6.0 if ordinary else 2.5, reason, span)
     usual = "its tokens are those of ordinary text, though new"
     yield (
@@ -209,8 +219,8 @@ def _span(evidence: Evidence, name: str, stands_out: Callable[[float, list[float
 
 
 def _while_out(evidence: Evidence, span: Mark) -> Mark:
-    """The span of sequences that stand out, without its end where the loss is still out behind it:
-    what is learned stands out no more, and comes on all the same."""
+    """The span of what stands out, without its end where the loss is still out behind it: what was
+    learned or seen stands out no more, and comes on all the same."""
     later = [height for step, height in excesses(evidence) if step > (span.last_step or step)]
     return Mark(span.first_step) if later and later[0] >= SUDDEN else span
 

@@ -47,14 +47,16 @@ def _again(
     behind = evidence.again_behind
     if behind is not None and _right_behind(behind, now):
         reason = (
-            f"after going back it came again at step {step} with batches {now}, right behind "
-            f"those left out from {behind.first} to {behind.end}"
+            f"after going back it came again at step {step} with {batches_phrase(now)}, right "
+            f"behind {batches_phrase(behind)}, which were left out"
         )
         yield Clue(Cause.BAD_BATCH, 3.0, reason)
     elif behind is None and same_batches(then, now):
         yield _with_the_same(step, now, began, then)
     elif abs(step - began) <= NEAR_STEPS:
-        reason = f"after going back it came again at step {step} with other batches, {now}"
+        reason = (
+            f"after going back it came again at step {step} with other data, {batches_phrase(now)}"
+        )
         yield Clue(Cause.BAD_BATCH, -3.0, reason)
         yield Clue(Cause.LR_TOO_HIGH, 2.5, reason)
 
@@ -67,8 +69,10 @@ def _right_behind(left_out: BatchRange, now: BatchRange) -> bool:
 def _with_the_same(step: int, now: BatchRange, began: int, then: BatchRange) -> Clue:
     """At its own step it may hang on the step (a schedule, a node) as well as on the batches."""
     same = now.first == then.first
-    which = f"the same batches {now}" if same else f"batches {now}, where it had risen over {then}"
-    reason = f"after going back it came again at step {step} with {which}"
+    data = f"the same data, {batches_phrase(now)}"
+    if not same:
+        data = f"{batches_phrase(now)}, where it had risen over {batches_phrase(then)}"
+    reason = f"after going back it came again at step {step} with {data}"
     if abs(step - began) > NEAR_STEPS:
         return Clue(Cause.BAD_BATCH, 5.0, reason)
     return Clue(Cause.BAD_BATCH, 2.0, f"{reason}, at the same step")

@@ -49,8 +49,8 @@ def cells_of(found: LayerMap) -> LayerCells:
     shared = _shared(found.rows)
     return LayerCells(
         names=[
-            (_cut(name[shared:]), n * ROW, n == found.first_row)
-            for n, name in enumerate(found.rows)
+            (name, n * ROW, n == found.first_row)
+            for n, name in enumerate(_short([name[shared:] for name in found.rows]))
         ],
         cells=[cell for n, ratios in enumerate(found.ratios) for cell in _row(n, ratios, size)],
         ticks=_ticks(found.steps, onset, size),
@@ -95,9 +95,10 @@ def _ticks(steps: Sequence[int], onset: int | None, size: float) -> list[tuple[s
     return [*ends, (f"{steps[onset]:,}", _left(onset, size), "middle")]
 
 
-def _cut(name: str) -> str:
-    """Its end says most: `7.attention.qkv`."""
-    name = name.removesuffix(".weight")
-    while len(name) > LONGEST_NAME and "." in name:
-        name = name.partition(".")[2]
-    return name if len(name) <= LONGEST_NAME else f"…{name[-LONGEST_NAME + 1 :]}"
+def _short(names: Sequence[str]) -> list[str]:
+    """The end of a name says most: `7.attention.qkv`; what begins alike is cut alike."""
+    short = [name.removesuffix(".weight") for name in names]
+    while heads := {n.partition(".")[0] for n in short if len(n) > LONGEST_NAME and "." in n}:
+        parts = [name.partition(".") for name in short]
+        short = [rest if dot and head in heads else head + dot + rest for head, dot, rest in parts]
+    return [n if len(n) <= LONGEST_NAME else f"…{n[-LONGEST_NAME + 1 :]}" for n in short]

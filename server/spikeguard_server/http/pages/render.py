@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from spikeguard_core.events import Trend
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITING
-from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS
+from spikeguard_core.lifecycle.damage import aftermath_of
 from spikeguard_protocol import (
     BatchDetail,
     CommandState,
@@ -25,12 +25,12 @@ from spikeguard_protocol import (
     Kind,
     Outcome,
     RunId,
+    Signal,
 )
 from spikeguard_protocol.escaping import html_text
 from spikeguard_protocol.paths import act_path, incident_page_path
 from spikeguard_protocol.phrases import (
     CAUSE_WORDS,
-    batches_phrase,
     ended_phrase,
     order_phrase,
     paragraphs,
@@ -227,13 +227,11 @@ def _environment() -> Environment:
     )
     made.policies["json.dumps_kwargs"] = {"sort_keys": False}
     made.filters |= {
-        "batches": batches_phrase,
         "sure": sure_phrase,
         "cause": lambda name: CAUSE_WORDS.get(name, words(name)),
         "count": compact_count,
         "duration": short_duration,
         "ending": lambda outcome: ENDINGS[Outcome(outcome)],
-        "first_signal": first_signal,
         "first_view": lambda id: incident_page_path(IncidentId.parse(id)),
         "moment": moment,
         "nats": nats,
@@ -313,13 +311,18 @@ def loss_expected(incident: Mapping[str, Any]) -> tuple[str, str] | None:
     right; None where no trend is known."""
     if incident["trend"] is None:
         return None
-    step, excess = incident["newest_step"] + AFTERMATH_STEPS, incident["excess"]
+    step = incident["newest_step"] + aftermath_of(incident["onset_step"])
+    excess = incident["excess"]
     back = Trend(**incident["trend"]).at(step)
     there = f"at step {step:,} about {number(back)}, on its trend"
     match Kind(incident["kind"]):
         case Kind.LINGERING if excess is not None and excess > 0.0:
             about = f"at step {step:,} about {number(back + excess)}"
             left = f"{about}, {number(excess, 2)} above its trend"
+        case Kind.LINGERING:
+            left = f"at step {step:,} above its trend, by less than a row's noise"
+        case _ if Signal.UPDATE_DROPPED in incident["evidence"]["worst_z"]:
+            left = "as it is now, as long as no update reaches the weights"
         case Kind.DIVERGENT:
             left = f"at step {step:,} higher still, or it never settles"
         case _:
@@ -327,15 +330,10 @@ def loss_expected(incident: Mapping[str, Any]) -> tuple[str, str] | None:
     return there, left
 
 
-def first_signal(incident: Mapping[str, Any]) -> str:
-    """The first signal that moved, and where."""
-    first = incident["first_signal"]
-    return f"{words(first['signal'])}, step {first['step']}"
-
-
-def sentence(command: Mapping[str, Any]) -> str:
-    """What a command orders: `Roll back to step 4,000 (step-4000), skip batches 4,185 to 4,204`."""
-    said = order_phrase(command["verb"], command["arguments"])
+def sentence(command: Mapping[str, Any], *, brief: bool = False) -> str:
+    """What a command orders: `Roll back to step 4,000 (step-4000), skip batches 4,185 to 4,204`;
+    `brief` names no target."""
+    said = order_phrase(command["verb"], command["arguments"], brief=brief)
     return f"{said[0].upper()}{said[1:]}"
 
 

@@ -71,7 +71,7 @@ router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 Text = Annotated[str, Form(max_length=2000)]
 SNOOZE_S: Final = 900.0
 LAYER_STEPS: Final = 16  # before the onset and from it on, that the first view draws
-TARGETS: Final = 4  # of the newest, that it lists
+TARGETS: Final = 4  # of the newest, that it lists beside those that are kept for a decision
 WRITTEN: Final = frozenset({"assign", "comment"})  # with something that was typed
 _PICTURES: Final = PictureCache()
 
@@ -287,7 +287,7 @@ def _look_into(services: Services, incident: IncidentId) -> EvidenceView:
         batch_worst=None if batch is None else worst_sequence(batch),
         batch_contrast=None if batch is None else contrast(batch.histogram),
         layers=None if found is None else cells_of(found),
-        targets=targets[:TARGETS],
+        targets=[t for place, t in enumerate(targets) if t.protected or place < TARGETS],
         links=attempt.links,
     )
 
