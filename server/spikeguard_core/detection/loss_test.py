@@ -1,7 +1,8 @@
 """The tests of the loss: whether a row, with those around it, begins an incident.
 
     jump     2 rows in a row at z 4.4, one of them at 6, or 3 whose middle one is at 5; and higher
-             than any pair of calm rows here by 40 %; of the first 64 rows, in a steep rise
+             than any pair of calm rows here by 40 %; one of them above the median of the newest 4
+             calm rows; of the first 64 rows, in a steep rise
     lift     the median of 8 rows lies 3.5 scales above that of the 32 before, or that of 16 rows
              2.2; and higher than any lift among calm rows by 50 %
              both: and by 3.4 times what the level usually rises in 16 rows
@@ -29,6 +30,7 @@ from spikeguard_core.detection.baseline import (
     KEPT,
     LOCAL,
     NEAR,
+    SHORT,
     Baseline,
     median,
 )
@@ -269,6 +271,9 @@ class LossTest:
         usual = min(settings.usual_part * self.baseline.pair, settings.usual_most)
         if len(z) < rows or min(map(abs, self.heights[-rows:])) < usual:
             return False
+        high = max(one.value for one in self.held)
+        if self.held[-1].z > 0.0 and high < median(self.baseline.values[-SHORT:]):
+            return False  # it only stopped falling
         scale, rise = self.baseline.scale, settings.rise_part * self.baseline.rise
         if min(z[-rows:]) * scale < min(rise, settings.rise_most * scale):
             return False

@@ -314,3 +314,13 @@ def test_the_first_signal_to_move_is_reported() -> None:
     ]
     first = opened(Monitor().observe(rows))[0]
     assert first.first_moves == {"loss": 401, "grad_norm": 396}
+
+
+def test_a_loss_that_only_stops_falling_is_no_spike() -> None:
+    """Two rows as high as the last few, in the middle of a steep descent."""
+    for seed in range(40):
+        noise = np.random.default_rng(seed).normal(size=60) * 0.02
+        losses = [8.0 * math.exp(-row / 30) + 1.2 + float(noise[row]) for row in range(60)]
+        losses[38:40] = [losses[36], losses[37]]
+        events = opened(Monitor().observe(samples(losses)))
+        assert not [one for one in events if one.onset_step in (39, 40)], seed
