@@ -165,6 +165,11 @@ class Monitor:
             episode.treat(step, verb)
         return []
 
+    def note_change(self, step: int) -> None:
+        """Somebody changed the run on purpose after `step`, so its loss may rise slowly now."""
+        test = self._state.test
+        test.slow.note_change(step, test.baseline.gap, self._state.settings)
+
     def await_decision(self, awaited: bool) -> bool:
         """Accept no level of the open incident while `awaited`; returns whether that is news."""
         episode = self._state.episode
@@ -175,8 +180,9 @@ class Monitor:
 
     def rewind(self, past: Monitor) -> None:
         """The run went on from where it was at `past`; an open incident stays open."""
-        episode = self._state.episode
+        episode, changed_until = self._state.episode, self._state.test.slow.changed_until
         self._state = deepcopy(past._state)
+        self._state.test.slow.changed_until = changed_until  # noted, whatever the run goes back to
         self._state.choose(self._choice)
         self._state.test.clear()
         self._state.episode = episode

@@ -30,7 +30,7 @@ from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.evidence import RANKS_LOST_STEP, Traces
 from spikeguard_core.diagnosis.incident_tracker import Episode
 
-STATE_VERSION = 16
+STATE_VERSION = 17
 _Form: TypeAlias = Callable[[Any], Any]  # a value of the state from or to its form in JSON
 _MAGIC = b"spikeguard-monitor "
 _DOUBLES = "<f8"
