@@ -7,6 +7,7 @@ longer hold the same weights. Law: pure, and judged against limits, not against 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -81,10 +82,10 @@ class SkippedRows:
         """Take one more row; returns the share of the newest `SHARE_ROWS`, where those before the
         run's first count as trained."""
         self.rows += 1
-        within = [row for row in self.newest if row > self.rows - SHARE_ROWS]
+        past = bisect_right(self.newest, self.rows - SHARE_ROWS)
         if skipped:
-            self.newest = within = [*within, self.rows]
-        return len(within) / SHARE_ROWS
+            self.newest, past = [*self.newest[past:], self.rows], 0
+        return (len(self.newest) - past) / SHARE_ROWS
 
 
 # Steps that the loop's gradient scaler kept out: an overflow of fp16, which it finds its scale by.
