@@ -13,7 +13,7 @@ import math
 from spikeguard_core.detection.baseline import NORMAL_MAD, median
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.forecast import PLATEAU_ROWS, Outlook, trust
-from spikeguard_core.diagnosis.incident_tracker import Episode
+from spikeguard_core.diagnosis.incident_tracker import SETTLED_ROWS, Episode
 from spikeguard_core.diagnosis.silent_failures import stuck_judgement
 from spikeguard_core.events import Judgement
 from spikeguard_protocol import Kind, Verb
@@ -45,6 +45,14 @@ def hold(before: Judgement, now: Judgement) -> Judgement:
     if now.kind is before.kind or now.confidence >= TURN:
         return now
     return Judgement(before.kind, 0.5, now.reason)
+
+
+def at_level_before(episode: Episode) -> Judgement:
+    """Healed, though a trend that had gone on falling would lie lower by now."""
+    level, before = median(episode.recent_values[-SETTLED_ROWS:]), episode.judgement
+    sure = max(TURN, before.confidence if before.kind is Kind.RECOVERABLE else 0.0)
+    reason = f"loss is back at the level before it, {level:.4g}"
+    return Judgement(Kind.RECOVERABLE, sure, reason)
 
 
 def _nonfinite(episode: Episode, settings: DetectionSettings) -> Judgement:

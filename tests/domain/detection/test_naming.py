@@ -149,3 +149,14 @@ def test_a_small_lasting_shift_is_said_with_the_mean_that_shows_it(seed: int) ->
         found = re.search(r"([\d.]+) ± ([\d.]+) above trend over the newest", one.reason)
         assert found is None or float(found[1]) > float(found[2])
     assert any("±" in one.reason for one in lingering)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_heals_to_the_level_before_says_so_whatever_the_trend_promised(seed: int) -> None:
+    """The curve descends up to the spike and is flat after it."""
+    steps = np.minimum(np.arange(1, 1_401), 500)
+    level = 2.0 + 9.0 / (1.0 + steps / 25.0) ** 0.9 + ar_noise(1_400, seed, 0.02, 0.3)
+    (end, *_) = closed(Monitor().observe(samples(spiked(list(level), 500, 1.5, 8.0))))
+    assert (end.outcome, end.judgement.kind) == (Outcome.HEALED, Kind.RECOVERABLE)
+    assert "back at the level before it" in end.judgement.reason
+    assert "stopped falling" not in end.judgement.reason
