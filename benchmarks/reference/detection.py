@@ -11,6 +11,7 @@ from benchmarks.reference.table import number, span, table
 from spikeguard_core.detection.own_signals import (
     MOST_OWN,
     USUAL_LIMITS,
+    WHAT_TO_CHECK,
     Direction,
     Opens,
     OwnChoice,
@@ -79,10 +80,10 @@ def _own() -> str:
 
 def _limits() -> str:
     rows = [
-        (f"`{name}`", _limit(one), f"{one.rows}", f"`{one.opens}`")
+        (f"`{name}`", _limit(one), f"{one.rows}", f"`{one.opens}`", WHAT_TO_CHECK[name])
         for name, one in USUAL_LIMITS.items()
     ]
-    return table(("signal", "limit", "rows", "opens"), rows)
+    return table(("signal", "limit", "rows", "opens", "what to check"), rows)
 
 
 def _limit(one: OwnChoice) -> str:

@@ -41,6 +41,7 @@ SIGNAL: Mapping[str, tuple[str, str]] = {  # name -> title, unit
     "step_time": ("Step time", "s"),
     "update_dropped": ("Updates dropped", "1 = dropped"),
     "step_skipped": ("Steps skipped by the gradient scaler", "1 = skipped"),
+    "skipped_share": ("Updates skipped or dropped", "share of the newest 200 steps"),
     "buffers_not_finite": ("Buffers that are not finite", "of the model"),
     "replicas_apart": ("Ranks apart", "with other weights than most"),
     "replica_apart": ("Lowest rank apart", "its number"),

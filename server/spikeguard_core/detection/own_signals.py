@@ -138,7 +138,8 @@ class OwnSignal:
                 return f"is {value:.4g}, above its limit of {choice.above:g}"
             if choice.below is not None and value < choice.below:
                 return f"is {value:.4g}, below its limit of {choice.below:g}"
-            return f"is {value:.4g}, less than {choice.usual_part:g} of the usual {self._usual:.4g}"
+            usual = self.baseline.level
+            return f"is {value:.4g}, less than {choice.usual_part:g} of the usual {usual:.4g}"
         side = {Direction.UP: "above", Direction.DOWN: "below", Direction.BOTH: "off"}
         direction = side[choice.direction or Direction.BOTH]
         return f"is {value:.4g}, {z:.1f} deviations {direction} its baseline"
@@ -148,10 +149,6 @@ class OwnSignal:
         self.moves, self.beyond = Moves(), 0
         self.baseline.restart()
 
-    @property
-    def _usual(self) -> float:
-        return self.baseline.level
-
     def _is_beyond(self, value: float) -> bool:
         choice = self.choice
         if choice.above is not None and value > choice.above:
@@ -159,7 +156,7 @@ class OwnSignal:
         if choice.below is not None and value < choice.below:
             return True
         known = choice.usual_part is not None and self.baseline.settled
-        return known and value < (choice.usual_part or 0.0) * self._usual
+        return known and value < (choice.usual_part or 0.0) * self.baseline.level
 
     def _off(self, z: Array) -> Array:
         direction = self.choice.direction
@@ -195,11 +192,23 @@ class OwnSignal:
 # embedding that did not occur.
 MOST_UNCHANGED = 0.95
 LOSS_SCALE = "loss_scale"
+SKIPPED_SHARE = "skipped_share"  # of the newest 200 steps, counted here
 USUAL_LIMITS: Mapping[str, OwnChoice] = {
     Signal.TOKENS_PER_SECOND.value: OwnChoice(usual_part=0.5, rows=50),
     LOSS_SCALE: OwnChoice(below=1.5, rows=10),
     OptionalSignal.UNCHANGED_PARAMETERS.value: OwnChoice(above=MOST_UNCHANGED - 1e-9),
     OptionalSignal.BUFFERS_NOT_FINITE.value: OwnChoice(above=0.5, rows=1),
+    SKIPPED_SHARE: OwnChoice(above=0.2, rows=1),
+}
+WHAT_TO_CHECK: Mapping[str, str] = {
+    Signal.TOKENS_PER_SECOND.value: "a slow node, the data loader, the file system",
+    LOSS_SCALE: "gradients overflow fp16 at any scale: compute in bf16, or lower the rate",
+    OptionalSignal.UNCHANGED_PARAMETERS.value: "updates round to nothing in bf16: keep the weights "
+    "in fp32, or round stochastically",
+    OptionalSignal.BUFFERS_NOT_FINITE.value: "running statistics of a normalisation layer: restore "
+    "them from a checkpoint",
+    SKIPPED_SHARE: "updates of the newest 200 steps that a gradient scaler or the agent kept out: "
+    "fp16 overflows (a lower growth of the scale, or bf16), or the learning rate",
 }
 
 

@@ -3,8 +3,8 @@
 Every 16 calm rows the smoothed loss (the mean of the newest two blocks' levels) is held against the
 best level of a block. It is a slow rise if it stands above it by 3.5 % of the loss, by 5 scales and
 by 5 usual moves of the level from block to block, has done so for 48 rows, and is at its highest
-since. The best is forgotten where the run begins
-anew: after a restart, an incident, a planned change.
+since. The best is forgotten where the run begins anew, after a restart or an incident, and for a
+horizon after a change that somebody noted: new data may raise the loss, and nothing is wrong.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class SlowRise:
     lowest_rate: float = math.inf  # and since
     highest: float = -math.inf  # smoothed, since the best
     newest: list[float] = field(default_factory=list)  # smoothed
+    changed_until: int = 0  # the step up to which a noted change may raise the loss
 
     def look(self, baseline: Baseline, settings: DetectionSettings) -> bool:
         """Look at the block that ended, if one did. Returns whether the loss rises slowly."""
@@ -41,8 +42,9 @@ class SlowRise:
         smooth = sum(block.level for block in baseline.blocks[-SMOOTH:]) / SMOOTH
         self.newest = [*self.newest, smooth][-LOOKS:]
         newest = baseline.blocks[-1]
-        if self.rate >= RAISED * self.lowest_rate:
-            self.restart()  # a warm restart of the rate lifts the loss, and nothing is wrong
+        warm_restart = self.rate >= RAISED * self.lowest_rate
+        if warm_restart or newest.step <= self.changed_until:  # both lift the loss
+            self.restart()
             return False
         if newest.level <= self.best:
             self.best, self.best_step = newest.level, newest.step
@@ -64,6 +66,11 @@ class SlowRise:
         if rate < self.highest_rate:
             self.lowest_rate = min(self.lowest_rate, rate)
         self.highest_rate = max(self.highest_rate, rate)
+
+    def note_change(self, step: int, gap: float, settings: DetectionSettings) -> None:
+        """Somebody changed the run on purpose after `step`; rows are `gap` steps apart."""
+        horizon = max(settings.horizon_steps, round(settings.horizon_rows * gap))
+        self.changed_until = max(self.changed_until, step + horizon)
 
     def restart(self) -> None:
         """What was best before says nothing of what comes."""

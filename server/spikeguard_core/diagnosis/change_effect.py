@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from spikeguard_core.detection.baseline import median
 from spikeguard_core.detection.sample import Sample
-from spikeguard_core.diagnosis.forecast import INERTIA, clipped_mean, doubt_of
+from spikeguard_core.diagnosis.forecast import INERTIA, NORMAL_95, clipped_mean, doubt_of
 from spikeguard_core.events import Trend
 from spikeguard_protocol import Signal, without_abilities
 from spikeguard_protocol.identity import TAGS_FACT
@@ -33,7 +33,6 @@ FEWEST_STEPS, MOST_STEPS, PART = 40, 200, 0.2  # after a change until it is judg
 BEFORE: Final = 128  # steps before it, of which the straight continuation is drawn
 FEWEST_ROWS: Final = 8  # with a loss, before it, and in the second half of the steps after it
 MOST_PAIRS: Final = 200  # newest batches that both branches trained on
-NORMAL_95: Final = 1.96
 BEYOND: Final = "the loss of the branch that was undone was not finite"
 LR_JUMP: Final = 0.05  # part by which the learning rate leaves its schedule
 SHOWN_CHANGES: Final = 20  # in the words of a change

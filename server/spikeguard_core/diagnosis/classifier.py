@@ -12,8 +12,8 @@ import math
 
 from spikeguard_core.detection.baseline import NORMAL_MAD, median
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.diagnosis.forecast import PLATEAU_ROWS, WIDEST, Outlook, trust
-from spikeguard_core.diagnosis.incident_tracker import Episode
+from spikeguard_core.diagnosis.forecast import PLATEAU_ROWS, Outlook, trust
+from spikeguard_core.diagnosis.incident_tracker import SETTLED_ROWS, Episode
 from spikeguard_core.diagnosis.silent_failures import stuck_judgement
 from spikeguard_core.events import Judgement
 from spikeguard_protocol import Kind, Verb
@@ -45,6 +45,14 @@ def hold(before: Judgement, now: Judgement) -> Judgement:
     if now.kind is before.kind or now.confidence >= TURN:
         return now
     return Judgement(before.kind, 0.5, now.reason)
+
+
+def at_level_before(episode: Episode) -> Judgement:
+    """Healed, though a trend that had gone on falling would lie lower by now."""
+    level, before = median(episode.recent_values[-SETTLED_ROWS:]), episode.judgement
+    sure = max(TURN, before.confidence if before.kind is Kind.RECOVERABLE else 0.0)
+    reason = f"loss is back at the level before it, {level:.4g}"
+    return Judgement(Kind.RECOVERABLE, sure, reason)
 
 
 def _nonfinite(episode: Episode, settings: DetectionSettings) -> Judgement:
@@ -108,7 +116,7 @@ def _climbing(episode: Episode) -> Judgement | None:
 def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
     if episode.slow:  # what rose for so long is not expected to heal before it has
         sure = min(0.9, 0.6 + 0.001 * episode.rows)
-        return Judgement(Kind.LINGERING, sure, f"{_above(episode)} after a slow rise")
+        return Judgement(Kind.LINGERING, sure, f"{_above(episode, outlook)} after a slow rise")
     if outlook is None:
         return _undecided(episode)
     lasting = outlook.lasting * trust(episode.since_turn)
@@ -118,10 +126,10 @@ def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
         return Judgement(Kind.RECOVERABLE, min(SUREST, 1.0 - lasting), _healing(episode, outlook))
     sure = min(SUREST, lasting)
     if outlook.rising:
-        return Judgement(Kind.DIVERGENT, sure, f"{_above(episode)} and rising")
+        return Judgement(Kind.DIVERGENT, sure, f"{_above(episode, outlook)} and rising")
     spread = NORMAL_MAD * median([abs(e - outlook.excess) for e in episode.recent[-48:]])
     if episode.rises >= 3 and spread > 5 * episode.scale:
-        reason = f"{_above(episode)}, oscillating by {_nats(spread)} without settling"
+        reason = f"{_above(episode, outlook)}, oscillating by {_nats(spread)} without settling"
         return Judgement(Kind.DIVERGENT, sure, reason)
     before, newest = episode.trend.level if episode.trend else 0.0, episode.recent_values
     if 0.0 < CLIMB_PART * before <= min(newest[-HIGH_ROWS:]):
@@ -144,13 +152,16 @@ def _undecided(episode: Episode) -> Judgement:
 
 def _above(episode: Episode, outlook: Outlook | None = None) -> str:
     """The one figure for it, with the step that it holds for; where that lies within the noise of a
-    row, the mean of the newest rows, by which the outlook judges."""
+    row, the mean that the outlook judges by, with its 95 % interval."""
     excess, step = episode.told_excess, episode.newest_step
-    if outlook is not None and abs(excess) < episode.scale and outlook.excess > 0.0:
-        newest = _steps(episode, min(WIDEST, episode.since_turn // 3))
-        return f"loss is {_nats(outlook.excess)} above trend over the newest {newest}"
-    place = "above" if excess > 0 else "below"
-    return f"loss is {_nats(abs(excess))} {place} trend at step {step}"
+    if outlook is None or abs(excess) >= episode.scale:
+        return f"loss is {_nats(abs(excess))} {_side(excess)} trend at step {step}"
+    mean = f"{_nats(abs(outlook.excess))} ± {_nats(outlook.doubt)} {_side(outlook.excess)} trend"
+    return f"loss is {mean} over the newest {_steps(episode, outlook.width)}"
+
+
+def _side(excess: float) -> str:
+    return "above" if excess > 0 else "below"
 
 
 def _nats(value: float) -> str:
@@ -162,13 +173,13 @@ def _healing(episode: Episode, outlook: Outlook) -> str:
     if outlook.excess <= outlook.tolerance:
         return f"loss is back on trend{_calm_for(episode)}"
     if episode.since_turn < PLATEAU_ROWS and outlook.lasting > 0.5:
-        return f"{_above(episode)}, too early to say more"
+        return f"{_above(episode, outlook)}, too early to say more"
     rows, back = outlook.rows_left, _calm_for(episode)
     if not math.isfinite(rows):
-        return f"{_above(episode)}{back}"
+        return f"{_above(episode, outlook)}{back}"
     slope = -outlook.slope / episode.gap
     return (
-        f"{_above(episode)}{back} and falling {_nats(slope)} a step: "
+        f"{_above(episode, outlook)}{back} and falling {_nats(slope)} a step: "
         f"expected back in {rows * episode.gap:.0f} steps"
     )
 

@@ -21,6 +21,7 @@ from spikeguard_core.events import Trend
 FEWEST = 6  # rows since the last rise that a course can be seen in
 WIDEST = 96  # rows of the newest mean
 CLIP = 3.0  # scales around the median beyond which a row counts no more
+NORMAL_95 = 1.96
 INERTIA = 1.5  # how much less sure a mean is than if rows were independent
 USUAL_POWER, USUAL_SPREAD = 1.25, 0.45  # of the fall of such excesses, before anything was seen
 STEEPENS = 0.3  # by how much the power still to come exceeds the one that was measured
@@ -37,6 +38,8 @@ class Outlook:
     """The course of an excess and what is expected of it."""
 
     excess: float  # mean of the newest rows, nats
+    width: int  # how many they are
+    doubt: float  # half width of its 95 % interval
     tolerance: float  # damage of this size or less counts as none, nats
     fall: float  # logarithm of the early mean over the late one
     error: float  # of the fall
@@ -96,7 +99,8 @@ def look_ahead(episode: Episode, settings: DetectionSettings) -> Outlook | None:
     chances = [_chance(late * part - tolerance, noise[0] * part, doubt) for part in parts]
     lasting = sum(w * chance for w, chance in zip(_WEIGHTS, chances, strict=True))
     present = _chance(late - tolerance, noise[0], doubt)
-    return Outlook(late, tolerance, fall, error, power, late_at, lasting, present)
+    half = NORMAL_95 * math.hypot(noise[0], doubt)
+    return Outlook(late, width, half, tolerance, fall, error, power, late_at, lasting, present)
 
 
 _PDF = [math.exp(-place * place / 2.0) for place in PLACES]

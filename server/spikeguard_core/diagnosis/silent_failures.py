@@ -7,8 +7,9 @@ longer hold the same weights. Law: pure, and judged against limits, not against 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from spikeguard_core.detection.loss_test import Suspect
 from spikeguard_core.detection.own_signals import MOST_UNCHANGED
@@ -65,6 +66,26 @@ def batches_before(batches: BatchRange | None, steps: int) -> BatchRange | None:
         return None
     back = steps * len(batches)
     return BatchRange(batches.first - back, batches.end - back)
+
+
+SHARE_ROWS = 200  # newest rows; a search for a loss scale skips at most some 30
+
+
+@dataclass(slots=True)
+class SkippedRows:
+    """Which of the newest rows had their update dropped or skipped."""
+
+    rows: int = 0  # so far
+    newest: list[int] = field(default_factory=list)  # numbers of those
+
+    def take(self, skipped: bool) -> float:
+        """Take one more row; returns the share of the newest `SHARE_ROWS`, where those before the
+        run's first count as trained."""
+        self.rows += 1
+        past = bisect_right(self.newest, self.rows - SHARE_ROWS)
+        if skipped:
+            self.newest, past = [*self.newest[past:], self.rows], 0
+        return (len(self.newest) - past) / SHARE_ROWS
 
 
 # Steps that the loop's gradient scaler kept out: an overflow of fp16, which it finds its scale by.

@@ -13,7 +13,7 @@ import numpy as np
 from spikeguard_core.detection.judged import Judged
 from spikeguard_core.detection.loss_test import Verdict
 from spikeguard_core.detection.norms import LEADING, Leading
-from spikeguard_core.detection.own_signals import OwnSignal
+from spikeguard_core.detection.own_signals import SKIPPED_SHARE, OwnSignal
 from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.diagnosis.evidence import (
     OTHER_DATA,
@@ -38,6 +38,8 @@ def take_calm(state: State, rows: SampleColumns, events: list[Event]) -> int:
     settings = state.settings
     test = state.test
     if state.episode is not None or test.waits or not test.baseline.settled:
+        return 0
+    if state.own[SKIPPED_SHARE].away:
         return 0
     plain = _plain(state, rows)
     if not plain:
@@ -71,6 +73,7 @@ def take_calm(state: State, rows: SampleColumns, events: list[Event]) -> int:
         state.traces.take_all(part)
         state.newest_step = state.judged_step = rows.steps[kept - 1]
         state.drops = 0
+        state.skipped.rows += kept
     if verdict is Verdict.SLOW_RISE:
         Opening(state).slow_rise(rows[kept - 1], events)
     return kept

@@ -13,7 +13,13 @@ from spikeguard_core.detection.loss_test import Suspect, Verdict
 from spikeguard_core.detection.own_signals import OwnSignal
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.cause.ranking import rank
-from spikeguard_core.diagnosis.classifier import RETURNED, after_command, classify, hold
+from spikeguard_core.diagnosis.classifier import (
+    RETURNED,
+    after_command,
+    at_level_before,
+    classify,
+    hold,
+)
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART
 from spikeguard_core.diagnosis.forecast import Outlook, look_ahead, tolerance_of
 from spikeguard_core.diagnosis.incident_tracker import CURES, Episode, away_judgement
@@ -177,6 +183,7 @@ class Course:
         if outlook is None or outlook.present < settings.lasting_doubt:
             return True
         if episode.is_at_level_before(tolerance_of(episode, settings)):
+            episode.judgement = at_level_before(episode)
             return True
         return episode.settled and episode.judgement.kind is Kind.RECOVERABLE
 

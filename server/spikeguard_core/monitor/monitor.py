@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 
 from spikeguard_core.detection.loss_test import Verdict
 from spikeguard_core.detection.norms import LEADING, Leading
-from spikeguard_core.detection.own_signals import USUAL_LIMITS, OwnSignal
+from spikeguard_core.detection.own_signals import SKIPPED_SHARE, USUAL_LIMITS, OwnSignal
 from spikeguard_core.detection.sample import Sample, SampleColumns
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.cause.ranking import rank
 from spikeguard_core.diagnosis.classifier import at_the_end
 from spikeguard_core.diagnosis.evidence import (
     OTHER_DATA,
-    RANKS_LOST_STEP,
     REPLICAS_APART,
     STEP_SKIPPED,
 )
@@ -63,13 +63,6 @@ DROPPED = Signal.UPDATE_DROPPED.value
 RATE = Signal.LR.value
 AT_ONCE = 512  # rows that are judged together
 FEWEST = 8  # and the least for which that is worth it
-ODD = (
-    DROPPED,
-    STEP_SKIPPED,
-    REPLICAS_APART,
-    OTHER_DATA,
-    RANKS_LOST_STEP,
-)  # looked at row by row where not 0
 
 
 class Monitor:
@@ -165,6 +158,11 @@ class Monitor:
             episode.treat(step, verb)
         return []
 
+    def note_change(self, step: int) -> None:
+        """Somebody changed the run on purpose after `step`, so its loss may rise slowly now."""
+        test = self._state.test
+        test.slow.note_change(step, test.baseline.gap, self._state.settings)
+
     def await_decision(self, awaited: bool) -> bool:
         """Accept no level of the open incident while `awaited`; returns whether that is news."""
         episode = self._state.episode
@@ -175,8 +173,9 @@ class Monitor:
 
     def rewind(self, past: Monitor) -> None:
         """The run went on from where it was at `past`; an open incident stays open."""
-        episode = self._state.episode
+        episode, changed_until = self._state.episode, self._state.test.slow.changed_until
         self._state = deepcopy(past._state)
+        self._state.test.slow.changed_until = changed_until  # noted, whatever the run goes back to
         self._state.choose(self._choice)
         self._state.test.clear()
         self._state.episode = episode
@@ -224,6 +223,7 @@ class Monitor:
         overflow = is_overflow(sample)
         if overflow:
             sample = without_update(sample)
+        sample = self._with_skipped_share(sample)
         warnings = self._look_at_leading(sample, events)
         state.traces.take(sample)
         skipped = loss is None and sample.values.get(STEP_SKIPPED, 0.0) >= 1.0
@@ -286,6 +286,21 @@ class Monitor:
             own.baseline.cut(step)
         if state.episode is not None:
             state.episode.go_back()
+
+    def _with_skipped_share(self, sample: Sample) -> Sample:
+        """With the share of skipped updates, as a signal, where this row's was or many were."""
+        state, values, own = self._state, sample.values, self._state.own[SKIPPED_SHARE]
+        skipped = max(values.get(STEP_SKIPPED, 0.0), values.get(DROPPED, 0.0)) >= 1.0
+        if not skipped and LOSS not in values:
+            return sample
+        last = state.skipped.newest[-1] if state.skipped.newest else 0
+        share = state.skipped.take(skipped)
+        by_default = own.choice == USUAL_LIMITS[SKIPPED_SHARE]
+        if not (skipped or own.away) or (by_default and state.frozen_by is not None):
+            return sample
+        if not own.away:  # since then no row had this signal
+            own.moves.rest(state.skipped.rows - last - 1, state.settings)
+        return replace(sample, values={**values, SKIPPED_SHARE: share})
 
     def _look_at_leading(self, sample: Sample, events: list[Event]) -> list[Precursor]:
         state, warnings = self._state, list[Precursor]()

@@ -29,8 +29,9 @@ from spikeguard_core.detection.sample import Sample
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.evidence import RANKS_LOST_STEP, Traces
 from spikeguard_core.diagnosis.incident_tracker import Episode
+from spikeguard_core.diagnosis.silent_failures import SkippedRows
 
-STATE_VERSION = 16
+STATE_VERSION = 17
 _Form: TypeAlias = Callable[[Any], Any]  # a value of the state from or to its form in JSON
 _MAGIC = b"spikeguard-monitor "
 _DOUBLES = "<f8"
@@ -67,6 +68,7 @@ class State:
     judged_step: int | None = None  # the newest whose loss was judged
     attentive_until: int | None = None
     drops: int = 0  # dropped updates in a row
+    skipped: SkippedRows = field(default_factory=SkippedRows)
     traces: Traces = field(default_factory=Traces)  # newest rows, for the cause of what may come
     first_judged: int | None = None  # step of the first loss that could be judged
     own: dict[str, OwnSignal] = field(default_factory=lambda: own_signals_of({}, {}))

@@ -212,6 +212,11 @@ class Detection:
         if self.monitor.await_decision(awaited):
             self._moved()
 
+    def note_change(self, step: int) -> None:
+        """Somebody changed the run on purpose after `step`."""
+        self._moved()
+        self.monitor.note_change(step)
+
     def end(self) -> list[Event]:
         self._moved()
         return self.monitor.end()

@@ -7,6 +7,7 @@ trained, so that there is a trend to judge it by.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from uuid import UUID
 
 import sqlalchemy as sql
 
@@ -20,6 +21,7 @@ from spikeguard_core.diagnosis.change_effect import (
 from spikeguard_protocol import AttemptStarted, RunId
 from spikeguard_server.errors import Conflict, Unprocessable
 from spikeguard_server.identity.actors import Actor
+from spikeguard_server.ingest.detection import load_detection
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
@@ -69,11 +71,21 @@ def tell_note(connection: sql.Connection, run: RunId, told: ToldChange, by: Acto
     )  # fmt: skip
     number = add_note(connection, key, note, database_now(connection))
     assert number is not None
+    if place is not None:
+        _explain(connection, key, step)
     audit.append(
         connection, key, actor=by, action="noted", subject=str(run),
         after=f"note {number} at step {step}", reason=_said(told),
     )  # fmt: skip
     return number
+
+
+def _explain(connection: sql.Connection, run_id: UUID, step: int) -> None:
+    """Let the detector know why the loss may rise from `step` on."""
+    detection = load_detection(connection, run_id, None)
+    if not detection.relearned:  # else the next message takes the run over from an older release
+        detection.note_change(step)
+        detection.save(connection)
 
 
 def _said(told: ToldChange) -> str:

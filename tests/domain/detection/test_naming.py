@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -132,3 +133,30 @@ def test_a_reason_says_when_the_loss_is_expected_back() -> None:
     told = [event for event in events if isinstance(event, Revised)]
     assert "expected back in" in told[-1].judgement.reason
     assert told[-1].judgement.kind is Kind.RECOVERABLE
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_small_lasting_shift_is_said_with_the_mean_that_shows_it(seed: int) -> None:
+    """0.14 nats last, under a noise of 0.1 from row to row: no single row shows it."""
+    losses = np.array(plateau(1_400, 3.0, seed, noise=0.1))
+    losses[400:] += 0.14 + 1.0 * np.exp(-np.arange(1_000) / 8.0)
+    events = Monitor().observe(samples(list(losses)))
+    said = [e.judgement for e in events if isinstance(e, Revised | Closed)]
+    lingering = [one for one in said if one.kind is Kind.LINGERING and one.confidence >= 0.9]
+    assert lingering
+    for one in lingering:
+        assert "below trend" not in one.reason
+        found = re.search(r"([\d.]+) ± ([\d.]+) above trend over the newest", one.reason)
+        assert found is None or float(found[1]) > float(found[2])
+    assert any("±" in one.reason for one in lingering)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_heals_to_the_level_before_says_so_whatever_the_trend_promised(seed: int) -> None:
+    """The curve descends up to the spike and is flat after it."""
+    steps = np.minimum(np.arange(1, 1_401), 500)
+    level = 2.0 + 9.0 / (1.0 + steps / 25.0) ** 0.9 + ar_noise(1_400, seed, 0.02, 0.3)
+    (end, *_) = closed(Monitor().observe(samples(spiked(list(level), 500, 1.5, 8.0))))
+    assert (end.outcome, end.judgement.kind) == (Outcome.HEALED, Kind.RECOVERABLE)
+    assert "back at the level before it" in end.judgement.reason
+    assert "stopped falling" not in end.judgement.reason

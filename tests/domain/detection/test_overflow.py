@@ -11,6 +11,7 @@ from spikeguard_core.detection.sample import Sample
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import Event, Opened, Precursor
 from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_core.policy.detection import choose
 from spikeguard_protocol import Cause, Kind
 from tests.domain.detection.curves import plateau
 
@@ -36,12 +37,42 @@ def told(overflows: Collection[int], fused: bool = True) -> list[Event]:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("overflows", [range(1, LIMIT), [50, 51, 200, 320], range(20, ROWS, 2)])
+@pytest.mark.parametrize("overflows", [range(1, LIMIT), [50, 51, 200, 320], range(20, ROWS, 6)])
 def test_an_overflow_that_the_scaler_handles_opens_nothing(
     overflows: Collection[int], fused: bool
 ) -> None:
-    """At the start, now and then, and as often as every second step."""
+    """At the start, now and then, and as often as every sixth step."""
     assert told(overflows, fused) == []
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_fifth_of_the_steps_skipped_is_warned_of_once(fused: bool) -> None:
+    """Never ten in a row, so that nothing else tells of it; a search for a scale is far fewer."""
+    (warning,) = told([*range(1, LIMIT), *range(100, ROWS, 2)], fused)
+    assert isinstance(warning, Precursor)
+    assert (warning.signal, warning.z) == ("skipped_share", math.inf)
+    assert (warning.step, warning.value) == (162, 41 / 200)
+
+
+def test_a_second_time_long_after_the_first_is_warned_of_again() -> None:
+    overflows = {*range(50, 150, 2), *range(550, 700, 2)}
+    losses = plateau(800)
+    rows = [
+        Sample(step, {"loss": loss, "step_skipped": float(step in overflows)})
+        for step, loss in enumerate(losses, start=1)
+    ]
+    one, many = Monitor(), Monitor()
+    events = many.observe(rows)
+    assert [getattr(event, "signal", "") for event in events] == ["skipped_share"] * 2
+    assert events == [event for single in rows for event in one.observe([single])]
+    assert many.dump() == one.dump()
+
+
+def test_a_policy_names_another_share_of_skipped_steps() -> None:
+    monitor = Monitor()
+    monitor.use(choose({"signals": {"skipped_share": {"above": 0.1, "rows": 1}}}))
+    events = monitor.observe([row(step, step in range(20, ROWS, 6)) for step in range(1, ROWS)])
+    assert [getattr(event, "signal", "") for event in events] == ["skipped_share"]
 
 
 @pytest.mark.parametrize("fused", [True, False])

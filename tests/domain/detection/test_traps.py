@@ -186,6 +186,27 @@ def test_a_warm_restart_of_the_rate_that_lifts_the_loss_is_no_slow_rise(seed: in
     assert opened(Monitor().observe(samples(losses)))
 
 
+@pytest.mark.parametrize("back", [False, True], ids=["goes on", "resumes from before it"])
+def test_a_noted_change_explains_a_slow_rise_for_one_horizon(back: bool) -> None:
+    """A loss that still rises after that is told; by batches, row by row and from bytes alike."""
+    ramp = np.concatenate([np.zeros(1_000), np.linspace(0.0, 0.45, 1_500)])
+    losses = [float(a + b) for a, b in zip(plateau(2_500, 3.0, noise=0.02), ramp, strict=True)]
+    rows, monitor, past = samples(losses), Monitor(), Monitor()
+    past.observe(rows[:950])
+    monitor.observe(rows[:1_000])
+    monitor.note_change(1_000)
+    if back:
+        monitor.rewind(past)
+    one, rest = Monitor.load(monitor.dump()), rows[950 if back else 1_000 :]
+    events = monitor.observe(rest)
+    assert events == [event for row in rest for event in one.observe([row])]
+    assert monitor.dump() == one.dump()
+    first = opened(events)[0]
+    assert 1_500 < first.onset_step < first.step < 2_200
+    untold = opened(Monitor().observe(rows))[0]
+    assert untold.onset_step < 1_100 < untold.step < 1_500
+
+
 def test_a_stage_change_to_easier_data_does_not_alarm() -> None:
     assert not opened(Monitor().observe(samples(plateau(400, 3.0) + plateau(400, 2.2, seed=1))))
 

@@ -84,6 +84,27 @@ def test_a_change_is_told_with_its_person_and_judged_by_the_trend_from_before_it
     assert entry["reason"] == "new data mix, 30 % code: week 10"
 
 
+@pytest.mark.parametrize("noted", ["never", "before it rises", "while it rises"])
+def test_a_slow_rise_that_a_noted_change_explains_is_no_incident(
+    live: Live, job: Job, noted: str
+) -> None:
+    """New data raise the loss by 5 % over 500 steps. A note at the newest step, or later with the
+    step of the change."""
+    job.train(1_000)
+    client, run = client_of(live), RunId("default", job.run)
+    if noted == "before it rises":
+        client.note(run, "data mix 3: 30 % code")
+    for part in range(50):
+        if noted == "while it rises" and part == 20:
+            client.note(run, "data mix 3: 30 % code", step=1_000)
+        job.train(10, excess=0.11 * part / 50)
+    job.train(200, excess=0.11)
+    with live.client(Role.VIEWER) as viewer:
+        found = viewer.get("/v1/incidents", params={"run": str(run)}).json()["items"]
+    assert len(found) == (noted == "never")
+    assert all(one["kind"] == "lingering" and one["onset_step"] <= 1_100 for one in found)
+
+
 def test_of_several_changes_the_last_alone_is_judged(live: Live, job: Job) -> None:
     job.train(300)
     client, run = client_of(live), RunId("default", job.run)
