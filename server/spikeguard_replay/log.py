@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +27,13 @@ class Series:
 
     values: Floats
     measured: Flags
+
+    def cells(self, rows: slice) -> list[float | None]:
+        """The values of some rows; None where nothing was measured."""
+        found = self.values[rows].astype(object)
+        found[~self.measured[rows]] = None
+        cells: list[float | None] = found.tolist()
+        return cells
 
 
 @dataclass
@@ -78,15 +85,3 @@ def merged(log: Log) -> Log:
         log.signals[name] = Series(values, measured)
     log.steps = log.steps[begins]
     return log
-
-
-def rows_of(log: Log, first: int, end: int) -> Iterator[tuple[int, dict[str, float]]]:
-    """Step and measured values of each row from `first` to before `end`."""
-    columns = []
-    for series in log.signals.values():
-        cells = series.values[first:end].astype(object)
-        cells[~series.measured[first:end]] = None
-        columns.append(cells.tolist())
-    for step, *row in zip(log.steps[first:end].tolist(), *columns, strict=True):
-        values = zip(log.signals, row, strict=True)
-        yield step, {name: cell for name, cell in values if cell is not None}
