@@ -1,7 +1,6 @@
 """What training jobs print: a record a line as JSON, as a printed dict, or as names and numbers.
 
-`name: 1.5`, `name=1.5` and `name 1.5` are read wherever they stand in a line; what one tool prints
-in no such form has a pattern in `patterns.py`.
+`name: 1.5`, `name=1.5` and `name 1.5` are read wherever they stand in a line.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from spikeguard_replay.names import (
     canonical,
 )
 from spikeguard_replay.objects import SUMMARY, flat
-from spikeguard_replay.patterns import PATTERNS
 from spikeguard_replay.table import Table
 
 LONGEST: Final = 20_000  # characters of a line that are looked at
@@ -44,14 +42,14 @@ _NUMBER = re.compile(
     re.IGNORECASE,
 )
 _IN_NAME = re.compile(r"\)\s*[:=]\s*[-+.\d]")  # as in `optim/LR (group 0)=0.1`
-_PER_SECOND = re.compile(r"\s?tok(?:en)?s?/s(?:ec)?\b")
+_NAME_AFTER = re.compile(r"\s?(tok(?:en)?s?/s(?:ec)?\b|(?:loss|LR)(?=,))")
 _RANK = re.compile(  # of torchrun, of mpirun
     r"\s*(?:\[?(?:rank|default|RANK)[ _=]?|\[\d+,(?=\d+\]<))(\d{1,6})\]?(?:<\w+>)?:?"
 )
 _HELD_OUT = re.compile(
     r"(?:(?!loss|train).)*\b(?:valid|validation|evaluat\w+|eval)\b", re.IGNORECASE
 )
-_PREFIX = re.compile(r"\s*(\d{1,9})(?::| \|)(?=\s)")
+_PREFIX = re.compile(r"\s*(\d{1,9})(?::| \|)?(?=\s)")
 _BOX = re.compile(r"\|\s*([^|]*[^|\s])\s*\|\s*([^|\s]+)\s*\|")  # a table with a name a line
 _OVERFLOW = re.compile(r"overflow.*(?:skipping|ignoring|loss scale)", re.IGNORECASE)
 _CUT = re.compile(r"[|,;}[\n]|(?<!=)\{| - |:|> ")
@@ -85,8 +83,8 @@ def pairs_in(line: str) -> Record:
                 name = PROGRESS
             elif line[end : end + 1] == "]":
                 name = BRACKETS
-            elif _PER_SECOND.match(unit or line[end : end + 12]):
-                name = "tok/s"
+            elif after := _NAME_AFTER.match(unit or line[end : end + 12]):
+                name = after[1]
         if name and name not in found:
             value = float((odd or digits).replace(",", ""))
             found[name] = value * _SCALE[unit] if unit in _SCALE else value
@@ -213,9 +211,6 @@ def _beside_text(cell: tuple[str, object]) -> bool:
 
 
 def _said(line: str) -> Record:
-    for pattern in PATTERNS:
-        if found := pattern.search(line):
-            return dict(found.groupdict())
     if '{"' in line:
         begin, end = line.index('{"'), line.rindex("}") + 1 if "}" in line else 0
         try:

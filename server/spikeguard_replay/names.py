@@ -37,6 +37,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         cross_entropy_loss cross_entropy train_cross_entropy nll_loss train_language_cross_entropy
         metrics_train_language_cross_entropy nll ce train_nll train_nll_loss lm_loss_value
         train_loss_epoch actor_loss actor_pg_loss actor_policy_loss policy_loss pg_loss pg cost
+        train
     """),
     "grad_norm": _words("""
         grad_norm train_grad_norm training_grad_norm global_grad_norm gnorm gradient_norm
