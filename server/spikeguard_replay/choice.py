@@ -21,7 +21,7 @@ from spikeguard_replay.steps import ROW, Steps
 from spikeguard_replay.table import Table
 
 SIGNALS = dict.fromkeys((*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *names.NAMES))
-COUNTS = (*names.SKIPPED, *names.SKIPPED_SO_FAR, *names.NAN, names.OVERFLOW)
+COUNTS = (*names.SKIPPED, *names.SKIPPED_SO_FAR, *names.NAN)
 
 
 def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
@@ -30,10 +30,6 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     columns, left_out, notes = Columns(name, table), list[str](), list(table.notes)
     _keep_one_rank(columns, left_out)
     _keep_training(columns, left_out)
-    if names.OVERFLOW in columns:  # in lines of their own: counted up to each row
-        cells = columns[names.OVERFLOW]
-        total = np.cumsum(np.nan_to_num(cells.values))
-        columns[names.OVERFLOW] = cells._replace(states=np.ones_like(cells.states), values=total)
     asked = {ours: columns.asked(theirs, f"for {ours}")
              for ours, theirs in options.columns.items() if ours != STEP}  # fmt: skip
     loss = asked.get(LOSS) or _loss(columns, notes)
@@ -162,9 +158,8 @@ def _skipped(columns: Columns) -> Series | None:
     if (skipped := _count(columns, names.SKIPPED)) is not None:
         return skipped
     if (so_far := _count(columns, names.SKIPPED_SO_FAR)) is not None:
-        return Series(np.diff(so_far.values, prepend=so_far.values[:1]), so_far.measured)
-    if (overflows := _count(columns, (names.OVERFLOW,))) is not None:
-        return Series(np.diff(overflows.values, prepend=0.0), overflows.measured)
+        counts = np.nan_to_num(so_far.values)
+        return Series(np.diff(counts, prepend=counts[:1]), so_far.measured)
     return None
 
 

@@ -109,6 +109,7 @@ class LineReader:
         self._listed: dict[object, bool] = {}  # by rank: whether its row has had a name a line
         self._epoch: object = None  # of a line of its own, for those that follow
         self._bar: object = None  # where a progress bar stands
+        self._overflows = 0  # of a loss scaler so far
 
     def read(self, lines: Iterable[str]) -> Table:
         """All rows of `lines`."""
@@ -138,8 +139,7 @@ class LineReader:
             line = f"{box[1]}: {box[2]}"
         elif ("verflow" in line or "VERFLOW" in line) and (overflow := _OVERFLOW.search(line)):
             line = line[: overflow.start()]
-            self._close_all()
-            self.table.add(number, {OVERFLOW: 1.0})
+            self._overflows += 1
         said = _said(line[:LONGEST])
         if not said:
             if self.table.unread is None and self.objects == 0:
@@ -167,6 +167,8 @@ class LineReader:
             record[EPOCH] = self._epoch
         if self._bar is not None and PROGRESS not in said:
             record[PROGRESS] = self._bar
+        if self._overflows:
+            record[OVERFLOW] = self._overflows
         if _HELD_OUT.match(line):
             record["split"] = "valid"
         self._open[rank] = (number, record | said)

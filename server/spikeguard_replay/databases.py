@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_replay.log import run_of
 from spikeguard_replay.objects import flat
 from spikeguard_replay.points import LogPoint, point_table
 from spikeguard_replay.table import Table
@@ -40,16 +40,17 @@ def database_table(path: Path, run: str | None) -> tuple[Table, str]:
 
 
 def _mlflow(path: Path, store: sqlite3.Connection, run: str | None) -> tuple[Table, str]:
-    key, name = _chosen(path, run, store.execute(
+    runs = dict(store.execute(
         "select run_uuid, coalesce(name, run_uuid) from runs "
         "where run_uuid in (select run_uuid from metrics) order by start_time"
     ))  # fmt: skip
+    key = run_of(str(path), runs, run)
     rows = store.execute(
         "select step, key, value, is_nan from metrics where run_uuid = ? order by timestamp, step",
         (key,),
     )
     points = (LogPoint(int(step), key, _number(value, nan)) for step, key, value, nan in rows)
-    return point_table(points), f"MLflow metrics of run {name}"
+    return point_table(points), f"MLflow metrics of run {runs[key]}"
 
 
 def _number(value: float, nan: object) -> float:
@@ -59,25 +60,12 @@ def _number(value: float, nan: object) -> float:
 
 
 def _trackio(path: Path, store: sqlite3.Connection, run: str | None) -> tuple[Table, str]:
-    key, name = _chosen(path, run, store.execute(
-        "select run_name, run_name from metrics group by run_name order by min(id)"
-    ))  # fmt: skip
+    runs = store.execute("select run_name from metrics group by run_name order by min(id)")
+    name = run_of(str(path), {name: name for (name,) in runs}, run)
     table = Table()
     rows = store.execute(
-        "select id, step, metrics from metrics where run_name = ? order by id", (key,)
+        "select id, step, metrics from metrics where run_name = ? order by id", (name,)
     )
     for number, step, metrics in rows:
         table.add(number, {**dict(flat(json.loads(metrics))), "step": step})
     return table, f"trackio metrics of run {name}"
-
-
-def _chosen(path: Path, run: str | None, runs: Iterable[tuple[str, str]]) -> tuple[str, str]:
-    known = list(runs)
-    found = [one for one in known if run is None or run in one]
-    if len(found) == 1:
-        return found[0]
-    names = [name if name == key else f"{name} ({key})" for key, name in known]
-    raise CommandFailed(
-        f"{path}: {len(found)} runs with metrics{'' if run is None else f' called {run}'}: "
-        f"name one with --run NAME (found {', '.join(names[:10]) or 'none'})"
-    )

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Final, TextIO
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_replay.log import run_of
 from spikeguard_replay.names import LOSS, NAMES, STEP, canonical
 from spikeguard_replay.table import Table, is_blank, number_of
 
@@ -150,16 +151,10 @@ def _kept(name: str, names: Sequence[str], run: str | None) -> dict[int, str]:
     extremes = [one.endswith(("__MIN", "__MAX")) for one in names]
     found: dict[int, str] = {}
     if any(extremes) or (len(names) > 1 and all(owner for owner, _, _ in owned[1:])):
-        runs = list(dict.fromkeys(owner for owner, _, _ in owned if owner))
-        if run not in runs and (run is not None or len(runs) > 1):
-            asked = "" if run is None else f", none called `{run}`"
-            raise CommandFailed(
-                f"{name}: {len(runs)} runs{asked}: name one with --run NAME "
-                f"(found {', '.join(runs[:10])})"
-            )
+        chosen = run_of(name, {owner: owner for owner, _, _ in owned if owner}, run)
         for at, (owner, _, metric) in enumerate(owned):
             axis = owner and metric == "_step"
-            if owner in ("", run or owner) and not axis and not extremes[at]:
+            if owner in ("", chosen) and not axis and not extremes[at]:
                 found[at] = metric
     else:
         found = dict(enumerate(names))

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from spikeguard_cli.command import CommandFailed
+
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -85,3 +87,19 @@ def merged(log: Log) -> Log:
         log.signals[name] = Series(values, measured)
     log.steps = log.steps[begins]
     return log
+
+
+def run_of(file: str, runs: Mapping[str, str], asked: str | None) -> str:
+    """The key of the run that is `asked` for by key or name, else of the only one.
+
+    Raises `CommandFailed`.
+    """
+    found = [key for key, name in runs.items() if asked in (None, key, name)]
+    if len(found) == 1:
+        return found[0]
+    called = "" if asked is None else f" called `{asked}`"
+    names = [name if name == key else f"{name} ({key})" for key, name in runs.items()]
+    raise CommandFailed(
+        f"{file}: {len(found)} runs{called}: name one with --run NAME "
+        f"(found {', '.join(names[:10]) or 'none'})"
+    )

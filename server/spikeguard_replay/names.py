@@ -74,7 +74,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 
 # Counts of iterations whose update was left out, or whose loss was not finite.
 SKIPPED = ("number_of_skipped_iterations", "skipped_iterations", "skipped_iter", "step_skipped")
-SKIPPED_SO_FAR = ("skipped", "skipped_steps", "num_skipped", "overflow_count", "total_skipped")
+SKIPPED_SO_FAR = ("skipped", "skipped_steps", "num_skipped", "overflow_count", "overflows")
 NAN = ("number_of_nan_iterations", "nan_iterations")
 
 LOSS_LIKE = re.compile(r"(?:^|_)(?:[a-z]*loss|nll|xent|cross_entropy|ce)(?:_|$)")

@@ -65,13 +65,12 @@ def read_source(source: Source, options: LogOptions = NOTHING) -> Log:
     if source.head.startswith(MAGIC):
         return log_of(name, "a guard's outbox", guard_table([path]), options)
     text = source.text()
-    head = text.read(HEAD)
-    whole = len(head) < HEAD
-    begin = head.lstrip()[:1]
-    if begin in ("{", "[") and _is_document(head, whole):
-        return log_of(name, "JSON", read_document(name, head + text.read()), options)
-    dialect = None if begin == "{" else dialect_of(head, whole)
+    first = next((line for line in text if line.strip()), "")
+    rest = text.read(HEAD)
+    if first.lstrip()[:1] in ("{", "[") and _is_document(first, not rest.strip()):
+        return log_of(name, "JSON", read_document(name, first + rest + text.read()), options)
     text.detach()
+    dialect = None if first.lstrip()[:1] == "{" else dialect_of(first + rest, len(rest) < HEAD)
     if dialect is not None:
         form = {"\t": "TSV", " ": "a table", ";": "CSV with `;`"}.get(dialect.delimiter, "CSV")
         table = read_delimited(name, source.text(), dialect, options.run)
@@ -82,18 +81,12 @@ def read_source(source: Source, options: LogOptions = NOTHING) -> Log:
     return log_of(name, form, table, options)
 
 
-def _is_document(head: str, whole: bool) -> bool:
-    """Whether a text is one JSON value, rather than an object a line or lines of a console."""
-    first = head.lstrip().split("\n", 1)[0].rstrip()
-    inside = first[1:].lstrip()[:1]
-    if first[0] == "[":
-        return not inside or inside in '{["'
-    if first == "{" or (inside == '"' and first.endswith(("[", ",", ":"))):
-        return True
-    if not whole or "\n" in head.strip():
-        return '"log_history"' in first
-    try:  # one line: a document that holds records, or a record
-        return records_in(json.loads(first)) is not None
+def _is_document(line: str, whole: bool) -> bool:
+    """Whether a text that begins with `line`, and is the `whole` of it, is one JSON value."""
+    try:
+        return records_in(json.loads(line)) is not None and whole
+    except json.JSONDecodeError as error:  # a document goes on in the lines below
+        return error.pos >= len(line.rstrip())
     except (ValueError, RecursionError):
         return False
 
