@@ -34,7 +34,7 @@ class Columns(dict[str, Cells]):
     """All columns of a log, in the rows that count."""
 
     def __init__(self, name: str, table: Table) -> None:
-        super().__init__((one, _cells(column, table)) for one, column in table.columns.items())
+        super().__init__((one, _cells(table.column(one))) for one in table.columns)
         self.name, self.unread = name, table.unread
         self.lines = np.frombuffer(table.lines, np.int64)
         self.short = {one: names.canonical(one) for one in self}
@@ -107,15 +107,9 @@ class Columns(dict[str, Cells]):
         return ", ".join(found)
 
 
-def _cells(column: Column, table: Table) -> Cells:
+def _cells(column: Column) -> Cells:
     states: NDArray[np.uint8] = np.frombuffer(column.states, np.uint8)
-    values: Floats = np.frombuffer(column.values, np.float64)
-    if len(states) < len(table):
-        rows = np.frombuffer(column.rows, np.uint32)
-        here, states = states, np.zeros(len(table), np.uint8)
-        there, values = values, np.full(len(table), np.nan)
-        states[rows], values[rows] = here, there
-    return Cells(states, values, column.words)
+    return Cells(states, np.frombuffer(column.values, np.float64), column.words)
 
 
 def are_whole(values: Floats) -> Flags:

@@ -21,6 +21,7 @@ from spikeguard_replay.names import LOSS, NAMES, STEP, canonical
 from spikeguard_replay.table import Table, is_blank, number_of
 
 DELIMITERS: Final = (",", ";", "\t", "|", " ")
+NO_CELLS: Final = ("#", "sep=")  # how comments begin, and Excel's line about the delimiter
 SAMPLE: Final = 40  # lines from which the dialect is told
 CHUNK: Final = 10_000  # rows turned into columns at once
 _KNOWN: Final = frozenset((*NAMES[STEP], *NAMES[LOSS]))
@@ -47,7 +48,7 @@ def dialect_of(head: str, whole: bool) -> Dialect | None:
     A last line that may be cut is not looked at, unless `head` is the `whole` text.
     """
     lines = head.splitlines()[: None if whole else -1]
-    lines = [line for line in lines if line.strip() and not line.startswith("#")][:SAMPLE]
+    lines = [line for line in lines if line.strip() and not line.startswith(NO_CELLS)][:SAMPLE]
     scored = [_scored(lines, delimiter) for delimiter in DELIMITERS]
     return max(scored, key=lambda one: one[0])[1]
 
@@ -88,7 +89,7 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
     table = Table()
     reader = dialect.rows(text)
     first, line = [""], 0
-    while not any(cell.strip() for cell in first) or first[0].startswith("#"):
+    while not any(cell.strip() for cell in first) or first[0].startswith(NO_CELLS):
         first = next(reader)
         line += 1
     names = [cell.strip() for cell in first]
@@ -96,34 +97,36 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
         names = [f"column {n}" for n in range(1, len(first) + 1)]
         table.notes.append("no header: columns are numbered")
         table.extend([line], names, [[cell] for cell in first], dialect.decimal_comma)
+        first = []
     kept = _kept(name, names, run)
+    again: list[int] = []  # lines that are the header
     odd: list[tuple[int, int]] = []  # lines of another length, and their cells
-    again = 0
-    while rows := _next_rows(name, reader, line):
-        lines: Sequence[int] = range(line + 1, line + 1 + len(rows))
-        if {len(row) for row in rows} != {len(names)} or (dialect.header and first in rows):
-            numbered = [(n, row) for n, row in zip(lines, rows, strict=True) if row]
-            again += sum(dialect.header and row == first for _, row in numbered)
-            odd += [(n, len(row)) for n, row in numbered
-                    if len(row) != len(names) and not row[0].startswith("#")]  # fmt: skip
-            numbered = [(n, row) for n, row in numbered if len(row) == len(names)]
-            numbered = [(n, row) for n, row in numbered if not dialect.header or row != first]
-            lines, rows = [n for n, _ in numbered], [row for _, row in numbered]
-        line = getattr(reader, "line_num", lines[-1] if lines else line)
-        cells = list(zip(*rows, strict=True)) or [()] * len(names)
-        table.extend(lines, list(kept.values()), (cells[at] for at in kept), dialect.decimal_comma)
+
+    def whole_rows() -> Iterator[tuple[int, list[str]]]:
+        nonlocal line
+        for line, row in enumerate(reader, start=line + 1):  # noqa: B007, B020
+            line = getattr(reader, "line_num", line)
+            if len(row) == len(names) and row != first:
+                yield line, row
+            elif row and row == first:
+                again.append(line)
+            elif row and not row[0].startswith(NO_CELLS):
+                odd.append((line, len(row)))
+
+    rows = whole_rows()
+    try:
+        while chunk := list(islice(rows, CHUNK)):
+            cells = list(zip(*(row for _, row in chunk), strict=True))
+            lines = [number for number, _ in chunk]
+            table.extend(lines, [*kept.values()], (cells[at] for at in kept), dialect.decimal_comma)
+    except csv.Error as error:
+        raise CommandFailed(f"{name}, after line {line}: {error}: mend or remove it") from None
     if again:
-        table.notes.append(f"the header stands {again} more time{'s' if again > 1 else ''}")
+        times = "time" if len(again) == 1 else "times"
+        table.notes.append(f"the header stands {len(again)} more {times}")
     if odd:
         table.notes.append(_left_out(name, len(table), odd, len(names), line))
     return table
-
-
-def _next_rows(name: str, reader: Iterator[list[str]], line: int) -> list[list[str]]:
-    try:
-        return list(islice(reader, CHUNK))
-    except csv.Error as error:
-        raise CommandFailed(f"{name}, after line {line}: {error}: mend or remove it") from None
 
 
 def _left_out(

@@ -49,7 +49,7 @@ def point_table(points: Iterable[LogPoint]) -> Table:
 
 def long_table(table: Table) -> Table:
     """Where each row of a table holds the name of a metric and its value, a row a step instead."""
-    short = {canonical(name).removeprefix("data_"): one for name, one in table.columns.items()}
+    short = {canonical(name).removeprefix("data_"): table.column(name) for name in table.columns}
     key, value, step = (
         next((short[one] for one in known if one in short), None)
         for known in (("metric", "metric_name", "key", "name", "tag"), ("value",), NAMES[STEP])
@@ -58,7 +58,7 @@ def long_table(table: Table) -> Table:
         return table
     called = {state: name for name, state in key.words.items()}
     steps = range(len(table)) if step is None or NUMBER not in step.states else step.values
-    rows = zip(steps, key.states, value.states, value.values, strict=False)
+    rows = zip(steps, key.states, value.states, value.values, strict=True)
     points = [LogPoint(int(at), called[name], number) for at, name, state, number in rows
               if state == NUMBER and name in called and math.isfinite(at)]  # fmt: skip
     found = point_table(points)

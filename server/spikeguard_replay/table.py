@@ -39,26 +39,29 @@ def is_blank(cell: str) -> bool:
 
 
 class Column:
-    """The cells of one name, and the rows in which they stand."""
+    """The cells of one name, a row each."""
 
-    __slots__ = ("rows", "states", "values", "words")
+    __slots__ = ("states", "values", "words")
 
     def __init__(self) -> None:
-        self.rows = array("I")
         self.values = array("d")  # NaN where no number stands
         self.states = bytearray()
         self.words: dict[str, int] = {}  # the first distinct texts -> their state
 
-    def add(self, row: int, cell: object) -> None:
+    def fill(self, rows: int) -> None:
+        """Append blank cells up to so many rows."""
+        if missing := rows - len(self.states):
+            self.values.extend([math.nan] * missing)
+            self.states.extend(bytes(missing))
+
+    def add(self, cell: object) -> None:
         """Append one cell, as a file or as JSON gave it."""
         value, state = self._read(cell)
-        self.rows.append(row)
         self.values.append(value)
         self.states.append(state)
 
-    def extend(self, rows: range, cells: Sequence[str], decimal_comma: bool) -> None:
+    def extend(self, cells: Sequence[str], decimal_comma: bool) -> None:
         """Append the cells of many rows."""
-        self.rows.extend(rows)
         try:
             numbers = array("d", map(float, cells))
         except ValueError:
@@ -104,7 +107,7 @@ class Table:
     def add(self, line: int, record: Mapping[str, object]) -> None:
         """Append one row."""
         for name, cell in record.items():
-            self._column(name).add(len(self.lines), cell)
+            self.column(name).add(cell)
         self.lines.append(line)
 
     def extend(
@@ -112,12 +115,12 @@ class Table:
         decimal_comma: bool = False,
     ) -> None:  # fmt: skip
         """Append many rows, given by column."""
-        first = len(self.lines)
-        self.lines.extend(lines)
         for name, column in zip(names, cells, strict=True):
-            self._column(name).extend(range(first, len(self.lines)), column, decimal_comma)
+            self.column(name).extend(column, decimal_comma)
+        self.lines.extend(lines)
 
-    def _column(self, name: str) -> Column:
-        if name not in self.columns:
-            self.columns[name] = Column()
-        return self.columns[name]
+    def column(self, name: str) -> Column:
+        """The column of a name, as long as the table."""
+        column = self.columns.setdefault(name, Column())
+        column.fill(len(self.lines))
+        return column

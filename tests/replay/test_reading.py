@@ -67,13 +67,12 @@ def test_a_table_is_read_in_any_dialect(log: Callable[[str], Path], text: str) -
         TABLE.encode("utf-16"),
         TABLE.encode("utf-16-le"),
         TABLE.encode("utf-16-be"),
-        TABLE.encode("utf-32"),
         gzip.compress(TABLE.encode()),
         bz2.compress(TABLE.encode()),
         lzma.compress(TABLE.encode()),
         gzip.compress(TABLE.encode("utf-16")),
     ],
-    ids=["utf-16", "no mark", "big-endian", "utf-32", "gzip", "bzip2", "xz", "both"],
+    ids=["utf-16", "no mark", "big-endian", "gzip", "bzip2", "xz", "both"],
 )
 def test_encodings_and_packed_files_are_told_by_their_bytes(
     log: Callable[[bytes], Path], packed: bytes
