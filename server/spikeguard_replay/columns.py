@@ -58,8 +58,9 @@ class Columns(dict[str, Cells]):
     def named(self, ours: str) -> list[str]:
         """Columns of numbers that have one of the names of a signal, the likeliest first."""
         order = {name: n for n, name in enumerate(names.NAMES.get(ours, (ours,)))}
-        found = [name for name in self.numeric(text=1.0) if self.short[name] in order]
-        return sorted(found, key=lambda name: (order[self.short[name]], name != ours))
+        bare = {n: names.without_fillers(self.short[n], ours) for n in self.numeric(text=1.0)}
+        found = [name for name, called in bare.items() if called in order]
+        return sorted(found, key=lambda name: (order[bare[name]], len(self.short[name])))
 
     def like(self, ours: str) -> list[str]:
         """Columns of numbers that are called somehow like a signal."""

@@ -17,7 +17,7 @@ from typing import Final, TextIO
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_replay.log import run_of
-from spikeguard_replay.names import LOSS, NAMES, STEP, canonical
+from spikeguard_replay.names import LOSS, NAMES, STEP, canonical, without_fillers
 from spikeguard_replay.table import Table, is_blank, number_of
 
 DELIMITERS: Final = (",", ";", "\t", "|", " ")
@@ -62,7 +62,7 @@ def _scored(lines: Sequence[str], delimiter: str) -> tuple[int, Dialect | None]:
         return no_table
     if len(rows) < 2 or len(rows[0]) < 2:
         return no_table
-    known = len({canonical(cell) for cell in rows[0]} & _KNOWN) > 1
+    known = len({without_fillers(canonical(cell), LOSS) for cell in rows[0]} & _KNOWN) > 1
     body = [row for row in rows[1:] if len(row) == len(rows[0])]
     if not body or (len(body) < 0.8 * (len(rows) - 1) and len(body) < len(rows) - 2):
         if known and delimiter != " ":  # a header whose rows are to be refused
