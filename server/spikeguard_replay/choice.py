@@ -13,12 +13,11 @@ import numpy as np
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, OptionalSignal
 from spikeguard_replay import names
-from spikeguard_replay.columns import Columns, are_whole
 from spikeguard_replay.log import Log, LogOptions, Series, merged
 from spikeguard_replay.names import LOSS, STEP
-from spikeguard_replay.points import long_table
 from spikeguard_replay.steps import ROW, Steps
-from spikeguard_replay.table import Table
+from spikeguard_replay.stores import long_table
+from spikeguard_replay.table import Columns, Table, are_whole
 
 SIGNALS = dict.fromkeys((*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *names.NAMES))
 COUNTS = (*names.SKIPPED, *names.SKIPPED_SO_FAR, *names.NAN)

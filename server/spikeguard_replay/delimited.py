@@ -104,7 +104,7 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
 
     def whole_rows() -> Iterator[tuple[int, list[str]]]:
         nonlocal line
-        for line, row in enumerate(reader, start=line + 1):  # noqa: B007, B020
+        for line, row in enumerate(reader, start=line + 1):  # noqa: B020
             line = getattr(reader, "line_num", line)
             if len(row) == len(names) and row != first:
                 yield line, row

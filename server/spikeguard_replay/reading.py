@@ -11,14 +11,22 @@ from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.frames import MAGIC
 from spikeguard_replay.choice import log_of
 from spikeguard_replay.console import LineReader
-from spikeguard_replay.databases import SQLITE_MAGIC, database_table
 from spikeguard_replay.delimited import dialect_of, read_delimited
-from spikeguard_replay.guard import guard_table, segments_in
 from spikeguard_replay.log import Log, LogOptions
 from spikeguard_replay.objects import read_document, records_in
-from spikeguard_replay.points import RECORD, is_mlflow_run, mlflow_points, point_table
 from spikeguard_replay.source import HEAD, STANDARD_INPUT, Source
-from spikeguard_replay.tensorboard import MARK, event_points
+from spikeguard_replay.stores import (
+    MARK,
+    RECORD,
+    SQLITE_MAGIC,
+    database_table,
+    event_points,
+    guard_table,
+    is_mlflow_run,
+    mlflow_points,
+    point_table,
+    segments_in,
+)
 
 NOTHING: Final = LogOptions()
 TRIED: Final = 20  # newest files of a directory

@@ -7,9 +7,9 @@ from enum import IntEnum, auto
 import numpy as np
 from numpy.typing import NDArray
 
-from spikeguard_replay.columns import Columns, are_whole
 from spikeguard_replay.log import Flags, Floats
 from spikeguard_replay.names import EPOCH, PROGRESS, STEP
+from spikeguard_replay.table import Columns, are_whole
 
 ROW = "row"  # `--column step=row`: rows are counted
 LAST = (PROGRESS, "in_brackets", "index", "x", EPOCH)  # names that count steps if nothing else does
