@@ -32,6 +32,8 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     asked = {ours: columns.asked(theirs, f"for {ours}")
              for ours, theirs in options.columns.items() if ours != STEP}  # fmt: skip
     loss = asked.get(LOSS) or _loss(columns, notes)
+    if loss is not None:
+        _keep_measured(columns, loss, left_out)
     chosen = ({} if loss is None else {LOSS: loss}) | _others(columns, loss, asked, options.watch)
     if not chosen.keys() & {LOSS, "grad_norm"}:
         raise _no_loss(columns)
@@ -85,6 +87,19 @@ def _keep_training(columns: Columns, left_out: list[str]) -> None:
             columns.keep(~dropped)
             said = "/".join(sorted(held_out))
             left_out.append(f"{dropped.sum():,} rows of `{name}` = {said}")
+
+
+def _keep_measured(columns: Columns, loss: str, left_out: list[str]) -> None:
+    """Where NaN stands for a blank cell, rows of evaluation are dropped.
+
+    It does where a signal of evaluation is NaN, but for rows in which the loss is.
+    """
+    for name in [n for n, short in columns.short.items() if names.HELD_OUT.search(short)]:
+        here = np.isfinite(columns[name].values)
+        no_loss = columns[loss].measured & np.isnan(columns[loss].values)
+        if here.any() and no_loss[here].all() and columns[name].measured[~here].any():
+            columns.keep(~here)
+            left_out.append(f"{here.sum():,} rows of `{name}` without a loss")
 
 
 def _loss(columns: Columns, notes: list[str]) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from functools import lru_cache
 from typing import Final
 
@@ -50,7 +50,6 @@ _HELD_OUT = re.compile(
     r"(?:(?!loss|train).)*\b(?:valid|validation|evaluat\w+|eval)\b", re.IGNORECASE
 )
 _PREFIX = re.compile(r"\s*(\d{1,9})(?::| \|)?(?=\s)")
-_BOX = re.compile(r"\|\s*([^|]*[^|\s])\s*\|\s*([^|\s]+)\s*\|")  # a table with a name a line
 _OVERFLOW = re.compile(r"overflow.*(?:skipping|ignoring|loss scale)", re.IGNORECASE)
 _CUT = re.compile(r"[|,;}[\n]|(?<!=)\{| - |:|> ")
 _LEVEL = re.compile(r"^.*\b(?:DEBUG|INFO|WARNING|WARN)\b")
@@ -62,7 +61,6 @@ def _name(before: str) -> str:
     """The name that the text before a number gives it; empty for none."""
     text = _CUT.split(before.rstrip(" \t:=|[({\"'"))[-1]
     text = _LEVEL.sub("", text).strip(" \t)]}[({.*#=\"'-~")
-    text += ")" * (text.count("(") - text.count(")"))
     return " ".join(text.split()) if any(map(str.isalpha, text)) and len(text) <= 80 else ""
 
 
@@ -104,7 +102,8 @@ class LineReader:
     def __init__(self) -> None:
         self.table = Table()
         self.objects = 0  # lines that were a JSON object
-        self._broken: list[int] = []  # lines of JSON that are none
+        self._broken: list[int] = []  # lines that are cut off
+        self._names: Set[str] = frozenset()  # of the newest row
         self._open: dict[object, tuple[int, Record]] = {}  # by rank: rows that may go on
         self._listed: dict[object, bool] = {}  # by rank: whether its row has had a name a line
         self._epoch: object = None  # of a line of its own, for those that follow
@@ -113,9 +112,11 @@ class LineReader:
 
     def read(self, lines: Iterable[str]) -> Table:
         """All rows of `lines`."""
-        number = 0
+        number, line = 0, "\n"
         for number, line in enumerate(lines, start=1):
             self._line(number, line)
+        if not line.endswith("\n"):
+            self._drop_cut_row(number)
         self._close_all()
         self._tell(number)
         return self.table
@@ -135,9 +136,7 @@ class LineReader:
                 rank, line = int(prefix[1]), line[prefix.end() :]
                 record[name] = rank
                 break
-        if box := _BOX.fullmatch(line.strip()):
-            line = f"{box[1]}: {box[2]}"
-        elif ("verflow" in line or "VERFLOW" in line) and (overflow := _OVERFLOW.search(line)):
+        if ("verflow" in line or "VERFLOW" in line) and (overflow := _OVERFLOW.search(line)):
             line = line[: overflow.start()]
             self._overflows += 1
         said = _said(line[:LONGEST])
@@ -161,8 +160,6 @@ class LineReader:
             self._epoch = said[only]
         elif "%|" in line and not line.lstrip().startswith("{"):
             self._bar = said.get(PROGRESS, self._bar)
-        elif SUMMARY in said:
-            return
         if self._epoch is not None and not any(name.lower() == EPOCH for name in said):
             record[EPOCH] = self._epoch
         if self._bar is not None and PROGRESS not in said:
@@ -173,6 +170,13 @@ class LineReader:
             record["split"] = "valid"
         self._open[rank] = (number, record | said)
 
+    def _drop_cut_row(self, last: int) -> None:
+        """Drop the row of the last line if it says less than the row before."""
+        for rank, (number, record) in list(self._open.items()):
+            if number == last and record.keys() < self._names:
+                del self._open[rank]
+                self._broken.append(last)
+
     def _close_all(self) -> None:
         for rank in list(self._open):
             self._close(rank)
@@ -180,6 +184,7 @@ class LineReader:
     def _close(self, rank: object) -> None:
         if held := self._open.pop(rank, None):
             self.table.add(*held)
+            self._names = held[1].keys()
 
     def _object(self, number: int, line: str) -> bool:
         """Whether the line is, or ought to be, a JSON object."""

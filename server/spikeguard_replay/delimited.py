@@ -9,7 +9,6 @@ another length or of a header that comes again, and judging takes longer than re
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -69,8 +68,12 @@ def _scored(lines: Sequence[str], delimiter: str) -> tuple[int, Dialect | None]:
             return 0, Dialect(delimiter, True, False)
         return no_table
     text = " ".join(cell for row in body for cell in row)
-    comma = delimiter != "," and len(re.findall(r"\d,\d", text)) > len(re.findall(r"\d\.\d", text))
-    numeric = [_numeric(cells, comma) for cells in zip(*body, strict=True)]
+    dotted, with_comma = (
+        ([_numeric(cells, mark == ",") for cells in zip(*body, strict=True)], text.count(mark))
+        for mark in (".", ",")
+    )
+    comma = delimiter != "," and (sum(with_comma[0]), with_comma[1]) > (sum(dotted[0]), dotted[1])
+    numeric = with_comma[0] if comma else dotted[0]
     header = all(number_of(cell, comma) is None for cell in rows[0])
     odd = delimiter == " " and not known
     if not any(numeric) or ((odd or not header) and not all(numeric)):

@@ -94,7 +94,7 @@ class Steps:
         for other in self._columns.named(STEP):  # lines of one step may call it by other names
             theirs = self._columns[other]
             more = theirs.measured & ~here & are_whole(theirs.values)
-            if more.any() and np.isin(theirs.values[more], steps[here]).mean() > 0.9:
+            if more.sum() > 0.2 * here.sum() and np.isin(theirs.values[more], steps[here]).all():
                 steps[more] = theirs.values[more]
                 here = here | more
         return here, steps[here].astype(np.int64)

@@ -9,6 +9,7 @@ import math
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ MOST_WORDS = 32  # distinct texts of a column that are told apart
 BLANKS = frozenset(("", "none", "null", "n/a", "na", "<na>", "nil", "undefined"))
 _FRACTION = re.compile(r"([-+]?[\d.]+)\s*/\s*\d+")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
-_DECIMAL_COMMA = re.compile(r"[-+]?(?:\d{1,3}(?:\.\d{3})+|\d*),\d*(?:[eE][-+]?\d+)?")
+_DECIMAL_COMMA = re.compile(r"[-+]?(?:[1-9]\d{0,2}(?:\.\d{3})+|\d*)(?:,\d*)?(?:[eE][-+]?\d+)?")
 
 
 def number_of(cell: str, decimal_comma: bool = False) -> float | None:
@@ -90,9 +91,10 @@ class Column:
 
     def extend(self, cells: Sequence[str], decimal_comma: bool) -> None:
         """Append the cells of many rows."""
+        number = partial(number_of, decimal_comma=True) if decimal_comma else float
         try:
-            numbers = array("d", map(float, cells))
-        except ValueError:
+            numbers = array("d", map(number, cells))
+        except (TypeError, ValueError):
             if len(self.words) == MOST_WORDS and NUMBER not in self.states:  # timestamps, prose
                 read = dict.fromkeys(cells, (math.nan, TEXT))
             else:

@@ -49,6 +49,7 @@ def log(tmp_path: Path) -> Callable[[str | bytes], Path]:
         TABLE.replace("2.5,", '"2.5",').replace(",0.5", ',"0.5"'),
         "\ufeff" + TABLE,
         "# made by hand\n\n" + TABLE,
+        "sep=;\n" + TABLE.replace(",", ";"),
         TABLE.replace("step,loss,grad_norm", "Step, Loss ,GradNorm"),
         TABLE.replace("0.5", "N/A").replace("N/A", "0.5"),
         TABLE.replace("1,2.5,0.5", '1,"2.5",50%').replace("50%", "0.5"),
@@ -98,6 +99,13 @@ def test_a_cell_is_a_number_however_it_is_written(
 ) -> None:
     rows = rows_in(log(f'step,loss\n1,2\n2,3\n3,"{cell}"\n'))
     assert repr(rows[-1][1]["loss"]) == repr(value)
+
+
+def test_a_decimal_comma_is_told_among_dates_and_thousands(log: Callable[[str], Path]) -> None:
+    rows = "".join(f"26.11.2026 10:00:0{n}\t1.01{n}\t2,{n}5\t4.136.960\n" for n in range(9))
+    assert rows_in(log("Zeit\tstep\tloss\ttokens\n" + rows)) == [
+        (1010 + n, {"loss": float(f"2.{n}5")}) for n in range(9)
+    ]
 
 
 @pytest.mark.parametrize("cell", ["", "None", "null", "N/A", "NA", "-", "  "])
@@ -161,6 +169,8 @@ def test_rows_of_evaluation_are_no_training(log: Callable[[str], Path]) -> None:
     assert rows_in(path) == [(n, {"loss": 2.5}) for n in range(1, 5)]
     path = log("step,train_loss,val_loss\n1,2.5,\n1,,9\n2,2.4,\n")
     assert rows_in(path) == [(1, {"loss": 2.5}), (2, {"loss": 2.4})]
+    path = log("step,train_loss,val_loss\n1,2.5,NaN\n1,NaN,9\n2,NaN,NaN\n")  # NaN for a blank
+    assert repr(rows_in(path)) == repr([(1, {"loss": 2.5}), (2, {"loss": math.nan})])
 
 
 def test_first_and_last_records_that_are_no_steps_are_passed_over(
@@ -168,12 +178,13 @@ def test_first_and_last_records_that_are_no_steps_are_passed_over(
 ) -> None:
     lines = [
         {"config": {"lr": 0.1}, "name": "x"},
-        *({"train": {"step": n, "loss": 2.5}} for n in (1, 2)),
+        {"lr": 0.1, "steps": 9},
+        *({"train": {"step": n, "loss": 2.5}} for n in range(1, 10)),
     ]
     lines.append({"train_runtime": 9.0, "train_loss": 9.0, "step": 2})
     assert rows_in(log("\n".join(map(json.dumps, lines)))) == [
-        (1, {"loss": 2.5}), (2, {"loss": 2.5}),
-    ]  # fmt: skip
+        (n, {"loss": 2.5}) for n in range(1, 10)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -210,6 +221,7 @@ def test_the_steps_of_ms_swift_are_written_as_a_share(log: Callable[[str], Path]
         ("step,loss\n1,2\n2,3\n3\n", r"the last line \(4\) is cut off and left out"),
         ("step,loss\n1,2\n2,3\n3,4,5\n" + "4,5\n" * 30, "1 lines of another length left out"),
         ('{"step": 1, "loss": 2}\n{"step": 2, "lo', r"the last line \(2\) is cut off"),
+        ("step 1 loss 2\nstep 2 loss 2\nstep 3 lo", r"the last line \(3\) is cut off"),
         ('{"step": 1, "loss": 2}\n{"step"\n{"step": 2, "loss": 2}\n', "1 lines that are no JSON"),
     ],
 )
