@@ -133,10 +133,11 @@ def samples_of(log: Log, first: int = 0, end: int | None = None) -> SampleColumn
     return SampleColumns(steps, signals, [None] * len(steps))
 
 
-def batches(log: Log, first: int = 0) -> Iterator[SampleColumns]:
-    """The rows from `first` on, in the portions in which detection takes them best."""
-    for at in range(first, len(log), BATCH):
-        yield samples_of(log, at, at + BATCH)
+def batches(log: Log, first: int = 0, end: int | None = None) -> Iterator[SampleColumns]:
+    """The rows from `first` to before `end`, in the portions in which detection takes them best."""
+    end = len(log) if end is None else end
+    for at in range(first, end, BATCH):
+        yield samples_of(log, at, min(at + BATCH, end))
 
 
 def judge(
