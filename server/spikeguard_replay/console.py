@@ -11,16 +11,7 @@ from collections.abc import Iterable, Set
 from functools import lru_cache
 from typing import Final
 
-from spikeguard_replay.names import (
-    BRACKETS,
-    CLOCK,
-    EPOCH,
-    OVERFLOW,
-    PREFIX,
-    PROGRESS,
-    RANK,
-    canonical,
-)
+from spikeguard_replay import names
 from spikeguard_replay.objects import SUMMARY, flat
 from spikeguard_replay.table import Table
 
@@ -44,7 +35,7 @@ _NUMBER = re.compile(
 _IN_NAME = re.compile(r"\)\s*[:=]\s*[-+.\d]")  # as in `optim/LR (group 0)=0.1`
 _NAME_AFTER = re.compile(r"\s?(tok(?:en)?s?/s(?:ec)?\b|(?:loss|LR)(?=,))")
 _RANK = re.compile(  # of torchrun, of mpirun
-    r"\s*(?:\[?(?:rank|default|RANK)[ _=]?|\[\d+,(?=\d+\]<))(\d{1,6})\]?(?:<\w+>)?:?"
+    r"\s*(?:\[?(?:rank|default|names.RANK)[ _=]?|\[\d+,(?=\d+\]<))(\d{1,6})\]?(?:<\w+>)?:?"
 )
 _HELD_OUT = re.compile(
     r"(?:(?!loss|train).)*\b(?:valid|validation|evaluat\w+|eval)\b", re.IGNORECASE
@@ -78,9 +69,9 @@ def pairs_in(line: str) -> Record:
         end = match.end()
         if not name:
             if fraction:
-                name = PROGRESS
+                name = names.PROGRESS
             elif line[end : end + 1] == "]":
-                name = BRACKETS
+                name = names.BRACKETS
             elif after := _NAME_AFTER.match(unit or line[end : end + 12]):
                 name = after[1]
         if name and name not in found:
@@ -118,7 +109,7 @@ class LineReader:
         if not line.endswith("\n"):
             self._drop_cut_row(number)
         self._close_all()
-        self._tell(number)
+        self.table.tell_left_out(self._broken, number, "that are no JSON")
         return self.table
 
     def _line(self, number: int, line: str) -> None:
@@ -131,7 +122,7 @@ class LineReader:
             line = _CONTROL.sub("", line.replace("\t", "  "))
         rank: object = None
         record: Record = {}
-        for pattern, name in ((_RANK, RANK), (_PREFIX, PREFIX)):
+        for pattern, name in ((_RANK, names.RANK), (_PREFIX, names.PREFIX)):
             if prefix := pattern.match(line):
                 rank, line = int(prefix[1]), line[prefix.end() :]
                 record[name] = rank
@@ -148,7 +139,7 @@ class LineReader:
 
     def _take(self, number: int, line: str, rank: object, record: Record, said: Record) -> None:
         held = self._open.get(rank)
-        alone = len(said) == 1 and PROGRESS not in said
+        alone = len(said) == 1 and names.PROGRESS not in said
         goes_on = line[0] in " \t" or (alone and self._listed.get(rank, False))
         if goes_on and held is not None and not said.keys() & held[1].keys():
             held[1].update(said)
@@ -156,16 +147,16 @@ class LineReader:
         self._listed[rank] = alone
         self._close(rank)
         only = next(iter(said)) if len(said) == 1 else ""
-        if only.lower() == EPOCH:
+        if only.lower() == names.EPOCH:
             self._epoch = said[only]
         elif "%|" in line and not line.lstrip().startswith("{"):
-            self._bar = said.get(PROGRESS, self._bar)
-        if self._epoch is not None and not any(name.lower() == EPOCH for name in said):
-            record[EPOCH] = self._epoch
-        if self._bar is not None and PROGRESS not in said:
-            record[PROGRESS] = self._bar
+            self._bar = said.get(names.PROGRESS, self._bar)
+        if self._epoch is not None and not any(name.lower() == names.EPOCH for name in said):
+            record[names.EPOCH] = self._epoch
+        if self._bar is not None and names.PROGRESS not in said:
+            record[names.PROGRESS] = self._bar
         if self._overflows:
-            record[OVERFLOW] = self._overflows
+            record[names.OVERFLOW] = self._overflows
         if _HELD_OUT.match(line):
             record["split"] = "valid"
         self._open[rank] = (number, record | said)
@@ -204,17 +195,12 @@ class LineReader:
             self.table.add(number, cells)
         return True
 
-    def _tell(self, last: int) -> None:
-        if self._broken == [last]:
-            self.table.notes.append(f"the last line ({last}) is cut off and left out")
-        elif self._broken:
-            said = f"{len(self._broken)} lines that are no JSON left out"
-            self.table.notes.append(f"{said}, the first {self._broken[0]}")
-
 
 def _beside_text(cell: tuple[str, object]) -> bool:
     """Whether a cell of a JSON record says nothing of training: it is text, or a time."""
-    return not isinstance(cell[1], int | float) or bool(CLOCK.search(canonical(cell[0])))
+    return not isinstance(cell[1], int | float) or bool(
+        names.CLOCK.search(names.canonical(cell[0]))
+    )
 
 
 def _said(line: str) -> Record:

@@ -124,27 +124,15 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
             table.extend(lines, [*kept.values()], (cells[at] for at in kept), dialect.decimal_comma)
     except csv.Error as error:
         raise CommandFailed(f"{name}, after line {line}: {error}: mend or remove it") from None
-    if again:
-        times = "time" if len(again) == 1 else "times"
-        table.notes.append(f"the header stands {len(again)} more {times}")
-    if odd:
-        table.notes.append(_left_out(name, len(table), odd, len(names), line))
+    if len(odd) > max(1, len(table) // 20):
+        at, cells_there = odd[0]
+        raise CommandFailed(
+            f"{name}, line {at}: {cells_there} cells under {len(names)} columns: "
+            "leave a cell blank where nothing was logged"
+        )
+    table.tell_left_out(again, 0, "that are the header again")
+    table.tell_left_out([at for at, _ in odd], line, "of another length")
     return table
-
-
-def _left_out(
-    name: str, rows: int, odd: Sequence[tuple[int, int]], width: int, last: int
-) -> str:  # fmt: skip
-    """What to tell of lines of another length; raises `CommandFailed` where they are many."""
-    line, cells = odd[0]
-    if len(odd) == 1 and line >= last and cells < width and rows:
-        return f"the last line ({line}) is cut off and left out"
-    if len(odd) <= max(1, rows // 20):
-        return f"{len(odd)} lines of another length left out, the first {line}"
-    raise CommandFailed(
-        f"{name}, line {line}: {cells} cells under {width} columns: "
-        "leave a cell blank where nothing was logged"
-    )
 
 
 def _kept(name: str, names: Sequence[str], run: str | None) -> dict[int, str]:

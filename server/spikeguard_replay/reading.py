@@ -9,24 +9,13 @@ from typing import Final
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.frames import MAGIC
+from spikeguard_replay import stores
 from spikeguard_replay.choice import log_of
 from spikeguard_replay.console import LineReader
 from spikeguard_replay.delimited import dialect_of, read_delimited
 from spikeguard_replay.log import Log, LogOptions
 from spikeguard_replay.objects import read_document, records_in
 from spikeguard_replay.source import HEAD, STANDARD_INPUT, Source
-from spikeguard_replay.stores import (
-    MARK,
-    RECORD,
-    SQLITE_MAGIC,
-    database_table,
-    event_points,
-    guard_table,
-    is_mlflow_run,
-    mlflow_points,
-    point_table,
-    segments_in,
-)
 
 NOTHING: Final = LogOptions()
 TRIED: Final = 20  # newest files of a directory
@@ -59,19 +48,19 @@ def read_log(path: Path, options: LogOptions = NOTHING) -> Log:
 def _file(path: Path, options: LogOptions) -> Log:
     if path.suffix.lower() == ".wandb":
         raise CommandFailed(f"{path}: {WANDB}")
-    if MARK in path.name:
-        return log_of(str(path), "TensorBoard events", point_table(event_points(path)), options)
+    if stores.MARK in path.name:
+        return log_of(str(path), "TensorBoard events", stores.event_table([path]), options)
     return read_source(Source(path), options)
 
 
 def read_source(source: Source, options: LogOptions = NOTHING) -> Log:
     """Read what `source` gives, by how it begins; raises `CommandFailed`."""
     name, path = source.name, source.path
-    if source.head.startswith(SQLITE_MAGIC):
-        table, form = database_table(path, options.run)
+    if source.head.startswith(stores.SQLITE_MAGIC):
+        table, form = stores.database_table(path, options.run)
         return log_of(name, form, table, options)
     if source.head.startswith(MAGIC):
-        return log_of(name, "a guard's outbox", guard_table([path]), options)
+        return log_of(name, "a guard's outbox", stores.guard_table([path]), options)
     text = source.text()
     first = next((line for line in text if line.strip()), "")
     rest = text.read(HEAD)
@@ -101,14 +90,13 @@ def _is_document(line: str, whole: bool) -> bool:
 
 def _directory(path: Path, options: LogOptions) -> Log:
     """A directory that is one run of a known tool, else the newest log in it."""
-    if is_mlflow_run(path):
-        return log_of(str(path), "MLflow metrics", point_table(mlflow_points(path)), options)
-    if segments := segments_in(path):
-        return log_of(str(path), "a guard's outbox", guard_table(segments), options)
-    events = [one for one in sorted(path.iterdir()) if MARK in one.name and one.is_file()]
+    if stores.is_mlflow_run(path):
+        return log_of(str(path), "MLflow metrics", stores.mlflow_table(path), options)
+    if segments := stores.segments_in(path):
+        return log_of(str(path), "a guard's outbox", stores.guard_table(segments), options)
+    events = [one for one in sorted(path.iterdir()) if stores.MARK in one.name and one.is_file()]
     if events:
-        points = (point for one in events for point in event_points(one))
-        return log_of(str(path), "TensorBoard events", point_table(points), options)
+        return log_of(str(path), "TensorBoard events", stores.event_table(events), options)
     newest = sorted(logs_under(path), key=lambda one: one.stat().st_mtime, reverse=True)
     first: CommandFailed | None = None
     for one in newest[:TRIED]:
@@ -133,10 +121,10 @@ def logs_under(folder: Path, depth: int = DEEPEST) -> list[Path]:
     """
     found: list[Path] = []
     for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.name == RECORD:
+        if path.name.startswith(".") or path.name == stores.RECORD:
             continue
         if path.is_dir() and not path.is_symlink():
-            one_run = is_mlflow_run(path) or segments_in(path)
+            one_run = stores.is_mlflow_run(path) or stores.segments_in(path)
             found += [path] if one_run else logs_under(path, depth - 1) if depth else []
         elif path.is_file():
             found.append(path)

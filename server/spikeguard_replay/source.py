@@ -33,7 +33,7 @@ class Source:
 
     def __init__(self, path: Path, stream: IO[bytes] | None = None) -> None:
         self.path = path
-        self.name = "standard input" if path == STANDARD_INPUT else str(path)
+        self.name = str(path)
         self._stream = self._unpacked(stream if stream is not None else self._opened())
         self.head = self._stream.read(HEAD)
 

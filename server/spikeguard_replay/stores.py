@@ -62,6 +62,11 @@ def point_table(points: Iterable[LogPoint]) -> Table:
     return table
 
 
+def event_table(paths: Iterable[Path]) -> Table:
+    """Every scalar of TensorBoard's event files; raises `CommandFailed`."""
+    return point_table(point for path in paths for point in event_points(path))
+
+
 def long_table(table: Table) -> Table:
     """Where each row of a table holds the name of a metric and its value, a row a step instead."""
     short = {canonical(name).removeprefix("data_"): table.column(name) for name in table.columns}
@@ -86,13 +91,13 @@ def is_mlflow_run(folder: Path) -> bool:
     return (folder / "metrics").is_dir() and (folder / RECORD).is_file()
 
 
-def mlflow_points(folder: Path) -> list[LogPoint]:
+def mlflow_table(folder: Path) -> Table:
     """Every metric of the run in `folder`, in the order of time; raises `CommandFailed`."""
     metrics = folder / "metrics"
     files = [path for path in sorted(metrics.rglob("*")) if path.is_file()]
     check_size(str(metrics), sum(path.stat().st_size for path in files))
     timed = [one for path in files for one in _lines(path, path.relative_to(metrics).as_posix())]
-    return [point for _, point in sorted(timed, key=lambda one: one[0])]
+    return point_table(point for _, point in sorted(timed, key=lambda one: one[0]))
 
 
 def _lines(path: Path, name: str) -> Iterator[tuple[float, LogPoint]]:

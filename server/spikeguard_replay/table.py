@@ -149,6 +149,13 @@ class Table:
             self.column(name).extend(column, decimal_comma)
         self.lines.extend(lines)
 
+    def tell_left_out(self, lines: Sequence[int], last: int, what: str) -> None:
+        """Note that `lines`, of a text of `last` lines, were left out."""
+        if list(lines) == [last]:
+            self.notes.append(f"the last line ({last}) is cut off and left out")
+        elif lines:
+            self.notes.append(f"{len(lines)} lines {what} left out, the first {lines[0]}")
+
     def column(self, name: str) -> Column:
         """The column of a name, as long as the table."""
         column = self.columns.setdefault(name, Column())
@@ -205,9 +212,8 @@ class Columns(dict[str, Cells]):
             return theirs
         short = names.canonical(theirs)
         same = [name for name, one in self.short.items() if one == short]
-        near = [name for name in self.numeric() if short and short in self.short[name]]
-        if len(same or near) == 1:
-            return (same or near)[0]
+        if len(same) == 1:
+            return same[0]
         raise CommandFailed(
             f"{self.name}: no column `{theirs}` {purpose} (found {self.listed()}): name another"
         )
