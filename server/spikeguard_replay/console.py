@@ -179,37 +179,38 @@ class LineReader:
 
     def _object(self, number: int, line: str) -> bool:
         """Whether the line is, or ought to be, a JSON object."""
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
+        cells = _object_in(line)
+        if cells is None:
             if self.objects == 0 or not line.startswith('{"'):
                 return False
             self._broken.append(number)
             return True
         self.objects += 1
-        cells = dict(flat(record))
         text = next((cells[name] for name in WRAPPERS if isinstance(cells.get(name), str)), None)
         if text is not None and all(map(_beside_text, cells.items())):
             self._line(number, str(text))
-        elif SUMMARY not in record:
+        elif SUMMARY not in cells:
             self.table.add(number, cells)
         return True
 
 
 def _beside_text(cell: tuple[str, object]) -> bool:
     """Whether a cell of a JSON record says nothing of training: it is text, or a time."""
-    return not isinstance(cell[1], int | float) or bool(
-        names.CLOCK.search(names.canonical(cell[0]))
-    )
+    name, value = cell
+    return not isinstance(value, int | float) or bool(names.CLOCK.search(names.canonical(name)))
 
 
 def _said(line: str) -> Record:
     if '{"' in line:
-        begin, end = line.index('{"'), line.rindex("}") + 1 if "}" in line else 0
-        try:
-            record = json.loads(line[begin:end])
-        except (ValueError, RecursionError):
-            pass
-        else:
-            return dict(flat(record))
+        cells = _object_in(line[line.index('{"') : line.rfind("}") + 1])
+        if cells is not None:
+            return cells
     return pairs_in(_CLOCK.sub("|", line))
+
+
+def _object_in(text: str) -> Record | None:
+    """The cells of a JSON object; None where `text` is none."""
+    try:
+        return dict(flat(json.loads(text)))
+    except (AttributeError, ValueError, RecursionError):
+        return None

@@ -66,11 +66,12 @@ SKIPPED = ("number_of_skipped_iterations", "skipped_iterations", "skipped_iter",
 SKIPPED_SO_FAR = ("skipped", "skipped_steps", "num_skipped", "overflow_count", "overflows")
 NAN = ("number_of_nan_iterations", "nan_iterations")
 
-LOSS_LIKE = re.compile(r"(?:^|_)(?:[a-z]*loss|nll|xent|cross_entropy|ce)(?:_|$)")
-STEP_LIKE = re.compile(r"(?:^|_)(?:step|iter|iteration|update)s?$")
-NORM_LIKE = re.compile(r"(?:^|_)(?:grad|gradient)s?(?:_\w+)*_norm$")
-LR_LIKE = re.compile(r"(?:^|_)(?:lr|learning_rate)(?:_|$)")
-LIKE = {STEP: STEP_LIKE, LOSS: LOSS_LIKE, "grad_norm": NORM_LIKE, "lr": LR_LIKE}
+LIKE = {
+    STEP: re.compile(r"(?:^|_)(?:step|iter|iteration|update)s?$"),
+    LOSS: re.compile(r"(?:^|_)(?:[a-z]*loss|nll|xent|cross_entropy|ce)(?:_|$)"),
+    "grad_norm": re.compile(r"(?:^|_)(?:grad|gradient)s?(?:_\w+)*_norm$"),
+    "lr": re.compile(r"(?:^|_)(?:lr|learning_rate)(?:_|$)"),
+}
 # Of a part of the loss, or of something else: taken only where nothing better is there.
 PARTS = re.compile(
     r"(?:^|_)(?:aux|auxiliary|z|kl|load|balance|balancing|router|moe|mtp|value|vf|critic|best|min|"
