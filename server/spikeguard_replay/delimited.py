@@ -17,7 +17,7 @@ from typing import Final, TextIO
 from spikeguard_cli.command import CommandFailed
 from spikeguard_replay.log import run_of
 from spikeguard_replay.names import LOSS, NAMES, STEP, canonical, without_fillers
-from spikeguard_replay.table import Table, is_blank, number_of
+from spikeguard_replay.table import Table, is_blank, number_of, with_point
 
 DELIMITERS: Final = (",", ";", "\t", "|", " ")
 NO_CELLS: Final = ("#", "sep=")  # how comments begin, and Excel's line about the delimiter
@@ -38,7 +38,8 @@ class Dialect:
         """The cells of every line."""
         if self.delimiter == " ":
             return (line.split() for line in lines)
-        return csv.reader(lines, delimiter=self.delimiter, skipinitialspace=True, strict=False)
+        rows = csv.reader(lines, delimiter=self.delimiter, skipinitialspace=True, strict=False)
+        return ([with_point(cell) for cell in row] for row in rows) if self.decimal_comma else rows
 
 
 def dialect_of(head: str, whole: bool) -> Dialect | None:
@@ -68,22 +69,22 @@ def _scored(lines: Sequence[str], delimiter: str) -> tuple[int, Dialect | None]:
             return 0, Dialect(delimiter, True, False)
         return no_table
     text = " ".join(cell for row in body for cell in row)
-    dotted, with_comma = (
-        ([_numeric(cells, mark == ",") for cells in zip(*body, strict=True)], text.count(mark))
-        for mark in (".", ",")
-    )
-    comma = delimiter != "," and (sum(with_comma[0]), with_comma[1]) > (sum(dotted[0]), dotted[1])
-    numeric = with_comma[0] if comma else dotted[0]
-    header = all(number_of(cell, comma) is None for cell in rows[0])
+    columns = list(zip(*body, strict=True))
+    dotted = [_numeric(cells) for cells in columns]
+    with_comma = [_numeric([with_point(cell) for cell in cells]) for cells in columns]
+    comma = (sum(with_comma), text.count(",")) > (sum(dotted), text.count("."))
+    comma = comma and delimiter not in (",", " ")
+    numeric = with_comma if comma else dotted
+    header = all(number_of(with_point(cell)) is None for cell in rows[0])
     odd = delimiter == " " and not known
     if not any(numeric) or ((odd or not header) and not all(numeric)):
         return no_table
     return sum(numeric), Dialect(delimiter, header, comma)
 
 
-def _numeric(cells: Sequence[str], comma: bool) -> bool:
+def _numeric(cells: Sequence[str]) -> bool:
     written = [cell for cell in cells if not is_blank(cell)]
-    numbers = sum(number_of(cell, comma) is not None for cell in written)
+    numbers = sum(number_of(cell) is not None for cell in written)
     return bool(written) and numbers >= 0.7 * len(written)
 
 
@@ -99,7 +100,7 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
     if not dialect.header:
         names = [f"column {n}" for n in range(1, len(first) + 1)]
         table.notes.append("no header: columns are numbered")
-        table.extend([line], names, [[cell] for cell in first], dialect.decimal_comma)
+        table.extend([line], names, [[cell] for cell in first])
         first = []
     kept = _kept(name, names, run)
     again: list[int] = []  # lines that are the header
@@ -121,7 +122,7 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
         while chunk := list(islice(rows, CHUNK)):
             cells = list(zip(*(row for _, row in chunk), strict=True))
             lines = [number for number, _ in chunk]
-            table.extend(lines, [*kept.values()], (cells[at] for at in kept), dialect.decimal_comma)
+            table.extend(lines, kept.values(), (cells[at] for at in kept))
     except csv.Error as error:
         raise CommandFailed(f"{name}, after line {line}: {error}: mend or remove it") from None
     if len(odd) > max(1, len(table) // 20):

@@ -9,7 +9,6 @@ import math
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -28,12 +27,17 @@ _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
 _DECIMAL_COMMA = re.compile(r"[-+]?(?:[1-9]\d{0,2}(?:\.\d{3})+|\d*)(?:,\d*)?(?:[eE][-+]?\d+)?")
 
 
-def number_of(cell: str, decimal_comma: bool = False) -> float | None:
+def with_point(cell: str) -> str:
+    """`1.024,5` as `1024.5`; what is no number with a decimal comma stays as it is."""
+    if _DECIMAL_COMMA.fullmatch(cell.strip()):
+        return cell.replace(".", "").replace(",", ".")
+    return cell
+
+
+def number_of(cell: str) -> float | None:
     """The number that `cell` writes, as `1.5`, `1,024`, `97 %` or `5/100`; None for text."""
     cell = cell.strip()
-    if decimal_comma and _DECIMAL_COMMA.fullmatch(cell):
-        cell = cell.replace(".", "").replace(",", ".")
-    elif _THOUSANDS.fullmatch(cell):
+    if _THOUSANDS.fullmatch(cell):
         cell = cell.replace(",", "")
     elif fraction := _FRACTION.fullmatch(cell):
         cell = fraction[1]
@@ -89,23 +93,22 @@ class Column:
         self.values.append(value)
         self.states.append(state)
 
-    def extend(self, cells: Sequence[str], decimal_comma: bool) -> None:
+    def extend(self, cells: Sequence[str]) -> None:
         """Append the cells of many rows."""
-        number = partial(number_of, decimal_comma=True) if decimal_comma else float
         try:
-            numbers = array("d", map(number, cells))
-        except (TypeError, ValueError):
+            numbers = array("d", map(float, cells))
+        except ValueError:
             if len(self.words) == MOST_WORDS and NUMBER not in self.states:  # timestamps, prose
                 read = dict.fromkeys(cells, (math.nan, TEXT))
             else:
-                read = {cell: self._read(cell, decimal_comma) for cell in dict.fromkeys(cells)}
+                read = {cell: self._read(cell) for cell in dict.fromkeys(cells)}
             self.values.extend(read[cell][0] for cell in cells)
             self.states.extend(read[cell][1] for cell in cells)
         else:
             self.values.extend(numbers)
             self.states.extend(b"\1" * len(numbers))
 
-    def _read(self, cell: object, decimal_comma: bool = False) -> tuple[float, int]:
+    def _read(self, cell: object) -> tuple[float, int]:
         """Value and state of a cell."""
         if isinstance(cell, float | int) and not isinstance(cell, bool):
             try:
@@ -113,7 +116,7 @@ class Column:
             except OverflowError:  # an integer of more than 308 digits
                 return math.copysign(math.inf, cell), NUMBER
         text = "" if cell is None else str(cell).strip()
-        if (number := number_of(text, decimal_comma)) is not None:
+        if (number := number_of(text)) is not None:
             return number, NUMBER
         if is_blank(text):
             return math.nan, BLANK
@@ -141,12 +144,11 @@ class Table:
         self.lines.append(line)
 
     def extend(
-        self, lines: Iterable[int], names: Sequence[str], cells: Iterable[Sequence[str]],
-        decimal_comma: bool = False,
-    ) -> None:  # fmt: skip
+        self, lines: Iterable[int], names: Iterable[str], cells: Iterable[Sequence[str]]
+    ) -> None:
         """Append many rows, given by column."""
         for name, column in zip(names, cells, strict=True):
-            self.column(name).extend(column, decimal_comma)
+            self.column(name).extend(column)
         self.lines.extend(lines)
 
     def tell_left_out(self, lines: Sequence[int], last: int, what: str) -> None:

@@ -306,6 +306,8 @@ def test_a_log_is_read_from_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     writer.join()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TABLE.encode())))
     assert rows_in(Path("-"))[:2] == ROWS
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"time,a,b\n1,2,2\n2,3,1\n3,2,5\n")))
+    monkeypatch.setattr(
+        "sys.stdin", io.TextIOWrapper(io.BytesIO(b"time,a,b\n1,2,2\n2,3,1\n3,2,5\n"))
+    )
     with pytest.raises(CommandFailed, match="Next: `spikeguard replay - --column loss=a`"):
         read_log(Path("-"))
