@@ -114,7 +114,7 @@ def _loss(columns: Columns, notes: list[str]) -> str | None:
             if names.HELD_OUT.search(columns.short[name]):
                 notes.append("no loss of training, that of evaluation is taken")
             return name
-    if len(others := _signals(columns)) == 1:
+    if len(others := _signals(columns)) == 1 and columns.rows_of(others[0]) > 2:
         notes.append(f"`{others[0]}` is its only signal")
         return others[0]
     return None
@@ -126,12 +126,12 @@ def _doubt(short: str) -> tuple[bool, bool, int]:
 
 
 def _signals(columns: Columns) -> list[str]:
-    """Columns in some rows that are no steps: they hold fractions, or fall sometimes."""
+    """Columns that are no steps: they hold fractions, or do not always grow."""
     measured = {name: columns[name].values[columns[name].measured] for name in columns.signals()}
     return [
         name
         for name, found in measured.items()
-        if len(found) > 2 and not (are_whole(found).all() and (np.diff(found) > 0).all())
+        if not (are_whole(found).all() and (np.diff(found) > 0).all())
     ]
 
 
@@ -204,7 +204,8 @@ def _add_skipped(columns: Columns, signals: dict[str, Series], notes: list[str])
 def _no_loss(columns: Columns) -> CommandFailed:
     known = {n for ours, called in names.NAMES.items() if ours != LOSS for n in called}
     head = f"{columns.name}: no column that is known as the loss (found {columns.listed()})"
-    if signals := _signals(columns) or columns.signals():
+    likely = _signals(columns) or columns.signals()
+    if signals := [name for name in likely if columns.rows_of(name) > 2]:
         likeliest = max(signals, key=lambda n: (columns.short[n] not in known, columns.rows_of(n)))
         again = f"spikeguard replay {quote(columns.name)} --column {quote(f'loss={likeliest}')}"
         return CommandFailed(f"{head}. Next: `{again}`")

@@ -52,6 +52,7 @@ def _name(before: str) -> str:
     """The name that the text before a number gives it; empty for none."""
     text = _CUT.split(before.rstrip(" \t:=|[({\"'"))[-1]
     text = _LEVEL.sub("", text).strip(" \t)]}[({.*#=\"'-~")
+    text += ")" * (text.count("(") - text.count(")"))
     return " ".join(text.split()) if any(map(str.isalpha, text)) and len(text) <= 80 else ""
 
 

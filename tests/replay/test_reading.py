@@ -238,6 +238,7 @@ def test_what_is_cut_off_is_left_out_and_told(
     [
         ("", "nothing in it"),
         ("hello\nworld\n", r"line 1: no names with numbers in 'hello'"),
+        ("hello\n" + "exit 1\n" * 2 + "port 80\n", "line 1: no names with numbers"),
         ("step,loss\n1,2\n2,x\n3,4\n", "line 3, column `loss`: 'x' is no number: write a number"),
         ("step,loss,note\n1,2\n2,3\n3,4\n", "line 2: 2 cells under 3 columns"),
         ("time,reward,length\n1,2,3\n2,3,4\n3,4,5\n",
