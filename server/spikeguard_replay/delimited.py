@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, TextIO
 
 from spikeguard_cli.command import CommandFailed
@@ -37,7 +37,11 @@ class Dialect:
     def rows(self, lines: Iterator[str] | TextIO) -> Iterator[list[str]]:
         """The cells of every line."""
         if self.delimiter == " ":
-            return (line.split() for line in lines)
+            words = (line.split() for line in lines)
+            top = list(islice(words, 2))
+            if len(top) == 2 and len(top[1]) == len(top[0]) + 1:  # rows begin with their numbers
+                top[0].insert(0, "")
+            return chain(top, words)
         rows = csv.reader(lines, delimiter=self.delimiter, skipinitialspace=True, strict=False)
         return ([with_point(cell) for cell in row] for row in rows) if self.decimal_comma else rows
 

@@ -101,6 +101,13 @@ def test_a_cell_is_a_number_however_it_is_written(
     assert repr(rows[-1][1]["loss"]) == repr(value)
 
 
+def test_a_printed_data_frame_is_read(log: Callable[[str], Path]) -> None:
+    rows = "".join(f"{n}     {n * 10}  2.5        0.5\n" for n in range(5))
+    assert rows_in(log("    step  loss  grad_norm\n" + rows)) == [
+        (n * 10, {"loss": 2.5, "grad_norm": 0.5}) for n in range(5)
+    ]
+
+
 def test_a_decimal_comma_is_told_among_dates_and_thousands(log: Callable[[str], Path]) -> None:
     rows = "".join(f"26.11.2026 10:00:0{n}\t1.01{n}\t2,{n}5\t4.136.960\n" for n in range(9))
     assert rows_in(log("Zeit\tstep\tloss\ttokens\n" + rows)) == [
