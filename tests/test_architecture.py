@@ -144,7 +144,7 @@ def test_replay_needs_the_core_and_numpy_alone() -> None:
     """Of the server only its command line knows replay. Pictures and event files need more, which
     the modules that draw and read them import."""
     for path in _files(PACKAGES["spikeguard_replay"]):
-        may_top = {"drawing": {"matplotlib"}, "tensorboard": {"tensorboard", "google"}}
+        may_top = {"drawing": {"matplotlib"}, "stores": {"tensorboard", "google"}}
         foreign = _tops(path) - sys.stdlib_module_names - PACKAGES.keys() - {"numpy"}
         assert not foreign - may_top.get(path.stem, set()), f"{path.relative_to(ROOT)}: {foreign}"
     for path in _files(PACKAGES["spikeguard_server"]):

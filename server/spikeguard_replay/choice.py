@@ -13,15 +13,14 @@ import numpy as np
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, OptionalSignal
 from spikeguard_replay import names
-from spikeguard_replay.columns import Columns, are_whole
 from spikeguard_replay.log import Log, LogOptions, Series, merged
 from spikeguard_replay.names import LOSS, STEP
-from spikeguard_replay.points import long_table
 from spikeguard_replay.steps import ROW, Steps
-from spikeguard_replay.table import Table
+from spikeguard_replay.stores import long_table
+from spikeguard_replay.table import Columns, Table, are_whole
 
 SIGNALS = dict.fromkeys((*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *names.NAMES))
-COUNTS = (*names.SKIPPED, *names.SKIPPED_SO_FAR, *names.NAN, names.OVERFLOW)
+COUNTS = (*names.SKIPPED, *names.SKIPPED_SO_FAR, *names.NAN)
 
 
 def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
@@ -30,13 +29,11 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     columns, left_out, notes = Columns(name, table), list[str](), list(table.notes)
     _keep_one_rank(columns, left_out)
     _keep_training(columns, left_out)
-    if names.OVERFLOW in columns:  # in lines of their own: counted up to each row
-        cells = columns[names.OVERFLOW]
-        total = np.cumsum(np.nan_to_num(cells.values))
-        columns[names.OVERFLOW] = cells._replace(states=np.ones_like(cells.states), values=total)
     asked = {ours: columns.asked(theirs, f"for {ours}")
              for ours, theirs in options.columns.items() if ours != STEP}  # fmt: skip
     loss = asked.get(LOSS) or _loss(columns, notes)
+    if loss is not None:
+        _keep_measured(columns, loss, left_out)
     chosen = ({} if loss is None else {LOSS: loss}) | _others(columns, loss, asked, options.watch)
     if not chosen.keys() & {LOSS, "grad_norm"}:
         raise _no_loss(columns)
@@ -92,6 +89,19 @@ def _keep_training(columns: Columns, left_out: list[str]) -> None:
             left_out.append(f"{dropped.sum():,} rows of `{name}` = {said}")
 
 
+def _keep_measured(columns: Columns, loss: str, left_out: list[str]) -> None:
+    """Where NaN stands for a blank cell, rows of evaluation are dropped.
+
+    It does where a signal of evaluation is NaN, but for rows in which the loss is.
+    """
+    for name in [n for n, short in columns.short.items() if names.HELD_OUT.search(short)]:
+        here = np.isfinite(columns[name].values)
+        no_loss = columns[loss].measured & np.isnan(columns[loss].values)
+        if here.any() and no_loss[here].all() and columns[name].measured[~here].any():
+            columns.keep(~here)
+            left_out.append(f"{here.sum():,} rows of `{name}` without a loss")
+
+
 def _loss(columns: Columns, notes: list[str]) -> str | None:
     found = columns.named(LOSS)
     if not found:
@@ -104,8 +114,7 @@ def _loss(columns: Columns, notes: list[str]) -> str | None:
             if names.HELD_OUT.search(columns.short[name]):
                 notes.append("no loss of training, that of evaluation is taken")
             return name
-    others = [name for name in columns.signals() if not _only_grows(columns, name)]
-    if len(others) == 1 and columns.rows_of(others[0]) > 2:
+    if len(others := _signals(columns)) == 1 and columns.rows_of(others[0]) > 2:
         notes.append(f"`{others[0]}` is its only signal")
         return others[0]
     return None
@@ -116,10 +125,14 @@ def _doubt(short: str) -> tuple[bool, bool, int]:
     return bool(names.HELD_OUT.search(short)), bool(names.PARTS.search(short)), len(short)
 
 
-def _only_grows(columns: Columns, name: str) -> bool:
-    """Whether a column of whole numbers grows from row to row, as steps do."""
-    values = columns[name].values[columns[name].measured]
-    return bool(are_whole(values).all() and (np.diff(values) > 0).all())
+def _signals(columns: Columns) -> list[str]:
+    """Columns that are no steps: they hold fractions, or do not always grow."""
+    measured = {name: columns[name].values[columns[name].measured] for name in columns.signals()}
+    return [
+        name
+        for name, found in measured.items()
+        if not (are_whole(found).all() and (np.diff(found) > 0).all())
+    ]
 
 
 def _others(
@@ -162,9 +175,8 @@ def _skipped(columns: Columns) -> Series | None:
     if (skipped := _count(columns, names.SKIPPED)) is not None:
         return skipped
     if (so_far := _count(columns, names.SKIPPED_SO_FAR)) is not None:
-        return Series(np.diff(so_far.values, prepend=so_far.values[:1]), so_far.measured)
-    if (overflows := _count(columns, (names.OVERFLOW,))) is not None:
-        return Series(np.diff(overflows.values, prepend=0.0), overflows.measured)
+        counts = np.nan_to_num(so_far.values)
+        return Series(np.diff(counts, prepend=counts[:1]), so_far.measured)
     return None
 
 
@@ -192,7 +204,8 @@ def _add_skipped(columns: Columns, signals: dict[str, Series], notes: list[str])
 def _no_loss(columns: Columns) -> CommandFailed:
     known = {n for ours, called in names.NAMES.items() if ours != LOSS for n in called}
     head = f"{columns.name}: no column that is known as the loss (found {columns.listed()})"
-    if signals := [name for name in columns.signals() if columns.rows_of(name) > 2]:
+    likely = _signals(columns) or columns.signals()
+    if signals := [name for name in likely if columns.rows_of(name) > 2]:
         likeliest = max(signals, key=lambda n: (columns.short[n] not in known, columns.rows_of(n)))
         again = f"spikeguard replay {quote(columns.name)} --column {quote(f'loss={likeliest}')}"
         return CommandFailed(f"{head}. Next: `{again}`")

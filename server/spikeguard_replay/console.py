@@ -1,29 +1,18 @@
 """What training jobs print: a record a line as JSON, as a printed dict, or as names and numbers.
 
-`name: 1.5`, `name=1.5` and `name 1.5` are read wherever they stand in a line; what one tool prints
-in no such form has a pattern in `patterns.py`.
+`name: 1.5`, `name=1.5` and `name 1.5` are read wherever they stand in a line.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from functools import lru_cache
 from typing import Final
 
-from spikeguard_replay.names import (
-    BRACKETS,
-    CLOCK,
-    EPOCH,
-    OVERFLOW,
-    PREFIX,
-    PROGRESS,
-    RANK,
-    canonical,
-)
+from spikeguard_replay import names
 from spikeguard_replay.objects import SUMMARY, flat
-from spikeguard_replay.patterns import PATTERNS
 from spikeguard_replay.table import Table
 
 LONGEST: Final = 20_000  # characters of a line that are looked at
@@ -44,15 +33,14 @@ _NUMBER = re.compile(
     re.IGNORECASE,
 )
 _IN_NAME = re.compile(r"\)\s*[:=]\s*[-+.\d]")  # as in `optim/LR (group 0)=0.1`
-_PER_SECOND = re.compile(r"\s?tok(?:en)?s?/s(?:ec)?\b")
+_NAME_AFTER = re.compile(r"\s?(tok(?:en)?s?/s(?:ec)?\b|(?:loss|LR)(?=,))")
 _RANK = re.compile(  # of torchrun, of mpirun
-    r"\s*(?:\[?(?:rank|default|RANK)[ _=]?|\[\d+,(?=\d+\]<))(\d{1,6})\]?(?:<\w+>)?:?"
+    r"\s*(?:\[?(?:rank|default|names.RANK)[ _=]?|\[\d+,(?=\d+\]<))(\d{1,6})\]?(?:<\w+>)?:?"
 )
 _HELD_OUT = re.compile(
     r"(?:(?!loss|train).)*\b(?:valid|validation|evaluat\w+|eval)\b", re.IGNORECASE
 )
-_PREFIX = re.compile(r"\s*(\d{1,9})(?::| \|)(?=\s)")
-_BOX = re.compile(r"\|\s*([^|]*[^|\s])\s*\|\s*([^|\s]+)\s*\|")  # a table with a name a line
+_PREFIX = re.compile(r"\s*(\d{1,9})(?::| \|)?(?=\s)")
 _OVERFLOW = re.compile(r"overflow.*(?:skipping|ignoring|loss scale)", re.IGNORECASE)
 _CUT = re.compile(r"[|,;}[\n]|(?<!=)\{| - |:|> ")
 _LEVEL = re.compile(r"^.*\b(?:DEBUG|INFO|WARNING|WARN)\b")
@@ -82,11 +70,11 @@ def pairs_in(line: str) -> Record:
         end = match.end()
         if not name:
             if fraction:
-                name = PROGRESS
+                name = names.PROGRESS
             elif line[end : end + 1] == "]":
-                name = BRACKETS
-            elif _PER_SECOND.match(unit or line[end : end + 12]):
-                name = "tok/s"
+                name = names.BRACKETS
+            elif after := _NAME_AFTER.match(unit or line[end : end + 12]):
+                name = after[1]
         if name and name not in found:
             value = float((odd or digits).replace(",", ""))
             found[name] = value * _SCALE[unit] if unit in _SCALE else value
@@ -106,19 +94,23 @@ class LineReader:
     def __init__(self) -> None:
         self.table = Table()
         self.objects = 0  # lines that were a JSON object
-        self._broken: list[int] = []  # lines of JSON that are none
+        self._broken: list[int] = []  # lines that are cut off
+        self._names: Set[str] = frozenset()  # of the newest row
         self._open: dict[object, tuple[int, Record]] = {}  # by rank: rows that may go on
         self._listed: dict[object, bool] = {}  # by rank: whether its row has had a name a line
         self._epoch: object = None  # of a line of its own, for those that follow
         self._bar: object = None  # where a progress bar stands
+        self._overflows = 0  # of a loss scaler so far
 
     def read(self, lines: Iterable[str]) -> Table:
         """All rows of `lines`."""
-        number = 0
+        number, line = 0, "\n"
         for number, line in enumerate(lines, start=1):
             self._line(number, line)
+        if not line.endswith("\n"):
+            self._drop_cut_row(number)
         self._close_all()
-        self._tell(number)
+        self.table.tell_left_out(self._broken, number, "that are no JSON")
         return self.table
 
     def _line(self, number: int, line: str) -> None:
@@ -131,17 +123,14 @@ class LineReader:
             line = _CONTROL.sub("", line.replace("\t", "  "))
         rank: object = None
         record: Record = {}
-        for pattern, name in ((_RANK, RANK), (_PREFIX, PREFIX)):
+        for pattern, name in ((_RANK, names.RANK), (_PREFIX, names.PREFIX)):
             if prefix := pattern.match(line):
                 rank, line = int(prefix[1]), line[prefix.end() :]
                 record[name] = rank
                 break
-        if box := _BOX.fullmatch(line.strip()):
-            line = f"{box[1]}: {box[2]}"
-        elif ("verflow" in line or "VERFLOW" in line) and (overflow := _OVERFLOW.search(line)):
+        if ("verflow" in line or "VERFLOW" in line) and (overflow := _OVERFLOW.search(line)):
             line = line[: overflow.start()]
-            self._close_all()
-            self.table.add(number, {OVERFLOW: 1.0})
+            self._overflows += 1
         said = _said(line[:LONGEST])
         if not said:
             if self.table.unread is None and self.objects == 0:
@@ -151,7 +140,7 @@ class LineReader:
 
     def _take(self, number: int, line: str, rank: object, record: Record, said: Record) -> None:
         held = self._open.get(rank)
-        alone = len(said) == 1 and PROGRESS not in said
+        alone = len(said) == 1 and names.PROGRESS not in said
         goes_on = line[0] in " \t" or (alone and self._listed.get(rank, False))
         if goes_on and held is not None and not said.keys() & held[1].keys():
             held[1].update(said)
@@ -159,19 +148,26 @@ class LineReader:
         self._listed[rank] = alone
         self._close(rank)
         only = next(iter(said)) if len(said) == 1 else ""
-        if only.lower() == EPOCH:
+        if only.lower() == names.EPOCH:
             self._epoch = said[only]
         elif "%|" in line and not line.lstrip().startswith("{"):
-            self._bar = said.get(PROGRESS, self._bar)
-        elif SUMMARY in said:
-            return
-        if self._epoch is not None and not any(name.lower() == EPOCH for name in said):
-            record[EPOCH] = self._epoch
-        if self._bar is not None and PROGRESS not in said:
-            record[PROGRESS] = self._bar
+            self._bar = said.get(names.PROGRESS, self._bar)
+        if self._epoch is not None and not any(name.lower() == names.EPOCH for name in said):
+            record[names.EPOCH] = self._epoch
+        if self._bar is not None and names.PROGRESS not in said:
+            record[names.PROGRESS] = self._bar
+        if self._overflows:
+            record[names.OVERFLOW] = self._overflows
         if _HELD_OUT.match(line):
             record["split"] = "valid"
         self._open[rank] = (number, record | said)
+
+    def _drop_cut_row(self, last: int) -> None:
+        """Drop the row of the last line if it says less than the row before."""
+        for rank, (number, record) in list(self._open.items()):
+            if number == last and record.keys() < self._names:
+                del self._open[rank]
+                self._broken.append(last)
 
     def _close_all(self) -> None:
         for rank in list(self._open):
@@ -180,48 +176,42 @@ class LineReader:
     def _close(self, rank: object) -> None:
         if held := self._open.pop(rank, None):
             self.table.add(*held)
+            self._names = held[1].keys()
 
     def _object(self, number: int, line: str) -> bool:
         """Whether the line is, or ought to be, a JSON object."""
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
+        cells = _object_in(line)
+        if cells is None:
             if self.objects == 0 or not line.startswith('{"'):
                 return False
             self._broken.append(number)
             return True
         self.objects += 1
-        cells = dict(flat(record))
         text = next((cells[name] for name in WRAPPERS if isinstance(cells.get(name), str)), None)
         if text is not None and all(map(_beside_text, cells.items())):
             self._line(number, str(text))
-        elif SUMMARY not in record:
+        elif SUMMARY not in cells:
             self.table.add(number, cells)
         return True
-
-    def _tell(self, last: int) -> None:
-        if self._broken == [last]:
-            self.table.notes.append(f"the last line ({last}) is cut off and left out")
-        elif self._broken:
-            said = f"{len(self._broken)} lines that are no JSON left out"
-            self.table.notes.append(f"{said}, the first {self._broken[0]}")
 
 
 def _beside_text(cell: tuple[str, object]) -> bool:
     """Whether a cell of a JSON record says nothing of training: it is text, or a time."""
-    return not isinstance(cell[1], int | float) or bool(CLOCK.search(canonical(cell[0])))
+    name, value = cell
+    return not isinstance(value, int | float) or bool(names.CLOCK.search(names.canonical(name)))
 
 
 def _said(line: str) -> Record:
-    for pattern in PATTERNS:
-        if found := pattern.search(line):
-            return dict(found.groupdict())
     if '{"' in line:
-        begin, end = line.index('{"'), line.rindex("}") + 1 if "}" in line else 0
-        try:
-            record = json.loads(line[begin:end])
-        except (ValueError, RecursionError):
-            pass
-        else:
-            return dict(flat(record))
+        cells = _object_in(line[line.index('{"') : line.rfind("}") + 1])
+        if cells is not None:
+            return cells
     return pairs_in(_CLOCK.sub("|", line))
+
+
+def _object_in(text: str) -> Record | None:
+    """The cells of a JSON object; None where `text` is none."""
+    try:
+        return dict(flat(json.loads(text)))
+    except (AttributeError, ValueError, RecursionError):
+        return None

@@ -9,17 +9,18 @@ another length or of a header that comes again, and judging takes longer than re
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, TextIO
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_replay.names import LOSS, NAMES, STEP, canonical
-from spikeguard_replay.table import Table, is_blank, number_of
+from spikeguard_replay.log import run_of
+from spikeguard_replay.names import LOSS, NAMES, STEP, canonical, without_fillers
+from spikeguard_replay.table import Table, is_blank, number_of, with_point
 
 DELIMITERS: Final = (",", ";", "\t", "|", " ")
+NO_CELLS: Final = ("#", "sep=")  # how comments begin, and Excel's line about the delimiter
 SAMPLE: Final = 40  # lines from which the dialect is told
 CHUNK: Final = 10_000  # rows turned into columns at once
 _KNOWN: Final = frozenset((*NAMES[STEP], *NAMES[LOSS]))
@@ -36,8 +37,13 @@ class Dialect:
     def rows(self, lines: Iterator[str] | TextIO) -> Iterator[list[str]]:
         """The cells of every line."""
         if self.delimiter == " ":
-            return (line.split() for line in lines)
-        return csv.reader(lines, delimiter=self.delimiter, skipinitialspace=True, strict=False)
+            words = (line.split() for line in lines)
+            top = list(islice(words, 2))
+            if len(top) == 2 and len(top[1]) == len(top[0]) + 1:  # rows begin with their numbers
+                top[0].insert(0, "")
+            return chain(top, words)
+        rows = csv.reader(lines, delimiter=self.delimiter, skipinitialspace=True, strict=False)
+        return ([with_point(cell) for cell in row] for row in rows) if self.decimal_comma else rows
 
 
 def dialect_of(head: str, whole: bool) -> Dialect | None:
@@ -46,7 +52,7 @@ def dialect_of(head: str, whole: bool) -> Dialect | None:
     A last line that may be cut is not looked at, unless `head` is the `whole` text.
     """
     lines = head.splitlines()[: None if whole else -1]
-    lines = [line for line in lines if line.strip() and not line.startswith("#")][:SAMPLE]
+    lines = [line for line in lines if line.strip() and not line.startswith(NO_CELLS)][:SAMPLE]
     scored = [_scored(lines, delimiter) for delimiter in DELIMITERS]
     return max(scored, key=lambda one: one[0])[1]
 
@@ -60,25 +66,29 @@ def _scored(lines: Sequence[str], delimiter: str) -> tuple[int, Dialect | None]:
         return no_table
     if len(rows) < 2 or len(rows[0]) < 2:
         return no_table
-    known = len({canonical(cell) for cell in rows[0]} & _KNOWN) > 1
+    known = len({without_fillers(canonical(cell), LOSS) for cell in rows[0]} & _KNOWN) > 1
     body = [row for row in rows[1:] if len(row) == len(rows[0])]
     if not body or (len(body) < 0.8 * (len(rows) - 1) and len(body) < len(rows) - 2):
         if known and delimiter != " ":  # a header whose rows are to be refused
             return 0, Dialect(delimiter, True, False)
         return no_table
     text = " ".join(cell for row in body for cell in row)
-    comma = delimiter != "," and len(re.findall(r"\d,\d", text)) > len(re.findall(r"\d\.\d", text))
-    numeric = [_numeric(cells, comma) for cells in zip(*body, strict=True)]
-    header = all(number_of(cell, comma) is None for cell in rows[0])
+    columns = list(zip(*body, strict=True))
+    dotted = [_numeric(cells) for cells in columns]
+    with_comma = [_numeric([with_point(cell) for cell in cells]) for cells in columns]
+    comma = (sum(with_comma), text.count(",")) > (sum(dotted), text.count("."))
+    comma = comma and delimiter not in (",", " ")
+    numeric = with_comma if comma else dotted
+    header = all(number_of(with_point(cell)) is None for cell in rows[0])
     odd = delimiter == " " and not known
     if not any(numeric) or ((odd or not header) and not all(numeric)):
         return no_table
     return sum(numeric), Dialect(delimiter, header, comma)
 
 
-def _numeric(cells: Sequence[str], comma: bool) -> bool:
+def _numeric(cells: Sequence[str]) -> bool:
     written = [cell for cell in cells if not is_blank(cell)]
-    numbers = sum(number_of(cell, comma) is not None for cell in written)
+    numbers = sum(number_of(cell) is not None for cell in written)
     return bool(written) and numbers >= 0.7 * len(written)
 
 
@@ -87,57 +97,47 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
     table = Table()
     reader = dialect.rows(text)
     first, line = [""], 0
-    while not any(cell.strip() for cell in first) or first[0].startswith("#"):
+    while not any(cell.strip() for cell in first) or first[0].startswith(NO_CELLS):
         first = next(reader)
         line += 1
     names = [cell.strip() for cell in first]
     if not dialect.header:
         names = [f"column {n}" for n in range(1, len(first) + 1)]
         table.notes.append("no header: columns are numbered")
-        table.extend([line], names, [[cell] for cell in first], dialect.decimal_comma)
+        table.extend([line], names, [[cell] for cell in first])
+        first = []
     kept = _kept(name, names, run)
+    again: list[int] = []  # lines that are the header
     odd: list[tuple[int, int]] = []  # lines of another length, and their cells
-    again = 0
-    while rows := _next_rows(name, reader, line):
-        lines: Sequence[int] = range(line + 1, line + 1 + len(rows))
-        if {len(row) for row in rows} != {len(names)} or (dialect.header and first in rows):
-            numbered = [(n, row) for n, row in zip(lines, rows, strict=True) if row]
-            again += sum(dialect.header and row == first for _, row in numbered)
-            odd += [(n, len(row)) for n, row in numbered
-                    if len(row) != len(names) and not row[0].startswith("#")]  # fmt: skip
-            numbered = [(n, row) for n, row in numbered if len(row) == len(names)]
-            numbered = [(n, row) for n, row in numbered if not dialect.header or row != first]
-            lines, rows = [n for n, _ in numbered], [row for _, row in numbered]
-        line = getattr(reader, "line_num", lines[-1] if lines else line)
-        cells = list(zip(*rows, strict=True)) or [()] * len(names)
-        table.extend(lines, list(kept.values()), (cells[at] for at in kept), dialect.decimal_comma)
-    if again:
-        table.notes.append(f"the header stands {again} more time{'s' if again > 1 else ''}")
-    if odd:
-        table.notes.append(_left_out(name, len(table), odd, len(names), line))
-    return table
 
+    def whole_rows() -> Iterator[tuple[int, list[str]]]:
+        nonlocal line
+        for line, row in enumerate(reader, start=line + 1):  # noqa: B020
+            line = getattr(reader, "line_num", line)
+            if len(row) == len(names) and row != first:
+                yield line, row
+            elif row and row == first:
+                again.append(line)
+            elif row and not row[0].startswith(NO_CELLS):
+                odd.append((line, len(row)))
 
-def _next_rows(name: str, reader: Iterator[list[str]], line: int) -> list[list[str]]:
+    rows = whole_rows()
     try:
-        return list(islice(reader, CHUNK))
+        while chunk := list(islice(rows, CHUNK)):
+            cells = list(zip(*(row for _, row in chunk), strict=True))
+            lines = [number for number, _ in chunk]
+            table.extend(lines, kept.values(), (cells[at] for at in kept))
     except csv.Error as error:
         raise CommandFailed(f"{name}, after line {line}: {error}: mend or remove it") from None
-
-
-def _left_out(
-    name: str, rows: int, odd: Sequence[tuple[int, int]], width: int, last: int
-) -> str:  # fmt: skip
-    """What to tell of lines of another length; raises `CommandFailed` where they are many."""
-    line, cells = odd[0]
-    if len(odd) == 1 and line >= last and cells < width and rows:
-        return f"the last line ({line}) is cut off and left out"
-    if len(odd) <= max(1, rows // 20):
-        return f"{len(odd)} lines of another length left out, the first {line}"
-    raise CommandFailed(
-        f"{name}, line {line}: {cells} cells under {width} columns: "
-        "leave a cell blank where nothing was logged"
-    )
+    if len(odd) > max(1, len(table) // 20):
+        at, cells_there = odd[0]
+        raise CommandFailed(
+            f"{name}, line {at}: {cells_there} cells under {len(names)} columns: "
+            "leave a cell blank where nothing was logged"
+        )
+    table.tell_left_out(again, 0, "that are the header again")
+    table.tell_left_out([at for at, _ in odd], line, "of another length")
+    return table
 
 
 def _kept(name: str, names: Sequence[str], run: str | None) -> dict[int, str]:
@@ -150,16 +150,10 @@ def _kept(name: str, names: Sequence[str], run: str | None) -> dict[int, str]:
     extremes = [one.endswith(("__MIN", "__MAX")) for one in names]
     found: dict[int, str] = {}
     if any(extremes) or (len(names) > 1 and all(owner for owner, _, _ in owned[1:])):
-        runs = list(dict.fromkeys(owner for owner, _, _ in owned if owner))
-        if run not in runs and (run is not None or len(runs) > 1):
-            asked = "" if run is None else f", none called `{run}`"
-            raise CommandFailed(
-                f"{name}: {len(runs)} runs{asked}: name one with --run NAME "
-                f"(found {', '.join(runs[:10])})"
-            )
+        chosen = run_of(name, {owner: owner for owner, _, _ in owned if owner}, run)
         for at, (owner, _, metric) in enumerate(owned):
             axis = owner and metric == "_step"
-            if owner in ("", run or owner) and not axis and not extremes[at]:
+            if owner in ("", chosen) and not axis and not extremes[at]:
                 found[at] = metric
     else:
         found = dict(enumerate(names))

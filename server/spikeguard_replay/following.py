@@ -48,15 +48,16 @@ class Follower:
         self._told: list[str] = []
         self.log: Log | None = None
 
-    def take(self, log: Log) -> None:
-        """Judge the rows that are new, and print what changed."""
+    def take(self, log: Log, held: int = 0) -> None:
+        """Judge the rows that are new, but for the last `held`, and print what changed."""
         if log.columns != self._columns or len(log) < self._taken:
             self._begin()
             self._columns = log.columns
             say(f"spikeguard: {log.described()}", to_error=True)
-        for portion in batches(log, self._taken):
+        end = max(len(log) - held, self._taken)
+        for portion in batches(log, self._taken, end):
             self._events += self._monitor.observe(portion)
-        self._taken, self.log = len(log), log
+        self._taken, self.log = end, log
         told = [
             incident_lines(number, one)
             for number, one in enumerate(self.findings.incidents, start=1)
@@ -76,6 +77,7 @@ class Follower:
         """Print where the run stands."""
         if self.log is None:
             raise CommandFailed("nothing that can be read came: give the log without --follow")
+        self.take(self.log)
         print(f"\n{state_at_end(self.findings, self.log)}", flush=True)
         return 0
 
@@ -101,7 +103,8 @@ def _follow_file(follower: Follower, path: Path, options: LogOptions) -> None:
         took = 0.0
         if now != seen:
             seen, began = now, time.monotonic()
-            _try(follower, lambda: read_log(path, options))
+            held = int(_is_unfinished(path))
+            _try(follower, lambda: read_log(path, options), held)
             took = time.monotonic() - began
         time.sleep(max(EVERY_S, 10 * took))
 
@@ -129,7 +132,16 @@ def _follow_pipe(follower: Follower, options: LogOptions) -> None:
             wait = max(EVERY_S, 10 * (time.monotonic() - began))
 
 
-def _try(follower: Follower, read: Callable[[], Log]) -> None:
+def _is_unfinished(path: Path) -> bool:
+    """Whether the job is in the middle of a line: its number may go on."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() not in (b"\n", b"\r", b"\0")
+
+
+def _try(follower: Follower, read: Callable[[], Log], held: int = 0) -> None:
     """Take what can be read by now: the first lines of a log often hold no loss yet."""
     try:
         log = read()
@@ -137,4 +149,4 @@ def _try(follower: Follower, read: Callable[[], Log]) -> None:
         if follower.log is not None:
             raise
         return
-    follower.take(log)
+    follower.take(log, held)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_core.detection.sample import Sample
+from spikeguard_core.detection.sample import Sample, SampleColumns
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import Event, Judgement, LoneValue, Opened, Precursor, Trend
 from spikeguard_core.lifecycle.incident import Incident
@@ -24,7 +24,7 @@ from spikeguard_core.policy.detection import choose
 from spikeguard_core.policy.settings import PolicyError
 from spikeguard_core.suspicion import Ranking, questions_in, worth_showing
 from spikeguard_protocol import Outcome, SegmentId
-from spikeguard_replay.log import Log, rows_of
+from spikeguard_replay.log import Log
 
 __all__ = [
     "DetectionSettings",
@@ -36,7 +36,7 @@ __all__ = [
 ]  # and what is below
 
 SEGMENT = SegmentId("0" * 16, 0)  # a log is one stretch
-BATCH = 1_000  # samples handed over at once: fewer are slower, more tell nothing in between
+BATCH = 1_024  # samples handed over at once: fewer are slower, more tell nothing in between
 
 
 @dataclass(frozen=True)
@@ -126,16 +126,18 @@ def monitor_of(choice: DetectorChoice | None) -> Monitor:
     return monitor
 
 
-def samples_of(log: Log, first: int = 0, end: int | None = None) -> list[Sample]:
-    """The rows of a log as detection takes them."""
+def samples_of(log: Log, first: int = 0, end: int | None = None) -> SampleColumns:
+    """The rows of a log from `first` to before `end`, as detection takes them."""
+    steps = log.steps[first:end].tolist()
+    signals = {name: one.cells(slice(first, end)) for name, one in log.signals.items()}
+    return SampleColumns(steps, signals, [None] * len(steps))
+
+
+def batches(log: Log, first: int = 0, end: int | None = None) -> Iterator[SampleColumns]:
+    """The rows from `first` to before `end`, in the portions in which detection takes them best."""
     end = len(log) if end is None else end
-    return [Sample(step, values) for step, values in rows_of(log, first, end)]
-
-
-def batches(log: Log, first: int = 0) -> Iterator[list[Sample]]:
-    """The rows from `first` on, in the portions in which detection takes them best."""
-    for at in range(first, len(log), BATCH):
-        yield samples_of(log, at, min(at + BATCH, len(log)))
+    for at in range(first, end, BATCH):
+        yield samples_of(log, at, min(at + BATCH, end))
 
 
 def judge(

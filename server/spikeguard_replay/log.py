@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
+from spikeguard_cli.command import CommandFailed
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -27,6 +29,13 @@ class Series:
 
     values: Floats
     measured: Flags
+
+    def cells(self, rows: slice) -> list[float | None]:
+        """The values of some rows; None where nothing was measured."""
+        found = self.values[rows].astype(object)
+        found[~self.measured[rows]] = None
+        cells: list[float | None] = found.tolist()
+        return cells
 
 
 @dataclass
@@ -80,13 +89,17 @@ def merged(log: Log) -> Log:
     return log
 
 
-def rows_of(log: Log, first: int, end: int) -> Iterator[tuple[int, dict[str, float]]]:
-    """Step and measured values of each row from `first` to before `end`."""
-    columns = []
-    for series in log.signals.values():
-        cells = series.values[first:end].astype(object)
-        cells[~series.measured[first:end]] = None
-        columns.append(cells.tolist())
-    for step, *row in zip(log.steps[first:end].tolist(), *columns, strict=True):
-        values = zip(log.signals, row, strict=True)
-        yield step, {name: cell for name, cell in values if cell is not None}
+def run_of(file: str, runs: Mapping[str, str], asked: str | None) -> str:
+    """The key of the run that is `asked` for by key or name, else of the only one.
+
+    Raises `CommandFailed`.
+    """
+    found = [key for key, name in runs.items() if asked in (None, key, name)]
+    if len(found) == 1:
+        return found[0]
+    called = "" if asked is None else f" called `{asked}`"
+    names = [name if name == key else f"{name} ({key})" for key, name in runs.items()]
+    raise CommandFailed(
+        f"{file}: {len(found)} runs{called}: name one with --run NAME "
+        f"(found {', '.join(names[:10]) or 'none'})"
+    )

@@ -9,16 +9,13 @@ from typing import Final
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.frames import MAGIC
+from spikeguard_replay import stores
 from spikeguard_replay.choice import log_of
 from spikeguard_replay.console import LineReader
-from spikeguard_replay.databases import SQLITE_MAGIC, database_table
 from spikeguard_replay.delimited import dialect_of, read_delimited
-from spikeguard_replay.guard import guard_table, segments_in
 from spikeguard_replay.log import Log, LogOptions
 from spikeguard_replay.objects import read_document, records_in
-from spikeguard_replay.points import RECORD, is_mlflow_run, mlflow_points, point_table
 from spikeguard_replay.source import HEAD, STANDARD_INPUT, Source
-from spikeguard_replay.tensorboard import MARK, event_points
 
 NOTHING: Final = LogOptions()
 TRIED: Final = 20  # newest files of a directory
@@ -51,27 +48,26 @@ def read_log(path: Path, options: LogOptions = NOTHING) -> Log:
 def _file(path: Path, options: LogOptions) -> Log:
     if path.suffix.lower() == ".wandb":
         raise CommandFailed(f"{path}: {WANDB}")
-    if MARK in path.name:
-        return log_of(str(path), "TensorBoard events", point_table(event_points(path)), options)
+    if stores.MARK in path.name:
+        return log_of(str(path), "TensorBoard events", stores.event_table([path]), options)
     return read_source(Source(path), options)
 
 
 def read_source(source: Source, options: LogOptions = NOTHING) -> Log:
     """Read what `source` gives, by how it begins; raises `CommandFailed`."""
     name, path = source.name, source.path
-    if source.head.startswith(SQLITE_MAGIC):
-        table, form = database_table(path, options.run)
+    if source.head.startswith(stores.SQLITE_MAGIC):
+        table, form = stores.database_table(path, options.run)
         return log_of(name, form, table, options)
     if source.head.startswith(MAGIC):
-        return log_of(name, "a guard's outbox", guard_table([path]), options)
+        return log_of(name, "a guard's outbox", stores.guard_table([path]), options)
     text = source.text()
-    head = text.read(HEAD)
-    whole = len(head) < HEAD
-    begin = head.lstrip()[:1]
-    if begin in ("{", "[") and _is_document(head, whole):
-        return log_of(name, "JSON", read_document(name, head + text.read()), options)
-    dialect = None if begin == "{" else dialect_of(head, whole)
+    first = next((line for line in text if line.strip()), "")
+    rest = text.read(HEAD)
+    if first.lstrip()[:1] in ("{", "[") and _is_document(first, not rest.strip()):
+        return log_of(name, "JSON", read_document(name, first + rest + text.read()), options)
     text.detach()
+    dialect = None if first.lstrip()[:1] == "{" else dialect_of(first + rest, len(rest) < HEAD)
     if dialect is not None:
         form = {"\t": "TSV", " ": "a table", ";": "CSV with `;`"}.get(dialect.delimiter, "CSV")
         table = read_delimited(name, source.text(), dialect, options.run)
@@ -82,32 +78,25 @@ def read_source(source: Source, options: LogOptions = NOTHING) -> Log:
     return log_of(name, form, table, options)
 
 
-def _is_document(head: str, whole: bool) -> bool:
-    """Whether a text is one JSON value, rather than an object a line or lines of a console."""
-    first = head.lstrip().split("\n", 1)[0].rstrip()
-    inside = first[1:].lstrip()[:1]
-    if first[0] == "[":
-        return not inside or inside in '{["'
-    if first == "{" or (inside == '"' and first.endswith(("[", ",", ":"))):
-        return True
-    if not whole or "\n" in head.strip():
-        return '"log_history"' in first
-    try:  # one line: a document that holds records, or a record
-        return records_in(json.loads(first)) is not None
+def _is_document(line: str, whole: bool) -> bool:
+    """Whether a text that begins with `line`, and is the `whole` of it, is one JSON value."""
+    try:
+        return records_in(json.loads(line)) is not None and whole
+    except json.JSONDecodeError as error:  # a document goes on in the lines below
+        return error.pos >= len(line.rstrip())
     except (ValueError, RecursionError):
         return False
 
 
 def _directory(path: Path, options: LogOptions) -> Log:
     """A directory that is one run of a known tool, else the newest log in it."""
-    if is_mlflow_run(path):
-        return log_of(str(path), "MLflow metrics", point_table(mlflow_points(path)), options)
-    if segments := segments_in(path):
-        return log_of(str(path), "a guard's outbox", guard_table(segments), options)
-    events = [one for one in sorted(path.iterdir()) if MARK in one.name and one.is_file()]
+    if stores.is_mlflow_run(path):
+        return log_of(str(path), "MLflow metrics", stores.mlflow_table(path), options)
+    if segments := stores.segments_in(path):
+        return log_of(str(path), "a guard's outbox", stores.guard_table(segments), options)
+    events = [one for one in sorted(path.iterdir()) if stores.MARK in one.name and one.is_file()]
     if events:
-        points = (point for one in events for point in event_points(one))
-        return log_of(str(path), "TensorBoard events", point_table(points), options)
+        return log_of(str(path), "TensorBoard events", stores.event_table(events), options)
     newest = sorted(logs_under(path), key=lambda one: one.stat().st_mtime, reverse=True)
     first: CommandFailed | None = None
     for one in newest[:TRIED]:
@@ -132,10 +121,10 @@ def logs_under(folder: Path, depth: int = DEEPEST) -> list[Path]:
     """
     found: list[Path] = []
     for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.name == RECORD:
+        if path.name.startswith(".") or path.name == stores.RECORD:
             continue
         if path.is_dir() and not path.is_symlink():
-            one_run = is_mlflow_run(path) or segments_in(path)
+            one_run = stores.is_mlflow_run(path) or stores.segments_in(path)
             found += [path] if one_run else logs_under(path, depth - 1) if depth else []
         elif path.is_file():
             found.append(path)

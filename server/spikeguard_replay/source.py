@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import io
 import lzma
 import sys
@@ -14,12 +12,17 @@ from typing import IO, Any, Final
 
 from spikeguard_cli.command import CommandFailed
 
+_PACKED: Final = (
+    (b"\x1f\x8b", "gzip"),
+    (b"BZh", "bz2"),
+    (b"\xfd7zXZ\0", "lzma"),
+    (b"\x28\xb5\x2f\xfd", "zstandard"),
+)
 LARGEST: Final = 2 * 2**30  # bytes of a log
 HEAD: Final = 2**16  # bytes from which format and encoding are told
 STANDARD_INPUT: Final = Path("-")
 _BYTE_ORDER_MARKS: Final = (
     (b"\xef\xbb\xbf", "utf-8-sig"),
-    (b"\xff\xfe\0\0", "utf-32"),
     (b"\xff\xfe", "utf-16"),
     (b"\xfe\xff", "utf-16"),
 )
@@ -30,7 +33,7 @@ class Source:
 
     def __init__(self, path: Path, stream: IO[bytes] | None = None) -> None:
         self.path = path
-        self.name = "standard input" if path == STANDARD_INPUT else str(path)
+        self.name = str(path)
         self._stream = self._unpacked(stream if stream is not None else self._opened())
         self.head = self._stream.read(HEAD)
 
@@ -46,23 +49,16 @@ class Source:
     def _unpacked(self, stream: IO[bytes]) -> IO[bytes]:
         begin = stream.read(6)
         stream.seek(0)
-        if begin.startswith(b"\x1f\x8b"):
-            return self._whole(gzip.open(stream))
-        if begin.startswith(b"BZh"):
-            return self._whole(bz2.open(stream))
-        if begin == b"\xfd7zXZ\0":
-            return self._whole(lzma.open(stream))
-        return self._zstandard(stream) if begin.startswith(b"\x28\xb5\x2f\xfd") else stream
-
-    def _zstandard(self, stream: IO[bytes]) -> IO[bytes]:
-        for module in ("compression.zstd", "zstandard", "backports.zstd"):
-            try:
-                return self._whole(import_module(module).open(stream, "rb"))
-            except ImportError:
-                continue
-        raise CommandFailed(
-            f"{self.name}: packed by zstd: unpack it (`zstd -d`), or pip install zstandard"
-        )
+        for mark, module in _PACKED:
+            if begin.startswith(mark):
+                try:
+                    return self._whole(import_module(module).open(stream, "rb"))
+                except ImportError:
+                    raise CommandFailed(
+                        f"{self.name}: packed by zstd: unpack it (`zstd -d`), or "
+                        "pip install zstandard"
+                    ) from None
+        return stream
 
     def _whole(self, stream: Any) -> IO[bytes]:
         """All that a stream gives, in memory: it cannot be read twice."""

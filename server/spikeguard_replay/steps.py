@@ -7,9 +7,9 @@ from enum import IntEnum, auto
 import numpy as np
 from numpy.typing import NDArray
 
-from spikeguard_replay.columns import Columns, are_whole
-from spikeguard_replay.log import Flags, Floats
+from spikeguard_replay.log import Flags
 from spikeguard_replay.names import EPOCH, PROGRESS, STEP
+from spikeguard_replay.table import Columns, are_whole
 
 ROW = "row"  # `--column step=row`: rows are counted
 LAST = (PROGRESS, "in_brackets", "index", "x", EPOCH)  # names that count steps if nothing else does
@@ -80,7 +80,7 @@ class Steps:
             return _Kind.COARSE if coarse else _Kind.NONE
         least = steps[0] + (max(1.0, np.median(moves[moves > 0])) if (moves > 0).any() else 0.0)
         anew = len(back) > 0 and (steps[back + 1] <= least).all()
-        if anew and (len(back) > 1 or self._epochs(name) is not None):
+        if anew and (len(back) > 1 or self._epochs_pass(name)):
             return _Kind.ANEW
         return _Kind.NONE if len(back) > max(3, len(steps) // 20) else _Kind.GOOD
 
@@ -94,23 +94,19 @@ class Steps:
         for other in self._columns.named(STEP):  # lines of one step may call it by other names
             theirs = self._columns[other]
             more = theirs.measured & ~here & are_whole(theirs.values)
-            if more.any() and np.isin(theirs.values[more], steps[here]).mean() > 0.9:
+            if more.sum() > 0.2 * here.sum() and np.isin(theirs.values[more], steps[here]).all():
                 steps[more] = theirs.values[more]
                 here = here | more
         return here, steps[here].astype(np.int64)
 
     def _count_on(self) -> None:
         """A column that starts anew each epoch is counted on over epochs."""
-        epochs = self._epochs(self.name)
-        if epochs is None:
-            passed = np.cumsum(np.diff(self.values, prepend=self.values[0]) < 0)
-        else:
-            passed = (epochs - epochs[self.here][0]).astype(np.int64)[self.here]
+        passed = np.cumsum(np.diff(self.values, prepend=self.values[0]) < 0)
         self.values = self.values + passed * (self.values.max() + (self.values.min() == 0))
         self.notes.append(f"`{self.name}` starts anew each epoch, counted on")
 
-    def _epochs(self, name: str) -> Floats | None:
-        """The epoch of each row, if a column of whole numbers grows wherever `name` goes back."""
+    def _epochs_pass(self, name: str) -> bool:
+        """Whether a column of epochs grows wherever `name` goes back."""
         mine = self._columns[name].measured
         for other in self._columns.numeric():
             if self._columns.short[other].split("_")[0] not in (EPOCH, "ep") and EPOCH not in other:
@@ -119,5 +115,5 @@ class Steps:
             back = np.diff(self._columns[name].values[here]) < 0
             grow = (np.diff(epochs[here])[back] > 0).all()
             if are_whole(epochs[here]).all() and here.sum() >= 0.9 * mine.sum() and grow:
-                return np.nan_to_num(epochs)
-        return None
+                return True
+        return False

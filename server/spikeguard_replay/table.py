@@ -1,4 +1,4 @@
-"""What every reader makes of a log: rows of named cells, kept by column.
+"""What every reader makes of a log: rows of named cells, kept by column and found by name.
 
 A cell is blank (not measured), a number (nan and inf are numbers), or text.
 """
@@ -9,21 +9,35 @@ import math
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spikeguard_cli.command import CommandFailed
+from spikeguard_replay import names
+from spikeguard_replay.log import Flags, Floats
 
 BLANK, NUMBER, FIRST_WORD, TEXT = 0, 1, 2, 255  # states of a cell; words in between
+MOST_SHOWN = 12  # columns in a sentence
 MOST_WORDS = 32  # distinct texts of a column that are told apart
 BLANKS = frozenset(("", "none", "null", "n/a", "na", "<na>", "nil", "undefined"))
 _FRACTION = re.compile(r"([-+]?[\d.]+)\s*/\s*\d+")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
-_DECIMAL_COMMA = re.compile(r"[-+]?(?:\d{1,3}(?:\.\d{3})+|\d*),\d*(?:[eE][-+]?\d+)?")
+_DECIMAL_COMMA = re.compile(r"[-+]?(?:[1-9]\d{0,2}(?:\.\d{3})+|\d*)(?:,\d*)?(?:[eE][-+]?\d+)?")
 
 
-def number_of(cell: str, decimal_comma: bool = False) -> float | None:
+def with_point(cell: str) -> str:
+    """`1.024,5` as `1024.5`; what is no number with a decimal comma stays as it is."""
+    if _DECIMAL_COMMA.fullmatch(cell.strip()):
+        return cell.replace(".", "").replace(",", ".")
+    return cell
+
+
+def number_of(cell: str) -> float | None:
     """The number that `cell` writes, as `1.5`, `1,024`, `97 %` or `5/100`; None for text."""
     cell = cell.strip()
-    if decimal_comma and _DECIMAL_COMMA.fullmatch(cell):
-        cell = cell.replace(".", "").replace(",", ".")
-    elif _THOUSANDS.fullmatch(cell):
+    if _THOUSANDS.fullmatch(cell):
         cell = cell.replace(",", "")
     elif fraction := _FRACTION.fullmatch(cell):
         cell = fraction[1]
@@ -38,41 +52,63 @@ def is_blank(cell: str) -> bool:
     return cell.strip(" \t-:").lower() in BLANKS
 
 
-class Column:
-    """The cells of one name, and the rows in which they stand."""
+class Cells(NamedTuple):
+    """One column, a cell a row."""
 
-    __slots__ = ("rows", "states", "values", "words")
+    states: NDArray[np.uint8]  # what kind of cell it is
+    values: Floats  # NaN where no number stands
+    words: dict[str, int]  # the first distinct texts -> their state
+
+    @property
+    def measured(self) -> Flags:
+        """In which rows a number stands."""
+        found: Flags = self.states == NUMBER
+        return found
+
+
+class Column:
+    """The cells of one name, a row each."""
+
+    __slots__ = ("states", "values", "words")
 
     def __init__(self) -> None:
-        self.rows = array("I")
         self.values = array("d")  # NaN where no number stands
         self.states = bytearray()
         self.words: dict[str, int] = {}  # the first distinct texts -> their state
 
-    def add(self, row: int, cell: object) -> None:
+    def fill(self, rows: int) -> None:
+        """Append blank cells up to so many rows."""
+        if missing := rows - len(self.states):
+            self.values.extend([math.nan] * missing)
+            self.states.extend(bytes(missing))
+
+    def cells(self) -> Cells:
+        """What was appended, as arrays."""
+        states: NDArray[np.uint8] = np.frombuffer(self.states, np.uint8)
+        return Cells(states, np.frombuffer(self.values, np.float64), self.words)
+
+    def add(self, cell: object) -> None:
         """Append one cell, as a file or as JSON gave it."""
         value, state = self._read(cell)
-        self.rows.append(row)
         self.values.append(value)
         self.states.append(state)
 
-    def extend(self, rows: range, cells: Sequence[str], decimal_comma: bool) -> None:
+    def extend(self, cells: Sequence[str]) -> None:
         """Append the cells of many rows."""
-        self.rows.extend(rows)
         try:
             numbers = array("d", map(float, cells))
         except ValueError:
             if len(self.words) == MOST_WORDS and NUMBER not in self.states:  # timestamps, prose
                 read = dict.fromkeys(cells, (math.nan, TEXT))
             else:
-                read = {cell: self._read(cell, decimal_comma) for cell in dict.fromkeys(cells)}
+                read = {cell: self._read(cell) for cell in dict.fromkeys(cells)}
             self.values.extend(read[cell][0] for cell in cells)
             self.states.extend(read[cell][1] for cell in cells)
         else:
             self.values.extend(numbers)
             self.states.extend(b"\1" * len(numbers))
 
-    def _read(self, cell: object, decimal_comma: bool = False) -> tuple[float, int]:
+    def _read(self, cell: object) -> tuple[float, int]:
         """Value and state of a cell."""
         if isinstance(cell, float | int) and not isinstance(cell, bool):
             try:
@@ -80,7 +116,7 @@ class Column:
             except OverflowError:  # an integer of more than 308 digits
                 return math.copysign(math.inf, cell), NUMBER
         text = "" if cell is None else str(cell).strip()
-        if (number := number_of(text, decimal_comma)) is not None:
+        if (number := number_of(text)) is not None:
             return number, NUMBER
         if is_blank(text):
             return math.nan, BLANK
@@ -104,20 +140,110 @@ class Table:
     def add(self, line: int, record: Mapping[str, object]) -> None:
         """Append one row."""
         for name, cell in record.items():
-            self._column(name).add(len(self.lines), cell)
+            self.column(name).add(cell)
         self.lines.append(line)
 
     def extend(
-        self, lines: Iterable[int], names: Sequence[str], cells: Iterable[Sequence[str]],
-        decimal_comma: bool = False,
-    ) -> None:  # fmt: skip
+        self, lines: Iterable[int], names: Iterable[str], cells: Iterable[Sequence[str]]
+    ) -> None:
         """Append many rows, given by column."""
-        first = len(self.lines)
-        self.lines.extend(lines)
         for name, column in zip(names, cells, strict=True):
-            self._column(name).extend(range(first, len(self.lines)), column, decimal_comma)
+            self.column(name).extend(column)
+        self.lines.extend(lines)
 
-    def _column(self, name: str) -> Column:
-        if name not in self.columns:
-            self.columns[name] = Column()
-        return self.columns[name]
+    def tell_left_out(self, lines: Sequence[int], last: int, what: str) -> None:
+        """Note that `lines`, of a text of `last` lines, were left out."""
+        if list(lines) == [last]:
+            self.notes.append(f"the last line ({last}) is cut off and left out")
+        elif lines:
+            self.notes.append(f"{len(lines)} lines {what} left out, the first {lines[0]}")
+
+    def column(self, name: str) -> Column:
+        """The column of a name, as long as the table."""
+        column = self.columns.setdefault(name, Column())
+        column.fill(len(self.lines))
+        return column
+
+
+class Columns(dict[str, Cells]):
+    """All columns of a log, in the rows that count."""
+
+    def __init__(self, name: str, table: Table) -> None:
+        super().__init__((one, table.column(one).cells()) for one in table.columns)
+        self.name, self.unread = name, table.unread
+        self.lines = np.frombuffer(table.lines, np.int64)
+        self.short = {one: names.canonical(one) for one in self}
+
+    def keep(self, rows: Flags) -> None:
+        """Let only these rows count."""
+        if not rows.all():
+            self.lines = self.lines[rows]
+            for name, cells in self.items():
+                self[name] = Cells(cells.states[rows], cells.values[rows], cells.words)
+
+    def rows_of(self, name: str) -> int:
+        """How many numbers a column holds."""
+        return int(self[name].measured.sum())
+
+    def numeric(self, text: float = 0.1) -> list[str]:
+        """Columns that hold numbers, and at most `text` times as many texts."""
+        most = {name: text * self.rows_of(name) for name in self}
+        return [n for n in self if most[n] and (self[n].states >= FIRST_WORD).sum() <= most[n]]
+
+    def named(self, ours: str) -> list[str]:
+        """Columns of numbers that have one of the names of a signal, the likeliest first."""
+        order = {name: n for n, name in enumerate(names.NAMES.get(ours, (ours,)))}
+        bare = {n: names.without_fillers(self.short[n], ours) for n in self.numeric(text=1.0)}
+        found = [name for name, called in bare.items() if called in order]
+        return sorted(found, key=lambda name: (order[bare[name]], len(self.short[name])))
+
+    def like(self, ours: str) -> list[str]:
+        """Columns of numbers that are called somehow like a signal."""
+        pattern = names.LIKE.get(ours)
+        return [n for n in self.numeric() if pattern and pattern.search(self.short[n])]
+
+    def signals(self) -> list[str]:
+        """Columns of numbers that are neither steps nor times."""
+        axes = (names.CLOCK, names.LIKE[names.STEP])
+        found = [n for n in self.numeric() if self.short[n] not in names.NAMES[names.STEP]]
+        return [n for n in found if not any(axis.search(self.short[n]) for axis in axes)]
+
+    def asked(self, theirs: str, purpose: str) -> str:
+        """The column that a person names; raises `CommandFailed`."""
+        if theirs in self:
+            return theirs
+        short = names.canonical(theirs)
+        same = [name for name, one in self.short.items() if one == short]
+        if len(same) == 1:
+            return same[0]
+        raise CommandFailed(
+            f"{self.name}: no column `{theirs}` {purpose} (found {self.listed()}): name another"
+        )
+
+    def refused(self, name: str, row: int, why: str) -> CommandFailed:
+        """The error about one cell."""
+        return CommandFailed(f"{self.name}, line {self.lines[row]}, column `{name}`: {why}")
+
+    def check(self, name: str) -> None:
+        """Raise `CommandFailed` for text in a column that is used."""
+        states, _, words = self[name]
+        bad = np.flatnonzero(states >= FIRST_WORD)
+        if len(bad):
+            text = next((word for word, state in words.items() if state == states[bad[0]]), "text")
+            why = f"{text[:80]!r} is no number: write a number, nan, inf, or leave it blank"
+            raise self.refused(name, bad[0], why)
+
+    def listed(self, but: Iterable[str] = ()) -> str:
+        """The columns in a sentence."""
+        shown = [name for name in self if name not in set(but)]
+        found = [f"`{n}` (text)" if self[n].words else f"`{n}`" for n in shown[:MOST_SHOWN]]
+        if len(shown) > MOST_SHOWN:
+            found.append(f"{len(shown) - MOST_SHOWN} more columns")
+        return ", ".join(found)
+
+
+def are_whole(values: Floats) -> Flags:
+    """Which numbers can be steps."""
+    with np.errstate(invalid="ignore"):
+        found: Flags = (values >= 0) & (values < 2**53) & (values == np.floor(values))
+    return found

@@ -20,7 +20,7 @@ def run(command: Command, *words: str) -> int:
 
 def samples_in(path: Path, options: LogOptions = LogOptions()) -> list[Sample]:  # noqa: B008
     """The rows of a log as detection takes them."""
-    return samples_of(read_log(path, options))
+    return list(samples_of(read_log(path, options)))
 
 
 def rows_in(path: Path, options: LogOptions = LogOptions()) -> list[tuple[int, dict[str, float]]]:  # noqa: B008

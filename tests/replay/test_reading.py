@@ -49,6 +49,7 @@ def log(tmp_path: Path) -> Callable[[str | bytes], Path]:
         TABLE.replace("2.5,", '"2.5",').replace(",0.5", ',"0.5"'),
         "\ufeff" + TABLE,
         "# made by hand\n\n" + TABLE,
+        "sep=;\n" + TABLE.replace(",", ";"),
         TABLE.replace("step,loss,grad_norm", "Step, Loss ,GradNorm"),
         TABLE.replace("0.5", "N/A").replace("N/A", "0.5"),
         TABLE.replace("1,2.5,0.5", '1,"2.5",50%').replace("50%", "0.5"),
@@ -67,13 +68,12 @@ def test_a_table_is_read_in_any_dialect(log: Callable[[str], Path], text: str) -
         TABLE.encode("utf-16"),
         TABLE.encode("utf-16-le"),
         TABLE.encode("utf-16-be"),
-        TABLE.encode("utf-32"),
         gzip.compress(TABLE.encode()),
         bz2.compress(TABLE.encode()),
         lzma.compress(TABLE.encode()),
         gzip.compress(TABLE.encode("utf-16")),
     ],
-    ids=["utf-16", "no mark", "big-endian", "utf-32", "gzip", "bzip2", "xz", "both"],
+    ids=["utf-16", "no mark", "big-endian", "gzip", "bzip2", "xz", "both"],
 )
 def test_encodings_and_packed_files_are_told_by_their_bytes(
     log: Callable[[bytes], Path], packed: bytes
@@ -99,6 +99,20 @@ def test_a_cell_is_a_number_however_it_is_written(
 ) -> None:
     rows = rows_in(log(f'step,loss\n1,2\n2,3\n3,"{cell}"\n'))
     assert repr(rows[-1][1]["loss"]) == repr(value)
+
+
+def test_a_printed_data_frame_is_read(log: Callable[[str], Path]) -> None:
+    rows = "".join(f"{n}     {n * 10}  2.5        0.5\n" for n in range(5))
+    assert rows_in(log("    step  loss  grad_norm\n" + rows)) == [
+        (n * 10, {"loss": 2.5, "grad_norm": 0.5}) for n in range(5)
+    ]
+
+
+def test_a_decimal_comma_is_told_among_dates_and_thousands(log: Callable[[str], Path]) -> None:
+    rows = "".join(f"26.11.2026 10:00:0{n}\t1.01{n}\t2,{n}5\t4.136.960\n" for n in range(9))
+    assert rows_in(log("Zeit\tstep\tloss\ttokens\n" + rows)) == [
+        (1010 + n, {"loss": float(f"2.{n}5")}) for n in range(9)
+    ]
 
 
 @pytest.mark.parametrize("cell", ["", "None", "null", "N/A", "NA", "-", "  "])
@@ -162,6 +176,8 @@ def test_rows_of_evaluation_are_no_training(log: Callable[[str], Path]) -> None:
     assert rows_in(path) == [(n, {"loss": 2.5}) for n in range(1, 5)]
     path = log("step,train_loss,val_loss\n1,2.5,\n1,,9\n2,2.4,\n")
     assert rows_in(path) == [(1, {"loss": 2.5}), (2, {"loss": 2.4})]
+    path = log("step,train_loss,val_loss\n1,2.5,NaN\n1,NaN,9\n2,NaN,NaN\n")  # NaN for a blank
+    assert repr(rows_in(path)) == repr([(1, {"loss": 2.5}), (2, {"loss": math.nan})])
 
 
 def test_first_and_last_records_that_are_no_steps_are_passed_over(
@@ -169,12 +185,13 @@ def test_first_and_last_records_that_are_no_steps_are_passed_over(
 ) -> None:
     lines = [
         {"config": {"lr": 0.1}, "name": "x"},
-        *({"train": {"step": n, "loss": 2.5}} for n in (1, 2)),
+        {"lr": 0.1, "steps": 9},
+        *({"train": {"step": n, "loss": 2.5}} for n in range(1, 10)),
     ]
     lines.append({"train_runtime": 9.0, "train_loss": 9.0, "step": 2})
     assert rows_in(log("\n".join(map(json.dumps, lines)))) == [
-        (1, {"loss": 2.5}), (2, {"loss": 2.5}),
-    ]  # fmt: skip
+        (n, {"loss": 2.5}) for n in range(1, 10)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -211,6 +228,7 @@ def test_the_steps_of_ms_swift_are_written_as_a_share(log: Callable[[str], Path]
         ("step,loss\n1,2\n2,3\n3\n", r"the last line \(4\) is cut off and left out"),
         ("step,loss\n1,2\n2,3\n3,4,5\n" + "4,5\n" * 30, "1 lines of another length left out"),
         ('{"step": 1, "loss": 2}\n{"step": 2, "lo', r"the last line \(2\) is cut off"),
+        ("step 1 loss 2\nstep 2 loss 2\nstep 3 lo", r"the last line \(3\) is cut off"),
         ('{"step": 1, "loss": 2}\n{"step"\n{"step": 2, "loss": 2}\n', "1 lines that are no JSON"),
     ],
 )
@@ -227,6 +245,7 @@ def test_what_is_cut_off_is_left_out_and_told(
     [
         ("", "nothing in it"),
         ("hello\nworld\n", r"line 1: no names with numbers in 'hello'"),
+        ("hello\n" + "exit 1\n" * 2 + "port 80\n", "line 1: no names with numbers"),
         ("step,loss\n1,2\n2,x\n3,4\n", "line 3, column `loss`: 'x' is no number: write a number"),
         ("step,loss,note\n1,2\n2,3\n3,4\n", "line 2: 2 cells under 3 columns"),
         ("time,reward,length\n1,2,3\n2,3,4\n3,4,5\n",
@@ -237,7 +256,8 @@ def test_what_is_cut_off_is_left_out_and_told(
         ('{"step": 1, "loss": true}\n', "no column that is known as the loss"),
         ("[2.5, 2.25]", "no column that is known as the loss"),
         ('[{"step": 1}, [2]]', "no column that is known as the loss"),
-        ('["a", "b"]', "no list of records in it"),
+        ('["a", "b"]', """line 1: no names with numbers in '."a", "b".'"""),
+        ('{\n "a": ["b"]\n}', "no list of records in it"),
         (bytes(range(256)) * 9, "no text"),
         (b"\x1f\x8b\x08\0" + b"\0" * 6 + b"\x07" * 40, "cannot be unpacked"),
     ],
@@ -294,3 +314,8 @@ def test_a_log_is_read_from_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     writer.join()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TABLE.encode())))
     assert rows_in(Path("-"))[:2] == ROWS
+    monkeypatch.setattr(
+        "sys.stdin", io.TextIOWrapper(io.BytesIO(b"time,a,b\n1,2,2\n2,3,1\n3,2,5\n"))
+    )
+    with pytest.raises(CommandFailed, match="Next: `spikeguard replay - --column loss=a`"):
+        read_log(Path("-"))

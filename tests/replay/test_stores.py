@@ -170,7 +170,7 @@ def test_one_run_of_mlflow_s_database_is_named_and_nan_is_nan(tmp_path: Path) ->
         store.executemany(metric, [("loss", 0.0, 2, "b2", 2, 1)])
         store.execute(metric, ("loss", 1.7976931348623157e308, 3, "b2", 3, 0))
         store.commit()
-    with pytest.raises(CommandFailed, match=r"2 runs with metrics: name one with --run NAME.*b2"):
+    with pytest.raises(CommandFailed, match=r"2 runs: name one with --run NAME.*b2"):
         samples_in(path)
     first, second, third = read_samples_of(path, "two")
     assert first.values == {"loss": 2.5}
@@ -195,7 +195,7 @@ def test_one_run_of_trackio_s_database_is_read(tmp_path: Path) -> None:
     first, second = samples_in(path, LogOptions(run="a"))
     assert (first.step, first.values) == (0, {"loss": 2.5, "lr": 0.1})
     assert math.isnan(second.values["loss"])
-    with pytest.raises(CommandFailed, match=r"2 runs with metrics: name one with --run NAME"):
+    with pytest.raises(CommandFailed, match=r"2 runs: name one with --run NAME"):
         samples_in(path)
 
 

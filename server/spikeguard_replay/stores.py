@@ -1,0 +1,236 @@
+"""Stores of metrics: TensorBoard's event files, MLflow's and trackio's, a guard's own directory.
+
+Formats: mlflow/store/tracking/file_store.py (a file a metric, a line `timestamp value step` a
+value), mlflow/store/tracking/dbmodels/models.py (a row a value), trackio/sqlite_storage.py (a row a
+step, its metrics as JSON), spikeguard.uplink.messages (frames of samples).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.extras import install_command
+from spikeguard_protocol.frames import Frame, Kind, read_frames, seed_of
+from spikeguard_replay.log import run_of
+from spikeguard_replay.names import NAMES, STEP, canonical
+from spikeguard_replay.objects import flat
+from spikeguard_replay.source import check_size
+from spikeguard_replay.table import NUMBER, Table
+
+RECORD: Final = "meta.yaml"  # of a run or an experiment of MLflow
+SQLITE_MAGIC: Final = b"SQLite format 3\0"
+LARGEST: Final = 1.7976931348623157e308  # what MLflow's database holds for an infinity
+MARK: Final = "tfevents"  # every event file's name holds it
+REMEDY: Final = "the file is damaged or no TensorBoard event file; copy it again, or leave it out"
+
+
+class LogPoint(NamedTuple):
+    """One value of one signal."""
+
+    step: int
+    name: str
+    value: float
+
+
+def point_table(points: Iterable[LogPoint]) -> Table:
+    """A row for every step of every stretch, in the order of the points.
+
+    A signal that goes back to an earlier step begins a new stretch, as in a run that went on from a
+    checkpoint; within a stretch the newest value of a step stands.
+    """
+    table = Table()
+    stretches: list[dict[int, dict[str, object]]] = [{}]
+    newest: dict[str, int] = {}
+    for step, name, value in points:
+        if step < newest.get(name, step):
+            stretches.append({})
+            newest = {}
+        newest[name] = step
+        stretches[-1].setdefault(step, {"step": step})[name] = value
+    for stretch in stretches:
+        for step, fields in sorted(stretch.items()):
+            table.add(step, fields)
+    return table
+
+
+def event_table(paths: Iterable[Path]) -> Table:
+    """Every scalar of TensorBoard's event files; raises `CommandFailed`."""
+    return point_table(point for path in paths for point in event_points(path))
+
+
+def long_table(table: Table) -> Table:
+    """Where each row of a table holds the name of a metric and its value, a row a step instead."""
+    short = {canonical(name).removeprefix("data_"): table.column(name) for name in table.columns}
+    key, value, step = (
+        next((short[one] for one in known if one in short), None)
+        for known in (("metric", "metric_name", "key", "name", "tag"), ("value",), NAMES[STEP])
+    )
+    if key is None or value is None or not key.words or value.states.count(NUMBER) < 1:
+        return table
+    called = {state: name for name, state in key.words.items()}
+    steps = range(len(table)) if step is None or NUMBER not in step.states else step.values
+    rows = zip(steps, key.states, value.states, value.values, strict=True)
+    points = [LogPoint(int(at), called[name], number) for at, name, state, number in rows
+              if state == NUMBER and name in called and math.isfinite(at)]  # fmt: skip
+    found = point_table(points)
+    found.notes = table.notes
+    return found
+
+
+def is_mlflow_run(folder: Path) -> bool:
+    """Whether `folder` is one run of MLflow's file store."""
+    return (folder / "metrics").is_dir() and (folder / RECORD).is_file()
+
+
+def mlflow_table(folder: Path) -> Table:
+    """Every metric of the run in `folder`, in the order of time; raises `CommandFailed`."""
+    metrics = folder / "metrics"
+    files = [path for path in sorted(metrics.rglob("*")) if path.is_file()]
+    check_size(str(metrics), sum(path.stat().st_size for path in files))
+    timed = [one for path in files for one in _lines(path, path.relative_to(metrics).as_posix())]
+    return point_table(point for _, point in sorted(timed, key=lambda one: one[0]))
+
+
+def _lines(path: Path, name: str) -> Iterator[tuple[float, LogPoint]]:
+    for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            time, value, step = map(float, line.split()[:3])
+            yield time, LogPoint(int(step), name, value)
+        except (ValueError, OverflowError) as error:
+            raise CommandFailed(
+                f"{path}, line {n}: {line[:60]!r} is not `timestamp value step` ({error}): "
+                "mend or remove the line"
+            ) from None
+
+
+def database_table(path: Path, run: str | None) -> tuple[Table, str]:
+    """Every metric of one run of an SQLite database, which is opened so that nothing is written,
+    and what wrote it; raises `CommandFailed`."""
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as store:
+            made = {name for (name,) in store.execute("select name from sqlite_master")}
+            if {"metrics", "configs"} <= made:
+                return _trackio(path, store, run)
+            if {"metrics", "runs"} <= made:
+                return _mlflow(path, store, run)
+            raise ValueError("no tables `runs` and `metrics`")
+    except (sqlite3.Error, UnicodeDecodeError, ValueError, TypeError) as error:
+        raise CommandFailed(
+            f"{path}: no database of MLflow or trackio ({error}): give a log, or export the metrics"
+        ) from error
+
+
+def _mlflow(path: Path, store: sqlite3.Connection, run: str | None) -> tuple[Table, str]:
+    runs = dict(store.execute(
+        "select run_uuid, coalesce(name, run_uuid) from runs "
+        "where run_uuid in (select run_uuid from metrics) order by start_time"
+    ))  # fmt: skip
+    key = run_of(str(path), runs, run)
+    rows = store.execute(
+        "select step, key, value, is_nan from metrics where run_uuid = ? order by timestamp, step",
+        (key,),
+    )
+    points = (LogPoint(int(step), key, _measured(value, nan)) for step, key, value, nan in rows)
+    return point_table(points), f"MLflow metrics of run {runs[key]}"
+
+
+def _measured(value: float, nan: object) -> float:
+    if nan:
+        return math.nan
+    return math.copysign(math.inf, value) if abs(value) >= LARGEST else float(value)
+
+
+def _trackio(path: Path, store: sqlite3.Connection, run: str | None) -> tuple[Table, str]:
+    runs = store.execute("select run_name from metrics group by run_name order by min(id)")
+    name = run_of(str(path), {name: name for (name,) in runs}, run)
+    table = Table()
+    rows = store.execute(
+        "select id, step, metrics from metrics where run_name = ? order by id", (name,)
+    )
+    for number, step, metrics in rows:
+        table.add(number, {**dict(flat(json.loads(metrics))), "step": step})
+    return table, f"trackio metrics of run {name}"
+
+
+def event_points(path: Path) -> Iterator[LogPoint]:
+    """Every scalar of an event file, in its order, by TensorBoard's own reader.
+
+    A last record that is cut off, as a run that still writes or was killed leaves it, is passed
+    over. Raises `CommandFailed`, with the place of a record whose checksum is wrong.
+    """
+    try:
+        from google.protobuf.message import DecodeError
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.tensorflow_stub import errors
+        from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
+    except ImportError:
+        raise CommandFailed(
+            f"{path}: TensorBoard reads its own files: {install_command('tensorboard')}"
+        ) from None
+    reader = PyRecordReader_New(str(path))
+    for number in count(1):
+        try:
+            reader.GetNext()
+            event = Event.FromString(reader.record())
+            points = [(one.tag, value) for one in event.summary.value
+                      if one.tag and (value := _number(one)) is not None]  # fmt: skip
+        except errors.OutOfRangeError:
+            return
+        except (DecodeError, errors.DataLossError, ValueError, TypeError, KeyError, OverflowError,
+                MemoryError) as error:  # fmt: skip
+            if "truncated" in str(error):
+                return
+            raise CommandFailed(f"{path}, record {number}: {error}: {REMEDY}") from None
+        yield from (LogPoint(event.step, tag, value) for tag, value in points)
+
+
+def _number(value: Any) -> float | None:
+    """What an old event holds as `simple_value` and a new one as a tensor without dimensions."""
+    from tensorboard.util.tensor_util import make_ndarray
+
+    if value.HasField("simple_value"):
+        return float(value.simple_value)
+    if not value.HasField("tensor") or value.tensor.tensor_shape.dim:
+        return None
+    array = make_ndarray(value.tensor)
+    return float(array) if array.dtype.kind == "f" and array.shape == () else None
+
+
+def segments_in(folder: Path) -> list[Path]:
+    """The segments of all attempts, where `folder` is a guard's directory or an outbox."""
+    return [path for outbox in ("outbox", ".") for path in folder.glob(f"{outbox}/*/[0-9]*.log")]
+
+
+def guard_table(segments: list[Path]) -> Table:
+    """The samples of all attempts, a row a step, in the order in which they were measured."""
+    check_size("the outbox", sum(path.stat().st_size for path in segments))
+    frames: list[Frame] = []
+    damaged = 0
+    for path in segments:
+        found, lost = read_frames(path.read_bytes(), seed_of(path.parent.name))
+        frames += found
+        damaged += lost
+    table = Table()
+    for frame in sorted(frames, key=lambda one: (one.at, one.number)):
+        if frame.kind is Kind.SAMPLE:
+            table.add(frame.number, _row(frame.payload))
+    if damaged:
+        table.notes.append(f"{damaged:,} damaged bytes left out")
+    return table
+
+
+def _row(payload: bytes) -> dict[str, object]:
+    head, names, values = payload.decode().split("\n")
+    measured = zip(json.loads(f"[{names}]"), json.loads(f"[{values}]"), strict=True)
+    return {"step": int(head.split(",")[1]), **dict(measured)}
