@@ -144,8 +144,8 @@ def test_a_hint_names_where_this_copy_came_from(origin: str | None, says: str) -
 @pytest.mark.parametrize(
     ("extra", "packages", "apart"),
     [
-        ("replay", ("spikeguard_replay", "spikeguard_core"), ("drawing.py", "tensorboard.py")),
-        ("plot", ("spikeguard_replay", "spikeguard_core"), ("tensorboard.py",)),
+        ("replay", ("spikeguard_replay", "spikeguard_core"), ("drawing.py", "stores.py")),
+        ("plot", ("spikeguard_replay", "spikeguard_core"), ("stores.py",)),
         ("tensorboard", ("spikeguard_replay",), ("drawing.py",)),
         ("server", ("spikeguard_server", "spikeguard_core"), ("embedded_postgres.py",)),
         ("dashboard", ("spikeguard_dashboard",), ()),

@@ -89,4 +89,4 @@ def test_all_ranks_take_snapshots_as_rarely_as_the_slowest_ones_budget_allows(se
     for rank in ranks:
         assert "a copy takes" in rank["reason"]
         assert "(Settings.snapshot_budget is 5 %)" in rank["reason"]
-        assert rank["faults"] == {}
+        assert not [name for name in rank["faults"] if not name.startswith("server")]

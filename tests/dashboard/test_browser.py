@@ -133,7 +133,7 @@ def test_the_way_from_runs_to_an_incident_and_from_there_to_the_page_that_decide
     with opened(ada, address) as page:
         page.get_by_role("link", name="llama-8b-c4", exact=True).click()
         page.wait_for_url("**/run?run=default/llama-8b-c4")
-        page.locator("canvas.marks, svg.marks").first.wait_for()
+        page.locator("canvas.marks, svg.marks").first.wait_for(timeout=90_000)
         page.get_by_role("link", name="incident 2 waiting for a decision").click()
         page.wait_for_url("**/incident?run=default/llama-8b-c4&number=2")
         page.get_by_text("The loss rose from 3.766 to 5.186").wait_for()

@@ -458,9 +458,9 @@ BREAKS = {
         "        file.unlink(missing_ok=True)\n        key = kept_secret(file, new_secret)\n",
     ),
     "any-log": Break(
-        f"{REPLAY}/table.py",
-        "    if decimal_comma and _DECIMAL_COMMA.fullmatch(cell):\n",
-        "    if decimal_comma and not cell:\n",
+        f"{REPLAY}/delimited.py",
+        " for row in rows) if self.decimal_comma else rows\n",
+        " for row in rows) if not rows else rows\n",
     ),
     "log-has-picture": Break(
         f"{REPLAY}/drawing.py",

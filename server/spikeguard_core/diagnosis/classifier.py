@@ -21,6 +21,7 @@ from spikeguard_protocol import Kind, Verb
 TURN = 0.62  # confidence that it takes to change one's mind
 CLIMB_ROWS = 60  # a real spike may climb this long before its peak
 CLIMB_PART, FAR_CLIMB_ROWS = 3.0, 24  # times the loss before: fewer rows will do
+STAYS_PART = 4.0  # times the loss before: one that stays so high is lost, below that it lingers
 UNSEEN_ROWS = 150  # after the peak: by then one that shows no course does not heal
 SUREST = 0.97
 HIGH_ROWS = 3  # that a height takes
@@ -132,7 +133,7 @@ def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
         reason = f"{_above(episode, outlook)}, oscillating by {_nats(spread)} without settling"
         return Judgement(Kind.DIVERGENT, sure, reason)
     before, newest = episode.trend.level if episode.trend else 0.0, episode.recent_values
-    if 0.0 < CLIMB_PART * before <= min(newest[-HIGH_ROWS:]):
+    if 0.0 < STAYS_PART * before <= min(newest[-HIGH_ROWS:]):
         return Judgement(Kind.DIVERGENT, sure, _too_slow(episode, outlook))
     return Judgement(Kind.LINGERING, sure, _too_slow(episode, outlook))
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS
+from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS, aftermath_of
 from spikeguard_protocol import AttemptEnded, CommandId, ResultState
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest.decisions import approve
@@ -57,8 +57,9 @@ def test_the_post_mortem_says_not_yet_and_is_written_once_more_with_the_loss_500
     kept = "select max(step) from incident_samples where segment = 1"
     assert value(spiked, kept) == until
     symptoms, text = report(spiked)
-    assert symptoms["later_step"] == until
-    assert symptoms["later_loss"] == pytest.approx(healthy(until), abs=0.05)
+    told = until - AFTERMATH_STEPS + aftermath_of(ONSET)  # no later than the trend is known for
+    assert symptoms["later_step"] == told
+    assert symptoms["later_loss"] == pytest.approx(healthy(told), abs=0.05)
     assert "not yet" not in text
     assert value(spiked, "select followed_to from runs") is None
     job.train(until + 61, until + 100, segment=1, shift=20, batch=50)
@@ -97,12 +98,13 @@ def test_a_post_mortem_is_priced_as_when_it_was_settled_whenever_it_is_drawn(
 
 
 def test_a_run_that_ends_before_is_reported_as_far_as_it_came(spiked: sql.Engine) -> None:
-    job, _, _ = recovered(spiked)
-    report(spiked)
+    job, _, until = recovered(spiked)
+    symptoms, _ = report(spiked)
+    assert symptoms["later_step"] is None
     job.train(701, 720, segment=1, shift=20)
     job.send(AttemptEnded("finished"))
     symptoms, _ = report(spiked)
-    assert symptoms["later_step"] == 720
+    assert symptoms["later_step"] == until - AFTERMATH_STEPS + aftermath_of(ONSET)
 
 
 def test_a_run_that_crashed_is_waited_for_until_it_counts_as_ended(spiked: sql.Engine) -> None:
