@@ -154,7 +154,7 @@ def test_a_chart_whose_code_could_not_be_fetched_is_asked_for_again(ada: Any, ad
     with opened(ada, "about:blank") as page:
         page.route("**/*VegaLite*.js", lose_the_first)
         page.goto(address + INCIDENT)
-        page.locator("canvas.marks, svg.marks").first.wait_for()
+        page.locator("canvas.marks, svg.marks").first.wait_for(timeout=90_000)
     assert lost
 
 
@@ -231,7 +231,7 @@ def test_two_ticked_runs_stay_ticked_and_are_compared_under_an_address_that_says
         compare.click()
         page.wait_for_url("**/compare?run=default/llama-8b-c4&run=vision/vit-g*")
         page.get_by_text("band: from the lowest to the highest value").wait_for()
-        page.locator("canvas.marks, svg.marks").first.wait_for()
+        page.locator("canvas.marks, svg.marks").first.wait_for(timeout=90_000)
 
 
 def test_no_other_site_may_frame_the_dashboard(address: str) -> None:
