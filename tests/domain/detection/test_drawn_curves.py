@@ -6,10 +6,25 @@ import pytest
 
 from benchmarks.curves import measure
 
+pytestmark = pytest.mark.slow
+NOT_YET = {
+    "recall from 10 deviations and 3 rows",
+    "recall from 20 deviations and 3 rows",
+    "false incidents in 100,000 calm rows",
+}
 
-@pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="recall, slow rises, and false incidents of AR(1) of .9")
-def test_every_bar_is_held() -> None:
-    """One draw in nine of `python -m benchmarks.curves`, about 30 CPU seconds."""
+
+@pytest.fixture(scope="module")
+def missed() -> set[str]:
+    """Bars of one draw in nine of `python -m benchmarks.curves`, about 30 CPU seconds."""
     result, _ = measure(quick=True, workers=2)
-    assert [bar for bar in result["bars"] if not bar["held"]] == []
+    return {str(bar["bar"]) for bar in result["bars"] if not bar["held"]}
+
+
+@pytest.mark.xfail(strict=True, reason="recall, and false incidents of AR(1) of .9")
+def test_every_bar_is_held(missed: set[str]) -> None:
+    assert missed == set()
+
+
+def test_the_bars_that_are_held_stay_held(missed: set[str]) -> None:
+    assert missed <= NOT_YET
