@@ -184,12 +184,6 @@ def command(verb: str, arguments: Arguments) -> str:
     return f"{said[:1].upper()}{said[1:]}."
 
 
-def first_signal(incident: Incident) -> str:
-    """The first signal that moved, and where."""
-    first = incident["first_signal"]
-    return f"{title(first['signal'])}, step {count(first['step'])}"
-
-
 def story(incident: Incident) -> str:
     """What happened, in one sentence a tired person understands."""
     return f"{_jump(incident)}{_since(incident)}."

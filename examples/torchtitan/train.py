@@ -15,9 +15,8 @@ def main() -> None:
     """Build the trainer that the command line names, watch it, train."""
     init_logger()
     trainer = ConfigManager().parse_args().build()
-    watch(
-        trainer, run="example-torchtitan", every=500
-    )  # before train(): it starts where the run stands
+    # Before train(), which starts where the run stands.
+    watch(trainer, run="example-torchtitan", every=500)
     try:
         trainer.train()
     finally:

@@ -77,9 +77,9 @@ def _middle(values: Array) -> Array:
     return (parted[:, half - 1] + parted[:, half]) / 2
 
 
-def _quantile(values: Sequence[float], part: float) -> float:
+def _quantile(ordered: Sequence[float], part: float) -> float:
     """The lower of the two ordered values that a quantile lies between."""
-    return sorted(values)[int(part * (len(values) - 1))]
+    return ordered[int(part * (len(ordered) - 1))]
 
 
 def _third(rows: Array) -> Array:
@@ -320,10 +320,9 @@ class Baseline:
         wider = 1.0
         if len(ratios) >= LOCAL:
             ordered = sorted(ratios[-RATIOS:])
-            most = len(ordered) - 1
-            wider = ordered[int(0.9 * most)] / NORMAL_90
+            wider = _quantile(ordered, 0.9) / NORMAL_90
             if len(ordered) >= YOUNG:
-                middle = ordered[int(0.75 * most)] - ordered[int(0.25 * most)]
+                middle = _quantile(ordered, 0.75) - _quantile(ordered, 0.25)
                 wider = max(wider, middle / NORMAL_MIDDLE / EVEN_WIDTH)
             wider = min(MOST_WIDER, max(1.0, wider))
         if len(blocks) >= FEWEST_BLOCKS:
@@ -332,7 +331,7 @@ class Baseline:
             if self.falling and then > abs(level):  # noise falls with the loss
                 usual *= abs(level) / then
             noise = max(noise, LEAST_NOISE * usual)
-            tops = [block.top * min(1.0, block.noise / noise) for block in blocks]
+            tops = sorted(block.top * min(1.0, block.noise / noise) for block in blocks)
             tail = _quantile(tops, TOP_QUANTILE) / NORMAL_TOP
             wider = max(wider, min(MOST_TAIL, tail))
         return Scale(noise, wider)
@@ -359,12 +358,13 @@ class Baseline:
         self.lift = max(one.lift for one in self.blocks)
         self.long_lift = max(one.long_lift for one in self.blocks)
         moves = sorted(b.level - a.level for a, b in pairwise(self.blocks))
-        few, usual = 1.0 + FEW_BLOCKS / len(moves), moves[len(moves) // 2]
+        few = 1.0 + FEW_BLOCKS / len(moves)
         up = max(0.0, moves[int(0.9 * len(moves))]) / NORMAL_90
         if len(moves) >= FEWEST_MOVES:
             spread = _bends([block.level for block in self.blocks])
             up = max(up, spread)
         else:
+            usual = moves[len(moves) // 2]
             spread = NORMAL_MAD * median([abs(move - usual) for move in moves])
         self.wander, self.rise = few * spread, few * up
 

@@ -25,16 +25,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from spikeguard_core.detection.baseline import (
-    BLOCK,
-    KEPT,
-    LOCAL,
-    NEAR,
-    SHORT,
-    Baseline,
-    median,
-)
-from spikeguard_core.detection.judged import Judged
+from spikeguard_core.detection.baseline import BLOCK, KEPT, LOCAL, NEAR, SHORT, Baseline, median
+from spikeguard_core.detection.judged import Array, Judged
 from spikeguard_core.detection.sample import Rows
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.detection.slow_rise import SlowRise
@@ -121,7 +113,7 @@ class LossTest:
             return self._hold(row, judged, settings), z
         if self.held:
             return self._release(row, judged, settings), z
-        if bool(self._is_lifted(judged, settings)[0]) and value > judged.level[0]:
+        if self._is_lifted(judged, settings)[0]:
             self.lifted = self._lift_onset(row)
             return Verdict.SPIKE, z
         baseline.take([step], judged, 1)
@@ -138,7 +130,7 @@ class LossTest:
         column = np.array(values)
         judged = baseline.judge(column)
         odd = ~np.isfinite(column) | (judged.z >= settings.confirm_z) | (column == 0.0)
-        odd |= self._is_lifted(judged, settings) & (column > judged.level)
+        odd |= self._is_lifted(judged, settings)
         odd |= -judged.z >= DOWN_Z
         odd |= baseline.are_apart(steps)
         rows = int(odd.argmax()) if odd.any() else len(values)
@@ -274,8 +266,8 @@ class LossTest:
         high = max(one.value for one in self.held)
         if self.held[-1].z > 0.0 and high < median(self.baseline.values[-SHORT:]):
             return False  # it only stopped falling
-        scale, rise = self.baseline.scale, settings.rise_part * self.baseline.rise
-        if min(z[-rows:]) * scale < min(rise, settings.rise_most * scale):
+        scale = self.baseline.scale
+        if min(z[-rows:]) * scale < self._usual_rise(np.array(scale), settings):
             return False
         if not self.baseline.settled and max(z) < settings.steep_z and not self._is_steep(settings):
             return False
@@ -319,17 +311,23 @@ class LossTest:
         return height >= least and after < height / 4
 
     def _calm_until_lifted(self, judged: Judged, rows: int, settings: DetectionSettings) -> int:
-        lifted = self._is_lifted(judged, settings)[:rows] & (judged.values > judged.level)[:rows]
+        lifted = self._is_lifted(judged, settings)[:rows]
         return int(lifted.argmax()) if lifted.any() else rows
 
     def _is_lifted(self, judged: Judged, settings: DetectionSettings) -> NDArray[np.bool_]:
         usual, scale = settings.lift_usual, judged.scale
-        rise = np.minimum(settings.rise_part * self.baseline.rise, settings.rise_most * scale)
+        rise = self._usual_rise(scale, settings)
         short = np.maximum(settings.lift_z * scale, usual * self.baseline.lift)
         long = np.maximum(settings.long_lift_z * scale, usual * self.baseline.long_lift)
         lifted: NDArray[np.bool_] = judged.lift >= np.maximum(short, rise)
         lifted |= judged.long_lift >= np.maximum(long, rise)
-        return lifted
+        return lifted & (judged.values > judged.level)
+
+    def _usual_rise(self, scale: Array, settings: DetectionSettings) -> Array:
+        """How far rows have to rise so that it is not the level's usual wandering."""
+        part, most = settings.rise_part, settings.rise_most
+        least: Array = np.minimum(part * self.baseline.rise, most * scale)
+        return least
 
     def _lift_onset(self, row: Suspect) -> Suspect:
         """The first of the newest rows that all lie above where the lift began."""
@@ -344,9 +342,8 @@ class LossTest:
         return first
 
     def _slow_rise(self, settings: DetectionSettings) -> Verdict:
-        if not self.slow.look(self.baseline, settings):
-            return Verdict.CALM
-        return Verdict.SLOW_RISE
+        rises = self.slow.look(self.baseline, settings)
+        return Verdict.SLOW_RISE if rises else Verdict.CALM
 
 
 def _log(step: int) -> float:

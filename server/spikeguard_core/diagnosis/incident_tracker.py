@@ -46,9 +46,7 @@ class Episode:
     peak_row: int = 0
     peak_excess: float = 0.0
     risen_row: int = 0  # where it began, or rose anew
-    peak_value: float = (
-        -math.inf
-    )  # there: of a level that stays, the excess grows as its trend falls
+    peak_value: float = -math.inf  # the loss there
     turn_row: int = 0  # of the last rise that noise does not explain
     rises: int = 0  # such rises after the peak
     low: float = math.inf  # least smoothed excess since the last rise
@@ -111,12 +109,12 @@ class Episode:
 
     def _turn(self, excess: float) -> None:
         """Follow the last height that was more than noise."""
-        smooth = self.smooth
-        rows = 1 if self.rows - self.peak_row <= CLIMB_GAP else SMOOTH
-        high, value = median(self.recent[-rows:]), median(self.recent_values[-rows:])
-        if high > self.peak_excess + 2.0 * self.scale and (
-            self.downward or value > self.peak_value
-        ):
+        smooth, climbs = self.smooth, self.rows - self.peak_row <= CLIMB_GAP
+        high = excess if climbs else smooth
+        value = self.recent_values[-1] if climbs else median(self.recent_values[-SMOOTH:])
+        # Of a level that stays the excess grows as its trend falls: that is no new peak.
+        is_higher = self.downward or value > self.peak_value
+        if is_higher and high > self.peak_excess + 2.0 * self.scale:
             self.peak_excess, self.peak_value, self.peak_row = high, value, self.rows
             self.turn_row, self.low = self.rows, excess
         elif smooth > 1.3 * self.low + 3.0 * self.scale:
