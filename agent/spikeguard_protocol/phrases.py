@@ -58,6 +58,11 @@ def action_phrase(action: Action, *, brief: bool = False) -> str:
     return order_phrase(verb_of(action), asdict(action), brief=brief)
 
 
+def times_phrase(count: int) -> str:
+    """`once`, `twice`, `3 times`."""
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
+
+
 def batches_phrase(batches: object) -> str:
     """`batch 240`, `batches 239 to 244 (6)`, of `[first, end)` in any form that it travels in."""
     ends = _ends(batches)

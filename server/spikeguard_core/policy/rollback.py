@@ -23,7 +23,7 @@ from spikeguard_core.policy.targeting import (
 )
 from spikeguard_core.suspicion import SHOWN, Mark
 from spikeguard_protocol import BatchRange, Rollback, Verb
-from spikeguard_protocol.phrases import batches_phrase, in_paragraphs
+from spikeguard_protocol.phrases import batches_phrase, in_paragraphs, times_phrase
 
 WARM_UP_FACTOR = 0.1  # of a learning rate, while the second moment is filled again
 WARM_UP_STEPS = 20  # at it, past the step at which it was seen to be spoilt
@@ -197,7 +197,7 @@ def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation:
     """The verdict; the cause; what is done and why; what is left alone."""
     incident, remedy = situation.incident, finding.remedy
     again = incident.recurrences
-    held = f"It came back {_times(again)} after a command." if incident.came_back else ""
+    held = f"It came back {times_phrase(again)} after a command." if incident.came_back else ""
     with_it = with_its_batches(finding, situation)
     low = FILLED if remedy.rate is Rate.WARM_UP and action.lr_factor is not None else ""
     return in_paragraphs(
@@ -223,7 +223,3 @@ def _skipping(skip: BatchRange | None, finding: Finding, situation: Situation) -
     if share >= SHOWN:
         return f"{words} although the data is only {share:.0%} likely{cost}"
     return f"{words} although nothing speaks for the data{cost}"
-
-
-def _times(count: int) -> str:
-    return {1: "once", 2: "twice"}.get(count, f"{count} times")

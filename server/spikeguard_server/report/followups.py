@@ -13,7 +13,7 @@ from spikeguard_core.lifecycle.job_end import look_at_job
 from spikeguard_core.policy.finding import Finding, diagnose, follow_ups_of
 from spikeguard_core.policy.remedies import DATA
 from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal
-from spikeguard_protocol.phrases import batches_phrase
+from spikeguard_protocol.phrases import batches_phrase, times_phrase
 from spikeguard_server.report.facts import CommandFact, PostMortem
 from spikeguard_server.report.symptoms import symptoms_of
 from spikeguard_server.report.wording import duration, off_trend
@@ -48,7 +48,7 @@ def _skipped(facts: PostMortem) -> tuple[BatchRange, ...]:
 def _came_back(facts: PostMortem) -> Iterator[str]:
     incident, again = facts.incident, facts.incident.recurrences
     if again and not _finding(facts).known:
-        often = {1: "", 2: " twice"}.get(again, f" {again:,} times")
+        often = "" if again == 1 else f" {times_phrase(again)}"
         came = f"came back{often}" if incident.came_back else "stayed"
         yield (
             f"It {came} after a command. Look at the learning rate and at beta2 before the next "

@@ -11,6 +11,7 @@ from spikeguard_core.policy.finding import (
     symptom_of,
 )
 from spikeguard_protocol import Kind
+from spikeguard_protocol.phrases import times_phrase
 from spikeguard_server.report.wording import number, word
 
 _FLAT = "the loss did not rise"
@@ -40,13 +41,10 @@ def return_of(incident: Incident) -> str:
         return ""
     if not incident.came_back:
         return "It stayed after a command"
-    times = {1: "", 2: " twice"}.get(incident.recurrences, f" {incident.recurrences:,} times")
-    at = f"at step {incident.newest_onset_step:,}"
-    return (
-        f"It came back{times} after a command, the last time {at}"
-        if times
-        else (f"It came back {at} after a command")
-    )
+    at, times = f"at step {incident.newest_onset_step:,}", incident.recurrences
+    if times == 1:
+        return f"It came back {at} after a command"
+    return f"It came back {times_phrase(times)} after a command, the last time {at}"
 
 
 def beginning_of(incident: Incident) -> str:
