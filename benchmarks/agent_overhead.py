@@ -220,9 +220,8 @@ def _update(spent: list[Spent], floor: list[Spent], step_s: float) -> dict[str, 
     }
 
 
-def unsynced(size: Size, folder: Path, steps: int = 1000) -> dict[str, Any]:
-    """The loop with the agent under sync debug mode `error`; any wait for the device raises."""
-    loop = guarded(size, "cuda", folder)
+def unsynced(loop: Loop, steps: int) -> dict[str, int]:
+    """The agent's failures in `steps` steps under sync debug mode `error`: any wait raises."""
     for _ in range(30):  # first uses: buffers, modules, kernels; a snapshot among them
         loop.step()
     torch.cuda.synchronize()
@@ -232,9 +231,13 @@ def unsynced(size: Size, folder: Path, steps: int = 1000) -> dict[str, Any]:
             loop.step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    guard = loop.guard
-    assert guard is not None
-    faults = guard.faults  # the agent shields its own errors: a sync would be counted here
+    assert loop.guard is not None
+    return loop.guard.faults  # the agent shields its own errors: a wait is counted here
+
+
+def _unsynced_alone(size: Size, folder: Path, steps: int = 1000) -> dict[str, Any]:
+    loop = guarded(size, "cuda", folder)
+    faults = unsynced(loop, steps)
     loop.end()
     return {"steps": steps, "faults": faults, "passed": not faults}
 
@@ -272,7 +275,7 @@ def main() -> None:
         found: dict[str, Any] = {"machine": machine(), "device": name, "torch": torch.__version__}
         found["threads"] = torch.get_num_threads()
         if device == "cuda":
-            found["sync_debug"] = unsynced(size, folder / "sync")
+            found["sync_debug"] = _unsynced_alone(size, folder / "sync")
         found |= compare(size, device, plan, folder)
         found["guard_step_by_server"] = {}
         if not plan.brief:

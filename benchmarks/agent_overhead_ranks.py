@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from benchmarks.agent_overhead import interleaved
+from benchmarks.agent_overhead import interleaved, unsynced
 from benchmarks.agent_overhead_loops import LARGE, REFERENCE, SMALL, Loop, Size
 from spikeguard import Settings, attach
 
@@ -51,21 +51,6 @@ def guarded(size: Size, device: str, folder: Path) -> Loop:
     guard = attach(loop.model, loop.optimizer, run="ranks", directory=folder, settings=settings)
     loop.guard, loop.clip = guard, lambda: guard.clip_grad_norm_(1.0)
     return loop
-
-
-def unsynced(loop: Loop, steps: int) -> dict[str, int]:
-    """The agent's failures in `steps` steps in which a wait for the device raises."""
-    for _ in range(30):  # first uses: buffers, kernels, FSDP2's own; a snapshot among them
-        loop.step()
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        for _ in range(steps):
-            loop.step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert loop.guard is not None
-    return loop.guard.faults
 
 
 def main() -> None:

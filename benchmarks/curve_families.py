@@ -137,7 +137,7 @@ class Curve:
     deviation: Array  # one deviation of the noise, at each row
     shape: str
     noise: str
-    event: str  # "none" or a name of `EVENTS`
+    event: str  # "none" or what `with_event` draws
     onset: int  # row; -1 where there is no event
     size: float  # deviations
     length: int  # rows
@@ -190,11 +190,6 @@ def _box(after: Array, length: int) -> Array:
 
 def _climb(after: Array, length: int) -> Array:
     return np.minimum(1.0, (after + 1.0) / max(length, 1))
-
-
-EVENTS = (
-    "heal", "box", "outlier", "linger", "diverge", "blow-up", "slow rise", "nan", "zero", "second",
-)  # fmt: skip
 
 
 def with_event(curve: Curve, event: str, onset: int, size: float, length: int) -> Curve:

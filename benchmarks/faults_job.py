@@ -97,7 +97,6 @@ class Tally:
     messages: int = 0  # acknowledged
     cut: int = 0  # requests that were sent and never answered
     stored_though_cut: int = 0  # of these, what the server had stored before it was cut off
-    unreached: int = 0  # requests that reached nobody
     refused: Counter[str] = field(default_factory=Counter)  # answers that were none of 200
     acknowledged: dict[tuple[int, int], float] = field(default_factory=dict)  # place -> loss
     executed: list[tuple[str, str, int]] = field(default_factory=list)  # command, verb, at step
@@ -214,9 +213,7 @@ class TrainingJob:
         status = verdict.reason[:3]
         if status.isdecimal():
             self.tally.refused[status] += 1
-        elif verdict.reason.startswith("ConnectionRefusedError"):
-            self.tally.unreached += 1
-        else:
+        elif not verdict.reason.startswith("ConnectionRefusedError"):  # else it reached nobody
             self.tally.cut += 1
             self.tally.stored_though_cut += self.newest(self) >= message.sequence
         match verdict.advice:
