@@ -6,6 +6,7 @@ from typing import Any
 
 from spikeguard_core.detection import baseline as at
 from spikeguard_core.detection import loss_test
+from spikeguard_core.detection import noise as of
 from spikeguard_core.detection.settings import DetectionSettings
 
 Row = list[str]
@@ -13,12 +14,12 @@ Row = list[str]
 
 def formula() -> list[Row]:
     """How the z of a row is made, term by term."""
-    rows, floor = at.NOISE, f"{100 * at.FLOOR_PART:g} %"
+    rows, floor = of.NOISE, f"{100 * at.FLOOR_PART:g} %"
     return [
         ["term", "what it is"],
         [
             "`level`",
-            f"median of the newest {at.LOCAL} calm rows; of a loss, plus {at.LAG:g} x `slope`",
+            f"median of the newest {of.LOCAL} calm rows; of a loss, plus {at.LAG:g} x `slope`",
         ],
         [
             "`slope`",
@@ -27,25 +28,25 @@ def formula() -> list[Row]:
         ],
         [
             "`noise`",
-            f"{at.NORMAL_MAD:g} / √20 x the median size of the third differences of the newest "
+            f"{of.NORMAL_MAD:g} / √20 x the median size of the third differences of the newest "
             f"{rows} calm rows. At least {floor} of the level, {at.LEAST_NOISE:g} of the usual "
-            f"noise of the newest {at.BLOCKS * at.BLOCK} rows, and {100 * at.FLOOR_START:g} % of "
+            f"noise of the newest {of.BLOCKS * of.BLOCK} rows, and {100 * at.FLOOR_START:g} % of "
             "the loss at the start",
         ],
         [
             "`wider`",
             "the larger of two factors, at least 1. Correlated rows lie wider about their level "
             "than neighbours differ: the 90 % quantile of (value - level) / noise over the newest "
-            f"{at.RATIOS} rows, divided by {at.NORMAL_90:g}, or from {at.YOUNG} rows on its robust "
-            f"deviation over {at.EVEN_WIDTH:g}, if that is more; at most {at.MOST_WIDER:g}. Heavy "
-            f"tails: the {100 * at.TOP_QUANTILE:g} % quantile of the highest such ratio of each "
-            f"{at.BLOCK} rows, divided by {at.NORMAL_TOP:g}, at most {at.MOST_TAIL:g}, from "
-            f"{at.FEWEST_BLOCKS * at.BLOCK} rows on",
+            f"{of.RATIOS} rows, divided by {of.NORMAL_90:g}, or from {of.YOUNG} rows on its robust "
+            f"deviation over {of.EVEN_WIDTH:g}, if that is more; at most {of.MOST_WIDER:g}. Heavy "
+            f"tails: the {100 * of.TOP_QUANTILE:g} % quantile of the highest such ratio of each "
+            f"{of.BLOCK} rows, divided by {of.NORMAL_TOP:g}, at most {of.MOST_TAIL:g}, from "
+            f"{of.FEWEST_BLOCKS * of.BLOCK} rows on",
         ],
         ["`scale`", "noise x wider: one deviation"],
         [
             "`z`",
-            f"(value - level) / scale; while fewer than {at.YOUNG} calm rows are known, divided by "
+            f"(value - level) / scale; while fewer than {of.YOUNG} calm rows are known, divided by "
             f"1 + {at.YOUNG_PART:g} / rows",
         ],
     ]
@@ -70,17 +71,17 @@ def tests() -> list[Row]:
             f"such pair among the calm rows (of which at most {s.usual_most:g} counts); and more "
             f"than {s.rise_part:g} rises (see *lift*; at most {s.rise_most:g} scales); one of "
             f"them lies above the median of the newest {at.SHORT} calm rows. While "
-            f"fewer than {at.YOUNG} calm rows are known, one of them also lies {s.steep_part:g} "
+            f"fewer than {of.YOUNG} calm rows are known, one of them also lies {s.steep_part:g} "
             f"times the noise above the row before it, or at z {s.steep_z:g}",
             "spikes, at most one row late",
         ],
         [
             "lift",
-            f"the median of {at.LOCAL} rows lies {s.lift_z:g} scales above that of the {at.WIDE} "
+            f"the median of {of.LOCAL} rows lies {s.lift_z:g} scales above that of the {at.WIDE} "
             f"before them, or that of {at.NEAR} rows {s.long_lift_z:g}; and {s.lift_usual:g} times "
             f"the highest such lift among the calm rows; and more than {s.rise_part:g} rises "
             f"(at most {s.rise_most:g} scales). A *rise* is what the level usually gains from "
-            f"{at.BLOCK} rows to the next in the newest {at.BLOCKS} times: the highest tenth "
+            f"{of.BLOCK} rows to the next in the newest {of.BLOCKS} times: the highest tenth "
             "of its moves, as of normal noise, or their robust deviation about their course, "
             "whichever is more",
             "small rises that stay",
@@ -88,7 +89,7 @@ def tests() -> list[Row]:
         [
             "slow rise",
             f"the smoothed loss lies {100 * s.slow_part:g} % and {s.slow_z:g} scales (and as many "
-            f"usual moves of the level in {at.BLOCK} rows) above its own best, has done so for "
+            f"usual moves of the level in {of.BLOCK} rows) above its own best, has done so for "
             f"{s.slow_rows} rows, and is at its highest since",
             "a run that gets worse without a row that stands out",
         ],

@@ -17,7 +17,7 @@ arithmetic and give the same bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -26,79 +26,40 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from spikeguard_core.detection.judged import Array, Block, Judged, Scale
+from spikeguard_core.detection.noise import (
+    BLOCK,
+    BLOCKS,
+    FEWEST_BLOCKS,
+    LOCAL,
+    NOISE,
+    NORMAL_90,
+    NORMAL_MAD,
+    RATIOS,
+    YOUNG,
+    at_ends,
+    deviation_of_moves,
+    median,
+    medians,
+    noise_of,
+    widths,
+)  # fmt: skip
 
-NORMAL_MAD = 1.4826  # robust standard deviation of normal noise over its MAD
-LOCAL = 8  # rows of the level
 SHORT = 4  # rows of each median that makes a slope
 LAG = (LOCAL + 1) / 2  # rows from the middle of the level's to the next
-NOISE = 48  # third differences of the noise
 NEAR = 16  # rows of a long lift
 WIDE, FEWEST_WIDE = 32, 24  # rows before these, which it is seen against
 KEPT = 64  # newest rows
-BLOCK = 16  # rows between two looks at the scale
-BLOCKS = 32  # newest blocks, which say what is usual,
-FEWEST_BLOCKS = 2  # and the fewest that do
 FEWEST_MOVES = 4  # of the level that tell how much it wanders about its course
 FEW_BLOCKS = 2.0  # few moves say little: times 1 + 2 / moves
 MORE_TOP = 16.0  # nor does the highest row: times 1 + 16 / blocks
 FEWEST_LEFT = 24  # rows that have to be left before an incident
 RISING = 3  # blocks before an incident whose heights may be its beginning
 APART = 32  # usual distances of rows: farther apart, a row continues nothing
-RATIOS = 96  # newest residuals that widen the noise
-YOUNG = 64  # rows until z counts in full,
-YOUNG_PART = 1.5  # and how much less before: z / (1 + 1.5 / rows)
-MOST_WIDER = 3.0  # of the noise, at most
-NORMAL_MIDDLE = 1.349  # deviations between the quartiles of normal noise
-EVEN_WIDTH = 1.25  # deviations: as wide as independent rows lie about a median of 8, and some more
-MOST_TAIL = 10.0
+YOUNG_PART = 1.5  # of few rows z counts less: z / (1 + 1.5 / rows)
 LEAST_NOISE = 0.8  # of the usual noise
 FLOOR_PART = 0.002  # of the level: the least noise
 FLOOR_START = 0.0005  # of the level at which the signal began,
 MOST_START = 12.0  # as far as a loss by guessing goes, in nats
-NORMAL_90 = 1.2816  # quantile of the normal distribution
-TOP_QUANTILE, NORMAL_TOP = 0.6, 1.861  # of the highest of 16 rows, and where noise is normal
-
-
-def median(values: Sequence[float]) -> float:
-    """The median of finite values; of none it is NaN."""
-    if not values:
-        return math.nan
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
-def _middle(values: Array) -> Array:
-    """Medians of the rows of an array."""
-    half = values.shape[1] // 2
-    if values.shape[1] % 2:
-        return np.partition(values, half, axis=1)[:, half]
-    parted = np.partition(values, (half - 1, half), axis=1)
-    return (parted[:, half - 1] + parted[:, half]) / 2
-
-
-def _quantile(ordered: Sequence[float], part: float) -> float:
-    """The lower of the two ordered values that a quantile lies between."""
-    return ordered[int(part * (len(ordered) - 1))]
-
-
-def _third(rows: Array) -> Array:
-    """Sizes of the third differences of rows, as of the deviation of independent rows."""
-    with np.errstate(over="ignore"):  # of values near the largest float
-        third = np.abs(rows[3:] - 3.0 * (rows[2:-1] - rows[1:-2]) - rows[:-3])
-    return NORMAL_MAD / math.sqrt(20.0) * third
-
-
-def _noise(rows: Array) -> float:
-    """Standard deviation of rows about their course."""
-    return float(_middle(_third(rows)[None, -NOISE:])[0])
-
-
-def _bends(levels: Sequence[float]) -> float:
-    """Deviation of the moves from one level to the next about their course, as of independent
-    levels, by second differences."""
-    second = [abs(a - 2.0 * b + c) for a, b, c in zip(levels, levels[1:], levels[2:], strict=False)]
-    return NORMAL_MAD / math.sqrt(3.0) * median(second)
 
 
 @dataclass(slots=True)
@@ -120,10 +81,7 @@ class Baseline:
     rising: float = 0.0  # the highest lift within it,
     long_rising: float = 0.0  # and the highest of 16 rows
     blocks: list[Block] = field(default_factory=list)
-    top: float = math.inf  # the second highest block's, and more while few blocks are known
-    bottom: float = math.inf  # deepest row, above zero
-    pair: float = 0.0
-    lift: float = 0.0
+    lift: float = 0.0  # the highest of the blocks
     long_lift: float = 0.0
     wander: float = 0.0  # deviation of the moves of the level from block to block,
     rise: float = 0.0  # and by what it usually rises
@@ -154,6 +112,28 @@ class Baseline:
         """One deviation, for the next row."""
         return self.noise * self.wider
 
+    @property
+    def top(self) -> float:
+        """Height of the second highest block, and more while few blocks are known."""
+        tops = sorted(one.top for one in self.blocks)
+        if len(tops) < FEWEST_BLOCKS:
+            return math.inf
+        few = len(tops) < BLOCKS // 4
+        return (tops[-1] if few else tops[-2]) * (1.0 + MORE_TOP / len(tops))
+
+    @property
+    def bottom(self) -> float:
+        """Depth of the deepest row, above zero."""
+        if len(self.blocks) < FEWEST_BLOCKS:
+            return math.inf
+        return max(1.0, -min(one.bottom for one in self.blocks))
+
+    @property
+    def pair(self) -> float:
+        """The highest of lower rows of neighbours."""
+        known = self.blocks if len(self.blocks) >= FEWEST_BLOCKS else []
+        return max((one.pair for one in known), default=0.0)
+
     def is_apart(self, step: int) -> bool:
         """Whether a row at `step` comes so late that it continues nothing: the log's spacing
         changed, or most of a stretch is missing."""
@@ -170,38 +150,37 @@ class Baseline:
         """Judge rows that follow; more than one only while `settled`."""
         known, rows = len(self.values), len(values)
         line = np.concatenate([np.array(self.values), values])
-        level = _middle(sliding_window_view(line, LOCAL)[known - LOCAL :][:rows])
+        level = medians(sliding_window_view(line, LOCAL)[known - LOCAL :][:rows])
         if self.falling and known >= 3 * SHORT:
             level = level + LAG * self._slope(line, known, rows)
         lift = self._lift_of(line, known, rows, LOCAL)
         long_lift = self._lift_of(line, known, rows, NEAR)
-        scales = dict[int, Scale]()
-        scale, noise = self._scales(line, known, level, scales)
+        ends = dict[int, tuple[Scale, Block]]()
+        scale, noise = self._scales(line, known, level, ends)
         rest = values - level
         counts = self.count + np.arange(rows)
         young = np.where(counts < YOUNG, 1.0 + YOUNG_PART / np.maximum(counts, 1), 1.0)
         scale = scale * young
-        return Judged(values, level, scale, rest / scale, lift, long_lift, rest / noise, scales)
+        return Judged(values, level, scale, rest / scale, lift, long_lift, rest / noise, ends)
 
     def take(self, steps: Sequence[int], judged: Judged, rows: int) -> None:
         """Keep the first `rows` of judged rows as calm."""
-        values = judged.values[:rows].tolist()
+        values, ratios = judged.values[:rows].tolist(), judged.ratio[:rows].tolist()
+        lifts, long_lifts = judged.lift[:rows].tolist(), judged.long_lift[:rows].tolist()
         self.steps = [*self.steps, *steps[:rows]][-KEPT:]
-        self.ratios += judged.ratio[:rows].tolist()
+        self.values, self.ratios = self.values + values, self.ratios + ratios
         begin = 0
         while begin < rows:
-            part = slice(begin, min(rows, begin + BLOCK - self.count % BLOCK))
-            self.values += values[part]
-            self.count += part.stop - begin
-            self.heights += judged.ratio[part].tolist()
-            self.rising = max(self.rising, float(judged.lift[part].max()))
-            self.long_rising = max(self.long_rising, float(judged.long_lift[part].max()))
+            end = min(rows, begin + BLOCK - self.count % BLOCK)
+            self.count += end - begin
+            self.heights += ratios[begin:end]
+            self.rising = max(self.rising, *lifts[begin:end])
+            self.long_rising = max(self.long_rising, *long_lifts[begin:end])
             if self.count % BLOCK == 0:
-                known = len(self.ratios) - rows + part.stop
-                self._end_block(steps[part.stop - 1], self.ratios[:known], judged.scales)
+                self._end_block(steps[end - 1], judged.ends.get(self.count))
             elif self.count < YOUNG:
-                self._look_at_scale(self.ratios)
-            begin = part.stop
+                self._look_at_scale()
+            begin = end
         del self.values[:-KEPT], self.ratios[:-RATIOS]
 
     def learn(self, step: int, value: float) -> None:
@@ -211,7 +190,7 @@ class Baseline:
         if self.falling:
             self.start = max(self.start, abs(value))
         if self.count >= LOCAL:
-            self._look_at_scale(self.ratios)
+            self._look_at_scale()
 
     def restart(self) -> None:
         """Forget every row."""
@@ -228,7 +207,7 @@ class Baseline:
         ]
         self.blocks = [*self.blocks[:-RISING], *recent]
         self.rising = self.long_rising = 0.0
-        self._look_at_heights()
+        self._look_at_moves()
 
     def settle(self, steps: Sequence[int], values: Sequence[float]) -> None:
         """An incident is over, and these rows show where the signal is now.
@@ -286,112 +265,101 @@ class Baseline:
         wide = min(WIDE, known - near)
         if not self.falling or wide < FEWEST_WIDE:
             return np.full(rows, -np.inf)
-        newest = _middle(sliding_window_view(line, near)[known - near :][:rows])
-        before = _middle(sliding_window_view(line, wide)[known - near - wide :][:rows])
+        newest = medians(sliding_window_view(line, near)[known - near :][:rows])
+        before = medians(sliding_window_view(line, wide)[known - near - wide :][:rows])
         return newest - before
 
     def _scales(
-        self, line: Array, known: int, level: Array, scales: dict[int, Scale]
+        self, line: Array, known: int, level: Array, ends: dict[int, tuple[Scale, Block]]
     ) -> tuple[Array, Array]:
-        """Scale and noise of each row; `scales` takes those at the ends of blocks."""
+        """Scale and noise of each row; `ends` takes the blocks that end among them, with the scale
+        after each."""
         rows = len(level)
-        scale, noise = np.empty(rows), np.empty(rows)
-        begin, values, blocks = 0, line[known:], self.blocks
-        ratios, heights, last = self.ratios, self.heights, self.last
-        state = Scale(self.noise, self.wider)
-        ends = range(BLOCK - self.count % BLOCK, rows, BLOCK)
-        for end, then, about in zip(ends, *_at_ends(line, known, ends), strict=True):
-            part = slice(begin, end)
-            noise[part], scale[part] = state.noise, state.deviation
-            newest = ((values[part] - level[part]) / state.noise).tolist()
-            ratios, heights = [*ratios, *newest][-RATIOS:], [*heights, *newest]
-            blocks = [*blocks, _block(state.noise, last, heights, then)][-BLOCKS:]
-            last, heights, begin = heights[-1], [], end
-            state = scales[self.count + end] = self._scale_of(then, about, ratios, blocks)
-        noise[begin:], scale[begin:] = state.noise, state.deviation
-        return scale, noise
+        at = range(BLOCK - self.count % BLOCK, rows, BLOCK)
+        if not at:
+            return np.full(rows, self.scale), np.full(rows, self.noise)
+        levels, abouts = at_ends(line, known, at)
+        noises = [self.noise, *self._noises(levels, abouts)]
+        lengths = np.diff([0, *at, rows])
+        noise = np.repeat(noises, lengths)
+        ratios = (line[known:] - level) / noise
+        heights = np.concatenate([self.heights, ratios])[: len(at) * BLOCK]
+        pairs = np.minimum(heights, [self.last, *heights[:-1]]).reshape(len(at), BLOCK)
+        heights = heights.reshape(len(at), BLOCK)
+        columns = heights.max(axis=1), heights.min(axis=1), pairs.max(axis=1)
+        found = zip(noises, *(column.tolist() for column in columns), levels, strict=False)
+        blocks = [Block._make([*those, 0.0, 0.0, then, 0]) for *those, then in found]
+        wider = widths(
+            np.concatenate([self.ratios, ratios]), len(self.ratios) + np.array(at),
+            [*self.blocks, *blocks], noises[1:],
+        )  # fmt: skip
+        for end, block, one in zip(at, blocks, map(Scale, noises[1:], wider), strict=True):
+            ends[self.count + end] = one, block
+        return noise * np.repeat([self.wider, *wider], lengths), noise
 
-    def _scale_of(
-        self, level: float, noise: float, ratios: Sequence[float], blocks: Sequence[Block]
-    ) -> Scale:
-        """What one deviation is after rows of this level, and of this noise by themselves."""
+    def _noises(self, levels: Sequence[float], abouts: Sequence[float]) -> list[float]:
+        """The noise after each of the next blocks, which end at these levels and are of these
+        noises by themselves."""
+        known, heights = [one.noise for one in self.blocks], [abs(b.level) for b in self.blocks]
+        noises = [self.noise]
+        for level, about in zip(levels, abouts, strict=True):
+            known, heights = [*known, noises[-1]][-BLOCKS:], [*heights, abs(level)][-BLOCKS:]
+            noises.append(self._noise_after(level, about, known, heights))
+        return noises[1:]
+
+    def _noise_after(
+        self, level: float, noise: float, noises: Sequence[float], heights: Sequence[float]
+    ) -> float:
+        """The noise after rows of this level, and of this noise by themselves, where blocks of
+        these noises and heights are known."""
         start = FLOOR_START * min(self.start, MOST_START)
         noise = max(self.floor_part * abs(level), start, self.floor, noise)
-        wider = 1.0
-        if len(ratios) >= LOCAL:
-            ordered = sorted(ratios[-RATIOS:])
-            wider = _quantile(ordered, 0.9) / NORMAL_90
-            if len(ordered) >= YOUNG:
-                middle = _quantile(ordered, 0.75) - _quantile(ordered, 0.25)
-                wider = max(wider, middle / NORMAL_MIDDLE / EVEN_WIDTH)
-            wider = min(MOST_WIDER, max(1.0, wider))
-        if len(blocks) >= FEWEST_BLOCKS:
-            usual = median([block.noise for block in blocks])
-            then = median([abs(block.level) for block in blocks])
-            if self.falling and then > abs(level):  # noise falls with the loss
-                usual *= abs(level) / then
-            noise = max(noise, LEAST_NOISE * usual)
-            tops = sorted(block.top * min(1.0, block.noise / noise) for block in blocks)
-            tail = _quantile(tops, TOP_QUANTILE) / NORMAL_TOP
-            wider = max(wider, min(MOST_TAIL, tail))
-        return Scale(noise, wider)
+        if len(noises) < FEWEST_BLOCKS:
+            return noise
+        usual = median(noises)
+        if self.falling and (then := median(heights)) > abs(level):  # noise falls with the loss
+            usual *= abs(level) / then
+        return max(noise, LEAST_NOISE * usual)
 
-    def _look_at_scale(self, ratios: Sequence[float]) -> None:
-        known, level = self.noise, self.level
-        noise = _noise(np.array(self.values[-NOISE - 3 :]))
-        self.noise, self.wider = self._scale_of(level, noise, ratios, self.blocks)
-        if self.count < YOUNG and known < self.noise:  # what was far over too little noise is less
-            part = known / self.noise
-            self.ratios = [part * ratio for ratio in self.ratios]
-            self.wider = self._scale_of(level, noise, self.ratios, self.blocks).wider
-
-    def _look_at_heights(self) -> None:
-        if len(self.blocks) >= FEWEST_BLOCKS:
-            tops, few = sorted(one.top for one in self.blocks), len(self.blocks) < BLOCKS // 4
-            self.top = (tops[-1] if few else tops[-2]) * (1.0 + MORE_TOP / len(tops))
-            self.bottom = max(1.0, -min(one.bottom for one in self.blocks))
-            self.pair = max(one.pair for one in self.blocks)
-            if self.falling:
-                self._look_at_moves()
+    def _look_at_scale(self) -> None:
+        about = noise_of(np.array(self.values[-NOISE - 3 :]))
+        known, noises = self.noise, [one.noise for one in self.blocks]
+        heights = [abs(one.level) for one in self.blocks]
+        self.noise = noise = self._noise_after(self.level, about, noises, heights)
+        if self.count < YOUNG and known < noise:  # what was far over too little noise is less
+            self.ratios = [known / noise * ratio for ratio in self.ratios]
+        at = np.array([len(self.ratios)])
+        (self.wider,) = widths(np.array(self.ratios), at, self.blocks, [noise])
 
     def _look_at_moves(self) -> None:
-        self.lift = max(one.lift for one in self.blocks)
-        self.long_lift = max(one.long_lift for one in self.blocks)
-        moves = sorted(b.level - a.level for a, b in pairwise(self.blocks))
+        if not self.falling or len(self.blocks) < FEWEST_BLOCKS:
+            return
+        self.lift = max([one.lift for one in self.blocks])
+        self.long_lift = max([one.long_lift for one in self.blocks])
+        levels = [block.level for block in self.blocks]
+        moves = sorted(b - a for a, b in pairwise(levels))
         few = 1.0 + FEW_BLOCKS / len(moves)
         up = max(0.0, moves[int(0.9 * len(moves))]) / NORMAL_90
         if len(moves) >= FEWEST_MOVES:
-            spread = _bends([block.level for block in self.blocks])
+            spread = deviation_of_moves(levels)
             up = max(up, spread)
         else:
             usual = moves[len(moves) // 2]
             spread = NORMAL_MAD * median([abs(move - usual) for move in moves])
         self.wander, self.rise = few * spread, few * up
 
-    def _end_block(self, step: int, ratios: Sequence[float], scales: Mapping[int, Scale]) -> None:
-        block = _block(self.noise, self.last, self.heights, self.level)
+    def _end_block(self, step: int, known: tuple[Scale, Block] | None) -> None:
+        if known is None:
+            block = _block(self.noise, self.last, self.heights, self.level)
+        else:
+            (self.noise, self.wider), block = known
         block = block._replace(lift=self.rising, long_lift=self.long_rising, step=step)
         self.blocks = [*self.blocks, block][-BLOCKS:]
         self.last, self.heights = self.heights[-1], []
         self.rising = self.long_rising = 0.0
-        self._look_at_heights()
-        if (scale := scales.get(self.count)) is None:
-            self._look_at_scale(ratios)
-        else:
-            self.noise, self.wider = scale
-
-
-def _at_ends(line: Array, known: int, ends: range) -> tuple[list[float], list[float]]:
-    """Level and noise at the `ends` of blocks, counted in rows after the `known` ones."""
-    if not ends:
-        return [], []
-    first = known + ends[0]
-    if first < NOISE + 3:  # the run went back: few rows are left
-        parts = [line[max(0, known + end - NOISE - 3) : known + end] for end in ends]
-        return [median(part[-LOCAL:].tolist()) for part in parts], [_noise(part) for part in parts]
-    levels = sliding_window_view(line, LOCAL)[first - LOCAL :: BLOCK][: len(ends)]
-    thirds = sliding_window_view(_third(line), NOISE)[first - NOISE - 3 :: BLOCK][: len(ends)]
-    return _middle(levels).tolist(), _middle(thirds).tolist()
+        self._look_at_moves()
+        if known is None:
+            self._look_at_scale()
 
 
 def _block(noise: float, last: float, heights: Sequence[float], level: float) -> Block:

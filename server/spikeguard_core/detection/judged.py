@@ -47,12 +47,13 @@ class Judged:
     lift: Array  # median of the 8 rows before, above the 32 before these; -inf while unknown
     long_lift: Array  # the same of 16 rows
     ratio: Array  # residual over noise
-    scales: Mapping[int, Scale]  # at the ends of blocks within, by the calm rows known there
+    ends: Mapping[int, tuple[Scale, Block]]  # blocks that end within, by calm rows known, with the
+    # scale after each
 
     def part(self, first: int) -> Judged:
         """The rows from `first` on."""
         return Judged(
             self.values[first:], self.level[first:], self.scale[first:], self.z[first:],
             self.lift[first:], self.long_lift[first:], self.ratio[first:],
-            self.scales,
+            self.ends,
         )  # fmt: skip

@@ -25,8 +25,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from spikeguard_core.detection.baseline import BLOCK, KEPT, LOCAL, NEAR, SHORT, Baseline, median
+from spikeguard_core.detection.baseline import KEPT, NEAR, SHORT, Baseline
 from spikeguard_core.detection.judged import Array, Judged
+from spikeguard_core.detection.noise import BLOCK, LOCAL, median
 from spikeguard_core.detection.sample import Rows
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.detection.slow_rise import SlowRise

@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from spikeguard_core.detection.baseline import BLOCK, Baseline
+from spikeguard_core.detection.baseline import Baseline
+from spikeguard_core.detection.noise import BLOCK
 from spikeguard_core.detection.settings import DetectionSettings
 
 SMOOTH = 2  # blocks

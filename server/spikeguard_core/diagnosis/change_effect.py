@@ -21,7 +21,7 @@ from enum import StrEnum
 from statistics import fmean, stdev
 from typing import Any, Final
 
-from spikeguard_core.detection.baseline import median
+from spikeguard_core.detection.noise import median
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.forecast import INERTIA, NORMAL_95, clipped_mean, doubt_of
 from spikeguard_core.events import Trend

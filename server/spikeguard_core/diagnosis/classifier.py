@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from spikeguard_core.detection.baseline import NORMAL_MAD, median
+from spikeguard_core.detection.noise import NORMAL_MAD, median
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.forecast import PLATEAU_ROWS, Outlook, trust
 from spikeguard_core.diagnosis.incident_tracker import SETTLED_ROWS, Episode

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from spikeguard_core.detection.baseline import median
+from spikeguard_core.detection.noise import median
 from spikeguard_core.detection.sample import Sample, SampleColumns
 from spikeguard_core.events import Trend
 from spikeguard_protocol import BatchRange, OptionalSignal, Signal

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from spikeguard_core.detection.baseline import median
+from spikeguard_core.detection.noise import median
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.incident_tracker import Episode
 from spikeguard_core.events import Trend

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from spikeguard_core.detection.baseline import median
+from spikeguard_core.detection.noise import median
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART, Evidence
 from spikeguard_core.events import Judgement, Trend

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spikeguard_core.detection.baseline import median
+from spikeguard_core.detection.noise import median
 from spikeguard_core.diagnosis.cause.layers import FirstLayer, LayerRow, first_layer
 from spikeguard_core.diagnosis.cause.measured import LEAD
 

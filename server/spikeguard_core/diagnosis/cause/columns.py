@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from spikeguard_core.detection.baseline import median
+from spikeguard_core.detection.noise import median
 from spikeguard_core.diagnosis.cause.measured import (
     LEAD,
     Move,

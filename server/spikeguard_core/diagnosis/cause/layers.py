@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from spikeguard_core.detection.baseline import NORMAL_MAD, median
+from spikeguard_core.detection.noise import NORMAL_MAD, median
 from spikeguard_core.diagnosis.cause.measured import LEAD
 from spikeguard_core.suspicion import Clue
 from spikeguard_protocol import Cause, Signal

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from spikeguard_core.detection.baseline import NORMAL_MAD, median
+from spikeguard_core.detection.noise import NORMAL_MAD, median
 from spikeguard_core.diagnosis.evidence import Evidence, Trace
 from spikeguard_protocol import Signal
 

@@ -1,0 +1,115 @@
+"""How noisy rows are: the noise by itself, and by what rows lie wider than it.
+
+Each look is of the newest rows or blocks; a batch is looked at in one go, at its blocks' ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from spikeguard_core.detection.judged import Array, Block
+
+NORMAL_MAD = 1.4826  # robust standard deviation of normal noise over its MAD
+LOCAL = 8  # rows of the level
+NOISE = 48  # third differences of the noise
+BLOCK = 16  # rows between two looks at the scale
+BLOCKS = 32  # newest blocks, which say what is usual,
+FEWEST_BLOCKS = 2  # and the fewest that do
+RATIOS = 96  # newest residuals that widen the noise
+YOUNG = 64  # rows until z counts in full
+MOST_WIDER = 3.0  # of the noise, at most
+NORMAL_MIDDLE = 1.349  # deviations between the quartiles of normal noise
+EVEN_WIDTH = 1.25  # deviations: as wide as independent rows lie about a median of 8, and some more
+MOST_TAIL = 10.0
+NORMAL_90 = 1.2816  # quantile of the normal distribution
+TOP_QUANTILE, NORMAL_TOP = 0.6, 1.861  # of the highest of 16 rows, and where noise is normal
+
+
+def median(values: Sequence[float]) -> float:
+    """The median of finite values; of none it is NaN."""
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def medians(values: Array) -> Array:
+    """Medians of the rows of an array."""
+    ordered, half = np.sort(values, axis=1), values.shape[1] // 2
+    if values.shape[1] % 2:
+        return ordered[:, half]
+    return (ordered[:, half - 1] + ordered[:, half]) / 2
+
+
+def _quantile(ordered: Array, known: NDArray[np.int64], part: float) -> Array:
+    """Of each row's first `known` ordered values the lower of the two that a quantile lies
+    between."""
+    at = (part * np.maximum(known - 1, 0)).astype(np.int64)
+    return ordered[np.arange(len(ordered)), at]
+
+
+def _third(rows: Array) -> Array:
+    """Sizes of the third differences of rows, as of the deviation of independent rows."""
+    with np.errstate(over="ignore"):  # of values near the largest float
+        third = np.abs(rows[3:] - 3.0 * (rows[2:-1] - rows[1:-2]) - rows[:-3])
+    return NORMAL_MAD / math.sqrt(20.0) * third
+
+
+def noise_of(rows: Array) -> float:
+    """Standard deviation of rows about their course."""
+    return float(medians(_third(rows)[None, -NOISE:])[0])
+
+
+def deviation_of_moves(levels: Sequence[float]) -> float:
+    """Deviation of the moves from one level to the next about their course, as of independent
+    levels, by second differences."""
+    second = [abs(a - 2.0 * b + c) for a, b, c in zip(levels, levels[1:], levels[2:], strict=False)]
+    return NORMAL_MAD / math.sqrt(3.0) * median(second)
+
+
+def widths(
+    ratios: Array, ends: NDArray[np.int64], blocks: Sequence[Block], noises: Sequence[float]
+) -> list[float]:
+    """How much wider than the noise rows lie, at each of the `ends`, counted in `ratios`; the last
+    of the `blocks` ended there, and the `noises` are known from there on."""
+    ordered, known = np.sort(_newest(ratios, ends, RATIOS), axis=1), np.minimum(ends, RATIOS)
+    wider = _quantile(ordered, known, 0.9) / NORMAL_90
+    middle = _quantile(ordered, known, 0.75) - _quantile(ordered, known, 0.25)
+    middle = np.where(known >= YOUNG, middle / NORMAL_MIDDLE / EVEN_WIDTH, 1.0)
+    wider = np.minimum(MOST_WIDER, np.fmax(1.0, np.fmax(wider, middle)))
+    wider = np.where(known >= LOCAL, wider, 1.0)
+    last = len(blocks) - np.arange(len(ends))[::-1]
+    tops = _newest(np.array([one.top for one in blocks]), last, BLOCKS)
+    of_blocks = _newest(np.array([one.noise for one in blocks]), last, BLOCKS)
+    tops = np.sort(tops * np.minimum(1.0, of_blocks / np.array(noises)[:, None]), axis=1)
+    tail = _quantile(tops, np.minimum(last, BLOCKS), TOP_QUANTILE) / NORMAL_TOP
+    tail = np.where(last >= FEWEST_BLOCKS, np.minimum(MOST_TAIL, tail), 1.0)
+    both: list[float] = np.maximum(wider, tail).tolist()
+    return both
+
+
+def _newest(values: Array, ends: NDArray[np.int64], most: int) -> Array:
+    """The newest values before each end, `most` columns; NaN where there are fewer."""
+    first = np.concatenate([np.full(most, np.nan), values])
+    return sliding_window_view(first, most)[ends]
+
+
+def at_ends(line: Array, known: int, ends: range) -> tuple[list[float], list[float]]:
+    """Level and noise at the `ends` of blocks, counted in rows after the `known` ones."""
+    if not ends:
+        return [], []
+    first = known + ends[0]
+    if first < NOISE + 3:  # the run went back: few rows are left
+        parts = [line[max(0, known + end - NOISE - 3) : known + end] for end in ends]
+        return [median(part[-LOCAL:].tolist()) for part in parts], [
+            noise_of(part) for part in parts
+        ]
+    levels = sliding_window_view(line, LOCAL)[first - LOCAL :: BLOCK][: len(ends)]
+    thirds = sliding_window_view(_third(line), NOISE)[first - NOISE - 3 :: BLOCK][: len(ends)]
+    return medians(levels).tolist(), medians(thirds).tolist()
