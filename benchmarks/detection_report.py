@@ -70,7 +70,8 @@ def tests() -> list[Row]:
             f"or three with the middle one at {s.run_z:g}; and {s.usual_part:g} times the highest "
             f"such pair among the calm rows (of which at most {s.usual_most:g} counts); and more "
             f"than {s.rise_part:g} rises (see *lift*; at most {s.rise_most:g} scales); one of "
-            f"them lies above the median of the newest {at.SHORT} calm rows. While "
+            f"them lies above the median of the newest {at.SHORT} calm rows, or {s.falling_part:g} "
+            "times the noise above the row before it. While "
             f"fewer than {of.YOUNG} calm rows are known, one of them also lies {s.steep_part:g} "
             f"times the noise above the row before it, or at z {s.steep_z:g}",
             "spikes, at most one row late",

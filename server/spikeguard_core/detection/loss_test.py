@@ -265,23 +265,28 @@ class LossTest:
         if len(z) < rows or min(map(abs, self.heights[-rows:])) < usual:
             return False
         high = max(one.value for one in self.held)
-        if self.held[-1].z > 0.0 and high < median(self.baseline.values[-SHORT:]):
+        steepest = self._steepest()
+        below = self.held[-1].z > 0.0 and high < median(self.baseline.values[-SHORT:])
+        if below and steepest < settings.falling_part:
             return False  # it only stopped falling
         scale = self.baseline.scale
         if min(z[-rows:]) * scale < self._usual_rise(np.array(scale), settings):
             return False
-        if not self.baseline.settled and max(z) < settings.steep_z and not self._is_steep(settings):
+        flat = steepest < settings.steep_part and max(z) < settings.steep_z
+        if flat and not self.baseline.settled:
             return False
         if max(z[-rows:]) >= settings.suspect_z:
             return True
         return len(z) >= max(3, rows) and median(z[-3:]) >= settings.run_z
 
-    def _is_steep(self, settings: DetectionSettings) -> bool:
-        """Whether one of the held rows lies far from the row before it: noise that wanders gets as
-        high in many small moves, and the first rows do not tell how far it wanders."""
+    def _steepest(self) -> float:
+        """The largest move away from one row to the next among the held rows, over the noise: noise
+        that wanders gets as high in many small moves, and the first rows do not tell how far it
+        wanders."""
         values = [self.baseline.values[-1], *(one.value for one in self.held)]
-        moves = max(abs(after - before) for before, after in pairwise(values))
-        return moves >= settings.steep_part * self.baseline.noise
+        sign = math.copysign(1.0, self.held[-1].z)
+        move = max(sign * (after - before) for before, after in pairwise(values))
+        return move / self.baseline.noise
 
     def _release(self, row: Suspect, judged: Judged, settings: DetectionSettings) -> Verdict:
         """The rows that were held are confirmed by nothing: keep them as calm."""

@@ -31,6 +31,7 @@ class DetectionSettings:
     rise_most: float = 6.5  # of this at most so many deviations count
     steep_part: float = 5.0  # times the noise from one row to the next, of a jump in the first 64,
     steep_z: float = 10.0  # unless a row lies so high
+    falling_part: float = 7.5  # as far, of a jump that stays below the newest calm rows
     slow_part: float = 0.035  # of the loss: least slow rise of the smoothed loss above its best,
     slow_z: float = 5.0  # and in deviations of a row
     slow_rows: int = 48  # that it has lasted
