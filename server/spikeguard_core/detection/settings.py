@@ -45,6 +45,8 @@ class DetectionSettings:
     lasting_part: float = 0.012  # least lasting damage, as a part of the level of the loss,
     lasting_z: float = 3.5  # and in deviations of the mean of a horizon's rows
     lasting_doubt: float = 0.1  # probability of it below which a spike is over at once
+    lasting_sure: float = 0.75  # and from which on a loss that is back at the level before it only
+    late_rows: int = 150  # after so many rows has not healed
     settle_rows: int = 20  # rows in the band until the incident closes as healed
     settle_rows_sparse: int = 5  # the same where rows are many steps apart
     horizon_steps: int = 500  # the kind is decided this long after the peak

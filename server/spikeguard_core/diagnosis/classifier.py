@@ -28,6 +28,7 @@ HIGH_ROWS = 3  # that a height takes
 HIGH_PART = 9.0  # times the loss before, above it
 CLEAR = 10.0  # scales above 0 of a level whose size tells something
 NOT_FALLING_ROWS = 24  # after which an excess that has not fallen is not expected to
+GUESS_ROWS = 12  # batches of odd data in a row may lie as high as guessing
 LEFT_BEHIND, AT_GUESS = 0.7, 0.95  # of the loss at which the run began
 RETURNED = 0.7  # that what came back after a command lasts, before its course is seen
 
@@ -90,7 +91,8 @@ def _height(episode: Episode) -> Judgement | None:
     left = clear and before < LEFT_BEHIND * episode.guess
     if left and median(newest) >= AT_GUESS * episode.guess:
         reason = f"loss is {_nats(median(newest))}, as high as where the run began"
-        return Judgement(Kind.DIVERGENT, 0.85, reason)
+        sure = 0.85 if episode.rows >= GUESS_ROWS else 0.65
+        return Judgement(Kind.DIVERGENT, sure, reason)
     return None
 
 

@@ -182,7 +182,8 @@ class Course:
             return False
         if outlook is None or outlook.present < settings.lasting_doubt:
             return True
-        if episode.is_at_level_before(tolerance_of(episode, settings)):
+        late = episode.since_peak >= settings.late_rows and outlook.present >= settings.lasting_sure
+        if not late and episode.is_at_level_before(tolerance_of(episode, settings)):
             episode.judgement = at_level_before(episode)
             return True
         return episode.settled and episode.judgement.kind is Kind.RECOVERABLE
