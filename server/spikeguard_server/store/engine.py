@@ -80,3 +80,14 @@ def _judge(context: sql.ExceptionContext) -> None:
     """Refused to write: after a failover the address leads on, and these connections stayed."""
     if isinstance(context.original_exception, ReadOnlySqlTransaction):
         context.is_disconnect = True  # upon which the pool lets go of them all
+
+
+def is_standby(connection: sql.Connection) -> bool:
+    """Whether the database replays what another one wrote."""
+    return bool(connection.execute(sql.select(sql.func.pg_is_in_recovery())).scalar_one())
+
+
+def takes_no_writes(connection: sql.Connection) -> bool:
+    """Whether a transaction begun now may not write: on a standby, or where that is set."""
+    setting = sql.func.current_setting("transaction_read_only")
+    return bool(connection.execute(sql.select(setting)).scalar_one() == "on")

@@ -71,6 +71,11 @@ class RunRow:
     def id(self) -> RunId:
         return RunId(self.project, self.name)
 
+    @classmethod
+    def of(cls, row: sql.Row[Any]) -> RunRow:
+        """The run in a row that has its columns, and others."""
+        return cls(**{name: row._mapping[name] for name in cls.__dataclass_fields__})
+
 
 @dataclass(slots=True)
 class AttemptRow:
@@ -171,6 +176,21 @@ def attempts_of(connection: sql.Connection, run_id: UUID) -> list[AttemptRow]:
     found = sql.select(*_ATTEMPT).where(tables.attempts.c.run_id == run_id)
     rows = connection.execute(found.order_by(tables.attempts.c.number))
     return [AttemptRow(*row) for row in rows]
+
+
+def find_attempt(connection: sql.Connection, run_id: UUID, number: int | None) -> AttemptRow | None:
+    """One attempt; None if there is none of this number."""
+    c = tables.attempts.c
+    mine = sql.select(*_ATTEMPT).where(c.run_id == run_id, c.number == number)
+    row = connection.execute(mine).one_or_none()
+    return None if row is None else AttemptRow(*row)
+
+
+def training_attempt(connection: sql.Connection, run: RunRow) -> AttemptRow | None:
+    """The attempt that trains now; None where none does."""
+    found = find_attempt(connection, run.run_id, run.current_attempt)
+    over = found is None or found.ended_at is not None or found.lost
+    return None if over else found
 
 
 def make_attempt(
