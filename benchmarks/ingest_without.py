@@ -15,8 +15,6 @@ from typing import Any, Final
 
 import psycopg
 import sqlalchemy as sql
-from psycopg.adapt import Dumper
-from psycopg.pq import Format
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -28,11 +26,7 @@ from spikeguard_core.monitor import monitor
 from spikeguard_protocol import plain_json
 from spikeguard_server.http.fast import ingest_middleware
 from spikeguard_server.http.routes import messages
-from spikeguard_server.ingest import fair_queue
-from spikeguard_server.store import chunks, detectors, message_opening, runs
-from spikeguard_server.store.fast import pipeline
-from spikeguard_server.store.fast.packing import FLOAT8_ARRAY, INT8_ARRAY, FloatColumn, WholeColumn
-from spikeguard_server.store.fast.pipeline import driver
+from spikeguard_server.store import chunks, detectors, pipeline, runs
 
 
 def _without_middleware() -> None:
@@ -68,63 +62,8 @@ def _without_json() -> None:
 
 
 def _without_pipeline() -> None:
-    """One statement after the other, each waited for, by the driver's cursor."""
-    psycopg.adapters.register_dumper(FloatColumn, _Floats)
-    psycopg.adapters.register_dumper(WholeColumn, _Whole)
-
-    def ask(connection: sql.Connection, *asked: Any) -> list[list[tuple[Any, ...]]]:
-        asked = (*connection.info.pop("to be written", []), *asked)
-        with driver(connection) as raw, raw.cursor(binary=True) as cursor:
-            return [_rows(cursor, one.text, _packed(one, values)) for one, values in asked]
-
-    for module in (pipeline, message_opening):
-        setattr(module, "ask", ask)  # noqa: B010
-
-
-class _Floats(Dumper):
-    format, oid = Format.BINARY, FLOAT8_ARRAY
-
-    def dump(self, obj: FloatColumn) -> bytes:
-        return obj.packed
-
-
-class _Whole(Dumper):
-    format, oid = Format.BINARY, INT8_ARRAY
-
-    def dump(self, obj: WholeColumn) -> bytes:
-        return obj.packed
-
-
-def _packed(one: Any, values: Mapping[str, Any]) -> list[Any]:
-    return [values[name] for name, _ in one.parameters]
-
-
-def _rows(cursor: Any, text: bytes, values: list[Any]) -> list[tuple[Any, ...]]:
-    if text in (pipeline.COMMIT.text, pipeline.BEGIN.text):
-        if text == pipeline.COMMIT.text:
-            cursor.connection.commit()
-        return []
-    placed = _percent(text)
-    cursor.execute(placed, {str(n): value for n, value in enumerate(values, 1)})
-    return list(cursor.fetchall()) if cursor.description else []
-
-
-def _percent(text: bytes) -> bytes:
-    known = _PLACED.get(text)
-    if known is None:
-        found = text.replace(b"%", b"%%")
-        for number in range(200, 0, -1):
-            found = found.replace(b"$%d" % number, b"%%(%d)s" % number)
-        known = _PLACED[text] = found
-    return known
-
-
-_PLACED: dict[bytes, bytes] = {}
-
-
-def _without_compute_lock() -> None:
-    """Threads that take messages compute as the interpreter lets them."""
-    setattr(fair_queue, "in_turn", nullcontext)  # noqa: B010
+    """One statement after the other, each waited for."""
+    setattr(psycopg.Connection, "pipeline", lambda _: nullcontext())  # noqa: B010
 
 
 def _without_queue() -> None:
@@ -152,7 +91,6 @@ MECHANISMS: Final[Mapping[str, Callable[[], None]]] = {
     "json": _without_json,
     "pipeline": _without_pipeline,
     "queue": _without_queue,
-    "compute-lock": _without_compute_lock,
     "kept": _without_kept,
     "stretches": _without_stretches,
     "nothing": lambda: None,

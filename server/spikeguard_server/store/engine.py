@@ -15,8 +15,7 @@ from psycopg.errors import ReadOnlySqlTransaction
 from sqlalchemy.exc import DisconnectionError
 
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.fast.packing import teach
-from spikeguard_server.store.fast.pipeline import heed
+from spikeguard_server.store.pipeline import send_queued
 
 CONNECT_TIMEOUT_S = 5
 IDLE_TRANSACTION_TIMEOUT_S = 60
@@ -44,17 +43,11 @@ def open_engine(settings: Settings) -> sql.Engine:
             "options": " ".join(f"-c {name}={value}" for name, value in limits.items()),
         },
     )
-    sql.event.listen(engine, "connect", _connected)
-    heed(engine)
+    send_queued(engine)
     sql.event.listen(engine, "checkin", _rests)
     sql.event.listen(engine, "checkout", _check)
     sql.event.listen(engine, "handle_error", _judge)
     return engine
-
-
-def _connected(connection: Any, record: Any) -> None:
-    del record
-    teach(connection)
 
 
 def _rests(connection: Any, record: Any) -> None:
