@@ -56,8 +56,9 @@ CORE_MAY = {  # inside the core: what each package may import of the others
     "diagnosis": _FACTS | {"detection"},
     "monitor": _FACTS | {"detection", "diagnosis"},
     "lifecycle": _FACTS | {"diagnosis"},
-    "notification": set[str](),
-    "policy": _FACTS | {"detection", "diagnosis", "lifecycle", "monitor", "notification"},
+    "notification": {"setting_fields"},
+    "policy": _FACTS
+    | {"detection", "diagnosis", "lifecycle", "monitor", "notification", "setting_fields"},
     "audit": {"notification", "policy"},
 }
 SERVER_MAY = {  # inside the server: what each package may import of the others

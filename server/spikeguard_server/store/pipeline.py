@@ -7,6 +7,7 @@ raise it; statements behind it are not carried out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -20,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from spikeguard_server.store.packing import FLOAT8_ARRAY, INT8_ARRAY, ArrayLoader
 
 Asked = tuple[str, Mapping[str, Any]]  # a statement and its values
+_SELECT: Final = re.compile(r"\s*SELECT\b")
 _QUEUED: Final = "to be written"
 _HAS_EVENTS: Final = "the queue is sent"
 
@@ -41,7 +43,7 @@ def driver(connection: sql.Connection) -> Iterator[psycopg.Connection[Any]]:
 
 
 def ask(connection: sql.Connection, *asked: Asked) -> list[list[tuple[Any, ...]]]:
-    """The rows of every statement, in one wait. Begins the transaction where none is open."""
+    """The rows of each SELECT of `asked`, in one wait. Begins a transaction where none is open."""
     queued: list[Asked] = connection.info.pop(_QUEUED, [])
     with driver(connection) as raw:
         with raw.pipeline():
@@ -49,8 +51,8 @@ def ask(connection: sql.Connection, *asked: Asked) -> list[list[tuple[Any, ...]]
                 raw.cursor(binary=True).execute(text, _typed(values), prepare=True)
                 for text, values in (*queued, *asked)
             ]
-        wanted = cursors[len(queued) :]
-        return [cursor.fetchall() if cursor.description else [] for cursor in wanted]
+        wanted = zip(asked, cursors[len(queued) :], strict=True)
+        return [c.fetchall() if _SELECT.match(text) else [] for (text, _), c in wanted]
 
 
 def _typed(values: Mapping[str, Any]) -> dict[str, Any]:
