@@ -15,45 +15,13 @@ from typing import Any, Final
 
 import psycopg
 import sqlalchemy as sql
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 import spikeguard_server.http.app as app_module
 from spikeguard_cli.main import main
 from spikeguard_core.monitor import monitor
 from spikeguard_protocol import plain_json
-from spikeguard_server.http.fast import ingest_middleware
 from spikeguard_server.http.routes import messages
 from spikeguard_server.store import chunks, detectors, pipeline, runs
-
-
-def _without_middleware() -> None:
-    """The framework asks every middleware, and its router, before a message is read."""
-    made = ingest_middleware.IngestMiddleware.__init__
-
-    def note(self: Any, *given: Any, **named: Any) -> None:
-        made(self, *given, **named)
-        _Endpoints.endpoint = self._endpoint
-
-    async def pass_on(self: Any, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
-
-    async def take(request: Request) -> Response:
-        endpoint, host = _Endpoints.endpoint, ingest_middleware._host(request.scope)
-        bearer = await endpoint.admit(ingest_middleware._secret(request.scope), host)
-        answer, extra = await endpoint.take(bearer, await request.body(), host)
-        return Response(answer, media_type="application/json", headers=dict(extra))
-
-    ingest_middleware.IngestMiddleware.__init__ = note  # type: ignore[method-assign]
-    ingest_middleware.IngestMiddleware.__call__ = pass_on  # type: ignore[method-assign]
-    routes = messages.router.routes
-    routes[:] = [Route("/v1/messages", take, methods=["POST"])]
-
-
-class _Endpoints:
-    endpoint: Any = None
 
 
 def _without_json() -> None:
@@ -87,7 +55,6 @@ def _without_stretches() -> None:
 
 
 MECHANISMS: Final[Mapping[str, Callable[[], None]]] = {
-    "middleware": _without_middleware,
     "json": _without_json,
     "pipeline": _without_pipeline,
     "queue": _without_queue,
