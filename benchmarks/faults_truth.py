@@ -18,11 +18,10 @@ from spikeguard_server.store.tables.core import run_key
 
 Row = tuple[Any, ...]
 PLACES = {
-    "decisions": """select incident, number, step, kind, confidence, reason, peak_step, peak_loss,
-        excess, settled from incident_revisions where run_id = :run order by incident, number""",
-    "incidents": """select number, state, kind, onset_step, onset_first, onset_end, detected_step,
-        signal, pre_loss, dropped, recurrences, closed_step, outcome, revisions, commands
-        from incidents where run_id = :run order by number""",
+    "decisions": """select incident, number, step, kind, confidence, reason from incident_revisions
+        where run_id = :run order by incident, number""",
+    "incidents": """select number, state, kind, onset_step, outcome, record::text, revisions,
+        commands from incidents where run_id = :run order by number""",
     "commands": """select incident, number, verb, arguments, state, revision, reason, automatic,
         decided_by, decided_step, applied_step, result, judgement from commands
         where run_id = :run order by incident, number""",

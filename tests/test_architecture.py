@@ -56,8 +56,9 @@ CORE_MAY = {  # inside the core: what each package may import of the others
     "diagnosis": _FACTS | {"detection"},
     "monitor": _FACTS | {"detection", "diagnosis"},
     "lifecycle": _FACTS | {"diagnosis"},
-    "notification": set[str](),
-    "policy": _FACTS | {"detection", "diagnosis", "lifecycle", "monitor", "notification"},
+    "notification": {"setting_fields"},
+    "policy": _FACTS
+    | {"detection", "diagnosis", "lifecycle", "monitor", "notification", "setting_fields"},
     "audit": {"notification", "policy"},
 }
 SERVER_MAY = {  # inside the server: what each package may import of the others
@@ -72,7 +73,8 @@ SERVER_MAY = {  # inside the server: what each package may import of the others
     "cli": {"identity", "store", "access", "http", "jobs"},
 }
 SERVER_SHARED = {  # modules that belong to no package
-    *("errors", "settings", "metrics", "incident_metrics", "log_format", "log_limits", "retries"),
+    *("entities", "errors", "settings", "metrics", "incident_metrics", "log_format", "log_limits"),
+    "retries",
 }
 AGENT_LAYERS = (  # inside the agent: each may import those before it, and what all may
     *("topology", "optim", "measure", "state", "data", "commands", "uplink", "loop"),
@@ -87,7 +89,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 21_400,
     "spikeguard_core": 10_720,
     "spikeguard_replay": 3_660,
-    "spikeguard_server": 35_600,
+    "spikeguard_server": 32_100,
     "spikeguard_dashboard": 3_620,
     "spikeguard_trainer": 2_460,
     "benchmarks": 15_020,

@@ -25,7 +25,6 @@ from spikeguard_client.shapes import (
     Options,
     Response,
     Run,
-    RunCommand,
     RunDetail,
     Series,
     Session,
@@ -206,9 +205,9 @@ class Client(ProjectCalls):
         path = f"{command_path(command)}/reject"
         return self._calls.send(Command, "POST", path, {"revision": revision, "reason": reason})
 
-    def run_commands(self, run: RunId) -> Iterator[RunCommand]:
+    def run_commands(self, run: RunId) -> Iterator[Command]:
         """What was ordered of a run itself, without an incident, newest first."""
-        return self._calls.items(RunCommand, f"{run_path(run)}/commands")
+        return self._calls.items(Command, f"{run_path(run)}/commands")
 
     def options(self, run: RunId) -> Options:
         """What can be ordered of a run now: verbs, targets with health and price, its limits."""
@@ -219,7 +218,7 @@ class Client(ProjectCalls):
         *, target: str | None = None, skip: tuple[int, int] | None = None,
         factor: float | None = None, steps: int | None = None,
         expect: str | None = None, expect_size: float | None = None,
-    ) -> RunCommand:  # fmt: skip
+    ) -> Command:  # fmt: skip
         """Order something of a run, done at its next step boundary, in the name that stands behind
         the token: `rollback` to a `target`, `skip_batches`, `scale_lr`, `checkpoint_now`, `stop`.
 
@@ -228,7 +227,7 @@ class Client(ProjectCalls):
         an incident is open, what changes the training is ordered of it: `order_instead`.
         """
         said = _order(verb, reason, expires_in_s, target, skip, factor, steps, expect, expect_size)
-        return self._calls.send(RunCommand, "POST", f"{run_path(run)}/commands", said)
+        return self._calls.send(Command, "POST", f"{run_path(run)}/commands", said)
 
     def order_instead(
         self, incident: IncidentId, verb: Verb | str, reason: str, expires_in_s: float = 600.0,
@@ -249,10 +248,10 @@ class Client(ProjectCalls):
         """What was done to a run, by whom, why, what was expected and what came, newest first."""
         return self._calls.items(Intervention, f"{run_path(run)}/interventions")
 
-    def reject_order(self, command: CommandId, revision: int, reason: str) -> RunCommand:
+    def reject_order(self, command: CommandId, revision: int, reason: str) -> Command:
         """Say no to a command of a run itself, or take back what the job has not fetched."""
         body = {"revision": revision, "reason": reason}
-        return self._calls.send(RunCommand, "POST", f"{command_path(command)}/reject", body)
+        return self._calls.send(Command, "POST", f"{command_path(command)}/reject", body)
 
 
 def _order(

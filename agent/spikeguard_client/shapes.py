@@ -210,7 +210,7 @@ class Command(TypedDict):
 
     id: str
     number: int
-    incident: str
+    incident: str | None  # null: a person ordered it of the run itself
     verb: str
     arguments: dict[str, Any]
     state: str
@@ -219,7 +219,7 @@ class Command(TypedDict):
     policy_version: int | None
     policy_scope: str  # whose policy: the run's own, its project's
     checks: list[str]  # to look at before approving, while it waits
-    cost: Cost
+    cost: Cost | None  # null: of the run itself
     attempt: str | None
     expires_in_s: float | None
     expires_at_step: int | None
@@ -366,34 +366,8 @@ class FirstLayer(TypedDict):
     layer: str
     step: int
     ratio: float  # to its usual norm; inf where it was not finite
-    layers_moved: int  # at that step
-    layers_known: int
-
-
-class RunCommand(TypedDict):
-    """A command of the run itself, from its order to its result."""
-
-    id: str
-    number: int
-    verb: str
-    arguments: dict[str, Any]
-    state: str
-    revision: int
-    reason: str
-    proposed_by: str | None  # who ordered it
-    attempt: str | None
-    expires_in_s: float | None
-    expires_at_step: int | None
-    proposed_at: str
-    decided_at: str | None
-    decided_by: str | None
-    decision_reason: str | None
-    delivered_at: str | None
-    finished_at: str | None
-    applied_step: int | None
-    result: str | None
-    end_reason: str | None  # why it ended without reaching the job
-    judgement: str | None
+    moved: int  # layers that moved at that step
+    known: int  # layers that could have
 
 
 class VerbOption(TypedDict):
@@ -482,7 +456,6 @@ class InboxItem(TypedDict):
     reason: str | None  # of a switch, or of an order of a run itself
     incident: Incident | None  # with its proposal, cost and deadline
     command: Command | None  # that came to nothing
-    order: RunCommand | None  # of a run itself
 
 
 class Inbox(TypedDict):

@@ -27,7 +27,7 @@ NAMES: Final[Mapping[str, str]] = {  # in the document -> in the client, those u
     "EvidenceBody": "Evidence", "IncidentRevision": "IncidentRevision", "CauseBody": "Cause",
     "RemedyBody": "Remedy", "ResponseBody": "Response",
     "FirstLayerBody": "FirstLayer",
-    "RunCommandBody": "RunCommand", "VerbOption": "VerbOption", "TargetOption": "TargetOption",
+    "VerbOption": "VerbOption", "TargetOption": "TargetOption",
     "LimitsBody": "OrderLimits", "OptionsBody": "Options", "InterventionBody": "Intervention",
     "ActionTally": "ActionTally",
     "InboxItem": "InboxItem", "InboxBody": "Inbox",

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field
 from enum import StrEnum
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import shown, span, table
 from spikeguard_core.notification.quiet_hours import QuietHours
-from spikeguard_core.policy import own_remedies
 from spikeguard_core.policy.own_remedies import OwnRemedy
 from spikeguard_core.policy.remedies import GoBack, Rate, Skip
 from spikeguard_core.policy.settings import (
-    APPROVAL_LIMITS,
     DEFAULT_POLICY,
-    LIMITS,
     ApprovalMode,
     ApprovalRule,
     Policy,
 )
+from spikeguard_core.setting_fields import default_of, settings_of
 from spikeguard_protocol import Verb
 
 HEAD = """# Policy
@@ -35,7 +33,6 @@ ELSEWHERE = {  # fields that are tables of their own: where they stand
     "remedies": "[below](#remediescause)",
     "quiet": "[below](#quiet)",
 }
-_CHOICES: dict[str, type[StrEnum]] = {"back": GoBack, "skip": Skip, "again": Skip, "rate": Rate}
 
 
 def page() -> str:
@@ -46,13 +43,13 @@ def page() -> str:
         "## `[approval.VERB]`\n",
         f"VERB is one of {_words(Verb)}. Without a word of the policy `watch` is `auto`, every "
         "other verb `manual`.\n",
-        _table(ApprovalRule, dict(APPROVAL_LIMITS), {"mode": ApprovalMode}),
+        _table(ApprovalRule),
         "## `[remedies.CAUSE]`\n",
         "Changes of what a [cause](causes.md) calls for; what is left out stays as it is there.\n",
-        _table(OwnRemedy, own_remedies.RANGES, _CHOICES),
+        _table(OwnRemedy),
         "## `[quiet]`\n",
         f"{QuietHours.__doc__}\n",
-        _table(QuietHours, {}, {}),
+        _table(QuietHours),
         "## What the words do\n",
         *(_choices(kind) for kind in (ApprovalMode, GoBack, Skip, Rate)),
     ])  # fmt: skip
@@ -60,39 +57,33 @@ def page() -> str:
 
 def _policy() -> str:
     rows = []
-    for one in fields(Policy):
-        if one.name == "scope":  # says where the policy was found
-            continue
-        limit = LIMITS.get(one.name)
+    for name, one in settings_of(Policy).items():
+        limit = one.metadata["limit"]
         rows.append((
-            f"`{one.name}`",
-            shown(getattr(DEFAULT_POLICY, one.name)),
+            f"`{name}`",
+            shown(getattr(DEFAULT_POLICY, name)),
             span(limit.least, limit.most) if limit else "",
             limit.unit if limit else "",
-            ": ".join(filter(None, (meaning_of(Policy, one.name), ELSEWHERE.get(one.name)))),
+            ": ".join(filter(None, (one.metadata["meaning"], ELSEWHERE.get(name)))),
         ))  # fmt: skip
     return table(("field", "default", "range", "unit", "meaning"), rows)
 
 
-def _table(kind: type, ranges: dict[str, Any] | Any, choices: dict[str, type[StrEnum]]) -> str:
+def _table(kind: type) -> str:
     rows = [
-        (
-            f"`{one.name}`", shown(_default(one)), _range(one.name, ranges, choices),
-            meaning_of(kind, one.name),
-        )
-        for one in fields(kind)
-    ]  # fmt: skip
+        (f"`{name}`", shown(default_of(one)), _range(kind, one), one.metadata["meaning"])
+        for name, one in settings_of(kind).items()
+    ]
     return table(("field", "default", "range", "meaning"), rows)
 
 
-def _default(one: Field[Any]) -> object:
-    return None if one.default is MISSING else one.default
-
-
-def _range(name: str, ranges: dict[str, Any], choices: dict[str, type[StrEnum]]) -> str:
-    if name in choices:
-        return _words(choices[name])
-    return span(*ranges[name][:2]) if name in ranges else ""
+def _range(kind: type, one: Field[Any]) -> str:
+    hint = get_type_hints(kind)[one.name]
+    for choice in (hint, *get_args(hint)):
+        if isinstance(choice, type) and issubclass(choice, StrEnum):
+            return _words(choice)
+    limit = one.metadata["limit"]
+    return span(limit.least, limit.most) if limit else ""
 
 
 def _words(kind: type[StrEnum]) -> str:

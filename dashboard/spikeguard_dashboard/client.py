@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 from spikeguard_client import (
     ApiError,
     AuditEntry,
+    Command,
     Incident,
     IncidentDetail,
     Me,
     Run,
-    RunCommand,
     RunDetail,
 )
 from spikeguard_client import Client as TypedClient
@@ -124,9 +124,9 @@ class Client:
         """Every intervention in a run, newest first."""
         return self._calls(token).page(AuditEntry, f"{run_path(run)}/audit", limit=limit)
 
-    def run_commands(self, token: str, run: RunId, *, limit: int = 20) -> Page[RunCommand]:
+    def run_commands(self, token: str, run: RunId, *, limit: int = 20) -> Page[Command]:
         """What was ordered of a run itself, without an incident, newest first."""
-        return self._calls(token).page(RunCommand, f"{run_path(run)}/commands", limit=limit)
+        return self._calls(token).page(Command, f"{run_path(run)}/commands", limit=limit)
 
     def _of(
         self, token: str, *, headers: Mapping[str, str] = NO_HEADERS, timeout_s: float | None = None

@@ -21,7 +21,7 @@ from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_core.policy.detection import choose
-from spikeguard_core.policy.settings import PolicyError
+from spikeguard_core.setting_fields import PolicyError
 from spikeguard_core.suspicion import Ranking, questions_in, worth_showing
 from spikeguard_protocol import Outcome, SegmentId
 from spikeguard_replay.log import Log

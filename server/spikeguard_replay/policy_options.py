@@ -63,9 +63,9 @@ def policy_from_options(options: Namespace) -> Policy:
     """The policy that `options` name, with the price they give; raises `CommandFailed`."""
     from spikeguard_core.policy.settings import (
         DEFAULT_POLICY,
-        PolicyError,
         policy_from_mapping,
     )
+    from spikeguard_core.setting_fields import PolicyError
 
     given = {"price_per_hour": options.price_per_hour, "currency": options.currency}
     priced = {name: value for name, value in given.items() if value is not None}

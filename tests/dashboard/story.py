@@ -284,8 +284,8 @@ def incident(**changes: Any) -> Plain:
             "layer": "blocks.7.attention.qkv.weight",
             "step": ONSET - 1,
             "ratio": 31.5,
-            "layers_moved": 1,
-            "layers_known": 148,
+            "moved": 1,
+            "known": 148,
         },
         "commands": [proposal],
         "assigned_at": "2026-03-14T03:09:00.000Z",
@@ -299,9 +299,10 @@ def incident(**changes: Any) -> Plain:
 
 def ordered() -> Plain:
     """A checkpoint that somebody ordered of the run itself."""
-    nothing = ("proposed_by", "end_reason", "expires_in_s")
+    nothing = ("incident", "cost", "end_reason", "expires_in_s", "effect")
     return {
-        **dict.fromkeys(nothing), "id": "llama-8b-c4#0.1", "number": 1, "verb": "checkpoint_now",
+        **dict.fromkeys(nothing), "policy_version": 1, "policy_scope": "project", "checks": [],
+        "revisions": [], "id": "llama-8b-c4#0.1", "number": 1, "verb": "checkpoint_now",
         "arguments": {}, "state": "judged", "revision": 1, "reason": "the file system goes down",
         "proposed_by": "Ada Lovelace", "attempt": ATTEMPT, "expires_at_step": 2200,
         "proposed_at": "2026-03-14T02:40:00.000Z",
@@ -310,7 +311,6 @@ def ordered() -> Plain:
         "delivered_at": "2026-03-14T02:40:01.000Z", "finished_at": "2026-03-14T02:40:03.000Z",
         "applied_step": 1180, "result": "step-1180",
         "judgement": "nothing to judge: saving a checkpoint changes nothing of the training",
-        "effect": None,
     }  # fmt: skip
 
 

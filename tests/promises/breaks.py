@@ -284,7 +284,7 @@ BREAKS = {
         "    if revision < 0:\n",
     ),
     "approval-in-time": Break(
-        f"{SERVER}/store/commands.py",
+        f"{SERVER}/entities.py",
         "        if now >= self.expires_at:\n            return False\n",
         "",
     ),
@@ -423,8 +423,8 @@ BREAKS = {
     ),
     "other-target": Break(
         f"{SERVER}/ingest/orders.py",
-        "    waiting = _seen(standing, commands, seen)\n",
-        "    waiting = _seen(standing, commands, seen) and None\n",
+        "        waiting = _seen(commands, seen)\n",
+        "        waiting = _seen(commands, seen) and None\n",
     ),
     "postmortem-names-people": Break(
         f"{SERVER}/report/record.py",

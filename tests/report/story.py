@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import numpy as np
 
@@ -42,12 +43,11 @@ from spikeguard_protocol import (
     Verb,
     verb_of,
 )
+from spikeguard_server.entities import CommandRow, RevisionRow
 from spikeguard_server.report import (
     AttemptFact,
-    CommandFact,
     PostMortem,
     RecordedCurve,
-    RevisionFact,
 )
 
 START = datetime(2026, 3, 14, 2, 51, 7, tzinfo=UTC)
@@ -73,8 +73,8 @@ class Story:
         self.rng = np.random.default_rng(self.seed)
         self.monitor = Monitor()
         self.incident: Incident | None = None
-        self.revisions: list[RevisionFact] = []
-        self.commands: list[CommandFact] = []
+        self.revisions: list[RevisionRow] = []
+        self.commands: list[CommandRow] = []
         self.precursors: list[Precursor] = []
         self.columns: list[tuple[SegmentId, list[int], list[float], list[float]]] = []
         self.kept_to: list[int | None] = []
@@ -133,7 +133,7 @@ class Story:
             self.opened_at = self.now
         if not isinstance(event, Revised) or self._worth_a_revision(event):
             self.revisions.append(
-                RevisionFact(
+                RevisionRow(
                     event.step,
                     self.now,
                     event.judgement.kind,
@@ -180,21 +180,25 @@ class Story:
             return
         number = len(self.commands) + 1
         self.commands.append(
-            CommandFact(
-                f"{RUN}#3.{number}",
-                proposal.action,
-                CommandState.PROPOSED,
-                proposal.reason,
-                1,
-                self.policy.version,
-                self.now,
+            CommandRow(
+                run=RUN,
+                run_id=UUID(int=7),
+                incident=3,
+                number=number,
+                action=proposal.action,
+                state=CommandState.PROPOSED,
+                revision=1,
+                reason=proposal.reason,
+                policy_version=self.policy.version,
+                proposed_at=self.now,
+                expires_at=self.now + timedelta(seconds=600),
             )
         )
 
     def _proposed_before(self, action: Action) -> bool:
         return any(verb_of(c.action) is verb_of(action) for c in self.commands)
 
-    def _perhaps_apply(self, command: CommandFact, incident: Incident) -> None:
+    def _perhaps_apply(self, command: CommandRow, incident: Incident) -> None:
         auto = verb_of(command.action) is Verb.WATCH
         wait_s = STEP_TIME_S * (1 if auto else self.approve_after_steps)
         if self.clock_s - (command.proposed_at - START).total_seconds() < wait_s:
@@ -202,7 +206,7 @@ class Story:
         done = replace(
             command,
             state=CommandState.APPLIED if auto else CommandState.JUDGED,
-            auto=auto,
+            automatic=auto,
             decided_at=self.now,
             decided_by=None if auto else "mara.lindqvist",
             decision_reason=None if auto else "agree, the level is not coming back",
@@ -265,7 +269,7 @@ class Story:
         )
 
 
-def _void(command: CommandFact, outcome: Outcome, now: datetime) -> CommandFact:
+def _void(command: CommandRow, outcome: Outcome, now: datetime) -> CommandRow:
     """What nobody decided before the close is void."""
     event = EVENT_OF_OUTCOME[outcome]
     if not can(command.state, event):

@@ -210,7 +210,7 @@ def test_every_command_is_there_with_who_decided_and_when(rolled_back: PostMorte
     told = words(rolled_back)
     text, lines = Page(html(told)).text, markdown(told).replace("\\", "").splitlines()
     for command in rolled_back.commands:
-        assert command.id in text
+        assert str(command.id) in text
         assert command.decided_at is not None
         decided = f"{command.decided_at:%Y-%m-%d %H:%M:%S}"
         assert decided in text
@@ -603,7 +603,7 @@ def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_com
 def test_a_proposal_that_nobody_decided_on_is_on_the_record(rolled_back: PostMortem) -> None:
     taken = replace(
         rolled_back.commands[-1], state=CommandState.WITHDRAWN_HEALED, applied_step=None,
-        decided_at=None, decided_by=None, delivered_at=None, auto=False,
+        decided_at=None, decided_by=None, delivered_at=None, automatic=False,
     )  # fmt: skip
     said = markdown(replace(rolled_back, commands=(taken,)))
     page, _ = said.split("# Appendix")

@@ -10,7 +10,7 @@ from random import Random
 
 from benchmarks.ingest_load import new_run
 from spikeguard_protocol import Samples
-from spikeguard_server.http.fast.json_reader import LONGEST, Envelope, read_envelope
+from spikeguard_server.http.json_reader import LONGEST, Envelope, read_envelope
 from spikeguard_server.ingest.fair_queue import MOST_RUNS, REST_S, WINDOW, UrgentRuns
 
 

@@ -8,7 +8,7 @@ from math import isfinite
 
 import streamlit as st
 
-from spikeguard_client import Ability, AuditEntry, Incident, Note, RunCommand, RunDetail, RunWarning
+from spikeguard_client import Ability, AuditEntry, Command, Incident, Note, RunDetail, RunWarning
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker, Span, Window
 from spikeguard_dashboard.markup import Column, Content, Html
@@ -215,7 +215,7 @@ def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         _record(visit, run)
 
 
-def _ordered(commands: Sequence[RunCommand], visit: Visit) -> Html:
+def _ordered(commands: Sequence[Command], visit: Visit) -> Html:
     """What people ordered without an incident, and what became of it."""
     columns = [
         *(Column("When"), Column("What"), Column("State"), Column("By", named=True)),

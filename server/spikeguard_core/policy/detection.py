@@ -12,7 +12,7 @@ from spikeguard_core.detection.norms import LEADING
 from spikeguard_core.detection.own_signals import MOST_OWN, Direction, Opens, OwnChoice
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.monitor.state import DetectorChoice
-from spikeguard_core.policy.settings import PolicyError
+from spikeguard_core.setting_fields import PolicyError
 from spikeguard_protocol import Signal
 from spikeguard_protocol.identity import NAME_PATTERN
 

@@ -16,13 +16,8 @@ import sqlalchemy as sql
 
 from spikeguard_core.audit.changes import policy_changes
 from spikeguard_core.policy.detection import choose
-from spikeguard_core.policy.settings import (
-    Policy,
-    PolicyError,
-    PolicyScope,
-    over,
-    policy_from_mapping,
-)
+from spikeguard_core.policy.settings import Policy, PolicyScope, over, policy_from_mapping
+from spikeguard_core.setting_fields import PolicyError
 from spikeguard_protocol import Role, RunId
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.access.token_lifetimes import NO_CEILINGS, Ceilings

@@ -29,8 +29,8 @@ from spikeguard_server.http.dependencies import Services
 from spikeguard_server.log_limits import write_log
 from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
 from spikeguard_server.store.database import database_settings, opened
+from spikeguard_server.store.engine import is_standby
 from spikeguard_server.store.migrations import NewerSchema
-from spikeguard_server.store.reads.standby import is_standby
 from spikeguard_server.store.schema import audit_warning, prepare
 
 _log = logging.getLogger(__name__)

@@ -44,7 +44,6 @@ from spikeguard_server.errors import (
 )
 from spikeguard_server.http.concurrency import Calls
 from spikeguard_server.http.dependencies import Services, guard, is_page
-from spikeguard_server.http.fast.ingest_middleware import IngestMiddleware
 from spikeguard_server.http.field_errors import invalid
 from spikeguard_server.http.known_tokens import MOST
 from spikeguard_server.http.openapi import DESCRIPTION, TAGS, describe
@@ -137,17 +136,13 @@ def create_app(
     app.openapi = describe(app)  # type: ignore[method-assign]
     _handle_errors(app)
     rates = Rates(settings.requests_per_s)
+    app.state.messages = OpenEndpoint(services, turns, rates)
     app.add_middleware(PlainCookies)
     app.add_middleware(PlainForms, refuse=_answer)
     app.add_middleware(RateLimit, rates=rates, known_tokens=services.known_tokens, refuse=_answer)
     app.add_middleware(RequestMetrics, metrics=services.metrics)
     app.add_middleware(BodyLimit)
     app.add_middleware(CarefulAnswers, headers=services.headers)
-    app.add_middleware(
-        IngestMiddleware, endpoint=OpenEndpoint(services, turns, rates),
-        refuse=partial(_refuse, services), headers=services.headers,
-        metrics=services.metrics,
-    )  # fmt: skip
     app.add_middleware(Peer, settings=settings)
     app.add_middleware(RequestIds)
     app.add_middleware(WholeBodies)
@@ -235,14 +230,6 @@ def _told(call: str, error: Exception, connections: int) -> ServiceError:
     if isinstance(told, InternalError):
         _log.error("%s failed", call, exc_info=error)
     return told
-
-
-def _refuse(services: Services, error: Exception) -> Response:
-    """The answer to a message that was not taken."""
-    answer = answer_of(_told("POST /v1/messages", error, services.settings.pool_size))
-    for name, value in services.headers.items():
-        answer.headers.setdefault(name, value)
-    return answer
 
 
 _TOLD: tuple[type[Exception], ...] = (

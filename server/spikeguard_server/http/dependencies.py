@@ -51,7 +51,7 @@ from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.outage import WriteCheck
-from spikeguard_server.store.reads.history import MAX_LIMIT, PageWanted, Reader, read_cursor
+from spikeguard_server.store.paging import MAX_LIMIT, PageWanted, Reader, read_cursor
 from spikeguard_server.store.tokens import find_caller
 
 if TYPE_CHECKING:  # it reads a library that a server without OIDC does without

@@ -14,12 +14,17 @@ from fastapi.openapi.utils import get_openapi
 
 from spikeguard_server.errors import (
     Busy,
+    Conflict,
     Forbidden,
     Malformed,
+    NoPerson,
+    NotFound,
     NotSignedIn,
+    RevisionChanged,
     TooLarge,
     Unprocessable,
     Unready,
+    WrongState,
 )
 from spikeguard_server.http.bodies.protocol_schema import protocol_schemas
 from spikeguard_server.http.bodies.run_shapes import Shape
@@ -62,6 +67,14 @@ _SCHEME = {
         "description": "Set by /login; good for the pages only.",
     },
 }
+_MISSING = refusals(
+    NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those there are")
+)
+_LATE = refusals(
+    Conflict("Version 2 is in force, not 1", "Read it again, then change that one", current=2),
+    RevisionChanged({"id": "gpt-124m-7#3.1", "revision": 2}),
+    WrongState("gpt-124m-7#3.1 was rejected by Ada Lovelace", "Nothing is left to decide"),
+)
 _ALWAYS = refusals(
     Unprocessable("limit is more than 1,000", "Write at most 1,000", field="limit"),
     Busy("Every connection to the database is in use", "Wait, then send it again", limit=8),
@@ -90,6 +103,7 @@ _SHOWN = {  # what a person with a browser is shown instead of a page
 _GUARDED = refusals(
     NotSignedIn("There is no token", "Send `Authorization: Bearer TOKEN`"),
     Forbidden("A token of role viewer may not do this", "Use a token of role admin or operator"),
+    NoPerson(),
 )
 
 
@@ -117,7 +131,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
     _restore_examples(document)
     for path, calls in document["paths"].items():
         for method, call in calls.items():
-            _describe_call(call, TABLE[method.upper(), path], path)
+            _describe_call(call, TABLE[method.upper(), path], method, path)
     return document
 
 
@@ -143,7 +157,7 @@ def _restore_fields(content: dict[str, Any]) -> None:
             shown["value"]["error"].setdefault("field", None)
 
 
-def _describe_call(call: dict[str, Any], rule: AccessRule, path: str) -> None:
+def _describe_call(call: dict[str, Any], rule: AccessRule, method: str, path: str) -> None:
     scheme = "session" if is_page(path) else "bearer"
     call["security"] = [] if rule.public else [{scheme: []}]
     if not rule.public:
@@ -153,9 +167,14 @@ def _describe_call(call: dict[str, Any], rule: AccessRule, path: str) -> None:
     if is_page(path):
         call["responses"] |= _pages()
         return
-    refused = _ALWAYS if rule.public else {**_GUARDED, **_ALWAYS}
-    if "requestBody" in call:
-        refused = {**refused, **_WITH_BODY}
+    named = "{" in path or any(p["name"] == "run" for p in call.get("parameters", ()))
+    refused = {
+        **({} if rule.public and method == "get" else _GUARDED),
+        **_ALWAYS,
+        **(_WITH_BODY if "requestBody" in call else {}),
+        **(_MISSING if named else {}),
+        **(_LATE if method != "get" or path.endswith("/postmortem") else {}),
+    }
     for status, entry in refused.items():
         _add(call["responses"], str(status), entry)
     for status in {"429", "503"} & call["responses"].keys():

@@ -9,10 +9,11 @@ from __future__ import annotations
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, CommandEvent
 from spikeguard_protocol import Ack, CommandState, IncidentEnded, IncidentId, Order
 from spikeguard_protocol.paths import incident_page_path
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.halt import not_halted
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
-from spikeguard_server.store.commands import CommandRow, move_command, unfinished_commands
+from spikeguard_server.store.commands import move_command, unfinished_commands
 from spikeguard_server.store.runs import attempts_of, is_live
 from spikeguard_server.store.situations import kept_targets
 
@@ -71,7 +72,7 @@ def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:
             continue
         if command.state is CommandState.APPROVED:
             move_command(
-                intake.connection, intake.run_id, intake.run.id, command, CommandEvent.DELIVER,
+                intake.connection, command, CommandEvent.DELIVER,
                 actor=audit.SERVER, reason=f"to attempt {command.attempt}", now=intake.now,
             )  # fmt: skip
         orders.append(_order(intake, command))
@@ -80,7 +81,7 @@ def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:
 
 def _order(intake: Intake, command: CommandRow) -> Order:
     return Order(
-        command=command.public_id(intake.run.id),
+        command=str(command.id),
         attempt=intake.attempt.id,
         action=command.action,
         expires_in_s=(command.expires_at - intake.now).total_seconds(),

@@ -25,13 +25,13 @@ from spikeguard_core.lifecycle.command_life import (
 from spikeguard_core.policy.proposal import differs, propose
 from spikeguard_protocol import CommandId, Verb, Watch
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import NotFound, RevisionChanged, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.ingest.proposals import revise
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.commands import (
-    CommandRow,
     action_at,
     find_command,
     move_command,
@@ -40,7 +40,7 @@ from spikeguard_server.store.commands import (
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
 from spikeguard_server.store.links import spend_link
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.runs import RunRow, attempts_of, lock_run
+from spikeguard_server.store.runs import RunRow, find_attempt, lock_run
 from spikeguard_server.store.situations import situation_of, targets_with_health
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.core import run_key
@@ -165,7 +165,7 @@ def _refused(
     decision: _Decision, revision: int, event: CommandEvent
 ) -> RevisionChanged | WrongState | None:
     """Why nothing can be decided; None if something can."""
-    command, id = decision.command, decision.command.public_id(decision.run.id)
+    command, id = decision.command, decision.command.id
     if not can(command.state, event):
         words = COMMAND_STATE_WORDS[command.state]
         by = f" (decided by {command.decided_by})" if command.decided_by else ""
@@ -181,23 +181,21 @@ def _refused(
 def _same_offer(decision: _Decision, revision: int) -> bool:
     """Whether `revision`, which was seen, does what is proposed now, for whatever cause."""
     command = decision.command
-    seen = action_at(decision.connection, decision.run_id, command, revision)
-    return seen == command.action
+    return action_at(decision.connection, command, revision) == command.action
 
 
 def _approve(decision: _Decision) -> RevisionChanged | WrongState | None:
     run, command = decision.run, decision.command
     attempts = attempts_by_number(decision.connection, run.run_id)
-    attempt = next(
-        a for a in attempts_of(decision.connection, run.run_id) if a.number == command.attempt
-    )
+    attempt = find_attempt(decision.connection, run.run_id, command.attempt)
     policy = policy_of(decision.connection, run.project, run.run_id)
     if policy.halted:
         return WrongState(
             f"The kill switch of project {run.project} is on: nothing is approved",
             "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
         )
-    incident = find_incident(decision.connection, run.run_id, command.incident, attempts)
+    incident = find_incident(decision.connection, run.run_id, command.incident)
+    assert attempt is not None
     assert incident is not None
     targets = targets_with_health(decision.connection, run, attempt, attempts, policy)
     situation = situation_of(
@@ -209,14 +207,14 @@ def _approve(decision: _Decision) -> RevisionChanged | WrongState | None:
         _end(decision, withdrawal(incident.kind), proposal.reason)
         return _withdrawn(decision, proposal.reason)
     if differs(command.action, proposal.action):
-        revised = revise(decision.connection, run, command, proposal, policy, decision.now)
+        revised = revise(decision.connection, command, proposal, policy, decision.now)
         return RevisionChanged(_current(decision, revised.revision))
     _say_yes(decision)
     return None
 
 
 def _withdrawn(decision: _Decision, reason: str) -> WrongState:
-    id = decision.command.public_id(decision.run.id)
+    id = decision.command.id
     return WrongState(f"{id} is withdrawn: {reason}", "Wait for a new proposal")
 
 
@@ -230,7 +228,7 @@ def _move(decision: _Decision, event: CommandEvent, reason: str) -> None:
     none, and its words stand in the audit alone."""
     own = reason if event is CommandEvent.REJECT else None
     move_command(
-        decision.connection, decision.run_id, decision.run.id, decision.command, event,
+        decision.connection, decision.command, event,
         actor=decision.person, reason=decision.way.words(reason), now=decision.now,
         decided_by=storable(decision.person),
         decision_reason=None if own is None else storable(own),
@@ -241,7 +239,7 @@ def _move(decision: _Decision, event: CommandEvent, reason: str) -> None:
 def _end(decision: _Decision, event: CommandEvent, reason: str) -> None:
     late = event is CommandEvent.EXPIRE
     move_command(
-        decision.connection, decision.run_id, decision.run.id, decision.command, event,
+        decision.connection, decision.command, event,
         actor=audit.SERVER, reason=reason, now=decision.now,
         **(stood_at(decision.command, decision.run.last_step) if late else {}),
     )  # fmt: skip
@@ -249,4 +247,4 @@ def _end(decision: _Decision, event: CommandEvent, reason: str) -> None:
 
 def _current(decision: _Decision, revision: int) -> dict[str, object]:
     """Enough to say what changed; the API shows the whole command instead."""
-    return {"id": decision.command.public_id(decision.run.id), "revision": revision}
+    return {"id": str(decision.command.id), "revision": revision}

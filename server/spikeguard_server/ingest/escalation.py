@@ -40,7 +40,7 @@ def _one(intake: Intake, due: Escalation) -> None:
     waited = (now - due.began_at).total_seconds()
     audit.append(
         connection, run_id, actor=by_policy(intake.policy), action=ESCALATE,
-        subject=command.public_id(intake.run.id),
+        subject=str(command.id),
         incident=command.incident, command=command.number, before=str(due.level), after=str(level),
         reason=f"nobody answered for {waited:.0f} s",
     )  # fmt: skip

@@ -25,7 +25,6 @@ from time import monotonic
 from typing import Any, Final
 
 from spikeguard_server.errors import Busy
-from spikeguard_server.store.fast.compute_lock import in_turn
 
 _MOST_KEYS = 2000  # keys remembered: those that spent most
 
@@ -325,8 +324,7 @@ class FairQueue:
 def _do(job: _Job) -> Callable[[], None]:
     """Do it; returns what tells the outcome."""
     try:
-        with in_turn():
-            result = job.work()
+        result = job.work()
     except BaseException as error:
         return partial(job.done.set_exception, error)
     return partial(job.done.set_result, result)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spikeguard_core.lifecycle.command_life import CommandEvent, can
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
-from spikeguard_server.store.commands import CommandRow, move_command
+from spikeguard_server.store.commands import move_command
 from spikeguard_server.store.policies import halted_since
 
 
@@ -26,7 +27,7 @@ def not_halted(intake: Intake, commands: Sequence[CommandRow]) -> list[CommandRo
             allowed.append(command)
         elif can(command.state, CommandEvent.HALT):
             move_command(
-                intake.connection, intake.run_id, intake.run.id, command, CommandEvent.HALT,
+                intake.connection, command, CommandEvent.HALT,
                 actor=audit.SERVER, reason=reason, now=intake.now,
             )  # fmt: skip
     return allowed

@@ -128,7 +128,7 @@ class Intake:
             return None
         if self._incident is None or self._incident.number != self.run.open_incident:
             number = self.run.open_incident
-            self._incident = find_incident(self.connection, self.run_id, number, self.attempts)
+            self._incident = find_incident(self.connection, self.run_id, number)
         return self._incident
 
     @incident.setter

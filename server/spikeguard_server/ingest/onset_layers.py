@@ -16,7 +16,7 @@ from spikeguard_core.events import Closed, Event
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.suspicion import again
 from spikeguard_server.ingest.message_context import Intake
-from spikeguard_server.store.causes import read_layers
+from spikeguard_server.store.layers import read_layers
 
 ROWS = 48  # of norms by layer, before the onset and from there on
 LOOKED_AT = 100  # steps past the onset, and once more at the close

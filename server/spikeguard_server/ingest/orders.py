@@ -31,12 +31,14 @@ from spikeguard_protocol import (
     Watch,
 )
 from spikeguard_protocol.phrases import action_phrase, in_paragraphs
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import Conflict, NotFound, RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.commands import (
-    CommandRow,
+    MAX_RUN_COMMANDS,
     commands_of,
+    count_run_commands,
     create_command,
     move_command,
     unfinished_commands,
@@ -45,12 +47,7 @@ from spikeguard_server.store.effects import expect_effect
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.history import existing_run
-from spikeguard_server.store.run_commands import (
-    MAX_RUN_COMMANDS,
-    count_run_commands,
-    create_run_command,
-)
-from spikeguard_server.store.runs import AttemptRow, RunRow, attempts_of, lock_run
+from spikeguard_server.store.runs import AttemptRow, RunRow, lock_run, training_attempt
 from spikeguard_server.store.situations import run_situation_of
 
 MAX_OF_INCIDENT: Final = 500  # commands of one incident, from which people may order no more
@@ -89,61 +86,49 @@ class Standing:
     situation: RunSituation
 
 
-def order_of_run(
-    connection: sql.Connection, run: RunId, ordered: Ordered, person: Actor
-) -> CommandId:
-    """Write down what a person orders of the run itself. Raise
-    `IllegalMove` where nothing can be ordered, `Unprocessable` for what the job cannot do,
-    `Conflict` for what waits already."""
-    standing = stand(connection, run)
-    verb = ordered.wanted.verb
-    _check_verb(verb, OF_RUN, "of a run")
-    if verb in CURES and standing.run.open_incident is not None:
-        raise WrongState(
-            f"{run}#{standing.run.open_incident} is open: a {verb} is ordered of it",
-            f"POST to its commands, or `spikeguard run {run} …`, which finds it",
-        )
-    _check_waiting(standing, verb)
-    plan = _planned(standing, ordered)
-    made = create_run_command(
-        connection, standing.run, plan.action, person=person, reason=_why(ordered, plan),
-        policy=standing.policy, now=standing.now,
-        expires_at=standing.now + timedelta(seconds=ordered.within_s),
-        expires_at_step=_void_at_step(standing, plan.action),
-    )  # fmt: skip
-    return _made(standing, made, ordered, person)
-
-
-def order_on_incident(
+def place_order(
     connection: sql.Connection,
-    incident: IncidentId,
+    of: IncidentId,
     ordered: Ordered,
     person: Actor,
-    seen: SeenProposal | None,
+    seen: SeenProposal | None = None,
 ) -> CommandId:
-    """The same of an open incident, in place of what is proposed there; raise `RevisionChanged`
-    where that is not what was `seen`."""
-    standing = stand(connection, incident.run)
-    _check_verb(ordered.wanted.verb, OF_INCIDENT, "of an incident")
-    _check_open(standing, incident)
-    commands = commands_of(connection, standing.run.run_id, incident.number)
-    _check_in_flight(standing, ordered.wanted.verb, commands)
-    waiting = _seen(standing, commands, seen)
+    """Write down what a person orders: of an open incident in place of what is proposed there, or
+    of the run itself where the number is `RUN_ITSELF`.
+
+    Raise `IllegalMove` where nothing can be ordered, `Unprocessable` for what the job cannot do,
+    `Conflict` for what waits already, `RevisionChanged` where the proposal is not what was `seen`.
+    """
+    standing, verb, waiting = stand(connection, of.run), ordered.wanted.verb, None
+    if of.number == RUN_ITSELF:
+        _check_verb(verb, OF_RUN, "of a run")
+        _check_run(standing, verb)
+    else:
+        _check_verb(verb, OF_INCIDENT, "of an incident")
+        _check_open(standing, of)
+        commands = commands_of(connection, standing.run.run_id, of.number)
+        _check_in_flight(standing, verb, commands)
+        waiting = _seen(commands, seen)
     plan = _planned(standing, ordered)
     if waiting is not None:
         instead = f"{person} ordered to {action_phrase(plan.action)} instead"
         move_command(
-            connection, standing.run.run_id, incident.run, waiting, CommandEvent.SUPERSEDE,
-            actor=person, reason=instead, now=standing.now,
+            connection, waiting, CommandEvent.SUPERSEDE, actor=person, reason=instead,
+            now=standing.now,
         )  # fmt: skip
     made = create_command(
-        connection, standing.run.run_id, incident.run, incident.number, plan.action,
-        attempt=standing.attempt.number, reason=_why(ordered, plan), policy=standing.policy,
+        connection, standing.run, of.number, plan.action, attempt=standing.attempt.number,
+        reason=in_paragraphs(ordered.reason, *plan.warnings), policy=standing.policy,
         now=standing.now, replaces=None if waiting is None else waiting.number, person=person,
         expires_at=standing.now + timedelta(seconds=ordered.within_s),
         expires_at_step=_void_at_step(standing, plan.action),
     )  # fmt: skip
-    return _made(standing, made, ordered, person)
+    if verb in CURES and ordered.expected is not None:
+        expect_effect(
+            connection, standing.run, made, person, standing.now, expected=ordered.expected,
+            size=ordered.expected_size,
+        )  # fmt: skip
+    return made.id
 
 
 def stand(connection: sql.Connection, run: RunId) -> Standing:
@@ -152,7 +137,9 @@ def stand(connection: sql.Connection, run: RunId) -> Standing:
     if row is None:  # deleted meanwhile
         existing_run(connection, run)
     assert row is not None
-    attempt = _training(connection, row)
+    attempt = training_attempt(connection, row)
+    if attempt is None:
+        raise WrongState(f"{run} has no attempt that trains", "Start the job again first")
     policy, now = policy_of(connection, run.project, row.run_id), database_now(connection)
     if policy.halted:
         raise WrongState(
@@ -164,15 +151,6 @@ def stand(connection: sql.Connection, run: RunId) -> Standing:
     return Standing(connection, row, attempt, policy, now, situation)
 
 
-def _training(connection: sql.Connection, run: RunRow) -> AttemptRow:
-    """The attempt that trains now."""
-    found = attempts_of(connection, run.run_id)
-    current = next((each for each in found if each.number == run.current_attempt), None)
-    if current is None or current.ended_at is not None or current.lost:
-        raise WrongState(f"{run.id} has no attempt that trains", "Start the job again first")
-    return current
-
-
 def _check_verb(verb: Verb, known: frozenset[Verb], place: str) -> None:
     if verb not in known:
         raise Unprocessable(
@@ -180,15 +158,20 @@ def _check_verb(verb: Verb, known: frozenset[Verb], place: str) -> None:
         )
 
 
-def _check_waiting(standing: Standing, verb: Verb) -> None:
+def _check_run(standing: Standing, verb: Verb) -> None:
     """One of each verb at a time, and of those that change the training one in all."""
     run = standing.run
+    if verb in CURES and run.open_incident is not None:
+        raise WrongState(
+            f"{run.id}#{run.open_incident} is open: a {verb} is ordered of it",
+            f"POST to its commands, or `spikeguard run {run.id} …`, which finds it",
+        )
     alike = CURES if verb in CURES else (verb,)
     for command in unfinished_commands(standing.connection, run.run_id):
         mine = command.incident == RUN_ITSELF or (verb in CURES and command.state in IN_FLIGHT)
         if mine and command.verb in alike:
             raise Conflict(
-                f"{command.public_id(run.id)} is {command.state}: one {command.verb} at a time",
+                f"{command.id} is {command.state}: one {command.verb} at a time",
                 "Wait for what becomes of it, or reject it",
             )
     if count_run_commands(standing.connection, run.run_id) >= MAX_RUN_COMMANDS:
@@ -199,10 +182,7 @@ def _check_waiting(standing: Standing, verb: Verb) -> None:
 
 
 def _check_open(standing: Standing, incident: IncidentId) -> None:
-    attempts = attempts_by_number(standing.connection, standing.run.run_id)
-    found = find_incident(
-        standing.connection, standing.run.run_id, incident.number, attempts
-    )  # fmt: skip
+    found = find_incident(standing.connection, standing.run.run_id, incident.number)
     if found is None:
         raise NotFound(f"There is no incident {incident}", "`spikeguard incidents` lists them")
     if found.state is IncidentState.CLOSED:
@@ -216,7 +196,7 @@ def _check_in_flight(standing: Standing, verb: Verb, commands: Sequence[CommandR
     others = unfinished_commands(standing.connection, standing.run.run_id)
     for command in others:
         if verb is not Verb.STOP and command.state in IN_FLIGHT and command.verb in CURES:
-            raise _on_its_way(standing.run.id, command)
+            raise _on_its_way(command)
     if len(commands) >= MAX_OF_INCIDENT:
         raise Conflict(
             f"The incident has {MAX_OF_INCIDENT:,} commands, which is the most",
@@ -224,36 +204,30 @@ def _check_in_flight(standing: Standing, verb: Verb, commands: Sequence[CommandR
         )
 
 
-def _on_its_way(run: RunId, command: CommandRow) -> Conflict:
+def _on_its_way(command: CommandRow) -> Conflict:
     by = f" by {command.decided_by}" if command.decided_by else ""
-    reached = f"{command.public_id(run)} was approved{by} and has not reported yet"
+    reached = f"{command.id} was approved{by} and has not reported yet"
     return Conflict(reached, "Wait for what becomes of it, or reject it while it is not delivered")
 
 
-def _seen(
-    standing: Standing, commands: Sequence[CommandRow], seen: SeenProposal | None
-) -> CommandRow | None:
+def _seen(commands: Sequence[CommandRow], seen: SeenProposal | None) -> CommandRow | None:
     """The command that waits, if it is the one that was seen; None where nothing does."""
     waiting = next((command for command in commands if command.state in WAITING), None)
     if waiting is None:
         if seen is not None:
-            _decided_meanwhile(standing.run.id, commands, seen)
+            _decided_meanwhile(commands, seen)
         return None
     if seen is None or (seen.command, seen.revision) != (waiting.number, waiting.revision):
-        raise RevisionChanged(
-            {"id": waiting.public_id(standing.run.id), "revision": waiting.revision}
-        )
+        raise RevisionChanged({"id": str(waiting.id), "revision": waiting.revision})
     return waiting
 
 
-def _decided_meanwhile(run: RunId, commands: Sequence[CommandRow], seen: SeenProposal) -> NoReturn:
+def _decided_meanwhile(commands: Sequence[CommandRow], seen: SeenProposal) -> NoReturn:
     found = next((command for command in commands if command.number == seen.command), None)
     if found is None:
         raise NotFound(f"There is no command {seen.command} of this incident", "Look again")
     by = f" by {found.decided_by}" if found.decided_by else ""
-    raise WrongState(
-        f"{found.public_id(run)} is {found.state}{by} by now", "Look again, and order anew"
-    )
+    raise WrongState(f"{found.id} is {found.state}{by} by now", "Look again, and order anew")
 
 
 def _planned(standing: Standing, ordered: Ordered) -> Plan:
@@ -263,20 +237,6 @@ def _planned(standing: Standing, ordered: Ordered) -> Plan:
     return plan
 
 
-def _why(ordered: Ordered, plan: Plan) -> str:
-    """The reason with what the person was warned of, which the record keeps as well."""
-    return in_paragraphs(ordered.reason, *plan.warnings)
-
-
 def _void_at_step(standing: Standing, action: Action) -> int:
     steps = action.steps if isinstance(action, Watch) else standing.policy.expires_after_steps
     return standing.situation.step + steps
-
-
-def _made(standing: Standing, made: CommandRow, ordered: Ordered, person: Actor) -> CommandId:
-    if ordered.wanted.verb in CURES and ordered.expected is not None:
-        expect_effect(
-            standing.connection, standing.run, made, person, standing.now,
-            expected=ordered.expected, size=ordered.expected_size,
-        )  # fmt: skip
-    return CommandId(IncidentId(standing.run.id, made.incident), made.number)

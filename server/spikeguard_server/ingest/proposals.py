@@ -26,10 +26,10 @@ from spikeguard_core.policy.proposal import Proposal, propose
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Situation
 from spikeguard_protocol import RUN_ITSELF, Action, CommandState, Verb, Watch, verb_of
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import (
-    CommandRow,
     by_policy,
     commands_of,
     create_command,
@@ -109,10 +109,10 @@ def _again(
     if proposal.action is None:
         _end(connection, run, waiting, withdrawal(incident.kind), proposal.reason, now)
         return None
-    if waiting.verb == verb_of(proposal.action).value:
+    if waiting.verb is verb_of(proposal.action):
         if not proposal.replaces(waiting.action, waiting.cause):
             return waiting
-        return revise(connection, run, waiting, proposal, intake.policy, now)
+        return revise(connection, waiting, proposal, intake.policy, now)
     only_watched = isinstance(proposal.action, Watch)
     event = withdrawal(incident.kind) if only_watched else CommandEvent.SUPERSEDE
     _end(connection, run, waiting, event, proposal.reason, now)
@@ -123,7 +123,7 @@ def _create(
     intake: Intake, incident: int, action: Action, proposal: Proposal, *, replaces: int | None
 ) -> CommandRow:
     command = create_command(
-        intake.connection, intake.run_id, intake.run.id, incident, action,
+        intake.connection, intake.run, incident, action,
         attempt=intake.attempt.number, reason=proposal.reason,
         policy=intake.policy, now=intake.now,
         expires_at=intake.now + timedelta(seconds=proposal.expires_in_s),
@@ -139,7 +139,6 @@ def _create(
 
 def revise(
     connection: sql.Connection,
-    run: RunRow,
     waiting: CommandRow,
     proposal: Proposal,
     policy: Policy,
@@ -149,7 +148,7 @@ def revise(
     assert proposal.action is not None
     steps = (waiting.expires_at_step, proposal.expires_at_step)
     return revise_command(
-        connection, run.run_id, run.id, waiting, proposal.action,
+        connection, waiting, proposal.action,
         reason=proposal.reason, cause=proposal.cause, policy=policy, now=now,
         expires_at_step=min((step for step in steps if step is not None), default=None),
     )  # fmt: skip
@@ -164,7 +163,7 @@ def _end(
     now: datetime,
 ) -> None:
     move_command(
-        connection, run.run_id, run.id, command, event,
+        connection, command, event,
         actor=audit.SERVER, reason=reason, now=now,
         **(stood_at(command, run.last_step) if event is CommandEvent.EXPIRE else {}),
     )  # fmt: skip
@@ -176,7 +175,7 @@ def _approve_by_policy(intake: Intake, command: CommandRow, situation: Situation
     if answer.allowed:
         actor = by_policy(policy)
         move_command(
-            connection, run.run_id, run.id, command, CommandEvent.APPROVE,
+            connection, command, CommandEvent.APPROVE,
             actor=actor, reason=answer.reason, now=now, decided_by=policy.name,
             decision_reason=answer.reason, decided_step=run.last_step, automatic=True,
         )  # fmt: skip

@@ -35,7 +35,7 @@ from spikeguard_server.store.message_opening import Bearer, Opening, open_messag
 from spikeguard_server.store.runs import (
     AttemptRow,
     RunRow,
-    attempts_of,
+    find_attempt,
     make_attempt,
     make_run,
     save_attempt,
@@ -223,8 +223,7 @@ def _takes_over(
     connection: sql.Connection, run: RunRow, attempt: AttemptRow, now: datetime
 ) -> bool:
     """Whether the run is followed by this attempt from now on: a backlog is not."""
-    others = attempts_of(connection, run.run_id)
-    current = next((a for a in others if a.number == run.current_attempt), None)
+    current = find_attempt(connection, run.run_id, run.current_attempt)
     if current is None or attempt.started_at >= current.started_at:
         return True
     return current.started_at > now  # the clock was set back since
@@ -233,8 +232,8 @@ def _takes_over(
 def _take_back(intake: Intake) -> None:
     """Follow this attempt again where the one that took over is gone and this one lives on."""
     run, attempt = intake.run, intake.attempt
-    others = attempts_of(intake.connection, run.run_id)
-    current = next(a for a in others if a.number == run.current_attempt)
+    current = find_attempt(intake.connection, run.run_id, run.current_attempt)
+    assert current is not None
     gone = current.ended_at is not None or current.lost
     if not gone or attempt.ended_at is not None or attempt.alive_at <= current.alive_at:
         return

@@ -319,7 +319,7 @@ def take_skipped(intake: Intake, records: Sequence[BatchesSkipped]) -> None:
     if not store_skipped(intake.connection, intake.run_id, known, intake.now):
         return
     for number in sorted({number for number in incidents.values() if number is not None}):
-        closed = find_incident(intake.connection, intake.run_id, number, intake.attempts)
+        closed = find_incident(intake.connection, intake.run_id, number)
         if closed is not None and closed.outcome is not None:
             want_report(intake.connection, intake.run_id, number, intake.now)
 

@@ -16,12 +16,13 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import IncidentId, IncidentState, ResponseAction
 from spikeguard_server.access.person_names import read_person
+from spikeguard_server.entities import IncidentRow
 from spikeguard_server.errors import Conflict, Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.reads.history import Row, existing_run
-from spikeguard_server.store.reads.incidents import read_incident
+from spikeguard_server.store.incidents import read_incident
+from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.responses import (
     MAX_RESPONSES,
@@ -47,7 +48,7 @@ class _Work:
 
     connection: sql.Connection
     incident: IncidentId
-    row: Row
+    row: IncidentRow
     by: Actor
     now: datetime
 
@@ -57,7 +58,7 @@ def acknowledge(connection: sql.Connection, incident: IncidentId, by: Actor) -> 
     work = _open(connection, incident, by)
     if work.row.acknowledged_by is not None:
         return
-    if work.row.state == IncidentState.CLOSED:
+    if work.row.incident.state is IncidentState.CLOSED:
         raise WrongState(f"{incident} is closed", "Comment on it, or assign it")
     set_acknowledged(connection, work.row.run_id, incident.number, by, work.now)
     _record(work, ResponseAction.ACKNOWLEDGED, after=str(by))
@@ -103,7 +104,7 @@ def _checked(name: str) -> str:
         raise Unprocessable(refusal.message, refusal.remedy, field="assignee") from None
 
 
-def locked_incident(connection: sql.Connection, incident: IncidentId) -> Row:
+def locked_incident(connection: sql.Connection, incident: IncidentId) -> IncidentRow:
     """The incident under its run's lock; `NotFound` where there is none."""
     key = existing_run(connection, incident.run)
     if lock_run(connection, key) is None:  # deleted meanwhile
@@ -132,6 +133,6 @@ def _record(
         incident=work.incident.number,
         before=before, after=after, reason=said.get("text"),
     )  # fmt: skip
-    if work.row.state == IncidentState.CLOSED:
+    if work.row.incident.state is IncidentState.CLOSED:
         want_report(connection, run_id, number, work.now)
     return written

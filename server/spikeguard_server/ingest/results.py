@@ -20,12 +20,12 @@ from spikeguard_protocol import (
     ResultState,
     verb_of,
 )
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import (
-    CommandRow,
     commands_of,
     correct_result,
     find_command,
@@ -52,7 +52,7 @@ def take_result(intake: Intake, result: CommandResult) -> None:
         _correct(intake, command, result, actor)
         return
     move_command(
-        intake.connection, intake.run_id, intake.run.id, command, event,
+        intake.connection, command, event,
         actor=actor, reason=storable(result.reason),
         now=intake.now, applied_step=result.step, result=storable(result.reason),
     )  # fmt: skip
@@ -74,7 +74,7 @@ def _correct(intake: Intake, command: CommandRow, result: CommandResult, actor: 
     done = command.state in (CommandState.APPLIED, CommandState.JUDGED)
     said = storable(result.reason)
     if done and said.startswith(OTHER_DATA) and result.state is ResultState.APPLIED:
-        correct_result(intake.connection, intake.run_id, intake.run.id, command, actor, said)
+        correct_result(intake.connection, command, actor, said)
         if command.incident != RUN_ITSELF and intake.run.open_incident != command.incident:
             want_report(intake.connection, intake.run_id, command.incident, intake.now)
 
@@ -87,7 +87,7 @@ def _judge_at_once(intake: Intake, command: CommandRow) -> None:
     if done is not None and done.state is CommandState.APPLIED:
         judgement = after_end(verb_of(done.action), None, outcome=Outcome.RUN_ENDED)
         move_command(
-            intake.connection, intake.run_id, intake.run.id, done, CommandEvent.JUDGE,
+            intake.connection, done, CommandEvent.JUDGE,
             actor=audit.SERVER, reason=judgement, now=intake.now, judgement=judgement,
         )  # fmt: skip
 
@@ -110,14 +110,17 @@ def _applied(intake: Intake, command: CommandRow, step: int) -> None:
         return
     verb = verb_of(command.action)
     intake.incident = held = acted(incident, verb)
-    save_incident(intake.connection, intake.run_id, held, intake.attempts, intake.now)
+    save_incident(
+        intake.connection, intake.run_id, held, intake.attempts.number(held.segment.attempt),
+        intake.now,
+    )  # fmt: skip
     write_events(intake, intake.detection.intervened(step, verb))
 
 
 def _after_the_close(intake: Intake, command: CommandRow) -> None:
     """Nothing will come to judge it by, and the post-mortem was written without it."""
     known = find_command(intake.connection, intake.run_id, command.incident, command.number)
-    closed = find_incident(intake.connection, intake.run_id, command.incident, intake.attempts)
+    closed = find_incident(intake.connection, intake.run_id, command.incident)
     if known is None or closed is None or closed.outcome is None:
         return
     if known.state is CommandState.APPLIED:
@@ -125,7 +128,7 @@ def _after_the_close(intake: Intake, command: CommandRow) -> None:
         if verb_of(known.action) not in CURES:
             judgement = after_end(verb_of(known.action), None, outcome=closed.outcome)
         move_command(
-            intake.connection, intake.run_id, intake.run.id, known, CommandEvent.JUDGE,
+            intake.connection, known, CommandEvent.JUDGE,
             actor=audit.SERVER, reason=judgement, now=intake.now, judgement=judgement,
         )  # fmt: skip
     want_report(intake.connection, intake.run_id, command.incident, intake.now)
@@ -133,11 +136,11 @@ def _after_the_close(intake: Intake, command: CommandRow) -> None:
 
 def _supersede_others(intake: Intake, command: CommandRow) -> None:
     """What was proposed while nobody knew of this one would do it a second time."""
-    done = command.public_id(intake.run.id)
+    done = command.id
     for other in commands_of(intake.connection, intake.run_id, command.incident):
         if other.number != command.number and can(other.state, CommandEvent.SUPERSEDE):
             move_command(
-                intake.connection, intake.run_id, intake.run.id, other, CommandEvent.SUPERSEDE,
+                intake.connection, other, CommandEvent.SUPERSEDE,
                 actor=audit.SERVER, reason=f"{done} had been applied", now=intake.now,
             )  # fmt: skip
 
@@ -153,7 +156,7 @@ def give_up(
         if command.attempt == attempt:
             reached = command.state is CommandState.DELIVERED
             move_command(
-                intake.connection, intake.run_id, intake.run.id, command,
+                intake.connection, command,
                 CommandEvent.LOSE if reached else event,
                 actor=audit.SERVER, reason=reason, now=intake.now,
             )  # fmt: skip

@@ -90,7 +90,8 @@ def _write(intake: Intake, history: list[Incident]) -> None:
     """Write the newest record of one incident with the revisions that led to it."""
     if history:
         intake.incident = history[-1]
-        save_incident(intake.connection, intake.run_id, history[-1], intake.attempts, intake.now)
+        number = intake.attempts.number(history[-1].segment.attempt)
+        save_incident(intake.connection, intake.run_id, history[-1], number, intake.now)
         add_revisions(intake.connection, intake.run_id, history, intake.now)
         history.clear()
 
@@ -116,7 +117,7 @@ def _closed(intake: Intake, incident: Incident) -> None:
     for command in commands_of(intake.connection, intake.run_id, incident.number):
         if can(command.state, EVENT_OF_OUTCOME[incident.outcome]):
             move_command(
-                intake.connection, intake.run_id, intake.run.id, command,
+                intake.connection, command,
                 EVENT_OF_OUTCOME[incident.outcome],
                 actor=audit.SERVER, reason=why_void(incident.outcome, incident.reason),
                 now=intake.now,
@@ -129,16 +130,12 @@ def _closed(intake: Intake, incident: Incident) -> None:
 def _judge(intake: Intake, incident: Incident, said: Said, action: str) -> None:
     """Record of every applied command what became of it, as far as what followed tells."""
     commands = commands_of(intake.connection, intake.run_id, incident.number)
-    done = [
-        (c.number, verb_of(c.action), c.public_id(intake.run.id))
-        for c in commands
-        if c.state in EXECUTED
-    ]
+    done = [(c.number, c.verb, str(c.id)) for c in commands if c.state in EXECUTED]
     for command in commands:
         judgement = said(verb_of(command.action), next_cure(command.number, done))
         if command.state is CommandState.APPLIED and judgement is not None:
             move_command(
-                intake.connection, intake.run_id, intake.run.id, command, CommandEvent.JUDGE,
+                intake.connection, command, CommandEvent.JUDGE,
                 actor=audit.SERVER, reason=judgement, now=intake.now, judgement=judgement,
             )  # fmt: skip
     outcome = None if incident.outcome is None else incident.outcome.value

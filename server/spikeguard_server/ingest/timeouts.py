@@ -13,6 +13,7 @@ import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.command_life import WHY_LATE, CommandEvent, can
 from spikeguard_protocol import CommandState
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.detection import Detection, check_detection, load_detection
 from spikeguard_server.ingest.detector_recovery import take_over
@@ -26,7 +27,7 @@ from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.commands import CommandRow, move_command, stood_at, unfinished_commands
+from spikeguard_server.store.commands import move_command, stood_at, unfinished_commands
 from spikeguard_server.store.runs import (
     ENDED,
     LIVE,
@@ -101,7 +102,7 @@ def _expire(intake: Intake, command: CommandRow) -> None:
     if command.state is CommandState.DELIVERED and _still_there(intake, command):
         return  # it may be doing it just now, and will say so
     move_command(
-        intake.connection, intake.run_id, intake.run.id, command, CommandEvent.EXPIRE,
+        intake.connection, command, CommandEvent.EXPIRE,
         actor=audit.SERVER, reason=WHY_LATE[command.state], now=intake.now,
         **stood_at(command, intake.run.last_step),
     )  # fmt: skip

@@ -39,6 +39,7 @@ from spikeguard_protocol import (
     SegmentPoint,
     Signal,
 )
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.jobs.run_history import (
     Row,
     RunHistory,
@@ -49,7 +50,7 @@ from spikeguard_server.jobs.run_history import (
 )
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.commands import CommandRow, find_command, move_command
+from spikeguard_server.store.commands import find_command, move_command
 from spikeguard_server.store.effects import MOST_COMPARED_STEPS, followed_by, segment_opened_by
 from spikeguard_server.store.incidents import find_incident
 from spikeguard_server.store.notes import DueNote, settle_note
@@ -98,9 +99,7 @@ def _start(history: RunHistory, command: CommandRow, note: Row) -> _Start | None
     if not isinstance(command.action, Rollback):
         point = history.point(note)
         return _Start(point, history.lineage.holds(point))
-    opened = segment_opened_by(
-        history.connection, history.run.run_id, command.public_id(history.run.id)
-    )
+    opened = segment_opened_by(history.connection, history.run.run_id, str(command.id))
     if opened is None:
         return None
     on_line = opened.segment in history.lineage.last_steps
@@ -153,13 +152,13 @@ def _trend(
 
 def _incident(history: RunHistory, command: CommandRow) -> Incident | None:
     """That `command` is of; None where it is of the run itself."""
-    return find_incident(history.connection, history.run.run_id, command.incident, history.attempts)
+    return find_incident(history.connection, history.run.run_id, command.incident)
 
 
 def _judge(history: RunHistory, command: CommandRow, note: Row, found: Effect | str) -> None:
     judgement = found_words(found, note.expected, note.expected_size)
     move_command(
-        history.connection, history.run.run_id, history.run.id, command, CommandEvent.JUDGE,
+        history.connection, command, CommandEvent.JUDGE,
         actor=audit.SERVER, reason=judgement, now=database_now(history.connection),
         judgement=judgement,
     )  # fmt: skip

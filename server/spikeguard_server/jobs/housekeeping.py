@@ -25,7 +25,6 @@ from spikeguard_server.store.audit import SERVER, append
 from spikeguard_server.store.chunks import SegmentKey
 from spikeguard_server.store.deleted_runs import runs_with_curves_left
 from spikeguard_server.store.detectors import detectors_on, runs_with_snapshots, thin_snapshots
-from spikeguard_server.store.fast.compute_lock import in_turn
 from spikeguard_server.store.partitions import (
     PartitionKind,
     drop_partition,
@@ -56,7 +55,7 @@ def roll(engine: sql.Engine) -> None:
 
 
 def _roll(engine: sql.Engine, key: SegmentKey, whole: bool = False) -> bool:
-    with in_turn(), engine.begin() as connection:
+    with engine.begin() as connection:
         lock_run(connection, key.run_id)
         return roll_up(connection, key, whole=whole)
 

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from itertools import groupby
-from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -19,52 +18,48 @@ import sqlalchemy as sql
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.batch_evidence import onset_batch
 from spikeguard_core.diagnosis.lineage import Lineage
-from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.cost import cost_of
+from spikeguard_core.policy.cost import Cost, cost_of
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Situation
 from spikeguard_protocol import (
     STANDARD_SIGNALS,
     BatchDetail,
     BatchRange,
-    CommandState,
-    Kind,
     OptionalSignal,
-    RunId,
     SegmentId,
     SegmentPoint,
     SegmentReason,
 )
+from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.report.facts import (
     AttemptFact,
-    CommandFact,
     LeftOutFact,
     PostMortem,
     RecordedCurve,
-    ResponseFact,
-    RevisionFact,
 )
 from spikeguard_server.store.batches import read_batches
-from spikeguard_server.store.commands import action_of
+from spikeguard_server.store.commands import commands_of
 from spikeguard_server.store.data_records import data_record_of
-from spikeguard_server.store.effects import effects_of, is_measured, outcome_words
-from spikeguard_server.store.incidents import Attempts, attempts_by_number, incident_of
+from spikeguard_server.store.effects import with_effects
+from spikeguard_server.store.incidents import (
+    Attempts,
+    attempts_by_number,
+    precursors_of,
+    read_incident,
+    revisions_of,
+)
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.postmortems import (
     attempts_named,
     checkpoints_at,
-    commands_with_times,
     count_kept,
-    incident_row,
     kept_samples,
-    precursors_of,
-    revisions_of,
     tokens_per_step_of,
 )
 from spikeguard_server.store.reads.costs import read_step_time
-from spikeguard_server.store.reads.responses import read_responses
+from spikeguard_server.store.responses import read_responses
 from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.samples import sample_of
 from spikeguard_server.store.situations import current_lineage
@@ -79,8 +74,8 @@ def postmortem_facts(
 ) -> PostMortem:
     """Everything known about closed incident `number` of `run`, by the policy in force at `now`."""
     attempts = attempts_by_number(connection, run.run_id)
-    row = incident_row(connection, run.run_id, number)
-    incident = incident_of(row, attempts)
+    row = read_incident(connection, run.run_id, run.id, number)
+    incident = row.incident
     policy = policy_of(connection, run.project, run.run_id, now)
     lineage = current_lineage(connection, run, attempts, incident.newest_segment)
     own, left_out_names = _own_signals(connection, run, incident)
@@ -88,7 +83,13 @@ def postmortem_facts(
     took_part = {curve.attempt_number for curve in curves}
     pace_s = read_step_time(connection, row).seconds
     tokens = tokens_per_step_of(connection, run.run_id, took_part)
-    commands = _commands(connection, run.run_id, run.id, incident, policy, pace_s, tokens)
+    commands = with_effects(
+        connection,
+        [
+            replace(command, cost=_cost(command, incident, policy, pace_s, tokens))
+            for command in commands_of(connection, run.run_id, number)
+        ],
+    )
     left_out, left_out_count = _left_out(connection, run.run_id, commands)
     return PostMortem(
         run=run.id,
@@ -98,14 +99,14 @@ def postmortem_facts(
         written_at=now,
         curves=curves,
         followed_to=row.followed_to,
-        revisions=_revisions(connection, run.run_id, number, row.revisions),
+        revisions=tuple(revisions_of(connection, row)),
         revision_count=row.revisions,
-        commands=commands,
-        responses=_responses(connection, run.run_id, number),
+        commands=tuple(commands),
+        responses=tuple(read_responses(connection, run.run_id, number)),
         left_out=left_out,
         left_out_count=left_out_count,
-        data=data_record_of(connection, run.run_id, incident, policy, attempts),
-        precursors=_precursors(connection, run.run_id, number),
+        data=data_record_of(connection, run.run_id, incident, policy),
+        precursors=tuple(precursors_of(connection, row)),
         attempts=_attempts(connection, run.run_id, took_part),
         batch=_batch(connection, row),
         step_time_s=pace_s,
@@ -180,61 +181,25 @@ def _curve(
     )
 
 
-def _revisions(
-    connection: sql.Connection, run_id: UUID, number: int, written: int
-) -> tuple[RevisionFact, ...]:
-    rows = revisions_of(connection, run_id, number, written)
-    return tuple(RevisionFact(r.step, r.at, Kind(r.kind), r.confidence, r.reason) for r in rows)
-
-
-def _commands(
-    connection: sql.Connection,
-    run_id: UUID,
-    run: RunId,
-    incident: Incident,
-    policy: Policy,
-    pace_s: float | None,
+def _cost(
+    command: CommandRow, incident: Incident, policy: Policy, pace_s: float | None,
     tokens: int | None,
-) -> tuple[CommandFact, ...]:
-    rows = commands_with_times(connection, run_id, incident.number)
-    found = [_command(row, run, incident, policy, pace_s, tokens) for row in rows]
-    effects = effects_of(connection, run_id, [one.id for one in found if one.state in EXECUTED])
-    return tuple(
-        replace(one, effect=outcome_words(row), effect_known=is_measured(row))
-        if (row := effects.get(one.id)) is not None
-        else one
-        for one in found
-    )
-
-
-def _command(
-    row: Any, run: RunId, incident: Incident, policy: Policy, pace_s: float | None,
-    tokens: int | None,
-) -> CommandFact:  # fmt: skip
-    action = action_of(row.arguments)
-    cost = None
-    if row.applied_step is not None and row.state in (CommandState.APPLIED, CommandState.JUDGED):
-        then = Situation(
-            incident=incident, step=row.applied_step, position=None, targets=(),
-            capabilities=frozenset(), step_time_s=pace_s, tokens_per_step=tokens,
-        )  # fmt: skip
-        cost = cost_of(action, then, policy)
-    same = {f.name for f in fields(CommandFact)} & set(row._mapping) - {"state"}
-    return CommandFact(
-        id=f"{run}#{incident.number}.{row.number}",
-        action=action,
-        state=CommandState(row.state),
-        auto=row.automatic,
-        cost=cost,
-        **{name: row._mapping[name] for name in same},
-    )
+) -> Cost | None:  # fmt: skip
+    """At the step at which it was carried out; None where it was not."""
+    if command.applied_step is None or command.state not in EXECUTED:
+        return None
+    then = Situation(
+        incident=incident, step=command.applied_step, position=None, targets=(),
+        capabilities=frozenset(), step_time_s=pace_s, tokens_per_step=tokens,
+    )  # fmt: skip
+    return cost_of(command.action, then, policy)
 
 
 def _left_out(
-    connection: sql.Connection, run_id: UUID, commands: Iterable[CommandFact]
+    connection: sql.Connection, run_id: UUID, commands: Iterable[CommandRow]
 ) -> tuple[tuple[LeftOutFact, ...], int]:
     """What the incident's commands left out, by position: the first few, and how many."""
-    rows, count = skipped_by(connection, run_id, [c.id for c in commands], MOST_LEFT_OUT)
+    rows, count = skipped_by(connection, run_id, [str(c.id) for c in commands], MOST_LEFT_OUT)
     found = (
         LeftOutFact(
             BatchRange(r.batch_first, r.batch_end), r.rank, r.command, tuple(r.names), r.names_cut
@@ -244,21 +209,10 @@ def _left_out(
     return tuple(found), count
 
 
-def _responses(connection: sql.Connection, run_id: UUID, number: int) -> tuple[ResponseFact, ...]:
-    rows = read_responses(connection, run_id, number)
-    return tuple(ResponseFact(r.at, r.person, r.action, r.assignee, r.text) for r in rows)
-
-
-def _precursors(connection: sql.Connection, run_id: UUID, number: int) -> tuple[Precursor, ...]:
-    rows = precursors_of(connection, run_id, number)
-    return tuple(Precursor(r.step, r.signal, r.value, r.z) for r in rows)
-
-
-def _batch(connection: sql.Connection, row: Any) -> BatchDetail | None:
+def _batch(connection: sql.Connection, row: IncidentRow) -> BatchDetail | None:
     """That of the onset, on the rank that it hurt most."""
-    onset = row.onset_step
-    near = read_batches(connection, row.run_id, (row.attempt, row.segment), onset)
-    return onset_batch(near, onset)
+    onset = row.incident.onset_step
+    return onset_batch(read_batches(connection, row.run_id, row.place, onset), onset)
 
 
 def _attempts(

@@ -22,21 +22,19 @@ from spikeguard_core.policy.cost import Cost, can_wait_s, cost_of
 from spikeguard_core.policy.finding import checks_of, diagnose, first_move_of
 from spikeguard_core.policy.remedies import ACTING
 from spikeguard_core.policy.targeting import left_if_job_dies
-from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outcome, RunId
+from spikeguard_protocol import CommandState, IncidentId, Outcome, RunId, Verb
 from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import action_phrase, ended_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
+from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, title_of
 from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.report.wording import count, duration, number, plural
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.commands import action_of
+from spikeguard_server.store.commands import commands_of, commands_waiting
 from spikeguard_server.store.conversations import Conversation, lost_channels
-from spikeguard_server.store.incidents import attempts_by_number, incident_of
-from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.reads.costs import Pace, read_pace
-from spikeguard_server.store.reads.history import Row
-from spikeguard_server.store.reads.incidents import CommandFacts, read_commands, read_incident
 from spikeguard_server.store.reads.notices import NotifiedRun, read_escalations, read_told
 
 
@@ -68,58 +66,53 @@ def read_facts(
         )
     row = read_incident(connection, held.key.run_id, run, number)
     spike, waiting = read_spike(connection, row)
-    if row.state != "closed" or row.outcome == Outcome.RUN_ENDED:
+    incident = row.incident
+    if incident.outcome in (None, Outcome.RUN_ENDED):
         spike = replace(spike, job=told.job)
-    outcome = None if row.outcome is None else Outcome(row.outcome)
     subject = Subject(
-        told.name, Kind(row.kind), outcome, spike.escalations, history=told.history,
-        acknowledged_by=None if row.state == "closed" else row.acknowledged_by,
+        told.name, incident.kind, incident.outcome, spike.escalations, history=told.history,
+        acknowledged_by=None if incident.outcome is not None else row.acknowledged_by,
     )  # fmt: skip
-    links = _links(settings, IncidentId(run, number), waiting)
-    return Facts(subject, told, spike, links, now, others)
+    return Facts(subject, told, spike, _links(settings, row.id, waiting), now, others)
 
 
-def read_spike(connection: sql.Connection, row: Row) -> tuple[SpikeNews, int | None]:
+def read_spike(connection: sql.Connection, row: IncidentRow) -> tuple[SpikeNews, int | None]:
     """An incident in words, and the number of the command that waits."""
-    key = (row.run_id, row.number)
-    known = read_commands(connection, [key]).get(key, [])
-    waiting = read_commands(connection, [key], waiting_only=True).get(key, [])
-    run = RunId(row.project, row.name)
-    policy = policy_of(connection, row.project, row.run_id)
-    incident = incident_of(row, attempts_by_number(connection, row.run_id))
-    pace = read_pace(connection, row)
+    incident, pace = row.incident, read_pace(connection, row)
+    newest = _newest(commands_of(connection, *row.key))
+    waiting = commands_waiting(connection, [row.key]).get(row.key)
     spike = SpikeNews(
-        id=str(IncidentId(run, row.number)),
-        kind=Kind(row.kind),
-        confidence=row.confidence,
-        reason=row.reason,
-        state=row.state,
-        outcome=None if row.outcome is None else Outcome(row.outcome),
+        id=str(row.id),
+        kind=incident.kind,
+        confidence=incident.confidence,
+        reason=incident.reason,
+        state=incident.state,
+        outcome=incident.outcome,
         heading=heading_of(incident),
         summary=summary_of(incident),
         first=first_move_of(incident),
-        onset_step=row.onset_step,
-        peak_step=row.peak_step,
-        pre_loss=row.pre_loss,
-        peak_loss=row.peak_loss,
+        onset_step=incident.onset_step,
+        peak_step=incident.peak_step,
+        pre_loss=incident.pre_loss,
+        peak_loss=incident.peak_loss,
         rose=rose(incident),
-        excess=row.excess,
-        newest_step=row.newest_step,
-        recurrences=row.recurrences,
+        excess=incident.excess,
+        newest_step=incident.newest_step,
+        recurrences=incident.recurrences,
         opened_at=row.opened_at,
         closed_at=row.closed_at,
-        escalations=read_escalations(connection, row.run_id, row.number),
-        waiting=_waiting(waiting[-1].row, pace) if waiting else None,
-        sure=row.confidence >= policy.act_confidence,
-        cause=diagnose(incident, policy).advice,
-        last_command=_last(known),
-        decided=_decided(known),
+        escalations=read_escalations(connection, *row.key),
+        waiting=None if waiting is None else _waiting(waiting, pace),
+        sure=incident.confidence >= pace.policy.act_confidence,
+        cause=diagnose(incident, pace.policy).advice,
+        last_command=None if newest is None else _last(newest),
+        decided=None if newest is None else _decided(newest),
         came_back=incident.came_back,
         if_job_dies=_if_job_dies(incident, pace),
         acknowledged_by=row.acknowledged_by,
         assignee=row.assignee,
     )
-    return spike, waiting[-1].row.number if waiting else None
+    return spike, None if waiting is None else waiting.number
 
 
 def _if_job_dies(incident: Incident, pace: Pace) -> str:
@@ -128,15 +121,13 @@ def _if_job_dies(incident: Incident, pace: Pace) -> str:
     return left_if_job_dies(pace.targets, incident, pace.policy)
 
 
-def _waiting(row: Row, pace: Pace) -> Waiting:
-    action = action_of(row.arguments)
-    cost = cost_of(action, pace.situation(), pace.policy)
-    id = CommandId(IncidentId(RunId(row.project, row.name), row.incident), row.number)
+def _waiting(row: CommandRow, pace: Pace) -> Waiting:
+    cost = cost_of(row.action, pace.situation(), pace.policy)
     return Waiting(
-        command=str(id),
+        command=str(row.id),
         revision=row.revision,
-        sentence=action_phrase(action),
-        brief=action_phrase(action, brief=True),
+        sentence=action_phrase(row.action),
+        brief=action_phrase(row.action, brief=True),
         reason=paragraphs(row.reason),
         cost_steps=cost.steps,
         price=_price(cost, pace.policy.currency),
@@ -171,22 +162,17 @@ def _pace(cost: Cost) -> str:
     return f"Reckoned at {pace} s a step, the median of {plural(steps, 'step')} before the spike"
 
 
-def _newest(known: Sequence[CommandFacts]) -> Row | None:
+def _newest(known: Sequence[CommandRow]) -> CommandRow | None:
     """The newest command that is more than a proposal and more than a look."""
     decided = (
-        facts.row
-        for facts in reversed(known)
-        if facts.row.state not in WAITING and facts.row.verb != "watch"
+        row for row in reversed(known) if row.state not in WAITING and row.verb is not Verb.WATCH
     )
     return next(decided, None)
 
 
-def _decided(known: Sequence[CommandFacts]) -> str | None:
+def _decided(row: CommandRow) -> str:
     """What became of it, as a title says it."""
-    row = _newest(known)
-    if row is None:
-        return None
-    state, person = CommandState(row.state), row.decided_by or "the policy"
+    person = row.decided_by or "the policy"
     where = "" if row.applied_step is None else f" at step {count(row.applied_step)}"
     said = {
         CommandState.APPROVED: f"approved by {person}",
@@ -194,22 +180,19 @@ def _decided(known: Sequence[CommandFacts]) -> str | None:
         CommandState.REJECTED: f"rejected by {person}",
         CommandState.APPLIED: f"applied{where}",
         CommandState.JUDGED: f"applied{where}",
-    }.get(state, COMMAND_STATE_WORDS[state])
-    return f"{said}: {action_phrase(action_of(row.arguments), brief=True)}"
+    }.get(row.state, COMMAND_STATE_WORDS[row.state])
+    return f"{said}: {action_phrase(row.action, brief=True)}"
 
 
-def _last(known: Sequence[CommandFacts]) -> str | None:
+def _last(row: CommandRow) -> str:
     """What became of it, with who decided and why."""
-    row = _newest(known)
-    if row is None:
-        return None
     ended = ended_phrase(
-        COMMAND_STATE_WORDS[CommandState(row.state)],
+        COMMAND_STATE_WORDS[row.state],
         row.judgement or row.result or row.end_reason or row.decision_reason,
     )
     person = f", decided by {row.decided_by}" if row.decided_by else ""
-    nothing = " Nothing was done." if CommandState(row.state) in TAKEN_BACK else ""
-    what = action_phrase(action_of(row.arguments), brief=True)
+    nothing = " Nothing was done." if row.state in TAKEN_BACK else ""
+    what = action_phrase(row.action, brief=True)
     return f"Last command{person}: {what}. {ended}{nothing}"
 
 

@@ -15,20 +15,17 @@ from typing import Any, Final
 import sqlalchemy as sql
 
 from spikeguard_protocol import (
-    CommandState,
-    IncidentId,
-    RunId,
     SegmentId,
     SegmentReason,
     Signal,
 )
 from spikeguard_protocol.vocabulary import SPEAKS_OF
+from spikeguard_server.entities import IncidentRow
 from spikeguard_server.report.facts import IncidentPicture, RecordedCurve, rollbacks_of
 from spikeguard_server.report.plot_choice import NORMS
-from spikeguard_server.store.commands import action_of
-from spikeguard_server.store.incidents import attempts_by_number, incident_of
-from spikeguard_server.store.reads.history import Row, current_line, read_segments
-from spikeguard_server.store.reads.incidents import read_commands
+from spikeguard_server.store.commands import commands_of
+from spikeguard_server.store.incidents import attempts_by_number
+from spikeguard_server.store.reads.history import current_line, read_segments
 from spikeguard_server.store.reads.series import Window, read_incident_series
 
 POINTS: Final = 1200  # of all segments together
@@ -61,25 +58,20 @@ def incident_image(picture: IncidentPicture, form: ImageForm) -> bytes:
         return b""
 
 
-def picture_of(connection: sql.Connection, row: Row) -> IncidentPicture:
-    """What the picture of the incident in `row` shows now."""
-    run_id, key = row.run_id, (row.run_id, row.number)
+def picture_of(connection: sql.Connection, row: IncidentRow) -> IncidentPicture:
+    """What the picture of an incident shows now."""
+    run_id = row.run_id
     attempts = attempts_by_number(connection, run_id)
     line = current_line(connection, run_id, read_segments(connection, run_id))
     series = read_incident_series(connection, run_id, row.number, Window(_SHOWN, points=POINTS))
     numbers = {id: number for number, id in attempts.ids.items()}
     curves = [_curve(each, numbers, line.last_steps) for each in series["segments"]]
     curves.sort(key=lambda curve: (curve.attempt_number, curve.segment.number))
-    commands = (facts.row for facts in read_commands(connection, [key]).get(key, []))
-    carried_out = (
-        (action_of(each.arguments), CommandState(each.state), each.applied_step)
-        for each in commands
-    )
     return IncidentPicture(
-        id=str(IncidentId(RunId(row.project, row.name), row.number)),
-        incident=incident_of(row, attempts),
+        id=str(row.id),
+        incident=row.incident,
         curves=tuple(curves),
-        rollbacks=rollbacks_of(carried_out),
+        rollbacks=rollbacks_of(commands_of(connection, *row.key)),
     )
 
 

@@ -55,8 +55,8 @@ from spikeguard_server.store.conversations import (
     postpone_rest,
     settle,
 )
+from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.incidents import read_incident
 from spikeguard_server.store.reads.notices import read_told
 
 _log = logging.getLogger(__name__)

@@ -12,8 +12,9 @@ from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import rose
 from spikeguard_protocol import Signal, verb_of
 from spikeguard_protocol.phrases import cause_phrase, sure_phrase
+from spikeguard_server.entities import RevisionRow
 from spikeguard_server.report.document import Block, Paragraph, Table
-from spikeguard_server.report.facts import PostMortem, RevisionFact
+from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.symptoms import Peak, peaks_of, symptoms_of
 from spikeguard_server.report.wording import (
     NOT_YET,
@@ -140,7 +141,7 @@ def _reason_of_kind(facts: PostMortem) -> str:
     return said[-1].reason if said else incident.reason
 
 
-def _telling(facts: PostMortem) -> list[RevisionFact]:
+def _telling(facts: PostMortem) -> list[RevisionRow]:
     """Every change of kind, the first and the last, and of the rest as many as fit."""
     revisions = facts.revisions
     if len(revisions) <= MOST_REVISIONS:

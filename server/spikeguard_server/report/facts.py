@@ -14,20 +14,17 @@ from typing import Protocol
 from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.cost import Cost
 from spikeguard_core.policy.finding import NOTHING_NAMED, DataRecord
 from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
 from spikeguard_protocol import (
-    Action,
     BatchDetail,
     BatchRange,
-    CommandState,
-    Kind,
     Rollback,
     RunId,
     SegmentId,
     SegmentReason,
 )
+from spikeguard_server.entities import CommandRow, ResponseRow, RevisionRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,56 +37,6 @@ class RecordedCurve:
     steps: tuple[int, ...]  # rising
     values: Mapping[str, tuple[float | None, ...]]  # one value a step; None = not measured
     kept_to: int | None = None  # last step the present weights descend from; None = all of them
-
-
-@dataclass(frozen=True, slots=True)
-class RevisionFact:
-    """What the incident was classified as, from one moment on."""
-
-    step: int
-    at: datetime
-    kind: Kind
-    confidence: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CommandFact:
-    """One command as it went through its life."""
-
-    id: str  # public, `gpt-124m-7#3.1`
-    action: Action
-    state: CommandState
-    reason: str
-    revision: int
-    policy_version: int
-    proposed_at: datetime
-    proposed_by: str | None = None  # the person who ordered it; None: the policy
-    auto: bool = False  # the policy approved it
-    decided_at: datetime | None = None
-    decided_by: str | None = None
-    decision_reason: str | None = None
-    decided_step: int | None = None
-    delivered_at: datetime | None = None
-    finished_at: datetime | None = None
-    applied_step: int | None = None
-    result: str | None = None  # what the agent said
-    end_reason: str | None = None  # why it ended without reaching the job
-    judgement: str | None = None  # whether it worked, against the trend
-    effect: str | None = None  # of it on the loss, measured; or why that is not known
-    effect_known: bool = False  # whether `effect` was measured
-    cost: Cost | None = None  # at the step at which it was applied
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseFact:
-    """What a person did about the incident, beside deciding on its commands."""
-
-    at: datetime
-    person: str
-    action: str  # ResponseAction
-    assignee: str | None = None
-    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +93,12 @@ class IncidentPicture:
         return any(curve.steps for curve in self.curves)
 
 
-def rollbacks_of(
-    commands: Iterable[tuple[Action, CommandState, int | None]],
-) -> Sequence[tuple[int, int]]:
-    """(from, to) in steps of every rollback that was carried out; `commands`: action, state and
-    the step at which it was applied."""
+def rollbacks_of(commands: Iterable[CommandRow]) -> Sequence[tuple[int, int]]:
+    """(from, to) in steps of every rollback that was carried out."""
     return [
-        (applied_step, action.step)
-        for action, state, applied_step in commands
-        if isinstance(action, Rollback) and state in EXECUTED and applied_step is not None
+        (c.applied_step, c.action.step)
+        for c in commands
+        if isinstance(c.action, Rollback) and c.state in EXECUTED and c.applied_step is not None
     ]
 
 
@@ -169,10 +113,10 @@ class PostMortem:
     written_at: datetime
     curves: tuple[RecordedCurve, ...]  # in the order in which they were trained
     followed_to: int | None = None  # samples up to this step still come; None = all are here
-    revisions: tuple[RevisionFact, ...] = ()  # oldest first; of many the first and the last
+    revisions: tuple[RevisionRow, ...] = ()  # oldest first; of many the first and the last
     revision_count: int = 0  # how many there were
-    commands: tuple[CommandFact, ...] = ()  # oldest first
-    responses: tuple[ResponseFact, ...] = ()  # oldest first; the newest of many
+    commands: tuple[CommandRow, ...] = ()  # oldest first
+    responses: tuple[ResponseRow, ...] = ()  # oldest first; the newest of many
     left_out: tuple[LeftOutFact, ...] = ()  # by position; the first of `left_out_count`
     left_out_count: int = 0
     data: DataRecord = NOTHING_NAMED  # what is named of it, and of earlier incidents'
@@ -194,4 +138,4 @@ class PostMortem:
     @property
     def rollbacks(self) -> Sequence[tuple[int, int]]:
         """(from, to) in steps of every rollback that was carried out."""
-        return rollbacks_of((c.action, c.state, c.applied_step) for c in self.commands)
+        return rollbacks_of(self.commands)

@@ -20,7 +20,8 @@ from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident_figures import PERSON, POLICY, IncidentFigures
 from spikeguard_core.policy.cost import money_of
 from spikeguard_protocol import Outcome, Rollback, SegmentPoint, Signal
-from spikeguard_server.report.facts import CommandFact, PostMortem
+from spikeguard_server.entities import CommandRow
+from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.narrative import acting
 from spikeguard_server.report.symptoms import spent_by
 
@@ -69,10 +70,10 @@ def _detection_s(facts: PostMortem) -> float | None:
     return sum(took.get(step, facts.step_time_s or 0.0) for step in steps)
 
 
-def _first_decision(commands: Iterable[CommandFact]) -> tuple[float, str] | None:
+def _first_decision(commands: Iterable[CommandRow]) -> tuple[float, str] | None:
     """Seconds from the first proposal to the first decision, and who decided."""
     known = list(commands)
-    decided = [(c.decided_at, c.auto) for c in known if c.decided_at is not None]
+    decided = [(c.decided_at, c.automatic) for c in known if c.decided_at is not None]
     if not decided:
         return None
     at, automatic = min(decided)

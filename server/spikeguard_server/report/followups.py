@@ -14,7 +14,8 @@ from spikeguard_core.policy.finding import Finding, diagnose, follow_ups_of
 from spikeguard_core.policy.remedies import DATA
 from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal
 from spikeguard_protocol.phrases import batches_phrase, times_phrase
-from spikeguard_server.report.facts import CommandFact, PostMortem
+from spikeguard_server.entities import CommandRow
+from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.symptoms import symptoms_of
 from spikeguard_server.report.wording import duration, off_trend
 
@@ -28,7 +29,7 @@ def followups_of(facts: PostMortem) -> tuple[str, ...]:
     return tuple(text for rule in _RULES for text in rule(facts))
 
 
-def _rollbacks(facts: PostMortem) -> Iterator[tuple[CommandFact, Rollback]]:
+def _rollbacks(facts: PostMortem) -> Iterator[tuple[CommandRow, Rollback]]:
     for command in facts.commands:
         if isinstance(command.action, Rollback) and command.state in EXECUTED:
             yield command, command.action
@@ -152,7 +153,7 @@ def _undone(facts: PostMortem) -> Iterator[str]:
             )
 
 
-def _unanswered(command: CommandFact) -> str:
+def _unanswered(command: CommandRow) -> str:
     """Blames nobody who had no time to answer: steps may run out within seconds."""
     waited_s = 0.0
     if command.finished_at is not None:
@@ -180,7 +181,7 @@ def _died(facts: PostMortem) -> Iterator[str]:
 
 def _decision(facts: PostMortem) -> Iterator[str]:
     for command in facts.commands:
-        if command.decided_at is None or command.auto or command.state not in EXECUTED:
+        if command.decided_at is None or command.automatic or command.state not in EXECUTED:
             continue
         waited_s = (command.decided_at - command.proposed_at).total_seconds()
         if waited_s > SLOW_DECISION_S:

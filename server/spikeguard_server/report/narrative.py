@@ -13,10 +13,11 @@ from spikeguard_core.policy.finding import diagnose
 from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
 from spikeguard_protocol.phrases import action_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.report.causes import because_of
 from spikeguard_server.report.cost_table import lost_words
 from spikeguard_server.report.document import Block, Bullets, Paragraph
-from spikeguard_server.report.facts import CommandFact, PostMortem
+from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.heading import beginning_of, return_of
 from spikeguard_server.report.symptoms import spent_by, symptoms_of
 from spikeguard_server.report.wording import (
@@ -66,10 +67,10 @@ def _undecided(facts: PostMortem) -> str:
     return f"nobody: {COMMAND_STATE_WORDS[asked[-1].state]}" if asked else "nobody had to"
 
 
-def _people(command: CommandFact) -> list[str]:
+def _people(command: CommandRow) -> list[str]:
     if verb_of(command.action) in QUIET_VERBS:
         return []
-    if command.auto:
+    if command.automatic:
         return [f"policy {command.policy_version}"]
     return [command.decided_by] if command.decided_by else []
 
@@ -92,7 +93,7 @@ def _delay(facts: PostMortem) -> str:
     return "at its first step" if steps <= 0 else f"{plural(steps, 'step')} later"
 
 
-def acting(facts: PostMortem) -> list[CommandFact]:
+def acting(facts: PostMortem) -> list[CommandRow]:
     """Commands that change the training, oldest first."""
     return [c for c in facts.commands if verb_of(c.action) not in QUIET_VERBS]
 
@@ -112,7 +113,7 @@ def _did(facts: PostMortem) -> str:
     return "Nothing was done: it was watched."
 
 
-def _carried_out(done: list[CommandFact]) -> str:
+def _carried_out(done: list[CommandRow]) -> str:
     first = done[0]
     what = action_phrase(first.action, brief=True)
     at = (
@@ -120,14 +121,14 @@ def _carried_out(done: list[CommandFact]) -> str:
     )
     more = f", {plural(len(done) - 1, 'more command')} followed" if len(done) > 1 else ""
     said = f"{_decider(first)} approved to {what}"
-    if first.decided_at is not None and not first.auto:
+    if first.decided_at is not None and not first.automatic:
         waited_s = (first.decided_at - first.proposed_at).total_seconds()
         said = f"{_decider(first)} took {duration(waited_s)} to approve this: {what}"
     return f"{said}{at}{more}."
 
 
-def _decider(command: CommandFact) -> str:
-    if command.auto:
+def _decider(command: CommandRow) -> str:
+    if command.automatic:
         return f"The policy ({command.policy_version})"
     return command.decided_by or "Somebody"
 
@@ -174,13 +175,13 @@ def what_was_done(facts: PostMortem) -> tuple[Block, ...]:
     return (Bullets(tuple(items)),)
 
 
-def _told(command: CommandFact, cause: str) -> str:
+def _told(command: CommandRow, cause: str) -> str:
     what = action_phrase(command.action)
     head = f"{what[:1].upper()}{what[1:]}: {COMMAND_STATE_WORDS[command.state]}."
     return f"{head} Why: {_reason(command, cause)}{_consent(command)}"
 
 
-def _reason(command: CommandFact, cause: str) -> str:
+def _reason(command: CommandRow, cause: str) -> str:
     """Without the paragraph on the `cause`, which has a section of its own; of a long one the
     first sentences."""
     parts = paragraphs(command.reason)
@@ -195,9 +196,9 @@ def _cut(text: str) -> str:
     return part[: end + 1] if end > 0 else f"{part.rpartition(' ')[0] or part} ..."
 
 
-def _consent(command: CommandFact) -> str:
+def _consent(command: CommandRow) -> str:
     """What who decided gave as reason, or said of it."""
-    if not command.decision_reason or command.decided_by is None or command.auto:
+    if not command.decision_reason or command.decided_by is None or command.automatic:
         return ""
     return f" {command.decided_by}: {command.decision_reason.rstrip('.')}."
 

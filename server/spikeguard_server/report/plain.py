@@ -11,9 +11,10 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any
 
-from spikeguard_protocol import BatchRange, RunId, Signal, verb_of
+from spikeguard_protocol import BatchRange, RunId, Signal
 from spikeguard_protocol.encoding import float_to_json
-from spikeguard_server.report.facts import CommandFact, PostMortem, RecordedCurve
+from spikeguard_server.entities import CommandRow
+from spikeguard_server.report.facts import PostMortem, RecordedCurve
 from spikeguard_server.report.followups import followups_of
 from spikeguard_server.report.narrative import happened
 from spikeguard_server.report.symptoms import lead_of, peaks_of, spent_by, symptoms_of
@@ -79,9 +80,13 @@ def postmortem_json(value: Any) -> Any:
     return value
 
 
-def _command(command: CommandFact) -> dict[str, Any]:
-    body: dict[str, Any] = postmortem_json(command)
-    return {"id": body.pop("id"), "verb": verb_of(command.action).value, **body}
+def _command(command: CommandRow) -> dict[str, Any]:
+    body = {f.name: getattr(command, f.name) for f in fields(command) if f.name not in _LEFT_OUT}
+    told: dict[str, Any] = postmortem_json(body)
+    return {"id": str(command.id), "verb": command.verb.value, **told}
+
+
+_LEFT_OUT = {"run", "run_id", "attempt_id", "expires_in_s"}
 
 
 def _curve(curve: RecordedCurve) -> dict[str, Any]:

@@ -11,14 +11,9 @@ from spikeguard_core.lifecycle.command_life import TAKEN_BACK
 from spikeguard_protocol import CommandState, Verb, verb_of
 from spikeguard_protocol.phrases import action_phrase, ended_phrase, response_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
+from spikeguard_server.entities import CommandRow, ResponseRow
 from spikeguard_server.report.document import Block, Bullets, Links, Paragraph, Table
-from spikeguard_server.report.facts import (
-    AttemptFact,
-    CommandFact,
-    LeftOutFact,
-    PostMortem,
-    ResponseFact,
-)
+from spikeguard_server.report.facts import AttemptFact, LeftOutFact, PostMortem
 from spikeguard_server.report.wording import ENDINGS, count, plural, time_of
 
 MOST_NAMES = 8  # of one entry
@@ -36,9 +31,9 @@ def command_blocks(facts: PostMortem) -> tuple[Block, ...]:
     return (Table(header, rows, frozenset({6})), reasons)
 
 
-def _command_row(command: CommandFact) -> tuple[str, ...]:
+def _command_row(command: CommandRow) -> tuple[str, ...]:
     return (
-        command.id,
+        str(command.id),
         action_phrase(command.action),
         COMMAND_STATE_WORDS[command.state],
         _decider(command),
@@ -48,13 +43,13 @@ def _command_row(command: CommandFact) -> tuple[str, ...]:
     )
 
 
-def _decider(command: CommandFact) -> str:
-    if command.auto:
+def _decider(command: CommandRow) -> str:
+    if command.automatic:
         return command.decided_by or f"policy {command.policy_version}"
     return command.decided_by or ("" if command.state in TAKEN_BACK else "nobody")
 
 
-def _command_reason(command: CommandFact) -> str:
+def _command_reason(command: CommandRow) -> str:
     began = f"ordered by {command.proposed_by}" if command.proposed_by else "proposed"
     words = [f"{command.id}, {began} {time_of(command.proposed_at)}: {command.reason}"]
     if command.decision_reason:
@@ -165,7 +160,7 @@ def links_of(facts: PostMortem) -> tuple[Block, ...]:
     return tuple(blocks) or (Paragraph("No tracker's address was told."),)
 
 
-def _responded(response: ResponseFact) -> str:
+def _responded(response: ResponseRow) -> str:
     return response_phrase(response.action, response.person, response.assignee, response.text)
 
 

@@ -26,7 +26,8 @@ from spikeguard_protocol import (
     SegmentReason,
     Signal,
 )
-from spikeguard_server.report.facts import CommandFact, PostMortem, RecordedCurve
+from spikeguard_server.entities import CommandRow
+from spikeguard_server.report.facts import PostMortem, RecordedCurve
 
 LATER_STEPS = 100  # newest ones that tell where the loss came to
 LEVEL_STEPS = 40  # whose mean tells whether it was level with its trend
@@ -286,7 +287,7 @@ def _stood_out(step: int, loss: float, incident: Incident) -> bool:
     return stands_out(incident, loss - incident.trend.at(step))
 
 
-def _executed(facts: PostMortem) -> Iterator[tuple[CommandFact, Rollback]]:
+def _executed(facts: PostMortem) -> Iterator[tuple[CommandRow, Rollback]]:
     for command in facts.commands:
         if isinstance(command.action, Rollback) and command.state in EXECUTED:
             yield command, command.action

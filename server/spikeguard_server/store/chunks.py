@@ -16,18 +16,8 @@ from numpy import arange, concatenate, int64, ones
 
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, EvenRanges, Samples
 from spikeguard_server.store.curves import Column, Curves, join
-from spikeguard_server.store.fast.packing import Numbers, floats, packed, whole_numbers
-from spikeguard_server.store.fast.pipeline import (
-    FLOATS,
-    INT,
-    INT4,
-    INTS,
-    KEY,
-    TEXTS,
-    later,
-    read_arrays,
-    statement,
-)
+from spikeguard_server.store.packing import Numbers, floats, packed, whole_numbers
+from spikeguard_server.store.pipeline import later, read_arrays
 from spikeguard_server.store.tables.samples import chunks, rollups
 
 AT_ONCE: Final = 20_000  # steps that are read to be written anew, at most or so
@@ -61,17 +51,6 @@ INSERT INTO chunks (run_id, attempt, segment, first_step, week, last_step, {", "
 SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigint,
        {week_of("samples")}, %(last)s::bigint, {VALUES}
 """
-
-
-CHUNK_TYPES: Final = {
-    "run_id": KEY, "attempt": INT4, "segment": INT, "first": INT, "last": INT,
-    **{f"{name}_column": FLOATS for name in COLUMNS},
-    "steps_column": INTS, "extra_names_column": TEXTS, "even_first_column": INT,
-    "even_size_column": INT, "batch_first_column": INTS, "batch_end_column": INTS,
-}  # fmt: skip
-
-
-_WRITE_CHUNK = statement("write chunk", WRITE_CHUNK, CHUNK_TYPES)
 
 
 class SegmentKey(NamedTuple):
@@ -133,7 +112,7 @@ def row_of(curves: Curves) -> dict[str, Any]:
 
 def insert_chunk(connection: sql.Connection, key: SegmentKey, row: dict[str, Any]) -> None:
     """Write one chunk; nobody has a step of it."""
-    later(connection, _WRITE_CHUNK, {**key._asdict(), **row})
+    later(connection, WRITE_CHUNK, {**key._asdict(), **row})
 
 
 def delete_chunks(connection: sql.Connection, key: SegmentKey, first: int, last: int) -> None:

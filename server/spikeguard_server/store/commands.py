@@ -1,166 +1,198 @@
-"""Commands and their revisions, between rows and the protocol's actions.
+"""Commands: written under the run's lock, read as `CommandRow` by everybody.
 
-Law: a state changes only through `move`, which asks the domain's table and writes the audit in the
-same breath. Arguments are stored as the protocol writes them.
+A command moves along the domain's table of moves and takes its audit entry with it. Revisions are
+only ever added. Commands of the run itself have the number `RUN_ITSELF` in place of an incident's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any, Final, cast
 from uuid import UUID
 
 import sqlalchemy as sql
 
 from spikeguard_core.lifecycle import command_life
 from spikeguard_core.lifecycle.command_life import WAITING, CommandEvent
-from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.settings import Policy, PolicyScope
 from spikeguard_core.policy.situation import PastCommand
 from spikeguard_protocol import (
     RUN_ITSELF,
     Action,
-    CommandId,
     CommandState,
-    IncidentId,
     RunId,
+    Verb,
     from_json,
     to_json,
     verb_of,
 )
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.store import audit
 from spikeguard_server.store.order_notifier import notify
+from spikeguard_server.store.paging import PageWanted, Row, read_page
+from spikeguard_server.store.runs import ENDED, RunRow
 from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tables import core as tables
+from spikeguard_server.store.tables.core import (
+    attempts,
+    command_revisions,
+    commands,
+    incidents,
+    runs,
+)
+from spikeguard_server.store.tables.core import audit as audit_table
+
+MAX_RUN_COMMANDS: Final = 1000  # that people order of a run itself
+MOST_REVISIONS: Final = 20  # the newest of a command, which every list that names it carries
+PROPOSE: Final = "propose"  # the audit's word for it
+FAILED: Final = (
+    CommandState.REFUSED, CommandState.FAILED, CommandState.UNKNOWN, CommandState.UNDELIVERED,
+)  # fmt: skip
+Key = tuple[UUID, int]  # run, incident
+_C, _R = commands.c, runs.c
+_ORDER: Final = (_C.incident, _C.number)
+# As the index of unfinished commands says it.
+_UNFINISHED: Final = sql.text("commands.state IN ('proposed', 'approved', 'delivered')")
+_SELECT: Final = (
+    sql.select(
+        commands, _R.project, _R.name, attempts.c.id.label("attempt_id"),
+        sql.cast(sql.extract("epoch", _C.expires_at - sql.func.now()), sql.Double)
+        .label("expires_in_s"),
+    )
+    .join(runs, _R.run_id == _C.run_id)
+    .join(attempts, (attempts.c.run_id == _C.run_id) & (attempts.c.number == _C.attempt))
+)  # fmt: skip
+_PLAIN: Final = tuple(
+    name for name in CommandRow.__dataclass_fields__
+    if name not in {"run", "action", "state", "policy_scope", "effect", "effect_known", "cost"}
+)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class CommandRow:
-    """A command as it stands."""
-
-    incident: int
-    number: int
-    verb: str
-    arguments: Any
-    state: CommandState
-    revision: int
-    reason: str
-    cause: str | None  # the diagnosis that it was put down to
-    policy_version: int
-    attempt: int  # the fence
-    expires_at: datetime
-    expires_at_step: int | None
-    decided_at: datetime | None
-    decided_by: str | None
-    decided_step: int | None
-    automatic: bool
-    delivered_at: datetime | None
-    applied_step: int | None
-    proposed_at: datetime
-    proposed_by: str | None  # whose it is; None: the policy's
-
-    @property
-    def action(self) -> Action:
-        return action_of(self.arguments)
-
-    def public_id(self, run: RunId) -> str:
-        return str(CommandId(IncidentId(run, self.incident), self.number))
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return self.incident, self.number
-
-    def valid(self, now: datetime, step: int | None) -> bool:
-        """Whether it may still be approved or delivered."""
-        if now >= self.expires_at:
-            return False
-        return self.expires_at_step is None or step is None or step < self.expires_at_step
+def _row(row: Row) -> CommandRow:
+    return CommandRow(
+        run=RunId(row.project, row.name), action=_action(row.arguments),
+        state=CommandState(row.state), policy_scope=PolicyScope(row.policy_scope),
+        **{name: row._mapping[name] for name in _PLAIN},
+    )  # fmt: skip
 
 
-_COLUMNS = [tables.commands.c[name] for name in CommandRow.__dataclass_fields__]
+def _action(stored: Any) -> Action:
+    return cast(Action, from_json(Action, stored, "arguments"))
 
 
-def action_of(arguments: Any) -> Action:
-    """The action that stored arguments describe."""
-    return cast(Action, from_json(Action, arguments, "arguments"))
-
-
-def _row(row: Any) -> CommandRow:
-    fields = dict(row._mapping)
-    return CommandRow(**{**fields, "state": CommandState(row.state)})
+def _found(connection: sql.Connection, query: sql.Select[Any]) -> list[CommandRow]:
+    return [_row(row) for row in connection.execute(query)]
 
 
 def find_command(
     connection: sql.Connection, run_id: UUID, incident: int, number: int
 ) -> CommandRow | None:
-    c = tables.commands.c
-    row = connection.execute(
-        sql.select(*_COLUMNS).where(c.run_id == run_id, c.incident == incident, c.number == number)
-    ).one_or_none()
-    return None if row is None else _row(row)
-
-
-def action_at(
-    connection: sql.Connection, run_id: UUID, command: CommandRow, revision: int
-) -> Action | None:
-    """What `revision` of `command` proposed; None where it has no such revision."""
-    c = tables.command_revisions.c
-    mine = (c.incident == command.incident) & (c.command == command.number)
-    found = connection.scalar(
-        sql.select(c.arguments).where(c.run_id == run_id, mine, c.number == revision)
-    )
-    return None if found is None else action_of(found)
+    """One command; None if there is none of this number."""
+    mine = _SELECT.where(_C.run_id == run_id, _C.incident == incident, _C.number == number)
+    return next(iter(_found(connection, mine)), None)
 
 
 def unfinished_commands(connection: sql.Connection, run_id: UUID) -> list[CommandRow]:
     """Proposed, approved and delivered commands of the run, oldest first."""
-    return [_row(row) for row in connection.execute(_OPEN_COMMANDS, {"key": run_id})]
-
-
-_C = tables.commands.c
-_OPEN_COMMANDS = (
-    sql.select(*_COLUMNS)
-    .where(_C.run_id == sql.bindparam("key"))
-    # As the index says it.
-    .where(sql.text("state IN ('proposed', 'approved', 'delivered')"))
-    .order_by(_C.incident, _C.number)
-)
+    return _found(connection, _SELECT.where(_C.run_id == run_id, _UNFINISHED).order_by(*_ORDER))
 
 
 def commands_of(connection: sql.Connection, run_id: UUID, incident: int) -> list[CommandRow]:
     """Every command of one incident, oldest first."""
-    rows = connection.execute(
-        sql.select(*_COLUMNS)
-        .where(_C.run_id == run_id, _C.incident == incident)
-        .order_by(_C.number)
+    mine = _SELECT.where(_C.run_id == run_id, _C.incident == incident)
+    return _found(connection, mine.order_by(_C.number))
+
+
+def commands_by_key(
+    connection: sql.Connection, run_id: UUID, keys: Collection[tuple[int, int]]
+) -> Mapping[tuple[int, int], CommandRow]:
+    """The commands of these incidents and numbers."""
+    mine = _SELECT.where(_C.run_id == run_id, sql.tuple_(_C.incident, _C.number).in_(keys))
+    return {row.key: row for row in _found(connection, mine)} if keys else {}
+
+
+def commands_waiting(connection: sql.Connection, keys: Collection[Key]) -> Mapping[Key, CommandRow]:
+    """The newest command of each incident that can still be approved."""
+    if not keys:
+        return {}
+    mine = _SELECT.where(sql.tuple_(_C.run_id, _C.incident).in_(keys), in_time())
+    return {(row.run_id, row.incident): row for row in _found(connection, mine.order_by(*_ORDER))}
+
+
+def list_run_commands(
+    connection: sql.Connection, run_id: UUID, page: PageWanted
+) -> tuple[Sequence[CommandRow], str | None]:
+    """What was ordered of a run itself, newest first, and the cursor of the next page."""
+    mine = _SELECT.where(_C.run_id == run_id, _C.incident == RUN_ITSELF)
+    found, more = read_page(connection, mine, (_C.number,), page)
+    return [_row(row) for row in found], more
+
+
+def failed_commands(
+    connection: sql.Connection, project: str | None, limit: int, *, of_runs: bool
+) -> list[CommandRow]:
+    """Commands that came to nothing in the job where nothing was proposed or ordered since, the
+    newest first: of open incidents, or (`of_runs`) since yesterday of runs that go on."""
+    later = commands.alias("later")
+    newer = sql.exists().where(
+        later.c.run_id == _C.run_id, later.c.incident == _C.incident, later.c.number > _C.number,
+        later.c.verb != Verb.WATCH.value,
+    )  # fmt: skip
+    query = _SELECT.where(_C.state.in_([state.value for state in FAILED]), ~newer)
+    if of_runs:
+        lately = _C.finished_at > sql.func.now() - timedelta(days=1)
+        query = query.where(_C.incident == RUN_ITSELF, lately, _R.state != ENDED)
+    else:
+        of_incident = (incidents.c.run_id == _C.run_id) & (incidents.c.number == _C.incident)
+        query = query.join(incidents, of_incident).where(sql.text("incidents.state <> 'closed'"))
+    query = query.where(_R.archived_at.is_(None))
+    if project is not None:
+        query = query.where(_R.project == project)
+    order = (_C.finished_at.desc().nulls_last(), _C.run_id)
+    return _found(connection, query.order_by(*order).limit(limit))
+
+
+def command_revisions_of(
+    connection: sql.Connection, rows: Sequence[CommandRow]
+) -> Mapping[tuple[UUID, int, int], list[Row]]:
+    """By run, incident and number, the newest of what each said before."""
+    c, found = command_revisions.c, dict[tuple[UUID, int, int], list[Row]]()
+    if not rows:
+        return found
+    mine = (_C.run_id == c.run_id) & (_C.incident == c.incident) & (_C.number == c.command)
+    keys = [(row.run_id, *row.key) for row in rows]
+    query = (
+        sql.select(command_revisions)
+        .join(commands, mine)
+        .where(sql.tuple_(c.run_id, c.incident, c.command).in_(keys))
+        .where(c.number > _C.revision - MOST_REVISIONS)
     )
-    return [_row(row) for row in rows]
+    for row in connection.execute(query.order_by(c.number)):
+        found.setdefault((row.run_id, row.incident, row.command), []).append(row)
+    return found
+
+
+def action_at(connection: sql.Connection, command: CommandRow, revision: int) -> Action | None:
+    """What `revision` of `command` proposed; None where it has no such revision."""
+    c = command_revisions.c
+    mine = (c.run_id == command.run_id) & (c.incident == command.incident)
+    found = connection.scalar(
+        sql.select(c.arguments).where(mine, c.command == command.number, c.number == revision)
+    )
+    return None if found is None else _action(found)
 
 
 def past_commands(
-    connection: sql.Connection, run_id: UUID, incident: int, now: datetime
+    connection: sql.Connection, run_id: UUID, now: datetime, incident: int | None = None
 ) -> tuple[PastCommand, ...]:
-    """What the policy is told: this incident's commands and the run's of the last two days."""
-    recent = sql.or_(_C.incident == incident, _C.proposed_at > now - timedelta(days=2))
-    of_incidents = _C.incident != RUN_ITSELF
-    rows = connection.execute(
-        sql.select(*_COLUMNS)
-        .where(_C.run_id == run_id, recent, of_incidents)
-        .order_by(_C.incident, _C.number)
-    )
-    return tuple(_past(_row(row), now) for row in rows)
-
-
-def recent_commands(
-    connection: sql.Connection, run_id: UUID, now: datetime
-) -> tuple[PastCommand, ...]:
-    """Every command of the run of the last two days, those of the run itself among them."""
-    recent = sql.select(*_COLUMNS).where(
-        _C.run_id == run_id, _C.proposed_at > now - timedelta(days=2)
-    )
-    rows = connection.execute(recent.order_by(_C.incident, _C.number))
-    return tuple(_past(_row(row), now) for row in rows)
+    """What the policy is told: every command of the run of the last two days; where `incident` is
+    given all of its own too, and none of the run itself."""
+    wanted = _C.proposed_at > now - timedelta(days=2)
+    if incident is not None:
+        wanted = sql.or_(_C.incident == incident, wanted) & (_C.incident != RUN_ITSELF)
+    found = _found(connection, _SELECT.where(_C.run_id == run_id, wanted).order_by(*_ORDER))
+    return tuple(_past(row, now) for row in found)
 
 
 def _past(row: CommandRow, now: datetime) -> PastCommand:
@@ -178,10 +210,42 @@ def _past(row: CommandRow, now: datetime) -> PastCommand:
     )
 
 
+def waiting(table: Any = commands) -> sql.ColumnElement[bool]:
+    """Whether a command still waits for somebody's decision, apart from the steps it may wait."""
+    columns = table.c
+    return sql.and_(
+        columns.state.in_([state.value for state in WAITING]), columns.expires_at > sql.func.now()
+    )
+
+
+def in_time() -> sql.ColumnElement[bool]:
+    """Whether a command waits and can still be approved, where its run stands."""
+    steps = _C.expires_at_step
+    return sql.and_(waiting(), steps.is_(None) | (steps > sql.func.coalesce(_R.last_step, 0)))
+
+
+def waits_of_run() -> sql.ColumnElement[bool]:
+    """Whether a row of `runs` has a command that waits for somebody's decision."""
+    return sql.exists().where(_C.run_id == _R.run_id, in_time()).correlate(runs)
+
+
+def has_orders(connection: sql.Connection, run_id: UUID) -> bool:
+    """Whether a command of the run is approved and was not delivered yet."""
+    approved = sql.select(_C.number).where(
+        _C.run_id == run_id, _C.state == CommandState.APPROVED.value
+    )
+    return bool(connection.execute(sql.select(approved.exists())).scalar_one())
+
+
+def count_run_commands(connection: sql.Connection, run_id: UUID) -> int:
+    """How many were ordered of the run itself so far."""
+    mine = sql.select(sql.func.count()).where(_C.run_id == run_id, _C.incident == RUN_ITSELF)
+    return int(connection.execute(mine).scalar_one())
+
+
 def create_command(
     connection: sql.Connection,
-    run_id: UUID,
-    run: RunId,
+    run: RunRow,
     incident: int,
     action: Action,
     *,
@@ -191,44 +255,53 @@ def create_command(
     now: datetime,
     expires_at: datetime,
     expires_at_step: int | None,
-    replaces: int | None,
+    replaces: int | None = None,
     cause: str | None = None,
     person: Actor | None = None,
 ) -> CommandRow:
-    """Propose `action` as the incident's next command; `person`: who orders it, if no policy."""
-    i = tables.incidents.c
-    number = connection.execute(
-        sql.update(tables.incidents)
-        .where(i.run_id == run_id, i.number == incident)
-        .values(commands=i.commands + 1)
-        .returning(i.commands)
-    ).scalar_one()
+    """Propose `action` as the next command of the incident, or of the run itself; `person`: who
+    orders it, if no policy."""
+    number = _next_number(connection, run.run_id, incident)
+    told = _revision(action, reason, policy)
     connection.execute(
-        sql.insert(tables.commands).values(
-            run_id=run_id, incident=incident, number=number, verb=verb_of(action).value,
-            arguments=to_json(action), state=CommandState.PROPOSED.value, revision=1,
-            reason=reason, cause=cause, policy_version=policy.version,
-            policy_scope=policy.scope.value, attempt=attempt, replaces=replaces,
+        sql.insert(commands).values(
+            run_id=run.run_id, incident=incident, number=number, revision=1, cause=cause,
+            state=CommandState.PROPOSED.value, attempt=attempt, replaces=replaces,
             expires_at=expires_at, expires_at_step=expires_at_step, proposed_at=now,
-            automatic=False,
-            proposed_by=None if person is None else storable(person),
+            automatic=False, proposed_by=None if person is None else storable(person), **told,
         )
     )  # fmt: skip
-    _add_revision(connection, run_id, incident, number, 1, now, action, reason, policy)
-    command = find_command(connection, run_id, incident, number)
+    _add_revision(connection, run.run_id, (incident, number), 1, now, told)
+    command = find_command(connection, run.run_id, incident, number)
     assert command is not None
     audit.append(
-        connection, run_id, actor=person or by_policy(policy), action="propose",
-        subject=command.public_id(run), incident=incident, command=number,
+        connection, run.run_id, actor=person or by_policy(policy), action=PROPOSE,
+        subject=str(command.id), incident=incident, command=number,
         after=CommandState.PROPOSED.value, reason=f"{verb_of(action)}: {reason}",
     )  # fmt: skip
     return command
 
 
+def _next_number(connection: sql.Connection, run_id: UUID, incident: int) -> int:
+    """Those of the run itself are counted in the audit, which outlives a deleted run: a job's
+    journal would take a second command of one number for the first."""
+    if incident == RUN_ITSELF:
+        a = audit_table.c
+        mine = (a.run_id == run_id) & (a.action == PROPOSE) & (a.incident == RUN_ITSELF)
+        ordered = connection.scalar(sql.select(sql.func.count()).where(mine))
+        return int(ordered or 0) + 1
+    i = incidents.c
+    number: int = connection.execute(
+        sql.update(incidents)
+        .where(i.run_id == run_id, i.number == incident)
+        .values(commands=i.commands + 1)
+        .returning(i.commands)
+    ).scalar_one()
+    return number
+
+
 def revise_command(
     connection: sql.Connection,
-    run_id: UUID,
-    run: RunId,
     command: CommandRow,
     action: Action,
     *,
@@ -240,44 +313,37 @@ def revise_command(
 ) -> CommandRow:
     """Change what is proposed; whoever saw the old revision has to look again. It expires when the
     first revision does."""
-    revision = command.revision + 1
-    move_command(
-        connection, run_id, run, command, CommandEvent.REVISE, actor=by_policy(policy),
-        reason=f"{verb_of(action)}: {reason}", now=now,
-        verb=verb_of(action).value, arguments=to_json(action), revision=revision,
-        cause=cause, expires_at_step=expires_at_step, policy_version=policy.version,
-        policy_scope=policy.scope.value,
-    )  # fmt: skip
-    connection.execute(
-        sql.update(tables.commands).where(*_is(run_id, command)).values(reason=reason)
+    revision, told = command.revision + 1, _revision(action, reason, policy)
+    update = (
+        sql.update(commands)
+        .where(_is(command))
+        .values(revision=revision, cause=cause, expires_at_step=expires_at_step, **told)
     )
-    _add_revision(
-        connection, run_id, command.incident, command.number, revision, now, action, reason,
-        policy,
+    connection.execute(update)
+    move_command(
+        connection, command, CommandEvent.REVISE, actor=by_policy(policy),
+        reason=f"{verb_of(action)}: {reason}", now=now,
     )  # fmt: skip
-    revised = find_command(connection, run_id, command.incident, command.number)
+    _add_revision(connection, command.run_id, command.key, revision, now, told)
+    revised = find_command(connection, command.run_id, *command.key)
     assert revised is not None
     return revised
 
 
+def _revision(action: Action, reason: str, policy: Policy) -> dict[str, Any]:
+    """The columns that a command and its revisions share."""
+    return {
+        "verb": verb_of(action).value, "arguments": to_json(action), "reason": storable(reason),
+        "policy_version": policy.version, "policy_scope": policy.scope.value,
+    }  # fmt: skip
+
+
 def _add_revision(
-    connection: sql.Connection,
-    run_id: UUID,
-    incident: int,
-    command: int,
-    number: int,
-    now: datetime,
-    action: Action,
-    reason: str,
-    policy: Policy,
-) -> None:
-    connection.execute(
-        sql.insert(tables.command_revisions).values(
-            run_id=run_id, incident=incident, command=command, number=number, at=now,
-            verb=verb_of(action).value, arguments=to_json(action), reason=reason,
-            policy_version=policy.version, policy_scope=policy.scope.value,
-        )
-    )  # fmt: skip
+    connection: sql.Connection, run_id: UUID, key: tuple[int, int], number: int, now: datetime,
+    told: Mapping[str, Any],
+) -> None:  # fmt: skip
+    values = {"run_id": run_id, "incident": key[0], "command": key[1], "number": number, "at": now}
+    connection.execute(sql.insert(command_revisions).values(**values, **told))
 
 
 def by_policy(policy: Policy) -> Actor:
@@ -287,8 +353,6 @@ def by_policy(policy: Policy) -> Actor:
 
 def move_command(
     connection: sql.Connection,
-    run_id: UUID,
-    run: RunId,
     command: CommandRow,
     event: CommandEvent,
     *,
@@ -296,43 +360,40 @@ def move_command(
     reason: str,
     now: datetime,
     **columns: Any,
-) -> CommandState:
-    """Let `event` happen to the command; raise the domain's `IllegalMove` if it cannot."""
+) -> None:
+    """Let `event` happen to the command and write `columns` with it; raise the domain's
+    `IllegalMove` if it cannot."""
     state = command_life.next_command_state(command.state, event)
-    stamps = dict.fromkeys(_STAMPS.get(event, ()), now)
+    columns |= dict.fromkeys(_STAMPS.get(event, ()), now)
     if event in _ENDS:
         columns["end_reason"] = reason
-    connection.execute(
-        sql.update(tables.commands)
-        .where(*_is(run_id, command))
-        .values(state=state.value, **stamps, **columns)
-    )
-    audit.append(
-        connection, run_id, actor=actor, action=event.value, subject=command.public_id(run),
-        incident=command.incident, command=command.number, before=command.state.value,
-        after=state.value, reason=reason,
-    )  # fmt: skip
+    update = sql.update(commands).where(_is(command)).values(state=state.value, **columns)
+    connection.execute(update)
+    _record(connection, command, event.value, actor, state, reason)
     if state is CommandState.APPROVED:
-        notify(connection, run_id)
-    return state
+        notify(connection, command.run_id)
 
 
-def correct_result(
-    connection: sql.Connection, run_id: UUID, run: RunId, command: CommandRow, actor: str, said: str
-) -> None:
+def correct_result(connection: sql.Connection, command: CommandRow, actor: str, said: str) -> None:
     """Say anew what came of a command that was carried out, unless that is known."""
-    is_new = tables.commands.c.result.is_distinct_from(said)
-    update = sql.update(tables.commands).where(*_is(run_id, command), is_new).values(result=said)
-    if not connection.execute(update).rowcount:
-        return
-    state = command.state.value
+    is_new = _C.result.is_distinct_from(said)
+    update = sql.update(commands).where(_is(command), is_new).values(result=said)
+    if connection.execute(update).rowcount:
+        _record(connection, command, "correct", actor, command.state, said)
+
+
+def _record(
+    connection: sql.Connection, command: CommandRow, action: str, actor: str, after: CommandState,
+    reason: str,
+) -> None:  # fmt: skip
     audit.append(
-        connection, run_id, actor=actor, action="correct", subject=command.public_id(run),
-        before=state, after=state, reason=said,
+        connection, command.run_id, actor=actor, action=action, subject=str(command.id),
+        incident=command.incident, command=command.number, before=command.state.value,
+        after=after.value, reason=reason,
     )  # fmt: skip
 
 
-_ENDS = (
+_ENDS: Final = (
     CommandEvent.SUPERSEDE, CommandEvent.EXPIRE, CommandEvent.HEAL, CommandEvent.WITHDRAW,
     CommandEvent.END_RUN, CommandEvent.RESTART, CommandEvent.HALT,
 )  # fmt: skip
@@ -352,9 +413,7 @@ def stood_at(command: CommandRow, step: int | None) -> dict[str, Any]:
     return {"decided_step": step} if command.state in WAITING else {}
 
 
-def _is(run_id: UUID, command: CommandRow) -> tuple[sql.ColumnElement[bool], ...]:
-    return (
-        _C.run_id == run_id,
-        _C.incident == command.incident,
-        _C.number == command.number,
+def _is(command: CommandRow) -> sql.ColumnElement[bool]:
+    return sql.and_(
+        _C.run_id == command.run_id, _C.incident == command.incident, _C.number == command.number
     )

@@ -14,7 +14,7 @@ import numpy as np
 
 from spikeguard_core.detection.sample import Sample
 from spikeguard_protocol import BatchRange, EvenRanges, Samples
-from spikeguard_server.store.fast.packing import Numbers
+from spikeguard_server.store.packing import Numbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from spikeguard_core.policy.finding import NOTHING_NAMED, DataRecord, LeftOut, d
 from spikeguard_core.policy.remedies import DATA
 from spikeguard_core.policy.settings import Policy
 from spikeguard_protocol import CommandId, ProtocolError
-from spikeguard_server.store.incidents import Attempts, find_incident
+from spikeguard_server.store.incidents import find_incident
 from spikeguard_server.store.tables.skipped import skipped_batches
 
 MOST_NAMES: Final = 16  # of a batch on one rank
@@ -28,7 +28,7 @@ _C = skipped_batches.c
 
 
 def data_record_of(
-    connection: sql.Connection, run_id: UUID, incident: Incident, policy: Policy, attempts: Attempts
+    connection: sql.Connection, run_id: UUID, incident: Incident, policy: Policy
 ) -> DataRecord:
     """What the run names of the data of `incident` and of earlier ones that are put down to theirs;
     nothing where the data is not what is blamed."""
@@ -36,7 +36,7 @@ def data_record_of(
         return NOTHING_NAMED
     names = _names_by_incident(connection, run_id)
     earlier = [number for number in sorted(names) if number < incident.number][-MOST_EARLIER:]
-    found = [find_incident(connection, run_id, number, attempts) for number in earlier]
+    found = [find_incident(connection, run_id, number) for number in earlier]
     blamed = [
         LeftOut(one.number, tuple(names[one.number]))
         for one in found

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_server.store.fast.pipeline import BOOL, BYTES, INT, INT4, KEY, later, statement
+from spikeguard_server.store.pipeline import later
 from spikeguard_server.store.tables import core as tables
 
 
@@ -63,29 +63,17 @@ def state_row(row: Sequence[Any]) -> StateRow:
     return StateRow(version, Place(attempt, segment, step), state_step, anchor, failures, state)
 
 
-_TYPES = {
-    "run_id": KEY, "version": INT, "attempt": INT4, "segment": INT, "step": INT, "state_step": INT,
-    "anchor": INT, "failures": INT4, "state": BYTES,
-}  # fmt: skip
 _SAVED = (*STATE_COLUMNS, "state")
-_SAVE = statement(
-    "save detector",
-    f"""
-    INSERT INTO detector_states (run_id, {", ".join(_SAVED)})
-    VALUES (%(run_id)s, {", ".join(f"%({name})s" for name in _SAVED)})
-    ON CONFLICT (run_id)
-    DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _SAVED)}
-    """,
-    _TYPES,
-)
-_MOVE = statement(
-    "move detector",
-    f"""
-    UPDATE detector_states SET {", ".join(f"{name} = %({name})s" for name in STATE_COLUMNS)}
-    WHERE run_id = %(run_id)s
-    """,
-    _TYPES,
-)
+_SAVE = f"""
+INSERT INTO detector_states (run_id, {", ".join(_SAVED)})
+VALUES (%(run_id)s, {", ".join(f"%({name})s" for name in _SAVED)})
+ON CONFLICT (run_id)
+DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _SAVED)}
+"""
+_MOVE = f"""
+UPDATE detector_states SET {", ".join(f"{name} = %({name})s" for name in STATE_COLUMNS)}
+WHERE run_id = %(run_id)s
+"""
 
 
 def save_state(connection: sql.Connection, run_id: UUID, row: StateRow) -> None:
@@ -107,19 +95,12 @@ def detectors_on(connection: sql.Connection, week: date) -> list[UUID]:
     return list(connection.execute(query).scalars())
 
 
-_KEEP = statement(
-    "keep",
-    """
-    INSERT INTO detector_snapshots (run_id, attempt, segment, step, state, at_target)
-    VALUES (%(run_id)s, %(attempt)s, %(segment)s, %(step)s, %(state)s, %(at_target)s)
-    ON CONFLICT (run_id, attempt, segment, step)
-    DO UPDATE SET at_target = detector_snapshots.at_target OR excluded.at_target
-    """,
-    {
-        "run_id": KEY, "attempt": INT4, "segment": INT, "step": INT, "state": BYTES,
-        "at_target": BOOL,
-    },
-)  # fmt: skip
+_KEEP = """
+INSERT INTO detector_snapshots (run_id, attempt, segment, step, state, at_target)
+VALUES (%(run_id)s, %(attempt)s, %(segment)s, %(step)s, %(state)s, %(at_target)s)
+ON CONFLICT (run_id, attempt, segment, step)
+DO UPDATE SET at_target = detector_snapshots.at_target OR excluded.at_target
+"""
 
 
 def keep_snapshot(
@@ -170,9 +151,7 @@ def runs_with_snapshots(connection: sql.Connection, beyond: int) -> list[UUID]:
 # Kept of a run's snapshots, in this order: the newest, those at a target or where a segment begins,
 # the rest. Between two of them samples lead on, so fewer cost time and no knowledge.
 MOST_SNAPSHOT_BYTES: Final = 16 * 2**20
-_THIN = statement(
-    "thin snapshots",
-    """
+_THIN = """
     WITH known AS (
         SELECT attempt, segment, step, octet_length(state) AS size,
                at_target OR step = min(step) OVER (PARTITION BY attempt, segment) AS wanted,
@@ -188,9 +167,7 @@ _THIN = statement(
     WHERE gone.run_id = %(run_id)s AND gone.attempt = ranked.attempt
     AND gone.segment = ranked.segment AND gone.step = ranked.step
     AND (ranked.number > %(kept)s OR ranked.bytes > %(bytes)s)
-    """,
-    {"run_id": KEY, "kept": INT, "bytes": INT},
-)
+"""
 
 
 def thin_snapshots(connection: sql.Connection, run_id: UUID, kept: int) -> None:

@@ -6,7 +6,8 @@ command's public id; it is due once the command was carried out, and settled onc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -19,8 +20,9 @@ from spikeguard_core.diagnosis.change_effect import (
     judged_after,
     told_effect,
 )
+from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_protocol import RUN_ITSELF, Rollback, SegmentId, SegmentPoint
-from spikeguard_server.store.commands import CommandRow
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.notes import NewNote, add_note
 from spikeguard_server.store.runs import RunRow
@@ -46,7 +48,7 @@ def expect_effect(
 ) -> None:  # fmt: skip
     """Keep what whoever ordered `command` expects of it."""
     note = NewNote(
-        SOURCE, by, run.last_step or 0, command.public_id(run.id), expected=expected,
+        SOURCE, by, run.last_step or 0, str(command.id), expected=expected,
         expected_size=size, shown=False,
     )  # fmt: skip
     add_note(connection, run.run_id, note, now)
@@ -63,7 +65,7 @@ def await_effect(
         goes_on = again = command.action.step
         if command.incident != RUN_ITSELF:
             again = min(applied_step, goes_on + MOST_COMPARED_STEPS)
-    mine = _mine(run.run_id, command.public_id(run.id))
+    mine = _mine(run.run_id, str(command.id))
     if connection.execute(sql.select(_N.number).where(mine)).one_or_none() is None:
         expect_effect(connection, run, command, command.decided_by or "the policy", now)
     connection.execute(
@@ -119,6 +121,18 @@ def effects_of(connection: sql.Connection, run_id: UUID, ids: list[str]) -> dict
         sql.select(notes).where(_N.run_id == run_id, _N.source == SOURCE, _N.text.in_(ids))
     )
     return {row.text: row for row in rows}
+
+
+def with_effects(connection: sql.Connection, commands: Sequence[CommandRow]) -> list[CommandRow]:
+    """The same commands of one run, those that were carried out with their effect in words."""
+    done = [str(one.id) for one in commands if one.state in EXECUTED]
+    found = effects_of(connection, commands[0].run_id, done) if done else {}
+    return [
+        replace(one, effect=outcome_words(row), effect_known=is_measured(row))
+        if (row := found.get(str(one.id))) is not None
+        else one
+        for one in commands
+    ]
 
 
 def is_measured(row: sql.Row[Any]) -> bool:

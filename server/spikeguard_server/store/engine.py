@@ -15,8 +15,7 @@ from psycopg.errors import ReadOnlySqlTransaction
 from sqlalchemy.exc import DisconnectionError
 
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.fast.packing import teach
-from spikeguard_server.store.fast.pipeline import heed
+from spikeguard_server.store.pipeline import send_queued
 
 CONNECT_TIMEOUT_S = 5
 IDLE_TRANSACTION_TIMEOUT_S = 60
@@ -44,17 +43,11 @@ def open_engine(settings: Settings) -> sql.Engine:
             "options": " ".join(f"-c {name}={value}" for name, value in limits.items()),
         },
     )
-    sql.event.listen(engine, "connect", _connected)
-    heed(engine)
+    send_queued(engine)
     sql.event.listen(engine, "checkin", _rests)
     sql.event.listen(engine, "checkout", _check)
     sql.event.listen(engine, "handle_error", _judge)
     return engine
-
-
-def _connected(connection: Any, record: Any) -> None:
-    del record
-    teach(connection)
 
 
 def _rests(connection: Any, record: Any) -> None:
@@ -80,3 +73,14 @@ def _judge(context: sql.ExceptionContext) -> None:
     """Refused to write: after a failover the address leads on, and these connections stayed."""
     if isinstance(context.original_exception, ReadOnlySqlTransaction):
         context.is_disconnect = True  # upon which the pool lets go of them all
+
+
+def is_standby(connection: sql.Connection) -> bool:
+    """Whether the database replays what another one wrote."""
+    return bool(connection.execute(sql.select(sql.func.pg_is_in_recovery())).scalar_one())
+
+
+def takes_no_writes(connection: sql.Connection) -> bool:
+    """Whether a transaction begun now may not write: on a standby, or where that is set."""
+    setting = sql.func.current_setting("transaction_read_only")
+    return bool(connection.execute(sql.select(setting)).scalar_one() == "on")

@@ -1,12 +1,12 @@
 """Incidents with their revisions and precursors, between rows and the domain's record.
 
-Law: the row is the fold of the incident's events and is written whole; revisions and copied
-samples are only ever added.
+The row is the fold of the incident's events and is written whole; revisions and copied samples are
+only ever added. Everybody reads an incident as `IncidentRow`, from the one query of `rows`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -15,13 +15,23 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
-from spikeguard_core.events import Precursor, Trend
+from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_protocol import BatchRange, IncidentState, Kind, Outcome, SegmentId
-from spikeguard_server.store.causes import explained_columns, first_layer_of, ranking_of
+from spikeguard_protocol import (
+    IncidentState,
+    Kind,
+    Outcome,
+    RunId,
+    SegmentId,
+    from_json,
+    to_json,
+)
+from spikeguard_server.entities import IncidentRow, RevisionRow
+from spikeguard_server.errors import NotFound
 from spikeguard_server.store.detectors import Place
-from spikeguard_server.store.stored_text import storable
+from spikeguard_server.store.stored_text import storable, storable_json
 from spikeguard_server.store.tables import core as tables
+from spikeguard_server.store.tables.responses import responders
 
 MOST_REVISIONS: Final = 500  # of an incident, from its beginning and from its end, that are shown
 MOST_PRECURSORS: Final = 1000  # of an incident, that are shown
@@ -47,156 +57,88 @@ def attempts_by_number(connection: sql.Connection, run_id: UUID) -> Attempts:
     return Attempts({row.number: row.id for row in rows})
 
 
-def attempts_of_runs(
-    connection: sql.Connection, run_ids: Collection[UUID]
-) -> Mapping[UUID, Attempts]:
-    """The same of several runs, in one query."""
-    c, found = tables.attempts.c, {run_id: dict[int, str]() for run_id in run_ids}
-    query = sql.select(c.run_id, c.number, c.id).where(c.run_id.in_(run_ids))
-    for row in connection.execute(query) if run_ids else ():
-        found[row.run_id][row.number] = row.id
-    return {run_id: Attempts(ids) for run_id, ids in found.items()}
+_I = tables.incidents.c
+_HAD: Final = ("acknowledged_at", "acknowledged_by", "assignee", "assigned_at", "assigned_by")
+_TIMES: Final = ("opened_at", "closed_at", "revisions", "followed_to", "reported_at", *_HAD)
+_ASKED_BY: Final = ("number", "state", "kind", "outcome", "onset_step")  # of the domain's record
+SELECT: Final[sql.Select[Any]] = (
+    sql.select(tables.incidents, tables.runs.c.project, tables.runs.c.name)
+    .add_columns(*(responders.c[name] for name in _HAD))
+    .join(tables.runs, tables.runs.c.run_id == _I.run_id)
+    .outerjoin(
+        responders, (responders.c.run_id == _I.run_id) & (responders.c.incident == _I.number)
+    )
+)  # of incidents with their run and who has them
 
 
-def find_incident(
-    connection: sql.Connection, run_id: UUID, number: int, attempts: Attempts
-) -> Incident | None:
+def rows(connection: sql.Connection, query: sql.Select[Any]) -> list[IncidentRow]:
+    """The incidents that `query`, made of `SELECT`, asks for."""
+    return [incident_row(row) for row in connection.execute(query)]
+
+
+def incident_row(row: Any) -> IncidentRow:
+    """A row of `SELECT`."""
+    told = row._mapping
+    record = {**row.record, **{name: told[name] for name in _ASKED_BY}}
+    return IncidentRow(
+        run=RunId(row.project, row.name), run_id=row.run_id, attempt=row.attempt,
+        incident=from_json(Incident, record), **{name: told[name] for name in _TIMES},
+    )  # fmt: skip
+
+
+def find_row(connection: sql.Connection, run_id: UUID, number: int) -> IncidentRow | None:
+    """One incident; None if there is none of this number."""
+    return next(
+        iter(rows(connection, SELECT.where(_I.run_id == run_id, _I.number == number))), None
+    )
+
+
+def read_incident(connection: sql.Connection, run_id: UUID, run: RunId, number: int) -> IncidentRow:
+    """One incident; raise `NotFound` if there is none of this number."""
+    if (found := find_row(connection, run_id, number)) is not None:
+        return found
+    raise NotFound(
+        f"There is no incident {run}#{number}", f"`spikeguard incidents {run}` lists them"
+    )
+
+
+def open_incident(connection: sql.Connection, run_id: UUID) -> IncidentRow | None:
+    """The incident of a run that is not closed; there is one at most."""
+    unclosed = SELECT.where(_I.run_id == run_id, _I.state != IncidentState.CLOSED.value)
+    return next(iter(rows(connection, unclosed)), None)
+
+
+def find_incident(connection: sql.Connection, run_id: UUID, number: int) -> Incident | None:
     """The incident as the domain sees it."""
-    c = tables.incidents.c
-    row = connection.execute(
-        sql.select(tables.incidents).where(c.run_id == run_id, c.number == number)
-    ).one_or_none()
-    return None if row is None else incident_of(row, attempts)
+    found = find_row(connection, run_id, number)
+    return None if found is None else found.incident
 
 
-def doubtful_incidents(
-    connection: sql.Connection, run_id: UUID, attempts: Attempts
-) -> list[Incident]:
+def doubtful_incidents(connection: sql.Connection, run_id: UUID) -> list[Incident]:
     """Incidents that are open, or ended without a word about the weights; the newest
     `MOST_DOUBTFUL`."""
-    c = tables.incidents.c
-    unforgiven = sql.or_(c.outcome.is_(None), c.outcome == Outcome.RUN_ENDED.value)
-    rows = connection.execute(
-        sql.select(tables.incidents)
-        .where(c.run_id == run_id, unforgiven)
-        .order_by(c.number.desc())
-        .limit(MOST_DOUBTFUL)
-    )
-    return [incident_of(row, attempts) for row in rows]
-
-
-def incident_of(row: Any, attempts: Attempts) -> Incident:
-    """A row of `incidents` as the domain sees it."""
-    trend = None
-    if row.trend_step is not None:
-        trend = Trend(
-            row.trend_step, row.trend_level, row.trend_slope, row.trend_scale, row.trend_band
-        )
-    recurred = None
-    if row.recurred_attempt is not None:
-        recurred = attempts.segment(row.recurred_attempt, row.recurred_segment)
-    return Incident(
-        number=row.number,
-        state=IncidentState(row.state),
-        segment=attempts.segment(row.attempt, row.segment),
-        onset_step=row.onset_step,
-        onset_batches=_range(row.onset_first, row.onset_end),
-        detected_step=row.detected_step,
-        peak_step=row.peak_step,
-        newest_step=row.newest_step,
-        kind=Kind(row.kind),
-        confidence=row.confidence,
-        reason=row.reason,
-        signal=row.signal,
-        pre_loss=row.pre_loss,
-        peak_loss=row.peak_loss,
-        excess=row.excess,
-        trend=trend,
-        dropped=row.dropped,
-        settled=row.settled,
-        recurrences=row.recurrences,
-        first_peak_step=row.first_peak_step,
-        worst_z=dict(zip(row.z_names, row.z_values, strict=True)),
-        first_moves=dict(zip(row.move_names, row.move_steps, strict=True)),
-        closed_step=row.closed_step,
-        outcome=None if row.outcome is None else Outcome(row.outcome),
-        anomalous_step=row.anomalous_step,
-        recurred_segment=recurred,
-        recurred_step=row.recurred_step,
-        recurred_batches=_range(row.recurred_first, row.recurred_end),
-        causes=ranking_of(row),
-        first_layer=first_layer_of(row),
-    )
+    unforgiven = sql.or_(_I.outcome.is_(None), _I.outcome == Outcome.RUN_ENDED.value)
+    newest = SELECT.where(_I.run_id == run_id, unforgiven).order_by(_I.number.desc())
+    return [found.incident for found in rows(connection, newest.limit(MOST_DOUBTFUL))]
 
 
 def save_incident(
-    connection: sql.Connection,
-    run_id: UUID,
-    incident: Incident,
-    attempts: Attempts,
-    now: datetime,
+    connection: sql.Connection, run_id: UUID, incident: Incident, attempt: int, now: datetime
 ) -> None:
-    """Write the incident as it stands; `now` is when it opened or closed, if it just did."""
-    closed = incident.state is IncidentState.CLOSED
+    """Write the incident as it stands; `attempt`: number of the one it began in; `now` is when it
+    opened or closed, if it just did."""
+    told = storable_json(to_json(incident))
+    columns = {name: told.pop(name, None) for name in _ASKED_BY}
+    changing = {
+        **columns, "record": told, "attempt": attempt, "segment": incident.segment.number,
+        "cause": incident.causes[0].cause.value if incident.causes else None,
+        "closed_at": now if incident.state is IncidentState.CLOSED else None,
+    }  # fmt: skip
     fixed = {"opened_at": now, "revisions": 0, "commands": 0, "report_failures": 0}
-    changing = _columns(incident, attempts)
-    changing["closed_at"] = now if closed else None
     written = insert(tables.incidents).values(run_id=run_id, **changing, **fixed)
     connection.execute(
         written.on_conflict_do_update(index_elements=["run_id", "number"], set_=changing)
     )
-
-
-def _columns(incident: Incident, attempts: Attempts) -> dict[str, Any]:
-    trend, onset, again = incident.trend, incident.onset_batches, incident.recurred_batches
-    recurred = incident.recurred_segment
-    return {
-        "number": incident.number,
-        "state": incident.state.value,
-        "attempt": attempts.number(incident.segment.attempt),
-        "segment": incident.segment.number,
-        "onset_step": incident.onset_step,
-        "onset_first": onset.first if onset else None,
-        "onset_end": onset.end if onset else None,
-        "detected_step": incident.detected_step,
-        "newest_step": incident.newest_step,
-        **_spike(incident),
-        "signal": incident.signal,
-        "pre_loss": incident.pre_loss,
-        "trend_step": trend.step if trend else None,
-        "trend_level": trend.level if trend else None,
-        "trend_slope": trend.slope if trend else None,
-        "trend_scale": trend.scale if trend else None,
-        "trend_band": trend.band if trend else None,
-        "dropped": incident.dropped,
-        "anomalous_step": incident.anomalous_step,
-        "recurrences": incident.recurrences,
-        "first_peak_step": incident.first_peak_step,
-        "recurred_attempt": attempts.number(recurred.attempt) if recurred else None,
-        "recurred_segment": recurred.number if recurred else None,
-        "recurred_step": incident.recurred_step,
-        "recurred_first": again.first if again else None,
-        "recurred_end": again.end if again else None,
-        "z_names": list(incident.worst_z),
-        "z_values": list(incident.worst_z.values()),
-        "move_names": list(incident.first_moves),
-        "move_steps": list(incident.first_moves.values()),
-        **explained_columns(incident),
-        "closed_step": incident.closed_step,
-        "outcome": None if incident.outcome is None else incident.outcome.value,
-    }
-
-
-def _spike(incident: Incident) -> dict[str, Any]:
-    return {
-        "kind": incident.kind.value,
-        "confidence": incident.confidence,
-        "reason": storable(incident.reason),
-        "peak_step": incident.peak_step,
-        "peak_loss": incident.peak_loss,
-        "excess": incident.excess,
-        "settled": incident.settled,
-    }
 
 
 def add_revisions(
@@ -214,17 +156,35 @@ def add_revisions(
     ).scalar_one()
     fixed = {"run_id": run_id, "incident": incident, "at": now}
     rows = [
-        {**fixed, "number": number, "step": held.newest_step, **_spike(held)}
+        {
+            **fixed, "number": number, "step": held.newest_step, "kind": held.kind.value,
+            "confidence": held.confidence, "reason": storable(held.reason),
+        }
         for number, held in enumerate(history, newest - len(history) + 1)
-    ]
+    ]  # fmt: skip
     connection.execute(sql.insert(tables.incident_revisions), rows)
 
 
-def shown_revisions(written: int) -> sql.ColumnElement[bool]:
-    """Which of the revisions that an incident has come to anybody is shown: while a loss climbs
-    there is one every few steps, for as long as the incident is open."""
-    number = tables.incident_revisions.c.number
-    return (number <= MOST_REVISIONS) | (number > written - MOST_REVISIONS)
+def revisions_of(connection: sql.Connection, row: IncidentRow) -> list[RevisionRow]:
+    """What an incident was held to be, oldest first, the first `MOST_REVISIONS` and the last: while
+    a loss climbs there is one every few steps, for as long as the incident is open."""
+    c = tables.incident_revisions.c
+    shown = (c.number <= MOST_REVISIONS) | (c.number > row.revisions - MOST_REVISIONS)
+    mine = sql.select(c.step, c.at, c.kind, c.confidence, c.reason, c.number).where(
+        c.run_id == row.run_id, c.incident == row.number, shown
+    )
+    found = connection.execute(mine.order_by(c.number))
+    return [RevisionRow(r.step, r.at, Kind(r.kind), *r[3:]) for r in found]
+
+
+def precursors_of(connection: sql.Connection, row: IncidentRow) -> list[Precursor]:
+    """The warnings that an incident followed, or that came while it was open."""
+    c = tables.precursors.c
+    mine = sql.select(c.step, c.signal, c.value, c.z).where(
+        c.run_id == row.run_id, c.incident == row.number
+    )
+    order = (c.attempt, c.segment, c.step, c.signal)
+    return [Precursor(*r) for r in connection.execute(mine.order_by(*order).limit(MOST_PRECURSORS))]
 
 
 def add_precursor(
@@ -303,7 +263,3 @@ def warned_step(connection: sql.Connection, run_id: UUID, since: Place) -> int |
         .where(c.segment == since.segment, c.step >= since.step)
     ).scalar_one()
     return step
-
-
-def _range(first: int | None, end: int | None) -> BatchRange | None:
-    return None if first is None or end is None else BatchRange(first, end)

@@ -1,16 +1,18 @@
 """The rows behind approval links: each is good for one decision.
 
-Law: used in the transaction of the decision, under the run's lock; a used link stays used.
+Spent in the transaction of the decision, under the run's lock; looking at a link does not spend it.
 """
 
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_server.errors import Forbidden
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.notices import approval_links
 
@@ -50,3 +52,22 @@ def spend_link(connection: sql.Connection, run_id: UUID, id: str, person: str, o
         )
     )
     return bool(spent.rowcount)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRow:
+    """What became of a link."""
+
+    channel: str
+    person: str | None  # in whose name it decides; None: the person says who they are
+    used_at: datetime | None
+    used_by: str | None
+
+
+def read_link_row(connection: sql.Connection, run_id: UUID, id: str) -> LinkRow:
+    """A link's row; raise `Forbidden` if there is none, as after a restore from a backup."""
+    query = sql.select(_L.channel, _L.person, _L.used_at, _L.used_by)
+    row = connection.execute(query.where(_L.run_id == run_id, _L.id == id)).one_or_none()
+    if row is None:
+        raise Forbidden("This link is not known here", "Sign in and decide")
+    return LinkRow(*row)

@@ -14,7 +14,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Role
 from spikeguard_server.store.detectors import STATE_COLUMNS, StateRow, state_row
-from spikeguard_server.store.fast.pipeline import BYTES, INT, KEY, TEXT, ask, statement
+from spikeguard_server.store.pipeline import ask
 from spikeguard_server.store.runs import AttemptRow, RunRow
 
 _RUN = tuple(RunRow.__dataclass_fields__)
@@ -46,10 +46,6 @@ LEFT JOIN tokens t ON t.hash = %(bearer)s AND t.role = '{Role.AGENT.value}'
      AND t.parent IS NULL AND t.revoked_at IS NULL
      AND (t.expires_at IS NULL OR t.expires_at > now())
 """
-
-
-_ASKED = {"run": KEY, "attempt": TEXT, "known": INT, "bearer": BYTES, "of": TEXT}
-_LOCKED, _FOUND = statement("lock", _LOCK, _ASKED), statement("read", _READ, _ASKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +87,7 @@ def open_message(
     which = {
         "run": run_id, "attempt": attempt, "known": known, "bearer": bearer, "of": project,
     }  # fmt: skip
-    locked, found = ask(connection, (_LOCKED, which), (_FOUND, which))
+    locked, found = ask(connection, (_LOCK, which), (_READ, which))
     now, commands, others, token, project, run, newest_step, *rest, detection = found[0]
     attempt_row, state = rest[: len(_ATTEMPT)], rest[len(_ATTEMPT) :]
     return Opening(

@@ -21,12 +21,14 @@ from spikeguard_core.diagnosis.change_effect import (
     Introduction,
 )
 from spikeguard_server.store.detectors import Place
+from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.notes import notes
 
 MAX_NOTES: Final = 1000  # of a run, told by people
+MAX_SHOWN: Final = 100  # of a run, that are shown with it
 _N = notes.c
 
 
@@ -195,3 +197,23 @@ def _update(connection: sql.Connection, due: DueNote, **columns: Any) -> None:
 def changes_of(stored: Sequence[Mapping[str, Any]]) -> list[Changed]:
     """Changes as they were stored."""
     return [Changed(**change) for change in stored]
+
+
+_NOTES = sql.select(notes, tables.attempts.c.id.label("attempt_id")).outerjoin(
+    tables.attempts,
+    (tables.attempts.c.run_id == _N.run_id) & (tables.attempts.c.number == _N.attempt),
+)
+
+
+def read_notes(
+    connection: sql.Connection,
+    run_id: UUID,
+    page: PageWanted = PageWanted(MAX_SHOWN),  # noqa: B008
+) -> tuple[Sequence[Row], str | None]:
+    """What was told of a run and found, newest first, and the cursor of the next page."""
+    return read_page(connection, _NOTES.where(_N.run_id == run_id, _N.shown), (_N.number,), page)
+
+
+def read_note(connection: sql.Connection, run_id: UUID, number: int) -> Row:
+    """A note that exists."""
+    return connection.execute(_NOTES.where(_N.run_id == run_id, _N.number == number)).one()

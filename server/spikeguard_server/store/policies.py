@@ -6,12 +6,14 @@ that is. The kill switch is the project's: no policy of a run throws or lifts it
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
+from sqlalchemy.dialects.postgresql import distinct_on
 
 from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
@@ -20,9 +22,12 @@ from spikeguard_core.policy.settings import (
     policy_from_mapping,
     policy_to_mapping,
 )
+from spikeguard_server.store.tables.core import FLEET, audit, projects
 from spikeguard_server.store.tables.policies import policies, run_policies
 
-_P, _R = policies.c, run_policies.c
+_P, _R, _U = policies.c, run_policies.c, audit.c
+MAX_PROJECTS: Final = 200  # whose switches are shown
+_SWITCHED: Final = "policy.halted"
 
 
 def policy_of(
@@ -105,3 +110,49 @@ def _newest_of_run(connection: sql.Connection, run_id: UUID, at: datetime | None
     query = query if at is None else query.where(_R.at <= at)
     row: Any = connection.execute(query.order_by(_R.version.desc()).limit(1)).one_or_none()
     return row
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """The kill switch of a project. `at`, `by` and `reason` say who threw it, where it is on."""
+
+    project: str
+    halted: bool
+    at: datetime | None = None
+    by: str | None = None
+    reason: str | None = None
+
+
+def read_switches(connection: sql.Connection, project: str | None) -> list[Switch]:
+    """The kill switch of each project, by name: thrown ones first, with who threw them and why."""
+    newest = (
+        sql.select(_P.project, _P.document)
+        .ext(distinct_on(_P.project))
+        .order_by(_P.project, _P.version.desc())
+    ).subquery()
+    on = sql.func.coalesce(newest.c.document["halted"].as_boolean(), sql.false())
+    query = (
+        sql.select(projects.c.name, on.label("halted"))
+        .outerjoin(newest, newest.c.project == projects.c.name)
+        .order_by(on.desc(), projects.c.name)
+        .limit(MAX_PROJECTS)
+    )
+    if project is not None:
+        query = query.where(projects.c.name == project)
+    found = connection.execute(query).all()
+    thrown = _thrown(connection, [row.name for row in found if row.halted])
+    return [thrown.get(row.name, Switch(row.name, row.halted)) for row in found]
+
+
+def _thrown(connection: sql.Connection, names: Sequence[str]) -> dict[str, Switch]:
+    """The newest time that each of these was thrown."""
+    if not names:
+        return {}
+    query = (
+        sql.select(_U.project, _U.at, _U.actor, _U.reason)
+        .ext(distinct_on(_U.project))
+        .where(_U.run_id == FLEET, _U.action == _SWITCHED, _U.project.in_(names))
+        .order_by(_U.project, _U.number.desc())
+    )
+    rows = connection.execute(query)
+    return {row.project: Switch(row.project, True, row.at, row.actor, row.reason) for row in rows}

@@ -13,19 +13,11 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_protocol import Medium, SegmentPoint
-from spikeguard_server.store.incidents import MOST_PRECURSORS, Attempts, shown_revisions
+from spikeguard_server.store.incidents import Attempts
 from spikeguard_server.store.samples import MEASURED
 from spikeguard_server.store.tables import core as tables
 
 AT_ONCE: Final = 2000  # samples
-
-
-def incident_row(connection: sql.Connection, run_id: UUID, number: int) -> sql.Row[Any]:
-    """The incident with its times; it exists."""
-    i = tables.incidents.c
-    return connection.execute(
-        sql.select(tables.incidents).where(i.run_id == run_id, i.number == number)
-    ).one()
 
 
 def count_kept(connection: sql.Connection, run_id: UUID, number: int) -> int:
@@ -54,43 +46,6 @@ def kept_samples(connection: sql.Connection, run_id: UUID, number: int) -> Itera
     while rows := connection.execute(query.where(sql.tuple_(*place) > after)).all():
         yield from rows
         after = tuple(rows[-1][:3])
-
-
-def revisions_of(
-    connection: sql.Connection, run_id: UUID, number: int, written: int
-) -> Sequence[sql.Row[Any]]:
-    """What the incident was held to be, oldest first: of `written` the first and the last."""
-    c = tables.incident_revisions.c
-    query: sql.Select[Any] = (
-        sql.select(c.step, c.at, c.kind, c.confidence, c.reason)
-        .where(c.run_id == run_id, c.incident == number, shown_revisions(written))
-        .order_by(c.number)
-    )
-    return connection.execute(query).all()
-
-
-def commands_with_times(
-    connection: sql.Connection, run_id: UUID, number: int
-) -> Sequence[sql.Row[Any]]:
-    """Every column of the incident's commands, oldest first."""
-    c = tables.commands.c
-    return connection.execute(
-        sql.select(tables.commands)
-        .where(c.run_id == run_id, c.incident == number)
-        .order_by(c.number)
-    ).all()
-
-
-def precursors_of(connection: sql.Connection, run_id: UUID, number: int) -> Sequence[sql.Row[Any]]:
-    """The warnings that the incident followed, or that came while it was open."""
-    c = tables.precursors.c
-    query: sql.Select[Any] = (
-        sql.select(c.step, c.signal, c.value, c.z)
-        .where(c.run_id == run_id, c.incident == number)
-        .order_by(c.attempt, c.segment, c.step, c.signal)
-        .limit(MOST_PRECURSORS)
-    )
-    return connection.execute(query).all()
 
 
 def attempts_named(

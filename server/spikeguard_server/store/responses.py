@@ -13,10 +13,12 @@ import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_protocol import ResponseAction
+from spikeguard_server.entities import ResponseRow
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.responses import responders, responses
 
 MAX_RESPONSES: Final = 1000  # of an incident
+MAX_SHOWN: Final = 200  # the newest of an incident
 _R, _S = responders.c, responses.c
 
 
@@ -76,3 +78,25 @@ def add_response(
         )
     )  # fmt: skip
     return number
+
+
+def read_responses(connection: sql.Connection, run_id: UUID, incident: int) -> list[ResponseRow]:
+    """The newest responses to an incident, oldest first."""
+    newest = _ROWS.where(_S.run_id == run_id, _S.incident == incident)
+    found = connection.execute(newest.order_by(_S.number.desc()).limit(MAX_SHOWN)).all()
+    return [_response(row) for row in reversed(found)]
+
+
+def read_response(
+    connection: sql.Connection, run_id: UUID, incident: int, number: int
+) -> ResponseRow:
+    """A response that exists."""
+    mine = (_S.run_id == run_id) & (_S.incident == incident) & (_S.number == number)
+    return _response(connection.execute(_ROWS.where(mine)).one())
+
+
+_ROWS = sql.select(_S.number, _S.at, _S.person, _S.action, _S.assignee, _S.text)
+
+
+def _response(row: Any) -> ResponseRow:
+    return ResponseRow(**{**row._mapping, "action": ResponseAction(row.action)})

@@ -16,7 +16,6 @@ import numpy as np
 import sqlalchemy as sql
 
 from spikeguard_server.store.chunks import (
-    CHUNK_TYPES,
     COLUMNS,
     VALUES,
     ChunkHead,
@@ -31,7 +30,7 @@ from spikeguard_server.store.chunks import (
     week_of,
 )
 from spikeguard_server.store.curves import Curves, keep
-from spikeguard_server.store.fast.pipeline import INT, INT4, ask, statement
+from spikeguard_server.store.pipeline import ask
 from spikeguard_server.store.tables.core import segments
 from spikeguard_server.store.tables.samples import rollups, weeks
 
@@ -50,8 +49,6 @@ _REACHED = """
 UPDATE segments SET rolled_to = %(reach)s
 WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
 """
-_ROLLED = statement("roll", _WRITE, {**CHUNK_TYPES, "count": INT4})
-_MOVED_ON = statement("rolled to", _REACHED, {**CHUNK_TYPES, "reach": INT})
 
 
 def segments_behind(connection: sql.Connection, limit: int) -> list[SegmentKey]:
@@ -91,8 +88,8 @@ def roll_up(connection: sql.Connection, key: SegmentKey, *, whole: bool = False)
     if reach < end:  # of the last block there may be more
         found = heads(connection, key, begin, reach - 1)
     blocks = _blocks(read_curves(connection, key, begin, reach - 1))
-    rows = [(_ROLLED, {**key._asdict(), **_rolled(block)}) for block in blocks]
-    ask(connection, *rows, (_MOVED_ON, {**key._asdict(), "reach": reach}))
+    rows = [(_WRITE, {**key._asdict(), **_rolled(block)}) for block in blocks]
+    ask(connection, *rows, (_REACHED, {**key._asdict(), "reach": reach}))
     for block in blocks:
         _put_together(connection, key, block, found)
     return bool(reach == end)

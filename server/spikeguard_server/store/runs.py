@@ -24,17 +24,7 @@ from spikeguard_protocol import (
     SegmentStarted,
 )
 from spikeguard_server.store.detectors import Place
-from spikeguard_server.store.fast.pipeline import (
-    BOOL,
-    FLOAT,
-    INT,
-    INT4,
-    KEY,
-    TEXT,
-    TIME,
-    later,
-    statement,
-)
+from spikeguard_server.store.pipeline import later
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.samples import weeks
@@ -70,6 +60,11 @@ class RunRow:
     @property
     def id(self) -> RunId:
         return RunId(self.project, self.name)
+
+    @classmethod
+    def of(cls, row: sql.Row[Any]) -> RunRow:
+        """The run in a row that has its columns, and others."""
+        return cls(**{name: row._mapping[name] for name in cls.__dataclass_fields__})
 
 
 @dataclass(slots=True)
@@ -152,18 +147,10 @@ def save_run(connection: sql.Connection, run: RunRow) -> None:
     later(connection, _SAVE_RUN, {name: getattr(run, name) for name in ("run_id", *_SAVED_OF_RUN)})
 
 
-_SAVED_OF_RUN = {
-    "state": TEXT, "attempts": INT4, "incidents": INT4, "open_incident": INT4,
-    "last_message_at": TIME, "current_attempt": INT4, "current_segment": INT, "last_step": INT,
-    "position": INT, "last_loss": FLOAT, "last_grad_norm": FLOAT, "last_z": FLOAT,
-    "own_z": TEXT, "own_names": TEXT, "tokens_per_second": FLOAT, "followed_to": INT,
-    "archived_at": TIME,
-}  # fmt: skip
-_SAVE_RUN = statement(
-    "save run",
-    f"UPDATE runs SET {_assigned(_SAVED_OF_RUN)} WHERE run_id = %(run_id)s",
-    {"run_id": KEY, **_SAVED_OF_RUN},
-)
+_SAVED_OF_RUN = [
+    name for name in RunRow.__dataclass_fields__ if name not in {"run_id", "project", "name"}
+]
+_SAVE_RUN = f"UPDATE runs SET {_assigned(_SAVED_OF_RUN)} WHERE run_id = %(run_id)s"
 
 
 def attempts_of(connection: sql.Connection, run_id: UUID) -> list[AttemptRow]:
@@ -171,6 +158,21 @@ def attempts_of(connection: sql.Connection, run_id: UUID) -> list[AttemptRow]:
     found = sql.select(*_ATTEMPT).where(tables.attempts.c.run_id == run_id)
     rows = connection.execute(found.order_by(tables.attempts.c.number))
     return [AttemptRow(*row) for row in rows]
+
+
+def find_attempt(connection: sql.Connection, run_id: UUID, number: int | None) -> AttemptRow | None:
+    """One attempt; None if there is none of this number."""
+    c = tables.attempts.c
+    mine = sql.select(*_ATTEMPT).where(c.run_id == run_id, c.number == number)
+    row = connection.execute(mine).one_or_none()
+    return None if row is None else AttemptRow(*row)
+
+
+def training_attempt(connection: sql.Connection, run: RunRow) -> AttemptRow | None:
+    """The attempt that trains now; None where none does."""
+    found = find_attempt(connection, run.run_id, run.current_attempt)
+    over = found is None or found.ended_at is not None or found.lost
+    return None if over else found
 
 
 def make_attempt(
@@ -231,18 +233,14 @@ def save_attempt(connection: sql.Connection, run_id: UUID, attempt: AttemptRow) 
     later(connection, _SAVE_ATTEMPT, {"run_id": run_id, **values})
 
 
-_SAVED_OF_ATTEMPT = {
-    "last_message_at": TIME, "alive_at": TIME, "ended_at": TIME, "end_reason": TEXT, "lost": BOOL,
-    "last_sequence": INT, "dropped_samples": INT,
-}  # fmt: skip
-_SAVE_ATTEMPT = statement(
-    "save attempt",
-    f"""
-    UPDATE attempts SET {_assigned(_SAVED_OF_ATTEMPT)}
-    WHERE run_id = %(run_id)s AND number = %(number)s
-    """,
-    {"run_id": KEY, "number": INT4, **_SAVED_OF_ATTEMPT},
-)
+_SAVED_OF_ATTEMPT = (
+    "last_message_at", "alive_at", "ended_at", "end_reason", "lost", "last_sequence",
+    "dropped_samples",
+)  # fmt: skip
+_SAVE_ATTEMPT = f"""
+UPDATE attempts SET {_assigned(_SAVED_OF_ATTEMPT)}
+WHERE run_id = %(run_id)s AND number = %(number)s
+"""
 
 
 def is_live(
@@ -309,14 +307,10 @@ def extend_segment(
     return done.rowcount == 1
 
 
-_LENGTHEN = statement(
-    "lengthen segment",
-    """
-    UPDATE segments SET first_step = least(first_step, %(first)s), last_step = %(last)s
-    WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
-    """,
-    {"run_id": KEY, "attempt": INT4, "segment": INT, "first": INT, "last": INT},
-)
+_LENGTHEN = """
+UPDATE segments SET first_step = least(first_step, %(first)s), last_step = %(last)s
+WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+"""
 
 
 def lengthen_segment(

@@ -25,7 +25,7 @@ from spikeguard_core.policy.targeting import (
     worth_keeping,
 )
 from spikeguard_protocol import Rollback, SegmentId, SegmentPoint, Verb, abilities_from_settings
-from spikeguard_server.store.commands import past_commands, recent_commands, unfinished_commands
+from spikeguard_server.store.commands import past_commands, unfinished_commands
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
     Attempts,
@@ -52,7 +52,7 @@ def situation_of(
 
     The pace is left out: proposals do not depend on it, costs are reckoned when they are read.
     """
-    past = past_commands(connection, run.run_id, incident.number, now)
+    past = past_commands(connection, run.run_id, now, incident.number)
     return Situation(incident=incident, past=past, **_job(connection, run, attempt, targets))
 
 
@@ -66,7 +66,7 @@ def run_situation_of(
 ) -> RunSituation:
     """What there is to know before a person orders anything of the run, with `attempt` live."""
     targets = targets_with_health(connection, run, attempt, attempts, policy)
-    past = recent_commands(connection, run.run_id, now)
+    past = past_commands(connection, run.run_id, now)
     return RunSituation(past=past, **_job(connection, run, attempt, targets))
 
 
@@ -174,7 +174,7 @@ def _alarms(
     horizon_steps: int,
 ) -> list[Alarm]:
     """Incidents that are not forgiven, and warnings too young to know that nothing followed."""
-    incidents = doubtful_incidents(connection, run.run_id, attempts)
+    incidents = doubtful_incidents(connection, run.run_id)
     alarms = [alarm for incident in incidents for alarm in alarms_of(incident)]
     since = max(rows[0].step, (run.last_step or 0) - horizon_steps)
     for attempt, segment, step in unclaimed_precursors(connection, run.run_id, since):

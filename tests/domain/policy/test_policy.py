@@ -15,11 +15,11 @@ from spikeguard_core.policy.settings import (
     ApprovalMode,
     ApprovalRule,
     Policy,
-    PolicyError,
     policy_from_mapping,
     policy_to_mapping,
 )
 from spikeguard_core.policy.situation import PastCommand
+from spikeguard_core.setting_fields import PolicyError
 from spikeguard_protocol import (
     BatchRange,
     CheckpointNow,
@@ -79,8 +79,8 @@ def test_a_policy_survives_the_way_out_and_back() -> None:
         ({"few_skip_least": 30}, "few_skip_least", "at most few_skip_most"),
         ({"currency": ""}, "currency", "1 to 8 characters"),
         ({"approval": 3}, "approval", "takes a table"),
-        ({"approval": {"reboot": {}}}, "approval.reboot", "is no verb"),
-        ({"approval": {"stop": "auto"}}, "approval.stop", "takes mode"),
+        ({"approval": {"reboot": {}}}, "approval.reboot", "is one of"),
+        ({"approval": {"stop": "auto"}}, "approval.stop", "takes a table"),
         ({"approval": {"stop": {"mode": "yes"}}}, "approval.stop.mode", "is one of"),
         (
             {"approval": {"stop": {"mode": "x"}}},
@@ -97,7 +97,7 @@ def test_a_policy_survives_the_way_out_and_back() -> None:
         ({"quiet": {"days": ["monday"]}}, "quiet.days", "mon, tue"),
         ({"quiet": {"until": "08:00"}}, "quiet.until", "is no setting"),
         ({"approval": {"stop": {"limit": 3}}}, "approval.stop.limit", "is no setting"),
-        ({"approval": {"stop": {"budget": -1}}}, "approval.stop.budget", "whole number"),
+        ({"approval": {"stop": {"budget": -1}}}, "approval.stop.budget", "lies in"),
         ({"approval": {"stop": {"cooldown_s": -1}}}, "approval.stop.cooldown_s", "lies in"),
     ],
 )

@@ -30,11 +30,11 @@ from spikeguard_core.policy.remedies import (
 from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
     Policy,
-    PolicyError,
     policy_from_mapping,
     policy_to_mapping,
 )
 from spikeguard_core.policy.situation import PastCommand, Situation
+from spikeguard_core.setting_fields import PolicyError
 from spikeguard_core.suspicion import NOTHING, Mark, Suspicion
 from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback
 from spikeguard_protocol.phrases import paragraphs

@@ -40,7 +40,9 @@ def test_every_reading_call_is_answered(live: Live, spiked: Job) -> None:
     assert len(series["segments"][0]["values"]["loss"]) == len(series["segments"][0]["steps"])
     [incident] = client.incidents(run)
     detail = client.incident(IncidentId(run, incident["number"]))
-    assert detail["commands"][-1]["cost"]["steps"] >= 0
+    cost = detail["commands"][-1]["cost"]
+    assert cost is not None
+    assert cost["steps"] >= 0
     assert client.incident_layers(IncidentId(run, incident["number"]))["steps"] == []
     assert client.incident_batch(IncidentId(run, incident["number"]))["batches"] == []
     assert next(iter(client.audit(run)))["number"] > 0

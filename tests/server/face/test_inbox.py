@@ -68,6 +68,7 @@ def test_a_proposal_waits_once_with_its_price_and_deadline_until_it_is_decided(
     incident = item["incident"]
     assert incident is not None
     assert incident["proposal"] is not None
+    assert incident["proposal"]["cost"] is not None
     assert incident["proposal"]["cost"]["steps"] > 0
     assert (incident["proposal"]["expires_in_s"] or 0.0) > 0.0
     assert incident["assignee"] == "Ada"

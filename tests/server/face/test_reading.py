@@ -305,8 +305,8 @@ def test_a_table_of_layers_stays_small_where_each_step_tells_of_others(
 ) -> None:
     """Ten steps of six layers each would be a table of 60 by 10, and so would the map and the
     picture of the post-mortem; of the norms 20 are read on each side of the onset."""
-    monkeypatch.setattr("spikeguard_server.store.causes.MAX_LAYERS", 6)
-    monkeypatch.setattr("spikeguard_server.store.causes.MOST_NORMS", 20)
+    monkeypatch.setattr("spikeguard_server.store.layers.MAX_LAYERS", 6)
+    monkeypatch.setattr("spikeguard_server.store.layers.MOST_NORMS", 20)
     job.spike()
     onset = job.incident()["onset_step"]
     for step in range(onset - 5, onset + 5):

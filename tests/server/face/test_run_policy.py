@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spikeguard_cli.main import main
-from spikeguard_core.policy.settings import (
-    DEFAULT_POLICY,
-    PolicyError,
-    over,
-    policy_to_mapping,
-)
+from spikeguard_core.policy.settings import DEFAULT_POLICY, over, policy_to_mapping
+from spikeguard_core.setting_fields import PolicyError
 from spikeguard_protocol import Role
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spikeguard_core.policy.settings import PolicyError
+from spikeguard_core.setting_fields import PolicyError
 from spikeguard_protocol import IncidentId, RunId
 from spikeguard_server.access.grants import put_policy, throw_switch
 from spikeguard_server.errors import Conflict, WrongState

@@ -3,8 +3,8 @@
 Listens at the database driver, attributes each statement to the function of the server that issued
 it, and sorts them: `run` names one run (or a list of keys that begin with the run), `reference`
 touches only reference tables, `across` asks over all runs, `other` touches no table (locks,
-clocks, NOTIFY). Statements that are sent below SQLAlchemy come from the store's list of prepared
-statements.
+clocks, NOTIFY). Statements that are sent below SQLAlchemy come from the texts of the store's
+modules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ import sqlalchemy as sql
 
 import spikeguard_server
 from spikeguard_server import store
-from spikeguard_server.store.fast.pipeline import Statement
 from spikeguard_server.store.tables import notices as tables_notices
 from spikeguard_server.store.tables import policies as tables_policies
 from spikeguard_server.store.tables import samples as tables_curves
@@ -47,6 +46,7 @@ REFERENCE = {
 _TABLE = re.compile(
     r"\b(?:FROM|JOIN|INTO|UPDATE|TABLE|ONLY)\s+(?:public\.|partitions\.)?(\w+)", re.I
 )
+_STATEMENT = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b.*%\(", re.S)
 _ASKED = r"(?:%\(|\$\d)"
 _RUN = re.compile(rf"\brun_id\s*=\s*{_ASKED}|\brun_id(?:, [\w.]+)*\)? IN \(|\bINTO \w+ \(run_id\b")
 
@@ -101,8 +101,8 @@ class Heard:
             place = _name_of(path)
             found = import_module(f"{store.__name__}.{place}")
             for name, value in vars(found).items():
-                if isinstance(value, Statement):
-                    self.by_place[f"{place}.{name}"].add(" ".join(value.text.decode().split()))
+                if isinstance(value, str) and _STATEMENT.match(value):
+                    self.by_place[f"{place}.{name}"].add(" ".join(value.split()))
 
 
 def _place(frame: FrameType | None) -> str | None:

@@ -35,7 +35,11 @@ def recovered(engine: sql.Engine) -> tuple[Job, CommandId, int]:
     job.roll_back(str(command), 300, at_step=570, position=300)
     job.train(301, 700, segment=1, shift=20, batch=50)
     assert value(engine, "select state from incidents") == "closed"
-    return job, command, int(value(engine, "select peak_step from incidents")) + AFTERMATH_STEPS
+    return (
+        job,
+        command,
+        int(value(engine, "select record->>'peak_step' from incidents")) + AFTERMATH_STEPS,
+    )
 
 
 def report(engine: sql.Engine) -> tuple[dict[str, object], str]:

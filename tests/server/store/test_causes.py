@@ -11,7 +11,7 @@ import sqlalchemy as sql
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.suspicion import Mark
 from spikeguard_protocol import BatchRange, Cause, LayerNorms, Record, Samples
-from spikeguard_server.store.incidents import attempts_by_number, find_incident
+from spikeguard_server.store.incidents import find_incident
 from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import Job, asked, healthy
 
@@ -43,7 +43,7 @@ def layers(step: int, **ratios: float) -> LayerNorms:
 def incident(engine: sql.Engine, job: Job) -> Incident:
     with engine.connect() as connection:
         run_id = run_key(job.message(sequence=1).run_id)
-        found = find_incident(connection, run_id, 1, attempts_by_number(connection, run_id))
+        found = find_incident(connection, run_id, 1)
     assert found is not None
     return found
 

@@ -17,8 +17,8 @@ from spikeguard_protocol import BatchRange, RunId, Samples
 from spikeguard_server.jobs.housekeeping import roll
 from spikeguard_server.store.chunks import MOST_BLOCKS, SegmentKey, read_curves, rollups_in_parts
 from spikeguard_server.store.curves import Column, Curves, keep
-from spikeguard_server.store.fast.packing import packed
-from spikeguard_server.store.fast.pipeline import FLOATS, ask, statement
+from spikeguard_server.store.packing import packed
+from spikeguard_server.store.pipeline import ask
 from spikeguard_server.store.reads.series import Window, read_series
 from spikeguard_server.store.roll_ups import BLOCK, SPAN
 from spikeguard_server.store.tables.core import run_key
@@ -53,8 +53,7 @@ def test_a_packed_array_comes_back_as_it_went(
     there = np.array([v is not None for v in floats], bool)
     column = packed(np.array([v or 0.0 for v in floats], float), there)
     with engine.connect() as connection:
-        echo = statement("test echo", "SELECT %(sent)s", {"sent": FLOATS})
-        ((back,),) = ask(connection, (echo, {"sent": column}))[0]
+        ((back,),) = ask(connection, ("SELECT %(sent)s", {"sent": column}))[0]
     assert all(same_number(a, b or 0.0 if b is not None else None)
                for a, b in zip(back, floats, strict=True))  # fmt: skip
 

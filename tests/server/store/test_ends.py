@@ -71,8 +71,9 @@ def test_a_yes_that_comes_when_it_heals_is_told_so_and_withdraws_the_proposal(
 ) -> None:
     """Of a spike that began to heal in the very message that nobody has looked at since."""
     _, command, revision = waiting(spiked)
+    healed = "record = (record::jsonb || jsonb_build_object('excess', 0.0))::json"
     with spiked.begin() as connection:
-        connection.execute(sql.text("update incidents set kind = 'recoverable', excess = 0.0"))
+        connection.execute(sql.text(f"update incidents set kind = 'recoverable', {healed}"))
     with pytest.raises(WrongState, match=r"is withdrawn: Healing, and watched until step"):
         approve(spiked, command, revision, "Ada")
     assert state_of(spiked, command) == "withdrawn_healed"

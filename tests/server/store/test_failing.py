@@ -66,7 +66,7 @@ def test_an_incident_that_is_not_followed_any_more_is_closed_and_says_why(
     assert value(engine, "select open_incident from runs") == 1
     poison(engine)
     job.train(301, 330, spiking(251))
-    assert rows(engine, "select state, outcome, reason from incidents") == [
+    assert rows(engine, "select state, outcome, record->>'reason' from incidents") == [
         ("closed", "run_ended", "detection failed and began anew")
     ]
     assert value(engine, "select open_incident from runs") is None

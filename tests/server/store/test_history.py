@@ -29,7 +29,7 @@ from tests.server.store.jobs import (
 )
 
 DECISIONS = """
-select number, step, kind, confidence, reason, peak_step, peak_loss, excess, settled
+select number, step, kind, confidence, reason
 from incident_revisions order by incident, number
 """
 STATE = "select step, state from detector_states"

@@ -8,8 +8,9 @@ from time import thread_time
 import sqlalchemy as sql
 
 from spikeguard_protocol import Medium, Samples, TargetSaved
+from spikeguard_server.store.reads.history import read_targets
 from spikeguard_server.store.reads.runs import read_run
-from spikeguard_server.store.reads.targets import read_targets
+from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import Job, healthy, spiking, value
 
@@ -21,7 +22,7 @@ def snapshot(step: int) -> TargetSaved:
 def shown(engine: sql.Engine, job: Job) -> set[str]:
     with engine.connect() as connection:
         row = read_run(connection, run_key(job.message(sequence=1).run_id), timedelta(seconds=60))
-        return {t.row.name for t in read_targets(connection, row) if t.protected}
+        return {t.row.name for t in read_targets(connection, RunRow.of(row)) if t.protected}
 
 
 def test_a_snapshot_one_step_before_the_onset_is_not_the_one_that_agents_keep(
@@ -61,7 +62,7 @@ def test_a_warning_keeps_the_newest_from_before_it_and_not_a_newer_one(
 ENDED_WITH_THE_RUN = """
 insert into incidents select made.* from incidents i, generate_series(2, 1500) n,
 lateral jsonb_populate_record(null::incidents, to_jsonb(i) || jsonb_build_object(
-    'number', n, 'state', 'closed', 'outcome', 'run_ended', 'closed_step', i.onset_step + n)) made
+    'number', n, 'state', 'closed', 'outcome', 'run_ended')) made
 """
 
 

@@ -8,12 +8,11 @@ import sqlalchemy as sql
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spikeguard_server.store.fast.packing import floats, whole_numbers
-from spikeguard_server.store.fast.pipeline import FLOATS, INTS, ask, statement
+from spikeguard_server.store.packing import floats, whole_numbers
+from spikeguard_server.store.pipeline import ask
 from tests.server.store.jobs import same_number
 
-_FLOATS = statement("test floats", "SELECT %(sent)s", {"sent": FLOATS})
-_WHOLE = statement("test whole", "SELECT %(sent)s", {"sent": INTS})
+ECHO = "SELECT %(sent)s"
 STEPS = st.integers(min_value=-(2**53), max_value=2**53)
 EXAMPLES = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -26,7 +25,7 @@ def test_every_float_and_every_missing_one_comes_back(
     engine: sql.Engine, column: list[float | None]
 ) -> None:
     with engine.connect() as connection:
-        ((back,),) = ask(connection, (_FLOATS, {"sent": floats(column)}))[0]
+        ((back,),) = ask(connection, (ECHO, {"sent": floats(column)}))[0]
     assert len(back) == len(column)
     for left, right in zip(back, column, strict=True):
         assert same_number(left, right)
@@ -40,5 +39,5 @@ def test_every_whole_number_and_every_missing_one_comes_back(
     engine: sql.Engine, column: list[int | None]
 ) -> None:
     with engine.connect() as connection:
-        ((back,),) = ask(connection, (_WHOLE, {"sent": whole_numbers(column)}))[0]
+        ((back,),) = ask(connection, (ECHO, {"sent": whole_numbers(column)}))[0]
     assert back == column

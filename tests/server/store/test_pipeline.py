@@ -8,14 +8,10 @@ import pytest
 import sqlalchemy as sql
 from sqlalchemy.exc import DBAPIError
 
-from spikeguard_server.store.fast.pipeline import TEXT, ask, later, statement
+from spikeguard_server.store.pipeline import ask, later
 
-WRITE = statement(
-    "test write",
-    "INSERT INTO projects (name, created_at) VALUES (%(name)s, now())",
-    {"name": TEXT},
-)
-READ = statement("test read", "SELECT name FROM projects WHERE name = %(name)s", {"name": TEXT})
+WRITE = "INSERT INTO projects (name, created_at) VALUES (%(name)s, now())"
+READ = "SELECT name FROM projects WHERE name = %(name)s"
 NAME = {"name": "written-later"}
 
 

@@ -82,7 +82,9 @@ class Balancer:
 def told(engine: sql.Engine, run: str = "gpt") -> list[tuple[object, ...]]:
     """What was decided about the run."""
     mine = f"where run_id = (select run_id from runs where name = '{run}')"
-    incidents = f"select number, onset_step, kind, outcome, closed_step from incidents {mine}"
+    incidents = (
+        f"select number, onset_step, kind, outcome, record->>'closed_step' from incidents {mine}"
+    )
     commands = f"select number, verb, arguments::text, state from commands {mine} order by number"
     return [*rows(engine, incidents), *rows(engine, commands)]
 
@@ -144,7 +146,7 @@ def test_an_incident_that_the_newer_release_does_not_see_is_withdrawn(engine: sq
     job.monitors = None
     with release(NEW):
         job.train(441, 460)
-    found = rows(engine, "select state, outcome, reason from incidents")
+    found = rows(engine, "select state, outcome, record->>'reason' from incidents")
     assert found[0][:2] == ("closed", "withdrawn")
     assert "does not see it" in found[0][2]
     assert value(engine, "select count(*) from commands where state = 'proposed'") == 0

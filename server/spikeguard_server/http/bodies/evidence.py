@@ -10,12 +10,8 @@ from spikeguard_core.diagnosis.batch_evidence import contrast, onset_batch, wors
 from spikeguard_core.diagnosis.cause.layers import LayerRow
 from spikeguard_core.diagnosis.layer_map import layer_map
 from spikeguard_protocol import BatchDetail
-from spikeguard_server.http.bodies.run_shapes import (
-    Number,
-    SegmentRef,
-    Shape,
-)
-from spikeguard_server.store.reads.history import Row
+from spikeguard_server.entities import IncidentRow
+from spikeguard_server.http.bodies.run_shapes import Number, SegmentRef, Shape
 
 
 class LayerMapBody(Shape):
@@ -88,13 +84,13 @@ class BatchEvidence(Shape):
     batches: list[BatchDetailBody] = Field(description="by step and rank")
 
 
-def layers_body(row: Row, signal: str, found: Sequence[LayerRow]) -> LayersBody:
+def layers_body(row: IncidentRow, signal: str, found: Sequence[LayerRow]) -> LayersBody:
     """Norms by layer as a table; a layer that a step did not tell of has no norm there."""
     names = list(dict.fromkeys(name for told in found for name in told.norms))
     return LayersBody(
         signal=signal,
-        onset_step=row.onset_step,
-        segment=SegmentRef(attempt=row.attempt_id, number=row.segment),
+        onset_step=row.incident.onset_step,
+        segment=SegmentRef.model_validate(row.incident.segment),
         layers=names,
         steps=[told.step for told in found],
         norms=[[told.norms.get(name) for name in names] for told in found],
@@ -102,8 +98,8 @@ def layers_body(row: Row, signal: str, found: Sequence[LayerRow]) -> LayersBody:
     )
 
 
-def _layer_map(row: Row, found: Sequence[LayerRow]) -> LayerMapBody | None:
-    shown = layer_map(found, row.onset_step)
+def _layer_map(row: IncidentRow, found: Sequence[LayerRow]) -> LayerMapBody | None:
+    shown = layer_map(found, row.incident.onset_step)
     if shown is None:
         return None
     return LayerMapBody(
@@ -115,12 +111,12 @@ def _layer_map(row: Row, found: Sequence[LayerRow]) -> LayerMapBody | None:
     )
 
 
-def batch_evidence(row: Row, found: Sequence[BatchDetail]) -> BatchEvidence:
+def batch_evidence(row: IncidentRow, found: Sequence[BatchDetail]) -> BatchEvidence:
     """What lay in the batches near an onset, and which of them to look at first."""
-    shown = onset_batch(found, row.onset_step)
+    shown = onset_batch(found, row.incident.onset_step)
     return BatchEvidence(
-        onset_step=row.onset_step,
-        segment=SegmentRef(attempt=row.attempt_id, number=row.segment),
+        onset_step=row.incident.onset_step,
+        segment=SegmentRef.model_validate(row.incident.segment),
         shown=None if shown is None else found.index(shown),
         worst=None if shown is None else worst_sequence(shown),
         contrast=None if shown is None else contrast(shown.histogram),

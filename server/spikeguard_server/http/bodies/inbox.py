@@ -6,34 +6,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
-from uuid import UUID
 
 import sqlalchemy as sql
 from pydantic import Field
 
-from spikeguard_protocol import CommandId, IncidentId, RunId, Waits
+from spikeguard_protocol import Waits
 from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.access.person_names import same_name
-from spikeguard_server.http.bodies.incident_shapes import (
-    CommandBody,
-    IncidentBody,
-)
-from spikeguard_server.http.bodies.incidents import command_body, incident_bodies
-from spikeguard_server.http.bodies.run_commands import RunCommandBody, run_command_body
+from spikeguard_server.entities import CommandRow, IncidentRow
+from spikeguard_server.http.bodies.incident_shapes import CommandBody, IncidentBody
+from spikeguard_server.http.bodies.incidents import command_bodies, incident_bodies
 from spikeguard_server.http.bodies.run_shapes import Shape
+from spikeguard_server.store.commands import failed_commands
+from spikeguard_server.store.policies import Switch, read_switches
 from spikeguard_server.store.reads.costs import read_pace
-from spikeguard_server.store.reads.history import Row
-from spikeguard_server.store.reads.inbox import (
-    Switch,
-    failed_commands,
-    incidents_of,
+from spikeguard_server.store.reads.incidents import (
+    incidents_by_key,
     incidents_to_decide,
     incidents_to_look_at,
-    read_switches,
 )
-from spikeguard_server.store.reads.incidents import read_commands
-from spikeguard_server.store.reads.run_commands import failed_run_commands
 
 MAX_ITEMS: Final = 200  # of each kind
 
@@ -49,7 +41,6 @@ class InboxItem(Shape):
     reason: str | None = Field(description="of a switch, or of an order of a run itself")
     incident: IncidentBody | None = Field(description="with its proposal, cost and deadline")
     command: CommandBody | None = Field(description="that came to nothing")
-    order: RunCommandBody | None = Field(default=None, description="of a run itself")
 
 
 class InboxBody(Shape):
@@ -73,25 +64,20 @@ def inbox_body(connection: sql.Connection, asked: InboxRequest) -> InboxBody:
     """What waits now."""
     one_more = asked.limit + 1
     deciding = incidents_to_decide(connection, asked.project, one_more)
-    failed = failed_commands(connection, asked.project, one_more)
-    not_done = failed_run_commands(connection, asked.project, one_more)
+    failed = failed_commands(connection, asked.project, one_more, of_runs=False)
+    not_done = failed_commands(connection, asked.project, one_more, of_runs=True)
     looks = incidents_to_look_at(connection, asked.project, asked.person, one_more)
     switches = [s for s in read_switches(connection, asked.project) if s.halted]
     items = [
         *(_switch(switch) for switch in switches[: asked.limit]),
         *_proposals(connection, deciding[: asked.limit]),
-        *_failures(connection, failed[: asked.limit]),
-        *map(_failed_of_run, map(run_command_body, not_done[: asked.limit])),
+        *_failures(connection, [*failed[: asked.limit], *not_done[: asked.limit]]),
     ]
     named = {item.incident.id for item in items if item.incident is not None}
-    rest = [row for row in looks[: asked.limit] if _id(row) not in named]
+    rest = [row for row in looks[: asked.limit] if str(row.id) not in named]
     items += [_look(body, asked.person) for body in incident_bodies(connection, rest)]
     more = any(len(found) > asked.limit for found in (deciding, failed, not_done, looks, switches))
     return InboxBody(person=asked.person, items=items, more=more)
-
-
-def _id(row: Row) -> str:
-    return str(IncidentId(RunId(row.project, row.name), row.number))
 
 
 def _switch(switch: Switch) -> InboxItem:
@@ -102,7 +88,7 @@ def _switch(switch: Switch) -> InboxItem:
     )  # fmt: skip
 
 
-def _proposals(connection: sql.Connection, rows: Sequence[Row]) -> Iterator[InboxItem]:
+def _proposals(connection: sql.Connection, rows: Sequence[IncidentRow]) -> Iterator[InboxItem]:
     for incident in incident_bodies(connection, rows):
         proposal = incident.proposal
         if proposal is None:  # decided meanwhile
@@ -114,31 +100,19 @@ def _proposals(connection: sql.Connection, rows: Sequence[Row]) -> Iterator[Inbo
         )  # fmt: skip
 
 
-def _failed_of_run(command: RunCommandBody) -> InboxItem:
-    does = order_phrase(command.verb, command.arguments, brief=True)
-    said = f" ({command.result})" if command.result else ""
-    return InboxItem(
-        waits=Waits.FAILED, project=CommandId.parse(command.id).incident.run.project,
-        title=f"{command.id}: {COMMAND_STATE_WORDS[command.state]}: {does}{said}",
-        since=command.finished_at, by=command.proposed_by, reason=command.reason, incident=None,
-        command=None, order=command,
-    )  # fmt: skip
-
-
-def _failures(
-    connection: sql.Connection, names: Sequence[tuple[UUID, int, int]]
-) -> Iterator[InboxItem]:
-    keys = [(run_id, incident) for run_id, incident, _ in names]
-    found, commands = incidents_of(connection, keys), read_commands(connection, keys)
+def _failures(connection: sql.Connection, failed: Sequence[CommandRow]) -> Iterator[InboxItem]:
+    found = incidents_by_key(connection, [(one.run_id, one.incident) for one in failed])
     bodies = {body.id: body for body in incident_bodies(connection, list(found.values()))}
-    for key, (_, _, number) in zip(keys, names, strict=True):
-        facts = next(f for f in commands[key] if f.row.number == number)
-        command = command_body(facts, read_pace(connection, found[key]))
+    for row in failed:
+        incident = found.get((row.run_id, row.incident))
+        pace = None if incident is None else read_pace(connection, incident)
+        [command] = command_bodies(connection, [row], pace)
+        said = f" ({row.result})" if row.id.of_run and row.result else ""
         yield InboxItem(
-            waits=Waits.FAILED, project=facts.row.project,
-            title=f"{command.id}: {COMMAND_STATE_WORDS[command.state]}: {_order(command)}",
-            since=command.finished_at or command.decided_at, by=None, reason=None,
-            incident=bodies[command.incident], command=command,
+            waits=Waits.FAILED, project=row.run.project, since=row.finished_at or row.decided_at,
+            title=f"{row.id}: {COMMAND_STATE_WORDS[row.state]}: {_order(command)}{said}",
+            by=row.proposed_by, reason=row.reason if row.id.of_run else None, command=command,
+            incident=None if incident is None else bodies[str(incident.id)],
         )  # fmt: skip
 
 

@@ -67,7 +67,7 @@ class CommandBody(Shape):
 
     id: str
     number: int
-    incident: str
+    incident: str | None = Field(description="null: a person ordered it of the run itself")
     verb: Verb
     arguments: dict[str, Any]
     state: CommandState
@@ -76,7 +76,7 @@ class CommandBody(Shape):
     policy_version: int | None
     policy_scope: PolicyScope = Field(description="whose policy: the run's own, its project's")
     checks: list[str] = Field(description="to look at before approving, while it waits")
-    cost: CostBody
+    cost: CostBody | None = Field(description="null: of the run itself")
     attempt: str | None
     expires_in_s: float | None
     expires_at_step: int | None
@@ -92,9 +92,16 @@ class CommandBody(Shape):
     end_reason: str | None = Field(description="why it ended without reaching the job")
     judgement: str | None
     effect: str | None = Field(
-        None, description="on the loss, in words: of a rollback against the branch that it undid"
+        description="on the loss, in words: of a rollback against the branch that it undid"
     )
     revisions: list[CommandRevision] = Field(description="the newest 20")
+
+
+class CommandList(Shape):
+    """Commands of a run itself, newest first."""
+
+    items: list[CommandBody]
+    next_cursor: str | None
 
 
 class FirstMoveBody(Shape):
@@ -206,8 +213,8 @@ class FirstLayerBody(Shape):
     layer: str
     step: int
     ratio: Number = Field(description="to its usual norm; inf where it was not finite")
-    layers_moved: int = Field(description="at that step")
-    layers_known: int
+    moved: int = Field(description="layers that moved at that step")
+    known: int = Field(description="layers that could have")
 
 
 class ResponseBody(Shape):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_core.lifecycle.damage import rose
-from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.precedents import tallied
 from spikeguard_core.policy.cost import Cost, can_wait_s, cost_of, cost_of_steps
 from spikeguard_core.policy.evidence_order import EVIDENCE_ORDER
@@ -23,14 +22,8 @@ from spikeguard_core.policy.finding import (
 )
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.suspicion import worth_showing
-from spikeguard_protocol import (
-    CommandId,
-    CommandState,
-    IncidentId,
-    Rollback,
-    RunId,
-    Verb,
-)
+from spikeguard_protocol import CommandState, Rollback, Verb, to_json
+from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.http.bodies.incident_shapes import (
     ActionTally,
     CauseBody,
@@ -49,120 +42,113 @@ from spikeguard_server.http.bodies.incident_shapes import (
 )
 from spikeguard_server.http.bodies.run_shapes import SegmentRef, TrendBody
 from spikeguard_server.report.heading import heading_of, summary_of
-from spikeguard_server.store.causes import first_layer_of, ranking_of
-from spikeguard_server.store.commands import action_of
-from spikeguard_server.store.effects import effects_of, is_measured, outcome_words
-from spikeguard_server.store.incidents import attempts_of_runs, incident_of
+from spikeguard_server.store.commands import command_revisions_of, commands_of, commands_waiting
+from spikeguard_server.store.effects import with_effects
+from spikeguard_server.store.incidents import precursors_of, revisions_of
+from spikeguard_server.store.paging import Row
 from spikeguard_server.store.reads.costs import Pace, read_pace
-from spikeguard_server.store.reads.history import Row
-from spikeguard_server.store.reads.incidents import (
-    CommandFacts,
-    EvidenceRows,
-    read_commands,
-    read_evidence,
-)
-from spikeguard_server.store.reads.precedents import read_precedents
-from spikeguard_server.store.reads.responses import read_responses
+from spikeguard_server.store.reads.incidents import read_peaks, read_precedents
+from spikeguard_server.store.responses import read_responses
 
-_MEASURED = (
+_COPIED = (
     "number", "state", "kind", "confidence", "reason", "settled", "onset_step", "detected_step",
-    "peak_step", "closed_step", "signal", "pre_loss", "peak_loss", "excess", "newest_step",
-    "dropped", "recurrences", "outcome", "opened_at", "closed_at", "project",
-    "acknowledged_at", "acknowledged_by", "assignee",
+    "peak_step", "closed_step", "onset_batches", "signal", "pre_loss", "peak_loss", "excess",
+    "newest_step", "dropped", "stuck", "apart", "recurrences", "outcome", "trend",
 )  # fmt: skip
-_TOLD = (
+_ROW = ("opened_at", "closed_at", "acknowledged_at", "acknowledged_by", "assignee")
+_COMMAND = (
     "number", "verb", "state", "revision", "reason", "policy_version", "policy_scope",
-    "expires_at_step",
-    "proposed_at", "proposed_by",
-    "decided_at", "decided_by", "decision_reason", "delivered_at", "finished_at",
-    "applied_step", "result", "end_reason", "judgement",
+    "expires_at_step", "proposed_at", "proposed_by", "decided_at", "decided_by", "decision_reason",
+    "delivered_at", "finished_at", "applied_step", "result", "end_reason", "judgement",
 )  # fmt: skip
 
 
-def incident_bodies(connection: sql.Connection, rows: Sequence[Row]) -> list[IncidentBody]:
+def incident_bodies(connection: sql.Connection, rows: Sequence[IncidentRow]) -> list[IncidentBody]:
     """Incidents of a list, each with what it proposes now."""
-    keys = [(row.run_id, row.number) for row in rows]
-    waiting = read_commands(connection, keys, waiting_only=True)
-    ids = attempts_of_runs(connection, {row.run_id for row in rows})
-    return [
-        IncidentBody(
-            **_facts(row, incident_of(row, ids[row.run_id])),
-            proposal=_proposal(connection, row, waiting),
-        )
-        for row in rows
-    ]
+    waiting = commands_waiting(connection, [row.key for row in rows])
+    before = command_revisions_of(connection, list(waiting.values()))
+    found = []
+    for row in rows:
+        asked = waiting.get(row.key)
+        proposal = None
+        if asked is not None:
+            proposal = command_body(asked, before, read_pace(connection, row))
+        found.append(IncidentBody(**_facts(row), proposal=proposal))
+    return found
 
 
-def incident_detail(connection: sql.Connection, row: Row) -> IncidentDetail:
+def incident_detail(connection: sql.Connection, row: IncidentRow) -> IncidentDetail:
     """One incident with everything known about it."""
-    key = (row.run_id, row.number)
-    known = read_commands(connection, [key]).get(key, [])
-    waiting = read_commands(connection, [key], waiting_only=True)
-    evidence = read_evidence(connection, row)
-    pace = read_pace(connection, row)
+    pace, incident, first = read_pace(connection, row), row.incident, row.incident.first_layer
+    known = with_effects(connection, commands_of(connection, *row.key))
+    bodies = command_bodies(connection, known, pace)
+    asked = commands_waiting(connection, [row.key]).get(row.key)
     return IncidentDetail(
-        **_facts(row, pace.incident),
-        proposal=_proposal(connection, row, waiting),
-        revisions=[IncidentRevision(**_pick(r, _REVISED)) for r in evidence.revisions],
-        evidence=_evidence(row, evidence),
-        causes=_causes(row),
+        **_facts(row),
+        proposal=None if asked is None else next(b for b in bodies if b.number == asked.number),
+        revisions=[IncidentRevision.model_validate(one) for one in revisions_of(connection, row)],
+        evidence=EvidenceBody(
+            first_moves=dict(incident.first_moves),
+            worst_z=dict(incident.worst_z),
+            peaks=read_peaks(connection, row),
+            precursors=[
+                PrecursorBody.model_validate(one) for one in precursors_of(connection, row)
+            ],
+        ),
+        causes=[CauseBody.model_validate(one) for one in worth_showing(incident.causes)],
         remedy=_remedy(pace, known),
-        first_layer=_first_layer(row),
-        commands=_commands(connection, known, pace),
+        first_layer=None if first is None else FirstLayerBody.model_validate(first),
+        commands=bodies,
         assigned_at=row.assigned_at,
         assigned_by=row.assigned_by,
-        responses=[response_body(r) for r in read_responses(connection, *key)],
+        responses=[ResponseBody.model_validate(r) for r in read_responses(connection, *row.key)],
         precedents=[
             ActionTally.model_validate(t) for t in tallied(read_precedents(connection, row))
         ],
-        has_postmortem=evidence.has_report,
+        has_postmortem=row.reported_at is not None,
     )
 
 
-_MOVED = ("step", "signal", "value", "z")
-_RESPONDED = ("number", "at", "person", "action", "assignee", "text")
-_REVISED = ("number", "step", "at", "kind", "confidence", "reason")
-
-
-def response_body(row: Row) -> ResponseBody:
-    """What a person did or said."""
-    return ResponseBody(**_pick(row, _RESPONDED))
-
-
-def _commands(
-    connection: sql.Connection, known: Sequence[CommandFacts], pace: Pace
+def command_bodies(
+    connection: sql.Connection, rows: Sequence[CommandRow], pace: Pace | None
 ) -> list[CommandBody]:
-    """The commands of one incident, with what each did to the loss where that was measured."""
-    bodies = [command_body(facts, pace) for facts in known]
-    done = [body.id for body in bodies if body.state in EXECUTED]
-    effects = effects_of(connection, known[0].row.run_id, done) if done else {}
-    for body in bodies:
-        row = effects.get(body.id)
-        body.effect = None if row is None or not is_measured(row) else outcome_words(row)
-    return bodies
+    """Commands, each with what it said before; `pace` of their incident, where they have one."""
+    before = command_revisions_of(connection, rows)
+    return [command_body(row, before, pace) for row in rows]
 
 
-def command_body(facts: CommandFacts, pace: Pace) -> CommandBody:
-    """A command, its cost as of now or, once it was carried out, as it was."""
-    row = facts.row
-    incident = IncidentId(RunId(row.project, row.name), row.incident)
+def command_body(
+    row: CommandRow, before: Mapping[tuple[UUID, int, int], Sequence[Row]], pace: Pace | None
+) -> CommandBody:
+    """A command; with a `pace` its cost as of now or, once it was carried out, as it was."""
+    waits = row.state in WAITING and row.verb is not Verb.WATCH
+    checks = checks_of(pace.incident, pace.policy, pace.data) if waits and pace else ()
     return CommandBody(
-        **_pick(row, _TOLD),
-        id=str(CommandId(incident, row.number)),
-        incident=str(incident),
-        arguments=plain_arguments(row.arguments),
-        checks=_checks(row, pace),
-        cost=_cost_body(row, pace),
+        **{name: getattr(row, name) for name in _COMMAND},
+        id=str(row.id),
+        incident=None if row.id.of_run else str(row.id.incident),
+        arguments=plain_arguments(to_json(row.action)),
+        checks=list(checks),
+        cost=None if pace is None else cost_body(_cost(row, pace), pace.policy),
         attempt=row.attempt_id,
         expires_in_s=_left_s(row, pace),
-        revisions=[_revision(revision) for revision in facts.revisions],
-    )
+        effect=row.effect if row.effect_known else None,
+        revisions=[
+            CommandRevision(
+                number=one.number, at=one.at, verb=one.verb, reason=one.reason,
+                arguments=plain_arguments(one.arguments),
+            )
+            for one in before.get((row.run_id, *row.key), ())
+        ],
+    )  # fmt: skip
 
 
-def _left_s(row: Row, pace: Pace) -> float | None:
+def _left_s(row: CommandRow, pace: Pace | None) -> float | None:
     """Until the earliest deadline of what is not over."""
-    if not _pending(row):
+    if row.state not in WAITING | IN_FLIGHT:
         return None
+    if pace is None:
+        return max(0.0, row.expires_in_s)
     return can_wait_s(row.expires_in_s, row.expires_at_step, pace.situation())
 
 
@@ -187,18 +173,21 @@ def cost_body(cost: Cost, policy: Policy) -> CostBody:
     )  # fmt: skip
 
 
-def _checks(row: Row, pace: Pace) -> list[str]:
-    waits = CommandState(row.state) in WAITING and row.verb != Verb.WATCH
-    return list(checks_of(pace.incident, pace.policy, pace.data)) if waits else []
+def _cost(row: CommandRow, pace: Pace) -> Cost:
+    """What it would cost now, what it did cost, or nothing where it never came to that."""
+    if row.state in EXECUTED:
+        return cost_of(row.action, pace.situation(row.applied_step), pace.policy)
+    if row.state in WAITING | IN_FLIGHT or row.state is CommandState.UNKNOWN:
+        return cost_of(row.action, pace.situation(), pace.policy)
+    return cost_of_steps(0, pace.situation(), pace.policy)
 
 
-def _remedy(pace: Pace, known: Sequence[CommandFacts]) -> RemedyBody:
+def _remedy(pace: Pace, known: Sequence[CommandRow]) -> RemedyBody:
     finding = diagnose(pace.incident, pace.policy)
-    executed = [facts.row for facts in known if CommandState(facts.row.state) in EXECUTED]
     skips = tuple(
-        action.skip
-        for action in (action_of(row.arguments) for row in executed)
-        if isinstance(action, Rollback) and action.skip is not None
+        row.action.skip
+        for row in known
+        if row.state in EXECUTED and isinstance(row.action, Rollback) and row.action.skip
     )
     return RemedyBody(
         diagnosis=finding.remedy.diagnosis,
@@ -210,110 +199,25 @@ def _remedy(pace: Pace, known: Sequence[CommandFacts]) -> RemedyBody:
     )
 
 
-def _pending(row: Row) -> bool:
-    return CommandState(row.state) in WAITING | IN_FLIGHT
-
-
-def _cost_body(row: Row, pace: Pace) -> CostBody:
-    return cost_body(_cost(row, pace), pace.policy)
-
-
-def _cost(row: Row, pace: Pace) -> Cost:
-    """What it would cost now, what it did cost, or nothing where it never came to that."""
-    state, action = CommandState(row.state), action_of(row.arguments)
-    if state in EXECUTED:
-        return cost_of(action, pace.situation(row.applied_step), pace.policy)
-    if _pending(row) or state is CommandState.UNKNOWN:
-        return cost_of(action, pace.situation(), pace.policy)
-    return cost_of_steps(0, pace.situation(), pace.policy)
-
-
-def _revision(row: Row) -> CommandRevision:
-    return CommandRevision(
-        number=row.number,
-        at=row.at,
-        verb=row.verb,
-        arguments=plain_arguments(row.arguments),
-        reason=row.reason,
-    )
-
-
-def _proposal(
-    connection: sql.Connection, row: Row, waiting: Mapping[Any, list[CommandFacts]]
-) -> CommandBody | None:
-    found = waiting.get((row.run_id, row.number))
-    return command_body(found[-1], read_pace(connection, row)) if found else None
-
-
-def _facts(row: Row, incident: Incident) -> dict[str, Any]:
-    run = RunId(row.project, row.name)
-    batches = None if row.onset_first is None else (row.onset_first, row.onset_end)
+def _facts(row: IncidentRow) -> dict[str, Any]:
+    incident = row.incident
     return {
-        **_pick(row, _MEASURED),
-        "id": str(IncidentId(run, row.number)),
-        "run": row.name,
-        "onset_batches": batches,
-        "first_signal": FirstMoveBody(**asdict(first_move_of(incident))),
+        **{name: getattr(incident, name) for name in _COPIED},
+        **{name: getattr(row, name) for name in _ROW},
+        "id": str(row.id),
+        "run": row.run.name,
+        "project": row.run.project,
+        "first_signal": FirstMoveBody.model_validate(first_move_of(incident)),
         "symptom": symptom_of(incident),
         "title": heading_of(incident),
         "summary": summary_of(incident),
         "loss_rose": rose(incident),
-        "stuck": incident.stuck,
-        "apart": incident.apart,
-        "segment": SegmentRef(attempt=row.attempt_id, number=row.segment),
-        "trend": trend_body(row),
+        "segment": SegmentRef.model_validate(incident.segment),
     }
 
 
-def trend_body(row: Row) -> TrendBody | None:
-    """Where the loss was heading before an incident."""
-    if row.trend_step is None:
-        return None
-    return TrendBody(
-        step=row.trend_step,
-        level=row.trend_level,
-        slope=row.trend_slope,
-        scale=row.trend_scale,
-        band=row.trend_band,
-    )
-
-
-def series_body(series: Mapping[str, Any], row: Row | None) -> dict[str, Any]:
+def series_body(series: Mapping[str, Any], row: IncidentRow | None) -> dict[str, Any]:
     """Curves with the trend of the incident that they are looked at for."""
-    trend = None if row is None else trend_body(row)
-    return {**series, "trend": None if trend is None else trend.model_dump()}
-
-
-def _evidence(row: Row, evidence: EvidenceRows) -> EvidenceBody:
-    return EvidenceBody(
-        first_moves=dict(zip(row.move_names, row.move_steps, strict=True)),
-        worst_z=dict(zip(row.z_names, row.z_values, strict=True)),
-        peaks=dict(evidence.peaks),
-        precursors=[PrecursorBody(**_pick(r, _MOVED)) for r in evidence.precursors],
-    )
-
-
-def _causes(row: Row) -> list[CauseBody]:
-    return [
-        CauseBody(
-            cause=one.cause,
-            confidence=one.confidence,
-            reasons=list(one.reasons),
-            against=list(one.against),
-        )
-        for one in worth_showing(ranking_of(row))
-    ]
-
-
-def _first_layer(row: Row) -> FirstLayerBody | None:
-    first = first_layer_of(row)
-    if first is None:
-        return None
-    return FirstLayerBody(
-        signal=first.signal, layer=first.layer, step=first.step, ratio=first.ratio,
-        layers_moved=first.moved, layers_known=first.known,
-    )  # fmt: skip
-
-
-def _pick(row: Row, names: Sequence[str]) -> dict[str, Any]:
-    return {name: row._mapping[name] for name in names}
+    trend = None if row is None else row.incident.trend
+    shown = None if trend is None else TrendBody.model_validate(trend).model_dump()
+    return {**series, "trend": shown}

@@ -9,13 +9,14 @@ from pydantic import Field
 
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_protocol import Verb
+from spikeguard_protocol import Rollback, RunId, to_json
 from spikeguard_protocol.phrases import order_phrase
-from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, CommandState
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.http.bodies.incidents import plain_arguments
 from spikeguard_server.http.bodies.run_shapes import Number, Shape
 from spikeguard_server.store.effects import outcome_words
-from spikeguard_server.store.reads.history import Row
+from spikeguard_server.store.paging import Row
 from spikeguard_server.store.reads.interventions import Intervention
 
 
@@ -50,54 +51,38 @@ class InterventionList(Shape):
     next_cursor: str | None
 
 
-def intervention_body(one: Intervention) -> InterventionBody:
+def intervention_body(one: Intervention, run: RunId) -> InterventionBody:
     """What is told of it."""
-    if one.command is None:
-        assert one.note is not None
-        return _note(one.id, one.note)
-    return _command(one.id, one.command, one.note)
-
-
-def _note(id: str, row: Row) -> InterventionBody:
+    row, note = one.command, one.note
+    if row is None:
+        assert note is not None
+        return InterventionBody(
+            id=f"{run}/note-{note.number}", source=note.source, at=note.at, by=note.actor,
+            approved_by=None, step=note.step, goes_on_from=note.step, what=note.text,
+            why=note.reason, state=None, judgement=None, outcome=outcome_words(note),
+            **_effect(note),
+        )  # fmt: skip
+    back = row.action.step if isinstance(row.action, Rollback) else row.applied_step
     return InterventionBody(
-        id=id, source=row.source, at=row.at, by=row.actor, approved_by=None, step=row.step,
-        goes_on_from=row.step, what=row.text, why=row.reason, state=None,
-        judgement=None, **_effect(row), outcome=outcome_words(row),
+        id=str(row.id), source="command", at=row.decided_at or row.proposed_at,
+        by=row.proposed_by or f"policy {row.policy_version}", approved_by=row.decided_by,
+        step=row.applied_step, goes_on_from=None if row.applied_step is None else back,
+        what=order_phrase(row.verb, plain_arguments(to_json(row.action))), why=row.reason,
+        state=row.state, judgement=row.judgement, outcome=_outcome(row, note), **_effect(note),
     )  # fmt: skip
 
 
-def _command(id: str, row: Row, note: Row | None) -> InterventionBody:
-    by = row.proposed_by or f"policy {row.policy_version}"
-    return InterventionBody(
-        id=id, source="command", at=row.decided_at or row.proposed_at, by=by,
-        approved_by=row.decided_by, step=row.applied_step,
-        goes_on_from=_goes_on_from(row),
-        what=order_phrase(row.verb, plain_arguments(row.arguments)),
-        why=row.reason, state=row.state, judgement=row.judgement,
-        **_effect(note), outcome=_outcome(row, note),
-    )  # fmt: skip
-
-
-def _goes_on_from(row: Row) -> int | None:
-    if row.applied_step is None:
-        return None
-    back = row.verb == Verb.ROLLBACK
-    return int(row.arguments["step"] if back else row.applied_step)
-
-
-def _outcome(row: Row, note: Row | None) -> str:
-    state = CommandState(row.state)
-    if state not in EXECUTED:
-        return COMMAND_STATE_WORDS[state]
+def _outcome(row: CommandRow, note: Row | None) -> str:
+    if row.state not in EXECUTED:
+        return COMMAND_STATE_WORDS[row.state]
     if note is None:
         return "it changes nothing that the loss could tell of"
     return outcome_words(note)
 
 
 def _effect(row: Row | None) -> dict[str, Any]:
-    names = ("effect", "effect_error", "judged_step")
-    told = {name: None if row is None else row._mapping[name] for name in names}
-    expected = {"expect": None, "expect_size": None}
-    if row is not None:
-        expected = {"expect": row.expected, "expect_size": row.expected_size}
-    return {**told, **expected}
+    told = {} if row is None else row._mapping
+    return {
+        "expect": told.get("expected"), "expect_size": told.get("expected_size"),
+        **{name: told.get(name) for name in ("effect", "effect_error", "judged_step")},
+    }  # fmt: skip

@@ -15,7 +15,7 @@ from spikeguard_server.http.bodies.run_shapes import (
     example,
 )
 from spikeguard_server.store.effects import outcome_words
-from spikeguard_server.store.reads.history import Row
+from spikeguard_server.store.paging import Row
 
 MAX_TEXT = 500  # characters of a note
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_TEXT)]

@@ -11,7 +11,7 @@ from spikeguard_protocol import Rollback
 from spikeguard_server.http.bodies.incidents import cost_body
 from spikeguard_server.http.bodies.orders import LimitsBody, OptionsBody, TargetOption, VerbOption
 from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN
-from spikeguard_server.store.reads.options import Options
+from spikeguard_server.store.reads.costs import Options
 
 
 def options_body(options: Options) -> OptionsBody:

@@ -23,16 +23,18 @@ from spikeguard_server.http.bodies.run_shapes import (
     TargetBody,
     WarningBody,
 )
+from spikeguard_server.store.notes import read_notes
+from spikeguard_server.store.paging import Row
 from spikeguard_server.store.reads.history import (
-    Row,
     SegmentLine,
+    ShownTarget,
     current_line,
     read_point,
     read_segments,
+    read_targets,
 )
-from spikeguard_server.store.reads.notes import read_notes
 from spikeguard_server.store.reads.runs import job_of, read_attempts, read_warnings, run_id_of
-from spikeguard_server.store.reads.targets import ShownTarget, read_targets
+from spikeguard_server.store.runs import RunRow
 
 # Of one setting, or of one sentence of an ability: whoever looks gets 64 of them for 100 attempts.
 LONGEST_SETTING: Final = 300  # characters
@@ -62,7 +64,7 @@ def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) ->
         **_facts(row, silent_after),
         attempts=[_attempt(attempt) for attempt in attempts],
         segments=[_segment(entry, entry.id in line.last_steps) for entry in segments],
-        targets=[_target(target) for target in read_targets(connection, row)],
+        targets=[_target(target) for target in read_targets(connection, RunRow.of(row))],
         precursors=[_warning(warned) for warned in read_warnings(connection, row.run_id)],
         notes=[note_body(note) for note in read_notes(connection, row.run_id)[0]],
     )

@@ -20,8 +20,7 @@ from spikeguard_server.http.bodies.orders import OptionsBody, TargetOption
 from spikeguard_server.http.pages.act_fields import VERB_WORDS, Fields, of_verb, with_target
 from spikeguard_server.http.pages.target_curve import TargetMark
 from spikeguard_server.ingest.orders import OF_INCIDENT
-from spikeguard_server.store.commands import action_of
-from spikeguard_server.store.reads.options import Options
+from spikeguard_server.store.reads.costs import Options
 
 SHOWN: Final = 12  # targets, until somebody asks for all
 MOST_SHOWN: Final = 200
@@ -129,7 +128,7 @@ def proposal_shown(options: Options) -> dict[str, Any] | None:
     row = options.waiting
     if row is None:
         return None
-    words = action_phrase(action_of(row.arguments))
+    words = action_phrase(row.action)
     return {"number": row.number, "revision": row.revision, "words": words, "by": row.proposed_by}
 
 

@@ -43,8 +43,8 @@ from spikeguard_server.errors import ServiceError
 from spikeguard_server.http.pages.layer_cells import LayerCells
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.report.wording import ENDINGS, number
-from spikeguard_server.store.reads.inbox import Switch
-from spikeguard_server.store.reads.targets import ShownTarget
+from spikeguard_server.store.policies import Switch
+from spikeguard_server.store.reads.history import ShownTarget
 
 FOLLOWED = IN_FLIGHT | {CommandState.APPLIED}
 _TONES = {

@@ -17,10 +17,10 @@ from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, RunId
 from spikeguard_protocol.paths import act_path, confirm_path
 from spikeguard_server.errors import Forbidden, ServiceError, Unprocessable
+from spikeguard_server.http.bodies.incidents import command_bodies
 from spikeguard_server.http.bodies.interventions import intervention_body
 from spikeguard_server.http.bodies.options import options_body
 from spikeguard_server.http.bodies.orders import MAX_WHY
-from spikeguard_server.http.bodies.run_commands import run_command_body
 from spikeguard_server.http.dependencies import (
     CallerDep,
     RunDep,
@@ -44,17 +44,17 @@ from spikeguard_server.http.pages.act_view import (
 )
 from spikeguard_server.http.pages.render import FOLLOWED
 from spikeguard_server.http.pages.target_curve import target_curve
-from spikeguard_server.http.routes.incident_orders import order
+from spikeguard_server.http.routes.commands import order
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.identity.permissions import DECIDERS, Caller, form_key, same_key
 from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.ingest.orders import Ordered, SeenProposal
-from spikeguard_server.store.commands import action_of
-from spikeguard_server.store.reads.history import PageWanted, existing_run
-from spikeguard_server.store.reads.incidents import open_incident
+from spikeguard_server.store.commands import list_run_commands
+from spikeguard_server.store.incidents import open_incident
+from spikeguard_server.store.paging import PageWanted
+from spikeguard_server.store.reads.costs import Options, read_options
+from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.interventions import read_interventions
-from spikeguard_server.store.reads.options import Options, read_options
-from spikeguard_server.store.reads.run_commands import list_run_commands
 from spikeguard_server.store.reads.runs import read_run
 from spikeguard_server.store.reads.series import Window, read_series
 
@@ -170,7 +170,7 @@ def _page(
     with services.snapshot() as connection:
         options = _options(connection, services, run)
         body, row = options_body(options), options.waiting
-        proposed = None if row is None else fields_of(action_of(row.arguments))
+        proposed = None if row is None else fields_of(row.action)
         fields = asked if asked.verb else first_fields(body, proposed)
         form = ActForm(act_path(run), fields, proposed, all)
         plan, refusal = _plan(fields, options, refusal) if review else (None, refusal)
@@ -203,10 +203,10 @@ def _history(
     """The curve, what was done, and what is under way."""
     key = options.run.run_id
     incident = open_incident(connection, key)
-    found, _ = read_interventions(connection, key, run, PageWanted(LISTED))
-    done = [intervention_body(one) for one in found]
+    found, _ = read_interventions(connection, key, PageWanted(LISTED))
+    done = [intervention_body(one, run) for one in found]
     newest, _ = list_run_commands(connection, key, PageWanted(3))
-    ordered = [run_command_body(row).model_dump() for row in newest]
+    ordered = [one.model_dump() for one in command_bodies(connection, newest, None)]
     ordered = [one for one in ordered if one["state"] in FOLLOWED]
     first = min((t["step"] for t in targets), default=0)
     step = options.run.last_step or 0
@@ -214,13 +214,13 @@ def _history(
     return {
         "curve": target_curve(
             read_series(connection, key, window)["segments"], marks_shown(targets), step=step,
-            onset=None if incident is None else incident.onset_step,
+            onset=None if incident is None else incident.incident.onset_step,
             done=[(one.step, one.what) for one in done if one.step is not None],
         ),
         "done": [one.model_dump() for one in done],
         "ordered": ordered,
         "following": any(one["state"] != "applied" for one in ordered),
         "incident": None if incident is None else {
-            "id": str(IncidentId(run, incident.number)), "number": incident.number
+            "id": str(incident.id), "number": incident.number
         },
     }  # fmt: skip

@@ -9,11 +9,10 @@ import sqlalchemy as sql
 from fastapi import APIRouter, Body, Query, Response
 
 from spikeguard_core.audit.changes import MAX_REASON
-from spikeguard_server.errors import Conflict, NotFound, StillTraining
 from spikeguard_server.http.bodies.run_shapes import ReasonGiven, RunBody, Shape, example
 from spikeguard_server.http.bodies.runs import run_body
 from spikeguard_server.http.dependencies import CallerDep, RunDep, Services, ServicesDep, person_of
-from spikeguard_server.http.responses import JsonReply, refusals
+from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.http.routes.tokens import actor
 from spikeguard_server.ingest.archive import (
     REMOVE_S,
@@ -25,10 +24,6 @@ from spikeguard_server.ingest.archive import (
 from spikeguard_server.store.reads.runs import read_run
 
 router = APIRouter(tags=["runs"])
-_NO_RUN = NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those there are")
-_ALIVE = StillTraining("gpt-124m-7", 2, 60.0)
-_PUT_AWAY = refusals(_NO_RUN, _ALIVE)
-_BROUGHT_BACK = refusals(_NO_RUN, Conflict("Run gpt-124m-7 is not archived", "Nothing to do"))
 Why = Annotated[
     str,
     Query(alias="reason", min_length=1, max_length=MAX_REASON, description="why, for the record"),
@@ -46,10 +41,7 @@ class ArchiveWanted(Shape):
 Wanted = Annotated[ArchiveWanted, Body(default_factory=ArchiveWanted)]
 
 
-@router.post(
-    "/v1/runs/{project}/{name}/archive", summary="Archive a run", response_model=RunBody,
-    response_class=JsonReply, responses=_PUT_AWAY,
-)  # fmt: skip
+@router.post("/v1/runs/{project}/{name}/archive", summary="Archive a run", response_model=RunBody)
 def post_archive(
     services: ServicesDep, caller: CallerDep, run: RunDep, wanted: Wanted
 ) -> JsonReply:
@@ -61,9 +53,8 @@ def post_archive(
 
 
 @router.post(
-    "/v1/runs/{project}/{name}/unarchive", summary="Bring a run back", response_model=RunBody,
-    response_class=JsonReply, responses=_BROUGHT_BACK,
-)  # fmt: skip
+    "/v1/runs/{project}/{name}/unarchive", summary="Bring a run back", response_model=RunBody
+)
 def post_unarchive(
     services: ServicesDep, caller: CallerDep, run: RunDep, wanted: Wanted
 ) -> JsonReply:
@@ -73,9 +64,7 @@ def post_unarchive(
         return _shown(services, connection, key)
 
 
-@router.delete(
-    "/v1/runs/{project}/{name}", summary="Delete a run", status_code=204, responses=_PUT_AWAY
-)
+@router.delete("/v1/runs/{project}/{name}", summary="Delete a run", status_code=204)
 def delete(services: ServicesDep, caller: CallerDep, run: RunDep, reason: Why) -> Response:
     """Its samples, incidents, commands and post-mortems are removed for good; its audit stays.
     Refused while an attempt of it lives. A run of the same name that begins later numbers its

@@ -10,7 +10,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from fastapi import APIRouter
 
-from spikeguard_server.errors import Forbidden, NotFound
+from spikeguard_server.errors import Forbidden
 from spikeguard_server.http.bodies.run_shapes import AuditEntry, AuditList
 from spikeguard_server.http.dependencies import (
     CallerDep,
@@ -20,15 +20,13 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     page_wanted,
 )
-from spikeguard_server.http.responses import JsonReply, refusals
-from spikeguard_server.store.reads.history import PageWanted, recorded_run
+from spikeguard_server.http.responses import JsonReply
+from spikeguard_server.store.paging import PageWanted
+from spikeguard_server.store.reads.history import recorded_run
 from spikeguard_server.store.reads.runs import read_audit
 from spikeguard_server.store.tables.core import FLEET
 
 router = APIRouter(tags=["audit"])
-_NO_RUN = refusals(
-    NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those there are")
-)
 _ONE_PROJECT = Forbidden(
     "This token belongs to project default, this record to all of them",
     "Use an admin's token without a project",
@@ -36,9 +34,8 @@ _ONE_PROJECT = Forbidden(
 
 
 @router.get(
-    "/v1/runs/{project}/{name}/audit", summary="What happened to a run",
-    response_model=AuditList, response_class=JsonReply, responses=_NO_RUN,
-)  # fmt: skip
+    "/v1/runs/{project}/{name}/audit", summary="What happened to a run", response_model=AuditList
+)
 def get_run_audit(
     services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
 ) -> JsonReply:
@@ -48,10 +45,7 @@ def get_run_audit(
         return _entries(connection, recorded_run(connection, run), page)
 
 
-@router.get(
-    "/v1/audit", summary="What happened beside the runs", response_model=AuditList,
-    response_class=JsonReply, responses=refusals(_ONE_PROJECT),
-)  # fmt: skip
+@router.get("/v1/audit", summary="What happened beside the runs", response_model=AuditList)
 def get_audit(
     services: ServicesDep, caller: CallerDep, limit: Limit = 100, cursor: Cursor = None
 ) -> JsonReply:

@@ -35,7 +35,7 @@ from spikeguard_server.identity.permissions import (
     form_key,
     same_key,
 )
-from spikeguard_server.store.reads.inbox import read_switches
+from spikeguard_server.store.policies import read_switches
 
 router = APIRouter()
 SHOWN = 20  # of each kind, on the page
@@ -44,9 +44,8 @@ Text = Annotated[str, Form(max_length=2000)]
 
 
 @router.get(
-    "/v1/inbox", tags=["incidents"], summary="What waits for people", response_model=InboxBody,
-    response_class=JsonReply,
-)  # fmt: skip
+    "/v1/inbox", tags=["incidents"], summary="What waits for people", response_model=InboxBody
+)
 def get_inbox(
     services: ServicesDep, caller: CallerDep, project: ProjectAsked = None, limit: Limit = 50
 ) -> JsonReply:
@@ -67,10 +66,7 @@ def show_inbox(
 
 
 @router.post(
-    "/inbox",
-    tags=["pages"],
-    summary="Throw or lift a kill switch",
-    response_class=HTMLResponse,
+    "/inbox", tags=["pages"], summary="Throw or lift a kill switch", response_class=HTMLResponse
 )
 def do_inbox(
     services: ServicesDep,

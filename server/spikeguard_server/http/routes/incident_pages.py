@@ -16,7 +16,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_core.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
 from spikeguard_core.diagnosis.layer_map import layer_map
-from spikeguard_protocol import CommandId, IncidentId, IncidentState, Outcome, Signal
+from spikeguard_protocol import CommandId, IncidentId, Outcome, Signal
 from spikeguard_server.errors import Forbidden, NotFound, ServiceError, Unprocessable
 from spikeguard_server.http.bodies.incidents import incident_detail
 from spikeguard_server.http.dependencies import (
@@ -39,7 +39,7 @@ from spikeguard_server.http.pages import (
 )
 from spikeguard_server.http.pages.layer_cells import cells_of
 from spikeguard_server.http.pages.picture_cache import PictureCache
-from spikeguard_server.http.routes.decisions import Decision, decide
+from spikeguard_server.http.routes.commands import Decision, decide
 from spikeguard_server.http.routes.incidents import get_postmortem
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.identity.actors import Actor
@@ -58,14 +58,14 @@ from spikeguard_server.notify.upkeep import silence_once, silent_for_s
 from spikeguard_server.report.plot_choice import picture_label
 from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.store.batches import read_batches
-from spikeguard_server.store.causes import read_layers
+from spikeguard_server.store.incidents import read_incident
+from spikeguard_server.store.layers import read_layers
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.postmortems import attempts_named
-from spikeguard_server.store.reads.history import existing_run
-from spikeguard_server.store.reads.incidents import read_incident
+from spikeguard_server.store.reads.history import existing_run, read_targets
 from spikeguard_server.store.reads.notices import read_told
 from spikeguard_server.store.reads.runs import read_run
-from spikeguard_server.store.reads.targets import read_targets
+from spikeguard_server.store.runs import run_row
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 Text = Annotated[str, Form(max_length=2000)]
@@ -275,12 +275,14 @@ def _look_into(services: Services, incident: IncidentId) -> EvidenceView:
     with services.snapshot() as connection:
         key = existing_run(connection, incident.run)
         row = read_incident(connection, key, incident.run, incident.number)
-        place, onset = (row.attempt, row.segment), row.onset_step
+        place, onset, first = row.place, row.incident.onset_step, row.incident.first_layer
+        run = run_row(connection, key)
+        assert run is not None
         batch = onset_batch(read_batches(connection, key, place, onset), onset)
-        signal = row.layer_signal or Signal.GRAD_NORM.value
+        signal = Signal.GRAD_NORM.value if first is None else first.signal
         around = (onset - LAYER_STEPS, LAYER_STEPS), (onset - LAYER_STEPS, 2 * LAYER_STEPS)
         found = layer_map(read_layers(connection, key, place, *around, signal), onset)
-        targets = read_targets(connection, read_run(connection, key, services.silent_after))
+        targets = read_targets(connection, run)
         [attempt] = attempts_named(connection, key, {row.attempt}, ["links"])
     return EvidenceView(
         batch=batch,
@@ -299,7 +301,7 @@ def _see(services: Services, incident: IncidentId) -> IncidentView:
         key = existing_run(connection, run)
         row = read_incident(connection, key, run, incident.number)
         told = read_told(connection, key, settings.history_after_s)
-        concerns = row.state != IncidentState.CLOSED or row.outcome == Outcome.RUN_ENDED
+        concerns = row.incident.outcome in (None, Outcome.RUN_ENDED)
         spike, _ = read_spike(connection, row)
         age_s = read_run(connection, key, services.silent_after).age_s
         picture = picture_of(connection, row)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated
-from uuid import UUID
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_protocol import IncidentId, IncidentState, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
-from spikeguard_server.errors import NotClosed, NotFound, Unprocessable, Unready
+from spikeguard_server.errors import NotClosed, Unprocessable, Unready
 from spikeguard_server.http.bodies.evidence import (
     BatchEvidence,
     LayersBody,
@@ -26,7 +24,6 @@ from spikeguard_server.http.bodies.incidents import (
 )
 from spikeguard_server.http.bodies.run_shapes import SeriesBody
 from spikeguard_server.http.dependencies import (
-    DRAWING_BUSY,
     CallerDep,
     Cursor,
     Limit,
@@ -40,17 +37,18 @@ from spikeguard_server.http.dependencies import (
     page_wanted,
     project_asked,
 )
-from spikeguard_server.http.responses import JsonReply, refusals
+from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.http.routes.runs import Points, Signals, window
 from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.report.render import MEDIA_TYPES, ReportFormat
 from spikeguard_server.store.batches import read_batches
-from spikeguard_server.store.causes import read_layers
+from spikeguard_server.store.incidents import read_incident
+from spikeguard_server.store.layers import read_layers
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.incidents import (
+    READERS,
     list_incidents,
     list_incidents_by_attention,
-    read_incident,
     read_report,
 )
 from spikeguard_server.store.reads.series import read_incident_series
@@ -59,13 +57,10 @@ from spikeguard_server.store.tables.core import run_key
 router = APIRouter(tags=["incidents"])
 _NAME = f"^{NAME_PATTERN.pattern}$"
 MOST_ROWS = 48  # before the onset, and from there on
-NO_INCIDENT = refusals(
-    NotFound("There is no incident gpt-124m-7#3", "`spikeguard incidents gpt-124m-7` lists them")
-)
 
 
 HTML_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
-_REPORT = {
+_REPORT: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The document.",
         "content": {
@@ -74,12 +69,6 @@ _REPORT = {
             "application/json": {"example": {"incident": {"id": "gpt-124m-7#3"}}},
         },
     },
-    **refusals(
-        NotFound("There is no incident gpt-124m-7#3", "`spikeguard incidents` lists them"),
-        NotClosed("gpt-124m-7#3 is still open", "Wait until it closes"),
-        Unready("The post-mortem is being written", "Ask again in a moment"),
-        DRAWING_BUSY,
-    ),
 }
 
 
@@ -94,13 +83,7 @@ def _states(text: str | None) -> list[IncidentState]:
         ) from None
 
 
-@router.get(
-    "/v1/incidents",
-    summary="List incidents",
-    response_model=IncidentList,
-    response_class=JsonReply,
-    responses=refusals(NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists them")),
-)
+@router.get("/v1/incidents", summary="List incidents", response_model=IncidentList)
 def get_incidents(
     services: ServicesDep,
     caller: CallerDep,
@@ -125,7 +108,7 @@ def get_incidents(
 ) -> JsonReply:
     """Spikes of every run that the token may see, newest first. `order=attention` is one page
     without a cursor: open ones first, the projects in turn."""
-    page = page_wanted(limit, cursor, datetime.fromisoformat, UUID, int)
+    page = page_wanted(limit, cursor, *READERS)
     asked = RunId.parse(run) if run else None
     if asked is not None:
         caller.check_project(asked.project)
@@ -146,8 +129,6 @@ def get_incidents(
     "/v1/runs/{project}/{name}/incidents/{number}",
     summary="One incident with its evidence",
     response_model=IncidentDetail,
-    response_class=JsonReply,
-    responses=NO_INCIDENT,
 )
 def get_incident(services: ServicesDep, run: RunDep, number: Number) -> JsonReply:
     """What was seen, how it was classified and when, and every command that it led to."""
@@ -160,8 +141,6 @@ def get_incident(services: ServicesDep, run: RunDep, number: Number) -> JsonRepl
     "/v1/runs/{project}/{name}/incidents/{number}/series",
     summary="Curves around an incident",
     response_model=SeriesBody,
-    response_class=JsonReply,
-    responses=NO_INCIDENT,
 )
 def get_incident_series(
     services: ServicesDep,
@@ -182,8 +161,6 @@ def get_incident_series(
     "/v1/runs/{project}/{name}/incidents/{number}/layers",
     summary="Norms by layer around an onset",
     response_model=LayersBody,
-    response_class=JsonReply,
-    responses=NO_INCIDENT,
 )
 def get_incident_layers(
     services: ServicesDep,
@@ -199,9 +176,8 @@ def get_incident_layers(
     """What the agent sent layer by layer, at its cadence or out of its flight recorder."""
     with services.snapshot() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
-        place, onset = (row.attempt, row.segment), row.onset_step
-        around = (onset, rows)
-        found = read_layers(connection, row.run_id, place, around, around, signal)
+        around = (row.incident.onset_step, rows)
+        found = read_layers(connection, row.run_id, row.place, around, around, signal)
     return JsonReply(layers_body(row, signal, found))
 
 
@@ -209,16 +185,13 @@ def get_incident_layers(
     "/v1/runs/{project}/{name}/incidents/{number}/batch",
     summary="What lay in the batches near an onset",
     response_model=BatchEvidence,
-    response_class=JsonReply,
-    responses=NO_INCIDENT,
 )
 def get_incident_batch(services: ServicesDep, run: RunDep, number: Number) -> JsonReply:
     """Document ids, the worst sequence and the tokens beside those of the batches before, of the
     steps within 8 of the onset, on rank 0 and the rank with the highest loss."""
     with services.snapshot() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
-        place = (row.attempt, row.segment)
-        found = read_batches(connection, row.run_id, place, row.onset_step)
+        found = read_batches(connection, row.run_id, row.place, row.incident.onset_step)
     return JsonReply(batch_evidence(row, found))
 
 
@@ -250,7 +223,7 @@ def _drawn_before(
 ) -> bytes | None:
     with services.snapshot() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
-        if row.state != IncidentState.CLOSED:
+        if row.incident.state is not IncidentState.CLOSED:
             raise NotClosed(f"{IncidentId(run, number)} is still open", "Wait until it closes")
         return read_report(connection, row, format)
 

@@ -22,7 +22,7 @@ from spikeguard_server.http.dependencies import (
     visitor_of,
 )
 from spikeguard_server.http.pages import HtmlPage
-from spikeguard_server.http.routes.decisions import Decision, decide
+from spikeguard_server.http.routes.commands import Decision, decide
 from spikeguard_server.http.routes.incident_pages import Text, confirmation, snooze
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.identity.permissions import (
@@ -33,7 +33,8 @@ from spikeguard_server.identity.permissions import (
     same_key,
 )
 from spikeguard_server.ingest.decisions import Way
-from spikeguard_server.store.reads.links import LinkRow, read_clock, read_link_row
+from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.links import LinkRow, read_link_row
 from spikeguard_server.store.tables.core import run_key
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
@@ -86,7 +87,7 @@ def decide_by_link(
 
 def _read(services: Services, token: str) -> tuple[ApprovalLink, LinkRow]:
     with services.snapshot() as connection:
-        link = read_link(token, services.settings.link_key, read_clock(connection))
+        link = read_link(token, services.settings.link_key, database_now(connection).timestamp())
         return link, read_link_row(connection, run_key(link.command_id.incident.run), link.id)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
-from fastapi import APIRouter
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
 
 from spikeguard_protocol import (
     WAIT_HEADER,
@@ -35,10 +36,11 @@ from spikeguard_server.errors import (
 )
 from spikeguard_server.http.bodies.protocol_schema import reference
 from spikeguard_server.http.bodies.run_shapes import ATTEMPT
-from spikeguard_server.http.dependencies import Services, sign_in
-from spikeguard_server.http.fast.json_reader import read_envelope, read_json
+from spikeguard_server.http.dependencies import Services, bearer_secret, sign_in
+from spikeguard_server.http.json_reader import read_envelope, read_json
 from spikeguard_server.http.quotas import SharedQuota
 from spikeguard_server.http.rate_limits import Rates, address_of
+from spikeguard_server.http.request_metrics import GONE
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.orders import LONGEST_S
 from spikeguard_server.identity.permissions import TABLE, check_access, hash_secret
@@ -46,6 +48,8 @@ from spikeguard_server.ingest import FairQueue, receive
 from spikeguard_server.ingest.fair_queue import UrgentRuns
 from spikeguard_server.log_format import add_context
 
+MAX_INFLOW: Final = 64 * 2**20  # bytes of all bodies of which a part is still to come
+BODY_S: Final = 60.0  # for a whole body
 KNOWN_S: Final = 30.0
 MAX_KNOWN: Final = 10_000  # secrets
 LONGEST_SECRET: Final = 200  # characters
@@ -99,7 +103,16 @@ _REFUSALS = refusals(
 )
 
 
-router = APIRouter(tags=["agents"])
+class _MessageRoute(APIRoute):
+    """Calls the endpoint as it is, hundreds of times a second: it judges the token itself, before
+    it reads anything of the message."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
+        return answer
+
+
+router = APIRouter(tags=["agents"], route_class=_MessageRoute)
 
 
 @router.post(
@@ -109,9 +122,16 @@ router = APIRouter(tags=["agents"])
     responses={**_ACK, **_REFUSALS},
     openapi_extra=_BODY,
 )
-def take_message() -> None:
+async def take_message(request: Request) -> Response:
     """One message is one transaction. Sent twice it has its effect once and the same answer."""
-    raise AssertionError("Express answers this call; it stands here for its description")
+    endpoint: OpenEndpoint = request.app.state.messages
+    host = "" if request.client is None else request.client.host
+    bearer = await endpoint.admit(bearer_secret(request), host)
+    body = await endpoint.read(request, bearer)
+    if body is None:  # nobody is there any more
+        return Response(status_code=GONE)
+    answer, headers = await endpoint.take(bearer, body, host)
+    return Response(answer, media_type="application/json", headers=headers)
 
 
 class RecentTokens:
@@ -155,6 +175,9 @@ class OpenEndpoint:
     urgency: UrgentRuns = field(default_factory=UrgentRuns)
     judges: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(JUDGES))
     examiners: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(EXAMINERS))
+    inflow: SharedQuota = field(
+        default_factory=lambda: SharedQuota(MAX_INFLOW, "bytes of messages are on their way")
+    )
     strangers: SharedQuota = field(
         default_factory=lambda: SharedQuota(MAX_STRANGERS, "unknown tokens wait to be looked up")
     )
@@ -171,6 +194,26 @@ class OpenEndpoint:
         if hash_secret(secret or "") in self.services.known_tokens:
             return await run_sync(self._judge, secret, limiter=self.judges)
         return await self._examine(secret, host)
+
+    async def read(self, request: Request, bearer: bytes) -> bytes | None:
+        """The whole body; None if the connection ended before it did. The tokens share
+        `MAX_INFLOW` of those of which a part is still to come."""
+        parts, size = list[bytes](), 0
+        try:
+            async with asyncio.timeout(BODY_S):
+                while (message := await request.receive())["type"] == "http.request":
+                    parts.append(message.get("body", b""))
+                    if not message.get("more_body"):
+                        return b"".join(parts)
+                    self.inflow.take(bearer, len(parts[-1]))
+                    size += len(parts[-1])
+            return None
+        except TimeoutError:
+            raise Busy(
+                f"The body did not come within {BODY_S:g} s", "Send it again", limit=BODY_S
+            ) from None
+        finally:
+            self.inflow.give_back(bearer, size)
 
     async def take(self, bearer: bytes, body: bytes, host: str) -> tuple[bytes, Mapping[str, str]]:
         """Take one message; its acknowledgement and the headers to go with it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from spikeguard_server.errors import Conflict, NotFound
 from spikeguard_server.http.bodies.notes import NoteList, NoteWanted, note_body
 from spikeguard_server.http.bodies.run_shapes import NoteBody
 from spikeguard_server.http.dependencies import (
@@ -16,24 +15,16 @@ from spikeguard_server.http.dependencies import (
     page_wanted,
     person_of,
 )
-from spikeguard_server.http.responses import JsonReply, refusals
+from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.ingest.notes import ToldChange, tell_note
+from spikeguard_server.store.notes import read_note, read_notes
 from spikeguard_server.store.reads.history import existing_run
-from spikeguard_server.store.reads.notes import read_note, read_notes
 
 router = APIRouter(tags=["runs"])
 PATH = "/v1/runs/{project}/{name}/notes"
-_NO_RUN = NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those there are")
-_FULL = Conflict(
-    "Run gpt-124m-7 has 1,000 notes, which is the most",
-    "Keep what else is to be said in your own log",
-)
 
 
-@router.get(
-    PATH, summary="Changes that nobody ordered here", response_model=NoteList,
-    response_class=JsonReply, responses=refusals(_NO_RUN),
-)  # fmt: skip
+@router.get(PATH, summary="Changes that nobody ordered here", response_model=NoteList)
 def get_notes(
     services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
 ) -> JsonReply:
@@ -45,10 +36,7 @@ def get_notes(
     return JsonReply(NoteList(items=[note_body(row) for row in found], next_cursor=more))
 
 
-@router.post(
-    PATH, summary="Tell of a change", response_model=NoteBody, response_class=JsonReply,
-    status_code=201, responses=refusals(_NO_RUN, _FULL),
-)  # fmt: skip
+@router.post(PATH, summary="Tell of a change", response_model=NoteBody, status_code=201)
 def post_note(
     services: ServicesDep, caller: CallerDep, run: RunDep, wanted: NoteWanted
 ) -> JsonReply:

@@ -32,7 +32,7 @@ from spikeguard_server.http.dependencies import Services, ServicesDep
 from spikeguard_server.http.rate_limits import address_of
 from spikeguard_server.http.routes.pages import entered, login_form, safe_next
 from spikeguard_server.identity.permissions import new_secret, same_key
-from spikeguard_server.store.reads.links import read_clock
+from spikeguard_server.store.clock import database_now
 
 if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
     from spikeguard_server.access.oidc.provider import Provider
@@ -169,4 +169,4 @@ def _cookie(services: Services) -> str:
 
 def _now(services: Services) -> float:
     with services.snapshot() as connection:
-        return read_clock(connection)
+        return database_now(connection).timestamp()

@@ -12,12 +12,11 @@ import sqlalchemy as sql
 from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
-from spikeguard_server.errors import Busy
 from spikeguard_server.http.bodies.run_shapes import Shape
 from spikeguard_server.http.dependencies import CallerDep, RunDep, ServicesDep
-from spikeguard_server.http.responses import JsonReply, refusals
-from spikeguard_server.ingest.order_waiters import MAX_WAITS, OrderWaiters
-from spikeguard_server.store.reads.orders import has_orders
+from spikeguard_server.http.responses import JsonReply
+from spikeguard_server.ingest.order_waiters import OrderWaiters
+from spikeguard_server.store.commands import has_orders
 from spikeguard_server.store.tables.core import run_key
 
 router = APIRouter(tags=["agents"])
@@ -34,11 +33,7 @@ class OrderWait(Shape):
 
 
 @router.get(
-    "/v1/runs/{project}/{name}/orders",
-    summary="Wait for an order",
-    response_model=OrderWait,
-    response_class=JsonReply,
-    responses=refusals(Busy("Too many wait already", "Ask again later", limit=MAX_WAITS)),
+    "/v1/runs/{project}/{name}/orders", summary="Wait for an order", response_model=OrderWait
 )
 async def wait_for_orders(
     services: ServicesDep,

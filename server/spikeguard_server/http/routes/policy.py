@@ -11,7 +11,6 @@ from spikeguard_core.policy.settings import policy_to_mapping
 from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import put_policy, throw_switch
-from spikeguard_server.errors import Conflict
 from spikeguard_server.http.bodies.access import PolicyBody, PolicyWanted
 from spikeguard_server.http.bodies.policy import SwitchWanted
 from spikeguard_server.http.dependencies import (
@@ -20,7 +19,7 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     person_of,
 )
-from spikeguard_server.http.responses import JsonReply, refusals
+from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.http.routes.tokens import actor
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.store.policies import policy_of
@@ -28,7 +27,6 @@ from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.runs import read_policy_row
 
 router = APIRouter(tags=["policy"])
-_SWITCHED = refusals(Conflict("The kill switch of project default is on already", "Nothing to do"))
 ProjectAsked = Annotated[str, Query(pattern=f"^{NAME_PATTERN.pattern}$")]
 
 
@@ -48,9 +46,7 @@ def policy_body(connection: sql.Connection, project: str, name: str | None = Non
     )
 
 
-@router.get(
-    "/v1/policy", summary="The policy in force", response_model=PolicyBody, response_class=JsonReply
-)
+@router.get("/v1/policy", summary="The policy in force", response_model=PolicyBody)
 def get_policy(
     services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
 ) -> JsonReply:
@@ -60,26 +56,14 @@ def get_policy(
         return JsonReply(policy_body(connection, project))
 
 
-@router.post(
-    "/v1/policy/halt",
-    summary="Throw the kill switch",
-    response_model=PolicyBody,
-    response_class=JsonReply,
-    responses=_SWITCHED,
-)
+@router.post("/v1/policy/halt", summary="Throw the kill switch", response_model=PolicyBody)
 def halt(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> JsonReply:
     """From now on nothing is approved and nothing delivered in the project, and what was approved
     and not delivered is taken back. What a run was given before, it may still carry out."""
     return _switch(services, caller, wanted, halted=True)
 
 
-@router.post(
-    "/v1/policy/resume",
-    summary="Lift the kill switch",
-    response_model=PolicyBody,
-    response_class=JsonReply,
-    responses=_SWITCHED,
-)
+@router.post("/v1/policy/resume", summary="Lift the kill switch", response_model=PolicyBody)
 def resume(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> JsonReply:
     """Proposals are made anew; nothing that was taken back comes back by itself."""
     return _switch(services, caller, wanted, halted=False)
@@ -94,15 +78,7 @@ def _switch(services: Services, caller: Caller, wanted: SwitchWanted, *, halted:
         return JsonReply(policy_body(connection, wanted.project))
 
 
-@router.put(
-    "/v1/policy",
-    summary="Put a policy in force",
-    response_model=PolicyBody,
-    response_class=JsonReply,
-    responses=refusals(
-        Conflict("Version 2 is in force, not 1", "Read it again, then change that one", current=2)
-    ),
-)
+@router.put("/v1/policy", summary="Put a policy in force", response_model=PolicyBody)
 def replace_policy(services: ServicesDep, caller: CallerDep, wanted: PolicyWanted) -> JsonReply:
     """What is left out takes its default. Proposals made before keep the version they name."""
     caller.check_project(wanted.project)

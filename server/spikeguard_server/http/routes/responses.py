@@ -6,9 +6,8 @@ import sqlalchemy as sql
 from fastapi import APIRouter
 
 from spikeguard_protocol import IncidentId
-from spikeguard_server.errors import NoPerson, NotFound, WrongState
 from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, ResponseBody
-from spikeguard_server.http.bodies.incidents import incident_detail, response_body
+from spikeguard_server.http.bodies.incidents import incident_detail
 from spikeguard_server.http.bodies.responses import AssigneeWanted, CommentWanted
 from spikeguard_server.http.dependencies import (
     CallerDep,
@@ -17,30 +16,24 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     person_of,
 )
-from spikeguard_server.http.responses import JsonReply, refusals
+from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.ingest.responses import (
     acknowledge,
     assign,
     comment,
     take_back_acknowledgement,
 )
+from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.reads.history import existing_run
-from spikeguard_server.store.reads.incidents import read_incident
-from spikeguard_server.store.reads.responses import read_response
+from spikeguard_server.store.responses import read_response
 
 router = APIRouter(tags=["incidents"])
 PATH = "/v1/runs/{project}/{name}/incidents/{number}"
-_REFUSALS = refusals(
-    NoPerson(),
-    NotFound("There is no incident gpt-124m-7#3", "`spikeguard incidents gpt-124m-7` lists them"),
-    WrongState("gpt-124m-7#3 is closed", "Comment on it, or assign it"),
-)
 
 
 @router.post(
-    PATH + "/acknowledgement", summary="Acknowledge an incident", response_model=IncidentDetail,
-    response_class=JsonReply, responses=_REFUSALS,
-)  # fmt: skip
+    PATH + "/acknowledgement", summary="Acknowledge an incident", response_model=IncidentDetail
+)
 def post_acknowledgement(
     services: ServicesDep, caller: CallerDep, run: RunDep, number: Number
 ) -> JsonReply:
@@ -53,9 +46,8 @@ def post_acknowledgement(
 
 
 @router.delete(
-    PATH + "/acknowledgement", summary="Take an acknowledgement back",
-    response_model=IncidentDetail, response_class=JsonReply, responses=_REFUSALS,
-)  # fmt: skip
+    PATH + "/acknowledgement", summary="Take an acknowledgement back", response_model=IncidentDetail
+)
 def delete_acknowledgement(
     services: ServicesDep, caller: CallerDep, run: RunDep, number: Number
 ) -> JsonReply:
@@ -66,10 +58,7 @@ def delete_acknowledgement(
         return _shown(connection, incident)
 
 
-@router.post(
-    PATH + "/assignee", summary="Assign an incident", response_model=IncidentDetail,
-    response_class=JsonReply, responses=_REFUSALS,
-)  # fmt: skip
+@router.post(PATH + "/assignee", summary="Assign an incident", response_model=IncidentDetail)
 def post_assignee(
     services: ServicesDep, caller: CallerDep, run: RunDep, number: Number, wanted: AssigneeWanted
 ) -> JsonReply:
@@ -81,9 +70,11 @@ def post_assignee(
 
 
 @router.post(
-    PATH + "/comments", summary="Comment on an incident", response_model=ResponseBody,
-    response_class=JsonReply, status_code=201, responses=_REFUSALS,
-)  # fmt: skip
+    PATH + "/comments",
+    summary="Comment on an incident",
+    response_model=ResponseBody,
+    status_code=201,
+)
 def post_comment(
     services: ServicesDep, caller: CallerDep, run: RunDep, number: Number, wanted: CommentWanted
 ) -> JsonReply:
@@ -92,7 +83,7 @@ def post_comment(
     with services.engine.begin() as connection:
         written = comment(connection, incident, wanted.text, person_of(caller))
         row = read_response(connection, existing_run(connection, run), number, written)
-        return JsonReply(response_body(row), status_code=201)
+        return JsonReply(ResponseBody.model_validate(row), status_code=201)
 
 
 def _shown(connection: sql.Connection, incident: IncidentId) -> JsonReply:

@@ -23,7 +23,7 @@ from spikeguard_server.http.dependencies import (
     project_asked,
 )
 from spikeguard_server.http.responses import JsonReply
-from spikeguard_server.store.reads.run_list import (
+from spikeguard_server.store.reads.runs import (
     RunListOrder,
     RunSort,
     RunsWanted,
@@ -79,7 +79,11 @@ async def _asked(
 Asked = Annotated[_Asked, Depends(_asked)]
 
 
-@router.get("/v1/runs", summary="List runs", response_model=RunList, response_class=JsonReply)
+@router.get(
+    "/v1/runs",
+    summary="List runs",
+    response_model=RunList,
+)
 def get_runs(
     services: ServicesDep,
     asked: Asked,

@@ -5,36 +5,24 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from spikeguard_server.access.grants import drop_run_policy, put_run_policy
-from spikeguard_server.errors import Conflict, NotFound
 from spikeguard_server.http.bodies.access import PolicyBody, RunPolicyWanted
 from spikeguard_server.http.dependencies import CallerDep, ReasonAsked, RunDep, ServicesDep
-from spikeguard_server.http.responses import JsonReply, refusals
+from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.http.routes.policy import policy_body
 from spikeguard_server.http.routes.tokens import actor
 
 router = APIRouter(tags=["policy"])
 PATH = "/v1/runs/{project}/{name}/policy"
-_NO_RUN = NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those there are")
 
 
-@router.get(
-    PATH, summary="The policy in force for a run", response_model=PolicyBody,
-    response_class=JsonReply, responses=refusals(_NO_RUN),
-)  # fmt: skip
+@router.get(PATH, summary="The policy in force for a run", response_model=PolicyBody)
 def get_run_policy(services: ServicesDep, run: RunDep) -> JsonReply:
     """`scope` says whose it is."""
     with services.snapshot() as connection:
         return JsonReply(policy_body(connection, run.project, run.name))
 
 
-@router.put(
-    PATH, summary="Put a policy in force for a run alone", response_model=PolicyBody,
-    response_class=JsonReply,
-    responses=refusals(
-        _NO_RUN,
-        Conflict("Version 2 is in force, not 1", "Read it again, then change that one", current=2),
-    ),
-)  # fmt: skip
+@router.put(PATH, summary="Put a policy in force for a run alone", response_model=PolicyBody)
 def replace_run_policy(
     services: ServicesDep, caller: CallerDep, run: RunDep, wanted: RunPolicyWanted
 ) -> JsonReply:
@@ -46,9 +34,8 @@ def replace_run_policy(
 
 
 @router.delete(
-    PATH, summary="Let a run follow its project's policy again", response_model=PolicyBody,
-    response_class=JsonReply, responses=refusals(_NO_RUN),
-)  # fmt: skip
+    PATH, summary="Let a run follow its project's policy again", response_model=PolicyBody
+)
 def remove_run_policy(
     services: ServicesDep, caller: CallerDep, run: RunDep, reason: ReasonAsked = None
 ) -> JsonReply:

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from spikeguard_protocol.identity import MAX_STEP
-from spikeguard_server.errors import NotFound, Unprocessable
+from spikeguard_server.errors import Unprocessable
 from spikeguard_server.http.bodies.incidents import series_body
 from spikeguard_server.http.bodies.run_shapes import (
     RunDetail,
@@ -18,16 +18,15 @@ from spikeguard_server.http.dependencies import (
     RunDep,
     ServicesDep,
 )
-from spikeguard_server.http.responses import JsonReply, refusals
+from spikeguard_server.http.responses import JsonReply
+from spikeguard_server.store.incidents import open_incident
 from spikeguard_server.store.reads.history import existing_run
-from spikeguard_server.store.reads.incidents import open_incident
 from spikeguard_server.store.reads.runs import (
     read_run,
 )
 from spikeguard_server.store.reads.series import MAX_POINTS, Window, read_series, read_signals
 
 router = APIRouter(tags=["runs"])
-NO_RUN = refusals(NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those there are"))
 Signals = Annotated[
     str,
     Query(
@@ -61,11 +60,7 @@ def window(signals: str, first: int | None, last: int | None, points: int) -> Wi
 
 
 @router.get(
-    "/v1/runs/{project}/{name}",
-    summary="One run with its history",
-    response_model=RunDetail,
-    response_class=JsonReply,
-    responses=NO_RUN,
+    "/v1/runs/{project}/{name}", summary="One run with its history", response_model=RunDetail
 )
 def get_run(services: ServicesDep, run: RunDep) -> JsonReply:
     """Its attempts, its tree of segments, and what it can return to."""
@@ -75,11 +70,7 @@ def get_run(services: ServicesDep, run: RunDep) -> JsonReply:
 
 
 @router.get(
-    "/v1/runs/{project}/{name}/series",
-    summary="Curves of a run",
-    response_model=SeriesBody,
-    response_class=JsonReply,
-    responses=NO_RUN,
+    "/v1/runs/{project}/{name}/series", summary="Curves of a run", response_model=SeriesBody
 )
 def get_series(
     services: ServicesDep,

@@ -35,12 +35,7 @@ def get_metrics(services: ServicesDep) -> Response:
     return Response(services.metrics.text(), media_type=_MEDIA)
 
 
-@router.get(
-    "/metrics/fleet",
-    summary="The fleet",
-    response_class=Response,
-    responses=_TEXT,
-)
+@router.get("/metrics/fleet", summary="The fleet", response_class=Response, responses=_TEXT)
 def get_fleet(services: ServicesDep, caller: CallerDep) -> Response:
     """The fleet as the database knows it: scrape one replica, or all behind one address.
 

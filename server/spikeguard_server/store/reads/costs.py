@@ -1,28 +1,42 @@
-"""The inputs of a cost: how far the run is, its pace, its price.
+"""What an order costs and what may be ordered: how far a run is, its pace, its price, its targets.
 
-Law: reads only, at the moment of asking: every step that passes makes a rollback dearer.
+Reads only, at the moment of asking: every step that passes makes a rollback dearer.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from uuid import UUID
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 import sqlalchemy as sql
 
+from spikeguard_core.lifecycle.command_life import WAITING
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.job_end import QUIET
 from spikeguard_core.policy.cost import PACE_STEPS, StepTime, pace_of
 from spikeguard_core.policy.finding import NOTHING_NAMED, DataRecord
 from spikeguard_core.policy.settings import Policy
-from spikeguard_core.policy.situation import Situation, Target
-from spikeguard_protocol import Health, SegmentId
+from spikeguard_core.policy.situation import RunSituation, Situation, Target
+from spikeguard_protocol import Health, Signal
+from spikeguard_server.entities import CommandRow, IncidentRow
+from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.commands import commands_of
 from spikeguard_server.store.data_records import data_record_of
-from spikeguard_server.store.incidents import attempts_by_number, incident_of
+from spikeguard_server.store.incidents import attempts_by_number, open_incident
+from spikeguard_server.store.paging import Row
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.history import Row
-from spikeguard_server.store.tables.core import attempts, incident_samples, runs
+from spikeguard_server.store.runs import (
+    AttemptRow,
+    RunRow,
+    find_attempt,
+    run_row,
+    training_attempt,
+)
+from spikeguard_server.store.samples import read_samples
+from spikeguard_server.store.situations import run_situation_of
+from spikeguard_server.store.tables.core import incident_samples, targets
 from spikeguard_server.store.targets import targets_of
 
 _S = incident_samples.c
@@ -56,43 +70,39 @@ class Pace:
         )
 
 
-def read_pace(connection: sql.Connection, incident: Row) -> Pace:
+def read_pace(connection: sql.Connection, row: IncidentRow) -> Pace:
     """The pace of an incident's run."""
-    run_id: UUID = incident.run_id
-    known = attempts_by_number(connection, run_id)
-    run = connection.execute(sql.select(runs).where(runs.c.run_id == run_id)).one()
-    here = run.current_attempt or incident.attempt
-    seen, policy = incident_of(incident, known), policy_of(connection, incident.project, run_id)
-    tokens = sql.select(attempts.c.tokens_per_step).where(attempts.c.run_id == run_id)
+    run_id, seen = row.run_id, row.incident
+    known, run = attempts_by_number(connection, run_id), run_row(connection, run_id)
+    assert run is not None
+    here = run.current_attempt or row.attempt
+    policy, attempt = (
+        policy_of(connection, run.project, run_id),
+        find_attempt(connection, run_id, here),
+    )
     return Pace(
         incident=seen,
-        step=run.last_step or incident.newest_step,
-        step_time=read_step_time(connection, incident),
-        tokens_per_step=connection.scalar(tokens.where(attempts.c.number == here)),
+        step=run.last_step or seen.newest_step,
+        step_time=read_step_time(connection, row),
+        tokens_per_step=None if attempt is None else attempt.tokens_per_step,
         targets=tuple(
             Target(
-                row.name,
-                SegmentId(known.ids[row.attempt], row.segment),
-                row.step,
-                row.position,
-                row.medium,
-                Health.PENDING,
+                found.name, known.segment(found.attempt, found.segment), found.step,
+                found.position, found.medium, Health.PENDING,
             )
-            for row in targets_of(connection, run_id, here)
+            for found in targets_of(connection, run_id, here)
         ),
         policy=policy,
-        data=data_record_of(connection, run_id, seen, policy, known),
+        data=data_record_of(connection, run_id, seen, policy),
         trains=run.state not in QUIET,
-    )
+    )  # fmt: skip
 
 
-def read_step_time(connection: sql.Connection, incident: Row) -> StepTime:
+def read_step_time(connection: sql.Connection, row: IncidentRow) -> StepTime:
     """The incident's pace, from the steps that were copied with it: the same at every reading."""
-    mine = sql.and_(
-        _S.run_id == incident.run_id, _S.incident == incident.number, _S.step_time.is_not(None)
-    )
-    here = sql.tuple_(_S.attempt, _S.segment) <= (incident.attempt, incident.segment)
-    before = _times(connection, sql.and_(mine, here, _S.step < incident.onset_step))
+    mine = sql.and_(_S.run_id == row.run_id, _S.incident == row.number, _S.step_time.is_not(None))
+    here = sql.tuple_(_S.attempt, _S.segment) <= row.place
+    before = _times(connection, sql.and_(mine, here, _S.step < row.incident.onset_step))
     return pace_of(before, () if before else _times(connection, mine))
 
 
@@ -102,3 +112,56 @@ def _times(connection: sql.Connection, which: sql.ColumnElement[bool]) -> list[f
     newest = newest.order_by(_S.attempt.desc(), _S.segment.desc(), _S.step.desc())
     found = connection.execute(newest.limit(PACE_STEPS)).scalars()
     return [value for value in found if math.isfinite(value)][::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A run as somebody sees it who is about to order something."""
+
+    run: RunRow
+    attempt: AttemptRow | None  # that trains now; None: nothing can be ordered
+    situation: RunSituation | None  # with its pace
+    policy: Policy
+    now: datetime
+    saved_at: Mapping[str, datetime]  # of the targets, by name
+    incident: int | None  # the open one
+    waiting: CommandRow | None  # its command that waits
+
+
+def read_options(connection: sql.Connection, row: Row) -> Options:
+    """The options of the run in `row`."""
+    run = RunRow.of(row)
+    policy, now = policy_of(connection, run.project, run.run_id), database_now(connection)
+    attempt, incident = training_attempt(connection, run), open_incident(connection, run.run_id)
+    situation = None
+    if attempt is not None:
+        known = attempts_by_number(connection, run.run_id)
+        situation = run_situation_of(connection, run, attempt, known, policy, now)
+        pace = _pace(connection, run) if incident is None else read_step_time(connection, incident)
+        situation = replace(situation, step_time_s=pace.seconds, step_time_of=pace.of_steps)
+    waiting = None
+    if incident is not None:
+        asked = commands_of(connection, run.run_id, incident.number)
+        waiting = next((one for one in reversed(asked) if one.state in WAITING), None)
+    return Options(
+        run, attempt, situation, policy, now, _saved_at(connection, run),
+        None if incident is None else incident.number, waiting,
+    )  # fmt: skip
+
+
+def _pace(connection: sql.Connection, run: RunRow) -> StepTime:
+    """By the newest steps of the segment that is trained now."""
+    if run.current_attempt is None or run.current_segment is None or run.last_step is None:
+        return StepTime()
+    newest = read_samples(
+        connection, run.run_id, run.current_attempt, run.current_segment,
+        run.last_step - PACE_STEPS, run.last_step,
+    )  # fmt: skip
+    taken = [sample.values.get(Signal.STEP_TIME) for sample in newest]
+    return pace_of([value for value in taken if value is not None and math.isfinite(value)])
+
+
+def _saved_at(connection: sql.Connection, run: RunRow) -> dict[str, datetime]:
+    c = targets.c
+    here = sql.select(c.name, c.saved_at).where(c.run_id == run.run_id, c.deleted_at.is_(None))
+    return {row.name: row.saved_at for row in connection.execute(here)}

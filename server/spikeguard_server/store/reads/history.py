@@ -1,13 +1,8 @@
-"""Shared by reads of a run's history: pages, attempts by their ids, the line of history.
-
-Law: reads only, one statement each; nothing here locks, and nothing decides.
-"""
+"""A run's tree of segments and its targets, as the API shows them. Reads only."""
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -15,23 +10,18 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
-from spikeguard_protocol import RunId, SegmentId, SegmentPoint
-from spikeguard_server.errors import NotFound, Unprocessable
+from spikeguard_protocol import Health, RunId, SegmentId, SegmentPoint
+from spikeguard_server.errors import NotFound
+from spikeguard_server.store.incidents import attempts_by_number, find_incident
+from spikeguard_server.store.paging import Row
+from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.runs import RunRow, find_attempt
+from spikeguard_server.store.situations import kept_targets, targets_with_health
 from spikeguard_server.store.tables.core import attempts, run_key, runs, segments
 from spikeguard_server.store.tables.run_counts import deleted_runs
+from spikeguard_server.store.targets import TargetRow, targets_of
 
-MAX_LIMIT = 1000
 MAX_SEGMENTS = 1000  # of a run, that are shown
-Row = sql.Row[Any]
-Reader = Callable[[str], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class PageWanted:
-    """Which part of a list is asked for."""
-
-    limit: int
-    after: tuple[Any, ...] | None = None  # the key of the last entry that was seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,36 +32,6 @@ class SegmentLine:
     attempt: int  # number of the attempt within the run
     parent: SegmentPoint | None
     row: Row
-
-
-def newest_first(
-    query: sql.Select[Any], key: tuple[sql.ColumnElement[Any], ...], page: PageWanted
-) -> sql.Select[Any]:
-    """As many rows as a page may show and one more, newest first; `key` begins with a time."""
-    if page.after is not None:
-        query = query.where(key[0] <= page.after[0], sql.tuple_(*key) < page.after)
-    return query.order_by(*(column.desc() for column in key)).limit(page.limit + 1)
-
-
-def write_cursor(key: Sequence[Any]) -> str:
-    """A place in a list, opaque to the caller."""
-    plain = json.dumps([str(part) for part in key]).encode()
-    return base64.urlsafe_b64encode(plain).decode().rstrip("=")
-
-
-def read_cursor(cursor: str | None, readers: Sequence[Reader]) -> tuple[Any, ...] | None:
-    """The key that `write_cursor` wrote; raise `Unprocessable` for anything else."""
-    if cursor is None:
-        return None
-    try:
-        plain = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        return tuple(read(part) for read, part in zip(readers, plain, strict=True))
-    except (ValueError, TypeError, AttributeError):
-        raise Unprocessable(
-            "This cursor was not made by this list",
-            "Take `next_cursor` from the page before, as it stands",
-            field="cursor",
-        ) from None
 
 
 def existing_run(connection: sql.Connection, run: RunId) -> UUID:
@@ -139,3 +99,34 @@ def read_point(row: Row) -> SegmentPoint | None:
 
 def _segment(row: Row) -> SegmentLine:
     return SegmentLine(SegmentId(row.id, row.segment), row.attempt, read_point(row), row)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTarget:
+    """Something that the run can go back to, with what is held of it."""
+
+    row: TargetRow
+    attempt_id: str
+    health: Health
+    protected: bool  # agents keep it: a decision may still want it
+
+
+def read_targets(connection: sql.Connection, run: RunRow) -> list[ShownTarget]:
+    """The targets of a run that exist, newest first. One off the line that is trained now can never
+    be named, and is suspect."""
+    current = find_attempt(connection, run.run_id, run.current_attempt)
+    if current is None:
+        return []
+    known = attempts_by_number(connection, run.run_id)
+    policy = policy_of(connection, run.project, run.run_id)
+    judged = targets_with_health(connection, run, current, known, policy)
+    health = {target.name: target.health for target in judged}
+    incident = None
+    if run.open_incident is not None:
+        incident = find_incident(connection, run.run_id, run.open_incident)
+    kept = kept_targets(connection, run, judged, incident, policy)  # as the agent is told
+    found = reversed(targets_of(connection, run.run_id, current.number))
+    return [
+        ShownTarget(t, known.ids[t.attempt], health.get(t.name, Health.SUSPECT), t.name in kept)
+        for t in found
+    ]

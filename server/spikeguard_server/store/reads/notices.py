@@ -16,8 +16,9 @@ import sqlalchemy as sql
 from spikeguard_core.notification.channel import Channel
 from spikeguard_server.errors import NotFound
 from spikeguard_server.store.channels import channel_of, readable
-from spikeguard_server.store.reads.history import PageWanted, Row
-from spikeguard_server.store.reads.runs import cut, job_of, waits_of_run
+from spikeguard_server.store.commands import waits_of_run
+from spikeguard_server.store.paging import PageWanted, Row, read_page
+from spikeguard_server.store.reads.runs import job_of
 from spikeguard_server.store.tables.core import attempts, runs
 from spikeguard_server.store.tables.notices import channels, deliveries, escalations, silences
 
@@ -154,8 +155,4 @@ def list_deliveries(
         query = query.where(_D.run_id == run_id)
     if channel is not None:
         query = query.where(_D.channel == channel)
-    if page.after is not None:
-        query = query.where(sql.tuple_(_D.at, _D.id) < page.after)
-    query = query.order_by(_D.at.desc(), _D.id.desc()).limit(page.limit + 1)
-    found = connection.execute(query).all()
-    return cut(found, page.limit, lambda row: (row.at.isoformat(), row.id))
+    return read_page(connection, query, (_D.at, _D.id), page)

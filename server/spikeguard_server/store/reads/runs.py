@@ -1,56 +1,37 @@
-"""Runs as the API shows them: one run with its history, its audit. `run_list` lists them.
+"""Runs as the API shows them: one with its history and audit, and the list of them.
 
-Law: reads only. What time does to a run (age, silence, a proposal's expiry) is reckoned against
-the database's clock at the moment of reading, so that a dead ticker can't make anything look alive.
+Reads only. What time does to a run (age, silence) is reckoned against the database's clock at the
+moment of reading, so that a dead ticker can't make anything look alive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import timedelta
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_core.lifecycle.command_life import WAITING
 from spikeguard_core.lifecycle.job_end import QUIET, look_at_job
 from spikeguard_core.policy.settings import Policy, PolicyScope
 from spikeguard_protocol import RunId
-from spikeguard_server.store.reads.history import PageWanted, Row, write_cursor
-from spikeguard_server.store.run_tags import tags_of_row
-from spikeguard_server.store.tables.core import (
-    attempts,
-    audit,
-    commands,
-    incidents,
-    precursors,
-    runs,
-)
+from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
+from spikeguard_server.store.commands import waits_of_run
+from spikeguard_server.store.paging import PageWanted, Reader, Row, read_page
+from spikeguard_server.store.run_tags import has_tag, tags_of_row
+from spikeguard_server.store.runs import ENDED, LIVE, SILENT
+from spikeguard_server.store.tables.core import attempts, audit, incidents, precursors, runs
 from spikeguard_server.store.tables.policies import policies, run_policies
 
 MAX_WARNINGS = 20
 MAX_ATTEMPTS = 100  # of a run, that are shown with it
 
 
-def waiting(table: Any = commands) -> sql.ColumnElement[bool]:
-    """Whether a command still waits for somebody's decision, apart from the steps it may wait."""
-    columns = table.c
-    return sql.and_(
-        columns.state.in_([state.value for state in WAITING]), columns.expires_at > sql.func.now()
-    )
-
-
-def waits_of_run() -> sql.ColumnElement[bool]:
-    """Whether a row of `runs` has a command that waits for somebody's decision."""
-    in_time = commands.c.expires_at_step.is_(None) | (
-        commands.c.expires_at_step > sql.func.coalesce(runs.c.last_step, 0)
-    )
-    return sql.exists().where(commands.c.run_id == runs.c.run_id, waiting(), in_time)
-
-
 def _live_attempts(silent_after: timedelta) -> sql.ScalarSelect[int]:
-    """How many attempts are thought to run now; `repository.runs.is_live` as SQL."""
+    """How many attempts are thought to run now; `store.runs.is_live` as SQL."""
     newest = attempts.alias("newest")
     # By itself a select correlates with the one around it, not with that one's surroundings.
     began = (
@@ -118,18 +99,8 @@ def read_audit(
     connection: sql.Connection, run_id: UUID, page: PageWanted
 ) -> tuple[Sequence[Row], str | None]:
     """What happened to a run, newest first, and the cursor of the next page."""
-    query = sql.select(audit).where(audit.c.run_id == run_id).order_by(audit.c.number.desc())
-    if page.after is not None:
-        query = query.where(audit.c.number < page.after[0])
-    found = connection.execute(query.limit(page.limit + 1)).all()
-    return cut(found, page.limit, lambda row: (row.number,))
-
-
-def cut(found: Sequence[Row], limit: int, key: Any) -> tuple[Sequence[Row], str | None]:
-    """The page itself, and the cursor if there is more behind it."""
-    if len(found) <= limit:
-        return found, None
-    return found[:limit], write_cursor(key(found[limit - 1]))
+    query = sql.select(audit).where(audit.c.run_id == run_id)
+    return read_page(connection, query, (audit.c.number,), page)
 
 
 def job_of(row: Row, state: str) -> str | None:
@@ -157,3 +128,159 @@ def read_policy_row(
         )
     row: Any = connection.execute(query).one_or_none()
     return row
+
+
+MOST_COUNTED: Final = 10_000  # runs
+ANY: Final = "any"  # in place of a kind: of whatever kind
+
+
+@dataclass(frozen=True, slots=True)
+class RunsWanted:
+    """Which runs are asked for."""
+
+    project: str | None = None  # None = every one
+    state: str | None = None  # live, silent, ended
+    archived: bool = False  # those alone; else those that are not
+    search: str = ""  # stands somewhere in project/name, whatever the case
+    tags: tuple[str, ...] = ()  # all of them
+    open_kind: str | None = None  # of the open incident; `ANY`: whatever it is
+
+
+class RunSort(StrEnum):
+    """By what a list of runs is sorted."""
+
+    URGENCY = "urgency"  # open incidents, then runs that go on, then those that ended
+    CREATED = "created"
+    NAME = "name"
+    HEARD = "heard"  # when the last message came
+    STEP = "step"
+    LOSS = "loss"
+    GRAD_NORM = "grad_norm"
+    TOKENS = "tokens_per_second"
+    INCIDENTS = "incidents"
+
+
+@dataclass(frozen=True, slots=True)
+class RunListOrder:
+    """How a list is sorted. Runs of equal rank are sorted by their key."""
+
+    by: RunSort = RunSort.CREATED
+    descending: bool = True
+
+
+NEWEST: Final = RunListOrder()
+_C = runs.c
+_URGENCY: Final = sql.case((_C.open_incident.is_not(None), 2), (_C.state != ENDED, 1), else_=0)
+
+
+def _whole(most: int) -> Reader:
+    """Reads a whole number of a cursor; raises `ValueError` for one that no row can have."""
+
+    def read(text: str) -> int:
+        number = int(text)
+        if not 0 <= number <= most:
+            raise ValueError(text)
+        return number
+
+    return read
+
+
+def _name(text: str) -> str:
+    if not NAME_PATTERN.fullmatch(text):
+        raise ValueError(text)
+    return text
+
+
+_KEYS: Final[Mapping[RunSort, tuple[tuple[Any, Reader], ...]]] = {
+    RunSort.URGENCY: ((_URGENCY, _whole(2)), (_C.created_at, datetime.fromisoformat)),
+    RunSort.CREATED: ((_C.created_at, datetime.fromisoformat),),
+    RunSort.NAME: ((_C.project, _name), (_C.name, _name)),
+    RunSort.HEARD: ((_C.last_message_at, datetime.fromisoformat),),
+    RunSort.STEP: ((_C.last_step, _whole(MAX_STEP)),),
+    RunSort.LOSS: ((_C.last_loss, float),),
+    RunSort.GRAD_NORM: ((_C.last_grad_norm, float),),
+    RunSort.TOKENS: ((_C.tokens_per_second, float),),
+    RunSort.INCIDENTS: ((_C.incidents, _whole(2**31 - 1)),),
+}
+
+
+def _key(order: RunListOrder) -> list[tuple[Any, Reader]]:
+    """The columns that sort, with what reads each from a cursor; all in one direction."""
+    found: list[tuple[Any, Reader]] = []
+    for column, reader in _KEYS[order.by]:
+        if getattr(column, "nullable", False):
+            last = column.is_not(None) if order.descending else column.is_(None)
+            found += [
+                (sql.cast(last, sql.Integer), _whole(1)),
+                (sql.func.coalesce(column, 0), reader),
+            ]
+        else:
+            found.append((column, reader))
+    return [*found, (_C.run_id, UUID)]
+
+
+def cursor_readers(order: RunListOrder) -> list[Callable[[str], Any]]:
+    """What reads a cursor of a list in this order."""
+    return [reader for _, reader in _key(order)]
+
+
+def list_runs(
+    connection: sql.Connection,
+    wanted: RunsWanted,
+    page: PageWanted,
+    silent_after: timedelta,
+    order: RunListOrder = NEWEST,
+) -> tuple[Sequence[Row], str | None]:
+    """Runs in `order`, and the cursor of the next page."""
+    query = shown_runs(silent_after).where(*_wanted(wanted, silent_after))
+    key = [column for column, _ in _key(order)]
+    return read_page(connection, query, key, page, descending=order.descending)
+
+
+def count_runs(connection: sql.Connection, wanted: RunsWanted, silent_after: timedelta) -> int:
+    """How many there are; no more than `MOST_COUNTED` are counted."""
+    some = sql.select(_C.run_id).select_from(runs.outerjoin(incidents, open_of_row()))
+    some = some.where(*_wanted(wanted, silent_after)).limit(MOST_COUNTED)
+    return connection.scalar(sql.select(sql.func.count()).select_from(some.subquery())) or 0
+
+
+def list_runs_by_attention(
+    connection: sql.Connection, wanted: RunsWanted, limit: int, silent_after: timedelta
+) -> Sequence[Row]:
+    """The runs that need somebody first: those with an open incident, then those that have not
+    ended, the newest first and the projects in turn; then those that ended, the newest first."""
+    spiked, ended = runs.c.open_incident.is_not(None), runs.c.state == ENDED
+    newest = (runs.c.created_at.desc(), runs.c.run_id)
+    turn = sql.func.row_number().over(partition_by=(runs.c.project, spiked), order_by=newest)
+    some = shown_runs(silent_after).where(*_wanted(wanted, silent_after))
+    going_on = some.where(spiked | ~ended).order_by(sql.not_(spiked), turn, *newest).limit(limit)
+    found = connection.execute(going_on).all()
+    over = some.where(ended, ~spiked).order_by(*newest).limit(limit - len(found))
+    return [*found, *connection.execute(over)]
+
+
+def _wanted(wanted: RunsWanted, silent_after: timedelta) -> list[sql.ColumnElement[bool]]:
+    archived = runs.c.archived_at
+    conditions: list[sql.ColumnElement[bool]] = [
+        archived.is_not(None) if wanted.archived else archived.is_(None),
+        *map(has_tag, wanted.tags),
+    ]
+    if wanted.project is not None:
+        conditions.append(runs.c.project == wanted.project)
+    if wanted.state is not None:
+        conditions.append(_state(silent_after) == wanted.state)
+    if wanted.search:
+        full = runs.c.project + "/" + runs.c.name
+        conditions.append(full.icontains(wanted.search, autoescape=True))
+    if wanted.open_kind == ANY:
+        conditions.append(runs.c.open_incident.is_not(None))
+    elif wanted.open_kind is not None:
+        conditions.append(incidents.c.kind == wanted.open_kind)
+    return conditions
+
+
+def _state(silent_after: timedelta) -> sql.ColumnElement[str]:
+    """Silence is reckoned here: it must show even where no ticker runs."""
+    quiet = runs.c.last_message_at < sql.func.now() - silent_after
+    fell_silent = sql.and_(runs.c.state == LIVE, quiet)
+    return sql.case((fell_silent, SILENT), else_=runs.c.state)

@@ -31,7 +31,7 @@ from spikeguard_server.store.chunks import (
     short_segments,
 )
 from spikeguard_server.store.curves import Column, Curves, join, keep
-from spikeguard_server.store.fast.pipeline import read_arrays
+from spikeguard_server.store.pipeline import read_arrays
 from spikeguard_server.store.reads.history import (
     MAX_SEGMENTS,
     SegmentLine,

@@ -18,7 +18,6 @@ from sqlalchemy.dialects import postgresql
 
 from spikeguard_protocol import STANDARD_SIGNALS, RunId
 from spikeguard_server.store.tables.actors import behind, identified
-from spikeguard_server.store.tables.causes import explained
 
 metadata = sql.MetaData(
     naming_convention={
@@ -239,54 +238,19 @@ detector_snapshots = sql.Table(
 )
 
 
-def _spike() -> list[sql.Column[Any]]:
-    """What is known of a spike and revised with the evidence."""
-    return [
-        _needed("kind", sql.Text),
-        _needed("confidence", Float),
-        _needed("reason", sql.Text),
-        _needed("peak_step", Count),
-        sql.Column("peak_loss", Float),
-        sql.Column("excess", Float),
-        _needed("settled", sql.Boolean),
-    ]
-
-
 incidents = sql.Table(
     "incidents",
     metadata,
     _run(),
     _key("number"),
     _needed("state", sql.Text),
+    _needed("kind", sql.Text),
+    sql.Column("outcome", sql.Text),
+    sql.Column("cause", sql.Text),  # the likeliest
     _needed("attempt", sql.Integer),
     _needed("segment", Count),
     _needed("onset_step", Count),
-    sql.Column("onset_first", Count),
-    sql.Column("onset_end", Count),
-    _needed("detected_step", Count),
-    _needed("newest_step", Count),
-    *_spike(),
-    _needed("signal", sql.Text),
-    sql.Column("pre_loss", Float),
-    sql.Column("trend_step", Count),
-    *(sql.Column(f"trend_{name}", Float) for name in ("level", "slope", "scale")),
-    sql.Column("trend_band", Float),  # half width, in scales
-    _needed("dropped", sql.Boolean),
-    sql.Column("anomalous_step", Count),
-    _needed("recurrences", sql.Integer),
-    sql.Column("first_peak_step", Count),
-    sql.Column("recurred_attempt", sql.Integer),
-    sql.Column("recurred_segment", Count),
-    sql.Column("recurred_step", Count),
-    sql.Column("recurred_first", Count),
-    sql.Column("recurred_end", Count),
-    _needed("z_names", Names),
-    _needed("z_values", Floats),
-    _needed("move_names", Names),
-    _needed("move_steps", Steps),
-    *explained(),
-    sql.Column("closed_step", Count),
-    sql.Column("outcome", sql.Text),
+    _needed("record", sql.JSON),  # the rest of it as the domain has it, in the protocol's encoding
     _needed("opened_at", Time),
     sql.Column("closed_at", Time),
     _needed("revisions", sql.Integer),
@@ -311,7 +275,9 @@ incident_revisions = sql.Table(
     _key("number"),
     _needed("step", Count),
     _needed("at", Time),
-    *_spike(),
+    _needed("kind", sql.Text),
+    _needed("confidence", Float),
+    _needed("reason", sql.Text),
     _of("incidents"),
 )
 

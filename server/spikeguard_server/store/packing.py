@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import psycopg
-from psycopg.adapt import Loader
+from psycopg.adapt import Dumper, Loader
 from psycopg.pq import Format
 
 FLOAT8, FLOAT8_ARRAY = 701, 1022  # object ids of the catalogue, fixed for ever
@@ -124,6 +124,19 @@ class ArrayLoader(Loader):
         return unpacked(bytes(data))
 
 
-def teach(connection: psycopg.Connection[Any]) -> None:
-    """Let `connection` prepare nothing of its own."""
-    connection.prepare_threshold = None
+class _FloatDumper(Dumper):
+    format, oid = Format.BINARY, FLOAT8_ARRAY
+
+    def dump(self, obj: FloatColumn) -> bytes:
+        return obj.packed
+
+
+class _WholeDumper(Dumper):
+    format, oid = Format.BINARY, INT8_ARRAY
+
+    def dump(self, obj: WholeColumn) -> bytes:
+        return obj.packed
+
+
+psycopg.adapters.register_dumper(FloatColumn, _FloatDumper)
+psycopg.adapters.register_dumper(WholeColumn, _WholeDumper)
