@@ -30,7 +30,7 @@ HeaderList = list[tuple[bytes, bytes]]
 class MessageEndpoint(Protocol):
     """Who may send, and what becomes of it."""
 
-    async def admit(self, secret: str | None, host: str) -> bytes:
+    async def admit(self, secret: str | None) -> bytes:
         """The hash of a secret that may send; raises `ServiceError`."""
 
     async def take(self, bearer: bytes, body: bytes, host: str) -> tuple[bytes, Mapping[str, str]]:
@@ -58,7 +58,7 @@ class IngestMiddleware:
             return
         began, status = perf_counter(), 500
         try:
-            bearer = await self._endpoint.admit(_secret(scope), _host(scope))
+            bearer = await self._endpoint.admit(_secret(scope))
             body = await _body(Counted(receive, LIMITS[PATH]), self._inflow, bearer)
             if body is None:  # nobody is there any more
                 status = GONE

@@ -37,8 +37,6 @@ from spikeguard_server.http.bodies.protocol_schema import reference
 from spikeguard_server.http.bodies.run_shapes import ATTEMPT
 from spikeguard_server.http.dependencies import Services, sign_in
 from spikeguard_server.http.fast.json_reader import read_envelope, read_json
-from spikeguard_server.http.quotas import SharedQuota
-from spikeguard_server.http.rate_limits import Rates, address_of
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.orders import LONGEST_S
 from spikeguard_server.identity.permissions import TABLE, check_access, hash_secret
@@ -49,9 +47,7 @@ from spikeguard_server.log_format import add_context
 KNOWN_S: Final = 30.0
 MAX_KNOWN: Final = 10_000  # secrets
 LONGEST_SECRET: Final = 200  # characters
-JUDGES: Final = 2  # tokens that have worked here, looked up again at once
-EXAMINERS: Final = 1  # others that are looked up at once
-MAX_STRANGERS: Final = 64  # of those that wait for it
+JUDGES: Final = 2  # tokens that are looked up at once
 REFUSED_S: Final = 0.2  # before a refusal for overload is told: a flood gets no faster by it
 
 MESSAGE_EXAMPLE = to_json(
@@ -150,27 +146,19 @@ class OpenEndpoint:
 
     services: Services
     turns: FairQueue
-    rates: Rates
     known: RecentTokens = field(default_factory=RecentTokens)
     urgency: UrgentRuns = field(default_factory=UrgentRuns)
     judges: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(JUDGES))
-    examiners: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(EXAMINERS))
-    strangers: SharedQuota = field(
-        default_factory=lambda: SharedQuota(MAX_STRANGERS, "unknown tokens wait to be looked up")
-    )
 
-    async def admit(self, secret: str | None, host: str) -> bytes:
+    async def admit(self, secret: str | None) -> bytes:
         """Judge the token before anything of the message is read; its hash.
 
-        One that was good a moment ago costs nothing. Those that have never worked here wait for
-        nobody but each other.
+        One that was good a moment ago costs nothing.
         """
         bearer = self.known.find(secret)
-        if bearer is not None:
-            return bearer
-        if hash_secret(secret or "") in self.services.known_tokens:
-            return await run_sync(self._judge, secret, limiter=self.judges)
-        return await self._examine(secret, host)
+        if bearer is None:
+            bearer = await run_sync(self._judge, secret, limiter=self.judges)
+        return bearer
 
     async def take(self, bearer: bytes, body: bytes, host: str) -> tuple[bytes, Mapping[str, str]]:
         """Take one message; its acknowledgement and the headers to go with it.
@@ -199,21 +187,6 @@ class OpenEndpoint:
         self.services.metrics.ingest_waiting.set(self.turns.length)
         ack: Ack = await asyncio.wrap_future(waiting)
         return encode(ack), {WAIT_HEADER: f"{LONGEST_S:g}"} if ack.attentive else {}
-
-    async def _examine(self, secret: str | None, host: str) -> bytes:
-        """Judge a token that has never worked here: an address has as many tries as a token has
-        calls, and few of them wait at once."""
-        address = address_of(host)
-        try:
-            self.rates.check({address: 1.0}, monotonic())
-            self.strangers.take(address)
-        except Busy:
-            await asyncio.sleep(REFUSED_S)
-            raise
-        try:
-            return await run_sync(self._judge, secret, limiter=self.examiners)
-        finally:
-            self.strangers.give_back(address)
 
     def _judge(self, secret: str | None) -> bytes:
         bearer = self.known.find(secret)  # of many messages that waited the first was judged

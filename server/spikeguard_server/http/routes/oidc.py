@@ -7,9 +7,8 @@ session as any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -29,7 +28,6 @@ from spikeguard_server.access.oidc.sessions import Account, end_lost_accesses, o
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Forbidden, NotFound, ServiceError
 from spikeguard_server.http.dependencies import Services, ServicesDep
-from spikeguard_server.http.rate_limits import address_of
 from spikeguard_server.http.routes.pages import entered, login_form, safe_next
 from spikeguard_server.identity.permissions import new_secret, same_key
 from spikeguard_server.store.reads.links import read_clock
@@ -40,7 +38,6 @@ if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 _COOKIE: Final = "spikeguard_oidc"
 _DAY_S: Final = 86_400.0
-T = TypeVar("T")
 Said = Annotated[str, Query(max_length=4000)]
 
 
@@ -59,7 +56,7 @@ async def begin(
     now_s = await run_in_threadpool(_now, services)
     attempt = SignInAttempt(new_secret(), int(now_s), path, project, fresh)
     try:
-        address = await _ask(services, request, partial(provider.address, attempt))
+        address = await provider.wait_for(partial(provider.address, attempt))
     except ServiceError as refusal:
         return await run_in_threadpool(_refused, services, request, path, refusal)
     answer = RedirectResponse(address, status_code=303)
@@ -95,7 +92,7 @@ async def finish(
                 "Sign in again, or with an access token",
             )
         asked = partial(provider.identify, Callback(code, iss), attempt, now_s)
-        identity = await _ask(services, request, asked)
+        identity = await provider.wait_for(asked)
         secret, lasts_s = await run_in_threadpool(_open, services, identity, attempt)
     except ServiceError as refusal:
         answer = await run_in_threadpool(_refused, services, request, path, refusal)
@@ -105,17 +102,6 @@ async def finish(
         _cookie(services), path="/", secure=services.secure, httponly=True, samesite="lax"
     )
     return answer
-
-
-async def _ask(services: Services, request: Request, asked: Callable[[], T]) -> T:
-    """What `asked` learns from the provider; raise `Busy` where too many wait for it, or too many
-    from this address."""
-    address = address_of(request.client.host if request.client else "")
-    services.sign_ins.take(address)
-    try:
-        return await _provider(services).wait_for(asked)
-    finally:
-        services.sign_ins.give_back(address)
 
 
 def _refused(services: Services, request: Request, path: str, refusal: ServiceError) -> Response:

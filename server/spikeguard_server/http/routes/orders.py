@@ -52,7 +52,7 @@ async def wait_for_orders(
     key = run_key(run)
     wait = waiters.join(key)
     try:
-        async with services.lookups.one_of(caller.grant):
+        async with services.turns.of(caller.grant):
             waiting = await run_in_threadpool(_look, services.engine, key)
         waiting = waiting or await waiters.changed(wait, min(wait_s, LONGEST_S))
     finally:
