@@ -28,7 +28,7 @@ from spikeguard_core.monitor import monitor
 from spikeguard_protocol import plain_json
 from spikeguard_server.http.fast import ingest_middleware
 from spikeguard_server.http.routes import messages
-from spikeguard_server.ingest import fair_queue
+from spikeguard_server.ingest import message_pool
 from spikeguard_server.store import chunks, detectors, message_opening, runs
 from spikeguard_server.store.fast import pipeline
 from spikeguard_server.store.fast.packing import FLOAT8_ARRAY, INT8_ARRAY, FloatColumn, WholeColumn
@@ -124,7 +124,7 @@ _PLACED: dict[bytes, bytes] = {}
 
 def _without_compute_lock() -> None:
     """Threads that take messages compute as the interpreter lets them."""
-    setattr(fair_queue, "in_turn", nullcontext)  # noqa: B010
+    setattr(message_pool, "in_turn", nullcontext)  # noqa: B010
 
 
 def _without_queue() -> None:

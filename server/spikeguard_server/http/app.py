@@ -57,7 +57,7 @@ from spikeguard_server.http.responses import JsonReply, answer_of
 from spikeguard_server.http.routes.all_routes import include_all
 from spikeguard_server.http.routes.messages import JUDGES, OpenEndpoint
 from spikeguard_server.http.routes.pages import page_of
-from spikeguard_server.ingest import FairQueue, Monitors
+from spikeguard_server.ingest import MessagePool, Monitors
 from spikeguard_server.ingest.order_waiters import OrderWaiters
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.log_format import context
@@ -100,12 +100,12 @@ def create_app(
         monitors=Monitors(settings.monitors_kept),
         ticker=Ticker(settings, engine, metrics.count_incident) if ticker else None,
         provider=_provider(settings),
-        turns=TokenTurns((_callers(settings) + 1) // 2),
+        turns=TokenTurns(max(1, _callers(settings) // 4)),
     )
     services.metrics.info.labels(version("spikeguard"), settings.public_url.rstrip("/")).set(1)
     order_waiters = OrderWaiters(settings)
     notifier = Notifier(settings, engine, services.metrics.count_notice) if ticker else None
-    turns = FairQueue(_workers(settings), settings.ingest_waiting)
+    pool = MessagePool(_workers(settings), settings.ingest_waiting)
     app = FastAPI(
         title="spikeguard",
         version=version("spikeguard"),
@@ -116,7 +116,7 @@ def create_app(
         openapi_url=None,
         default_response_class=JsonReply,
         dependencies=[guard],
-        lifespan=_lifespan(services, turns, order_waiters, notifier),
+        lifespan=_lifespan(services, pool, order_waiters, notifier),
     )
     sql.event.listen(engine, "handle_error", partial(_count_failure, services.metrics))
     app.state.services = services
@@ -129,7 +129,7 @@ def create_app(
     app.add_middleware(BodyLimit)
     app.add_middleware(CarefulAnswers, headers=services.headers)
     app.add_middleware(
-        IngestMiddleware, endpoint=OpenEndpoint(services, turns),
+        IngestMiddleware, endpoint=OpenEndpoint(services, pool),
         refuse=partial(_refuse, services), headers=services.headers,
         metrics=services.metrics,
     )  # fmt: skip
@@ -141,16 +141,14 @@ def create_app(
 def _provider(settings: Settings) -> Provider | None:
     if not settings.oidc_issuer:
         return None
-    from spikeguard_server.access.oidc.provider import (
-        Provider,  # reads OpenSSL, for those who sign in
-    )
+    from spikeguard_server.access.oidc.provider import Provider  # reads OpenSSL, for those who sign in
 
     return Provider(settings)
 
 
 def _lifespan(
     services: Services,
-    turns: FairQueue,
+    pool: MessagePool,
     order_waiters: OrderWaiters,
     notifier: Notifier | None,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
@@ -166,7 +164,7 @@ def _lifespan(
         try:
             yield
         finally:
-            turns.stop(STOP_S)
+            pool.stop(STOP_S)
             order_waiters.stop()
             if notifier is not None:
                 notifier.stop()

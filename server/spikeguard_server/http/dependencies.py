@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from asyncio import Semaphore
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -32,6 +33,7 @@ from spikeguard_server.access.proxied_sessions import end_proxied_roles
 from spikeguard_server.errors import NotSignedIn
 from spikeguard_server.http.concurrency import TokenTurns
 from spikeguard_server.http.proxies import SignedIn, signed_in
+from spikeguard_server.http.rate_limits import caller_of
 from spikeguard_server.http.request_limits import careful_headers
 from spikeguard_server.identity.actors import Actor, KnownBy
 from spikeguard_server.identity.permissions import (
@@ -61,7 +63,6 @@ WITHOUT_TURN: Final = frozenset(  # they need no thread, or for a part of their 
         "/v1/runs/{project}/{name}/orders",
     }
 )
-STRANGERS: Final = 0  # the turns of all calls that need no token
 LONGEST_HOST: Final = 64  # characters of a caller's address in the record
 COOKIE: Final = "spikeguard_session"
 DASHBOARD_COOKIE: Final = "spikeguard_dashboard"
@@ -198,12 +199,9 @@ async def _authorize(request: Request, services: ServicesDep) -> AsyncIterator[C
     waits for a thread where the call itself needs none: load balancers ask while all are busy."""
     path = request.scope["route"].path
     rule = TABLE[request.method, path]
-    caller = None if rule.public else await run_in_threadpool(_judged, request, services, rule)
-    if path in WITHOUT_TURN:
-        yield caller
-        return
-    async with services.turns.of(STRANGERS if caller is None else caller.grant):
-        yield caller
+    holder = b"" if rule.public else caller_of(request.scope) or b""
+    async with nullcontext() if path in WITHOUT_TURN else services.turns.of(holder):
+        yield None if rule.public else await run_in_threadpool(_judged, request, services, rule)
 
 
 def _judged(request: Request, services: Services, rule: AccessRule) -> Caller:

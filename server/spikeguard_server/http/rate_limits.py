@@ -54,7 +54,7 @@ class RateLimit:
         self._app, self._rates, self._refuse = app, rates, refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller = _caller(scope) if scope["type"] == "http" else None
+        caller = caller_of(scope) if scope["type"] == "http" else None
         wait_s = self._rates.take(caller, monotonic()) if caller is not None else 0.0
         if not wait_s:
             await self._app(scope, receive, send)
@@ -68,7 +68,7 @@ class RateLimit:
         await self._refuse(Request(scope), refusal)(scope, receive, send)
 
 
-def _caller(scope: Scope) -> bytes | None:
+def caller_of(scope: Scope) -> bytes | None:
     """The hash of the secret that a call brings; None where it brings none."""
     for name, value in scope["headers"]:
         if name == b"authorization" or (name == b"cookie" and COOKIE in value):

@@ -16,9 +16,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spikeguard_server.errors import Busy
-from spikeguard_server.http.quotas import SharedQuota
 from spikeguard_server.http.request_limits import LIMITS, Counted
 from spikeguard_server.http.request_metrics import GONE, count_request
+from spikeguard_server.ingest.quotas import SharedQuota
 from spikeguard_server.metrics import Metrics
 
 PATH: Final = "/v1/messages"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,13 +41,13 @@ from spikeguard_server.http.fast.json_reader import read_envelope, read_json
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.orders import LONGEST_S
 from spikeguard_server.identity.permissions import TABLE, check_access, hash_secret
-from spikeguard_server.ingest import FairQueue, receive
-from spikeguard_server.ingest.fair_queue import UrgentRuns
+from spikeguard_server.ingest import MessagePool, receive
 from spikeguard_server.log_format import add_context
 
 KNOWN_S: Final = 30.0
 MAX_KNOWN: Final = 10_000  # secrets
 LONGEST_SECRET: Final = 200  # characters
+MAX_ATTENTIVE: Final = 4000  # runs
 JUDGES: Final = 2  # tokens that are looked up at once
 REFUSED_S: Final = 0.2  # before a refusal for overload is told: a flood gets no faster by it
 
@@ -145,9 +146,9 @@ class OpenEndpoint:
     """Takes messages: who may, in which order, and what is answered."""
 
     services: Services
-    turns: FairQueue
+    pool: MessagePool
     known: RecentTokens = field(default_factory=RecentTokens)
-    urgency: UrgentRuns = field(default_factory=UrgentRuns)
+    attentive: dict[tuple[str, str], None] = field(default_factory=dict)  # runs near a spike
     judges: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(JUDGES))
 
     async def admit(self, secret: str | None) -> bytes:
@@ -163,30 +164,36 @@ class OpenEndpoint:
     async def take(self, bearer: bytes, body: bytes, host: str) -> tuple[bytes, Mapping[str, str]]:
         """Take one message; its acknowledgement and the headers to go with it.
 
-        The token is judged once more in the message's own transaction (`access.TABLE` holds for it
-        as for every call); the `FairQueue` orders the answers, the token is its client, and all
-        tokens of a project are a team.
+        The token is judged once more in the message's own transaction (`permissions.TABLE` holds
+        for it as for every call). All tokens of a project are one client of the `MessagePool`.
         """
         self.services.metrics.message_bytes.inc(len(body))
         envelope = read_envelope(body)
-        line = host if envelope is None else envelope.run
+        run = (host, "") if envelope is None else envelope.run
         if envelope is not None:
-            add_context(run=str(RunId(*envelope.run)))
+            add_context(run=str(RunId(*run)))
+        loss = None if envelope is None else envelope.loss
         try:
-            waiting = self.turns.take(
-                bearer, line, len(body), partial(self._store, body, bearer),
-                team=self.known.project(bearer),
+            waiting = self.pool.take(
+                self.known.project(bearer) or bearer, run, len(body),
+                partial(self._store, body, bearer),
+                first=run in self.attentive or not math.isfinite(loss or 0.0),
             )  # fmt: skip
         except Busy:
             del body
             await asyncio.sleep(REFUSED_S)
             raise
-        loss = None if envelope is None else envelope.loss
-        if self.urgency.of((bearer, line), loss, monotonic()):
-            self.turns.hurry(bearer, line)
-        self.services.metrics.ingest_waiting.set(self.turns.length)
+        self.services.metrics.ingest_waiting.set(self.pool.length)
         ack: Ack = await asyncio.wrap_future(waiting)
+        self._note_attention(run, ack.attentive)
         return encode(ack), {WAIT_HEADER: f"{LONGEST_S:g}"} if ack.attentive else {}
+
+    def _note_attention(self, run: tuple[str, str], attentive: bool) -> None:
+        self.attentive.pop(run, None)
+        if attentive:
+            self.attentive[run] = None
+        if len(self.attentive) > MAX_ATTENTIVE:
+            del self.attentive[next(iter(self.attentive))]
 
     def _judge(self, secret: str | None) -> bytes:
         bearer = self.known.find(secret)  # of many messages that waited the first was judged
