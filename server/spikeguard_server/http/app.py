@@ -68,7 +68,7 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.store.outage import TOLD, outage_of
 
 if TYPE_CHECKING:
-    from spikeguard_server.access.oidc.provider import Provider
+    from spikeguard_server.access.oidc import Provider
 
 _log = logging.getLogger(__name__)
 WAIT = "Wait, then send it again"
@@ -141,7 +141,7 @@ def create_app(
 def _provider(settings: Settings) -> Provider | None:
     if not settings.oidc_issuer:
         return None
-    from spikeguard_server.access.oidc.provider import Provider  # reads OpenSSL, for those who sign in
+    from spikeguard_server.access.oidc import Provider  # reads OpenSSL, for those who sign in
 
     return Provider(settings)
 

@@ -53,7 +53,7 @@ from spikeguard_server.store.reads.history import MAX_LIMIT, PageWanted, Reader,
 from spikeguard_server.store.tokens import find_caller
 
 if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
-    from spikeguard_server.access.oidc.provider import Provider
+    from spikeguard_server.access.oidc import Provider
 
 FLEET_S: Final = 5.0  # how old the numbers of the fleet may be
 READY_S: Final = 1.0  # how old the word that the database is there may be
