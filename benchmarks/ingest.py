@@ -10,7 +10,7 @@ sample are ours alone.
 shipped and of one without it take turns; no MLflow.
 
     python -m benchmarks.ingest [--quick] [--json] [--without-mlflow] [--environment DIR]
-    python -m benchmarks.ingest --without pipeline compute-lock [--quick] [--json]
+    python -m benchmarks.ingest --without pipeline kept [--quick] [--json]
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any, Final
 
 import psycopg
@@ -28,7 +27,6 @@ from spikeguard_core.monitor import monitor
 from spikeguard_protocol import plain_json
 from spikeguard_server.http.fast import ingest_middleware
 from spikeguard_server.http.routes import messages
-from spikeguard_server.ingest import message_pool
 from spikeguard_server.store import chunks, detectors, message_opening, runs
 from spikeguard_server.store.fast import pipeline
 from spikeguard_server.store.fast.packing import FLOAT8_ARRAY, INT8_ARRAY, FloatColumn, WholeColumn
@@ -122,11 +120,6 @@ def _percent(text: bytes) -> bytes:
 _PLACED: dict[bytes, bytes] = {}
 
 
-def _without_compute_lock() -> None:
-    """Threads that take messages compute as the interpreter lets them."""
-    setattr(message_pool, "in_turn", nullcontext)  # noqa: B010
-
-
 def _without_queue() -> None:
     """Every write waits for its own answer."""
 
@@ -152,7 +145,6 @@ MECHANISMS: Final[Mapping[str, Callable[[], None]]] = {
     "json": _without_json,
     "pipeline": _without_pipeline,
     "queue": _without_queue,
-    "compute-lock": _without_compute_lock,
     "kept": _without_kept,
     "stretches": _without_stretches,
     "nothing": lambda: None,

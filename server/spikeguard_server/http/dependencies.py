@@ -61,6 +61,7 @@ WITHOUT_TURN: Final = frozenset(  # they need no thread, or for a part of their 
     {
         *("/healthz", "/readyz", "/login/oidc", "/login/oidc/callback"),
         "/v1/runs/{project}/{name}/orders",
+        "/v1/channels/{project}/{channel}/test",
     }
 )
 LONGEST_HOST: Final = 64  # characters of a caller's address in the record

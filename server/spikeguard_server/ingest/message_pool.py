@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from spikeguard_server.errors import Busy
 from spikeguard_server.ingest.quotas import SharedQuota
-from spikeguard_server.store.fast.compute_lock import in_turn
 
 MAX_EACH: Final = 8  # messages of one run that wait; an agent sends one and waits for the answer
 MAX_BYTES: Final = 64 * 2**20  # of all messages that wait
@@ -189,8 +188,7 @@ class MessagePool:
 def _done(job: _Job) -> Callable[[], None]:
     """Do it; returns what tells the outcome."""
     try:
-        with in_turn():
-            result = job.work()
+        result = job.work()
     except BaseException as error:
         return partial(job.done.set_exception, error)
     return partial(job.done.set_result, result)
