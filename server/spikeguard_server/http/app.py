@@ -41,14 +41,13 @@ from spikeguard_server.errors import (
     VersionNotSpoken,
     WrongState,
 )
-from spikeguard_server.http.concurrency import TokenTurns
 from spikeguard_server.http.dependencies import Services, guard, is_page
 from spikeguard_server.http.fast.ingest_middleware import IngestMiddleware
 from spikeguard_server.http.field_errors import invalid
 from spikeguard_server.http.openapi import DESCRIPTION, TAGS, describe
 from spikeguard_server.http.pages import refusal_page
 from spikeguard_server.http.proxies import Peer
-from spikeguard_server.http.rate_limits import RateLimit, Rates
+from spikeguard_server.http.rate_limits import RateLimit, Rates, TokenTurns
 from spikeguard_server.http.request_ids import HEADER as REQUEST_ID
 from spikeguard_server.http.request_ids import RequestIds
 from spikeguard_server.http.request_limits import BodyLimit, CarefulAnswers

@@ -31,9 +31,8 @@ from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.paths import SPEAKS_FOR
 from spikeguard_server.access.proxied_sessions import end_proxied_roles
 from spikeguard_server.errors import NotSignedIn
-from spikeguard_server.http.concurrency import TokenTurns
 from spikeguard_server.http.proxies import SignedIn, signed_in
-from spikeguard_server.http.rate_limits import caller_of
+from spikeguard_server.http.rate_limits import TokenTurns, caller_of
 from spikeguard_server.http.request_limits import careful_headers
 from spikeguard_server.identity.actors import Actor, KnownBy
 from spikeguard_server.identity.permissions import (

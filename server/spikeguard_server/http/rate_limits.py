@@ -1,18 +1,22 @@
-"""Rate limits: one token bucket for each token or session.
+"""What one token or session may take: calls a second, and threads that answer them.
 
-Plain ASGI, before anything is looked up; in memory, bounded, each process for itself. Messages are
-not counted here, `ingest.message_pool` bounds them. Calls without a token are bounded by address in
-the proxy (`deploy/balancer/haproxy.cfg`). Secrets are kept as hashes alone.
+One token bucket each: plain ASGI, before anything is looked up; in memory, bounded, each process
+for itself. The threads are few: without a share for each, slow reads of one token would hold them
+all. Messages are not counted here, `ingest.message_pool` bounds them. Calls without a token are
+bounded by address in the proxy (`deploy/balancer/haproxy.cfg`). Secrets are kept as hashes alone.
 """
 
 from __future__ import annotations
 
 import math
+from asyncio import Semaphore
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
+from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -66,6 +70,21 @@ class RateLimit:
             limit=self._rates.per_s,
         )
         await self._refuse(Request(scope), refusal)(scope, receive, send)
+
+
+class TokenTurns:
+    """Lets `at_once` calls of each token through; its others wait. Of the event loop's thread."""
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._turns: WeakValueDictionary[bytes, Semaphore] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def of(self, caller: bytes) -> AsyncIterator[None]:
+        """A call is answered of whoever holds the secret of this hash; empty: of nobody known."""
+        turns = self._turns.setdefault(caller, Semaphore(self._at_once))
+        async with turns:
+            yield
 
 
 def caller_of(scope: Scope) -> bytes | None:
