@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -197,11 +198,9 @@ def test_who_guesses_tokens_is_refused_at_the_balancer_and_takes_nothing_from_th
     live, _ = balanced
     with live.client(Role.VIEWER) as good, live.client() as stranger:
         assert good.get("/v1/me").status_code == 200
-        guesses = [
-            stranger.get("/v1/me", headers={"Authorization": f"Bearer guess-{n}"}).status_code
-            for n in range(1_100)
-        ]
-        assert (guesses[0], guesses[-1]) == (401, 429)
+        guess = ({"Authorization": f"Bearer guess-{n}"} for n in range(1_000))
+        answers = (stranger.get("/v1/me", headers=each).status_code for each in guess)
+        assert sum(1 for _ in takewhile(lambda status: status == 401, answers)) in range(200, 1_000)
         assert good.get("/v1/me").status_code == 200
 
 
