@@ -83,17 +83,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_500,
-    "spikeguard_cli": 3_530,
+    "spikeguard_protocol": 2_450,
+    "spikeguard_cli": 3_300,
     "spikeguard_client": 1_810,
     "spikeguard": 21_400,
     "spikeguard_core": 10_720,
     "spikeguard_replay": 3_660,
     "spikeguard_server": 32_100,
-    "spikeguard_dashboard": 3_620,
+    "spikeguard_dashboard": 3_540,
     "spikeguard_trainer": 2_460,
     "benchmarks": 15_020,
-    "tests": 59_000,
+    "tests": 57_000,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

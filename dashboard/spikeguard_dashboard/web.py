@@ -13,8 +13,6 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit.starlette import App
 
-from spikeguard_protocol.cookies import plain_cookies
-
 # Streamlit's pages need scripts and styles inline, so a policy can forbid no more than this.
 HEADERS: Final = {
     "Content-Security-Policy": "frame-ancestors 'self'; object-src 'none'; base-uri 'self'",
@@ -42,22 +40,7 @@ class CarefulHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
-class PlainCookies:
-    """Leaves out cookies that none of ours can be, before Streamlit reads them."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if "headers" in scope:
-            scope["headers"] = plain_cookies(scope["headers"])
-        await self._app(scope, receive, send)
-
-
 app = App(
     Path(__file__).with_name("app.py"),
-    middleware=[
-        Middleware(CarefulHeaders),
-        Middleware(PlainCookies),
-    ],
+    middleware=[Middleware(CarefulHeaders)],
 )

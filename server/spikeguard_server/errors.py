@@ -71,20 +71,6 @@ class Malformed(ServiceError):
     status = 400
 
 
-class UnsupportedMediaType(ServiceError):
-    """A body in several parts, which no call takes."""
-
-    code = "unsupported_media_type"
-    status = 415
-
-    def __init__(self) -> None:
-        super().__init__(
-            "No call takes a body in several parts (multipart)",
-            "Send a form as application/x-www-form-urlencoded, anything else as JSON",
-            field="content-type",
-        )
-
-
 class VersionNotSpoken(ServiceError):
     """The message is written in a version that this server does not speak."""
 

@@ -22,8 +22,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from spikeguard_protocol import Role
-from spikeguard_server.access.oidc.access import read_accesses
-from spikeguard_server.access.oidc.addresses import is_careful
+from spikeguard_server.access.oidc_roles import is_careful, read_accesses
 from spikeguard_server.log_format import FORMS
 
 PREFIX = "SPIKEGUARD_"

@@ -1,10 +1,9 @@
 """`spikeguard up`: database, server and dashboard on this machine, and a login for you.
 
-Law: one process owns the rest: it holds both ports before anything is started or announced, and
-ends when one of them ends (`supervision`). Whatever ends it, a signal at any moment or
-SIGKILL, leaves nothing running: the database's keeper waits on a pipe from us, the dashboard dies
-with us by the kernel's hand, and what escaped both is ended by the next `up`. Everything listens on
-the loopback only.
+One process owns the rest: it holds both ports before anything is started or announced, and ends
+when one of them ends; a process manager starts it again. Whatever ends it, a signal at any moment
+or SIGKILL, leaves nothing running: the database's keeper waits on a pipe from us, and the kernel
+ends the dashboard with us. Everything listens on the loopback only.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ import socket
 import stat
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event, Thread
 from types import FrameType
 
 from sqlalchemy import make_url
@@ -32,8 +32,12 @@ from spikeguard_server.cli import embedded_postgres as postgres
 from spikeguard_server.cli.private_files import kept_secret, write_private
 from spikeguard_server.cli.serve import serve
 from spikeguard_server.cli.sockets import listen
-from spikeguard_server.cli.supervision import Child, Supervisor
-from spikeguard_server.cli.up_dashboard import address_in_browser, dashboard, dashboard_installed
+from spikeguard_server.cli.up_dashboard import (
+    Dashboard,
+    address_in_browser,
+    dashboard,
+    dashboard_installed,
+)
 from spikeguard_server.cli.up_login import UpCredentials, prepare_login
 from spikeguard_server.cli.up_ready import Announcement, announce_when_ready
 from spikeguard_server.identity.permissions import new_secret
@@ -46,6 +50,8 @@ HOST = "127.0.0.1"
 LOCK = "up.lock"
 LINK_KEY = "link_key"
 POSTGRES = "postgres"
+LOOK_EVERY_S = 0.2
+PAUSE_S = 0.5  # by then a stop of the whole machine has reached us as well
 UNMAPPED = 65534  # how owners look that a user namespace does not know
 SERVER_ROLE = "spikeguard_server"
 
@@ -74,21 +80,21 @@ def _address(listener: socket.socket) -> str:
 def run(options: Namespace) -> int:
     """Start everything, say so, and stay until told to stop."""
     _stop_on_signals()
-    supervisor = Supervisor()
+    watch = _Watch()
     try:
         with ExitStack() as stack:
             stack.callback(_ignore_signals)
-            _start(stack, options, supervisor)
+            _start(stack, options, watch)
     except _Stopped:
-        if supervisor.failure is not None:
-            raise CommandFailed(supervisor.failure) from None
+        if watch.failure is not None:
+            raise CommandFailed(watch.failure) from None
         print("stopped", file=sys.stderr)
     except postgres.EmbeddedError as error:
         raise CommandFailed(str(error)) from error
     return 0
 
 
-def _start(stack: ExitStack, options: Namespace, supervisor: Supervisor) -> None:
+def _start(stack: ExitStack, options: Namespace, watch: _Watch) -> None:
     account = _account(options.account)
     directory = _prepare((options.directory or data_directory()).expanduser().resolve(), account)
     os.umask(0o077)  # logs and locks as well are for nobody else
@@ -96,7 +102,7 @@ def _start(stack: ExitStack, options: Namespace, supervisor: Supervisor) -> None
     place = _place(stack, options, directory)
     settings = _settings(place)
     write_log(settings.log_format)
-    children: list[Child] = []
+    children: list[_Child] = []
     if not settings.database_url:
         database = stack.enter_context(
             postgres.running(database_directory(directory), account=account)
@@ -111,11 +117,44 @@ def _start(stack: ExitStack, options: Namespace, supervisor: Supervisor) -> None
     if place.pages is not None:
         pages = dashboard(directory, place.pages, place.server)
         children.append(stack.enter_context(pages))
-    stack.enter_context(supervisor.watching(*children))
+    stack.enter_context(watch.over(children))
     stack.enter_context(_state(directory, settings))
     announcement = _announcement(place, login, options)
     stack.enter_context(announce_when_ready(announcement))
-    serve(settings, engine, place.listener, supervisor.stop)
+    serve(settings, engine, place.listener, watch.stopping.set)
+
+
+_Child = postgres.EmbeddedServer | Dashboard
+
+
+class _Watch:
+    """Ends everything when one process ends by itself."""
+
+    def __init__(self) -> None:
+        self.failure: str | None = None  # why everything ends, if a process ended by itself
+        self.stopping = Event()  # a process that ends from now on is meant to
+
+    @contextmanager
+    def over(self, children: Sequence[_Child]) -> Iterator[None]:
+        """Look after `children` beside the server."""
+        thread = Thread(target=self._look, args=(children,), name="watch", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self.stopping.set()
+            thread.join()
+
+    def _look(self, children: Sequence[_Child]) -> None:
+        gone: _Child | None = None
+        while gone is None and not self.stopping.wait(LOOK_EVERY_S):
+            gone = next((child for child in children if child.ended()), None)
+        if gone is not None and not self.stopping.wait(PAUSE_S):
+            self.failure = (
+                f"{gone.name} ended, so everything is stopped; what is stored stays. See why in "
+                f"{gone.log}, mend it, and run `spikeguard up` again"
+            )
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _of_server(url: str) -> str:

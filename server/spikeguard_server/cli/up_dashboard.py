@@ -1,13 +1,11 @@
 """The dashboard as a child process of `spikeguard up`.
 
 Law: it is found, never imported, and gets nothing of ours but the server's address and the socket
-that it answers on. It ends with us: by our hand, by the kernel's if
-we were killed, and by the next `up` where the kernel can't.
+that it answers on. It ends with us: by our hand, and by the kernel's if we were killed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import importlib.util
 import os
@@ -20,10 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from spikeguard_server.cli.private_files import write_private
-
 PACKAGE = "spikeguard_dashboard"
-PID = "dashboard.pid"
 LOG = "dashboard.log"
 OWN = ("SPIKEGUARD_DASHBOARD_REFRESH",)  # the dashboard's settings
 GRACE_S = 5.0
@@ -46,13 +41,11 @@ def dashboard_installed() -> bool:
 @contextmanager
 def dashboard(directory: Path, listener: socket.socket, server: str) -> Iterator[Dashboard]:
     """Run the dashboard on `listener`, which stays ours; its log lies in `directory`."""
-    end_left_over(directory / PID)
     process = _start(directory, listener, environment_for(server))
     try:
         yield Dashboard(process, directory / LOG)
     finally:
         _end(process)
-        (directory / PID).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +73,6 @@ def environment_for(server: str) -> dict[str, str]:
     return {**kept, "SPIKEGUARD_SERVER": server, "SPIKEGUARD_PUBLIC_URL": public}
 
 
-def end_left_over(pid_file: Path) -> None:
-    """End a dashboard that outlived an `up` that was killed, if the pid still is one."""
-    try:
-        pid = int(pid_file.read_text())
-        arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (OSError, ValueError):
-        return
-    if PACKAGE.encode() in arguments:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
 def _start(
     directory: Path, listener: socket.socket, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
@@ -101,7 +82,7 @@ def _start(
     signal.pthread_sigmask(signal.SIG_BLOCK, held)  # a child must not be lost between two lines
     try:
         with (directory / LOG).open("ab") as log:
-            child = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", PACKAGE, "--descriptor", str(descriptor)],
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
@@ -111,8 +92,6 @@ def _start(
                 start_new_session=True,  # Ctrl-C is for us, who stop it in order
                 preexec_fn=prepare,
             )
-        write_private(directory / PID, str(child.pid))
-        return child
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
 

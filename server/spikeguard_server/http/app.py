@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from importlib.metadata import version
-from threading import Thread
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -20,7 +19,7 @@ from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CollectorRegistry
-from sqlalchemy.exc import DataError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.exc import InternalError as DatabaseInternalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
@@ -42,30 +41,22 @@ from spikeguard_server.errors import (
     VersionNotSpoken,
     WrongState,
 )
-from spikeguard_server.http.concurrency import Calls
 from spikeguard_server.http.dependencies import Services, guard, is_page
 from spikeguard_server.http.field_errors import invalid
-from spikeguard_server.http.known_tokens import MOST
 from spikeguard_server.http.openapi import DESCRIPTION, TAGS, describe
 from spikeguard_server.http.pages import refusal_page
 from spikeguard_server.http.proxies import Peer
-from spikeguard_server.http.rate_limits import RateLimit, Rates
+from spikeguard_server.http.rate_limits import RateLimit, Rates, TokenTurns
 from spikeguard_server.http.request_ids import HEADER as REQUEST_ID
 from spikeguard_server.http.request_ids import RequestIds
-from spikeguard_server.http.request_limits import (
-    BodyLimit,
-    CarefulAnswers,
-    PlainCookies,
-    PlainForms,
-    WholeBodies,
-)
+from spikeguard_server.http.request_limits import BodyLimit, CarefulAnswers
 from spikeguard_server.http.request_metrics import RequestMetrics
 from spikeguard_server.http.responses import JsonReply, answer_of
 from spikeguard_server.http.routes.all_routes import include_all
-from spikeguard_server.http.routes.messages import EXAMINERS, JUDGES, OpenEndpoint
+from spikeguard_server.http.routes.messages import JUDGES, OpenEndpoint
 from spikeguard_server.http.routes.pages import page_of
-from spikeguard_server.ingest import FairQueue, Monitors
-from spikeguard_server.ingest.order_waiters import MAX_WAITS, OrderWaiters
+from spikeguard_server.ingest import MessagePool, Monitors
+from spikeguard_server.ingest.order_waiters import OrderWaiters
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics
@@ -73,10 +64,9 @@ from spikeguard_server.notify.notifier import AT_DESK as CARRIERS_AT_DESK
 from spikeguard_server.notify.notifier import Notifier
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.outage import TOLD, outage_of
-from spikeguard_server.store.tokens import working_hashes
 
 if TYPE_CHECKING:
-    from spikeguard_server.access.oidc.provider import Provider
+    from spikeguard_server.access.oidc import Provider
 
 _log = logging.getLogger(__name__)
 WAIT = "Wait, then send it again"
@@ -88,9 +78,7 @@ BESIDE: Final[Mapping[str, int]] = {
     "notifier": 1,
     "its carriers": CARRIERS_AT_DESK,
     "readiness": 1,
-    "tokens known at the start": 1,
     "tokens": JUDGES,
-    "unknown tokens": EXAMINERS,
 }
 
 
@@ -110,13 +98,12 @@ def create_app(
         monitors=Monitors(settings.monitors_kept),
         ticker=Ticker(settings, engine, metrics.count_incident) if ticker else None,
         provider=_provider(settings),
-        calls=Calls((_callers(settings) + 1) // 2),
-        lookups=Calls((_callers(settings) + 1) // 2, MAX_WAITS),
+        turns=TokenTurns(max(1, _callers(settings) // 4)),
     )
     services.metrics.info.labels(version("spikeguard"), settings.public_url.rstrip("/")).set(1)
     order_waiters = OrderWaiters(settings)
     notifier = Notifier(settings, engine, services.metrics.count_notice) if ticker else None
-    turns = FairQueue(_workers(settings), settings.ingest_waiting)
+    pool = MessagePool(_workers(settings), settings.ingest_waiting)
     app = FastAPI(
         title="spikeguard",
         version=version("spikeguard"),
@@ -127,7 +114,7 @@ def create_app(
         openapi_url=None,
         default_response_class=JsonReply,
         dependencies=[guard],
-        lifespan=_lifespan(services, turns, order_waiters, notifier),
+        lifespan=_lifespan(services, pool, order_waiters, notifier),
     )
     sql.event.listen(engine, "handle_error", partial(_count_failure, services.metrics))
     app.state.services = services
@@ -135,46 +122,33 @@ def create_app(
     include_all(app)
     app.openapi = describe(app)  # type: ignore[method-assign]
     _handle_errors(app)
-    rates = Rates(settings.requests_per_s)
-    app.state.messages = OpenEndpoint(services, turns, rates)
-    app.add_middleware(PlainCookies)
-    app.add_middleware(PlainForms, refuse=_answer)
-    app.add_middleware(RateLimit, rates=rates, known_tokens=services.known_tokens, refuse=_answer)
+    app.state.messages = OpenEndpoint(services, pool)
+    app.add_middleware(RateLimit, rates=Rates(settings.requests_per_s), refuse=_answer)
     app.add_middleware(RequestMetrics, metrics=services.metrics)
     app.add_middleware(BodyLimit)
     app.add_middleware(CarefulAnswers, headers=services.headers)
     app.add_middleware(Peer, settings=settings)
     app.add_middleware(RequestIds)
-    app.add_middleware(WholeBodies)
     return app
 
 
 def _provider(settings: Settings) -> Provider | None:
     if not settings.oidc_issuer:
         return None
-    from spikeguard_server.access.oidc.provider import (
-        Provider,  # reads OpenSSL, for those who sign in
-    )
+    from spikeguard_server.access.oidc import Provider  # reads OpenSSL, for those who sign in
 
     return Provider(settings)
 
 
-def _greet(services: Services) -> None:
-    """After a start nobody's token has worked yet, and all would be strangers for a moment."""
-    with suppress(SQLAlchemyError), services.engine.connect() as connection:
-        services.known_tokens.note(working_hashes(connection, MOST))
-
-
 def _lifespan(
     services: Services,
-    turns: FairQueue,
+    pool: MessagePool,
     order_waiters: OrderWaiters,
     notifier: Notifier | None,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def run(app: FastAPI) -> AsyncIterator[None]:
         del app
-        Thread(target=_greet, args=(services,), name="greet", daemon=True).start()
         current_default_thread_limiter().total_tokens = _callers(services.settings)
         order_waiters.start()
         if services.ticker is not None:
@@ -184,7 +158,7 @@ def _lifespan(
         try:
             yield
         finally:
-            turns.stop(STOP_S)
+            pool.stop(STOP_S)
             order_waiters.stop()
             if notifier is not None:
                 notifier.stop()

@@ -7,8 +7,9 @@ Law: nothing global. `authorize` stands before every endpoint and looks up the c
 from __future__ import annotations
 
 import math
+from asyncio import Semaphore
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import sqlalchemy as sql
+from anyio import CapacityLimiter
 from fastapi import Depends, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
@@ -27,16 +29,11 @@ from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.paths import SPEAKS_FOR
-from spikeguard_server.access.oidc.attempt import AT_ONCE
 from spikeguard_server.access.proxied_sessions import end_proxied_roles
-from spikeguard_server.errors import Busy, NotSignedIn
-from spikeguard_server.http.concurrency import UNCOUNTED, Calls, OneAtATime
-from spikeguard_server.http.known_tokens import KnownTokens
+from spikeguard_server.errors import NotSignedIn
 from spikeguard_server.http.proxies import SignedIn, signed_in
-from spikeguard_server.http.quotas import SharedQuota
-from spikeguard_server.http.rate_limits import FREE, LONGEST_HOST, address_of
+from spikeguard_server.http.rate_limits import TokenTurns, caller_of
 from spikeguard_server.http.request_limits import careful_headers
-from spikeguard_server.http.single_flight import Looks
 from spikeguard_server.identity.actors import Actor, KnownBy
 from spikeguard_server.identity.permissions import (
     TABLE,
@@ -55,12 +52,18 @@ from spikeguard_server.store.paging import MAX_LIMIT, PageWanted, Reader, read_c
 from spikeguard_server.store.tokens import find_caller
 
 if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
-    from spikeguard_server.access.oidc.provider import Provider
+    from spikeguard_server.access.oidc import Provider
 
 FLEET_S: Final = 5.0  # how old the numbers of the fleet may be
 READY_S: Final = 1.0  # how old the word that the database is there may be
-DRAWING_WAIT_S: Final = 30.0
-DRAWING_BUSY: Final = Busy("Other post-mortems are being drawn", "Ask again in a few seconds")
+WITHOUT_TURN: Final = frozenset(  # they need no thread, or for a part of their time alone
+    {
+        *("/healthz", "/readyz", "/login/oidc", "/login/oidc/callback"),
+        "/v1/runs/{project}/{name}/orders",
+        "/v1/channels/{project}/{channel}/test",
+    }
+)
+LONGEST_HOST: Final = 64  # characters of a caller's address in the record
 COOKIE: Final = "spikeguard_session"
 DASHBOARD_COOKIE: Final = "spikeguard_dashboard"
 PAGES: Final = ("/login", "/logout", "/confirm/", "/incident/", "/act/", "/inbox", "/approve/")
@@ -102,21 +105,13 @@ class Services:
     metrics: Metrics
     monitors: Monitors
     ticker: Ticker | None  # None where another process drives time
-    calls: Calls
-    lookups: Calls  # what calls ask the database before they have their turn, or beside it
+    turns: TokenTurns
     fleet: Cached[bytes] = field(default_factory=lambda: Cached(FLEET_S))
-    known_tokens: KnownTokens = field(default_factory=KnownTokens)
     write_check: WriteCheck = field(default_factory=WriteCheck)
     provider: Provider | None = None  # where people sign in by OIDC, if they do
-    sign_ins: SharedQuota = field(
-        default_factory=lambda: SharedQuota(
-            AT_ONCE, "sign-ins wait for the identity provider", "Try again"
-        )
-    )
-    drawings: OneAtATime = field(  # post-mortems
-        default_factory=lambda: OneAtATime(DRAWING_WAIT_S, DRAWING_BUSY, patient=True)
-    )
-    readiness: Looks[DatabaseLook] = field(default_factory=lambda: Looks(READY_S))
+    drawing: Semaphore = field(default_factory=lambda: Semaphore(1))  # a post-mortem, at a time
+    readiness: Cached[DatabaseLook] = field(default_factory=lambda: Cached(READY_S))
+    readiness_thread: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
     def snapshot(self) -> sql.Connection:
         """A connection whose reads are all of one moment, that of the first: an answer of several
@@ -179,14 +174,8 @@ def _found(
 ) -> Caller | None:
     if not secret or len(secret) > 200:
         return None
-    hashed = hash_of(secret)
     with services.engine.connect() as connection:
-        caller = find_caller(connection, hashed)
-    if caller is None:
-        services.known_tokens.forget(hashed)
-    else:
-        services.known_tokens.note([hashed], caller.grant)
-    return caller
+        return find_caller(connection, hash_of(secret))
 
 
 def sign_in(services: Services, secret: str | None) -> Caller:
@@ -210,33 +199,9 @@ async def _authorize(request: Request, services: ServicesDep) -> AsyncIterator[C
     waits for a thread where the call itself needs none: load balancers ask while all are busy."""
     path = request.scope["route"].path
     rule = TABLE[request.method, path]
-    if rule.public:
-        async with _turn_of_stranger(request, services, path):
-            yield None
-        return
-    async with services.lookups.one_of(services.known_tokens.holder(_hashed(request))):
-        caller = await run_in_threadpool(_judged, request, services, rule)
-    if path in UNCOUNTED:
-        yield caller
-        return
-    async with services.calls.one_of(caller.grant):
-        yield caller
-
-
-def _hashed(request: Request) -> bytes:
-    """Of what the call brings."""
-    if is_page(request.url.path):
-        return hash_cookie(session_secret(request) or "")
-    return hash_secret(bearer_secret(request) or "")
-
-
-def _turn_of_stranger(
-    request: Request, services: Services, path: str
-) -> AbstractAsyncContextManager[None]:
-    """Whoever needs no token has one queue with all of their address; load balancers never wait."""
-    if path in FREE or path in UNCOUNTED:
-        return nullcontext()
-    return services.calls.one_of(address_of(request.client.host if request.client else ""))
+    holder = b"" if rule.public else caller_of(request.scope) or b""
+    async with nullcontext() if path in WITHOUT_TURN else services.turns.of(holder):
+        yield None if rule.public else await run_in_threadpool(_judged, request, services, rule)
 
 
 def _judged(request: Request, services: Services, rule: AccessRule) -> Caller:

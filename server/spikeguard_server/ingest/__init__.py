@@ -5,7 +5,7 @@ to the commit, so that any replica may take any message. What is decided is deci
 """
 
 from spikeguard_server.ingest.detection import Monitors
-from spikeguard_server.ingest.fair_queue import FairQueue
+from spikeguard_server.ingest.message_pool import MessagePool
 from spikeguard_server.ingest.receive import receive
 
-__all__ = ["FairQueue", "Monitors", "receive"]
+__all__ = ["MessagePool", "Monitors", "receive"]

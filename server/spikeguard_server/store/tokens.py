@@ -117,12 +117,6 @@ def expiring_agents(
     return [_token(row) for row in connection.execute(query.order_by(tokens.c.expires_at))]
 
 
-def working_hashes(connection: sql.Connection, most: int) -> Sequence[bytes]:
-    """Of the newest secrets that work, the newest last."""
-    query = sql.select(tokens.c.hash).where(_works(tokens)).order_by(tokens.c.id.desc())
-    return connection.execute(query.limit(most)).scalars().all()[::-1]
-
-
 def add_token(connection: sql.Connection, new: NewToken) -> tuple[Token, bool]:
     """Store a token, and whether it was new: one whose secret is known stays as it is."""
     row = {

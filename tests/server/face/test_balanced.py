@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -167,7 +168,7 @@ def test_between_migrate_and_the_first_new_replica_the_older_ones_take_every_cal
     job.train(5)
 
 
-def test_the_balancer_refuses_large_heads_and_bodies_and_says_itself_who_calls(
+def test_the_balancer_refuses_what_costs_much_to_read_and_says_itself_who_calls(
     balanced: tuple[Live, Popen[bytes]],
 ) -> None:
     live, _ = balanced
@@ -175,6 +176,10 @@ def test_the_balancer_refuses_large_heads_and_bodies_and_says_itself_who_calls(
         assert client.get("/readyz", headers={"X": "x" * 20_000}).status_code == 400
         large = client.post("/v1/messages", content=b"x" * (4 * 2**20 + 1))
         assert large.status_code == 413
+        unsized = client.post("/v1/sessions", content=iter([b"{}"]))
+        in_parts = client.post("/login", files={"token": b"x"})
+        quoted = client.get("/login", headers={"Cookie": 'a="' + "\\" * 9_000 + '"'})
+    assert [each.status_code for each in (unsized, in_parts, quoted)] == [411, 415, 400]
     forged = {"X-Forwarded-For": "203.0.113.9"}
     job = Job(live, "who-calls").start()
     job.spike()
@@ -184,6 +189,19 @@ def test_the_balancer_refuses_large_heads_and_bodies_and_says_itself_who_calls(
         assert ada.post(f"{command}/reject", json=no, headers=forged).status_code == 200
         told = ada.get(f"{job.path}/audit").text
     assert "not now (by the API from 127.0.0.1)" in told
+
+
+def test_who_guesses_tokens_is_refused_at_the_balancer_and_takes_nothing_from_those_that_work(
+    balanced: tuple[Live, Popen[bytes]],
+) -> None:
+    """All of them from one address."""
+    live, _ = balanced
+    with live.client(Role.VIEWER) as good, live.client() as stranger:
+        assert good.get("/v1/me").status_code == 200
+        guess = ({"Authorization": f"Bearer guess-{n}"} for n in range(1_000))
+        answers = (stranger.get("/v1/me", headers=each).status_code for each in guess)
+        assert sum(1 for _ in takewhile(lambda status: status == 401, answers)) in range(200, 1_000)
+        assert good.get("/v1/me").status_code == 200
 
 
 def test_a_replica_that_is_told_to_stop_takes_no_message_and_no_order_along(

@@ -44,6 +44,7 @@ class Up:
             "SPIKEGUARD_DASHBOARD_REFRESH": "2",
         }
         self.process: subprocess.Popen[bytes] | None = None
+        self._known: set[int] = set()
 
     def start(self, *options: str, forked: bool = True) -> subprocess.Popen[bytes]:
         """Start one; it is not ready yet. Not forked, it is started as it is typed."""
@@ -101,9 +102,16 @@ class Up:
 
     def _children(self) -> set[int]:
         """Those that no command line tells: a forked one has that of what it was forked from."""
-        pid_file = self.directory / "data" / "dashboard.pid"
-        pages = {int(pid_file.read_text())} if pid_file.exists() else set()
-        return pages if self.process is None else {*pages, self.process.pid}
+        if self.process is not None and psutil.pid_exists(self.process.pid):
+            started = psutil.Process(self.process.pid).children(recursive=True)
+            self._known |= {self.process.pid, *(child.pid for child in started)}
+        return self._known
+
+    def dashboard(self) -> psutil.Process:
+        """The process of the pages."""
+        assert self.process is not None
+        started = psutil.Process(self.process.pid).children()
+        return next(child for child in started if "spikeguard_dashboard" in child.cmdline())
 
     def all_gone(self, within_s: float = 20.0) -> bool:
         """Whether nothing of it is left after a while."""
@@ -150,6 +158,7 @@ def test_it_starts_everything_killed_leaves_nothing_and_finds_everything_again(u
     assert "SPIKEGUARD_TOKEN_FILE" in up.log()
     secrets = [Path(ready["agent_token_file"]), up.directory / "data" / "link_key"]
     before = [file.read_text() for file in secrets]
+    assert up.family()  # which remembers them
     process.kill()
     process.wait()
     assert up.all_gone()
@@ -162,8 +171,7 @@ def test_it_starts_everything_killed_leaves_nothing_and_finds_everything_again(u
 
 
 def _the_dashboard_knows_no_more_than_it_must(up: Up) -> None:
-    pid = int((up.directory / "data" / "dashboard.pid").read_text())
-    environment = psutil.Process(pid).environ()
+    environment = up.dashboard().environ()
     given = {name for name in environment if name.startswith(("SPIKEGUARD", "DATABASE", "PG"))}
     assert given == {
         "SPIKEGUARD_SERVER", "SPIKEGUARD_PUBLIC_URL", "SPIKEGUARD_DASHBOARD_REFRESH",
@@ -310,6 +318,7 @@ def test_ended_at_any_moment_it_leaves_nothing(up: Up, number: signal.Signals, s
         assert process.poll() is None, up.log()
         assert time.monotonic() < until, up.log()
         time.sleep(0.02)
+    assert up.family()
     process.send_signal(number)
     status = process.wait(30)
     if stage == "ready":

@@ -16,7 +16,6 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.http import request_limits
 from spikeguard_server.http.routes import messages as express
 from spikeguard_server.settings import Settings
 from tests.agent.wire import await_that
@@ -44,7 +43,6 @@ def another(engine: sql.Engine) -> str:
 def url(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A server that holds little of what is on its way."""
     monkeypatch.setattr(express, "MAX_INFLOW", INFLOW)
-    monkeypatch.setattr(request_limits, "READ_ON_S", 0.1)  # a refusal waits so long for the rest
     with serving(Settings(database_url=database_url)) as found:
         yield found
 

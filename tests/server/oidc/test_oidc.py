@@ -20,7 +20,7 @@ from joserfc.jwk import KeySet, RSAKey
 
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.access.oidc.access import Access, accesses_of, best_access, read_accesses
+from spikeguard_server.access.oidc_roles import Access, accesses_of, best_access, read_accesses
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
@@ -224,8 +224,9 @@ def test_an_answer_counts_once_in_the_browser_that_began_it(desk: Desk) -> None:
 
 WRITTEN = {
     "deep": b"[" * 2_900,
-    "far": b'["%b",%b,"","",false]' % (32 * b"a", 400 * b"9"),
-    "no text": b'["%b",%d,"","",false]' % (32 * rb"\ud800", time.time()),
+    "far": b'["%b","%b","%b",%b]' % (*3 * (43 * b"a",), 400 * b"9"),
+    "short": b'["","","",%d]' % time.time(),
+    "no text": b'["%b","%b","",%d]' % (*2 * (43 * rb"\ud800",), time.time()),
 }
 
 
@@ -303,28 +304,17 @@ def test_a_provider_that_is_down_is_said_on_the_page_where_a_token_still_signs_i
         engine.dispose()
 
 
-def test_a_provider_that_hangs_holds_up_a_few_sign_ins_and_nothing_else(oidc_url: str) -> None:
+def test_a_provider_that_hangs_holds_up_sign_ins_and_nothing_else(oidc_url: str) -> None:
     with lying() as liar, serving(settings_of(oidc_url, liar, oidc_timeout_s=30.0)) as url:
         liar.answers.clear()
         with ThreadPoolExecutor(12) as pool, httpx.Client(base_url=url, timeout=60) as browser:
             waiting = [pool.submit(browser.get, "/login/oidc") for _ in range(12)]
-            give_up_at = time.monotonic() + 25
-            while sum(done.done() for done in waiting) < 8 and time.monotonic() < give_up_at:
-                time.sleep(0.05)
-            ended = [done.result() for done in waiting if done.done()]
-            assert [answer.status_code for answer in ended] == [429] * 8
-            assert "4 sign-ins wait for the identity provider already from here" in ended[0].text
-            elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
-            with httpx.Client(base_url=url, timeout=60, transport=elsewhere) as honest:
-                other = pool.submit(honest.get, "/login/oidc")
-                time.sleep(0.5)
-                assert not other.done(), other.result().text
-            assert browser.get("/readyz").status_code == 200
-            assert [browser.get("/v1/me").status_code for _ in range(9)] == [401] * 9
-            assert time.monotonic() < give_up_at, "others waited for the provider"
+            time.sleep(1.0)
+            assert not any(done.done() for done in waiting)
+            assert browser.get("/readyz", timeout=10).status_code == 200
+            assert [browser.get("/v1/me", timeout=10).status_code for _ in range(9)] == [401] * 9
             liar.answers.set()
-            assert sorted(done.result(60).status_code for done in waiting) == [303] * 4 + [429] * 8
-        assert liar.asked == ["/.well-known/openid-configuration"] * 5
+            assert [done.result(60).status_code for done in waiting] == [303] * 12
 
 
 def test_the_provider_says_no_and_the_page_says_so_without_its_words(desk: Desk) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter
 from pydantic import Field
 
@@ -46,7 +47,9 @@ async def get_health() -> JsonReply:
 async def get_readiness(services: ServicesDep) -> JsonReply:
     """The database is reachable, migrated, takes writes and has room for them, and this
     process's ticker runs. True within seconds, however many ask."""
-    look = await services.readiness.get(partial(_look, services))
+    look = await run_sync(
+        services.readiness.get, partial(_look, services), limiter=services.readiness_thread
+    )
     if services.ticker is not None and not services.ticker.alive:
         raise Unready("This process's ticker stopped", "Start the process again")
     return JsonReply(Readiness(status="ok", audit_protected=look.audit_protected))

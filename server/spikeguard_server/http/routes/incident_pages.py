@@ -108,11 +108,9 @@ def show_incident(
 
 
 @router.get("/incident/{project}/{name}/{number}/postmortem", summary="A post-mortem to read")
-async def show_postmortem(
-    services: ServicesDep, caller: CallerDep, run: RunDep, number: Number
-) -> Response:
+async def show_postmortem(services: ServicesDep, run: RunDep, number: Number) -> Response:
     """The post-mortem of a closed incident as HTML, for whoever is signed in in a browser."""
-    return await get_postmortem(services, caller, run, number, ReportFormat.HTML)
+    return await get_postmortem(services, run, number, ReportFormat.HTML)
 
 
 @router.post("/incident/{project}/{name}/{number}", summary="Respond to an incident")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,14 +39,12 @@ from spikeguard_server.http.bodies.protocol_schema import reference
 from spikeguard_server.http.bodies.run_shapes import ATTEMPT
 from spikeguard_server.http.dependencies import Services, bearer_secret, sign_in
 from spikeguard_server.http.json_reader import read_envelope, read_json
-from spikeguard_server.http.quotas import SharedQuota
-from spikeguard_server.http.rate_limits import Rates, address_of
 from spikeguard_server.http.request_metrics import GONE
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.orders import LONGEST_S
 from spikeguard_server.identity.permissions import TABLE, check_access, hash_secret
-from spikeguard_server.ingest import FairQueue, receive
-from spikeguard_server.ingest.fair_queue import UrgentRuns
+from spikeguard_server.ingest import MessagePool, receive
+from spikeguard_server.ingest.quotas import SharedQuota
 from spikeguard_server.log_format import add_context
 
 MAX_INFLOW: Final = 64 * 2**20  # bytes of all bodies of which a part is still to come
@@ -53,9 +52,8 @@ BODY_S: Final = 60.0  # for a whole body
 KNOWN_S: Final = 30.0
 MAX_KNOWN: Final = 10_000  # secrets
 LONGEST_SECRET: Final = 200  # characters
-JUDGES: Final = 2  # tokens that have worked here, looked up again at once
-EXAMINERS: Final = 1  # others that are looked up at once
-MAX_STRANGERS: Final = 64  # of those that wait for it
+MAX_ATTENTIVE: Final = 4000  # runs
+JUDGES: Final = 2  # tokens that are looked up at once
 REFUSED_S: Final = 0.2  # before a refusal for overload is told: a flood gets no faster by it
 
 MESSAGE_EXAMPLE = to_json(
@@ -126,7 +124,7 @@ async def take_message(request: Request) -> Response:
     """One message is one transaction. Sent twice it has its effect once and the same answer."""
     endpoint: OpenEndpoint = request.app.state.messages
     host = "" if request.client is None else request.client.host
-    bearer = await endpoint.admit(bearer_secret(request), host)
+    bearer = await endpoint.admit(bearer_secret(request))
     body = await endpoint.read(request, bearer)
     if body is None:  # nobody is there any more
         return Response(status_code=GONE)
@@ -169,31 +167,23 @@ class OpenEndpoint:
     """Takes messages: who may, in which order, and what is answered."""
 
     services: Services
-    turns: FairQueue
-    rates: Rates
+    pool: MessagePool
     known: RecentTokens = field(default_factory=RecentTokens)
-    urgency: UrgentRuns = field(default_factory=UrgentRuns)
+    attentive: dict[tuple[str, str], None] = field(default_factory=dict)  # runs near a spike
     judges: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(JUDGES))
-    examiners: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(EXAMINERS))
     inflow: SharedQuota = field(
         default_factory=lambda: SharedQuota(MAX_INFLOW, "bytes of messages are on their way")
     )
-    strangers: SharedQuota = field(
-        default_factory=lambda: SharedQuota(MAX_STRANGERS, "unknown tokens wait to be looked up")
-    )
 
-    async def admit(self, secret: str | None, host: str) -> bytes:
+    async def admit(self, secret: str | None) -> bytes:
         """Judge the token before anything of the message is read; its hash.
 
-        One that was good a moment ago costs nothing. Those that have never worked here wait for
-        nobody but each other.
+        One that was good a moment ago costs nothing.
         """
         bearer = self.known.find(secret)
-        if bearer is not None:
-            return bearer
-        if hash_secret(secret or "") in self.services.known_tokens:
-            return await run_sync(self._judge, secret, limiter=self.judges)
-        return await self._examine(secret, host)
+        if bearer is None:
+            bearer = await run_sync(self._judge, secret, limiter=self.judges)
+        return bearer
 
     async def read(self, request: Request, bearer: bytes) -> bytes | None:
         """The whole body; None if the connection ended before it did. The tokens share
@@ -218,45 +208,36 @@ class OpenEndpoint:
     async def take(self, bearer: bytes, body: bytes, host: str) -> tuple[bytes, Mapping[str, str]]:
         """Take one message; its acknowledgement and the headers to go with it.
 
-        The token is judged once more in the message's own transaction (`access.TABLE` holds for it
-        as for every call); the `FairQueue` orders the answers, the token is its client, and all
-        tokens of a project are a team.
+        The token is judged once more in the message's own transaction (`permissions.TABLE` holds
+        for it as for every call). All tokens of a project are one client of the `MessagePool`.
         """
         self.services.metrics.message_bytes.inc(len(body))
         envelope = read_envelope(body)
-        line = host if envelope is None else envelope.run
+        run = (host, "") if envelope is None else envelope.run
         if envelope is not None:
-            add_context(run=str(RunId(*envelope.run)))
+            add_context(run=str(RunId(*run)))
+        loss = None if envelope is None else envelope.loss
         try:
-            waiting = self.turns.take(
-                bearer, line, len(body), partial(self._store, body, bearer),
-                team=self.known.project(bearer),
+            waiting = self.pool.take(
+                self.known.project(bearer) or bearer, run, len(body),
+                partial(self._store, body, bearer),
+                first=run in self.attentive or not math.isfinite(loss or 0.0),
             )  # fmt: skip
         except Busy:
             del body
             await asyncio.sleep(REFUSED_S)
             raise
-        loss = None if envelope is None else envelope.loss
-        if self.urgency.of((bearer, line), loss, monotonic()):
-            self.turns.hurry(bearer, line)
-        self.services.metrics.ingest_waiting.set(self.turns.length)
+        self.services.metrics.ingest_waiting.set(self.pool.length)
         ack: Ack = await asyncio.wrap_future(waiting)
+        self._note_attention(run, ack.attentive)
         return encode(ack), {WAIT_HEADER: f"{LONGEST_S:g}"} if ack.attentive else {}
 
-    async def _examine(self, secret: str | None, host: str) -> bytes:
-        """Judge a token that has never worked here: an address has as many tries as a token has
-        calls, and few of them wait at once."""
-        address = address_of(host)
-        try:
-            self.rates.check({address: 1.0}, monotonic())
-            self.strangers.take(address)
-        except Busy:
-            await asyncio.sleep(REFUSED_S)
-            raise
-        try:
-            return await run_sync(self._judge, secret, limiter=self.examiners)
-        finally:
-            self.strangers.give_back(address)
+    def _note_attention(self, run: tuple[str, str], attentive: bool) -> None:
+        self.attentive.pop(run, None)
+        if attentive:
+            self.attentive[run] = None
+        if len(self.attentive) > MAX_ATTENTIVE:
+            del self.attentive[next(iter(self.attentive))]
 
     def _judge(self, secret: str | None) -> bytes:
         bearer = self.known.find(secret)  # of many messages that waited the first was judged

@@ -1,46 +1,41 @@
 """Sign-in by OIDC: on to the identity provider, and back from it.
 
-Invariants: an answer counts in the browser that began, once, within ten minutes. Where people are
-sent to follows from settings alone. No address keeps the others from signing in. What ends is a
-session as any other.
+An answer counts in the browser that began, once, within ten minutes. Where people are sent to
+follows from settings alone. No thread waits for the provider.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_protocol.escaping import printable
-from spikeguard_server.access.oidc.access import accesses_of, best_access, read_accesses
-from spikeguard_server.access.oidc.attempt import (
+from spikeguard_server.access.oidc_attempt import (
     CALLBACK,
     LASTS_S,
-    Callback,
+    Identity,
     SignInAttempt,
+    not_believed,
     read_attempt,
 )
-from spikeguard_server.access.oidc.identity import Identity, not_believed
-from spikeguard_server.access.oidc.sessions import Account, end_lost_accesses, open_oidc_session
+from spikeguard_server.access.oidc_roles import accesses_of, best_access, read_accesses
+from spikeguard_server.access.oidc_sessions import Account, end_lost_accesses, open_oidc_session
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Forbidden, NotFound, ServiceError
 from spikeguard_server.http.dependencies import Services, ServicesDep
-from spikeguard_server.http.rate_limits import address_of
 from spikeguard_server.http.routes.pages import entered, login_form, safe_next
 from spikeguard_server.identity.permissions import new_secret, same_key
 from spikeguard_server.store.clock import database_now
 
 if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
-    from spikeguard_server.access.oidc.provider import Provider
+    from spikeguard_server.access.oidc import Provider
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 _COOKIE: Final = "spikeguard_oidc"
 _DAY_S: Final = 86_400.0
-T = TypeVar("T")
 Said = Annotated[str, Query(max_length=4000)]
 
 
@@ -57,9 +52,11 @@ async def begin(
     provider = _provider(services)
     path = safe_next(services.settings, next)
     now_s = await run_in_threadpool(_now, services)
-    attempt = SignInAttempt(new_secret(), int(now_s), path, project, fresh)
+    attempt = SignInAttempt(
+        new_secret(), new_secret(), new_secret(), int(now_s), path, project, fresh
+    )
     try:
-        address = await _ask(services, request, partial(provider.address, attempt))
+        address = await provider.address(attempt)
     except ServiceError as refusal:
         return await run_in_threadpool(_refused, services, request, path, refusal)
     answer = RedirectResponse(address, status_code=303)
@@ -94,8 +91,7 @@ async def finish(
                 f"The identity provider did not sign you in ({printable(error)[:60] or 'no code'})",
                 "Sign in again, or with an access token",
             )
-        asked = partial(provider.identify, Callback(code, iss), attempt, now_s)
-        identity = await _ask(services, request, asked)
+        identity = await provider.identify(code, iss, attempt, now_s)
         secret, lasts_s = await run_in_threadpool(_open, services, identity, attempt)
     except ServiceError as refusal:
         answer = await run_in_threadpool(_refused, services, request, path, refusal)
@@ -105,17 +101,6 @@ async def finish(
         _cookie(services), path="/", secure=services.secure, httponly=True, samesite="lax"
     )
     return answer
-
-
-async def _ask(services: Services, request: Request, asked: Callable[[], T]) -> T:
-    """What `asked` learns from the provider; raise `Busy` where too many wait for it, or too many
-    from this address."""
-    address = address_of(request.client.host if request.client else "")
-    services.sign_ins.take(address)
-    try:
-        return await _provider(services).wait_for(asked)
-    finally:
-        services.sign_ins.give_back(address)
 
 
 def _refused(services: Services, request: Request, path: str, refusal: ServiceError) -> Response:

@@ -13,7 +13,8 @@ from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_server.http.bodies.run_shapes import Shape
-from spikeguard_server.http.dependencies import CallerDep, RunDep, ServicesDep
+from spikeguard_server.http.dependencies import RunDep, ServicesDep
+from spikeguard_server.http.rate_limits import caller_of
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.ingest.order_waiters import OrderWaiters
 from spikeguard_server.store.commands import has_orders
@@ -37,7 +38,6 @@ class OrderWait(Shape):
 )
 async def wait_for_orders(
     services: ServicesDep,
-    caller: CallerDep,
     run: RunDep,
     request: Request,
     wait_s: Seconds = LONGEST_S,
@@ -47,7 +47,7 @@ async def wait_for_orders(
     key = run_key(run)
     wait = waiters.join(key)
     try:
-        async with services.lookups.one_of(caller.grant):
+        async with services.turns.of(caller_of(request.scope) or b""):
             waiting = await run_in_threadpool(_look, services.engine, key)
         waiting = waiting or await waiters.changed(wait, min(wait_s, LONGEST_S))
     finally:

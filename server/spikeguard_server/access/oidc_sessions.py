@@ -20,7 +20,7 @@ from spikeguard_server.access.grants import (
     start_session,
     withdraw_token,
 )
-from spikeguard_server.access.oidc.access import Access
+from spikeguard_server.access.oidc_roles import Access
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Forbidden
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy

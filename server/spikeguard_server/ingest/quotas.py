@@ -34,6 +34,11 @@ class SharedQuota:
         self._held += size
         self._of[client] += size
 
+    @property
+    def held(self) -> int:
+        """What all clients hold."""
+        return self._held
+
     def give_back(self, client: Hashable, size: int = 1) -> None:
         """So much of it is free again."""
         self._held -= size

@@ -1,14 +1,13 @@
-"""Which role and which project somebody's groups give them.
-
-Invariants: pure. Who is in none of the groups gets nothing; of several the highest role counts, and
-of equals the one for all projects.
-"""
+"""What the settings of sign-in by OIDC say: which group gives which role and project, and which
+addresses of a provider may be asked. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from spikeguard_protocol import Role
 from spikeguard_protocol.identity import NAME_PATTERN
@@ -58,3 +57,22 @@ def best_access(accesses: Collection[Access], project: str) -> Access | None:
 
 
 _RANK: Mapping[Role, int] = {role: rank for rank, role in enumerate(PEOPLE)}
+
+
+def is_careful(address: str) -> bool:
+    """Whether what travels to `address` cannot be read on the way."""
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return False
+    if parts.scheme == "https":
+        return bool(host) and port != 0
+    return parts.scheme == "http" and _is_this_machine(host)
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
