@@ -27,6 +27,7 @@ class GuardState:
     skipped: tuple[BatchRange, ...]  # of the data order, by orders
     lr_scale: LrScale | None  # that an order has put on the learning rate
     snapshots: tuple[Target, ...] | None  # in memory, oldest first; None: there can be none
+    snapshot_bytes: int  # of this rank's memory, that the newest of them takes
     checkpoints: tuple[Target, ...]  # to resume from, newest first; none if nobody can list them
     protected: frozenset[str]  # snapshots and checkpoints that the server asks to keep
     attentive: bool  # the server asks for the slow signals at every step
@@ -54,6 +55,7 @@ def state_of(parts: Parts) -> GuardState:
         skipped=tuple(parts.journal.ledger.ranges),
         lr_scale=parts.rates.scale,
         snapshots=tuple(snapshots.targets) if snapshots is not None else None,
+        snapshot_bytes=snapshots.bytes if snapshots is not None else 0,
         checkpoints=tuple(checkpoints),
         protected=inbox.protected,
         attentive=inbox.attentive,
