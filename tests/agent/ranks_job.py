@@ -205,12 +205,12 @@ def words_of(batch: Tensor) -> Tensor:
 
 
 def _follow(folder: Path, rank: int, row: list[int]) -> None:
-    """Note each step of a first attempt; rank 1 is killed 70 steps after going back."""
+    """Note each step of a first attempt; rank 1 is killed 30 steps after going back."""
     path = folder / f"first{rank}.jsonl"
     with path.open("a") as file:
         file.write(f"{json.dumps(row)}\n")
     rows = [json.loads(line) for line in path.read_text().splitlines()] if rank == 1 else []
-    if any(after == row[1] - 70 for before, after in rows if after < before):
+    if any(after == row[1] - 30 for before, after in rows if after < before):
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -177,10 +177,10 @@ def seen_by(folder: Path) -> list[Any]:
 def test_all_ranks_roll_back_at_the_same_step_and_a_restart_by_elastic_keeps_it(
     tmp_path: Path,
 ) -> None:
-    """Rank 1 is killed 70 steps later; the launcher starts both again, without the batches."""
+    """Rank 1 is killed 30 steps later; the launcher starts both again, without the batches."""
     with served(Wire()) as wire:
         order_once(wire, 30, lambda t: Rollback(t.name, t.step, BatchRange(t.step + 2, t.step + 7)))
-        said, given = tmp_path / "said.txt", (str(JOB), str(tmp_path), "300")
+        said, given = tmp_path / "said.txt", (str(JOB), str(tmp_path), "120")
         status = torchrun(said, *FORKED, *given, ranks=2, restarts=1, SPIKEGUARD_SERVER=wire.url)
     assert status == 0, said.read_text()[-2000:]
     seen = seen_by(tmp_path)
@@ -189,7 +189,7 @@ def test_all_ranks_roll_back_at_the_same_step_and_a_restart_by_elastic_keeps_it(
     rows = [json.loads(line) for line in first[1]]
     back = [row for row in rows if row[1] < row[0]]
     assert len(back) == 1
-    assert rows[-1][1] == back[0][1] + 70
+    assert rows[-1][1] == back[0][1] + 30
     (applied,) = set(wire.records(CommandResult))  # told again where the server missed it
     assert (applied.state, applied.step) == (ResultState.APPLIED, back[0][0])
     history = [type(r).__name__ for r in wire.history(next(iter(wire.messages)))]
@@ -198,7 +198,7 @@ def test_all_ranks_roll_back_at_the_same_step_and_a_restart_by_elastic_keeps_it(
     assert seen[0]["resumed"] == seen[1]["resumed"] == rows[-1][1] // 20 * 20
     assert seen[0]["trail"] == seen[1]["trail"]
     assert seen[0]["faults"] == seen[1]["faults"] == {}
-    assert seen[0]["trail"][-1][1:3] == [300, 305]
+    assert seen[0]["trail"][-1][1:3] == [120, 125]
 
 
 def test_a_server_and_a_sender_lost_in_the_middle_of_an_order_part_no_ranks(

@@ -29,6 +29,7 @@ class GuardState:
     snapshots: tuple[Target, ...] | None  # in memory, oldest first; None: there can be none
     snapshot_bytes: int  # of this rank's memory, that the newest of them takes
     checkpoints: tuple[Target, ...]  # to resume from, newest first; none if nobody can list them
+    saving: bool  # a checkpoint is being written beside the loop
     protected: frozenset[str]  # snapshots and checkpoints that the server asks to keep
     attentive: bool  # the server asks for the slow signals at every step
     everything_sent: bool  # and acknowledged; rank 0
@@ -57,6 +58,7 @@ def state_of(parts: Parts) -> GuardState:
         snapshots=tuple(snapshots.targets) if snapshots is not None else None,
         snapshot_bytes=snapshots.bytes if snapshots is not None else 0,
         checkpoints=tuple(checkpoints),
+        saving=recovery.saving,
         protected=inbox.protected,
         attentive=inbox.attentive,
         everything_sent=parts.outbox is None or parts.outbox.empty,
