@@ -279,8 +279,12 @@ def another_size(folder: Path, rank: int, size: int) -> dict[str, Any]:
     """
     kept = CheckpointDirectory(folder / "checkpoints", every=5, background=False)
     job = SpreadJob(folder / "guard", rank, size, checkpoints=kept)
-    told: dict[str, Any] = {"resumed": job.guard.resume()}
-    begun = told["resumed"]
+    try:
+        begun = job.guard.resume()
+    except ResumeError as refused:
+        job.guard.finish()
+        return {"resumed": str(refused), "states": 0, "losses": []}
+    told: dict[str, Any] = {"resumed": begun}
     if begun:
         told["same"] = equal_to_saved(job, folder / f"whole-{begun}.pt")
     job.train_to(begun + 5)
