@@ -101,7 +101,7 @@ def trained(kind: str, folder: Path | None, medium: Medium = Medium.MEMORY) -> A
 
 
 @pytest.mark.parametrize(
-    ("kind", "medium"), zip(KINDS, itertools.cycle(Medium), strict=False), ids=KINDS
+    ("kind", "medium"), list(zip(KINDS, itertools.cycle(Medium), strict=False)), ids=KINDS
 )
 def test_a_rollback_is_exact_for_every_kind_of_loop(
     kind: str, medium: Medium, tmp_path: Path
