@@ -93,7 +93,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_dashboard": 3_540,
     "spikeguard_trainer": 2_460,
     "benchmarks": 15_020,
-    "tests": 57_000,
+    "tests": 56_600,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

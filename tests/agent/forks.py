@@ -11,12 +11,10 @@ import ctypes
 import gc
 import multiprocessing
 import os
-import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
 
 
 class Fork(ForkServerProcess):
@@ -76,20 +74,6 @@ def torchrun(output: Path, *program: str, ranks: int, restarts: int = 0, **envir
     environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # pytorch#135712: stale addresses
     source = f"import os; os.environ.update({environment!r})\n{LAUNCHER}"
     return exit_status(start_script(source, output, *command[1:]), 120)
-
-
-def fork_ranks(script: Path, folder: Path, size: int, **plan: Any) -> list[ForkServerProcess]:
-    """Begin `size` ranks of `script`, each with its `PLAN`; they meet in a file of `folder`."""
-    meeting = folder / f"meeting-{len(list(folder.iterdir()))}"
-    plan |= {"folder": str(folder), "size": size, "meeting": str(meeting)}
-    return started(
-        [
-            FORKS.Process(
-                target=runpy.run_path, args=(str(script), {"PLAN": {**plan, "rank": r}}, "rank")
-            )
-            for r in range(size)
-        ]
-    )
 
 
 def started(ranks: list[ForkServerProcess]) -> list[ForkServerProcess]:

@@ -11,7 +11,7 @@ import spikeguard.uplink.outbox
 
 from .job import FAST, Job
 
-WARM_UP, STEPS = 200, 600
+WARM_UP, STEPS = 150, 400
 
 
 def held() -> dict[str, int]:

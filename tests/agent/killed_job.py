@@ -15,6 +15,7 @@ from spikeguard.uplink.sender import Sender
 from spikeguard.uplink.transport import Transport
 from spikeguard_protocol import CommandResult
 
+from .heard import parts_of
 from .job import Job
 from .wire import await_that
 
@@ -93,22 +94,26 @@ def carries_an_answer(message: Any) -> bool:
 
 
 def way_out(job: Job) -> Transport:
-    sender = job.guard._p.sender
+    sender = parts_of(job.guard).sender
     assert isinstance(sender, Sender)
     return sender._transport
 
 
+def journal_of(job: Job) -> Any:
+    return parts_of(job.guard).journal
+
+
 POINTS: dict[str, Callable[[Job], None]] = {
-    "before it is written down": lambda job: dies_before(job.guard._p.journal, "begin"),
+    "before it is written down": lambda job: dies_before(journal_of(job), "begin"),
     "half written down": lambda _: dies_within_the_line(b'"entry": "begun"'),
-    "written down": lambda job: dies_after(job.guard._p.journal, "begin"),
-    "half done": lambda job: dies_before(job.guard._p.feed, "restore"),
-    "done": lambda job: dies_after(job.guard._p.recovery, "restore"),
-    "before its result is written down": lambda job: dies_before(job.guard._p.journal, "end"),
+    "written down": lambda job: dies_after(journal_of(job), "begin"),
+    "half done": lambda job: dies_before(parts_of(job.guard).feed, "restore"),
+    "done": lambda job: dies_after(parts_of(job.guard).recovery, "restore"),
+    "before its result is written down": lambda job: dies_before(journal_of(job), "end"),
     "its result half written down": lambda _: dies_within_the_line(b'"entry": "result"'),
-    "its result written down": lambda job: dies_after(job.guard._p.journal, "end"),
+    "its result written down": lambda job: dies_after(journal_of(job), "end"),
     "its report on the way to the outbox": lambda job: dies_after(
-        job.guard._p.outbox, "put", answers
+        parts_of(job.guard).outbox, "put", answers
     ),
     "its report not sent": lambda job: dies_before(way_out(job), "send", carries_an_answer),
     "its report sent and no answer heard": lambda job: dies_after(

@@ -114,6 +114,29 @@ def hsdp(ranks: int) -> Laid:
     return Laid(model, {})
 
 
+def small(ranks: int) -> Laid:
+    """Over a mesh of one rank: all hold everything, and no mesh says so."""
+    model = Whole()
+    _shard(model, _of(_meshes("dp tp", ranks, 1), "tp"))
+    return Laid(model, {"replicated": True})
+
+
+def half(ranks: int) -> Laid:
+    """The first layer alone is sharded."""
+    model = Whole()
+    fully_shard(model.layers["0"], mesh=_meshes("fsdp", ranks))
+    return Laid(model, {"replicated": True})
+
+
+def twice(ranks: int) -> Laid:
+    """The first layer over a mesh of its own, which is of all ranks as that of the others is."""
+    model = Whole()
+    one, other = _meshes("fsdp", ranks), _meshes("replicate shard", 1, ranks)
+    for name, layer in model.layers.items():
+        fully_shard(layer, mesh=one if name == "0" else other)
+    return Laid(model, {})
+
+
 def _columns(name: str) -> list[Placement]:
     return [Shard(1) if name == "weight" else Replicate()]
 
@@ -208,7 +231,7 @@ def ep_fsdp(ranks: int) -> Laid:
 
 
 Layout = Callable[[int], Laid]
-ON_TWO: tuple[Layout, ...] = (replicated, tp, pp, pp_named_alike, ep)
+ON_TWO: tuple[Layout, ...] = (replicated, tp, small, half, twice, pp, pp_named_alike, ep)
 ON_FOUR: tuple[Layout, ...] = (fsdp, hsdp, fsdp_tp, pp_replicated, pp_fsdp, ep_fsdp)
 MIXED: dict[int, tuple[Layout, ...]] = {2: (pp,), 4: (fsdp, hsdp, pp_fsdp)}  # AdamW and Muon
 

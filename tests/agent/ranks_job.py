@@ -1,4 +1,4 @@
-"""What each rank of the tests in two and four runs; writes what it saw to a file of its own."""
+"""What each rank of `test_ranks` trains; writes what it saw to a file of its own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -22,8 +23,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard import AttemptAborted, CheckpointDirectory, Settings, attach
 from spikeguard.commands import executor
+from spikeguard.commands.recovery import Recovery
+from spikeguard.loop.agreement import Agreement
 
 ROWS = 8  # of a position, on all ranks together
+PACE_S = 0.005
 
 
 class RankLoader:
@@ -47,8 +51,10 @@ class RankLoader:
         self.read = state["read"]
 
 
-def main(folder: Path, steps: int, case: str) -> None:
-    rank = dist.get_rank()
+def train(
+    folder: Path, rank: int, size: int, *, steps: int, case: str = "", server: str | None = None
+) -> dict[str, Any]:
+    """To `steps`, or to whatever end; `case`: what goes wrong."""
     torch.set_num_threads(1)
     model, optimizer = model_and_optimizer()
     network = DistributedDataParallel(model)
@@ -57,6 +63,7 @@ def main(folder: Path, steps: int, case: str) -> None:
         network,
         optimizer,
         run="test",
+        server=server,
         checkpoints=CheckpointDirectory(folder / "checkpoints", every=20, keep=5, background=False),
         directory=folder / "guard",
         settings=Settings(
@@ -70,27 +77,38 @@ def main(folder: Path, steps: int, case: str) -> None:
         state=[average] if case == "broken_state" else [],
     )
     seen: dict[str, Any] = {"resumed": guard.resume(), "trail": [], "dropped": [], "held": 0}
-    if case == "broken_load" and rank == 1:
-        setattr(guard._p.recovery, "load", _cannot_load)  # noqa: B010
-    if case == "broken_restore" and rank == 1:
-        setattr(guard._p.recovery, "restore", _cannot_restore)  # noqa: B010
-    if case == "broken_drain" and rank == 1:
-        setattr(guard._p.agreement, "drain", _cannot_drain)  # noqa: B010
-    if case == "broken_vote" and rank == 1:
-        setattr(executor, "all_agree", _fails_at_the_second_vote)  # noqa: B010
-    try:
-        _train(guard, network, model, optimizer, rank, steps, case, seen, folder, average)
-        guard.finish()
-        seen["bits"] = bits(model)
-        seen["threads"] = [threads, sorted(_threads())]
-        seen["ended"] = "finished"
-    except AttemptAborted as aborted:
-        seen["ended"] = str(aborted)
-        raise
-    finally:
-        seen["faults"] = guard.faults
-        (folder / f"rank{rank}.json").write_text(json.dumps(seen))
-    dist.destroy_process_group()
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 1 and case in BROKEN:
+            place, name, error = BROKEN[case]
+            patch.setattr(place, name, _raising(error))
+        try:
+            _train(guard, network, model, optimizer, rank, size, steps, case, seen, folder, average)
+            guard.finish()
+            seen["bits"] = bits(model)
+            seen["threads"] = [threads, sorted(_threads())]
+            seen["ended"] = "finished"
+        except AttemptAborted as aborted:
+            seen["ended"] = str(aborted)
+            raise
+        finally:
+            seen["faults"] = guard.faults
+            (folder / f"rank{rank}.json").write_text(json.dumps(seen))
+    return seen
+
+
+def _raising(error: Exception) -> Any:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+BROKEN: dict[str, tuple[Any, str, Exception]] = {  # what fails on rank 1
+    "broken_load": (Recovery, "load", OSError("this rank's disk is gone")),
+    "broken_restore": (Recovery, "restore", RuntimeError("this rank ran out of memory")),
+    "broken_drain": (Agreement, "drain", RuntimeError("a wait for the other ranks failed")),
+    "broken_vote": (executor, "all_agree", RuntimeError("the network is gone")),
+}
 
 
 def model_and_optimizer() -> tuple[nn.Sequential, torch.optim.Optimizer]:
@@ -121,13 +139,14 @@ def _train(
     model: Any,
     optimizer: Any,
     rank: int,
+    size: int,
     steps: int,
     case: str,
     seen: Any,
     folder: Path,
     average: Average,
 ) -> None:
-    for batch in guard.batches(RankLoader(rank, dist.get_world_size())):
+    for batch in guard.batches(RankLoader(rank, size)):
         losses = guard.sequence_losses((network(batch) - batch.roll(1, 1)).square().mean(1))
         guard.tokens(words_of(batch))
         guard.log({"router_entropy": batch.mean(), "share": rank + 1.0})
@@ -145,6 +164,7 @@ def _train(
         optimizer.zero_grad(set_to_none=True)
         before = guard.steps
         average.steps = before + 1
+        time.sleep(PACE_S)  # two ranks that wait for a server would keep two cores busy
         if case == "late" and rank == 0 and before == 24:
             time.sleep(2.5)  # it saves, or evaluates, alone
         began = time.monotonic()
@@ -185,12 +205,12 @@ def words_of(batch: Tensor) -> Tensor:
 
 
 def _follow(folder: Path, rank: int, row: list[int]) -> None:
-    """Note each step of a first attempt; rank 1 is killed 70 steps after going back."""
+    """Note each step of a first attempt; rank 1 is killed 30 steps after going back."""
     path = folder / f"first{rank}.jsonl"
     with path.open("a") as file:
         file.write(f"{json.dumps(row)}\n")
     rows = [json.loads(line) for line in path.read_text().splitlines()] if rank == 1 else []
-    if any(after == row[1] - 70 for before, after in rows if after < before):
+    if any(after == row[1] - 30 for before, after in rows if after < before):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -202,27 +222,7 @@ def _kill_thread(name: str) -> None:
     assert ended == 1
 
 
-def _cannot_load(*_: object) -> None:
-    raise OSError("this rank's disk is gone")
-
-
-def _cannot_restore(*_: object) -> None:
-    raise RuntimeError("this rank ran out of memory")
-
-
-def _cannot_drain(*_: object) -> None:
-    raise RuntimeError("a wait for the other ranks failed")
-
-
-def _fails_at_the_second_vote(*_: object) -> bool:
-    raise RuntimeError("the network is gone")
-
-
 if __name__ == "__main__":  # under torchrun
     dist.init_process_group("gloo")
-    main(Path(sys.argv[1]), int(sys.argv[2]), os.environ.get("CASE", ""))
-elif plan := globals().get("PLAN"):  # one of the processes of the test's own
-    os.environ.update(plan["environment"])
-    meeting = f"file://{plan['meeting']}"
-    dist.init_process_group("gloo", init_method=meeting, rank=plan["rank"], world_size=plan["size"])
-    main(Path(plan["folder"]), plan["steps"], plan["case"])
+    train(Path(sys.argv[1]), dist.get_rank(), dist.get_world_size(), steps=int(sys.argv[2]))
+    dist.destroy_process_group()

@@ -36,6 +36,7 @@ from spikeguard_protocol import (
     abilities_from_settings,
 )
 
+from .heard import parts_of
 from .job import FAST, Job, Loader, assert_same, order, result, target_at
 from .optimizer_kinds import Lookahead
 from .wire import Wire, await_that, served
@@ -382,11 +383,11 @@ def test_the_state_of_an_optimizer_inside_goes_back_as_the_remedy_says(tmp_path:
 
     train_to(10)
     expected = copy.deepcopy(train_to(15))
-    ring = guard._p.recovery.snapshots
+    ring = parts_of(guard).recovery.snapshots
     assert ring is not None
     tree = ring.load(ring.targets[-1].name)
     assert tree is not None
-    guard._p.recovery.restore(ring.targets[-1], tree, 1)
+    parts_of(guard).recovery.restore(ring.targets[-1], tree, 1)
     assert_same(train_to(15), expected)
     assert optimizer.inner.param_groups is optimizer.param_groups
     guard.finish()

@@ -25,6 +25,7 @@ from spikeguard.data.feed import DataFeed
 from spikeguard.data.skips import Skips
 from spikeguard.settings import read_connection, with_environment
 
+from .heard import parts_of
 from .job import FAST, Job
 from .wire import Wire, served
 
@@ -192,7 +193,8 @@ def test_a_number_of_any_kind_is_taken_as_its_own(tmp_path: Path) -> None:
     assert [type(n) for n in numbers] == [int, int, float]
     counts: dict[str, Any] = {"tokens_per_step": np.int64(4096), "micro_batches": 2.0}
     guard = spikeguard.attach(MODEL, OPTIMIZER, run="test", directory=tmp_path, **counts)
-    assert type(guard._p.tokens_per_step) is type(guard._p.feed.micro_batches) is int
+    parts = parts_of(guard)
+    assert type(parts.tokens_per_step) is type(parts.feed.micro_batches) is int
     guard.finish()
 
 
@@ -309,7 +311,7 @@ def test_a_failure_of_the_agents_own_is_counted_and_never_raised(tmp_path: Path)
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     guard = spikeguard.attach(model, optimizer, run="test", directory=tmp_path)
-    parts = guard._p
+    parts = parts_of(guard)
 
     class Broken:
         def __getattr__(self, name: str) -> Any:

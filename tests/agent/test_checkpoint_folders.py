@@ -20,7 +20,7 @@ from spikeguard import CheckpointDirectory, UserCheckpoints
 from spikeguard.state import file_sums
 from spikeguard_protocol import Ack, BatchRange, Medium, Rollback
 
-from .heard import hear
+from .heard import hear, parts_of
 from .job import FAST, Job, assert_same, order, target_at
 from .wire import await_that
 
@@ -192,7 +192,7 @@ def test_a_rollback_to_a_damaged_checkpoint_is_refused_by_name_and_the_next_one_
     flipped(tmp_path / "checkpoints" / name / "__0_0.distcp")
     before = job.everything()
     refused = order(job, Rollback(name, 50))
-    job.guard._p.inbox.stirred = True
+    parts_of(job.guard).inbox.stirred = True
     job.guard._polling.alone()
     assert_same(job.everything(), before)
     answer = job.guard.state().results[refused]
@@ -228,7 +228,7 @@ def test_what_the_jobs_own_functions_wrote_is_checked_too(tmp_path: Path, file: 
 
 def test_a_protected_snapshot_that_changed_in_memory_is_refused_by_name(tmp_path: Path) -> None:
     job = trained(tmp_path, 25)
-    ring = job.guard._p.recovery.snapshots
+    ring = parts_of(job.guard).recovery.snapshots
     assert ring is not None
     name = target_at(job, 10, Medium.MEMORY)
     hear(job.guard, Ack(1, protected=(name,)))
@@ -252,7 +252,7 @@ def test_a_restore_that_leaves_a_weight_not_finite_ends_the_attempt(
     """As a device does that breaks what is copied to it."""
     job = Job(tmp_path, settings=replace(FAST, snapshot_every=25))
     job.train_to(30)
-    state = job.guard._p.recovery._state
+    state = parts_of(job.guard).recovery._state
     restore = state.restore
 
     def breaking(tree: Any) -> None:
@@ -351,10 +351,10 @@ def test_a_snapshot_that_cannot_be_copied_leaves_no_other_reported_as_there(
 ) -> None:
     job = Job(tmp_path, settings=replace(FAST, snapshot_every=5, snapshots=1, snapshots_pinned=0))
     told: list[Any] = []
-    recovery_of = job.guard._p.recovery
+    recovery_of = parts_of(job.guard).recovery
     monkeypatch.setattr(recovery_of, "_report", told.append)
     job.train_to(6)
-    (held,) = recovery_of.snapshots.targets  # type: ignore[union-attr]
+    (held,) = recovery_of.snapshots.targets
 
     def fail(*_: Any) -> None:
         raise RuntimeError("no memory")

@@ -9,6 +9,7 @@ from statistics import quantiles
 
 from spikeguard_protocol import TargetSaved
 
+from .heard import parts_of
 from .job import FAST, Job
 from .wire import Wire, served
 
@@ -42,7 +43,7 @@ def test_a_disk_that_hangs_holds_up_no_step_and_loses_nothing(tmp_path: Path) ->
     """The writer's lock is held, as it is while a write hangs: the loop never asks for it."""
     with served(Wire()) as wire:
         job = Job(tmp_path, server=wire.url)
-        outbox = job.guard._p.outbox
+        outbox = parts_of(job.guard).outbox
         assert outbox is not None
         with outbox._io:
             job.train_to(60)

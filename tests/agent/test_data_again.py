@@ -28,6 +28,7 @@ from spikeguard.data.fingerprints import SAMPLE, Fingerprints, fingerprint
 from spikeguard_protocol import BatchRange, Medium, ResultState, Rollback
 
 from .device import CUDA, device
+from .heard import parts_of
 from .job import FAST, Job, order, result, target_at
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
@@ -213,9 +214,13 @@ def differing(one: Passes, other: Passes) -> list[int]:
     return [s for s, batch in one.trained.items() if not torch.equal(batch, other.trained[s])]
 
 
-@pytest.mark.parametrize("back", [15, 26])
 @pytest.mark.parametrize(
-    "kind", [*EXACT, *(pytest.param(k, marks=pytest.mark.slow) for k in WORKERS)]
+    ("kind", "back"),
+    [
+        ("generator", 15),
+        *((kind, 26) for kind in EXACT),
+        *(pytest.param(kind, 26, marks=pytest.mark.slow) for kind in WORKERS),
+    ],
 )
 def test_the_same_batches_come_again(tmp_path: Path, kind: str, back: int) -> None:
     """In the first pass, and from the second into it: `guard.epochs` makes no pass too many."""
@@ -252,8 +257,8 @@ def test_a_refused_rollback_changes_no_batch_and_no_random_number(tmp_path: Path
         make = {**EXACT, **WORKERS, **REFUSED}[kind]
         whole, job = Passes(tmp_path / f"{kind} a", make()), Passes(tmp_path / f"{kind} b", make())
         whole.run()
-        seen = job.guard._p.feed.fingerprints
-        seen.is_other = lambda *_: True  # type: ignore[method-assign]
+        seen = parts_of(job.guard).feed.fingerprints
+        seen.is_other = lambda *_: True
         job.run(back=SEEN)
         assert job.said is not None
         assert job.said[0] is ResultState.REFUSED

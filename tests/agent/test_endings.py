@@ -18,6 +18,7 @@ from spikeguard.loop.shutdown import on_sigterm
 from spikeguard_protocol import AttemptEnded
 
 from .forks import exit_status, start_script
+from .heard import parts_of
 from .job import BRIEF, Job
 from .wire import Wire, await_that, served
 
@@ -138,10 +139,11 @@ def test_a_hung_disk_holds_nobody_up_at_the_end(tmp_path: Path, offline: bool) -
     began = time.monotonic()
     job.guard.finish()
     assert time.monotonic() - began < CAP_S
-    assert job.guard._p.outbox is not None
-    assert not job.guard._p.outbox.closed
+    outbox = parts_of(job.guard).outbox
+    assert outbox is not None
+    assert not outbox.closed
     os.close(reader)
-    await_that(lambda: job.guard._p.outbox and job.guard._p.outbox.closed)
+    await_that(lambda: outbox.closed)
 
 
 def of_another_thread(call: Callable[[], None]) -> list[BaseException]:

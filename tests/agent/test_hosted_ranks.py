@@ -2,25 +2,141 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from spikeguard.errors import EXIT_ROLL_BACK
+from spikeguard import Settings, attach
+from spikeguard.errors import EXIT_ROLL_BACK, RollbackByRestart
+from spikeguard.integrations.framework_loop import (
+    FrameworkFeed,
+    HostedCheckpoints,
+    LeavingOut,
+    continue_from,
+    hosted_feed,
+    resumable,
+    step_or_end,
+)
 from spikeguard_protocol import (
+    Ack,
     AttemptStarted,
+    BatchRange,
     CommandResult,
+    Order,
     ResultState,
+    Rollback,
+    RunId,
     SegmentReason,
     SegmentStarted,
 )
 
-from .test_ranks import run_ranks
+from .forks import ended
+from .heard import hear
+from .ranks import begin
 from .wire import Wire, served
 
 pytestmark = pytest.mark.slow
 
-JOB = Path(__file__).with_name("hosted_job.py")
+STATE, STEPS, EVERY, SKIP = "state.pt", 30, 10, BatchRange(13, 16)
+
+
+class RankRows:
+    """This rank's rows of every position, with its number."""
+
+    def __init__(self, rank: int, without: range) -> None:
+        self.rank = rank
+        self.positions = [position for position in range(1000) if position not in without]
+
+    def __iter__(self) -> Iterator[tuple[int, Tensor]]:
+        for position in self.positions:
+            generator = torch.Generator().manual_seed(position)
+            yield position, torch.randn(2, 4, 8, generator=generator)[self.rank]
+
+
+def train(folder: Path, rank: int, _: int, *, case: str, server: str) -> None:
+    """`flipped`: after step 17 rank 1 has a wrong bit, and rank 0 is told to go
+    back to equal weights. `without`: the batches are nowhere in the data."""
+    flipped = 17 if case == "flipped" else 0
+    rows_of = RankRows(rank, range(SKIP.first, SKIP.end) if case == "without" else range(0))
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    network = DistributedDataParallel(model)
+    directory, home = HostedCheckpoints(folder / "checkpoints", every=0), folder / "guard"
+    target = resumable(directory, home, RunId("default", "test"))
+    guard = attach(
+        network,
+        optimizer,
+        run="test",
+        server=server,
+        checkpoints=directory,
+        directory=home,
+        feed=FrameworkFeed,
+        settings=Settings(replica_checksum_every=5),
+    )
+    seen: dict[str, Any] = {"from": target.step if target else 0, "read": [], "ended": "finished"}
+    if target is not None:
+        state = torch.load(directory.path / target.name / STATE)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        continue_from(guard, target)
+    try:
+        for position, rows in LeavingOut(rows_of, lambda: hosted_feed(guard)):
+            seen["read"].append(position)
+            guard.loss((network(rows) - rows.roll(1, 1)).square().mean()).backward()
+            guard.clip_grad_norm_(1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            step_or_end(guard)
+            if guard.steps == flipped and rank == 1:
+                next(model.parameters()).detach().view(torch.int32)[3, 3] ^= 1 << 12
+            if guard.steps == flipped and rank == 0:
+                _order(guard, directory)
+            if guard.steps % EVERY == 0:
+                _save(guard, directory, model, optimizer)
+            if guard.steps == STEPS:
+                break
+        guard.finish()
+    except RollbackByRestart as ending:
+        seen["ended"] = str(ending)
+        raise
+    finally:
+        seen |= {"steps": guard.steps, "position": guard.position, "faults": guard.faults}
+        seen["weights"] = [p.detach().flatten().tolist() for p in model.parameters()]
+        (folder / f"rank{rank}.json").write_text(json.dumps(seen))
+
+
+def _order(guard: Any, directory: HostedCheckpoints) -> None:
+    """As the sender does it: back to step 10, on rank 0 alone."""
+    name = next(target.name for target in directory.targets() if target.step == EVERY)
+    order = Order("test#1.1", guard.attempt, Rollback(name, EVERY, SKIP), 60.0, None)
+    hear(guard, Ack(1, (order,)))
+
+
+def _save(guard: Any, directory: HostedCheckpoints, model: Any, optimizer: Any) -> None:
+    """As a framework does it: rank 0 writes, all wait."""
+    name = f"checkpoint-{guard.steps}"
+    if dist.get_rank() == 0:
+        (directory.path / name).mkdir(parents=True, exist_ok=True)
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(state, directory.path / name / STATE)
+    directory.adopt(name, guard)
+    dist.barrier()
+
+
+def run(wire: Wire, home: Path, case: str, status: int = 0) -> list[Any]:
+    """What two ranks saw that end with `status`."""
+    ranks = begin(home, 2, {"job": partial(train, case=case, server=wire.url)})
+    assert ended(ranks, 100) == [status] * 2
+    return [json.loads((home / f"job/rank{rank}.json").read_text()) for rank in range(2)]
 
 
 def test_all_ranks_end_and_go_on_from_the_same_checkpoint_without_the_batches(
@@ -29,10 +145,8 @@ def test_all_ranks_end_and_go_on_from_the_same_checkpoint_without_the_batches(
     """Only rank 0 hears of it. Before, a bit flipped on rank 1; the restart makes them equal, bit
     for bit those of a job that never had the batches."""
     with served(Wire()) as wire:
-        status, first = run_ranks(wire, tmp_path, 30, "flipped", JOB)
-        assert status == EXIT_ROLL_BACK
-        status, second = run_ranks(wire, tmp_path, 30, "", JOB)
-        assert status == 0
+        first = run(wire, tmp_path, "flipped", EXIT_ROLL_BACK)
+        second = run(wire, tmp_path, "")
         assert wire.column("replicas_apart")[0, 16] == 0.0
         started = wire.records(AttemptStarted)
         (segment,) = wire.records(SegmentStarted, wire.attempt)
@@ -51,6 +165,5 @@ def test_all_ranks_end_and_go_on_from_the_same_checkpoint_without_the_batches(
     assert (segment.reason, segment.position) == (SegmentReason.RESUME, 10)
     assert (result.command, result.state) == ("test#1.1", ResultState.APPLIED)
     with served(Wire()) as wire:
-        (tmp_path / "never").mkdir()
-        never = run_ranks(wire, tmp_path / "never", 30, "without", JOB)[1]
+        never = run(wire, tmp_path / "never", "without")
     assert second[0]["weights"] == never[0]["weights"]

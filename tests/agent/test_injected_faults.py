@@ -105,8 +105,7 @@ class Disturbed:
             order(self.job, self._action(), self.orders)
 
     def _action(self) -> Action:
-        snapshots = self.job.guard._p.recovery.snapshots
-        held = snapshots.targets if snapshots is not None else []
+        held = self.job.guard.state().snapshots
         if self.orders % 6 != 5 and held:
             first = held[0].position + 1 if self.everything else 900_000
             return Rollback(held[0].name, held[0].step, BatchRange(first, first + 1), 0.5, 4)

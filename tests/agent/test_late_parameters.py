@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from spikeguard import Guard, Settings, attach
 from spikeguard.optim.clipping import AdaGC
 
+from .heard import parts_of
 from .job import assert_same
 
 WARM_UP = 5
@@ -118,7 +119,7 @@ def test_adagc_lets_it_warm_up_and_keeps_what_it_knew_of_the_others(
     job, rule, left = Growing(tmp_path), AdaGC(warm_up=WARM_UP, warm_up_norm=1e6), list[float]()
     for _ in range(3 * WARM_UP):
         job.step(lambda: job.guard.clip_(rule))
-    names = job.guard._p.collector._listed.names
+    names = parts_of(job.guard).collector._listed.names
     known = {n: row.clone() for n, row in zip(names, rule.state_dict()["state"].T, strict=True)}
     late(job)
 
@@ -144,7 +145,7 @@ def test_what_adagc_learnt_of_other_parameters_is_not_taken_for_theirs(tmp_path:
     job, rule = Growing(tmp_path), AdaGC(warm_up=WARM_UP)
     for _ in range(WARM_UP):
         job.step(lambda: job.guard.clip_(rule))
-    collector = job.guard._p.collector
+    collector = parts_of(job.guard).collector
     learnt = copy.deepcopy(collector.state_dict())
     collector.load_state_dict(learnt)
     assert float(rule.state_dict()["state"][1].max()) == WARM_UP

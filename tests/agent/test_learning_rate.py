@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler
 from spikeguard import attach
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard_protocol import Ack, Order, ScaleLr
-from tests.agent.heard import hear
+from tests.agent.heard import hear, parts_of
 
 SCHEDULES: list[Callable[[Any], Any]] = [
     lambda o: lr_scheduler.CosineAnnealingLR(o, 50),
@@ -33,7 +33,7 @@ def rates(schedule: Callable[[Any], Any], *, tensor: bool, scaled: bool) -> tupl
     used: list[float] = []
     optimizer.register_step_pre_hook(lambda o, *_: used.append(float(o.param_groups[0]["lr"])))
     if scaled:
-        guard._p.rates.scale = LrScale(0.25, 0, 20)
+        parts_of(guard).rates.scale = LrScale(0.25, 0, 20)
     shown = []
     for _ in range(40):
         model(torch.ones(2, 4)).sum().backward()
@@ -86,7 +86,7 @@ def test_a_cap_lowers_a_rate_that_jumped_and_leaves_the_usual_ones_as_they_are(
     ]
     optimizer = torch.optim.AdamW(groups, fused=True)
     guard = attach(model, optimizer, run="test", directory=None)
-    guard._p.rates.scale = LrScale(0.05, 0, 20, cap=0.01)
+    parts_of(guard).rates.scale = LrScale(0.05, 0, 20, cap=0.01)
     used: list[list[float]] = []
     optimizer.register_step_pre_hook(
         lambda o, *_: used.append([float(group["lr"]) for group in o.param_groups])

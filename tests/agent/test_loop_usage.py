@@ -33,6 +33,7 @@ from spikeguard_protocol import (
     abilities_from_settings,
 )
 
+from .heard import parts_of
 from .job import FAST, Job, order, result, target_at
 from .wire import Wire, await_that, served
 
@@ -132,8 +133,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 # --- fetched ahead ---
 
 
-@pytest.mark.parametrize("loader", [Numbers, Stateful, rows])
-@pytest.mark.parametrize("micro", [1, 3])
+@pytest.mark.parametrize(("loader", "micro"), [(Numbers, 1), (Stateful, 3), (rows, 3)])
 def test_what_was_fetched_ahead_is_fetched_again_after_a_restart(
     tmp_path: Path, loader: Any, micro: int
 ) -> None:
@@ -340,7 +340,7 @@ def test_a_thread_that_prefetches_loses_nothing_at_a_restart(tmp_path: Path) -> 
         for item in islice(prefetched(loop.guard.batches(Stateful(100)), 6), 50):
             loop.train(item)
         assert loop.guard.steps == steps
-        assert loop.guard._p.feed.items_per_step is None
+        assert parts_of(loop.guard).feed.items_per_step is None
         assert loop.row("rollback").remedy == "Fetch the next item after guard.step()"
         trained += loop.trained
         loop.guard.finish()

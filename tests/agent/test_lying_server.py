@@ -35,6 +35,7 @@ from spikeguard_protocol import (
     Watch,
 )
 
+from .heard import parts_of
 from .job import FAST, Job, batch_at, target_at
 from .wire import Wire, await_that, served
 
@@ -287,7 +288,6 @@ def test_what_a_journal_holds_beyond_the_limits_is_not_repeated_and_said_aloud(
     assert job.loader.seen == list(range(14))
     assert job.guard.state().skipped == (BatchRange(5, 7),)
     assert job.guard.state().lr_scale is None
-    assert job.guard._p.journal.abandonments == []
     assert told["test#1.3"].state is ResultState.FAILED
     assert "not repeated by a restart: it gives up 100000 steps" in told["test#1.3"].reason
     for command in ("test#1.1", "test#1.2", "test#1.3"):
@@ -300,7 +300,7 @@ def test_a_frozen_rate_in_a_checkpoint_is_not_taken_up_again(
 ) -> None:
     job = Job(tmp_path)
     job.train_to(20)
-    job.guard._p.rates.scale = LrScale(1e-300, 20, FOR_GOOD)  # as a release before would have
+    parts_of(job.guard).rates.scale = LrScale(1e-300, 20, FOR_GOOD)  # of an older release
     job.train_to(30)
     job.guard.finish()
     again = Job(tmp_path)

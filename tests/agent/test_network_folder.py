@@ -31,6 +31,7 @@ from spikeguard_protocol import (
 )
 
 from . import mounted
+from .heard import parts_of
 from .job import FAST, Job, result, target_at
 from .wire import Answer, Wire, await_that, served
 
@@ -139,7 +140,7 @@ def test_a_mount_that_is_lost_stops_neither_training_nor_its_report(
         job.train_to(25)
         await_that(lambda: refused)
         job.train_to(40)
-        outbox = job.guard._p.outbox
+        outbox = parts_of(job.guard).outbox
         assert outbox is not None
         await_that(lambda: outbox.written_ahead)
         assert outbox.sizes[1] == 0  # what is behind it lies on the mount

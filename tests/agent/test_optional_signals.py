@@ -23,6 +23,7 @@ from spikeguard.measure.signals.sequences import WorstSequence
 from spikeguard.measure.signals.tokens import BUCKETS, ENTROPY, MOST, UNSEEN, TokenStatistics
 from spikeguard_protocol import OPTIONAL_SIGNALS, LayerNorms, Samples
 
+from .heard import parts_of
 from .job import assert_same
 from .text_job import TextJob
 from .wire import Wire, served
@@ -187,10 +188,10 @@ def test_known_tokens_go_back_in_a_rollback_and_through_a_checkpoint(tmp_path: P
             guard.tokens(torch.arange(8 * (1 + attempt)))
             guard.step()
             assert guard.checkpoint()
-            kept = copy.deepcopy(guard._p.collector.state_dict())
+            kept = copy.deepcopy(parts_of(guard).collector.state_dict())
             guard.tokens(torch.arange(40, 44))
             guard.step()
-            guard._p.collector.load_state_dict(kept)
+            parts_of(guard).collector.load_state_dict(kept)
             guard.tokens(torch.arange(40, 44))
             guard.step()
             guard.finish()

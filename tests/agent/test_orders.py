@@ -13,8 +13,8 @@ from torch import Tensor
 
 from spikeguard import AttemptAborted
 from spikeguard.commands.journal import Scaling
+from spikeguard.commands.restoring import HeldSteps
 from spikeguard.optim.lr_scale import LrScale
-from spikeguard.state.lineage import abandoned_by_return
 from spikeguard_protocol import (
     Ack,
     Action,
@@ -30,7 +30,7 @@ from spikeguard_protocol import (
     Watch,
 )
 
-from .heard import hear
+from .heard import hear, parts_of
 from .job import FAST, Job, batch_at, order, result, target_at
 from .wire import Wire, await_that, served
 
@@ -269,15 +269,17 @@ def test_a_scaled_rate_newer_than_the_checkpoint_survives_a_crash(tmp_path: Path
     second.guard.finish()
 
 
-def test_a_rate_lowered_with_a_rollback_survives_a_crash_right_after_it(tmp_path: Path) -> None:
+def test_a_rate_lowered_with_a_rollback_survives_a_crash_right_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Begun, not finished: the restart goes back, lowers the rate, and only then says applied."""
     job = Job(tmp_path)
     job.train_to(60)
-    target = job.guard._p.recovery.find(target_at(job, 25, Medium.DISK))
-    assert target is not None
-    lost = abandoned_by_return(job.guard._p.progress.lineage, target.lineage)
-    scaling = Scaling("test#1.1", target.lineage, LrScale(0.5, 25, 40), asked=True)
-    job.guard._p.journal.begin("test#1.1", 60, BatchRange(27, 30), lost, scaling)
+    order(job, Rollback(target_at(job, 25, Medium.DISK), 25, BatchRange(27, 30), 0.5, 40))
+    with monkeypatch.context() as patch:
+        patch.setattr(HeldSteps, "begin", _fails)
+        with pytest.raises(AttemptAborted):
+            job.train_step()
     job.guard.finish()
     second = Job(tmp_path)
     assert second.guard.resume() == 25
@@ -290,9 +292,9 @@ def test_a_rate_lowered_with_a_rollback_survives_a_crash_right_after_it(tmp_path
 def test_without_resume_a_lowered_rate_is_not_said_to_be_applied(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.train_to(5)
-    lineage = job.guard._p.progress.lineage
-    scaling = Scaling("test#1.1", lineage, LrScale(0.5, 5, 40), asked=True)
-    job.guard._p.journal.begin("test#1.1", 5, None, (), scaling)
+    parts = parts_of(job.guard)
+    scaling = Scaling("test#1.1", parts.progress.lineage, LrScale(0.5, 5, 40), asked=True)
+    parts.journal.begin("test#1.1", 5, None, (), scaling)
     job.guard.finish()
     second = Job(tmp_path)
     second.train_step()
@@ -324,7 +326,7 @@ def test_a_rollback_that_is_written_down_and_not_carried_out_ends_the_attempt(
     job.train_to(60)
     command = order(job, Rollback(target_at(job, 50, Medium.DISK), 50, BatchRange(55, 58)))
     with monkeypatch.context() as patch:
-        patch.setattr(job.guard._executor._held, "begin", _fails)
+        patch.setattr(HeldSteps, "begin", _fails)
         with pytest.raises(AttemptAborted, match="written down and not carried out"):
             job.train_step()
     job.guard.finish()

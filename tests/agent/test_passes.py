@@ -93,8 +93,13 @@ class Loop:
         self.guard.finish()
 
 
-@pytest.mark.parametrize("stop", [5, 24, 35, 48, 71])
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize(
+    ("kind", "stop"),  # before, at and after the end of a pass
+    [
+        *(("set_epoch", 5), ("set_epoch", 48), ("generator", 24), ("generator", 71)),
+        *(("sampler", 35), ("global", 48), ("dataset", 35)),
+    ],
+)
 def test_a_restart_in_a_later_pass_reads_what_it_would_have_read(
     tmp_path: Path, kind: str, stop: int
 ) -> None:

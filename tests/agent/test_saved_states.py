@@ -44,7 +44,7 @@ from spikeguard_protocol import (
     Verb,
 )
 
-from .heard import hear
+from .heard import hear, parts_of
 from .job import Job, assert_same, order, target_at
 from .test_exactness import Without
 from .wire import Wire, await_that, served
@@ -164,16 +164,13 @@ def test_how_many_snapshots_fit_is_told_before_the_first(
     with caplog.at_level(logging.INFO, "spikeguard"):
         guard = attach(model, optimizer, run="test", directory=tmp_path, settings=settings)
     assert any("the ring holds 5 of 5" in r.message for r in caplog.records)
-    state = guard._p.recovery.live()
+    state = parts_of(guard).recovery.live()
     expected = expected_bytes(state, {}, [optimizer])
     for batch in guard.batches([torch.ones(2, 256)] * 4):
         model(batch).sum().backward()
         optimizer.step()
         guard.step()
-    held = guard._p.recovery.snapshots
-    assert held is not None
-    kept = held.load(held.targets[-1].name)
-    assert expected == pytest.approx(tree_bytes(kept), rel=0.02)
+    assert expected == pytest.approx(guard.state().snapshot_bytes, rel=0.02)
     guard.finish()
 
 

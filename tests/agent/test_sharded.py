@@ -2,56 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import signal
+import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.debug import CommDebugMode
 
 from spikeguard import CheckpointDirectory, ResumeError
+from spikeguard.optim.clipping import AdaGC
+from spikeguard_protocol import Ack, BatchRange, Medium
 
-from . import sharded_job
-from .forks import FORKED, ended, fork_ranks, torchrun
+from .forks import ended
+from .heard import hear
+from .rank_job import RULES, SETTINGS, SpreadJob
+from .ranks import Scene, Told, begin, named, play, same
 from .wire import await_that
 
 pytestmark = pytest.mark.slow
 
-JOB = Path(sharded_job.__file__)
 CLOSE = 1e-4  # fp32, six steps, gradients added up in another order
-
-
-def run_ranks(folder: Path, size: int, scenes: list[str]) -> list[Any]:
-    """What each of `size` ranks told after `scenes`."""
-    assert ended(fork_ranks(JOB, folder, size, scenes=scenes)) == [0] * size
-    return heard(folder, size)
-
-
-def heard(folder: Path, size: int) -> list[Any]:
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(size)]
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    torch.set_num_threads(1)
-    return sharded_job.measured(tmp_path_factory.mktemp("alone"), 0, 1)
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Under the launcher that people use."""
-    scenes = ["measured", "mixed", "watched", "dropped", "recovered"]
-    folder, size = tmp_path_factory.mktemp("ranks"), 4
-    said = folder / "said.txt"
-    assert torchrun(said, *FORKED, str(JOB), str(folder), *scenes, ranks=size) == 0, (
-        said.read_text()[-2000:]
-    )
-    return heard(folder, size)
-
-
 RAW, SAMPLED = "train/grad_norm_raw", "train/update_norm_sampled"
 GLOBAL = {
     RAW,
@@ -62,11 +43,168 @@ GLOBAL = {
     "train/grad_norm_clipped",
     "train/lambda",
 }
+EVERYTHING = replace(
+    SETTINGS,
+    unchanged_parameters=True,
+    activation_layers=("blocks.*", "coarse"),
+    sampled_signals_every=1,
+    flight_recorder=2,
+)
 
 
-def test_every_norm_is_that_of_a_single_process(ranks: Any, alone: Any) -> None:
+def measured(folder: Path, rank: int, size: int, rules: tuple[str, ...] = ("hybrid",)) -> Any:
+    """Clipping rules for six steps each: what was reported, and the state it led to."""
+    told: dict[str, Any] = {}
+    for name in rules:
+        job = SpreadJob(folder / name, rank, size, rule=RULES[name](), micro=2)
+        job.train_to(6)
+        job.guard.finish()
+        state = {key: value.tolist() for key, value in job.whole_state().items()}
+        told[name] = {"seen": job.seen, "state": state, "faults": job.guard.faults}
+    return told
+
+
+def mixed(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """With a bf16 layer: the norms of whole tensors in double precision, beside the reported.
+
+    Every optional signal is on, and makes no rank meet another.
+    """
+    job = SpreadJob(folder, rank, size, micro=2, coarse=torch.bfloat16, settings=EVERYTHING)
+    outputs: list[Tensor] = []
+    for layer in (*job.model.blocks, job.model.coarse):
+        layer.register_forward_hook(lambda _m, _a, out: outputs.append(out.detach().double()))
+    expected: list[dict[str, float]] = []
+    before: list[Tensor] = []
+    reductions: list[int] = []
+    trained = [p for p in job.model.parameters() if p.requires_grad]
+
+    def look(job: SpreadJob) -> None:
+        before[:] = whole(trained)
+        expected.append({"grad_norm_raw": norm(whole([p.grad for p in trained]))})
+        with CommDebugMode() as met:
+            job.guard.clip_grad_norm_(None)
+        reductions.append(met.get_total_counts())
+        with CommDebugMode() as met:
+            job.guard.clip_(AdaGC(warm_up=1000, warm_up_norm=1e9))
+        reductions.append(met.get_total_counts())
+
+    job.spoil = look
+    for _ in range(3):
+        outputs.clear()
+        job.train_step()
+        rates = {
+            id(p): group["lr"] for group in job.optimizer.param_groups for p in group["params"]
+        }
+        moved = [
+            (new - old) / rates[id(p)]
+            for p, old, new in zip(trained, before, whole(trained), strict=True)
+        ]
+        moments = [job.optimizer.state[p]["exp_avg_sq"] for p in trained]
+        highest = torch.tensor(max(norm(outputs[::2]), norm(outputs[1::2])))
+        dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+        expected[-1] |= {
+            "param_norm": norm(whole(trained)),
+            "update_norm": norm(moved),
+            "adam_v_norm": norm(whole(moments)),
+            "activation_norm_max": float(highest),
+        }
+    job.guard.finish()
+    told = {"seen": job.seen, "expected": expected, "faults": job.guard.faults}
+    return {**told, "reductions": reductions, "recorded": len(job.guard._reporter._recorder)}
+
+
+def whole(tensors: list[Any]) -> list[Tensor]:
+    with torch.no_grad():
+        return [(t.full_tensor() if isinstance(t, DTensor) else t).double() for t in tensors]
+
+
+def norm(tensors: list[Tensor]) -> float:
+    return float(torch.stack([t.square().sum() for t in tensors]).sum().sqrt())
+
+
+def watched(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """Norms by layer while the server watches closely: each step's, of whole tensors, and how often
+    the job's own ranks meet for them."""
+    job = SpreadJob(folder, rank, size, settings=replace(SETTINGS, slow_signals_every=10))
+    recorder, told = job.guard._reporter._recorder, dict[int, Any]()
+    pass_on = recorder.pass_on
+
+    def note(row: Any, watched: bool) -> Any:
+        for detail in (details := list(pass_on(row, watched))):
+            told[detail.step] = detail().norms
+        return details
+
+    recorder.pass_on = note  # type: ignore[method-assign]
+    names = {id(p): name for name, p in job.network.named_parameters()}
+    expected: dict[int, dict[str, float]] = {}
+    sizes: list[int] = []
+
+    def look(job: SpreadJob) -> None:
+        held = [p for p in job.model.parameters() if p.grad is not None]
+        pairs = zip(held, whole([p.grad for p in held]), strict=True)
+        expected[job.guard.steps + 1] = {names[id(p)]: float(each.norm()) for p, each in pairs}
+        reduce = dist.all_reduce
+
+        def counted(tensor: Tensor) -> Any:
+            sizes.append(tensor.numel())
+            return reduce(tensor)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dist, "all_reduce", counted)
+            job.guard.clip_grad_norm_(None)
+
+    job.spoil = look
+    for step in range(1, 18):
+        if rank == 0:
+            hear(job.guard, Ack(0, (), 3 <= step < 14, ()), time.monotonic())
+        job.train_step()
+    job.guard.finish()
+    return {"told": told, "expected": expected, "sizes": sizes, "faults": job.guard.faults}
+
+
+def dropped(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """A NaN in one number of the last rank's shard, at step 4 alone.
+
+    The last rank can write no checkpoint: a file is in its way.
+    """
+
+    def spoil(job: SpreadJob) -> None:
+        if job.guard.steps == 3 and rank == size - 1:
+            job.model.blocks[0][0].weight.grad.to_local()[0, 0] = math.nan  # type: ignore[index]
+
+    kept = CheckpointDirectory(folder / f"kept-{rank == size - 1}", every=2, background=False)
+    folder.mkdir(exist_ok=True)
+    (folder / "kept-True").touch()
+    job, bits = SpreadJob(folder, rank, size, checkpoints=kept), []
+    job.spoil = spoil
+    for _ in range(5):
+        job.train_step()
+        bits.append(job.shards())
+    job.guard.finish()
+    told = {"same": [same(*pair) for pair in itertools.pairwise(bits)], "seen": job.seen}
+    return {**told, "faults": job.guard.faults, "checkpoints": [t.step for t in kept.targets()]}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    torch.set_num_threads(1)
+    return measured(tmp_path_factory.mktemp("alone"), 0, 1, tuple(RULES))
+
+
+SCENES: dict[str, Scene] = {
+    "measured": partial(measured, rules=tuple(RULES)),
+    **named(mixed, watched, dropped),
+}
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    return play(tmp_path_factory.mktemp("ranks"), 2, SCENES)
+
+
+def test_every_norm_is_that_of_a_single_process(ranks: Told, alone: Any) -> None:
     """Tied once, frozen never, two groups with rates of their own, two micro-batches a step;
-    11 words and 13 features are divided by neither 2 nor 4 ranks."""
+    11 words and 13 features are not divided by the number of ranks."""
     for rule, told in ranks[0]["measured"].items():
         assert told["faults"] == ranks[1]["measured"][rule]["faults"] == {}
         assert [s["step"] for s in told["seen"]] == list(range(1, 7))
@@ -77,17 +215,17 @@ def test_every_norm_is_that_of_a_single_process(ranks: Any, alone: Any) -> None:
             assert min(one[SAMPLED], other[SAMPLED]) > 0.0
 
 
-def test_a_rule_clips_shards_as_it_clips_the_whole(ranks: Any, alone: Any) -> None:
+def test_a_rule_clips_shards_as_it_clips_the_whole(ranks: Told, alone: Any) -> None:
     for told in ranks:
         for rule, scene in told["measured"].items():
-            for name, weights in alone[rule]["weights"].items():
-                sharded = torch.tensor(scene["weights"][name])
-                assert torch.allclose(sharded, torch.tensor(weights), rtol=1e-3, atol=1e-5), name
+            for name, value in alone[rule]["state"].items():
+                sharded = torch.tensor(scene["state"][name])
+                assert torch.allclose(sharded, torch.tensor(value), rtol=1e-3, atol=1e-5), name
     for scene in alone.values():
         assert any(s["train/grad_norm_clipped"] < 0.95 * s[RAW] for s in scene["seen"])
 
 
-def test_half_precision_shards_are_measured_to_full_precision(ranks: Any) -> None:
+def test_half_precision_shards_are_measured_to_full_precision(ranks: Told) -> None:
     told = ranks[0]["mixed"]
     assert told["faults"] == {}
     for one, expected in zip(told["seen"], told["expected"], strict=True):
@@ -95,18 +233,18 @@ def test_half_precision_shards_are_measured_to_full_precision(ranks: Any) -> Non
             assert one[f"train/{name}"] == pytest.approx(value, rel=1e-5), (name, one["step"])
 
 
-def test_ranks_meet_once_for_all_gradients_and_once_for_each_ones_norm(ranks: Any) -> None:
+def test_ranks_meet_once_for_all_gradients_and_once_for_each_ones_norm(ranks: Told) -> None:
     """With a flight recorder norms are taken one by one, still in one reduction."""
     assert ranks[0]["mixed"]["reductions"] == [1, 1] * 3
 
 
-def test_optional_signals_and_the_flight_recorder_see_a_sharded_model(ranks: Any) -> None:
+def test_optional_signals_and_the_flight_recorder_see_a_sharded_model(ranks: Told) -> None:
     told = ranks[0]["mixed"]
     assert [0.0 <= seen["train/unchanged_parameters"] < 0.5 for seen in told["seen"]] == [True] * 3
     assert [told["recorded"], ranks[1]["mixed"]["recorded"]] == [2, 0]  # rank 0 alone sends
 
 
-def test_each_steps_layers_are_told_while_the_server_watches(ranks: Any) -> None:
+def test_each_steps_layers_are_told_while_the_server_watches(ranks: Told) -> None:
     """Rank 0 alone hears of it. The job's own reduction stays as small as ever.
     What is put together once the server is content again is kept for another time."""
     told = ranks[0]["watched"]
@@ -115,11 +253,11 @@ def test_each_steps_layers_are_told_while_the_server_watches(ranks: Any) -> None
         assert rank["watched"]["sizes"] == [2] * 17
     assert sorted(map(int, told["told"])) == list(range(6, 14))
     for step, norms in told["told"].items():
-        measured = {name: norm for name, norm in norms.items() if norm}
+        measured = {name: value for name, value in norms.items() if value}
         assert measured == pytest.approx(told["expected"][step], rel=CLOSE), step
 
 
-def test_a_nan_in_one_shard_is_dropped_on_every_rank(ranks: Any) -> None:
+def test_a_nan_in_one_shard_is_dropped_on_every_rank(ranks: Told) -> None:
     """Weights, moments and step counters keep their bits; the step after moves them again."""
     for told in ranks:
         assert told["dropped"]["same"] == [False, False, True, False]
@@ -128,75 +266,120 @@ def test_a_nan_in_one_shard_is_dropped_on_every_rank(ranks: Any) -> None:
     assert math.isnan(ranks[0]["dropped"]["seen"][3]["train/grad_norm_raw"])
 
 
-def test_a_rank_that_cannot_write_leaves_no_checkpoint_and_stops_nobody(ranks: Any) -> None:
+def test_a_rank_that_cannot_write_leaves_no_checkpoint_and_stops_nobody(ranks: Told) -> None:
     for told in ranks:
         assert told["dropped"]["checkpoints"] == []
         assert told["dropped"]["faults"] == {"checkpoint": 2}
 
 
-def test_a_sharded_run_goes_back_bit_for_bit(ranks: Any) -> None:
-    """To memory and to disk with batches left out, and on from a checkpoint at a restart: weights,
-    moments and counters of every shard are those of a run that never saw the batches."""
-    for told in ranks:
-        scene = told["recovered"]
-        assert scene["steps"] == [8, 5]
-        assert scene["same"] == [True, True, True]
-        assert scene["resumed"] == 10
-        assert scene["faults"] == [{}, {}]
+def another_size(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """Five steps on from where the ranks before stopped, who may have been more or fewer.
+
+    The third goes back to a checkpoint of the second, and on to where it went on.
+    """
+    kept = CheckpointDirectory(folder / "checkpoints", every=5, background=False)
+    job = SpreadJob(folder / "guard", rank, size, checkpoints=kept)
+    try:
+        begun = job.guard.resume()
+    except ResumeError as refused:
+        job.guard.finish()
+        return {"resumed": str(refused), "states": 0, "losses": []}
+    told: dict[str, Any] = {"resumed": begun}
+    if begun:
+        told["same"] = equal_to_saved(job, folder / f"whole-{begun}.pt")
+    job.train_to(begun + 5)
+    if begun == 10:
+        reached = job.go_back(1, 10, Medium.DISK, BatchRange(11, 12))
+        told["back"] = [reached, equal_to_saved(job, folder / "whole-10.pt")]
+        job.train_to(15)
+    state = job.whole_state()
+    told["states"] = len(state)
+    if rank == 0:
+        torch.save(state, folder / f"whole-{begun + 5}.pt")
+    job.guard.finish()
+    told["losses"] = [seen["train/loss"] for seen in job.seen]
+    return {**told, "faults": job.guard.faults}
+
+
+def equal_to_saved(job: SpreadJob, saved: Path) -> bool:
+    """Weights, moments and counters to the bit. Collective."""
+    state, there = job.whole_state(), torch.load(saved)
+    return state.keys() == there.keys() and all(torch.equal(state[n], there[n]) for n in there)
 
 
 @pytest.fixture(scope="module")
 def sizes(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """One run in four attempts: of 4 ranks, 2, 4 and 3, each going on where the last ended."""
     folder = tmp_path_factory.mktemp("sizes")
-    return folder, [run_ranks(folder, size, ["another_size"]) for size in (4, 2, 4, 3)]
+    attempts = [play(folder, size, named(another_size)) for size in (4, 2, 4, 3)]
+    told = [[rank["another_size"] for rank in ranks] for ranks in attempts]
+    return folder / "another_size", told
 
 
 def test_a_run_goes_on_with_another_number_of_ranks(sizes: Any, tmp_path: Path) -> None:
     """Weights, moments and counters to the bit; losses as of one process that never stopped."""
     torch.set_num_threads(1)
-    alone = sharded_job.ShardedJob(tmp_path)
+    alone = SpreadJob(tmp_path)
     alone.train_to(10)
     alone.guard.finish()
     _, attempts = sizes
     for number, ranks in enumerate(attempts):
         for told in ranks:
-            scene = told["another_size"]
-            assert scene["resumed"] == 5 * number
-            assert scene.get("same", not number)
-            assert scene["faults"] == {}
-    assert attempts[0][0]["another_size"]["states"] > 20
-    losses = [loss for ranks in attempts[:2] for loss in ranks[0]["another_size"]["losses"]]
+            assert told["resumed"] == 5 * number
+            assert told.get("same", not number)
+            assert told["faults"] == {}
+    assert attempts[0][0]["states"] > 20
+    losses = [loss for ranks in attempts[:2] for loss in ranks[0]["losses"]]
     assert losses == pytest.approx([seen["train/loss"] for seen in alone.seen], rel=CLOSE)
 
 
 def test_a_rollback_goes_to_a_checkpoint_of_another_number_of_ranks(sizes: Any) -> None:
     _, attempts = sizes
     for told in attempts[2]:
-        assert told["another_size"]["back"] == [10, True]
+        assert told["back"] == [10, True]
 
 
 def test_one_process_goes_on_from_a_checkpoint_of_several_ranks(sizes: Any, tmp_path: Path) -> None:
     folder, _ = sizes
-    job = sharded_job.ShardedJob(tmp_path, checkpoints=CheckpointDirectory(folder / "checkpoints"))
+    job = SpreadJob(tmp_path, checkpoints=CheckpointDirectory(folder / "checkpoints"))
     assert job.guard.resume() == 20
-    state = sharded_job.whole_state(job)
+    assert equal_to_saved(job, folder / "whole-20.pt")
     job.guard.finish()
-    assert sharded_job.equal_to_saved(state, folder / "whole-20.pt")
+
+
+class OfThisRank:
+    """A part of the training state that each rank has for itself."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def state_dict(self) -> dict[str, int]:
+        return {"rank": self.rank}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.rank = state["rank"]
+
+
+def apart(folder: Path, rank: int, size: int) -> None:
+    """One checkpoint of a run whose `state=` is another on each rank."""
+    kept = CheckpointDirectory(folder / "kept", every=5, background=False)
+    job = SpreadJob(folder, rank, size, checkpoints=kept, state=[OfThisRank(rank)])
+    job.train_to(5)
+    job.guard.finish()
 
 
 def test_what_each_rank_had_for_itself_is_given_to_no_other(tmp_path: Path) -> None:
     """The checkpoint is refused with the place of it; the state stays as it was."""
-    run_ranks(tmp_path, 2, ["apart"])
-    own = [sharded_job.OfThisRank(7)]
-    kept = CheckpointDirectory(tmp_path / "apart")
-    job = sharded_job.ShardedJob(tmp_path / "one", checkpoints=kept, state=own)
-    before = sharded_job.whole_state(job)
+    play(tmp_path, 2, named(apart))
+    own = [OfThisRank(7)]
+    kept = CheckpointDirectory(tmp_path / "apart/kept")
+    job = SpreadJob(tmp_path / "one", checkpoints=kept, state=own)
+    before = job.whole_state()
     with pytest.raises(ResumeError, match=r"extra\.0\.rank is not the same on ranks 0 and 1"):
         job.guard.resume()
     job.guard.finish()
     assert own[0].rank == 7
-    assert all(torch.equal(t, before[n]) for n, t in sharded_job.whole_state(job).items())
+    assert all(torch.equal(t, before[n]) for n, t in job.whole_state().items())
 
 
 def test_torch_reads_a_checkpoint_by_the_names_of_parameters(sizes: Any) -> None:
@@ -217,25 +400,80 @@ def test_torch_reads_a_checkpoint_by_the_names_of_parameters(sizes: Any) -> None
         assert torch.equal(state[parameter][key], moment), name
 
 
+class Stall:
+    """Something whose pickling hangs while `gate` exists, once `started` was told."""
+
+    def __init__(self, gate: Path, started: Path) -> None:
+        self.gate, self.started = gate, started
+
+    def __deepcopy__(self, _: object) -> Stall:
+        return self
+
+    def __reduce__(self) -> Any:
+        self.started.touch()
+        while self.gate.exists():
+            time.sleep(0.01)
+        return str, ("pickled",)
+
+
+class Stalling:
+    """A part of the training state that takes as long to write as the test likes."""
+
+    def __init__(self, stall: Stall) -> None:
+        self.stall = stall
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"stall": self.stall}
+
+    def load_state_dict(self, _: dict[str, Any]) -> None:
+        pass
+
+
+def stalled(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """Checkpoints at 5, 10, 20, ...; the last rank's disk stops while it writes that of 10."""
+    gate = folder / f"gate-{rank}"
+    state = [Stalling(Stall(gate, folder / f"started-{rank}"))]
+    kept = CheckpointDirectory(folder / "checkpoints", every=10)
+    job = SpreadJob(folder / "job", rank, size, checkpoints=kept, state=state)
+    resumed, bits = job.guard.resume(), folder / f"bits-{rank}.pt"
+    if resumed:
+        told = {"resumed": resumed, "same": same(job.shards(), torch.load(bits))}
+        job.guard.finish()
+        return told
+    job.train_to(5)
+    torch.save(job.shards(), bits)
+    whole = job.whole_state()
+    assert job.guard.checkpoint() is not None
+    if rank == 0:
+        torch.save(whole, folder / "whole.pt")
+    if rank == size - 1:
+        gate.touch()
+    while job.train_step():
+        written = folder / f"writing-{rank}"
+        written.write_text(json.dumps({"step": job.guard.steps, "faults": job.guard.faults}))
+        written.replace(folder / f"step-{rank}")
+    return {}
+
+
 def test_a_rank_killed_while_it_writes_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
     """Meanwhile the loop trains on, and leaves the next checkpoint out: one is in flight."""
-    ranks = fork_ranks(JOB, tmp_path, 2, scenes=["stalled"])
-    steps = tmp_path / "step-1"
+    folder = tmp_path / "stalled"
+    ranks, steps = begin(tmp_path, 2, named(stalled)), folder / "step-1"
     try:
-        await_that(lambda: steps.exists() and json.loads(steps.read_text())["step"] >= 16, 120.0)
-        assert (tmp_path / "started-1").exists()
+        await_that(lambda: steps.exists() and json.loads(steps.read_text())["step"] >= 22, 120.0)
+        assert (folder / "started-1").exists()
         assert json.loads(steps.read_text())["faults"] == {}
     finally:
         ranks[1].kill()
     assert ended(ranks) == [1, -signal.SIGKILL]  # rank 0: the job's own collective failed
-    (tmp_path / "gate-1").unlink()
-    kept = CheckpointDirectory(tmp_path / "checkpoints")
+    (folder / "gate-1").unlink()
+    kept = CheckpointDirectory(folder / "checkpoints")
     assert [target.step for target in kept.targets()] == [5]
     assert len(list(kept.path.iterdir())) == 2  # the one that was never whole lies beside it
-    for told in run_ranks(tmp_path, 2, ["stalled"]):
+    for told in play(tmp_path, 2, named(stalled)):
         assert told["stalled"] == {"resumed": 5, "same": True}
-    model = sharded_job.Network(torch.float32)
-    whole = {"model": model.state_dict()}
-    dcp_load(whole, checkpoint_id=kept.path / kept.targets()[0].name, no_dist=True)
-    for name, weight in torch.load(tmp_path / "weights.pt").items():
-        assert torch.equal(whole["model"][name].double(), weight), name
+    read = {"model": SpreadJob(tmp_path / "alone").model.state_dict()}
+    dcp_load(read, checkpoint_id=kept.path / kept.targets()[0].name, no_dist=True)
+    for name, saved in torch.load(folder / "whole.pt").items():
+        if name.endswith(".weight"):  # of the parameter before it, not one of its moments
+            assert torch.equal(read["model"][name.removesuffix(".weight")], saved), name

@@ -2,33 +2,386 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
+    PostLocalSGDState,
+    post_localSGD_hook,
+)
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.nn.parallel import DistributedDataParallel
 
-from . import topology_job
-from .forks import ended, fork_ranks
+from spikeguard import AttachError, CheckpointDirectory, Forward, Guard, Settings, attach
+from spikeguard.measure.global_norms import GlobalNorms
+from spikeguard.optim.clipping import AdaGC, Rule
+from spikeguard_protocol import Ack, Answer, Order, ScaleLr, Verb
+
+from . import layouts
+from .heard import hear
+from .ranks import Told, named, own, play, same
 
 pytestmark = pytest.mark.slow
 
-JOB = Path(topology_job.__file__)
+LIMIT = 0.05  # every gradient is clipped to it
+SETTINGS = Settings(snapshot_every=0)
+
+
+class Halves(nn.Module):
+    """Two matrices of the same shape, which lie as the test likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first = nn.Linear(8, 8, bias=False)
+        self.last = nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x)))  # type: ignore[no-any-return]
+
+
+def stage_of_halves(rank: int) -> nn.Module:
+    """One matrix each."""
+    return nn.Sequential(Halves().first if rank == 0 else Halves().last)
+
+
+def stages_mesh() -> DeviceMesh:
+    return init_device_mesh("cpu", (2,), mesh_dim_names=("pp",))
+
+
+def adam(model: nn.Module, **options: Any) -> torch.optim.AdamW:
+    """One group a parameter, since torch puts no tensors of two kinds into one call."""
+    return torch.optim.AdamW([{"params": [p]} for p in model.parameters()], lr=1e-2, **options)
+
+
+def guarded(folder: Path, model: nn.Module, optimizer: Any, **stated: Any) -> Guard:
+    given = {"settings": SETTINGS, **stated}
+    return attach(model, optimizer, run="test", directory=folder, **given)
+
+
+def refused(folder: Path, model: nn.Module, optimizer: Any = None, **stated: Any) -> list[str]:
+    """Argument, problem and remedy; empty where `attach` took it."""
+    optimizer = adam(model) if optimizer is None else optimizer
+    try:
+        guard = guarded(folder, model, optimizer, **stated)
+    except AttachError as error:
+        assert not optimizer._optimizer_step_pre_hooks
+        return [error.argument, error.problem, error.remedy]
+    guard.finish()
+    return []
+
+
+def unmoved(weights: list[list[Tensor]]) -> list[bool]:
+    """Whether each step left them as they were."""
+    return [same(*pair) for pair in itertools.pairwise(weights)]
+
+
+def refusals(folder: Path, rank: int, _: int) -> dict[str, list[str]]:
+    """Jobs that nobody could guard, and one that can be."""
+    told: dict[str, nn.Module] = {
+        "stages": nn.Sequential(*[nn.Identity()] * rank, nn.Linear(4, 4)),
+        "named alike": (alike := Halves()),
+    }
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("pp", "dp"))
+    fully_shard(alike, mesh=mesh["dp"])
+    said = {name: refused(folder / name, model) for name, model in told.items()}
+    for layout in (layouts.small, layouts.half, layouts.hsdp):
+        said[layout.__name__] = refused(folder / layout.__name__, layout(2).model)
+    frozen = Halves()
+    frozen.first.requires_grad_(rank == 1)  # rank 1 alone trains what its optimizer does not know
+    said["frozen apart"] = refused(folder, frozen, torch.optim.AdamW(frozen.last.parameters()))
+    model, other = Halves(), Halves()
+    said["wrong on one"] = refused(folder, model, adam(other if rank else model))
+    return said
+
+
+def losses(folder: Path, rank: int, _: int) -> dict[str, Any]:
+    """Losses that are DTensors, of which each rank has a part: what is told, and who met whom."""
+    model, seen = DistributedDataParallel(Halves()), list[float]()
+    optimizer = adam(model, fused=True)
+    forward = Forward(lambda values, _: seen.append(values["train/loss"]))
+    guard = guarded(folder, model, optimizer, forward=forward)
+    mesh, met = init_device_mesh("cpu", (2,)), 0
+    for placement in (Partial("sum"), Partial("avg"), Replicate()):
+        value = torch.tensor(2.0 if isinstance(placement, Replicate) else 1.0 + 2.0 * rank)
+        loss = DTensor.from_local(value, mesh, [placement], run_check=False)
+        model(torch.ones(2, 8)).sum().backward()
+        with CommDebugMode() as comm:
+            guard.loss(loss)
+        met += comm.get_total_counts()
+        optimizer.step()
+        optimizer.zero_grad()
+        guard.step()
+    guard.finish()
+    return {"seen": seen, "met": met, "faults": guard.faults}
+
+
+def no_replicas(folder: Path, rank: int, _: int) -> dict[str, str]:
+    """DDP over groups of one rank, and DDP whose ranks average weights now and then."""
+    groups, told = [dist.new_group([n]) for n in range(2)], {}
+    grouped = DistributedDataParallel(Halves(), process_group=groups[rank])
+    averaged = DistributedDataParallel(Halves())
+    averaged.register_comm_hook(PostLocalSGDState(None, None, 0), post_localSGD_hook)
+    for name, model in {"grouped": grouped, "local sgd": averaged}.items():
+        guard = guarded(folder / name, model, adam(model, fused=True))
+        guard.finish()
+        told[name] = guard.state().facts["update_skipper"]
+    outer = PostLocalSGDOptimizer(adam(averaged, fused=True), PeriodicModelAverager(4))
+    with pytest.raises(AttachError) as error:
+        guarded(folder, averaged, outer)
+    return {**told, "remedy": error.value.remedy}
+
+
+def partitioned(folder: Path, rank: int, _: int) -> dict[str, Any]:
+    """ZeRO: each rank's inner optimizer trains a part and hands it on; a NaN in the second step,
+    and later a lower rate by order."""
+    network = Halves()
+    model = DistributedDataParallel(network)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
+    guard = guarded(folder, model, optimizer, settings=Settings(skip_by_sync=True))
+    if rank == 0:
+        hear(guard, Ack(1, (Order("test#1.1", guard.attempt, ScaleLr(0.5, 10), 60.0, None),)))
+    weights, rates = [own(network)], list[float]()
+    while rates[-1:] != [0.05] and guard.steps < 20:
+        model(torch.ones(2, 8) + rank).sum().backward()
+        if guard.steps == 1:
+            network.first.weight.grad[0, 0] = float("nan")  # type: ignore[index]
+        guard.clip_grad_norm_(LIMIT)
+        optimizer.step()
+        rates.append(optimizer.optim.param_groups[0]["lr"])
+        optimizer.zero_grad()
+        guard.step()
+        weights.append(own(network))
+    rows = {row.name: str(row.answer) for row in guard.state().abilities}
+    guard.finish()
+    told = {"same": unmoved(weights)[:3], "rates": sorted(set(rates)), "faults": guard.faults}
+    return {**told, "rewind": rows["rewind_from_memory"]}
+
+
+def differing(folder: Path, rank: int, _: int) -> dict[str, Any]:
+    """The last stage's optimizer cannot leave an update out, or has no rate."""
+    mesh, told = stages_mesh(), dict[str, Any]()
+    for way in ("unable", "rateless"):
+        model = stage_of_halves(rank)
+        optimizer: Any = torch.optim.AdamW(model.parameters(), fused=True)
+        if rank == 1 and way == "unable":
+            optimizer = torch.optim.LBFGS(model.parameters())
+        elif rank == 1:
+            del optimizer.param_groups[0]["lr"]
+        guard = guarded(folder / way, model, optimizer, pipeline=mesh, has_loss=rank == 1)
+        rows = {row.name: row.reason for row in guard.state().abilities if row.answer is Answer.NO}
+        told[way] = {"no": rows, "scales": Verb.SCALE_LR in guard.capabilities}
+        told["parameters"] = guard.state().facts["parameters"]
+        guard.finish()
+    return told
+
+
+class ByRows(torch.optim.Optimizer):
+    """Keeps a mean for each row and one for each column of a matrix that is cut by rows."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 1e-2})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        del closure
+        for p in self.param_groups[0]["params"]:
+            rows, state = p.grad.square().mean(-1, keepdim=True), self.state[p]
+            columns = p.grad.square().mean(0, keepdim=True)
+            columns = columns.redistribute(placements=[Replicate()])
+            if not state:
+                state["rows"], state["columns"] = rows, columns
+            state["rows"].lerp_(rows, 0.1)
+            state["columns"].lerp_(columns, 0.1)
+            p.sub_(p.grad / (state["rows"] + state["columns"] + 1e-3), alpha=1e-3)
+
+
+class ByRowsOfItsOwn(ByRows):
+    """Takes its state back in a way of its own."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+
+
+def by_rows(folder: Path, _rank: int, _: int) -> dict[str, Any]:
+    """Resumed after the third of five steps: whether all is as if it had never been left."""
+    told = {}
+    for kind in (ByRows, ByRowsOfItsOwn):
+        home, bits = folder / kind.__name__, []
+        for steps in (5, 2):
+            model = Halves()
+            fully_shard(model)
+            optimizer = kind(model.parameters())
+            kept = CheckpointDirectory(home / "kept", every=3, background=False)
+            guard = guarded(home, model, optimizer, checkpoints=kept)
+            begun = guard.resume()
+            for step in range(begun, begun + steps):
+                torch.manual_seed(step)
+                model(torch.randn(4, 8)).square().mean().backward()
+                guard.clip_grad_norm_(LIMIT)
+                optimizer.step()
+                optimizer.zero_grad()
+                guard.step()
+            states = [t for state in optimizer.state.values() for t in state.values()]
+            bits.append([*own(model), *[t.to_local().clone() for t in states]])
+            guard.finish()
+        told[kind.__name__] = {"begun": begun, "same": same(*bits)}
+    return told
+
+
+class Tied(nn.Module):
+    """Words in, scores of words out, by the same matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.words = nn.Embedding(11, 8)
+        self.middle = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.middle(self.words(words))))  # type: ignore[no-any-return]
+
+
+def stage_of_tied(rank: int) -> nn.Module:
+    """The table on the first stage, a copy of it on the last."""
+    whole = Tied()
+    if rank == 0:
+        return nn.ModuleDict({"words": whole.words})
+    whole.head.weight = nn.Parameter(whole.words.weight.detach().clone())
+    return nn.ModuleDict({"middle": whole.middle, "head": whole.head})
+
+
+def tied(folder: Path, rank: int, _: int) -> dict[str, Any]:
+    """An embedding tied to the head of the other stage: found, said, and said not to be tied."""
+    stated: dict[str, Any] = {"pipeline": stages_mesh(), "has_loss": rank == 1}
+    names = [("words.weight", "stage1.head.weight")]
+    ways: dict[str, dict[str, Any]] = {"found": {}, "said": {"tied": names}, "not": {"tied": ()}}
+    wrong: list[Any] = [[("words.weight", "nowhere")], [("words.weight", "middle.weight")]]
+    return {
+        "off": {way: off_beside(folder / way, rank, stated | ways[way]) for way in ways},
+        "refused": [refused(folder, stage_of_tied(rank), **stated, tied=each) for each in wrong],
+    }
+
+
+def off_beside(folder: Path, rank: int, stated: dict[str, Any]) -> float:
+    """How far weights and norms are from those of one process; three steps clipped by each rule."""
+    model, beside, seen = stage_of_tied(rank), Tied(), list[dict[str, float]]()
+    stated["forward"] = Forward(lambda values, _: seen.append(dict(values)))
+    stated["settings"] = Settings(snapshot_every=0, slow_signals_every=1)
+    optimizer, alone = adam(model, fused=True), adam(beside, fused=True)
+    guard = guarded(folder, model, optimizer, **stated)
+    named = dict(beside.named_parameters(remove_duplicate=False))
+    rule, whole_rule = AdaGC(warm_up=1), AdaGC(warm_up=1)
+    off, norms = 0.0, list[float]()
+    for step in range(6):
+        torch.manual_seed(step)
+        alone.zero_grad()
+        beside(torch.randint(11, (4, 5))).square().mean().backward()
+        for name, parameter in model.named_parameters():  # the stages have added up theirs
+            parameter.grad = named[name].grad.clone()  # type: ignore[union-attr]
+        if step < 3:
+            measured = guard.clip_grad_norm_(LIMIT)
+            norm = torch.nn.utils.clip_grad_norm_(beside.parameters(), LIMIT)
+        else:
+            measured = guard.clip_(rule)
+            norm = clipped_by(whole_rule, beside)
+        optimizer.step()
+        alone.step()
+        guard.step()
+        norms.append(float(torch.stack([p.detach().norm() for p in beside.parameters()]).norm()))
+        moved = [float((p - named[n]).abs().max()) for n, p in model.named_parameters()]
+        off = max(off, float((measured - norm).abs() / norm), *moved)
+    guard.finish()
+    assert guard.faults == {}
+    pairs = zip(seen, norms, strict=True) if rank == 0 else ()
+    return max(off, *(abs(values["train/param_norm"] / norm - 1) for values, norm in pairs), 0.0)
+
+
+def clipped_by(rule: Rule, model: nn.Module) -> Tensor:
+    """By the rule itself, in one process; the norm before."""
+    held = [p.grad for p in model.parameters() if p.grad is not None]
+    each = torch.stack([grad.norm() for grad in held])
+    norm: Tensor = each.norm()
+    for grad, factor in zip(held, rule.judge(norm, each).factor, strict=True):
+        grad.mul_(factor)
+    return norm
+
+
+def scaled(folder: Path, rank: int, _: int) -> dict[str, Any]:
+    """A scaler on each stage, given or not; of four steps the last stage overflows in one."""
+    mesh, told = stages_mesh(), dict[str, Any]()
+    for fused, given in itertools.product((True, False), (True, False)):
+        model, scaler = stage_of_halves(rank), torch.amp.GradScaler("cpu", init_scale=8.0)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=fused)
+        stated = {"pipeline": mesh, "has_loss": rank == 1, "state": [scaler] if given else []}
+        guard = guarded(folder / f"{fused}-{given}", model, optimizer, **stated)
+        scaler.scale(torch.zeros(()))
+        weights, scales = [own(model)], []
+        for step in range(4):
+            for parameter in model.parameters():
+                parameter.grad = torch.full_like(parameter, scaler.get_scale() * (step + 1.0))
+                if step == 1 and rank == 1:
+                    parameter.grad[0, 0] = float("inf")
+            if given:
+                scaler.unscale_(optimizer)
+                guard.clip_grad_norm_(LIMIT)
+            scaler.step(optimizer)
+            scaler.update()
+            guard.step()
+            weights.append(own(model))
+            scales.append(scaler.get_scale())
+        guard.finish()
+        said = {"same": unmoved(weights), "scales": scales, "faults": guard.faults}
+        told[f"{fused}, {given}"] = said
+        assert vars(scaler).get("_unscale_grads_") is None
+    return told
+
+
+def unmeasured(folder: Path, rank: int, _: int) -> dict[str, Any]:
+    """The last stage fails to take the norm of its part, once in each way of asking for it."""
+    model = stage_of_halves(rank)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    guard = guarded(folder, model, optimizer, pipeline=stages_mesh(), has_loss=rank == 1)
+    rule, norms, sizes = AdaGC(warm_up=1, warm_up_norm=LIMIT), [], []
+    for step in range(4):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        with pytest.MonkeyPatch.context() as patch:
+            if rank == 1 and step < 2:
+                patch.setattr(GlobalNorms, "_held", lambda *_: 1 / 0)
+            norm = guard.clip_grad_norm_(LIMIT) if step % 2 == 0 else guard.clip_(rule)
+        norms.append(float(norm))
+        sizes.append([float(p.grad.norm()) for p in model.parameters()])  # type: ignore[union-attr]
+        optimizer.step()
+        guard.step()
+    guard.finish()
+    return {"norms": norms, "sizes": sizes, "faults": guard.faults}
+
+
+SCENES = (refusals, losses, no_replicas, partitioned, differing, by_rows, tied, scaled, unmeasured)
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """What each of two ranks told of every scene."""
-    folder = tmp_path_factory.mktemp("ranks")
-    assert ended(fork_ranks(JOB, folder, 2)) == [0, 0]
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
+    return play(tmp_path_factory.mktemp("ranks"), 2, named(*SCENES))
 
 
-def test_ranks_that_hold_different_parameters_are_refused_on_both(
-    ranks: list[dict[str, Any]],
-) -> None:
+def test_ranks_that_hold_different_parameters_are_refused_on_both(ranks: Told) -> None:
     """With the names, and what to do; a job that comes after is none the worse."""
-    one, other = (rank["stages"] for rank in ranks)
+    one, other = (rank["refusals"]["stages"] for rank in ranks)
     assert one == other
     argument, problem, remedy = one
     assert argument == "model"
@@ -37,88 +390,66 @@ def test_ranks_that_hold_different_parameters_are_refused_on_both(
     assert "pipeline=" in remedy
 
 
-def test_stages_that_name_their_parameters_alike_are_known_by_the_mesh(
-    ranks: list[dict[str, Any]],
-) -> None:
+def test_stages_that_name_their_parameters_alike_are_known_by_the_mesh(ranks: Told) -> None:
     for rank in ranks:
-        argument, problem, _ = rank["stages_named_alike"]
+        argument, problem, _ = rank["refusals"]["named alike"]
         assert argument == "model"
         assert "'pp'" in problem
 
 
-def test_what_one_rank_must_refuse_all_do(ranks: list[dict[str, Any]]) -> None:
+def test_what_one_rank_must_refuse_all_do(ranks: Told) -> None:
     """Instead of one that raises and others that wait for it."""
     for rank in ranks:
-        argument, problem, _ = rank["frozen_apart"]
+        argument, problem, _ = rank["refusals"]["frozen apart"]
         assert argument == "optimizer"
         assert problem.startswith("rank 1: 'first.weight' of the model trains")
-        assert rank["wrong_on_one"] == ["optimizer", "rank 1: it trains no parameter of the model"]
+        wrong = ["optimizer", "rank 1: it trains no parameter of the model"]
+        assert rank["refusals"]["wrong on one"][:2] == wrong
 
 
-def test_parameters_that_no_mesh_of_all_ranks_holds_need_a_word(
-    ranks: list[dict[str, Any]],
-) -> None:
+def test_parameters_that_no_mesh_of_all_ranks_holds_need_a_word(ranks: Told) -> None:
     """On a mesh of some ranks, or plain beside DTensors; under HSDP the mesh says it all."""
     for rank in ranks:
-        for name, lacking in (
-            ("small", "'first.weight', 'last.weight'"),
-            ("half", "'last.weight'"),
-        ):
-            argument, problem, remedy = rank["unsaid"][name]
+        for name, lacking in (("small", "layers.0.weight"), ("half", "layers.1.weight")):
+            argument, problem, remedy = rank["refusals"][name]
             assert argument == "model"
             assert lacking in problem
+            assert ("layers.0." in problem) == (name == "small")
             assert "replicated=True" in remedy
-        assert rank["unsaid"]["hybrid"] == []
+        assert rank["refusals"]["hsdp"] == []
 
 
-@pytest.mark.parametrize("spread", topology_job.SPREADS)
-def test_clipping_is_that_of_one_process_and_a_nan_is_skipped_on_all_ranks(
-    ranks: list[dict[str, Any]], spread: str
-) -> None:
-    """DTensors on two meshes, beside plain parameters, on a mesh of some ranks, and HSDP."""
-    for rank in ranks:
-        told = rank["trained"][spread]
-        assert told["off"] < 1e-6
-        assert told["same"] == [False, False, True, False]
-        assert told["faults"] == {}
-
-
-def test_a_loss_that_is_a_dtensor_is_told_whole_and_makes_no_ranks_meet(
-    ranks: list[dict[str, Any]],
-) -> None:
+def test_a_loss_that_is_a_dtensor_is_told_whole_and_makes_no_ranks_meet(ranks: Told) -> None:
     """A sum still to be made over the ranks, a mean, and one that both hold."""
     assert ranks[0]["losses"] == {"seen": [4.0, 2.0, 2.0], "met": 0, "faults": {}}
     assert ranks[1]["losses"]["faults"] == {}
 
 
-def test_ddp_over_some_ranks_makes_no_replicas_of_all(ranks: list[dict[str, Any]]) -> None:
-    assert [rank["grouped"] for rank in ranks] == ["report", "report"]
-
-
-def test_ddp_whose_ranks_step_by_their_own_gradients_makes_no_replicas(
-    ranks: list[dict[str, Any]],
-) -> None:
-    """Local SGD: what one rank skipped the others would make. Its wrapper names the one inside."""
+def test_ddp_over_some_ranks_and_local_sgd_make_no_replicas_of_all(ranks: Told) -> None:
+    """What one rank skipped the others would make. A wrapper names the optimizer inside."""
     for rank in ranks:
-        told = {"remedy": "Give the one inside, optimizer.optim", "update_skipper": "report"}
-        assert rank["local_sgd"] == told
+        assert rank["no_replicas"] == {
+            "grouped": "report",
+            "local sgd": "report",
+            "remedy": "Give the one inside, optimizer.optim",
+        }
 
 
 def test_an_optimizer_that_each_rank_has_a_part_of_is_skipped_and_slowed_as_one(
-    ranks: list[dict[str, Any]],
+    ranks: Told,
 ) -> None:
     """ZeRO: its state is no rank's to save, so nothing is offered that would need it."""
     for rank in ranks:
         assert rank["partitioned"] == {
             "same": [False, True, False],
-            "rates": [0.1, 0.1, 0.05],
+            "rates": [0.05, 0.1],
             "rewind": "no",
             "faults": {},
         }
 
 
 def test_a_sharded_state_that_has_not_its_parameters_shape_goes_on_after_a_restart(
-    ranks: list[dict[str, Any]],
+    ranks: Told,
 ) -> None:
     """One number for each row, cut as the matrix is, and one for each column, on all ranks."""
     for rank in ranks:
@@ -126,9 +457,7 @@ def test_a_sharded_state_that_has_not_its_parameters_shape_goes_on_after_a_resta
         assert rank["by_rows"] == {"ByRows": told, "ByRowsOfItsOwn": told}
 
 
-def test_what_one_stages_optimizer_cannot_do_is_offered_of_none(
-    ranks: list[dict[str, Any]],
-) -> None:
+def test_what_one_stages_optimizer_cannot_do_is_offered_of_none(ranks: Told) -> None:
     """The table names it, and the record has the parameters of all stages."""
     for rank in ranks:
         unable, rateless = (rank["differing"][way] for way in ("unable", "rateless"))
@@ -138,9 +467,7 @@ def test_what_one_stages_optimizer_cannot_do_is_offered_of_none(
         assert rank["differing"]["parameters"] == "128"
 
 
-def test_an_overflow_on_one_stage_skips_and_lowers_the_scale_on_all(
-    ranks: list[dict[str, Any]],
-) -> None:
+def test_an_overflow_on_one_stage_skips_and_lowers_the_scale_on_all(ranks: Told) -> None:
     """One stage would skip its step and unscale the next gradients by another number. Fused and
     not; with clipping and the scaler given, and without either."""
     for rank in ranks:
@@ -151,7 +478,7 @@ def test_an_overflow_on_one_stage_skips_and_lowers_the_scale_on_all(
 
 
 def test_a_stage_that_cannot_measure_its_part_leaves_nobody_waiting_and_clips_alike(
-    ranks: list[dict[str, Any]],
+    ranks: Told,
 ) -> None:
     """Its part is missing in the norm of all ranks; the next norm is whole again."""
     one, other = (rank["unmeasured"] for rank in ranks)
@@ -160,7 +487,7 @@ def test_a_stage_that_cannot_measure_its_part_leaves_nobody_waiting_and_clips_al
     assert (one["faults"], other["faults"]) == ({}, {"clip": 2})
 
 
-def test_what_two_stages_hold_a_copy_of_counts_once(ranks: list[dict[str, Any]]) -> None:
+def test_what_two_stages_hold_a_copy_of_counts_once(ranks: Told) -> None:
     """An embedding tied to the head: clipping, by rule too, is that of one process. It is found by
     its values or said; where it is said not to be tied it counts on both."""
     for rank in ranks:

@@ -2,36 +2,172 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, nullcontext
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
 
-from . import unlike_job
-from .forks import FORKS, ended, started
-from .unlike_job import BATCHES, BUDGETED, PASSES, SCENES, SPOILT_AT, TARGET
+from spikeguard import Settings, attach
+from spikeguard.commands.recovery import Recovery
+
+from .ranks import Told, play
 from .wire import Wire, served
 
 pytestmark = pytest.mark.slow
 
+AVERAGED_EVERY = 10  # steps, of the weights in local SGD
+SPOILT_AT = 15  # step at which rank 1 alone has a gradient that is not finite
+BATCHES = (20, 29)  # of each rank, where they have not equally many
+PASSES = 3
+TARGET = 20  # step of a snapshot
+SETTINGS = {"snapshot_every": TARGET}
+BUDGETED = 110  # steps
+COPY_S = 0.02  # that a snapshot takes on rank 1, at least
+
+
+def item(number: int, rank: int) -> tuple[Tensor, Tensor]:
+    made = torch.Generator().manual_seed(1_000 * rank + number)
+    x = torch.randn(8, 16, generator=made)
+    return x, x[:, :1] * x[:, 1:2]
+
+
+class Scene:
+    """A model under DDP, and what its loop saw."""
+
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        server: str,
+        settings: Mapping[str, Any] = SETTINGS,
+        **said: Any,
+    ) -> None:
+        torch.manual_seed(0)
+        self.rank = rank
+        self.first = nn.Linear(16, 32)
+        self.inner = nn.Sequential(self.first, nn.GELU(), nn.Linear(32, 1))
+        self.model = DistributedDataParallel(self.inner)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, fused=True)
+        self.guard = attach(
+            self.model,
+            self.optimizer,
+            run="test",
+            directory=folder,
+            server=server if rank == 0 else None,
+            settings=Settings(send_interval_s=0.02, agreement_timeout_s=60, **settings),
+            **said,
+        )
+
+    def train(self, data: Any, averaged: bool = False, spoilt: int | None = None) -> None:
+        for x, y in self.guard.batches(data):
+            with self.model.no_sync() if averaged else nullcontext():
+                self.guard.loss(nn.functional.mse_loss(self.model(x), y)).backward()
+            if self.rank == 1 and self.guard.steps + 1 == spoilt:
+                assert self.first.weight.grad is not None
+                self.first.weight.grad[0, 0] = float("nan")  # after the all-reduce
+            self.guard.clip_grad_norm_(1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.guard.step()
+            if averaged and self.guard.steps % AVERAGED_EVERY == 0:
+                for p in self.inner.parameters():
+                    dist.all_reduce(p.data)
+                    p.data /= 2
+
+    def told(self) -> dict[str, Any]:
+        self.guard.finish()
+        state = self.guard.state()
+        return {
+            "steps": self.guard.steps,
+            "faults": self.guard.faults,
+            "newest": state.newest_fault,
+            "table": {row.name: str(row.answer) for row in state.abilities},
+            "snapshots": [target.step for target in state.snapshots or ()],
+        }
+
+
+def local_sgd(folder: Path, rank: int, _: int, server: str) -> dict[str, Any]:
+    """`no_sync()` in every step, weights averaged now and then: DDP is a mere wrapper."""
+    scene = Scene(folder, rank, server)
+    scene.train([item(n, rank) for n in range(2 * TARGET)], averaged=True)
+    return scene.told()
+
+
+def local_sgd_said(folder: Path, rank: int, _: int, server: str) -> dict[str, Any]:
+    """The same, where the loop says so."""
+    scene = Scene(folder, rank, server, replicated=False)
+    scene.train([item(n, rank) for n in range(2 * TARGET)], averaged=True)
+    return scene.told()
+
+
+def nan_on_one(folder: Path, rank: int, _: int, server: str) -> dict[str, Any]:
+    scene = Scene(folder, rank, server)
+    scene.train([item(n, rank) for n in range(SPOILT_AT + 5)], spoilt=SPOILT_AT)
+    return scene.told()
+
+
+def joined(folder: Path, rank: int, _: int, server: str, inside: bool = False) -> dict[str, Any]:
+    """`inside`: `finish()` is called before the context is left."""
+    scene = Scene(folder, rank, server)
+    began = time.monotonic()
+    with Join([scene.model]):
+        scene.train([item(n, rank) for n in range(BATCHES[rank])])
+        if inside:
+            scene.guard.finish()
+    return {**scene.told(), "took_s": time.monotonic() - began}
+
+
+def in_passes(folder: Path, rank: int, _: int, server: str) -> dict[str, Any]:
+    """Equally long ones: the ranks vote on after each, and an evaluation of one rank is none."""
+    scene = Scene(folder, rank, server)
+    for _ in range(PASSES):
+        scene.train([item(n, rank) for n in range(7)])
+        if rank == 0:
+            for batch in scene.guard.batches([item(900, 0)]):
+                with torch.no_grad():
+                    scene.inner(batch[0])
+    return scene.told()
+
+
+def budgeted(folder: Path, rank: int, _: int, server: str) -> dict[str, Any]:
+    """By default: rank 1's copies take longer than the budget allows at every 20 steps."""
+    scene = Scene(folder, rank, server, settings={"snapshot_budget": 0.05})
+    take = Recovery.snapshot
+
+    def slowly(recovery: Recovery) -> None:
+        time.sleep(COPY_S * rank)
+        take(recovery)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recovery, "snapshot", slowly)
+        scene.train([item(n, rank) for n in range(BUDGETED)])
+    reason = next(r.reason for r in scene.guard.state().abilities if r.name == "rewind_from_memory")
+    return {**scene.told(), "reason": reason}
+
+
+SCENES: dict[str, Any] = {
+    **{f.__name__: f for f in (local_sgd, local_sgd_said, nan_on_one, joined, in_passes, budgeted)},
+    "joined_inside": partial(joined, inside=True),
+}
+Seen = tuple[Told, dict[str, Wire]]
+
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Any], dict[str, Wire]]]:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     """What each of two ranks told of every scene, and what the server of each scene stored."""
-    folder = tmp_path_factory.mktemp("ranks")
     with ExitStack() as stack:
         wires = {name: stack.enter_context(served(Wire())) for name in SCENES}
-        plan = {"folder": str(folder), "servers": {name: w.url for name, w in wires.items()}}
-        ranks = [
-            FORKS.Process(target=unlike_job.main, args=({**plan, "rank": r},)) for r in range(2)
-        ]
-        assert ended(started(ranks)) == [0, 0]
-        yield [json.loads((folder / f"rank{r}.json").read_text()) for r in range(2)], wires
-
-
-Seen = tuple[list[Any], dict[str, Wire]]
+        scenes = {name: partial(f, server=wires[name].url) for name, f in SCENES.items()}
+        yield play(tmp_path_factory.mktemp("ranks"), 2, scenes), wires
 
 
 def test_local_sgd_behind_ddp_is_found_before_the_first_snapshot(seen: Seen) -> None:

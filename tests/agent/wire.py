@@ -116,9 +116,7 @@ def await_that(condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
 def await_checkpoint(guard: Any) -> None:
     """Until what is being written is on disk, however busy that is: a checkpoint that is due
     meanwhile is left out, and counted."""
-    saves = guard._p.recovery._saves
-    if saves is not None:
-        await_that(lambda: not saves.busy)
+    await_that(lambda: not guard.state().saving)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from tests.dashboard.stand_in import ADA_TOKEN, World, error, serving
 
 START_S, SHOW_MS = 60.0, 30_000
 SETTLE_MS = 400  # from an answer to what the browser shows of it
+PHONE = {"width": 390, "height": 844}
 INCIDENT = "/incident?run=default/llama-8b-c4&number=2"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -127,17 +128,33 @@ def time_goes_on(world: World) -> None:
     proposal["expires_in_s"], proposal["cost"]["seconds"] = 59.0, 599.0
 
 
-def test_the_way_from_runs_to_an_incident_and_from_there_to_the_page_that_decides_is_by_links(
-    ada: Any, address: str
-) -> None:
-    with opened(ada, address) as page:
+def fits_a_phone(page: Any) -> None:
+    page.wait_for_timeout(SETTLE_MS)
+    width = "document.querySelector('[data-testid=stMain]').scrollWidth"
+    assert page.evaluate(width) <= PHONE["width"], page.url
+
+
+def test_nothing_runs_out_of_a_phones_width(ada: Any, address: str) -> None:
+    """From runs to an incident, and from there to the page that decides, by links in the dark."""
+    curves = "canvas.marks, svg.marks"
+    with opened(ada, "about:blank") as page:
+        page.set_viewport_size(PHONE)
+        page.emulate_media(color_scheme="dark")
+        page.goto(address)
+        page.locator("[data-testid=stDataFrame]").first.wait_for()
+        fits_a_phone(page)
         page.get_by_role("link", name="llama-8b-c4", exact=True).click()
         page.wait_for_url("**/run?run=default/llama-8b-c4")
-        page.locator("canvas.marks, svg.marks").first.wait_for(timeout=90_000)
+        page.locator(curves).first.wait_for(timeout=90_000)
+        fits_a_phone(page)
         page.get_by_role("link", name="incident 2 waiting for a decision").click()
         page.wait_for_url("**/incident?run=default/llama-8b-c4&number=2")
         page.get_by_text("The loss rose from 3.766 to 5.186").wait_for()
-        page.get_by_role("link", name="Look at it and decide").click()
+        page.locator(curves).first.wait_for()
+        fits_a_phone(page)
+        decide = page.get_by_role("link", name="Look at it and decide")
+        assert decide.bounding_box()["y"] < PHONE["height"]  # who is woken need not scroll
+        decide.click()
         page.wait_for_url("**/incident/default/llama-8b-c4/2")
 
 
@@ -175,26 +192,6 @@ def test_new_data_appears_by_itself_and_what_is_unchanged_is_left_alone(
         assert page.locator(".marks[data-same]").count() == before
 
 
-def test_nothing_runs_out_of_a_phones_width(ada: Any, address: str) -> None:
-    with opened(ada, address) as page:
-        page.set_viewport_size({"width": 390, "height": 844})
-        page.emulate_media(color_scheme="dark")
-        curves = "canvas.marks, svg.marks"
-        for path, drawn_last in (
-            ("/", "[data-testid=stDataFrame]"),
-            ("/run?run=llama-8b-c4", curves),
-            ("/compare?run=llama-8b-c4&run=llama-8b-old", curves),
-            (INCIDENT, curves),
-        ):
-            page.goto(address + path)
-            page.locator(drawn_last).first.wait_for()
-            page.wait_for_timeout(SETTLE_MS)
-            width = "document.querySelector('[data-testid=stMain]').scrollWidth"
-            assert page.evaluate(width) <= 390, path
-        decide = page.get_by_role("link", name="Look at it and decide").bounding_box()
-        assert decide["y"] < 844  # who is woken finds it without scrolling
-
-
 def test_an_outage_is_said_and_mends_itself_and_nobody_else_is_told_of_anything(
     ada: Any, address: str, world: World
 ) -> None:
@@ -228,10 +225,12 @@ def test_two_ticked_runs_stay_ticked_and_are_compared_under_an_address_that_says
         compare = page.get_by_role("link", name="Compare")
         compare.wait_for()
         await_refreshes(page, world, 2)
+        page.set_viewport_size(PHONE)
         compare.click()
         page.wait_for_url("**/compare?run=default/llama-8b-c4&run=vision/vit-g*")
         page.get_by_text("band: from the lowest to the highest value").wait_for()
         page.locator("canvas.marks, svg.marks").first.wait_for(timeout=90_000)
+        fits_a_phone(page)
 
 
 def test_no_other_site_may_frame_the_dashboard(address: str) -> None:

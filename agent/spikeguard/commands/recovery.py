@@ -67,6 +67,11 @@ class Recovery:
         if stores.checkpoints is not None and stores.writes:
             self._saves = Saves(world, stores.checkpoints, faults)
 
+    @property
+    def saving(self) -> bool:
+        """Whether a checkpoint is being written beside the loop."""
+        return self._saves is not None and self._saves.busy
+
     def live(self) -> Tree:
         """References to everything, as of this step boundary."""
         scale = self._rates.scale

@@ -27,7 +27,9 @@ class GuardState:
     skipped: tuple[BatchRange, ...]  # of the data order, by orders
     lr_scale: LrScale | None  # that an order has put on the learning rate
     snapshots: tuple[Target, ...] | None  # in memory, oldest first; None: there can be none
+    snapshot_bytes: int  # of this rank's memory, that the newest of them takes
     checkpoints: tuple[Target, ...]  # to resume from, newest first; none if nobody can list them
+    saving: bool  # a checkpoint is being written beside the loop
     protected: frozenset[str]  # snapshots and checkpoints that the server asks to keep
     attentive: bool  # the server asks for the slow signals at every step
     everything_sent: bool  # and acknowledged; rank 0
@@ -54,7 +56,9 @@ def state_of(parts: Parts) -> GuardState:
         skipped=tuple(parts.journal.ledger.ranges),
         lr_scale=parts.rates.scale,
         snapshots=tuple(snapshots.targets) if snapshots is not None else None,
+        snapshot_bytes=snapshots.bytes if snapshots is not None else 0,
         checkpoints=tuple(checkpoints),
+        saving=recovery.saving,
         protected=inbox.protected,
         attentive=inbox.attentive,
         everything_sent=parts.outbox is None or parts.outbox.empty,

@@ -41,8 +41,8 @@ class Protecting(TrainerCallback):  # type: ignore[misc]
         hear(guard, Ack(1, tuple(orders), False, protected))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        found = self.watched.guard._p.recovery.checkpoints.targets()
-        self.held[state.global_step] = [target.step for target in found]
+        found = self.watched.guard.state().checkpoints
+        self.held[state.global_step] = sorted(target.step for target in found)
 
 
 class Deleted(TrainerCallback):  # type: ignore[misc]

@@ -82,7 +82,7 @@ def deliver(guard: Any, action: Any) -> None:
 
 
 def target_at(guard: Any, step: int) -> str:
-    found = guard._p.recovery.checkpoints.targets()
+    found = guard.state().checkpoints
     return str(next(target.name for target in found if target.step == step))
 
 
@@ -229,7 +229,8 @@ class Opaque:
 
 def truncated(guard: Any) -> Rollback:
     """A disk has lost the end of a file of the target."""
-    folder = guard._p.recovery.checkpoints.folder(target_at(guard, 10))
+    found = Path().rglob(target_at(guard, 10))
+    folder = next(path for path in found if "kept" not in path.parts)
     largest = max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
     os.truncate(largest, largest.stat().st_size // 2)
     return back_to_ten(guard)

@@ -3,25 +3,59 @@
 from __future__ import annotations
 
 import itertools
+import os
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import torch.distributed as dist
+
+import spikeguard
+from benchmarks import real_jobs_loops as loops
 from benchmarks.real_jobs_cells import _roll_back
+from benchmarks.real_jobs_probe import Probe, install
 from benchmarks.real_jobs_rows import ROWS
 from benchmarks.real_jobs_runs import Run, read_ranks
 from benchmarks.real_jobs_server import serving
 from benchmarks.real_jobs_text import Plan
 
-from ..forks import FORKS, ended, started
-from . import rows_job
+from ..ranks import play
+from ..wire import await_checkpoint, await_that
 
+ORDERED = 12  # the step after which the server orders; it hears of one a few steps later
+HEARD = ORDERED + 4
 NOISE, NAN = (10, 12), 4
 PLAN = Plan("", "", steps=24, stop=24, nan=(NAN, 1), checkpoint_every=10)  # NaN on one rank alone
 PLANS = {"noisy": replace(PLAN, bad=NOISE), "sound": replace(PLAN, omit=NOISE)}
 NAMES = ("hsdp_muon", "pp_muon")
 RANKS = 2
+
+
+def rows(_folder: Path, _rank: int, _: int, *, runs: list[tuple[str, str, Plan]]) -> None:
+    """Each run: which row, the address of its server, its plan."""
+    os.environ |= {"SPIKEGUARD_TOKEN": "none", "SPIKEGUARD_SEND_INTERVAL": "0.02"}
+    attach, step, piped = spikeguard.attach, Probe.step, loops.SHAPE
+    Probe.step = lambda probe, *_: waiting(step, probe)  # type: ignore[method-assign]
+    for name, url, plan in runs:
+        os.environ["SPIKEGUARD_SERVER"] = url
+        loops.SHAPE = piped if name.startswith("pp") else replace(piped, layers=1)
+        spikeguard.attach = attach
+        install(plan)
+        loops.LOOPS[name](plan)
+
+
+def waiting(step: Any, probe: Any) -> None:
+    """The order, which no loop waits for, is to come within a run of a second; so is each
+    checkpoint."""
+    await_checkpoint(probe._guard)
+    now = probe._guard.state()
+    if probe._plan.bad[1] and now.segment == 0 and now.step + 1 == HEARD:
+        if dist.get_rank() == 0:
+            await_that(lambda: probe._guard.state().orders)
+        dist.barrier()
+    step(probe)
 
 
 def test_ranks_skip_a_nan_and_go_back_as_if_they_never_had_the_batches(tmp_path: Path) -> None:
@@ -34,13 +68,11 @@ def test_ranks_skip_a_nan_and_go_back_as_if_they_never_had_the_batches(tmp_path:
             plan = replace(PLANS[kind], out=str(home / "out"), record=str(home / "record"))
             for folder in (plan.out, plan.record):
                 Path(folder).mkdir(parents=True)
-            decide = partial(_roll_back, NOISE, rows_job.ORDERED)
+            decide = partial(_roll_back, NOISE, ORDERED)
             server = servers.enter_context(serving(decide if plan.bad[1] else lambda _: None))
             told[name, kind] = Run(server, [], [0], home)
             runs.append((name, server.url, plan))
-        given = (RANKS, str(tmp_path / "meeting"), runs)
-        ranks = [FORKS.Process(target=rows_job.main, args=(r, *given)) for r in range(RANKS)]
-        assert ended(started(ranks)) == [0] * RANKS
+        play(tmp_path / "ranks", RANKS, {"rows": partial(rows, runs=runs)})
     for (name, kind), run in told.items():
         run.ranks = read_ranks(tmp_path / name / kind / "record", RANKS)
         assert run.faults() == {}, name

@@ -54,13 +54,13 @@ def told(monitor: Monitor, rows: list[Sample], sizes: list[int]) -> list[Event]:
     return events
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [1, 2])
 def test_a_long_quiet_run_in_large_batches_ends_in_the_same_bytes(seed: int) -> None:
     """Stretches of calm rows are taken at once, with heavy tails, gaps and signals now and then."""
     rng = np.random.default_rng(seed)
     gap = (1, 1, 10, 1)[seed]
     rows, step = list[Sample](), 0
-    for row in range(3000):
+    for row in range(2000):
         step += gap if rng.random() < 0.999 else gap * int(rng.integers(2, 3000))
         values = {"loss": 3.0 - 0.1 * math.log(step + 1) + 0.02 * float(rng.standard_t(4))}
         values["grad_norm"] = float(np.exp(0.2 * rng.standard_t(3)))
@@ -74,7 +74,7 @@ def test_a_long_quiet_run_in_large_batches_ends_in_the_same_bytes(seed: int) -> 
     assert one.dump() == many.dump()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(runs(), st.lists(st.integers(1, 60), min_size=1, max_size=5))
 def test_batches_change_nothing(rows: list[Sample], sizes: list[int]) -> None:
     one, many = Monitor(), Monitor()
@@ -82,7 +82,7 @@ def test_batches_change_nothing(rows: list[Sample], sizes: list[int]) -> None:
     assert one.dump() == many.dump()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(runs(), st.data())
 def test_a_stop_and_reload_changes_nothing(rows: list[Sample], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(rows)))
@@ -93,7 +93,7 @@ def test_a_stop_and_reload_changes_nothing(rows: list[Sample], data: st.DataObje
     assert repr(before + second.observe(rows[cut:])) == repr(whole.observe(rows))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(runs(), st.data())
 def test_the_replay_of_a_prefix_is_a_prefix_of_the_replay(
     rows: list[Sample], data: st.DataObject
@@ -103,7 +103,7 @@ def test_the_replay_of_a_prefix_is_a_prefix_of_the_replay(
     assert repr(whole[: len(part)]) == repr(part)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(runs())
 def test_at_most_one_incident_is_open(rows: list[Sample]) -> None:
     monitor, depth = Monitor(), 0
