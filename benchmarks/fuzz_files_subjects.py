@@ -33,7 +33,6 @@ from spikeguard.commands.journal import Journal
 from spikeguard.errors import AttachError, ResumeError
 from spikeguard.state.lineage import Abandonment
 from spikeguard.uplink.outbox import Outbox
-from spikeguard.uplink.quota import Quota
 from spikeguard_cli.main import main
 from spikeguard_protocol import (
     Ack,
@@ -173,7 +172,7 @@ class LogFiles:
         self.acknowledged = None
         told: list[str] = []
         Journal(folder / "journal.jsonl", RUN)
-        box = Outbox(folder / "outbox" / ATTEMPT, RUN, ATTEMPT, Quota(LIMIT, tell=told.append))
+        box = Outbox(folder / "outbox" / ATTEMPT, RUN, ATTEMPT, LIMIT, told.append)
         for step in range(1, SAMPLES + 1):
             signals = {"loss": (float(step),), "grad_norm": (0.5 * step,)}
             batches = (BatchRange(step - 1, step),)

@@ -163,7 +163,7 @@ def test_the_protocol_and_the_command_line_need_the_standard_library_only(packag
 REMOVES = {  # files and folders: checkpoints in one place, and what it wrote for itself
     "loop/startup.py": {"unlink"},  # its own note of a restore that failed
     "state/owned_folders.py": {"rmtree", "unlink", "rmdir"},
-    "uplink/log.py": {"unlink", "rmdir"},
+    "uplink/spool.py": {"unlink", "rmdir"},
 }
 
 
