@@ -161,12 +161,14 @@ def test_a_stage_that_cannot_measure_its_part_leaves_nobody_waiting_and_clips_al
 
 
 def test_what_two_stages_hold_a_copy_of_counts_once(ranks: list[dict[str, Any]]) -> None:
-    """An embedding tied to the head: clipping, by rule too, is that of one process. It is found by
-    its values or said; where it is said not to be tied it counts on both."""
-    for rank in ranks:
+    """An embedding tied to the head: clipping, by rule too, is that of one process. Megatron's
+    mark says so, or the job; where it is said not to be tied it counts on both."""
+    for number, rank in enumerate(ranks):
         told = rank["tied"]
-        assert max(told["off"]["found"], told["off"]["said"]) < 1e-5
+        assert max(told["off"]["marked"], told["off"]["said"]) < 1e-5
         assert told["off"]["not"] > 1e-2
+        (warned,) = told["warned"]
+        assert ("words.weight", "head.weight")[number] in warned
         nowhere, other = told["refused"]
         assert nowhere[0] == other[0] == "tied"
         assert "name 'words.weight' of stage 0: not one parameter each of several" in nowhere[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -377,31 +378,47 @@ class Tied(nn.Module):
         return self.head(torch.tanh(self.middle(self.words(words))))  # type: ignore[no-any-return]
 
 
-def stage_of_tied(rank: int) -> nn.Module:
-    """The table on the first stage, a copy of it on the last."""
+def stage_of_tied(rank: int, marked: bool = False) -> nn.Module:
+    """The table on the first stage, a copy of it on the last; `marked` as Megatron does."""
     whole = Tied()
+    whole.words.weight.shared_embedding = marked  # type: ignore[attr-defined]
     if rank == 0:
         return nn.ModuleDict({"words": whole.words})
     whole.head.weight = nn.Parameter(whole.words.weight.detach().clone())
+    whole.head.weight.shared_embedding = marked  # type: ignore[attr-defined]
     return nn.ModuleDict({"middle": whole.middle, "head": whole.head})
 
 
 def tied(folder: Path, rank: int) -> dict[str, Any]:
-    """An embedding tied to the head of the other stage: found, said, and said not to be tied."""
+    """An embedding tied to the head of the other stage: marked, said, and said not to be tied."""
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("pp",))
     stated: dict[str, Any] = {"pipeline": mesh, "has_loss": rank == 1}
     names = [("words.weight", "stage1.head.weight")]
-    ways: dict[str, dict[str, Any]] = {"found": {}, "said": {"tied": names}, "not": {"tied": ()}}
+    ways: dict[str, dict[str, Any]] = {"marked": {}, "said": {"tied": names}, "not": {"tied": ()}}
     wrong: list[Any] = [[("words.weight", "nowhere")], [("words.weight", "middle.weight")]]
     return {
         "off": {way: off_beside(folder / way, rank, stated | ways[way]) for way in ways},
+        "warned": warned(folder / "warned", rank, stated),
         "refused": [refused(folder, stage_of_tied(rank), **stated, tied=each) for each in wrong],
     }
 
 
+def warned(folder: Path, rank: int, stated: dict[str, Any]) -> list[str]:
+    """What attach logs where nobody says whether the two are tied."""
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("spikeguard").addHandler(handler)
+    model = stage_of_tied(rank)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    attach(model, optimizer, run="test", directory=folder, settings=SETTINGS, **stated).finish()
+    logging.getLogger("spikeguard").removeHandler(handler)
+    return [line for line in told if "tied" in line]
+
+
 def off_beside(folder: Path, rank: int, stated: dict[str, Any]) -> float:
     """How far weights and norms are from those of one process; three steps clipped by each rule."""
-    model, beside = stage_of_tied(rank), Tied()
+    model, beside = stage_of_tied(rank, "tied" not in stated), Tied()
     seen: list[dict[str, float]] = []
     guard = attach(
         model,
