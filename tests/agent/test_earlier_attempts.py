@@ -28,12 +28,12 @@ LIMIT, ATTEMPTS, STEPS = 40_000, 4, 600
 KILLED = """
 import os, signal, sys, time
 from pathlib import Path
-import spikeguard.uplink.outbox
+import spikeguard.uplink.backlog
 from spikeguard.uplink.earlier_attempts import earlier_outboxes, shrink_to
 from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import BatchRange, RunId, Samples
 
-spikeguard.uplink.outbox.SEAL_RECORDS = 40
+spikeguard.uplink.backlog.SEAL_RECORDS = 40
 parent, kind, limit, attempts, steps = Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])
 run = RunId("default", "test")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-import spikeguard.uplink.outbox
+import spikeguard.uplink.backlog
 from spikeguard import CheckpointDirectory
 from spikeguard.cli.sync import homes, run_of
 from spikeguard_protocol import (
@@ -118,8 +118,8 @@ def test_a_mount_that_is_lost_stops_neither_training_nor_its_report(
 ) -> None:
     """The server of the file system is killed while messages wait there: they are declared lost,
     later ones stay in memory and arrive, and no order is carried out without a journal."""
-    monkeypatch.setattr(spikeguard.uplink.outbox, "UNREADABLE_S", 0.3)
-    monkeypatch.setattr(spikeguard.uplink.outbox, "SEAL_RECORDS", 5)
+    monkeypatch.setattr(spikeguard.uplink.backlog, "UNREADABLE_S", 0.3)
+    monkeypatch.setattr(spikeguard.uplink.backlog, "SEAL_RECORDS", 5)
     place, server = mount()
     away, refused = threading.Event(), list[int]()
 

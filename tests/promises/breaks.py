@@ -226,7 +226,7 @@ BREAKS = {
     ),
     # ---- on the way ----
     "loss-declared": Break(
-        f"{AGENT}/uplink/outbox.py",
+        f"{AGENT}/uplink/backlog.py",
         "                lost = end.total - start.total\n",
         "                lost = 0\n",
     ),

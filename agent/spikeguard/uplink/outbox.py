@@ -14,27 +14,16 @@ the next attempt finds the files and sends what is left.
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
-from spikeguard.uplink.messages import (
-    DAMAGED,
-    DETAIL,
-    FULL,
-    EncodedMessage,
-    gap,
-    records_of,
-    texts_of,
-)
-from spikeguard.uplink.spool import Note, Spool
+from spikeguard.uplink.backlog import Backlog, Pending
+from spikeguard.uplink.messages import EncodedMessage, gap, texts_of
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
@@ -47,18 +36,9 @@ from spikeguard_protocol import (
     SegmentStarted,
     encode,
 )
-from spikeguard_protocol.sealed_lines import (
-    Position,
-    SpooledLine,
-    read_spooled,
-    seal,
-    spool_name,
-)
+from spikeguard_protocol.sealed_lines import Position
 
 WAITING = 5_000  # samples between the loop and the disk; of anything else, twice as many
-SEAL_BYTES = 512 * 1024  # an open message; well under the protocol's limit
-LEAST_SEAL_BYTES = 2 * 1024
-SEAL_RECORDS = 900
 SEAL_S = 30.0  # from its oldest record to its newest: what is old must not travel as if it were new
 LONG_SEAL_S = 300.0  # the same once `MANY` messages wait
 MANY = 120
@@ -69,7 +49,6 @@ SEGMENTS = 64  # newest ones that a server which lost them is told of again
 RECORDS_AT_ONCE = 100  # one record more at a time for so many that wait
 OLDEST_S = 9e8  # a clock that stood at 1970 dates a record further back than a message may say
 MEMORY_BYTES = 16 * 2**20  # messages that the disk would not take
-UNREADABLE_S = 60.0  # a disk that is away for longer keeps what lies there; what is newer goes on
 
 
 class Draft(Protocol):
@@ -78,28 +57,7 @@ class Draft(Protocol):
     def __call__(self) -> Record: ...
 
 
-@dataclass(slots=True)
-class Pending:
-    """A message that the server has not acknowledged."""
-
-    sequence: int
-    lines: list[bytes] | None = field(default_factory=list)  # None: they are on disk alone
-    written: int = 0  # of `lines` that are on disk
-    size: int = 0  # bytes of the lines
-    samples: int = 0
-    begun_at: float = math.inf  # seconds since the epoch, of the oldest record
-    at: float = 0.0  # of the newest
-    end: Position | None = None  # of its records; None: not known yet
-    texts: tuple[bytes, ...] | None = None  # its records as they travel, once the sender has it
-    thinned: bool = False  # samples and detail went for want of room
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether the disk did not take all of it."""
-        return self.lines is not None and self.written < len(self.lines)
-
-
-class Outbox:
+class Outbox(Backlog):
     """The messages of one attempt that the server has not acknowledged."""
 
     def __init__(
@@ -116,60 +74,24 @@ class Outbox:
         `limit`: bytes on disk, of it and the outboxes of `earlier` attempts together. `tell`:
         called with what was dropped, damaged or could not be written.
         """
-        self.run, self.attempt, self.folder = run, attempt, folder
-        self.dropped: Counter[str] = Counter()  # by what it was, for want of room
-        self.size = 0  # bytes of all its messages
-        self.closed = False
-        self._limit, self._tell_of, self._earlier = limit, tell, earlier
-        self._seal_bytes = min(SEAL_BYTES, max(limit // 32, LEAST_SEAL_BYTES))
+        super().__init__(folder, attempt, limit, tell)
+        self.run, self.closed = run, False
+        self._limit, self._earlier = limit, earlier
         self._waiting: deque[tuple[float, Record | Draft]] = deque()
         self._overflowed: dict[tuple[int, str], int] = {}  # by thread: each counts up its own
         self._declared: Counter[str] = Counter()  # of those, what the server is told of
-        self._clock = time.time() - time.monotonic()  # so that a jump of the clock ages nothing
         self._io = threading.Lock()  # between writer and sender, never the loop
         self._started: bytes | None = None
         self._segments: deque[bytes] = deque(maxlen=SEGMENTS)
         self._closing = threading.Event()
         self._says_ended = False
         self._writer: threading.Thread | None = None
-        self._spool = Spool(folder, attempt)
-        self._written = folder is not None  # whether the disk has all that was put
-        self._unreadable_since: float | None = None  # monotonic
-        self._sealed: deque[Pending] = deque()  # oldest first
-        self._find()
-
-    def _find(self) -> None:
-        """Go on where an attempt stopped that wrote here."""
-        spool, note = self._spool, self._spool.note or Note()
-        if spool.note is None and not spool.fresh:
-            self._tell("the note beside its messages was damaged")
-        for message, size in sorted(spool.sizes.items()):
-            if message <= note.acknowledged:
-                spool.remove(message)
-            else:
-                self._sealed.append(Pending(message, None, size=size))
-                self.size += size
-        self.ended, self._dropped_to = note.ended, note.dropped_to  # its last record is there
-        self._acknowledged, self._acknowledged_to = note.acknowledged, note.acknowledged_to
-        self._expected = note.acknowledged_to if spool.note or spool.fresh else None
-        self._due = note.acknowledged + 1  # the message that the server is to get next
-        self._end = note.end
-        for pending in reversed(self._sealed):  # a kill may have left more than the note
-            if lines := spool.read(pending.sequence)[0]:
-                self._end = max(self._end, lines[-1].end)
-                break
-        newest = max(note.newest, *spool.sizes, 0, int(self._end > Position()))
-        self._found_dead = newest > 0
-        self._open = Pending(newest + 1)
 
     def start(self) -> None:
         """Begin to write what the loop puts."""
         self._writer = threading.Thread(target=self._write_on, name="spikeguard-outbox")
         self._writer.daemon = True
         self._writer.start()
-
-    def _tell(self, what: str) -> None:
-        self._tell_of(f"attempt {self.attempt}: {what}")
 
     # ---- the loop ----------------------------------------------------------------------------
 
@@ -208,11 +130,6 @@ class Outbox:
         return not (self._waiting or self._open.lines or self._sealed or undeclared)
 
     @property
-    def _cut_short(self) -> bool:
-        """Whether records are missing behind the last one that was found."""
-        return self._expected is not None and self._expected < self._end
-
-    @property
     def written_ahead(self) -> bool:
         """Whether all that was put is past the loop's queue."""
         return not self._waiting
@@ -244,73 +161,6 @@ class Outbox:
         age_s = max(0.0, time.monotonic() + self._clock - head.at)
         name = self.run.project, self.run.name, self.attempt
         return EncodedMessage(*name, head.sequence, min(age_s, OLDEST_S), head.texts or ())
-
-    def _put_together(self, head: Pending) -> None:
-        """Make the texts of the oldest message, and gaps for what is missing before or in it."""
-        lines = self._lines(head)
-        expected = self._expected or (lines[0].start if lines else head.end)
-        begins = lines[0].start if lines else head.end
-        if expected and begins and begins.number > expected.number and head.sequence > self._due:
-            self._declare_before(head, expected, begins)
-            return
-        lost: Counter[str] = Counter()  # samples by reason
-        sound: list[SpooledLine] = []
-        for line in lines:
-            if expected and line.start.number < expected.number:
-                continue  # it is in a message before, or a gap stands for it
-            self._count_missing(lost, expected, line.start)
-            if "span" in line.entry and line.end.total > line.start.total:
-                lost[FULL] += line.end.total - line.start.total
-            sound.append(line)
-            expected = line.end
-        self._count_missing(lost, expected, head.end)
-        gaps = (gap(head.sequence, head.sequence, why, count) for why, count in lost.items())
-        head.texts = (*records_of(sound), *gaps)
-        head.end = self._expected = max(filter(None, (expected, head.end)), default=None)
-        head.samples = sum("step" in line.entry for line in sound) + sum(lost.values())
-        head.at = head.at or (lines[-1].at if lines else time.monotonic() + self._clock)
-        self._due = head.sequence + 1
-
-    def _declare_before(self, head: Pending, expected: Position, begins: Position) -> None:
-        """One gap for the messages before `head` whose files are gone."""
-        lost: Counter[str] = Counter()
-        self._count_missing(lost, expected, begins)
-        ((why, samples),) = lost.items()
-        first, self._expected = self._due, begins
-        said = gap(first, head.sequence - 1, why, samples)
-        self._sealed.appendleft(Pending(first, None, end=begins, texts=(said,), at=head.at))
-        self._sealed[0].at = head.at or time.monotonic() + self._clock
-        self._due = head.sequence
-
-    def _count_missing(
-        self, lost: Counter[str], expected: Position | None, found: Position | None
-    ) -> None:
-        if expected is None or found is None or found.number <= expected.number:
-            return
-        why = FULL if found <= self._dropped_to else DAMAGED
-        records, samples = found.number - expected.number, max(0, found.total - expected.total)
-        lost[why] += samples
-        if why is DAMAGED:
-            self._tell(f"{records} records with {samples} samples are lost: {DAMAGED}")
-
-    def _lines(self, pending: Pending) -> list[SpooledLine]:
-        """Raise OSError while the disk may come back; afterwards as if nothing were there."""
-        if pending.lines is not None:
-            name = spool_name(self.attempt, pending.sequence)
-            return read_spooled(b"".join(pending.lines), name)[0]
-        try:
-            lines, damaged = self._spool.read(pending.sequence)
-        except OSError as error:
-            now = time.monotonic()
-            since = self._unreadable_since = self._unreadable_since or now
-            if now - since < UNREADABLE_S:
-                raise
-            self._tell(f"message {pending.sequence} cannot be read: {error.strerror}")
-            return []
-        self._unreadable_since = None
-        if damaged:
-            self._tell(f"{damaged} bytes of message {pending.sequence} were damaged on disk")
-        return lines
 
     def acknowledge(self, sequence: int) -> None:
         """The server stored everything up to `sequence`."""
@@ -407,11 +257,6 @@ class Outbox:
         if self.dropped.total() > before:
             self.tell_dropped()
 
-    def tell_dropped(self) -> None:
-        """What went so far for want of room."""
-        parts = ", ".join(f"{count} {what}" for what, count in sorted(self.dropped.items()))
-        self._tell(f"the outbox was full and dropped {parts} so far")
-
     def _drain(self, at_most: int = sys.maxsize) -> None:
         if lost := self._undeclared():
             number = self._open.sequence
@@ -453,60 +298,6 @@ class Outbox:
         for body, samples in texts:
             self._add_line(clock, body, samples)
 
-    def _add_line(self, clock: float, body: bytes, samples: int) -> None:
-        open_, (number, total) = self._open, self._end
-        name = spool_name(self.attempt, open_.sequence)
-        line = seal(b'{"total":%d,"at":%.3f,%b}' % (total, clock, body), number, name)
-        assert open_.lines is not None
-        open_.lines.append(line)
-        open_.size += len(line)
-        self.size += len(line)
-        open_.at, open_.begun_at = clock, min(open_.begun_at, clock)
-        self._end = Position(number + 1, total + samples)
-        if open_.size > self._seal_bytes or len(open_.lines) >= SEAL_RECORDS:
-            self._seal()
-
-    def _seal(self) -> None:
-        """The open message is whole; the next record begins another one."""
-        sealed, self._open = self._open, Pending(self._open.sequence + 1)
-        sealed.end, sealed.at = self._end, sealed.at or time.monotonic() + self._clock
-        self._sealed.append(sealed)
-        if self._flush() and sealed.lines:
-            try:
-                self._spool.sync()
-            except OSError as error:
-                self._tell(f"its messages cannot be synced: {error.strerror}")
-        self._note()
-
-    def _flush(self) -> bool:
-        """Write what is not on disk yet; whether all of it is there."""
-        if self.folder is None:
-            return False
-        pending = (self._open, self._sealed[-1]) if self._written and self._sealed else (
-            *self._sealed, self._open)  # fmt: skip
-        try:
-            for each in pending:
-                if each.lines and each.in_memory:
-                    self._spool.append(each.sequence, each.lines, each.written)
-                    each.written = len(each.lines)
-                if each is not self._open and each is not self._sealed[0]:
-                    each.lines = None
-        except OSError as error:
-            if self._written:
-                self._tell(f"it cannot be written ({error.strerror}): messages stay in memory")
-            self._written = False
-            self._note()  # a kill would lose in silence what is in memory alone
-            return False
-        self._written = True
-        return True
-
-    def _note(self) -> None:
-        """Write what the next attempt has to know."""
-        acknowledged = self._acknowledged, self._acknowledged_to
-        self._spool.write_note(
-            Note(self.sequence, self._end, *acknowledged, self._dropped_to, self.ended)
-        )
-
     # ---- the limit ---------------------------------------------------------------------------
 
     @property
@@ -537,48 +328,3 @@ class Outbox:
             if oldest is not None:
                 self._drop(oldest)
             return oldest is not None
-
-    def _thin(self, pending: Pending) -> None:
-        name, kept = spool_name(self.attempt, pending.sequence), list[bytes]()
-        pending.thinned = True
-        try:
-            lines = self._lines(pending)
-            for goes, group in groupby(lines, _goes):
-                some = list(group)
-                if not goes:
-                    kept += [line.raw + b"\n" for line in some]
-                    continue
-                start, end = some[0].start, some[-1].end
-                lost = end.total - start.total
-                span = end.number - start.number
-                body = b'{"total":%d,"at":%.3f,"lost":%d,"span":%d}'
-                kept.append(seal(body % (start.total, some[-1].at, lost, span), start.number, name))
-                details = sum("step" not in line.entry for line in some)
-                self.dropped += Counter(samples=lost, details=details)
-            if pending.in_memory:
-                self._spool.remove(pending.sequence)
-                pending.lines, pending.written = kept, 0
-            else:
-                self._spool.replace(pending.sequence, kept)
-                pending.lines = None
-        except OSError as error:  # a disk without room for a copy, or one that is away
-            self._tell(f"message {pending.sequence} cannot be thinned: {error.strerror}")
-            return
-        if lines:
-            pending.end = pending.end or lines[-1].end
-        size, pending.size = pending.size, sum(map(len, kept))
-        self.size += pending.size - size
-
-    def _drop(self, pending: Pending) -> None:
-        self._sealed.remove(pending)
-        self._spool.remove(pending.sequence)
-        self.size -= pending.size
-        self._dropped_to = max(self._dropped_to, pending.end or Position())
-        self.dropped["messages"] += 1
-        self._note()
-
-
-def _goes(line: SpooledLine) -> bool:
-    """Whether it may go for want of room: a sample, or detail of one."""
-    record = line.entry.get("record")
-    return "step" in line.entry or (record is not None and record.get("type") in DETAIL)
