@@ -103,6 +103,11 @@ class Backlog:
         self._tell(f"the outbox was full and dropped {parts} so far")
 
     @property
+    def sequence(self) -> int:
+        """The highest number that a message has got."""
+        return self._open.sequence - 1
+
+    @property
     def _cut_short(self) -> bool:
         """Whether records are missing behind the last one that was found."""
         return self._expected is not None and self._expected < self._end

@@ -114,11 +114,6 @@ class Outbox(Backlog):
         return True
 
     @property
-    def sequence(self) -> int:
-        """The highest number that a message has got."""
-        return self._open.sequence - 1
-
-    @property
     def unbegun(self) -> bool:
         """Whether there is nothing to say yet: the attempt's first message introduces it."""
         return self.empty and self._open.sequence == 1
