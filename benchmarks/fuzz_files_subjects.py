@@ -27,13 +27,12 @@ from typing import Any
 import torch
 
 from benchmarks.fuzz_files_changes import CHANGES, Change
-from spikeguard import CheckpointDirectory, Settings, attach
+from spikeguard import CheckpointDirectory, Guard, Settings, attach
 from spikeguard.cli.sync import sync
 from spikeguard.commands.journal import Journal
 from spikeguard.errors import AttachError, ResumeError
 from spikeguard.state.lineage import Abandonment
 from spikeguard.uplink.outbox import Outbox
-from spikeguard.uplink.quota import Quota
 from spikeguard_cli.main import main
 from spikeguard_protocol import (
     Ack,
@@ -173,7 +172,7 @@ class LogFiles:
         self.acknowledged = None
         told: list[str] = []
         Journal(folder / "journal.jsonl", RUN)
-        box = Outbox(folder / "outbox" / ATTEMPT, RUN, ATTEMPT, Quota(LIMIT, tell=told.append))
+        box = Outbox(folder / "outbox" / ATTEMPT, RUN, ATTEMPT, LIMIT, told.append)
         for step in range(1, SAMPLES + 1):
             signals = {"loss": (float(step),), "grad_norm": (0.5 * step,)}
             batches = (BatchRange(step - 1, step),)
@@ -297,7 +296,7 @@ class RunFiles:
         found = Found()
         with heard() as told:
             try:
-                faults = trained(folder, store.url, 3)
+                guard = trained(folder, store.url, 3)
             except (AttachError, ResumeError) as refused:
                 found.told = str(folder) in str(refused) or "checkpoint" in str(refused)
                 if not found.told:
@@ -305,9 +304,9 @@ class RunFiles:
                 return found
         got = {(m.attempt, s) for m in store.messages for r in m.records
                if isinstance(r, Samples) for s in r.steps}  # fmt: skip
-        found.missing = max(0, 12 - len([s for a, s in got if a != store.messages[-1].attempt]))
+        found.missing = max(0, 12 - len([s for a, s in got if a != guard.attempt]))
         found.declared = sum(gap.samples_lost for gap in store.of(Gap))
-        found.told = bool(faults) and bool(told)
+        found.told = bool(guard.faults) and bool(told)
         if found.missing > found.declared:
             found.wrong.append(f"{found.missing} samples missing, {found.declared} declared")
         if found.missing and not found.told:
@@ -315,8 +314,8 @@ class RunFiles:
         return found
 
 
-def trained(folder: Path, server: str | None, steps: int) -> dict[str, int]:
-    """A tiny job that goes on from its newest checkpoint; the guard's faults."""
+def trained(folder: Path, server: str | None, steps: int) -> Guard:
+    """A tiny job that goes on from its newest checkpoint; its guard, which has finished."""
     torch.manual_seed(1)
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
@@ -340,7 +339,7 @@ def trained(folder: Path, server: str | None, steps: int) -> dict[str, int]:
             guard.step()
     finally:
         guard.finish()
-    return guard.faults
+    return guard
 
 
 Subject = LogFiles | JournalFiles | RunFiles

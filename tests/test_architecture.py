@@ -83,10 +83,10 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_450,
+    "spikeguard_protocol": 2_400,
     "spikeguard_cli": 3_300,
     "spikeguard_client": 1_810,
-    "spikeguard": 21_400,
+    "spikeguard": 20_720,
     "spikeguard_core": 10_720,
     "spikeguard_replay": 3_660,
     "spikeguard_server": 32_100,
@@ -165,7 +165,7 @@ def test_the_protocol_and_the_command_line_need_the_standard_library_only(packag
 REMOVES = {  # files and folders: checkpoints in one place, and what it wrote for itself
     "loop/startup.py": {"unlink"},  # its own note of a restore that failed
     "state/owned_folders.py": {"rmtree", "unlink", "rmdir"},
-    "uplink/log.py": {"unlink", "rmdir"},
+    "uplink/spool.py": {"unlink", "rmdir"},
 }
 
 

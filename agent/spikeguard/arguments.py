@@ -1,4 +1,4 @@
-"""What `attach()` accepts, checked before anything has begun.
+"""What `attach()` accepts and what each argument means, checked before anything has begun.
 
 Law: a wrong argument is named with what is wrong and what to give instead, on every rank alike;
 nothing is opened, hooked or changed here. An optimizer or a model has one guard at a time.
@@ -7,7 +7,7 @@ nothing is opened, hooked or changed here. An optimizer or a model has one guard
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from os import PathLike
 from typing import Any
 
@@ -53,33 +53,62 @@ _PARTITIONED = ("ds_id", "_hp_mapping")  # what ZeRO 3, and ZeRO 1 and 2, put on
 _GROUP_REMEDY = "Give for each pattern of parameter names a process group or a mesh"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Arguments:
-    """What `attach()` was called with, as it was given; `attach` says what each means."""
+    """Watch `model` and `optimizer`; returns the guard that the loop calls.
 
-    model: Any
+    `model`: one module, or a list of those that make it up. `optimizer`: one that trains all of it,
+    or a list, a dict or a container of several, each of which trains its own parameters.
+    `run`, `project`, `server`, `token` also come from SPIKEGUARD_RUN, _PROJECT, _SERVER, _TOKEN (or
+    _TOKEN_FILE); without a server the guard works offline. `state`: whatever else has a
+    `state_dict` and must go back in a rollback (an EMA, a GradScaler). `directory`: journal and
+    outbox, shared by all attempts of the run; by default `spikeguard` in the folder of
+    the checkpoints.
+    `micro_batches`: items of the loader per optimizer step. `tokens_per_step`: over all ranks.
+    `forward`: the user's own tracker, told of every step too (rank 0).
+    `links`: where the run is shown, name to http(s) address, at most 8; a run of Weights & Biases
+    or MLflow that is active here, or that their variables name, is found and added.
+    `feed`: `FrameworkFeed` where a framework owns the iterator (`spikeguard.integrations`).
+    `name_batch`: told an item of the loader, returns what lies in it, a str or several; called for
+    items that are left out, and beside the loop for those of an incident, so that the record says
+    which documents they were.
+    `decode`: told a list of token ids, returns text (`tokenizer.decode`); called beside the loop
+    for the worst sequence of an incident's batches. Without it no text leaves the job.
+    `replicated`: whether every rank has the same weights and, at each optimizer's step, the same
+    gradients; by default as DistributedDataParallel around the model says. Without it, and without
+    DTensors, several ranks are only reported of: what one of them alone drops would part them.
+    `pipeline`: the process group, or mesh of one dimension, of the pipeline's stages. `has_loss`:
+    whether this rank computes the loss, as those of the last stage do; elsewhere `guard.loss` notes
+    nothing. `shard_groups`: by pattern of parameter names (`*.experts.*`) the group whose ranks
+    hold different parts of them, where no mesh of a DTensor says so. `tied`: names by which several
+    stages call one parameter of which each holds a copy, as an embedding tied to the last layer; by
+    default what Megatron marks.
+    """
+
+    model: torch.nn.Module | Sequence[torch.nn.Module]
     optimizer: Any
-    run: str | None
-    project: str | None
-    scheduler: Any
-    state: Sequence[Any]
-    checkpoints: CheckpointDirectory | None
-    server: str | None
-    token: str | None
-    directory: str | PathLike[str] | None
-    tokens_per_step: int | None
-    micro_batches: int
-    settings: Settings | None
-    feed: type[DataFeed]
-    forward: Forward | None
-    links: Mapping[str, str] | None
-    name_batch: NameBatch | None
-    decode: Decode | None
-    replicated: bool | None
-    pipeline: Ranks | None
-    has_loss: bool | None
-    shard_groups: Mapping[str, Ranks] | None
-    tied: Sequence[Sequence[str]] | None
+    _: KW_ONLY
+    run: str | None = None
+    project: str | None = None
+    scheduler: Any = None
+    state: Sequence[Any] = ()
+    checkpoints: CheckpointDirectory | None = None
+    server: str | None = None
+    token: str | None = None
+    directory: str | PathLike[str] | None = None
+    tokens_per_step: int | None = None
+    micro_batches: int = 1
+    settings: Settings | None = None
+    feed: type[DataFeed] = DataFeed
+    forward: Forward | None = None
+    links: Mapping[str, str] | None = None
+    name_batch: NameBatch | None = None
+    decode: Decode | None = None
+    replicated: bool | None = None
+    pipeline: Ranks | None = None
+    has_loss: bool | None = None
+    shard_groups: Mapping[str, Ranks] | None = None
+    tied: Sequence[Sequence[str]] | None = None
 
     @property
     def modules(self) -> tuple[Any, ...]:

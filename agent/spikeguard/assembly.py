@@ -76,8 +76,8 @@ from spikeguard.topology.rank_group import (
 from spikeguard.topology.refusals import raise_first, refusal_of
 from spikeguard.topology.shards import local
 from spikeguard.uplink.batch_reporter import BatchReporter, Describing
+from spikeguard.uplink.earlier_attempts import live_attempts
 from spikeguard.uplink.opening import open_uplink
-from spikeguard.uplink.orphans import live_attempts
 from spikeguard.uplink.run_links import log_directory, run_links
 from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import Ability, Record, RunId

@@ -8,7 +8,7 @@ from typing import Final
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.frames import MAGIC
+from spikeguard_protocol.sealed_lines import SPOOLED
 from spikeguard_replay import stores
 from spikeguard_replay.choice import log_of
 from spikeguard_replay.console import LineReader
@@ -59,7 +59,7 @@ def read_source(source: Source, options: LogOptions = NOTHING) -> Log:
     if source.head.startswith(stores.SQLITE_MAGIC):
         table, form = stores.database_table(path, options.run)
         return log_of(name, form, table, options)
-    if source.head.startswith(MAGIC):
+    if source.head.startswith(SPOOLED):
         return log_of(name, "a guard's outbox", stores.guard_table([path]), options)
     text = source.text()
     first = next((line for line in text if line.strip()), "")

@@ -2,7 +2,7 @@
 
 Formats: mlflow/store/tracking/file_store.py (a file a metric, a line `timestamp value step` a
 value), mlflow/store/tracking/dbmodels/models.py (a row a value), trackio/sqlite_storage.py (a row a
-step, its metrics as JSON), spikeguard.uplink.messages (frames of samples).
+step, its metrics as JSON), spikeguard.uplink.spool (sealed lines).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.extras import install_command
-from spikeguard_protocol.frames import Frame, Kind, read_frames, seed_of
+from spikeguard_protocol.sealed_lines import SpooledLine, read_spooled, spool_name
 from spikeguard_replay.log import run_of
 from spikeguard_replay.names import NAMES, STEP, canonical
 from spikeguard_replay.objects import flat
@@ -29,6 +29,7 @@ from spikeguard_replay.table import NUMBER, Table
 RECORD: Final = "meta.yaml"  # of a run or an experiment of MLflow
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
 LARGEST: Final = 1.7976931348623157e308  # what MLflow's database holds for an infinity
+SPOOLED: Final = "[0-9]*.jsonl"  # a message of a guard's outbox
 MARK: Final = "tfevents"  # every event file's name holds it
 REMEDY: Final = "the file is damaged or no TensorBoard event file; copy it again, or leave it out"
 
@@ -208,29 +209,24 @@ def _number(value: Any) -> float | None:
 
 
 def segments_in(folder: Path) -> list[Path]:
-    """The segments of all attempts, where `folder` is a guard's directory or an outbox."""
-    return [path for outbox in ("outbox", ".") for path in folder.glob(f"{outbox}/*/[0-9]*.log")]
+    """The messages of all attempts, where `folder` is a guard's directory or an outbox."""
+    return [path for outbox in ("outbox", ".") for path in folder.glob(f"{outbox}/*/{SPOOLED}")]
 
 
 def guard_table(segments: list[Path]) -> Table:
     """The samples of all attempts, a row a step, in the order in which they were measured."""
     check_size("the outbox", sum(path.stat().st_size for path in segments))
-    frames: list[Frame] = []
+    lines: list[SpooledLine] = []
     damaged = 0
     for path in segments:
-        found, lost = read_frames(path.read_bytes(), seed_of(path.parent.name))
-        frames += found
+        name = spool_name(path.parent.name, int(path.stem) if path.stem.isdecimal() else 0)
+        found, lost = read_spooled(path.read_bytes(), name)
+        lines += found
         damaged += lost
     table = Table()
-    for frame in sorted(frames, key=lambda one: (one.at, one.number)):
-        if frame.kind is Kind.SAMPLE:
-            table.add(frame.number, _row(frame.payload))
+    for line in sorted(lines, key=lambda one: (one.at, one.start)):
+        if "step" in line.entry:
+            table.add(line.start.number, {"step": line.entry["step"], **line.entry["signals"]})
     if damaged:
         table.notes.append(f"{damaged:,} damaged bytes left out")
     return table
-
-
-def _row(payload: bytes) -> dict[str, object]:
-    head, names, values = payload.decode().split("\n")
-    measured = zip(json.loads(f"[{names}]"), json.loads(f"[{values}]"), strict=True)
-    return {"step": int(head.split(",")[1]), **dict(measured)}

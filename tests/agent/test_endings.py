@@ -106,11 +106,11 @@ def hang(job: Job) -> int:
 
 
 def _log_handles() -> list[int]:
-    """Open files of this process that are segments of a log."""
+    """Open files of this process that messages are written to."""
     found = []
     for handle in os.listdir("/proc/self/fd"):
         with suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{handle}").endswith(".log"):
+            if os.readlink(f"/proc/self/fd/{handle}").endswith(".jsonl"):
                 found.append(int(handle))
     return found
 

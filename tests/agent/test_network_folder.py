@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import spikeguard.uplink.backlog
-import spikeguard.uplink.outbox
 from spikeguard import CheckpointDirectory
 from spikeguard.cli.sync import homes, run_of
 from spikeguard_protocol import (
@@ -121,7 +120,7 @@ def test_a_mount_that_is_lost_stops_neither_training_nor_its_report(
     """The server of the file system is killed while messages wait there: they are declared lost,
     later ones stay in memory and arrive, and no order is carried out without a journal."""
     monkeypatch.setattr(spikeguard.uplink.backlog, "UNREADABLE_S", 0.3)
-    monkeypatch.setattr(spikeguard.uplink.outbox, "SEAL_RECORDS", 5)
+    monkeypatch.setattr(spikeguard.uplink.backlog, "SEAL_RECORDS", 5)
     place, server = mount()
     away, refused = threading.Event(), list[int]()
 
@@ -143,7 +142,7 @@ def test_a_mount_that_is_lost_stops_neither_training_nor_its_report(
         outbox = parts_of(job.guard).outbox
         assert outbox is not None
         await_that(lambda: outbox.written_ahead)
-        assert outbox.sizes[1] == 0  # what is behind it lies on the mount
+        assert outbox.memory_size == 0  # what is behind it lies on the mount
         server.kill()
         server.wait()
         with pytest.raises(OSError, match="not connected"):

@@ -12,7 +12,7 @@ import pytest
 
 from spikeguard import Guard
 from spikeguard.cli.sync import homes, run_of, sync, upload
-from spikeguard.uplink.orphans import orphans
+from spikeguard.uplink.earlier_attempts import earlier_outboxes
 from spikeguard.uplink.transport import Transport
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import AttemptEnded, AttemptStarted, RunId, Samples
@@ -58,7 +58,7 @@ def test_what_an_offline_run_said_arrives_whole_when_it_is_synced(
     assert wire.records(AttemptEnded) == [AttemptEnded("finished")]
 
 
-@pytest.mark.parametrize("given", ["guard", "guard/outbox", "guard/outbox/*/*.log"])
+@pytest.mark.parametrize("given", ["guard", "guard/outbox", "guard/outbox/*/*.jsonl"])
 def test_what_an_offline_run_measured_is_read_by_replay(tmp_path: Path, given: str) -> None:
     """A second attempt begins anew: its steps follow those of the first."""
     trained_offline(tmp_path, 30)
@@ -74,7 +74,7 @@ def test_what_an_offline_run_measured_is_read_by_replay(tmp_path: Path, given: s
 
 def test_replay_leaves_out_what_was_damaged_on_disk_and_tells_it(tmp_path: Path) -> None:
     trained_offline(tmp_path, 30)
-    (segment,) = tmp_path.glob("guard/outbox/*/*.log")
+    (segment,) = tmp_path.glob("guard/outbox/*/*.jsonl")
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 1
     segment.write_bytes(data[:-5])
@@ -100,14 +100,14 @@ def test_a_sync_cut_off_after_the_server_stored_goes_on_without_a_duplicate(
 ) -> None:
     """The answer is lost: the message is still on disk and is sent a second time."""
     trained_offline(tmp_path)
-    (outbox,) = orphans(tmp_path / "guard/outbox", RUN)
+    (outbox,) = earlier_outboxes(tmp_path / "guard/outbox", RUN)
     message = outbox.next_message()
     assert message is not None
     transport = Transport(wire.url, None, 2.0)
     transport.send(message)
     outbox.close()
 
-    (again,) = orphans(tmp_path / "guard/outbox", RUN)
+    (again,) = earlier_outboxes(tmp_path / "guard/outbox", RUN)
     upload(again, transport, lambda _: None)
     again.close()
     steps = [step for samples in wire.records(Samples) for step in samples.steps]
@@ -117,11 +117,11 @@ def test_a_sync_cut_off_after_the_server_stored_goes_on_without_a_duplicate(
 def test_a_server_that_stays_away_leaves_everything_on_disk(tmp_path: Path, wire: Wire) -> None:
     trained_offline(tmp_path)
     wire.intercept = lambda _: (503, {"Retry-After": "0.01"}, b"{}")
-    (outbox,) = orphans(tmp_path / "guard/outbox", RUN)
+    (outbox,) = earlier_outboxes(tmp_path / "guard/outbox", RUN)
     with pytest.raises(CommandFailed, match="run it again to go on"):
         upload(outbox, Transport(wire.url, None, 2.0), lambda _: None, pause_s=0.01)
     outbox.close()
-    (kept,) = orphans(tmp_path / "guard/outbox", RUN)
+    (kept,) = earlier_outboxes(tmp_path / "guard/outbox", RUN)
     assert kept.sequence == outbox.sequence
     kept.close()
 

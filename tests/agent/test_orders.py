@@ -158,7 +158,7 @@ def test_another_order_of_a_number_that_was_used_is_refused_and_never_called_don
         assert result(job, command).reason == "watching for 5 steps"
         assert job.guard.state().lr_scale is None
         job.guard.finish()
-        told = (tmp_path / "guard" / "outbox" / job.guard.attempt).glob("*.log")
+        told = (tmp_path / "guard" / "outbox" / job.guard.attempt).glob("*.jsonl")
         text = b"".join(file.read_bytes() for file in told)
         assert text.count(b"another command of this number") == 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import threading
@@ -13,11 +12,9 @@ from pathlib import Path
 import pytest
 
 import spikeguard.uplink.outbox
-import spikeguard.uplink.quota
+from spikeguard.uplink.earlier_attempts import earlier_outboxes
 from spikeguard.uplink.messages import EncodedMessage
-from spikeguard.uplink.orphans import orphans
 from spikeguard.uplink.outbox import Outbox
-from spikeguard.uplink.quota import Quota
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
@@ -55,12 +52,11 @@ def outbox(folder: Path, limit: int = 2**20) -> Outbox:
 
 def write_down(box: Outbox) -> None:
     """As the writer's thread does twenty times a second."""
-    assert box.keep_up()
-    box.quota.bound(box)
+    box.keep_up()
 
 
 def on_disk(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*.log"))
+    return sum(path.stat().st_size for path in folder.rglob("*.jsonl"))
 
 
 def oldest(box: Outbox) -> EncodedMessage:
@@ -185,56 +181,55 @@ def left_of(folder: Path, limit: int) -> Left:
     return left
 
 
-def test_a_full_outbox_drops_detail_first_and_what_stood_out_last(tmp_path: Path) -> None:
-    """The same run into ever less room: each level begins where the one before is used up."""
+def test_a_full_outbox_drops_the_oldest_samples_and_detail_and_keeps_all_else(
+    tmp_path: Path,
+) -> None:
+    """The same run into ever less room."""
     whole = left_of(tmp_path / "whole", 2**20)
     assert whole.dropped == {}
-    room = [150_000, 60_000, 14_000, 6_000]
-    lefts = [left_of(tmp_path / str(limit), limit) for limit in room]
-    assert all(left.on_disk <= limit for left, limit in zip(lefts, room, strict=True))
-    layerless, spike, spikeless, least = lefts
-    assert set(layerless.dropped) == {"layer norms"}
-    assert 0 < layerless.of(LayerNorms) < whole.of(LayerNorms)
-    assert layerless.steps("param_norm") == whole.steps("param_norm")
-    assert layerless.steps() == whole.steps() == set(range(1, 601))
-    assert set(spike.dropped) == {"layer norms", "samples"}
-    assert spike.of(TargetSaved) == whole.of(TargetSaved)
-    assert spike.steps() >= set(range(170, 320))
-    assert not spike.steps() & set(range(1, 170))
-    assert set(least.dropped) == {"layer norms", "samples", "notices"}
-    assert not spikeless.steps() & set(range(170, 300))
-    assert spikeless.of(TargetSaved) == whole.of(TargetSaved)
-    for left in lefts:
-        lost = sum(r.samples_lost for r in left.records if isinstance(r, Gap))
-        assert lost == left.dropped.get("samples", 0) == 600 - len(left.steps())
+    for limit in (60_000, 20_000):
+        left = left_of(tmp_path / str(limit), limit)
+        assert left.on_disk <= limit
+        assert set(left.dropped) == {"samples", "details"}
+        assert left.steps() == set(range(min(left.steps()), 601))
+        assert left.of(LayerNorms) == whole.of(LayerNorms) - left.dropped["details"]
+        assert left.of(TargetSaved) == whole.of(TargetSaved)
         assert left.of(CommandResult) == 3
+        lost = sum(r.samples_lost for r in left.records if isinstance(r, Gap))
+        assert lost == left.dropped["samples"] == 600 - len(left.steps())
 
 
-def test_without_a_disk_the_bound_is_of_memory_and_the_order_the_same(
-    monkeypatch: pytest.MonkeyPatch,
+def test_where_all_samples_have_gone_the_oldest_messages_go_and_are_declared(
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(spikeguard.uplink.quota, "MEMORY_BYTES", 40_000)
-    monkeypatch.setattr(spikeguard.uplink.outbox, "SEAL_RECORDS", 60)
+    left = left_of(tmp_path, 4_000)
+    assert left.on_disk <= 4_000
+    assert left.dropped["messages"] > 0
+    gaps = [record for record in left.records if isinstance(record, Gap)]
+    assert {gap.reason for gap in gaps} == {"the outbox was full"}
+    assert sum(gap.samples_lost for gap in gaps) + len(left.steps()) == 600
+
+
+def test_without_a_disk_the_bound_is_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spikeguard.uplink.outbox, "MEMORY_BYTES", 40_000)
     box = Outbox(None, RUN, ATTEMPT, 2**20)
     fill(box, spike=range(220, 225))
-    assert box.sizes[1] <= 40_000
-    assert set(box.dropped) == {"layer norms", "samples"}
+    assert box.memory_size <= 40_000
+    assert set(box.dropped) == {"samples", "details"}
     kept = {s for r in everything(box) if isinstance(r, Samples) for s in r.steps}
-    assert kept >= set(range(170, 320))
+    assert kept == set(range(min(kept), 601))
+    assert box.dropped["samples"] == 600 - len(kept) > 0
     box.close()
 
 
-def test_what_the_server_asked_detail_of_stays_as_long_as_what_stood_out(tmp_path: Path) -> None:
-    box = outbox(tmp_path, 40_000)
-    for step in range(1, 2_001):
-        box.watched_until = math.inf if 300 <= step < 320 else -math.inf
-        box.put(sample(step))
-        if step % 20 == 0:
-            write_down(box)
-    kept = {s for r in everything(box) if isinstance(r, Samples) for s in r.steps}
-    assert {*range(300, 320), 2_000} <= kept
-    assert not kept & set(range(1, 200))
-    assert box.dropped["samples"] == 2_000 - len(kept) > 0
+def test_a_limit_of_256_mib_holds_seven_hundred_thousand_steps(tmp_path: Path) -> None:
+    """With a loss and seven more signals at every step."""
+    names = ("loss", "grad_norm", "param_norm", "lr", "step_time", "tokens_per_s", "own", "two")
+    box = outbox(tmp_path, 2**30)
+    for step in range(1, 201):
+        box.put(sample(10**6 + step, 0, **dict.fromkeys(names, step / 7.0)))
+    write_down(box)
+    assert 200 * 2**28 / on_disk(tmp_path) >= 700_000
     box.close()
 
 
@@ -249,13 +244,13 @@ def test_a_message_refused_for_good_becomes_a_gap_of_its_own_number(tmp_path: Pa
 
 def test_a_file_that_somebody_removed_becomes_a_gap_and_blocks_nothing(tmp_path: Path) -> None:
     told: list[str] = []
-    box = Outbox(tmp_path / ATTEMPT, RUN, ATTEMPT, Quota(2**20, tell=told.append))
+    box = Outbox(tmp_path / ATTEMPT, RUN, ATTEMPT, 2**20, told.append)
     box.put(sample(1))
     assert oldest(box).sequence == 1
     for step in range(2, 1_001):
         box.put(sample(step))
     write_down(box)
-    for file in (tmp_path / ATTEMPT).glob("*.log"):
+    for file in (tmp_path / ATTEMPT).glob("*.jsonl"):
         file.unlink()
     box.put(sample(1_001))
     records = everything(box)
@@ -362,14 +357,14 @@ time.sleep(60)
     said = tmp_path / "said.txt"
     process = start_script(script, said)
     await_that(lambda: said.exists() and "ready" in said.read_text())
-    assert orphans(tmp_path, RUN) == []  # alive: it holds the lock
+    assert earlier_outboxes(tmp_path, RUN) == []  # alive: it holds the lock
     process.kill()
     assert exit_status(process, 30) == -signal.SIGKILL
-    (file,) = (tmp_path / ATTEMPT).glob("*.log")
+    (file,) = (tmp_path / ATTEMPT).glob("*.jsonl")
     whole = file.read_bytes()
     with file.open("ab") as half:
         half.write(whole[: len(whole) // 100])
-    (found,) = orphans(tmp_path, RUN)
+    (found,) = earlier_outboxes(tmp_path, RUN)
     message = oldest(found)
     assert message.sequence == 2
     assert [r.steps for r in message.records if isinstance(r, Samples)] == [(51,)]
@@ -393,7 +388,7 @@ def left_behind(folder: Path) -> Path:
 @pytest.mark.parametrize("note", [b"\0" * 18, b"\xff\xfe", b"twelve", b""])
 def test_a_lock_file_spoilt_by_a_power_loss_hinders_nobody(tmp_path: Path, note: bytes) -> None:
     (left_behind(tmp_path) / "lock").write_bytes(note)
-    (found,) = orphans(tmp_path, RUN)
+    (found,) = earlier_outboxes(tmp_path, RUN)
     assert everything(found)[0] == sample(1)
     found.close()
 
@@ -401,12 +396,12 @@ def test_a_lock_file_spoilt_by_a_power_loss_hinders_nobody(tmp_path: Path, note:
 def test_folders_and_files_that_are_not_ours_are_passed_over(tmp_path: Path) -> None:
     left = left_behind(tmp_path)
     (left / "000000000001.jsonl").write_text("{}")
-    (left / "1-copy.log").write_text("")
+    (left / "1-copy.jsonl").write_text("")
     (tmp_path / "backup of monday").mkdir()
     (tmp_path / "backup of monday" / "000000000001.jsonl").write_text("{}\n")
     (tmp_path / "fedcba9876543210").write_text("a file, no folder")
     (tmp_path / "aaaaaaaaaaaaaaaa").symlink_to(tmp_path / "nowhere")
-    (found,) = orphans(tmp_path, RUN)
+    (found,) = earlier_outboxes(tmp_path, RUN)
     assert found.attempt == ATTEMPT
     found.close()
     assert (tmp_path / "backup of monday").exists()
@@ -440,7 +435,7 @@ def test_a_closed_outbox_writes_to_nobody_elses_file(tmp_path: Path) -> None:
     assert model.read_bytes() == b"weights of the finished run"
     for handle in handles:
         os.close(handle)
-    (found,) = orphans(tmp_path, RUN)
+    (found,) = earlier_outboxes(tmp_path, RUN)
     assert everything(found)[0] == sample(1)
     found.close()
 

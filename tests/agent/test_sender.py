@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-import spikeguard.uplink.outbox
+import spikeguard.uplink.backlog
 import spikeguard.uplink.sender
 from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import (
@@ -88,7 +88,7 @@ def test_an_outage_that_fills_the_outbox_is_told_with_what_it_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Samples go, counted; the snapshots that were taken meanwhile are all told of."""
-    monkeypatch.setattr(spikeguard.uplink.outbox, "SEAL_RECORDS", 40)
+    monkeypatch.setattr(spikeguard.uplink.backlog, "SEAL_RECORDS", 40)
     away = threading.Event()
     away.set()
     wire = Wire()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -254,30 +255,51 @@ class Tied(nn.Module):
         return self.head(torch.tanh(self.middle(self.words(words))))  # type: ignore[no-any-return]
 
 
-def stage_of_tied(rank: int) -> nn.Module:
-    """The table on the first stage, a copy of it on the last."""
+def stage_of_tied(rank: int, marked: bool = False) -> nn.Module:
+    """The table on the first stage, a copy of it on the last; `marked` as Megatron does."""
     whole = Tied()
+    whole.words.weight.shared_embedding = marked  # type: ignore[attr-defined]
     if rank == 0:
         return nn.ModuleDict({"words": whole.words})
     whole.head.weight = nn.Parameter(whole.words.weight.detach().clone())
+    whole.head.weight.shared_embedding = marked  # type: ignore[attr-defined]
     return nn.ModuleDict({"middle": whole.middle, "head": whole.head})
 
 
 def tied(folder: Path, rank: int, _: int) -> dict[str, Any]:
-    """An embedding tied to the head of the other stage: found, said, and said not to be tied."""
+    """An embedding tied to the head of the other stage: marked, said, and said not to be tied."""
     stated: dict[str, Any] = {"pipeline": stages_mesh(), "has_loss": rank == 1}
     names = [("words.weight", "stage1.head.weight")]
-    ways: dict[str, dict[str, Any]] = {"found": {}, "said": {"tied": names}, "not": {"tied": ()}}
+    ways: dict[str, dict[str, Any]] = {"marked": {}, "said": {"tied": names}, "not": {"tied": ()}}
     wrong: list[Any] = [[("words.weight", "nowhere")], [("words.weight", "middle.weight")]]
     return {
         "off": {way: off_beside(folder / way, rank, stated | ways[way]) for way in ways},
+        "warned": warned(folder / "warned", rank, stated),
         "refused": [refused(folder, stage_of_tied(rank), **stated, tied=each) for each in wrong],
     }
 
 
+def warned(folder: Path, rank: int, stated: dict[str, Any]) -> list[str]:
+    """What attach logs where nobody says whether the two are tied."""
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("spikeguard").addHandler(handler)
+    model = stage_of_tied(rank)
+    attach(
+        model, adam(model, fused=True), run="test", directory=folder, settings=SETTINGS, **stated
+    ).finish()
+    logging.getLogger("spikeguard").removeHandler(handler)
+    return [line for line in told if "one shape" in line]
+
+
 def off_beside(folder: Path, rank: int, stated: dict[str, Any]) -> float:
     """How far weights and norms are from those of one process; three steps clipped by each rule."""
-    model, beside, seen = stage_of_tied(rank), Tied(), list[dict[str, float]]()
+    model, beside, seen = (
+        stage_of_tied(rank, "tied" not in stated),
+        Tied(),
+        list[dict[str, float]](),
+    )
     stated["forward"] = Forward(lambda values, _: seen.append(dict(values)))
     stated["settings"] = Settings(snapshot_every=0, slow_signals_every=1)
     optimizer, alone = adam(model, fused=True), adam(beside, fused=True)
@@ -488,12 +510,13 @@ def test_a_stage_that_cannot_measure_its_part_leaves_nobody_waiting_and_clips_al
 
 
 def test_what_two_stages_hold_a_copy_of_counts_once(ranks: Told) -> None:
-    """An embedding tied to the head: clipping, by rule too, is that of one process. It is found by
-    its values or said; where it is said not to be tied it counts on both."""
-    for rank in ranks:
+    """An embedding tied to the head: clipping, by rule too, is that of one process. Megatron's
+    mark says so, or the job; where it is said not to be tied it counts on both."""
+    for number, rank in enumerate(ranks):
         told = rank["tied"]
-        assert max(told["off"]["found"], told["off"]["said"]) < 1e-5
+        assert max(told["off"]["marked"], told["off"]["said"]) < 1e-5
         assert told["off"]["not"] > 1e-2
+        assert [line.split()[0] for line in told["warned"]] == [[], ["'head.weight'"]][number]
         nowhere, other = told["refused"]
         assert nowhere[0] == other[0] == "tied"
         assert "name 'words.weight' of stage 0: not one parameter each of several" in nowhere[1]

@@ -12,7 +12,7 @@ import pytest
 
 from spikeguard import CheckpointDirectory
 from spikeguard.cli.sync import sync
-from spikeguard.uplink.orphans import orphans
+from spikeguard.uplink.earlier_attempts import earlier_outboxes
 from spikeguard.uplink.transport import Transport
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import RunId
@@ -53,7 +53,7 @@ def test_an_offline_run_is_uploaded_once_however_often_it_is_tried(
     with pytest.raises(CommandFailed, match="SPIKEGUARD_TOKEN"):
         again(service, tmp_path, service.place.login_token_file)
 
-    (outbox,) = orphans(tmp_path / "guard/outbox", RUN)
+    (outbox,) = earlier_outboxes(tmp_path / "guard/outbox", RUN)
     token = Path(service.place.agent_token_file).read_text().strip()
     message = outbox.next_message()
     assert message is not None

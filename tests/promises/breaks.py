@@ -186,8 +186,8 @@ BREAKS = {
     ),
     "without-server": Break(
         f"{AGENT}/uplink/opening.py",
-        "        kept = _open_outbox(folder, connection.run, attempt, settings, faults, unheld)\n",
-        "        kept = Outbox(None, connection.run, attempt, settings.outbox_bytes)\n",
+        "        kept = _open_outbox(folder, run, attempt, settings.outbox_bytes - used, tell)\n",
+        "        kept = Outbox(None, run, attempt, settings.outbox_bytes)\n",
     ),
     "abandoned-stays-so": Break(
         f"{AGENT}/commands/recovery.py",
@@ -226,9 +226,9 @@ BREAKS = {
     ),
     # ---- on the way ----
     "loss-declared": Break(
-        f"{AGENT}/uplink/shedding.py",
-        'frame = frame._replace(kind=Kind.SHED, payload=b"", kept=False)',
-        'frame = frame._replace(kind=Kind.SHED, payload=b"", kept=False, samples=0)',
+        f"{AGENT}/uplink/backlog.py",
+        "                lost = end.total - start.total\n",
+        "                lost = 0\n",
     ),
     "outage-caught-up": Break(
         f"{AGENT}/uplink/sender.py",
@@ -237,8 +237,8 @@ BREAKS = {
     ),
     "killed-job-sends": Break(
         f"{AGENT}/uplink/opening.py",
-        "    left = [box for parent in places for box in orphans(parent, connection.run, tell)]\n",
-        "    left: list[Outbox] = []\n",
+        "    earlier = [box for parent in places for box in earlier_outboxes(parent, run, tell)]\n",
+        "    earlier: list[Outbox] = []\n",
     ),
     "sigterm-flushes": Break(
         f"{AGENT}/loop/shutdown.py",

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+from spikeguard.uplink.earlier_attempts import attempt_folders, earlier_outboxes
 from spikeguard.uplink.messages import EncodedMessage
-from spikeguard.uplink.orphans import attempt_folders, orphans
 from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.sender import stored_or_not
 from spikeguard.uplink.transport import Advice, Transport, Verdict
@@ -178,7 +178,7 @@ class SyncedRun:
 
 def _sync_run(home: Path, transport: Transport, tell: Tell) -> SyncedRun:
     run = run_of(home)
-    waiting = orphans(home / "outbox", run, partial(say, to_error=True))
+    waiting = earlier_outboxes(home / "outbox", run, partial(say, to_error=True))
     alive = _alive(home / "outbox", {outbox.attempt for outbox in waiting})
     sent = refused = 0
     try:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
@@ -24,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from spikeguard_protocol.plain_files import read_plain
+from spikeguard_protocol.sealed_lines import seal, unseal
 
-_SEALED = re.compile(rb'(.*), "n": ([0-9]{1,15}), "crc": "([0-9a-f]{8})"\}', re.DOTALL)
 _TAIL_BYTES = 64 * 1024
 _NOTE = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -109,7 +108,7 @@ def read_lines(path: Path) -> Lines:
 
 def open_line(line: bytes, name: str = "") -> tuple[dict[str, Any] | None, int | None, bool]:
     """Its entry (None for a line that is no JSON object), its number, whether it is unchanged."""
-    sealed = _SEALED.fullmatch(line.strip())
+    sealed = unseal(line.strip(), name)
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -118,18 +117,12 @@ def open_line(line: bytes, name: str = "") -> tuple[dict[str, Any] | None, int |
         return None, None, True
     if sealed is None:
         return entry, None, not entry.keys() & {"n", "crc"}
-    return entry, int(sealed[2]), int(sealed[3], 16) == _checksum(sealed[1], int(sealed[2]), name)
+    return entry, *sealed
 
 
 def sealed_line(entry: dict[str, Any], number: int = 1, name: str = "") -> bytes:
     """`entry` as line `number` of the file called `name`, its end included."""
-    body = json.dumps(entry, allow_nan=False).encode()[:-1]
-    return b'%b, "n": %d, "crc": "%08x"}\n' % (body, number, _checksum(body, number, name))
-
-
-def _checksum(body: bytes, number: int, name: str) -> int:
-    """A line of another file, or in another place, has another one."""
-    return zlib.crc32(body, zlib.crc32(f"{name} {number}".encode()))
+    return seal(json.dumps(entry, allow_nan=False).encode(), number, name)
 
 
 def _last_number(tail: bytes, name: str) -> int:

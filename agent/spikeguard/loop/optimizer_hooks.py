@@ -96,16 +96,15 @@ class OptimizerHooks:
         )  # then a GradScaler kept the others from stepping
         if any(stepped) and not all(stepped) and not left_out:
             first = next(each for each in self.watched if not each.stepped)
-            self.tell_once(IN_TURNS.format(name=first.name, step=step))
+            self.tell_once(IN_TURNS, name=first.name, step=step)
         for each in self.watched:
             each.stepped = False
 
-    def tell_once(self, said: str) -> None:
+    def tell_once(self, words: str, **values: object) -> None:
         """Count what the loop does otherwise than it is judged by, the first time."""
-        kind = said[-60:]
-        if kind not in self._told:
-            self._told.add(kind)
-            self.faults.note("optimizers", said)
+        if words not in self._told:
+            self._told.add(words)
+            self.faults.note("optimizers", words.format(**values))
 
 
 class _Watched:
@@ -179,7 +178,7 @@ class _Watched:
             if hooks.several:
                 self._look_at_gradients(begins)
             if _backward_running() != -1:
-                hooks.tell_once(IN_BACKWARD.format(name=self.name))
+                hooks.tell_once(IN_BACKWARD, name=self.name)
         except Exception as error:
             self._faults.note("before_step", error)
 
@@ -189,7 +188,7 @@ class _Watched:
             for each in self._all.watched:
                 each.note_gradient()
         elif self._grad != self._gradient():
-            self._all.tell_once(JUDGED_BEFORE.format(name=self.name))
+            self._all.tell_once(JUDGED_BEFORE, name=self.name)
 
     def note_gradient(self) -> None:
         """The update is judged now."""

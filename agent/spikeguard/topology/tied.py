@@ -2,21 +2,16 @@
 
 In one process they are one parameter. The stages keep their copies equal by adding up the
 gradients, so each stage sees all of the gradient, and in every norm it counts once.
-Which they are the user says, or a mark of Megatron's does, or their values: the weight of an
-`nn.Embedding` that lies bit for bit on another stage too.
-Invariants: every rank finds the same. Values are read at `attach()` alone, and only where there are
-stages, somebody holds an embedding, and nobody has said what is tied.
+Which they are the user says, or a mark of Megatron's does. Every rank finds the same.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from typing import TypeAlias
 
-import torch
 from torch import Tensor, nn
 
 from spikeguard.errors import AttachError
@@ -24,8 +19,6 @@ from spikeguard.faults import log
 from spikeguard.topology.model_parts import Modules, named_parameters
 from spikeguard.topology.rank_group import World, share_each
 from spikeguard.topology.refusals import listed, raise_first, refusal_of
-from spikeguard.topology.replicas import summed_bits
-from spikeguard.topology.shards import coordinates, local
 
 Member: TypeAlias = tuple[int, str]  # a stage, and what it calls the parameter
 Tied: TypeAlias = frozenset[Member]  # one of each stage that holds a copy
@@ -44,9 +37,6 @@ class Copy:
     stage: int
     name: str
     shape: list[int]
-    place: list[int]  # which part of it lies here
-    bits: str = ""  # of that part; empty where all its values are equal, or nobody asks
-    embeds: bool = False
     marked: bool = False
 
 
@@ -55,18 +45,15 @@ def find_tied(
 ) -> tuple[Tied, ...]:
     """What several stages hold a copy of; raises `AttachError` on all ranks. Collective."""
     said = None if stated is None else [list(names) for names in stated]
-    asked = [said, [list(table.shape) for table in _tables(parts)]]
-    ranks = [json.loads(text) for text in share_each(world, json.dumps(asked))]
-    raise_first([refusal_of(_check_alike, [names for names, _ in ranks])])
-    shapes = [shape for _, tables in ranks for shape in tables]
-    own = _named(parts, stated, stage) if stated is not None else _candidates(parts, shapes, stage)
-    told = share_each(world, json.dumps([astuple(copy) for copy in own]))
-    copies = [Copy(*plain) for text in told for plain in json.loads(text)]
+    own = [astuple(copy) for copy in _copies(parts, stated, stage)]
+    tables = [[stage, list(weight.shape)] for weight in _embeddings(parts)]
+    ranks = [json.loads(text) for text in share_each(world, json.dumps([said, own, tables]))]
+    raise_first([refusal_of(_check_alike, [rank[0] for rank in ranks])])
+    copies = [Copy(*plain) for rank in ranks for plain in rank[1]]
     if stated is None:
-        found = _alike(copies)
-        if world.leads and found:
-            _tell(found)
-        return found + _marked(copies, found)
+        if not (marked := _marked(copies)):
+            _warn(parts, [shape for rank in ranks for at, shape in rank[2] if at != stage])
+        return marked
     raise_first([refusal_of(_check_named, stated, copies)])
     return tuple(_members(names, copies) for names in stated)
 
@@ -97,92 +84,40 @@ def rows_of(
     return tuple(names), mine
 
 
-def _tables(parts: Modules) -> list[Tensor]:
-    """The weights of the embeddings here."""
+def _embeddings(parts: Modules) -> Iterator[Tensor]:
     held = (module for part in parts for module in part.modules())
-    return [module.weight for module in held if isinstance(module, nn.Embedding)]
+    return (module.weight for module in held if isinstance(module, nn.Embedding))
 
 
-def _candidates(parts: Modules, shapes: Sequence[list[int]], stage: int) -> list[Copy]:
-    """What has the shape of somebody's embedding, or Megatron's mark."""
-    tables = set(map(id, _tables(parts)))
-    found = []
+def _warn(parts: Modules, shapes: Sequence[list[int]]) -> None:
+    """Say what may be a copy of another stage's embedding, whose `shapes` these are."""
+    found = [name for name, parameter in named_parameters(parts) if list(parameter.shape) in shapes]
+    if found:
+        log.warning(
+            "%s here and an embedding of another stage have one shape: if they are tied, the norms "
+            "count them twice. Say tied=[('embedding.weight', 'head.weight')], or tied=() if not",
+            listed(found),
+        )
+
+
+def _copies(parts: Modules, stated: Sequence[Sequence[str]] | None, stage: int) -> Iterator[Copy]:
+    """What lies here of that which is named or, where nothing is said, has Megatron's mark."""
+    wanted = {name for names in stated or () for name in names}
     for name, parameter in named_parameters(parts):
-        marked = bool(getattr(parameter, MEGATRONS_MARK, False))
-        alike = list(parameter.shape) in shapes
-        if marked or alike:
-            bits = _bits(parameter) if alike else ""
-            found.append(_copy(stage, name, parameter, bits, id(parameter) in tables, marked))
-    return found
+        marked = stated is None and bool(getattr(parameter, MEGATRONS_MARK, False))
+        if marked or name in wanted or f"stage{stage}.{name}" in wanted:
+            yield Copy(stage, name, list(parameter.shape), marked)
 
 
-def _named(parts: Modules, stated: Sequence[Sequence[str]], stage: int) -> list[Copy]:
-    wanted = {name for names in stated for name in names}
-    return [
-        _copy(stage, name, parameter)
-        for name, parameter in named_parameters(parts)
-        if name in wanted or f"stage{stage}.{name}" in wanted
-    ]
-
-
-def _copy(
-    stage: int,
-    name: str,
-    parameter: Tensor,
-    bits: str = "",
-    embeds: bool = False,
-    marked: bool = False,
-) -> Copy:
-    shape, place = list(parameter.shape), coordinates(parameter)
-    return Copy(stage, name, shape, place, bits, embeds, marked)
-
-
-@torch.no_grad()
-def _bits(parameter: Tensor) -> str:
-    """What stands for the values here; the host reads it. Empty where all are equal: zeros."""
-    part = local(parameter.detach())
-    if part.is_meta or not part.numel() or bool((part == part.flatten()[0]).all()):
-        return ""
-    return str(int(summed_bits(part)))
-
-
-def _alike(copies: Sequence[Copy]) -> tuple[Tied, ...]:
-    """An embedding, and what has its values on other stages, whatever they are called there."""
-    held: dict[Member, dict[str, str]] = defaultdict(dict)
-    for copy in copies:
-        held[copy.stage, copy.name][str(copy.place)] = copy.bits
-    embeds = {(copy.stage, copy.name) for copy in copies if copy.embeds}
-    same: dict[str, list[Member]] = defaultdict(list)
-    for member, bits in held.items():
-        if all(bits.values()):
-            same[json.dumps(bits, sort_keys=True)].append(member)
-    return tuple(
-        frozenset(members)
-        for members in same.values()
-        if not embeds.isdisjoint(members) and _once_each(members)
-    )
-
-
-def _marked(copies: Sequence[Copy], known: Sequence[Tied]) -> tuple[Tied, ...]:
+def _marked(copies: Sequence[Copy]) -> tuple[Tied, ...]:
     """What Megatron marks: the embedding of the first stage and its copy on the last."""
     members = {(copy.stage, copy.name) for copy in copies if copy.marked}
-    if not _once_each(list(members)) or any(not group.isdisjoint(members) for group in known):
-        return ()
-    return (frozenset(members),)
+    return (frozenset(members),) if _once_each(list(members)) else ()
 
 
 def _once_each(members: Sequence[Member]) -> bool:
     """Whether several stages hold it, each of them once."""
     return len({stage for stage, _ in members}) == len(members) > 1
-
-
-def _tell(found: Sequence[Tied]) -> None:
-    for group in found:
-        log.warning(
-            "%s hold the same values: they are taken for one tied parameter, which counts once in "
-            "norms and clipping. If they are trained apart, say attach(tied=())",
-            " and ".join(f"{name!r} of stage {stage}" for stage, name in sorted(group)),
-        )
 
 
 def _members(names: Sequence[str], copies: Sequence[Copy]) -> Tied:

@@ -1,51 +1,38 @@
 """Records as text, made once: what is written to disk is what travels.
 
-A step's sample is one row: `segment,step,first,end`, its signals' names and their values, a line
-each. The rows of a message become columns by putting these texts together; no number is read again.
-
-Invariants
-- Pure. The text of a message is JSON as `spikeguard_protocol.encoding` reads it.
-- A message holds no more than the protocol allows.
+A step's sample is one object: `segment`, `step`, `batches` (first, end) and `signals` by name. The
+samples of a message become columns as it is sent.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spikeguard_protocol import (
-    AttemptEnded,
-    AttemptStarted,
-    BatchDetail,
-    CommandResult,
     Gap,
-    LayerNorms,
     Record,
     Samples,
-    SegmentStarted,
     decode_message,
     encode,
 )
 from spikeguard_protocol.encoding import float_to_json
-from spikeguard_protocol.frames import Frame, Kind
 from spikeguard_protocol.messages import MAX_SIGNALS, MAX_TEXT, VERSION, Message
+from spikeguard_protocol.sealed_lines import SpooledLine
 
-_ESSENTIAL = (CommandResult, SegmentStarted, AttemptStarted, AttemptEnded, Gap)
 FULL, DAMAGED = "the outbox was full", "it was damaged on disk"
-_ABSENT = b"null"
+DETAIL = ("LayerNorms", "BatchDetail")  # records that never reach the detector
 
 
 class Text(NamedTuple):
-    """One record for the log."""
+    """One record for the disk: keys and values of a JSON object, without its braces."""
 
-    kind: Kind
-    payload: bytes
+    body: bytes
     samples: int = 0
 
 
@@ -53,24 +40,25 @@ def texts_of(record: Record) -> Iterator[Text]:
     """A record as texts, each step's sample one of its own."""
     if isinstance(record, Samples):
         for at, step in enumerate(record.steps):
-            yield Text(Kind.SAMPLE, _row(record, at, step), 1)
-        return
-    kind = Kind.NEWS
-    if isinstance(record, LayerNorms | BatchDetail):
-        kind = Kind.DETAIL
-    elif isinstance(record, _ESSENTIAL):
-        kind = Kind.ESSENTIAL
-    lost = record.samples_lost if isinstance(record, Gap) else 0
-    yield Text(kind, encode(record), lost)
+            yield Text(_row(record, at, step), 1)
+    elif isinstance(record, Gap):
+        lost = record.samples_lost
+        yield Text(b'"lost":%d,"record":%b' % (lost, encode(record)), lost)
+    else:
+        yield Text(b'"record":%b' % encode(record))
 
 
 def _row(record: Samples, at: int, step: int) -> bytes:
     columns = record.signals.items()
-    measured = {name: value for name, column in columns if (value := column[at]) is not None}
+    measured = [
+        f"{_quoted(name)}:{_number(value)}"
+        for name, column in columns
+        if (value := column[at]) is not None
+    ]
     batches = record.positions[at]
-    place = f",{batches.first},{batches.end}" if batches is not None else ""
-    values = ",".join([_number(value) for value in measured.values()])
-    return f"{record.segment},{step}{place}\n{_names(tuple(measured))}\n{values}".encode()
+    place = f'"batches":[{batches.first},{batches.end}],' if batches is not None else ""
+    signals = ",".join(measured)
+    return f'"segment":{record.segment},"step":{step},{place}"signals":{{{signals}}}'.encode()
 
 
 def _number(value: float) -> str:
@@ -78,76 +66,61 @@ def _number(value: float) -> str:
 
 
 @lru_cache(256)
-def _names(names: tuple[str, ...]) -> str:
-    return ",".join(json.dumps(name) for name in names)
+def _quoted(name: str) -> str:
+    return json.dumps(name)
 
 
-class _Row(NamedTuple):
-    segment: bytes
-    step: int
-    batches: tuple[int, int] | None
-    values: dict[bytes, bytes]  # by signal
-
-    @classmethod
-    def of(cls, payload: bytes) -> _Row:
-        head, names, values = payload.split(b"\n")
-        segment, step, *batches = head.split(b",")
-        place = (int(batches[0]), int(batches[1])) if batches else None
-        measured = zip(names.split(b","), values.split(b","), strict=True) if names else ()
-        return cls(segment, int(step), place, dict(measured))
-
-
-def records_of(frames: Iterable[Frame]) -> list[bytes]:
-    """The records of one message; rows that follow one another as columns."""
+def records_of(lines: Iterable[SpooledLine]) -> list[bytes]:
+    """The records of one message; steps that follow one another become columns."""
     records: list[bytes] = []
-    rows: list[_Row] = []
-    names: dict[bytes, None] = {}  # of the rows, in the order in which they came up
-    for frame in frames:
-        row = _Row.of(frame.payload) if frame.kind is Kind.SAMPLE else None
+    rows: list[dict[str, Any]] = []
+    names: dict[str, None] = {}  # of the rows, in the order in which they came up
+    for line in lines:
+        row = line.entry if "step" in line.entry else None
         if rows and (row is None or not _continues(rows[-1], row, names)):
             records.append(_columns(rows, names))
             rows, names = [], {}
         if row is not None:
             rows.append(row)
-            names.update(dict.fromkeys(row.values))
-        elif frame.payload:
-            records.append(frame.payload)
+            names.update(dict.fromkeys(row["signals"]))
+        elif record := line.record:
+            records.append(record)
     return [*records, _columns(rows, names)] if rows else records
 
 
-def _continues(last: _Row, row: _Row, names: dict[bytes, None]) -> bool:
-    if last.segment != row.segment or last.step >= row.step:
+def _continues(last: dict[str, Any], row: dict[str, Any], names: dict[str, None]) -> bool:
+    if last["segment"] != row["segment"] or last["step"] >= row["step"]:
         return False
-    return row.values.keys() <= names.keys() or len(names | row.values.keys()) <= MAX_SIGNALS
+    return len(names | row["signals"]) <= MAX_SIGNALS
 
 
-def _columns(rows: Sequence[_Row], names: Iterable[bytes]) -> bytes:
-    columns = (
-        b"%b:[%b]" % (name, b",".join([row.values.get(name, _ABSENT) for row in rows]))
-        for name in names
+def _columns(rows: Sequence[dict[str, Any]], names: Iterable[str]) -> bytes:
+    """A column at a time, so that the loop gets the interpreter back in between."""
+    signals = ",".join(
+        f"{_quoted(name)}:{_json([row['signals'].get(name) for row in rows])}" for name in names
     )
-    steps = b",".join([b"%d" % row.step for row in rows])
-    return b'{"type":"Samples","segment":%b,"steps":[%b],"signals":{%b},"positions":%b}' % (
-        rows[0].segment,
-        steps,
-        b",".join(columns),
-        _positions([row.batches for row in rows]),
-    )
+    steps = _json([row["step"] for row in rows])
+    positions = _json(_positions([row.get("batches") for row in rows]))
+    head = f'{{"type":"Samples","segment":{rows[0]["segment"]},"steps":{steps}'
+    return f'{head},"signals":{{{signals}}},"positions":{positions}}}'.encode()
 
 
-def _positions(batches: Sequence[tuple[int, int] | None]) -> bytes:
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _positions(batches: Sequence[list[int] | None]) -> object:
     """Three numbers where each step consumed as much as the one before and went on there."""
     known = [each for each in batches if each is not None]
     if len(known) == len(batches) > 1:
         first, end = known[0]
         size = end - first
-        if all(b == (a[1], a[1] + size) for a, b in pairwise(known)):
-            text = b'{"type":"EvenRanges","first":%d,"size":%d,"length":%d}'
-            return text % (first, size, len(known))
-    return b"[%b]" % b",".join(
-        _ABSENT if each is None else b'{"type":"BatchRange","first":%d,"end":%d}' % each
+        if all(b == [a[1], a[1] + size] for a, b in pairwise(known)):
+            return {"type": "EvenRanges", "first": first, "size": size, "length": len(known)}
+    return [
+        None if each is None else {"type": "BatchRange", "first": each[0], "end": each[1]}
         for each in batches
-    )
+    ]
 
 
 @dataclass(frozen=True)
@@ -182,17 +155,3 @@ class EncodedMessage:
 def gap(first: int, last: int, reason: str, samples: int) -> bytes:
     """The text of a declared gap."""
     return encode(Gap(first, last, reason[: MAX_TEXT // 4], samples))
-
-
-def gaps_of(frames: Iterable[Frame], sequence: int) -> list[bytes]:
-    """What is declared for the records of a message that are gone."""
-    lost: Counter[Kind] = Counter()
-    for frame in frames:
-        if frame.kind in (Kind.SHED, Kind.LOST):
-            lost[frame.kind] += frame.samples
-    reasons = {Kind.SHED: FULL, Kind.LOST: DAMAGED}
-    return [
-        gap(sequence, sequence, reasons[kind], n)
-        for kind, n in lost.items()
-        if n or kind is Kind.LOST
-    ]

@@ -3,11 +3,13 @@
 Invariants
 - The journal stays in the run's directory, where a restart on any machine finds it. What was not
   sent yet may lie on a disk of this machine instead: it is lost to no run, only late.
-- Without a server everything waits on disk for `spikeguard sync`, within the same quota.
+- Without a server everything waits on disk for `spikeguard sync`, within the same limit.
+- What dead attempts left may take half of that limit: whatever is over goes as this attempt begins.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,10 +18,9 @@ from spikeguard.commands.protection import Protection
 from spikeguard.faults import Faults, log
 from spikeguard.settings import Connection, Settings
 from spikeguard.topology.rank_group import World
+from spikeguard.uplink.earlier_attempts import earlier_outboxes, shrink_to
 from spikeguard.uplink.location import outbox_home
-from spikeguard.uplink.orphans import Held, Unheld, orphans
 from spikeguard.uplink.outbox import Outbox
-from spikeguard.uplink.quota import Earlier, Quota
 from spikeguard.uplink.sender import Sender
 from spikeguard.uplink.transport import Transport
 from spikeguard_protocol import RunId
@@ -56,25 +57,27 @@ def open_uplink(
     """The outbox of `attempt`, and its sender; nothing on ranks above 0."""
     if not world.leads:
         return None, None
-    place = outbox_home(home, connection.run, settings)
+    place, run = outbox_home(home, connection.run, settings), connection.run
     folder, tell = place / "outbox", partial(faults.note, "outbox")
+    places = dict.fromkeys((home / "outbox", folder))  # it may have been moved since
+    earlier = [box for parent in places for box in earlier_outboxes(parent, run, tell)]
+    used = shrink_to(settings.outbox_bytes // 2, earlier)
     if connection.server is None:
         log.warning(
             "no server: set SPIKEGUARD_SERVER to have run %s watched. What it measured is in %s: "
             "look at it with spikeguard replay, upload it with spikeguard sync",
-            connection.run,
+            run,
             place,
         )
-        unheld = Unheld(folder, connection.run, attempt, tell)
-        kept = _open_outbox(folder, connection.run, attempt, settings, faults, unheld)
+        for box in earlier:  # free for `spikeguard sync`
+            box.close()
+        kept = _open_outbox(folder, run, attempt, settings.outbox_bytes - used, tell)
         return kept, OfflineSender(kept)
     _warn_of_plain_http(connection.server, settings)
-    places = dict.fromkeys((home / "outbox", folder))  # it may have been moved since
-    left = [box for parent in places for box in orphans(parent, connection.run, tell)]
-    outbox = _open_outbox(folder, connection.run, attempt, settings, faults, Held(left))
+    outbox = _open_outbox(folder, run, attempt, settings.outbox_bytes, tell, earlier)
     _take_up_protection(inbox, Protection(home))
     transport = Transport(connection.server, connection.token, settings.timeout_s)
-    return outbox, Sender(transport, outbox, left, inbox, settings, faults)
+    return outbox, Sender(transport, outbox, earlier, inbox, settings, faults)
 
 
 def _take_up_protection(inbox: Inbox, protection: Protection) -> None:
@@ -83,15 +86,19 @@ def _take_up_protection(inbox: Inbox, protection: Protection) -> None:
 
 
 def _open_outbox(
-    parent: Path, run: RunId, attempt: str, settings: Settings, faults: Faults, earlier: Earlier
+    parent: Path,
+    run: RunId,
+    attempt: str,
+    limit: int,
+    tell: Callable[[object], None],
+    earlier: Sequence[Outbox] = (),
 ) -> Outbox:
     """On disk; in memory only where the folder cannot be written or locked (NFS, Lustre)."""
-    quota = Quota(settings.outbox_bytes, earlier, partial(faults.note, "outbox"))
     try:
-        return Outbox(parent / attempt, run, attempt, quota)
+        return Outbox(parent / attempt, run, attempt, limit, tell, earlier)
     except (OSError, ValueError) as error:
-        faults.note("outbox", error)
-        return Outbox(None, run, attempt, quota)
+        tell(error)
+        return Outbox(None, run, attempt, limit, tell, earlier)
 
 
 def _warn_of_plain_http(server: str, settings: Settings) -> None:

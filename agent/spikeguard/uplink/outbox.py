@@ -1,32 +1,29 @@
-"""Records waiting for the server: numbered, written ahead to an append-only log, bounded.
+"""Records waiting for the server: numbered, written to disk at once, bounded.
 
-The loop only appends to a deque. A thread of its own makes the records' texts and writes them to
-the log; the sender seals a message when it is ready to send. After SIGKILL the next attempt finds
-the log and sends what is left.
+The loop only appends to a deque. A thread of its own makes the records' texts and writes them into
+the file of the open message; the sender seals a message when it is ready to send. After SIGKILL
+the next attempt finds the files and sends what is left.
 
-Invariants
 - No lock is shared with the loop.
 - A message that was sent once has the same records when it is sent again.
-- What is missing is declared: `Gap` with the samples that went for want of room, that were
-  damaged on disk, or that the server refused.
-- Without a working disk the newest messages stay in memory.
+- What is missing is declared by a `Gap` with the samples that went for want of room, were damaged
+  on disk, or were refused by the server. Every line on disk says how many records and samples came
+  before it, so whatever is missing between two of them can be counted.
+- What the disk does not take stays in memory, and is tried again.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from spikeguard.uplink.backlog import Backlog, Batch
-from spikeguard.uplink.log import SEGMENT_BYTES, Log
-from spikeguard.uplink.messages import EncodedMessage, Text, gap, texts_of
-from spikeguard.uplink.quota import Quota
-from spikeguard.uplink.shedding import Level, Outstanding
+from spikeguard.uplink.backlog import Backlog, Pending
+from spikeguard.uplink.messages import EncodedMessage, gap, texts_of
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
@@ -39,22 +36,19 @@ from spikeguard_protocol import (
     SegmentStarted,
     encode,
 )
-from spikeguard_protocol.frames import Frame
+from spikeguard_protocol.sealed_lines import Position
 
 WAITING = 5_000  # samples between the loop and the disk; of anything else, twice as many
-SEAL_BYTES = 512 * 1024  # an open message; well under the protocol's limit
-SEAL_RECORDS = 900
 SEAL_S = 30.0  # from its oldest record to its newest: what is old must not travel as if it were new
 LONG_SEAL_S = 300.0  # the same once `MANY` messages wait
 MANY = 120
 CLOSING_S = 5.0  # for a disk that takes its time
 DRAIN_S = 0.05  # a SIGKILL costs no more samples than this
-PAUSE_S = 0.0002  # after each record: the loop gets the interpreter back
+PAUSE_S = 0.0002  # after each record, and each message thinned: the loop gets the interpreter back
 SEGMENTS = 64  # newest ones that a server which lost them is told of again
 RECORDS_AT_ONCE = 100  # one record more at a time for so many that wait
 OLDEST_S = 9e8  # a clock that stood at 1970 dates a record further back than a message may say
-LEAST_SEGMENT_BYTES = 4 * 1024
-CUT_SHORT = "its last records were damaged on disk"
+MEMORY_BYTES = 16 * 2**20  # messages that the disk would not take
 
 
 class Draft(Protocol):
@@ -63,58 +57,41 @@ class Draft(Protocol):
     def __call__(self) -> Record: ...
 
 
-class Outbox:
+class Outbox(Backlog):
     """The messages of one attempt that the server has not acknowledged."""
 
-    def __init__(self, folder: Path | None, run: RunId, attempt: str, quota: Quota | int) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        run: RunId,
+        attempt: str,
+        limit: int,
+        tell: Callable[[str], object] = str,
+        earlier: Sequence[Outbox] = (),
+    ) -> None:
         """`folder` None keeps everything in memory; raise OSError if it cannot be claimed.
 
-        `quota`: bytes on disk, or the quota that it shares with others.
+        `limit`: bytes on disk, of it and the outboxes of `earlier` attempts together. `tell`:
+        called with what was dropped, damaged or could not be written.
         """
-        self.run, self.attempt, self.folder = run, attempt, folder
-        self.quota = quota if isinstance(quota, Quota) else Quota(quota)
-        self.watched_until = -math.inf  # the server asks for detail, monotonic; the sender's to say
-        self.closed = False
+        super().__init__(folder, attempt, limit, tell)
+        self.run, self.closed = run, False
+        self._limit, self._earlier = limit, earlier
         self._waiting: deque[tuple[float, Record | Draft]] = deque()
         self._overflowed: dict[tuple[int, str], int] = {}  # by thread: each counts up its own
         self._declared: Counter[str] = Counter()  # of those, what the server is told of
-        self._clock = time.time() - time.monotonic()  # so that a jump of the clock ages nothing
         self._io = threading.Lock()  # between writer and sender, never the loop
-        self._outstanding = Outstanding()
         self._started: bytes | None = None
         self._segments: deque[bytes] = deque(maxlen=SEGMENTS)
         self._closing = threading.Event()
         self._says_ended = False
         self._writer: threading.Thread | None = None
-        limit = min(self.quota.limit // 16, SEGMENT_BYTES)
-        self._log = Log(folder, attempt, max(limit, LEAST_SEGMENT_BYTES))
-        self._seal_bytes = min(SEAL_BYTES, self._log.segment_bytes // 2)
-        self._backlog = Backlog(self._log, self._tell)
-        self._open = Batch(self._backlog.newest + 1)
 
     def start(self) -> None:
         """Begin to write what the loop puts."""
         self._writer = threading.Thread(target=self._write_on, name="spikeguard-outbox")
         self._writer.daemon = True
         self._writer.start()
-
-    def _tell(self, what: str) -> None:
-        self.quota.tell(f"attempt {self.attempt}: {what}")
-
-    @property
-    def foreign(self) -> list[str]:
-        """Files beside the log that are none of it."""
-        return self._log.foreign
-
-    @property
-    def ended(self) -> bool:
-        """Whether the attempt said its last word."""
-        return self._backlog.ended
-
-    @property
-    def dropped(self) -> Counter[str]:
-        """By what it was, for want of room."""
-        return self.quota.dropped
 
     # ---- the loop ----------------------------------------------------------------------------
 
@@ -137,11 +114,6 @@ class Outbox:
         return True
 
     @property
-    def sequence(self) -> int:
-        """The highest number that a message has got."""
-        return self._open.sequence - 1
-
-    @property
     def unbegun(self) -> bool:
         """Whether there is nothing to say yet: the attempt's first message introduces it."""
         return self.empty and self._open.sequence == 1
@@ -149,9 +121,8 @@ class Outbox:
     @property
     def empty(self) -> bool:
         """Whether everything was acknowledged."""
-        waits = self._waiting or self._open.frames or self._backlog.held
-        undeclared = self._backlog.found_dead and self._backlog.cut_short
-        return not (waits or self._backlog.behind or undeclared)
+        undeclared = self._found_dead and self._cut_short
+        return not (self._waiting or self._open.lines or self._sealed or undeclared)
 
     @property
     def written_ahead(self) -> bool:
@@ -163,7 +134,7 @@ class Outbox:
     @property
     def backlog(self) -> bool:
         """Whether a whole message already waits behind the one being sent."""
-        return self._backlog.held > 0 or self._backlog.behind
+        return bool(self._sealed)
 
     def next_message(self) -> EncodedMessage | None:
         """The oldest message not acknowledged, a heartbeat if nothing waits.
@@ -175,39 +146,42 @@ class Outbox:
             if self.closed:
                 return None
             self._drain()
-            batch = self._oldest()
-            if batch is None:
-                return None
-            texts = batch.put_together()
-        age_s = max(0.0, time.monotonic() + self._clock - batch.at)
+            if not self._sealed:
+                if self._found_dead and not self._open.lines and not self._cut_short:
+                    return None
+                self._seal()
+            if self._sealed[0].texts is None:
+                self._put_together(self._sealed[0])
+            head = self._sealed[0]
+        age_s = max(0.0, time.monotonic() + self._clock - head.at)
         name = self.run.project, self.run.name, self.attempt
-        return EncodedMessage(*name, batch.sequence, min(age_s, OLDEST_S), texts)
-
-    def _oldest(self) -> Batch | None:
-        if self._backlog.behind and self._open.frames and not self._backlog.held:
-            self._seal()  # what is read from disk changes no more
-        batch = self._backlog.oldest()
-        if batch is not None:
-            return batch
-        if self._backlog.found_dead:
-            if not self._backlog.cut_short:
-                return None
-            self._add(time.monotonic(), AttemptEnded(CUT_SHORT))
-        self._seal(to_send=True)
-        return self._backlog.oldest()
+        return EncodedMessage(*name, head.sequence, min(age_s, OLDEST_S), head.texts or ())
 
     def acknowledge(self, sequence: int) -> None:
         """The server stored everything up to `sequence`."""
         with self._io:
-            if not self.closed:
-                self._backlog.acknowledge(sequence)
+            if self.closed:
+                return
+            gone = []
+            while self._sealed and self._sealed[0].sequence <= sequence:
+                pending = self._sealed.popleft()
+                gone.append(pending.sequence)
+                self.size -= pending.size
+                self._acknowledged = max(self._acknowledged, pending.sequence)
+                if pending.texts is None:  # the server has it: nothing of it is missing
+                    self._expected = pending.end
+                self._acknowledged_to = max(self._acknowledged_to, pending.end or Position())
+            self._due = max(self._due, self._acknowledged + 1)
+            self._note()
+            for message in gone:
+                self._spool.remove(message)
 
     def replace_by_gap(self, sequence: int, reason: str) -> None:
         """The server refused message `sequence` for good: declare it lost."""
         with self._io:
-            batch = self._backlog.of(sequence)
-            if batch is not None and not self.closed:
-                batch.texts = (gap(sequence, sequence, reason, batch.samples),)
+            head = self._sealed[0] if self._sealed else None
+            if head is not None and head.sequence == sequence and not self.closed:
+                head.texts = (gap(sequence, sequence, reason, head.samples),)
 
     def declare_lost(self, first: int) -> None:
         """The server waits for `first`, which is no longer here: its database was restored.
@@ -215,25 +189,25 @@ class Outbox:
         One gap up to what is here, and again who this attempt is and where its segments begin.
         """
         with self._io:
-            oldest = self._backlog.first_waiting
+            oldest = self._sealed[0].sequence if self._sealed else self._open.sequence
             if self.closed or first >= oldest:
                 return
-            batch = Batch(first, at=time.monotonic() + self._clock)
             again = [self._started] if self._started is not None else []
-            batch.texts = (gap(first, oldest - 1, "no longer held", 0), *again, *self._segments)
-            self._backlog.put_first(batch)
+            texts = (gap(first, oldest - 1, "no longer held", 0), *again, *self._segments)
+            at = time.monotonic() + self._clock
+            self._sealed.appendleft(Pending(first, None, at=at, texts=texts))
 
     def end_killed(self, reason: str) -> None:
-        """Say for a dead attempt that it ended, once however many find it."""
+        """Record for a dead attempt that it ended, once however many find it."""
         with self._io:
             self._add(time.monotonic(), AttemptEnded(reason))
-            self._backlog.ended = True
+            self.ended = True
             self._seal()
 
     def close(self, within_s: float = CLOSING_S, ended: bool = False) -> None:
         """Stop; what was not acknowledged stays for the next attempt.
 
-        `ended`: the attempt said its last word. A writer that was started does it, and is waited
+        `ended`: the attempt sent its last record. A writer that was started does it, and is waited
         for no longer than `within_s`: a disk that hangs may keep it.
         """
         self._says_ended |= ended
@@ -248,31 +222,35 @@ class Outbox:
             if self.closed:
                 return
             self._drain()
-            self._backlog.ended |= self._says_ended
-            self._backlog.note()
+            self.ended |= self._says_ended
+            self._note()
             self.closed = True
-            self._log.close(used_up=self.empty)
-        self.quota.close()
+            self._spool.close(used_up=self.empty)
 
     # ---- the writer --------------------------------------------------------------------------
 
     def _write_on(self) -> None:
-        """Record by record: the loop gets the interpreter back in between, and after each wait."""
         while not self._closing.wait(DRAIN_S):
             try:
-                if self.keep_up():
-                    self.quota.bound(self)
+                self.keep_up()
             except Exception as error:  # whatever the disk says: without it nothing is written
-                self.quota.fault(error)
+                self._tell(f"the outbox was not kept up: {error!r}")
         self._shut()
 
-    def keep_up(self) -> bool:
-        """Write down what the loop has put; False if the outbox is to close."""
+    def keep_up(self) -> None:
+        """Write down what the loop has put, record by record, and drop what is over the limit."""
         while (self._waiting or self._undeclared()) and not self._closing.is_set():
             with self._io:
                 self._drain(1 + len(self._waiting) // RECORDS_AT_ONCE)
             time.sleep(PAUSE_S)
-        return not self._closing.is_set()
+        if not self._written:
+            with self._io:
+                self._flush()
+        before = self.dropped.total()
+        while not self._closing.is_set() and self._is_full() and (self.thin() or self.drop()):
+            time.sleep(PAUSE_S)
+        if self.dropped.total() > before:
+            self.tell_dropped()
 
     def _drain(self, at_most: int = sys.maxsize) -> None:
         if lost := self._undeclared():
@@ -280,14 +258,14 @@ class Outbox:
             said = Gap(number, number, "the loop outran the disk", lost["samples"])
             self._add(time.monotonic(), said)
             self._declared += lost
-            self.quota.dropped += lost
-        before = self._backlog.end
+            self.dropped += lost
+        before = self._end
         while self._waiting and at_most > 0:
             self._add(*self._waiting.popleft())
             at_most -= 1
-        if self._backlog.end != before:
-            self._backlog.flush()
-            self._backlog.note()
+        if self._end != before:
+            self._flush()
+            self._note()
 
     def _undeclared(self) -> Counter[str]:
         """What the loop could not put since; nobody but the threads that put counts it up."""
@@ -298,22 +276,9 @@ class Outbox:
 
     def _add(self, at: float, record: Record | Draft) -> None:
         clock = at + self._clock
-        longest_s = SEAL_S if self._backlog.waiting < MANY else LONG_SEAL_S
+        longest_s = SEAL_S if len(self._sealed) < MANY else LONG_SEAL_S
         if clock - self._open.begun_at > longest_s:
             self._seal()
-        made, texts = self._texts(record)
-        stands_out = isinstance(made, Samples) and self._outstanding.see(made)
-        kept = stands_out or at <= self.watched_until
-        for kind, payload, samples in texts:
-            number, total = self._backlog.end
-            message = self._open.sequence
-            frame = Frame(kind, number, message, samples, total, clock, payload, kept)
-            self._open.add(frame)
-            self._backlog.add(frame)
-            if self._open.size > self._seal_bytes or len(self._open.frames) >= SEAL_RECORDS:
-                self._seal()
-
-    def _texts(self, record: Record | Draft) -> tuple[Record, list[Text]]:
         try:
             made = record() if callable(record) else record
             texts = list(texts_of(made))
@@ -325,30 +290,36 @@ class Outbox:
             self._started = encode(made)
         elif isinstance(made, SegmentStarted):
             self._segments.append(encode(made))
-        return made, texts
+        for body, samples in texts:
+            self._add_line(clock, body, samples)
 
-    def _seal(self, *, to_send: bool = False) -> None:
-        """The open message is whole; the next record begins another one."""
-        batch, self._open = self._open, Batch(self._open.sequence + 1)
-        batch.at = batch.at or time.monotonic() + self._clock
-        self._backlog.seal(batch, to_send=to_send)
-
-    # ---- the quota -----------------------------------------------------------------------------
+    # ---- the limit ---------------------------------------------------------------------------
 
     @property
-    def sizes(self) -> tuple[int, int]:
-        """Bytes on disk and in memory."""
+    def memory_size(self) -> int:
+        """Bytes that the disk did not take."""
+        if self._written:
+            return 0
         with self._io:
-            return self._backlog.sizes
+            return sum(each.size for each in (*self._sealed, self._open) if each.in_memory)
 
-    def thin(self, level: Level) -> Counter[str] | None:
-        """Take what goes at `level` out of the oldest that holds some; what has gone, or None."""
+    def _is_full(self) -> bool:
+        allowed = self._limit - sum(box.size for box in self._earlier)
+        return self.size > allowed or self.memory_size > MEMORY_BYTES
+
+    def thin(self) -> bool:
+        """Take samples and detail out of the oldest message that has them; whether one had."""
         with self._io:
-            if self.closed:
-                return None
-            segment = self._backlog.thicker(level)
-            if segment is None:
-                return self._backlog.thin_memory(level)
-            if segment is self._log.writing and self._open.frames:
-                self._seal()  # what is thinned changes no more
-            return self._backlog.thin(segment, level)
+            free = (each for each in self._sealed if each.texts is None and not each.thinned)
+            oldest = next(free, None)
+            if oldest is not None:
+                self._thin(oldest)
+            return oldest is not None
+
+    def drop(self) -> bool:
+        """Remove the oldest message that is not in the sender's hands; whether there was one."""
+        with self._io:
+            oldest = next((each for each in self._sealed if each.texts is None), None)
+            if oldest is not None:
+                self._drop(oldest)
+            return oldest is not None

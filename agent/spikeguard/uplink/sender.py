@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spikeguard.commands.inbox import ATTENTIVE_S, Inbox
+from spikeguard.commands.inbox import Inbox
 from spikeguard.faults import Faults
 from spikeguard.settings import Settings
 from spikeguard.uplink.outbox import Outbox
@@ -57,13 +57,13 @@ class Sender:
         self,
         transport: Transport,
         outbox: Outbox,
-        orphans: Sequence[Outbox],
+        earlier: Sequence[Outbox],
         inbox: Inbox,
         settings: Settings,
         faults: Faults,
     ) -> None:
         self._transport, self._outbox, self._inbox = transport, outbox, inbox
-        self._own, self._orphans = Turn(outbox), [Turn(each) for each in orphans]
+        self._own, self._earlier = Turn(outbox), [Turn(each) for each in earlier]
         self._settings, self._faults = settings, faults
         self._wake = threading.Event()
         self._closing = threading.Event()
@@ -106,7 +106,7 @@ class Sender:
     def _done(self) -> bool:
         if self._outbox.closed:
             return True
-        waits = any(not orphan.failures for orphan in self._orphans)
+        waits = any(not turn.failures for turn in self._earlier)
         return self._closing.is_set() and self._outbox.empty and not waits
 
     def _send_next(self) -> float:
@@ -114,13 +114,13 @@ class Sender:
         now = time.monotonic()
         done = self._outbox.unbegun or (self._closing.is_set() and self._outbox.empty)
         turns = [] if done else [self._own]
-        turns += [] if self._own.failures else self._orphans  # the server may be away
+        turns += [] if self._own.failures else self._earlier  # the server may be away
         turn = next((turn for turn in turns if turn.due <= now), None)
         if turn is not None:
             turn.due = now + self._settings.send_interval_s  # whatever is raised
             pause = self._send_one(turn)
             turn.due = time.monotonic() + pause
-            turns = [turn for turn in turns if turn is self._own or turn in self._orphans]
+            turns = [turn for turn in turns if turn is self._own or turn in self._earlier]
         pauses = [turn.due - time.monotonic() for turn in turns]
         return max(0.0, min(pauses, default=self._settings.send_interval_s))
 
@@ -146,8 +146,6 @@ class Sender:
         outbox = turn.outbox
         outbox.acknowledge(sequence)
         if turn is self._own and verdict.ack is not None:
-            asked_s = ATTENTIVE_S if verdict.ack.attentive else -1.0
-            outbox.watched_until = time.monotonic() + asked_s
             self._inbox.hear(verdict.ack, asked_at, verdict.unreadable)
             self._attend(verdict.wait_s)
         elif outbox.empty:
@@ -157,9 +155,9 @@ class Sender:
 
     def _let_go(self, turn: Turn) -> float:
         """Of one that a dead attempt left, once it is empty; the seconds to pause."""
-        if turn not in self._orphans:
+        if turn not in self._earlier:
             return self._settings.send_interval_s
-        self._orphans.remove(turn)
+        self._earlier.remove(turn)
         turn.outbox.close()
         return 0.0
 

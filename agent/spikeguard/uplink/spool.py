@@ -1,0 +1,212 @@
+"""The files of one attempt's unsent messages: `FOLDER/000000000007.jsonl` holds message 7.
+
+`FOLDER/lock` is held by the one process that writes. The last numbers stand in it too, so that
+messages whose files are missing are missed.
+
+No link is followed and nothing is opened that is not a plain file: every name is looked up in the
+folder that was opened, whatever lies at its path meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from spikeguard_protocol.sealed_lines import (
+    Position,
+    SpooledLine,
+    read_spooled,
+    seal,
+    spool_name,
+    unseal,
+)
+
+MOST_BYTES = 16 * 2**20  # of a file that is read; the rest of a longer one is damaged
+LOCK, FRESH = "lock", "fresh"
+_NAME = re.compile(r"([0-9]{12,15})\.jsonl")
+_NOTE_BYTES = 240  # a note overwrites the one before as a whole
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_ADD = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_APPEND | os.O_CLOEXEC
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Note(NamedTuple):
+    """What whoever finds the files has to know."""
+
+    newest: int = 0  # message that got a number
+    end: Position = Position()  # of the records
+    acknowledged: int = 0  # message that the server has
+    acknowledged_to: Position = Position()
+    dropped_to: Position = Position()  # up to here messages went for want of room
+    ended: bool = False  # the attempt sent its last record
+
+    def text(self, attempt: str) -> bytes:
+        """One sealed line."""
+        body = json.dumps(self._asdict()).encode()
+        return seal(body, self.newest, attempt)[:-1].ljust(_NOTE_BYTES) + b"\n"
+
+    @classmethod
+    def read(cls, text: bytes, attempt: str) -> Note | None:
+        """None for what is no such line."""
+        line = text.partition(b"\n")[0].rstrip()
+        sealed = unseal(line, attempt)
+        if sealed is None or not sealed[1]:
+            return None
+        plain = json.loads(line)
+        return cls(
+            plain["newest"],
+            Position(*plain["end"]),
+            plain["acknowledged"],
+            Position(*plain["acknowledged_to"]),
+            Position(*plain["dropped_to"]),
+            plain["ended"],
+        )
+
+
+class Spool:
+    """The folder of one attempt; `folder` None: there is no disk, and every write raises."""
+
+    def __init__(self, folder: Path | None, attempt: str) -> None:
+        """Raise OSError (BlockingIOError) where the folder cannot be claimed."""
+        self.folder, self.attempt = folder, attempt
+        self.sizes: dict[int, int] = {}  # bytes by message, of the files that were found
+        self.note: Note | None = None  # as it was found
+        self.fresh = True  # nobody has written here before
+        self._directory = self._lock = -1
+        self._file, self._writing = -1, 0  # of the message that was written to last
+        self._torn = False  # a write failed and may have left half a line
+        if folder is not None:
+            self._claim(folder)
+
+    def _claim(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._directory = os.open(folder, _READ | os.O_DIRECTORY)
+        try:
+            self._lock = os.open(LOCK, _LOCK, 0o600, dir_fd=self._directory)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found = os.pread(self._lock, _NOTE_BYTES + 1, 0)
+            for name in os.listdir(self._directory):
+                if match := _NAME.fullmatch(name):
+                    with suppress(OSError):  # gone meanwhile
+                        status = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
+                        self.sizes[int(match[1])] = status.st_size
+        except OSError:
+            self.close(used_up=False)
+            raise
+        self.note, self.fresh = Note.read(found, self.attempt), not (found or self.sizes)
+
+    def append(self, message: int, lines: Sequence[bytes], written: int) -> None:
+        """Write `lines` of a message, all or none, but the first `written`; raise OSError."""
+        if self._directory < 0:
+            raise FileNotFoundError(errno.ENOENT, "this outbox lies in memory")
+        if message == self._writing and not os.fstat(self._file).st_nlink:  # it was removed
+            self._release()
+            written = 0
+        if message != self._writing:
+            self._release()
+            self._file = os.open(_name(message), _ADD, 0o600, dir_fd=self._directory)
+            if not stat.S_ISREG(os.fstat(self._file).st_mode):
+                self._release()
+                raise OSError(errno.EINVAL, "not a plain file")
+            self._writing = message
+        status = os.fstat(self._file)
+        data = b"\n" * self._torn + b"".join(lines[written:])
+        try:
+            if os.write(self._file, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._torn = False
+        except OSError:
+            self._torn = True
+            with suppress(OSError):
+                os.ftruncate(self._file, status.st_size)
+                self._torn = False
+            self._release()
+            if not status.st_size:
+                self.remove(message)
+            raise
+
+    def sync(self) -> None:
+        """Have the disk hold what was appended last; raise OSError."""
+        if self._file >= 0:
+            os.fdatasync(self._file)
+
+    def _release(self) -> None:
+        file, self._file, self._writing = self._file, -1, 0
+        if file >= 0:
+            with suppress(OSError):
+                os.close(file)
+
+    def read(self, message: int) -> tuple[list[SpooledLine], int]:
+        """Its lines, and how many bytes are damaged; raise OSError where the disk is away."""
+        data = b""
+        try:
+            handle = os.open(_name(message), _READ, dir_fd=self._directory)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP):  # removed, or a link in its place
+                raise
+        else:
+            with os.fdopen(handle, "rb") as file:
+                status = os.fstat(handle)
+                if stat.S_ISREG(status.st_mode):
+                    data = file.read(min(status.st_size, MOST_BYTES))
+        lines, damaged = read_spooled(data, spool_name(self.attempt, message))
+        return lines, damaged or not data
+
+    def replace(self, message: int, lines: Sequence[bytes]) -> None:
+        """Have the message hold `lines` instead, on the disk before the old ones go."""
+        with suppress(FileNotFoundError):
+            os.unlink(FRESH, dir_fd=self._directory)
+        data = b"".join(lines)
+        handle = os.open(FRESH, _ADD | os.O_EXCL, 0o600, dir_fd=self._directory)
+        try:
+            if os.write(handle, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fdatasync(handle)
+        finally:
+            os.close(handle)
+        place = self._directory
+        os.rename(FRESH, _name(message), src_dir_fd=place, dst_dir_fd=place)
+
+    def remove(self, message: int) -> None:
+        """It is needed no more."""
+        if message == self._writing:
+            self._release()
+        with suppress(OSError):  # there is none, or the disk is gone
+            os.unlink(_name(message), dir_fd=self._directory)
+
+    def write_note(self, note: Note) -> None:
+        """For whoever finds this later."""
+        if self._lock >= 0:
+            with suppress(OSError):
+                os.pwrite(self._lock, note.text(self.attempt), 0)
+
+    def close(self, used_up: bool) -> None:
+        """Let others claim the folder; one that is `used_up` goes, unless others' files lie there.
+
+        The numbers of the files may be somebody else's in a moment.
+        """
+        self._release()
+        directory, self._directory = self._directory, -1
+        lock, self._lock = self._lock, -1
+        if used_up and directory >= 0 and self.folder is not None:
+            with suppress(OSError):
+                for name in (FRESH, LOCK):
+                    with suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=directory)
+                self.folder.rmdir()
+        for handle in (lock, directory):
+            if handle >= 0:
+                with suppress(OSError):  # what a network's file system reports as it closes
+                    os.close(handle)
+
+
+def _name(message: int) -> str:
+    return f"{message:012d}.jsonl"
