@@ -75,16 +75,16 @@ SERVER_SHARED = {  # modules that belong to no package
     *("errors", "settings", "metrics", "incident_metrics", "log_format", "log_limits", "retries"),
 }
 AGENT_LAYERS = (  # inside the agent: each may import those before it, and what all may
-    *("topology", "optim", "measure", "state", "data", "commands", "uplink", "loop"),
+    *("topology", "optim", "measure", "state", "data", "commands", "uplink", "doctor", "loop"),
 )
 AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_500,
+    "spikeguard_protocol": 2_715,
     "spikeguard_cli": 3_530,
     "spikeguard_client": 1_810,
-    "spikeguard": 21_400,
+    "spikeguard": 22_105,
     "spikeguard_core": 10_710,
     "spikeguard_replay": 3_660,
     "spikeguard_server": 35_600,

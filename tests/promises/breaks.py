@@ -164,6 +164,14 @@ BREAKS = {
         '                group["lr"] = rate\n',
         "            pass\n",
     ),
+    "doctor-says-true": Break(
+        f"{AGENT}/doctor/first_steps.py",
+        "    if last > FALLEN * losses[0]:\n",
+        "    if last < FALLEN * losses[0]:\n",
+    ),
+    "doctor-finds": Break(
+        f"{AGENT}/doctor/setup.py", "    if group.rate <= most:\n", "    if most:\n"
+    ),
     "stop-ends": Break(
         f"{AGENT}/commands/executor.py",
         "                self._feed.stopped = True\n",
