@@ -81,10 +81,10 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_715,
+    "spikeguard_protocol": 2_770,
     "spikeguard_cli": 3_530,
     "spikeguard_client": 1_810,
-    "spikeguard": 22_105,
+    "spikeguard": 22_460,
     "spikeguard_core": 10_710,
     "spikeguard_replay": 3_660,
     "spikeguard_server": 35_600,

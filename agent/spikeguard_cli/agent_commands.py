@@ -26,6 +26,24 @@ def _journal(options: Namespace) -> int:
     return status
 
 
+def _doctor(options: Namespace) -> int:
+    (point,) = entry_points(group=GROUP, name="doctor")
+    status: int = point.load()(options)
+    return status
+
+
+def _doctor_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        help="a .pt or .safetensors file, or a folder of those or of torch's DCP",
+    )
+    parser.add_argument(
+        "earlier", metavar="EARLIER", nargs="?", help="an earlier one: what did not move since"
+    )
+    json_option(parser)
+
+
 def _journal_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "directory", metavar="DIR", help="what attach(directory=...) was given, or one above it"
@@ -55,6 +73,12 @@ def _sync_options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
+    Command(
+        "doctor",
+        "look for damage in a checkpoint: NaN, weights that never moved, rows far off; needs torch",
+        _doctor,
+        _doctor_options,
+    ),
     Command(
         "journal",
         "list what a run was ordered and what of it still holds, or undo an order; needs no server",

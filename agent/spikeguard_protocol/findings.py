@@ -135,9 +135,61 @@ _ALL = (
             "is called in each step. In a test that overfits one batch it is meant.",
             "docs/doctor.md",
         ),
+        (
+            "non_finite_values",
+            "Values that are not finite",
+            "A model that is loaded from it computes NaN.",
+            "Go back to an earlier checkpoint: training does not mend them.",
+            "docs/doctor.md",
+        ),
+        (
+            "negative_second_moment",
+            "A second moment below zero",
+            "Adam takes its root: the next step makes NaN of these weights.",
+            "Go back to an earlier checkpoint: no update makes one negative, damage does.",
+            "arXiv 1412.6980",
+        ),
+        (
+            "optimizer_state",
+            "Optimizer state that does not fit together",
+            "Loading fails, or moments are applied to other weights than theirs.",
+            "Look at how the checkpoint was written, and at parameters added since.",
+            "torch.optim.Optimizer.load_state_dict",
+        ),
     ),
     *_rules(
         Level.NOTICE,
+        (
+            "constant_matrix",
+            "A matrix of one value",
+            "It was not trained yet, or nothing trains it.",
+            "At a first checkpoint it is mostly an initialisation to zero; later look for its "
+            "gradient.",
+            "docs/doctor.md",
+        ),
+        (
+            "unmoved_weights",
+            "Weights that are the same in both checkpoints",
+            "No update reached them, or all rounded to nothing.",
+            "Fine where they are frozen; else look for their gradient, rate and precision.",
+            "arXiv 2010.06192",
+        ),
+        (
+            "rows_far_off",
+            "Rows of a table of tokens far off the others",
+            "A token with such a row gives logits and gradients unlike any other at its first use: "
+            "often a new mask or special token.",
+            "Initialise new rows to the mean of the others; where the rows are padding, nothing.",
+            "docs/doctor.md",
+        ),
+        (
+            "coarse_second_moment",
+            "The second moment is kept in bf16",
+            "With beta2 0.999 a step changes it by less than bf16 resolves: it stops following "
+            "the gradients.",
+            "Keep it in fp32, or use an 8-bit optimizer made for it.",
+            "arXiv 2010.06192, 2110.02861",
+        ),
         (
             "rate_low",
             "The learning rate is below its optimizer's usual range",

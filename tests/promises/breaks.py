@@ -172,6 +172,11 @@ BREAKS = {
     "doctor-finds": Break(
         f"{AGENT}/doctor/setup.py", "    if group.rate <= most:\n", "    if most:\n"
     ),
+    "doctor-executes-nothing": Break(
+        f"{AGENT}/doctor/checkpoint_files.py",
+        "        if not known:\n",
+        "        if known is None:\n",
+    ),
     "stop-ends": Break(
         f"{AGENT}/commands/executor.py",
         "                self._feed.stopped = True\n",
