@@ -84,7 +84,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_770,
     "spikeguard_cli": 3_530,
     "spikeguard_client": 1_810,
-    "spikeguard": 22_460,
+    "spikeguard": 22_580,
     "spikeguard_core": 10_710,
     "spikeguard_replay": 3_660,
     "spikeguard_server": 35_600,

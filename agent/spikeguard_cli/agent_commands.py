@@ -36,10 +36,16 @@ def _doctor_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "checkpoint",
         metavar="CHECKPOINT",
+        nargs="?",
         help="a .pt or .safetensors file, or a folder of those or of torch's DCP",
     )
     parser.add_argument(
         "earlier", metavar="EARLIER", nargs="?", help="an earlier one: what did not move since"
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a configuration of torchtitan, nanochat, OLMo-core or Hugging Face, TOML or JSON",
     )
     json_option(parser)
 
@@ -75,7 +81,7 @@ def _sync_options(parser: ArgumentParser) -> None:
 COMMANDS: tuple[Command, ...] = (
     Command(
         "doctor",
-        "look for damage in a checkpoint: NaN, weights that never moved, rows far off; needs torch",
+        "look for damage in a checkpoint, or for what is unusual in a configuration; needs torch",
         _doctor,
         _doctor_options,
     ),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from spikeguard import AttachError, CheckpointDirectory, Guard, Settings, attach
+from spikeguard.doctor.command import doctor
 from spikeguard.doctor.first_steps import (
     EARLY,
     WATCHED,
@@ -23,6 +26,7 @@ from spikeguard.doctor.first_steps import (
     unlimited,
 )
 from spikeguard.doctor.setup import Family, Group, Setup, findings_in
+from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import AttemptStarted
 from spikeguard_protocol.findings import (
     RULES,
@@ -398,6 +402,76 @@ def test_findings_take_the_room_that_is_left_the_gravest_first() -> None:
     assert {each.rule.level for each in findings_from_settings(told)} == {"warning"}
     assert max(map(len, told.values())) == 300
     assert findings_to_settings(many, 64) == {}
+
+
+TITAN = """
+[optimizer]
+name = "AdamW"
+lr = {lr}
+beta2 = {beta2}
+[lr_scheduler]
+warmup_steps = {warmup}
+[training]
+max_norm = 1.0
+seq_len = 8192
+global_batch_size = 64
+"""
+OLMO = {
+    "train_module": {
+        "optim": {
+            "_CLASS_": "olmo_core.optim.SkipStepAdamWConfig",
+            "lr": 6e-4,
+            "betas": [0.9, 0.95],
+            "weight_decay": 0.1,
+        },
+        "max_grad_norm": 1.0,
+        "scheduler": {"warmup_steps": 2000},
+    },
+    "data_loader": {"global_batch_size": 8388608},
+}
+CHAT = {"user_config": {"matrix_lr": 0.02, "weight_decay": 0.28, "warmup_steps": 40}}
+HUGGING = {"output_dir": "out", "learning_rate": 5e-5, "optim": "adamw_torch_fused"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("8b.toml", TITAN.format(lr=3e-4, beta2=0.95, warmup=200), set()),
+        (
+            "8b.toml",
+            TITAN.format(lr=0.02, beta2=0.999, warmup=0),
+            {"rate_high", "beta2_high", "no_warmup"},
+        ),
+        ("config.json", json.dumps(OLMO), set()),
+        (
+            "config.json",
+            json.dumps({"train_module": OLMO["train_module"] | {"max_grad_norm": None}}),
+            {"no_clipping"},
+        ),
+        ("meta_000100.json", json.dumps(CHAT), set()),
+        ("meta_000100.json", json.dumps({"matrix_lr": 3e-4}), {"rate_low"}),
+        ("args.json", json.dumps(HUGGING | {"max_grad_norm": 1.0, "warmup_steps": 100}), set()),
+        ("args.json", json.dumps(HUGGING), set()),
+        (
+            "args.json",
+            json.dumps(HUGGING | {"max_grad_norm": 0.0, "warmup_steps": 0}),
+            {"no_clipping", "no_warmup"},
+        ),
+    ],
+)
+def test_a_configuration_is_judged_by_what_it_says(
+    name: str, content: str, expected: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(content)
+    doctor(Namespace(checkpoint=None, earlier=None, config=str(tmp_path / name), json=True))
+    assert {each["name"] for each in json.loads(capsys.readouterr().out)} == expected
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "a = 1", '{"learning_rate": 1}'])
+def test_what_is_no_known_configuration_is_said(content: str, tmp_path: Path) -> None:
+    (tmp_path / "some.json").write_text(content)
+    with pytest.raises(CommandFailed, match=r"some\.json is no"):
+        doctor(Namespace(checkpoint=None, config=str(tmp_path / "some.json"), json=False))
 
 
 def test_the_page_names_every_rule_with_its_level_and_source() -> None:

@@ -1,4 +1,4 @@
-"""`spikeguard doctor CHECKPOINT [EARLIER]`: looks at a checkpoint on disk; needs no server."""
+"""`spikeguard doctor CHECKPOINT [EARLIER]`, `--config FILE`: what files show; needs no server."""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ from pathlib import Path
 
 from spikeguard.doctor.checkpoint import findings_of, look, marks
 from spikeguard.doctor.checkpoint_files import tensors_of
-from spikeguard_cli.command import say
+from spikeguard.doctor.config import setup_in
+from spikeguard.doctor.setup import findings_in
+from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.options import print_json
 from spikeguard_protocol.findings import Level, by_weight
 
 
 def doctor(options: Namespace) -> int:
     """Print what was found; 1 where something of it is a warning."""
-    earlier = marks(tensors_of(Path(options.earlier))) if options.earlier else None
-    seen = look(tensors_of(Path(options.checkpoint)), earlier)
-    found = by_weight(findings_of(seen))
+    if bool(options.checkpoint) == bool(options.config):
+        raise CommandFailed("give a checkpoint, or a configuration with --config FILE")
+    if options.config:
+        found, told = by_weight(findings_in(setup_in(Path(options.config)))), options.config
+    else:
+        earlier = marks(tensors_of(Path(options.earlier))) if options.earlier else None
+        seen = look(tensors_of(Path(options.checkpoint)), earlier)
+        found = by_weight(findings_of(seen))
+        told = f"{options.checkpoint}, {seen.tensors} tensors"
     if options.json:
         print_json(
             [
@@ -30,5 +38,5 @@ def doctor(options: Namespace) -> int:
         for each in found:
             say(f"{each.rule.level} {each.name}: {each.rule.title}. {each.sentences}")
         if not found:
-            say(f"{options.checkpoint}: nothing found in {seen.tensors} tensors")
+            say(f"{told}: nothing found")
     return int(any(each.rule.level is Level.WARNING for each in found))

@@ -114,7 +114,7 @@ def findings_in(setup: Setup) -> Iterator[Finding]:
 def _of_language_models(setup: Setup, judged: list[Group]) -> Iterator[Finding]:
     if (setup.tokens_per_step or FEW_TOKENS) >= FEW_TOKENS:
         slow = (
-            f"{group.where}: beta2 {group.beta2:g}, {setup.tokens:,} tokens known to the model"
+            f"{group.where}: beta2 {group.beta2:g}"
             for group in judged
             if group.family is Family.ADAM and (group.beta2 or 0.0) >= SLOW_BETA2
         )
