@@ -81,9 +81,9 @@ class Doctor:
             with faults.shield("doctor"):
                 self._configured = [_kept(group) for group in self._groups()]
                 self._setup = setup_of(job, given, tokens_per_step)
-                self._ones = all_ones(job)
                 self.find(findings_in(self._setup))
                 self.find(rounding(job))
+                self._ones = all_ones(job)
 
     def find(self, findings: Iterable[Finding]) -> None:
         """Note what nobody was told of yet."""
