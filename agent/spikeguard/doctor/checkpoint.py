@@ -70,7 +70,7 @@ def marks(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
 def mark(tensor: Tensor) -> int:
     """CRC-32 of its bytes."""
     content = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    return zlib.crc32(content.numpy())
+    return zlib.crc32(content.numpy().data)
 
 
 def _last(name: str) -> str:
