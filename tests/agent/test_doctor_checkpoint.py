@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 from torch import nn
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from spikeguard.doctor.command import doctor
 from spikeguard_cli.command import CommandFailed
@@ -57,7 +57,7 @@ def as_safetensors(given: Tree, folder: Path) -> Path:
 
 
 def as_dcp(given: Tree, folder: Path) -> Path:
-    dcp.save(copy.deepcopy(given), checkpoint_id=folder / "dcp", no_dist=True)
+    save(copy.deepcopy(given), checkpoint_id=folder / "dcp", no_dist=True)
     return folder / "dcp"
 
 
