@@ -85,7 +85,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_530,
     "spikeguard_client": 1_810,
     "spikeguard": 22_580,
-    "spikeguard_core": 10_710,
+    "spikeguard_core": 10_715,
     "spikeguard_replay": 3_660,
     "spikeguard_server": 35_600,
     "spikeguard_dashboard": 3_620,
