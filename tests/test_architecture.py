@@ -77,20 +77,20 @@ SERVER_SHARED = {  # modules that belong to no package
     "retries",
 }
 AGENT_LAYERS = (  # inside the agent: each may import those before it, and what all may
-    *("topology", "optim", "measure", "state", "data", "commands", "uplink", "loop"),
+    *("topology", "optim", "measure", "state", "data", "commands", "uplink", "doctor", "loop"),
 )
 AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_400,
-    "spikeguard_cli": 3_300,
+    "spikeguard_protocol": 2_680,
+    "spikeguard_cli": 3_310,
     "spikeguard_client": 1_810,
-    "spikeguard": 20_720,
+    "spikeguard": 21_980,
     "spikeguard_core": 10_720,
-    "spikeguard_replay": 3_660,
-    "spikeguard_server": 32_100,
-    "spikeguard_dashboard": 3_540,
+    "spikeguard_replay": 3_160,
+    "spikeguard_server": 31_300,
+    "spikeguard_dashboard": 3_560,
     "spikeguard_trainer": 2_460,
     "benchmarks": 15_020,
     "tests": 56_600,

@@ -20,8 +20,9 @@ from spikeguard.arguments import Arguments, check_arguments, check_forward, refu
 from spikeguard.commands.inbox import DetailBudget, Inbox
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.recovery import Recovery
-from spikeguard.data.feed import DataFeed
 from spikeguard.data.skips import SkipReport
+from spikeguard.doctor.doctor import Doctor
+from spikeguard.doctor.job import with_unchanged
 from spikeguard.errors import AttachError
 from spikeguard.faults import Faults, log
 from spikeguard.guard import Guard
@@ -91,9 +92,7 @@ class Checked(NamedTuple):
     settings: Settings
     connection: Connection
     home: Path  # of journal and outbox
-    layers: dict[
-        str, dict[str, torch.nn.Module]
-    ]  # whose inputs and outputs are looked at, by choice
+    layers: dict[str, dict[str, torch.nn.Module]]  # whose inputs and outputs are looked at
     micro_batches: int
     tokens_per_step: int | None
 
@@ -163,7 +162,7 @@ def _begun(given: Arguments, checked: Checked, world: World) -> Attempt:
 def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     """All parts of the attempt, made in the order in which they need each other."""
     world, job, _, journal, faults, scalers = attempt
-    settings, home = checked.settings, checked.home
+    settings, home = with_unchanged(checked.settings, job, world), checked.home
 
     def report(record: Record) -> None:
         guard._report(record)
@@ -239,6 +238,9 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         rewind=rewind,
         usage=LoopUsage(checked.micro_batches, world.size, vocabulary_of(checked.modules)),
         batches=batches,
+        doctor=Doctor(
+            job, given.state, settings, checked.tokens_per_step, given.checkpoints, world, faults
+        ),
         room=room,
     )
     watched = _registered(job, given.optimizer)
@@ -248,6 +250,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         sender.start()
     if world.leads:
         log_table(parts.abilities)
+    parts.doctor.tell()
     return guard
 
 
@@ -270,8 +273,8 @@ def _open_stores(
     ring = Snapshots(
         settings.snapshots, settings.snapshots_pinned, budget.limit, world.size, budget.others
     )
-    kept = ring if _keeps_snapshots(job, settings, given.feed) else None
-    return StateStores(kept, given.checkpoints, copies, staging), budget
+    keeps = settings.snapshot_every != 0 and not given.feed.restarts and not job.unsaved
+    return StateStores(ring if keeps else None, given.checkpoints, copies, staging), budget
 
 
 def _room(
@@ -362,10 +365,6 @@ def _check_saved(job: Job, checkpoints: CheckpointDirectory | None) -> None:
             f"none could be restored, since {job.unsaved}",
             "Give UserCheckpoints(path, save, load) with the job's own functions, or leave it out",
         )
-
-
-def _keeps_snapshots(job: Job, settings: Settings, feed: type[DataFeed]) -> bool:
-    return settings.snapshot_every != 0 and not feed.restarts and not job.unsaved
 
 
 def _directory(

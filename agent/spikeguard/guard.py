@@ -35,6 +35,7 @@ from spikeguard.loop.reporter import Reporter
 from spikeguard.loop.shutdown import Endings
 from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.startup import (
+    examine,
     introduce,
     introduction,
     learn_from_loop,
@@ -423,10 +424,7 @@ class Guard:
     def _look_at_loop(self) -> None:
         """What nobody was told of yet: the log and the server are."""
         parts = self._p
-        news = parts.usage.look(parts.feed, self._optimizers.updates) or parts.feed.unusual
-        news |= parts.unrestored.look(parts.feed.steps)
-        parts.feed.unusual = False
-        if news and learn_from_loop(parts):
+        if examine(parts, self._optimizers.updates) and learn_from_loop(parts):
             self._report(introduction(parts, self._executor.capabilities()))
 
     def _begin(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from numbers import Real
 from pathlib import Path
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from spikeguard.errors import AttachError
 from spikeguard_protocol import DEFAULT_PROJECT, ProtocolError, RunId, Verb
 from spikeguard_protocol.bearer import bearer
+from spikeguard_protocol.findings import RULES
 
 GIB = 2**30
 MIB = 2**20
@@ -78,6 +79,7 @@ class Settings:
     rollbacks_a_day: int = 10  # carried out in 24 hours, over all attempts of the run
     orders_a_day: int = 20  # the same for each other verb but watch
     orders_an_hour: int = 60  # of all verbs, refused ones too; more are left without an answer
+    silenced_findings: tuple[str, ...] = ()  # of the doctor's, by name
     allow_plain_http: bool = False  # no warning where http leads to another machine
 
     def __post_init__(self) -> None:
@@ -160,7 +162,9 @@ def _plain(value: Any, default: Any) -> Any:
 def _check(name: str, value: Any, default: Any) -> None:
     """Raise `AttachError` for what this setting cannot be."""
     if name == "allowed_verbs":
-        _check_verbs(name, value)
+        _check_words(name, value, [verb.value for verb in Verb])
+    elif name == "silenced_findings":
+        _check_words(name, value, RULES)
     elif default is None:
         if value is not None:
             _check_number(name, value, 0)
@@ -178,10 +182,9 @@ def _check(name: str, value: Any, default: Any) -> None:
         _check_number(name, value, default)
 
 
-def _check_verbs(name: str, value: Any) -> None:
-    verbs = tuple(verb.value for verb in Verb)
-    if not isinstance(value, tuple) or not all(isinstance(v, str) and v in verbs for v in value):
-        remedy = f"Give a tuple of some of {', '.join(verbs)}"
+def _check_words(name: str, value: Any, words: Collection[str]) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(v, str) and v in words for v in value):
+        remedy = f"Give a tuple of some of {', '.join(words)}"
         raise AttachError("settings", f"{name} is {value!r:.80}", remedy)
 
 

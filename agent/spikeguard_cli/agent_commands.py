@@ -26,6 +26,30 @@ def _journal(options: Namespace) -> int:
     return status
 
 
+def _doctor(options: Namespace) -> int:
+    (point,) = entry_points(group=GROUP, name="doctor")
+    status: int = point.load()(options)
+    return status
+
+
+def _doctor_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        nargs="?",
+        help="a .pt or .safetensors file, or a folder of those or of torch's DCP",
+    )
+    parser.add_argument(
+        "earlier", metavar="EARLIER", nargs="?", help="an earlier one: what did not move since"
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a configuration of torchtitan, nanochat, OLMo-core or Hugging Face, TOML or JSON",
+    )
+    json_option(parser)
+
+
 def _journal_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "directory", metavar="DIR", help="what attach(directory=...) was given, or one above it"
@@ -55,6 +79,12 @@ def _sync_options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
+    Command(
+        "doctor",
+        "look for damage in a checkpoint, or for what is unusual in a configuration; needs torch",
+        _doctor,
+        _doctor_options,
+    ),
     Command(
         "journal",
         "list what a run was ordered and what of it still holds, or undo an order; needs no server",

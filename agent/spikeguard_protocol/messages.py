@@ -30,6 +30,7 @@ MAX_STEPS = 10_000  # a Samples record
 MAX_SIGNALS = 64  # a Samples record
 MAX_LAYERS = 4_096  # a LayerNorms record
 MAX_TEXT = 2_000  # characters in a reason
+MAX_SETTINGS = 64  # an AttemptStarted record
 MAX_NAMES = 64  # a BatchesSkipped record
 MAX_NAME = 200  # characters in a name: of a batch, a setting, a verb, a release
 MAX_BINS = 32  # of a token histogram: by powers of two of how common a token is
@@ -94,7 +95,7 @@ class AttemptStarted:
     def __post_init__(self) -> None:
         check_count("world_size", self.world_size, least=1)
         _check_size("capabilities", len(self.capabilities), 32)
-        _check_size("settings", len(self.settings), 64)
+        _check_size("settings", len(self.settings), MAX_SETTINGS)
         _check_name("agent_version", self.agent_version)
         for verb in self.capabilities:
             _check_name("capabilities", verb)

@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 import spikeguard_dashboard
 from spikeguard_dashboard.views.incident import tab_title
+from spikeguard_protocol.findings import RULES
 from tests.dashboard import story
 from tests.dashboard.stand_in import ADA_TOKEN, World, answer_json, error, serving
 
@@ -216,6 +217,19 @@ def test_what_an_agent_says_of_its_abilities_is_text_on_the_page(world: World) -
     page = "".join(element.proto.body for element in test.get("html"))
     assert "<script" not in page
     assert page.count("&lt;script&gt;alert(1)") == 9  # four in the warning, five in the table
+
+
+@pytest.mark.usefixtures("address")
+def test_what_the_doctor_found_stands_on_the_page_of_the_run(world: World) -> None:
+    (attempt,) = world.runs[0]["attempts"]
+    seen = {"finding.rate_high": "AdamW: a rate of 0.6", "finding.of_a_newer_agent": "so it is"}
+    attempt["settings"] = seen
+    text = said(opened(run_script, run="default/llama-8b-c4"))
+    rule = RULES["rate_high"]
+    for part in (*seen.values(), rule.title, rule.remedy, rule.source):
+        assert part in text
+    attempt["settings"] = {}
+    assert rule.title not in said(opened(run_script, run="default/llama-8b-c4"))
 
 
 @pytest.mark.usefixtures("address")

@@ -164,6 +164,19 @@ BREAKS = {
         '                group["lr"] = rate\n',
         "            pass\n",
     ),
+    "doctor-says-true": Break(
+        f"{AGENT}/doctor/first_steps.py",
+        "    if last > FALLEN * losses[0]:\n",
+        "    if last < FALLEN * losses[0]:\n",
+    ),
+    "doctor-finds": Break(
+        f"{AGENT}/doctor/setup.py", "    if group.rate <= most:\n", "    if most:\n"
+    ),
+    "doctor-executes-nothing": Break(
+        f"{AGENT}/doctor/checkpoint_files.py",
+        "        if not known:\n",
+        "        if known is None:\n",
+    ),
     "stop-ends": Break(
         f"{AGENT}/commands/executor.py",
         "                self._feed.stopped = True\n",

@@ -12,6 +12,7 @@ from spikeguard.commands.inbox import Inbox
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.recovery import Recovery
 from spikeguard.data.feed import DataFeed
+from spikeguard.doctor.doctor import Doctor
 from spikeguard.faults import Faults
 from spikeguard.loop.agreement import Agreement
 from spikeguard.loop.unrestored_state import UnrestoredState
@@ -57,4 +58,5 @@ class Parts:
     rewind: Ability  # whether there are snapshots in memory, whatever the loop does with its data
     usage: LoopUsage
     batches: BatchReporter
+    doctor: Doctor
     room: Room | None = None  # of the snapshots in memory

@@ -9,6 +9,7 @@ from spikeguard.loop.context import Parts
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.state.targets import Target
 from spikeguard_protocol import Ability, BatchRange, CommandResult, Order, SegmentPoint
+from spikeguard_protocol.findings import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class GuardState:
     position: int  # of the next batch in the data order
     abilities: tuple[Ability, ...]  # what can be done in this job, as far as is known
     facts: Mapping[str, str]  # what was found of the job, as its server is told
+    findings: tuple[Finding, ...]  # of the doctor, so far; rank 0
     orders: tuple[Order, ...]  # that the server asks for at present, answered ones too
     results: Mapping[str, CommandResult]  # by command; those of earlier attempts too
     skipped: tuple[BatchRange, ...]  # of the data order, by orders
@@ -51,6 +53,7 @@ def state_of(parts: Parts) -> GuardState:
         position=parts.feed.position,
         abilities=parts.abilities,
         facts=dict(parts.facts),
+        findings=tuple(parts.doctor.findings),
         orders=tuple(delivery.order for delivery in inbox.deliveries),
         results=dict(parts.journal.results),
         skipped=tuple(parts.journal.ledger.ranges),

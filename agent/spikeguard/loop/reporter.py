@@ -11,6 +11,7 @@ from collections import deque
 from contextlib import suppress
 from typing import NamedTuple
 
+from spikeguard.doctor.doctor import Seen
 from spikeguard.loop.agreement import Agreed, Agreement
 from spikeguard.loop.context import Parts
 from spikeguard.loop.local_watch import LocalWatch
@@ -207,7 +208,8 @@ class Reporter:
         outbox = self._outbox
         if outbox is None:
             return
-        outbox.put(draft, row.at)
+        doctor = self._p.doctor
+        outbox.put(Seen(draft, doctor.see) if doctor.watches else draft, row.at)
         if self._watch is not None:
             self._watch.put(draft)
         self._pass_on_detail(row)

@@ -34,6 +34,7 @@ from spikeguard_protocol import (
     Verb,
     abilities_to_settings,
 )
+from spikeguard_protocol.findings import findings_to_settings
 
 FAILED = "restore_failed.txt"  # beside the journal: how the newest start failed to restore a state
 
@@ -47,12 +48,13 @@ def introduce(
     left its answer there alone. The server keeps the first that it hears.
     """
     progress = parts.progress
+    restored = progress.parent is not None
+    parts.doctor.begin(fresh=not (restored or progress.steps), restored=restored)
     learn_from_loop(parts)
     if parts.world.leads:
         _log_journal(parts)
     report(introduction(parts, capabilities()))
-    resumed = progress.parent is not None
-    reason = SegmentReason.RESUME if resumed else SegmentReason.START
+    reason = SegmentReason.RESUME if restored else SegmentReason.START
     report(SegmentStarted(progress.segment, reason, progress.parent, parts.feed.position))
     for told in parts.journal.earlier:
         report(told)
@@ -81,13 +83,14 @@ def _log_journal(parts: Parts) -> None:
 
 def introduction(parts: Parts, capabilities: tuple[Verb, ...]) -> AttemptStarted:
     """What an attempt says of itself; the newest that it said holds."""
+    settings = {**parts.facts, **abilities_to_settings(parts.abilities)}
     return AttemptStarted(
         parts.progress.parent,
         parts.world.size,
         tuple(capabilities),
         parts.version,
         parts.tokens_per_step,
-        {**parts.facts, **abilities_to_settings(parts.abilities)},
+        {**settings, **findings_to_settings(parts.doctor.findings, len(settings))},
         parts.links or None,
     )
 
@@ -111,7 +114,26 @@ def learn_from_loop(parts: Parts) -> bool:
     parts.abilities = merged(parts.abilities, news)
     if parts.world.leads:
         log_changes(news)
-    return bool(news)
+    return parts.doctor.tell() or bool(news)
+
+
+def examine(parts: Parts, updates: int) -> bool:
+    """Look at how the loop trains, once in 16 steps; whether there is something to tell.
+
+    `updates`: how often the optimizer's hooks ran.
+    """
+    feed, usage = parts.feed, parts.usage
+    news = usage.look(feed, updates) or feed.unusual
+    news |= parts.unrestored.look(feed.steps)
+    feed.unusual = False
+    found = parts.doctor.look(
+        feed.steps,
+        usage.rates_by_step,
+        alike=feed.fingerprints.alike,
+        clips=parts.collector.clips,
+        half=usage.half,
+    )
+    return news or found
 
 
 def resume(parts: Parts) -> int:

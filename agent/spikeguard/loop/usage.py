@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 
 from spikeguard.data.feed import DataFeed
@@ -25,6 +26,7 @@ FEW: Final = 0.75  # of `micro_batches`, on average
 SKIPPED: Final = 0.5  # of the calls of `guard.step()` without the optimizer's
 LOOKS: Final = 8  # micro-batches whose loss is looked at
 REMEMBERED: Final = 6_000  # steps whose learning rate is
+HALF: Final = torch.float16
 UNTRAINED: Final = 0.1  # how far a first loss lies from ln(vocabulary) at most, as a share of it
 FAR: Final = 0.3  # how far, if it was scaled
 
@@ -39,11 +41,12 @@ class LoopUsage:
         self.divided_by: float | None = None  # what the loop has divided its losses by
         self.first_loss: tuple[float, float] | None = None  # as told, and of an untrained model
         self.counter: tuple[int, int] | None = None  # the loop's own, and the guard's then
+        self.half = False  # computes in fp16, seen at the first loss
         self.rates: tuple[int, float, float] | None = None  # of a step when trained first, and now
-        self._looked = 0
+        self._looked, self._precision_unseen = 0, True
         self._offset: int | None = None  # of the loop's own counter
         self._segment = 0  # of the newest rate
-        self._rates: dict[int, float] = {}
+        self.rates_by_step: dict[int, float] = {}
         self._steps = self._items = self._updates = 0  # when it was looked at last
         self._odd = self._idle = self._without = 0  # stretches in a row
         self.unseen = False  # the optimizer's hooks do not run
@@ -63,6 +66,9 @@ class LoopUsage:
 
     def look_at_loss(self, loss: Tensor, scaled: bool) -> None:
         """One of the first micro-batches', as the loop gave it."""
+        if self._precision_unseen:
+            kind, self._precision_unseen = loss.device.type, False
+            self.half = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) is HALF
         if self._looked >= LOOKS or scaled or self._micro == 1:
             return
         self._looked += 1
@@ -95,11 +101,11 @@ class LoopUsage:
             return
         if segment != self._segment:
             self._segment = segment
-            before = self._rates.get(step, rate)
+            before = self.rates_by_step.get(step, rate)
             if self.rates is None and not math.isclose(before, rate, rel_tol=1e-9):
                 self.rates, self.news = (step, before, rate), True
-        self._rates[step] = rate
-        self._rates.pop(step - REMEMBERED, None)
+        self.rates_by_step[step] = rate
+        self.rates_by_step.pop(step - REMEMBERED, None)
 
     def _look_at_items(self, feed: DataFeed, steps: int, items: int) -> bool:
         if feed.items_per_step is not None:

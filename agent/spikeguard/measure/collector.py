@@ -106,6 +106,7 @@ class Collector:
         self._known: dict[str, float] = {}
         self._grad_norm: Tensor | None = None
         self._limit: float | None = None  # that the step's norm was clipped to
+        self.clips = False  # the loop has gradients clipped here
         self._rates: Sequence[Any] = ()
         self._stepped = False  # the optimizer's, since the last `finish_step`
         self._rule: Rule | None = None
@@ -128,6 +129,7 @@ class Collector:
             else:
                 torch.nn.utils.clip_grads_with_norm_(self._listed.tensors, max_norm, norm)
             self._limit = max_norm if isinstance(max_norm, float | int) else None
+            self.clips = True
         return norm
 
     @torch.no_grad()
@@ -183,7 +185,7 @@ class Collector:
     def _take_up(self, rule: Rule) -> None:
         if rule is self._rule:
             return
-        self._rule = rule
+        self._rule, self.clips = rule, True
         saved, self._saved = self._saved, None
         if saved is None or saved["kind"] != type(rule).__name__:
             return

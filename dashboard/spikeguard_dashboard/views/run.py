@@ -29,6 +29,7 @@ from spikeguard_dashboard.views.frame import (
 from spikeguard_dashboard.views.runs import incident_table
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, RunId
+from spikeguard_protocol.findings import Finding, findings_from_settings
 
 WINDOWS = {"All": None, "Last 5,000": 5000, "Last 1,000": 1000, "Last 200": 200, "Choose": 0}
 RECORD_COLUMNS = (
@@ -207,6 +208,9 @@ def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
     if abilities := _abilities(detail):
         with st.expander("What can be done in this job"):
             st.html(markup.block(_ability_table(abilities)))
+    if found := _findings(detail):
+        with st.expander(f"What the doctor found in this job ({len(found)})"):
+            st.html(markup.block(_finding_table(found)))
     with st.expander(f"Rollback targets ({len(detail['targets'])}) and attempts"):
         st.html(
             markup.block(_targets(detail), markup.section("Attempts"), _attempts(detail, visit))
@@ -268,6 +272,26 @@ def _ability_table(abilities: Sequence[Ability]) -> Html:
             words.sentences(ability["cost"]),
         ]
         for ability in abilities
+    ]
+    return markup.table(columns, rows, stacked=True)
+
+
+def _findings(detail: RunDetail) -> list[Finding]:
+    """Of the newest attempt, warnings first."""
+    newest = max(detail["attempts"], key=lambda attempt: attempt["number"], default=None)
+    return findings_from_settings(newest["settings"]) if newest is not None else []
+
+
+def _finding_table(found: Sequence[Finding]) -> Html:
+    columns = [Column("What"), Column("Level"), Column("Seen"), Column("What follows, what helps")]
+    rows: list[Sequence[Content]] = [
+        [
+            f"{each.rule.title} ({each.name})",
+            markup.chip(each.rule.level),
+            each.evidence,
+            " ".join((each.rule.consequence, each.rule.remedy, f"Source: {each.rule.source}")),
+        ]
+        for each in found
     ]
     return markup.table(columns, rows, stacked=True)
 

@@ -26,6 +26,7 @@ from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.forecast import INERTIA, NORMAL_95, clipped_mean, doubt_of
 from spikeguard_core.events import Trend
 from spikeguard_protocol import Signal, without_abilities
+from spikeguard_protocol.findings import without_findings
 from spikeguard_protocol.identity import TAGS_FACT
 from spikeguard_protocol.phrases import beginning_of
 
@@ -243,8 +244,12 @@ def _cut(value: Any) -> Any:
     return beginning_of(value, LONGEST_VALUE) if isinstance(value, str) else value
 
 
+def _described(settings: Mapping[str, str]) -> dict[str, str]:
+    return without_findings(without_abilities(settings))
+
+
 def _trained_with(told: Introduction) -> dict[str, Any]:
-    settings = {k: v for k, v in without_abilities(told.settings).items() if k not in APART}
+    settings = {k: v for k, v in _described(told.settings).items() if k not in APART}
     counted = {"world_size": told.world_size, "tokens_per_step": told.tokens_per_step}
     return {**settings, **{name: value for name, value in counted.items() if value is not None}}
 

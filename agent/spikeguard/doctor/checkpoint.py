@@ -1,0 +1,177 @@
+"""What a checkpoint shows: values that are not finite, tensors that never moved, rows far off.
+
+Tensor by tensor; of two checkpoints the earlier one is read beside the later one.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from spikeguard_protocol.findings import Finding
+
+ROWS: Final = 1_000  # of a table of tokens, at least
+FAR: Final = 5.0  # a row's norm, as a multiple or a part of the median
+AWAY: Final = 0.5  # along the mean row, as a share of it, and in deviations:
+DEVIATIONS: Final = 10.0
+FEW: Final = 0.01  # of the rows: more are no exception
+NAMED: Final = 3
+MOMENTS: Final = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+# tables that no training moves; buffers that begin as 1 or 0
+_CONSTANT: Final = ("mask", "freq", "cos", "sin", "rotary", "rope", "position_ids", "running")
+
+
+@dataclass(slots=True)
+class Look:
+    """What was seen of one checkpoint; texts name tensors."""
+
+    not_finite: list[str] = field(default_factory=list)
+    constant: list[str] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
+    negative: list[str] = field(default_factory=list)
+    coarse: list[str] = field(default_factory=list)
+    shapes: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=lambda: defaultdict(dict))
+    unmoved: list[str] = field(default_factory=list)
+    moved: int = 0
+    tensors: int = 0
+
+
+def look(tensors: Iterable[tuple[str, Tensor]], earlier: dict[str, int] | None = None) -> Look:
+    """Of a whole checkpoint. `earlier`: content marks of an earlier one, from `marks`."""
+    seen = Look()
+    for name, tensor in tensors:
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        seen.tensors += 1
+        _look_at(seen, name, tensor)
+        last = _last(name)
+        if last in MOMENTS:
+            seen.shapes[name.replace(f".{last}", "")][last] = tuple(tensor.shape)
+        elif earlier is not None and _is_weight(name, tensor) and name in earlier:
+            if earlier[name] == mark(tensor):
+                seen.unmoved.append(name)
+            else:
+                seen.moved += 1
+    return seen
+
+
+def marks(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
+    """A number of each weight's bits, by name."""
+    return {name: mark(tensor) for name, tensor in tensors if _is_weight(name, tensor)}
+
+
+def mark(tensor: Tensor) -> int:
+    """CRC-32 of its bytes."""
+    content = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return zlib.crc32(content.numpy().data)
+
+
+def _last(name: str) -> str:
+    """Of `state.0.exp_avg[512, 0]` `exp_avg`."""
+    return name.rpartition(".")[2].partition("[")[0]
+
+
+def _is_weight(name: str, tensor: Tensor) -> bool:
+    """Whether training should move it: no moment, no table that is computed once."""
+    plain = tensor.is_floating_point() and tensor.dim() >= 1 and tensor.numel() > 1
+    return (
+        plain and _last(name) not in MOMENTS and not any(word in name.lower() for word in _CONSTANT)
+    )
+
+
+def _look_at(seen: Look, name: str, tensor: Tensor) -> None:
+    values = tensor.float() if tensor.element_size() < 4 else tensor
+    finite = torch.isfinite(values)
+    if not bool(finite.all()):
+        if not _is_mask(name, values):
+            bad = int(finite.numel() - int(finite.sum()))
+            seen.not_finite.append(f"{name} ({bad:,} of {values.numel():,})")
+        return
+    least, most = (float(each) for each in values.aminmax())
+    last = _last(name)
+    if last == "exp_avg_sq":
+        if least < 0.0:
+            seen.negative.append(name)
+        if tensor.dtype is torch.bfloat16:
+            seen.coarse.append(name)
+    elif _is_weight(name, tensor) and values.dim() == 2 and least == most:
+        seen.constant.append(f"{name} (all {least:g})")
+    elif _is_weight(name, tensor) and values.dim() == 2 and values.shape[0] >= ROWS:
+        seen.rows += _far_rows(name, values)
+
+
+def _is_mask(name: str, values: Tensor) -> bool:
+    """Minus infinity beside zeros alone, as attention masks are."""
+    finite = values[torch.isfinite(values)]
+    return "mask" in name.lower() or (
+        bool((values[~torch.isfinite(values)] == -math.inf).all()) and not bool(finite.any())
+    )
+
+
+def _far_rows(name: str, values: Tensor) -> list[str]:
+    """Rows of a table of tokens that are unlike nearly all others."""
+    norms = torch.linalg.vector_norm(values, dim=1)
+    usual = float(norms.median())
+    if not usual:
+        return []
+    far = (norms > FAR * usual) | (norms < usual / FAR)
+    mean = values.mean(0)
+    if float(mean.norm()) > 0.1 * usual:  # else the rows point nowhere together
+        along = values @ mean / mean.dot(mean)
+        middle = along.median()
+        off = (along - middle).abs()
+        spread = max(float(off.median()) * 1.4826, 1e-12)
+        far |= (off > AWAY) & (off > DEVIATIONS * spread)
+    found = far.nonzero().flatten().tolist()
+    if not found or len(found) > FEW * len(values):
+        return []
+    rows = ", ".join(map(str, found[:NAMED])) + (", ..." if len(found) > NAMED else "")
+    return [f"{name}: {len(found)} of {len(values):,} rows ({rows})"]
+
+
+def findings_of(seen: Look) -> Iterator[Finding]:
+    """Of one look."""
+    for name, found in (
+        ("non_finite_values", seen.not_finite),
+        ("constant_matrix", seen.constant),
+        ("rows_far_off", seen.rows),
+        ("negative_second_moment", seen.negative),
+        ("coarse_second_moment", seen.coarse),
+    ):
+        if found:
+            yield Finding(name, _listed(found))
+    odd = [
+        f"{parent}: " + ", ".join(f"{moment} {shape}" for moment, shape in shapes.items())
+        for parent, shapes in seen.shapes.items()
+        if "exp_avg" in shapes and "exp_avg_sq" in shapes and len(set(shapes.values())) > 1
+    ]
+    missing = [
+        parent
+        for parent, shapes in seen.shapes.items()
+        if ("exp_avg" in shapes) != ("exp_avg_sq" in shapes) and _has_both(seen)
+    ]
+    if odd or missing:
+        parts = [*odd, *(f"{parent} lacks a moment that others have" for parent in missing)]
+        yield Finding("optimizer_state", _listed(parts))
+    if seen.unmoved and seen.moved:
+        count = f"{len(seen.unmoved)} of {len(seen.unmoved) + seen.moved} are bit for bit the same"
+        yield Finding("unmoved_weights", f"{count}: {_listed(seen.unmoved)}")
+    elif seen.unmoved:
+        yield Finding("unmoved_weights", f"All {len(seen.unmoved)} are bit for bit the same.")
+
+
+def _has_both(seen: Look) -> bool:
+    both = sum("exp_avg" in s and "exp_avg_sq" in s for s in seen.shapes.values())
+    return both > len(seen.shapes) / 2
+
+
+def _listed(found: list[str]) -> str:
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return ", ".join(found[:NAMED]) + more + "."

@@ -1,0 +1,211 @@
+"""The doctor of one attempt: what is found at `attach()`, in the first steps and later.
+
+It lives on rank 0 of the job. The loop's thread looks once in 16 steps and reads no value of a
+device. Samples are seen where they are made: in the outbox's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from torch import Tensor
+
+from spikeguard.doctor.first_steps import (
+    EARLY,
+    WATCHED,
+    Schedule,
+    early,
+    loss_fell,
+    unlimited,
+)
+from spikeguard.doctor.job import all_ones, rounding, setup_of, still_ones
+from spikeguard.doctor.setup import LANGUAGE, NORMALISED, Family, Group, Setup, findings_in
+from spikeguard.faults import LINES, Faults, log
+from spikeguard.measure.readback import Pending, Readback
+from spikeguard.optim.scalers import scalers_of
+from spikeguard.settings import Settings
+from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.topology.job import Job
+from spikeguard.topology.rank_group import World
+from spikeguard_protocol import Record, Samples
+from spikeguard_protocol.findings import Finding, Level, by_weight
+
+REPEATS: Final = 8  # items in a row that are the same batch
+SEEN: Final = ("loss", "grad_norm", "grad_norm_at_step", "update_norm", "update_norm_sampled")
+_LEFT_OUT: Final = ("update_dropped", "step_skipped")
+_KEPT: Final = ("initial_lr", "betas", "eps")  # of a group, which a checkpoint replaces
+
+
+class Seen(NamedTuple):
+    """A draft whose record the doctor sees too, where it is made."""
+
+    draft: Any  # called without arguments, it makes the record
+    see: Callable[[Record], None]
+
+    def __call__(self) -> Record:
+        record: Record = self.draft()
+        self.see(record)
+        return record
+
+
+class Doctor:
+    """Finds each thing once; what was found stands."""
+
+    def __init__(
+        self,
+        job: Job,
+        given: Sequence[Any],
+        settings: Settings,
+        tokens_per_step: int | None,
+        checkpoints: CheckpointDirectory | None,
+        world: World,
+        faults: Faults,
+    ) -> None:
+        """`given`: the entries of `state=`."""
+        self.findings: list[Finding] = []  # that the log has
+        self._faults, self._silenced = faults, set(settings.silenced_findings)
+        self._every = checkpoints.every if checkpoints is not None else 0
+        self._found: deque[Finding] = deque()  # that it has not; from two threads
+        self._columns: dict[str, list[float]] = defaultdict(list)
+        self._steps = 0  # seen
+        self._fresh = self._clips = self._half = False
+        self._setup, self._ones = Setup(), list[tuple[str, Tensor]]()
+        self._optimizers, self._given, self._schedule = job.optimizers, given, Schedule()
+        self._asked: Pending | None = None
+        self._leads = leads = world.leads
+        self.watches = leads  # whether samples are to be shown
+        if leads:
+            with faults.shield("doctor"):
+                self._configured = [_kept(group) for group in self._groups()]
+                self._setup = setup_of(job, given, tokens_per_step)
+                self.find(findings_in(self._setup))
+                self.find(rounding(job))
+                self._ones = all_ones(job)
+
+    def find(self, findings: Iterable[Finding]) -> None:
+        """Note what nobody was told of yet."""
+        known = self._silenced | {each.name for each in (*self.findings, *tuple(self._found))}
+        for finding in findings:
+            if finding.name not in known:
+                known.add(finding.name)
+                self._found.append(finding)
+
+    def tell(self) -> bool:
+        """Put what was found into the log, at once; whether there was something."""
+        found = [self._found.popleft() for _ in range(len(self._found))]
+        new = by_weight({each.name: each for each in found}.values())
+        if not new:
+            return False
+        self.findings += new
+        lines = (f"  {each.rule.level} {each.name}: {each.sentences}" for each in new)
+        warns = any(each.rule.level is Level.WARNING for each in new)
+        log.log(
+            logging.WARNING if warns else logging.INFO,
+            "the doctor found (silence one: Settings(silenced_findings=(NAME,))):\n%s",
+            "\n".join(lines),
+            extra=LINES,
+        )
+        return True
+
+    # ---- the loop ----------------------------------------------------------------------------
+
+    def begin(self, fresh: bool, restored: bool) -> None:
+        """Before the first step. `fresh`: the run begins; `restored`: from a checkpoint."""
+        self._fresh = fresh
+        if self._leads and restored:
+            with self._faults.shield("doctor"):
+                self.find(self._overridden())
+
+    def look(
+        self, steps: int, rates: dict[int, float], *, alike: int, clips: bool, half: bool
+    ) -> bool:
+        """Once in 16 steps; whether something is to be told.
+
+        `steps`: of this attempt. `rates`: by step, of the first group. `alike`: items in a row
+        that were the same batch. `clips`: whether the loop has the guard clip. `half`: whether it
+        computes in fp16.
+        """
+        if not self._leads:
+            return False
+        self._clips, self._half = self._clips or clips, half
+        with self._faults.shield("doctor"):
+            languages = (self._setup.tokens or 0) >= LANGUAGE
+            adam = any(group.family is Family.ADAM for group in self._judged)
+            self.find(self._schedule.look(rates, languages and adam and self._fresh))
+            if alike >= REPEATS:
+                self.find([Finding("same_batch", f"{alike + 1} items in a row were the same.")])
+            self._look_at_norms(steps)
+        return bool(self._found)
+
+    def _look_at_norms(self, steps: int) -> None:
+        """Ask the device whether they are still 1, and read it at a later look."""
+        if self._asked is not None and self._asked.arrived():
+            same = [name for name, one in self._asked.read().items() if one]
+            self._asked, ones = None, len(self._ones)
+            self._ones = []
+            if same:
+                said = f"{len(same)} of {ones} after {steps} steps, among them {same[0][-60:]}."
+                self.find([Finding("norms_unmoved", said)])
+        elif self._asked is None and self._ones and steps >= EARLY:
+            self._asked = Readback().send_many({n: still_ones(p) for n, p in self._ones})
+
+    def _overridden(self) -> Iterable[Finding]:
+        now = [_kept(group) for group in self._groups()]
+        changed = [
+            f"group {number}: {name} {old[name]} is configured, {new[name]} was restored"
+            for number, (old, new) in enumerate(zip(self._configured, now, strict=True))
+            for name in old.keys() & new.keys()
+            if old[name] != new[name]
+        ]
+        return [Finding("restored_rate", "; ".join(sorted(changed)[:2]) + ".")] if changed else []
+
+    # ---- the outbox's thread -----------------------------------------------------------------
+
+    def see(self, record: Record) -> None:
+        """What was told of a step."""
+        if not isinstance(record, Samples) or not self.watches:
+            return
+        with self._faults.shield("doctor"):
+            values = {name: column[0] for name, column in record.signals.items()}
+            if not any(values.get(name) for name in _LEFT_OUT):
+                for name in (*SEEN, "step_time"):
+                    if (value := values.get(name)) is not None:
+                        self._columns[name].append(value)
+            self._steps += 1
+            self._judge(self._steps)
+
+    def _judge(self, count: int) -> None:
+        columns = self._columns
+        if count == EARLY:
+            frozen = any(not p.requires_grad for g in self._groups() for p in g["params"])
+            self.find(early(columns, checkpoint_every=self._every, all_train=not frozen))
+            if not self._clips and any(g.family not in NORMALISED for g in self._judged):
+                self.find(unlimited(columns["grad_norm_at_step"] or columns["grad_norm"]))
+            if self._half and not self._setup.half and not scalers_of(self._given):
+                said = "The forward pass computes in fp16, and no gradient scaler is there."
+                self.find([Finding("fp16_without_scaler", said)])
+        elif count >= WATCHED:
+            if self._fresh:
+                self.find(loss_fell(columns["loss"], self._setup.tokens or 0))
+            self.watches = False
+
+    @property
+    def _judged(self) -> list[Group]:
+        return [group for group in self._setup.groups if group.hidden]
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """As they are now: loading an optimizer's state makes others."""
+        return [group for each in self._optimizers for group in each.param_groups]
+
+
+def _kept(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a group is the configuration's; a schedule changes none of it."""
+    kept = {name: group[name] for name in _KEPT if name in group}
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in kept.items()
+        if not isinstance(value, Tensor)
+    }
