@@ -19,6 +19,7 @@ from spikeguard.data.batch_names import NameBatch
 from spikeguard.data.feed import DataFeed
 from spikeguard.errors import AttachError
 from spikeguard.measure.batch_contents import Decode
+from spikeguard.optim.clipping import Rule, rule_of
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.registry import held_by
 from spikeguard.settings import Settings, whole
@@ -80,6 +81,7 @@ class Arguments:
     has_loss: bool | None
     shard_groups: Mapping[str, Ranks] | None
     tied: Sequence[Sequence[str]] | None
+    clip: str | Rule | None = None
 
     @property
     def modules(self) -> tuple[Any, ...]:
@@ -122,6 +124,11 @@ def check_arguments(given: Arguments, optimizers: Sequence[torch.optim.Optimizer
         if not isinstance(pattern, str) or not isinstance(ranks, RANKS):
             raise AttachError("shard_groups", f"it has {pattern!r}: {ranks!r:.80}", _GROUP_REMEDY)
     check_told(given.links)
+    try:
+        rule_of(given.clip)
+    except (TypeError, ValueError) as error:
+        problem, _, remedy = str(error).partition(". ")
+        raise AttachError("clip", problem, remedy) from None
     if given.tied is not None:
         check_tied(given.tied)
     if given.scheduler is not None:

@@ -42,6 +42,7 @@ from spikeguard.loop.usage import LoopUsage
 from spikeguard.loop.vote import PINS
 from spikeguard.measure.collector import Collector
 from spikeguard.measure.signals.optional import OptionalSignals, watched_layers
+from spikeguard.optim.clipping import rule_of
 from spikeguard.optim.learning_rate import ScaledRates, has_rates
 from spikeguard.optim.optimizers import kinds_of, optimizers_in, trained_by
 from spikeguard.optim.scalers import agree_on_overflows
@@ -191,7 +192,8 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     decode = given.decode if settings.batch_text else None
     optional = OptionalSignals(settings, faults)
     optional.watch(checked.layers)
-    collector = Collector(job, update_skipper, optional, settings, faults, checked.tokens_per_step)
+    tokens, rule = checked.tokens_per_step, rule_of(given.clip)
+    collector = Collector(job, update_skipper, optional, settings, faults, tokens, rule)
     training.learnt = collector
     put = outbox.put if outbox is not None else None
     describing = Describing(given.name_batch, decode, faults)
@@ -218,7 +220,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         agreement=_agreement(world, job, settings),
         outbox=outbox,
         sender=sender,
-        tokens_per_step=checked.tokens_per_step,
+        tokens_per_step=tokens,
         facts={
             **facts_of(job, update_skipper, settings, checked.micro_batches, everywhere.parameters),
             **log_directory(given.forward),

@@ -18,6 +18,7 @@ from spikeguard.data.batch_names import NameBatch
 from spikeguard.data.feed import DataFeed
 from spikeguard.guard import Guard
 from spikeguard.measure.batch_contents import Decode
+from spikeguard.optim.clipping import Rule
 from spikeguard.settings import Settings
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.topology.layout import Ranks
@@ -49,6 +50,7 @@ def attach(
     has_loss: bool | None = None,
     shard_groups: Mapping[str, Ranks] | None = None,
     tied: Sequence[Sequence[str]] | None = None,
+    clip: str | Rule | None = None,
 ) -> Guard:
     """Watch `model` and `optimizer`; returns the guard that the loop calls.
 
@@ -78,6 +80,9 @@ def attach(
     hold different parts of them, where no mesh of a DTensor says so. `tied`: names by which several
     stages call one parameter of which each holds a copy, as an embedding tied to the last layer; by
     default what has an embedding's values.
+    `clip`: a rule that clips every step, "zclip", "adagc", "hybrid" or an object of
+    `spikeguard.optim.clipping`; a loop that calls `guard.clip_grad_norm_(max_norm)` gets at most
+    that norm, one that clips by no call is clipped before its update.
     """
     return assemble(
         Arguments(
@@ -104,5 +109,6 @@ def attach(
             has_loss=has_loss,
             shard_groups=shard_groups,
             tied=tied,
+            clip=clip,
         )
     )

@@ -262,6 +262,7 @@ class Guard:
     def clip_grad_norm_(self, max_norm: float | None) -> Tensor:
         """Like `torch.nn.utils.clip_grad_norm_` over the model's parameters; None only measures.
 
+        Under `attach(clip=...)` that rule clips, and to `max_norm` at most.
         Returns the global L2 norm before clipping, () on the device; NaN, with the gradients as
         they are and a fault counted, where neither the agent nor torch can take it.
         """
@@ -270,7 +271,7 @@ class Guard:
         return self._clip_by_torch(float("inf") if max_norm is None else max_norm)
 
     def clip_(self, rule: Rule) -> Tensor:
-        """Clip by `Fixed`, `ZClip`, `AdaGC` or `Hybrid` (`spikeguard.clipping`); one rule a loop.
+        """Clip by a rule of `spikeguard.optim.clipping`, one a loop.
 
         What it has learnt goes back in a rollback. Returns what `clip_grad_norm_` does.
         """

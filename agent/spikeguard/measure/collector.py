@@ -35,7 +35,7 @@ from spikeguard.measure.signals.own import OwnSignals
 from spikeguard.measure.spoilt_buffers import SpoiltBuffers
 from spikeguard.measure.update_norms import all_parameters, fits, samples_of, unchanged
 from spikeguard.optim.buffers import Buffers
-from spikeguard.optim.clipping import Rule
+from spikeguard.optim.clipping.rules import Rule, under
 from spikeguard.optim.update_skipper import UpdateSkipper, found_by_scaler, loss_scale
 from spikeguard.settings import Settings
 from spikeguard.topology.job import Job
@@ -71,7 +71,9 @@ class Collector:
         settings: Settings,
         faults: Faults,
         tokens_per_step: int | None = None,
+        rule: Rule | None = None,
     ) -> None:
+        """`rule`: clips each step, in the loop's call or, where it makes none, in the step."""
         self.update_skipper, self._settings, topology = update_skipper, settings, job.topology
         self._modules, self._optimizers, self._topology = job.parts, job.optimizers, topology
         self._listed = Parameters(job.parts, job.optimizers)
@@ -108,14 +110,18 @@ class Collector:
         self._limit: float | None = None  # that the step's norm was clipped to
         self._rates: Sequence[Any] = ()
         self._stepped = False  # the optimizer's, since the last `finish_step`
+        self._chosen = rule
         self._rule: Rule | None = None
         self._saved: dict[str, Any] | None = None  # of a rule that the loop has not shown yet
 
     def clip(self, max_norm: float | None) -> Tensor:
         """Take the norm before clipping, then clip if a limit is given; returns that norm.
 
-        On a CPU it is read only later: it is not to be changed in place.
+        On a CPU it is read only later: it is not to be changed in place. Where `attach` was given a
+        rule, that clips first.
         """
+        if self._chosen is not None:
+            return self.clip_by(self._chosen, max_norm)
         self._begun = 0  # what is measured here is judged anew
         norm = self._measured()
         if norm is None:
@@ -137,8 +143,11 @@ class Collector:
         self._scale(gradients(self._listed.tensors), factor)
 
     @torch.no_grad()
-    def clip_by(self, rule: Rule) -> Tensor:
-        """Take the norm before clipping, then scale as `rule` says; returns that norm.
+    def clip_by(
+        self, rule: Rule, max_norm: float | None = None, scale: Tensor | None = None
+    ) -> Tensor:
+        """Take the norm before clipping, then scale as `rule` says, and to `max_norm` at most;
+        returns that norm. `scale`: what the gradients are still multiplied by.
 
         One pass over the gradients for norms, one for scaling. Rules by parameter keep one row
         for each parameter; one without a gradient has norm 0 and is left alone.
@@ -152,9 +161,13 @@ class Collector:
             norm, each = self._measured(), None
         if norm is None:
             return torch.zeros(())
+        if scale is not None:
+            norm, each = norm / scale, each / scale if each is not None else None
         self._grad_norm = norm
         self._scalars[GRAD_NORM] = norm
         clipped = rule.judge(norm, each)
+        if max_norm is not None:
+            clipped = under(clipped, norm, max_norm)
         self._scalars |= clipped.signals
         self._scale(held, clipped.factor)
         return norm
@@ -269,20 +282,24 @@ class Collector:
                 self.buffers.put_back(dropped)
 
     def _norm_at_step(self, scale: Tensor | None) -> Tensor | None:
-        norm = self._grad_norm
-        if norm is None:
+        norm, by_rule = self._grad_norm, False
+        if norm is None and self._chosen is not None:
+            self.clip_by(self._chosen, scale=scale)
+            norm, by_rule = self._grad_norm, True
+        elif norm is None:
             norm = self._measured()
-            if norm is None:
-                return None
-            self._scalars[GRAD_NORM_AT_STEP] = norm if scale is None else norm / scale
+            if norm is not None:
+                self._scalars[GRAD_NORM_AT_STEP] = norm if scale is None else norm / scale
         elif scale is not None:
             self._scalars[GRAD_NORM] = norm / scale
             self._limit = None  # that was one of the scaled norm
+        if norm is None:
+            return None
         if scale is not None and self._layers is not None:
             self._layers = ByLayer(self._layers.names, self._layers.norms / scale)
         if scale is not None and self._parts is not None:
             self._parts = ByLayer(self._parts.names, self._parts.norms / scale)
-        return norm if scale is None else norm / scale
+        return norm if scale is None or by_rule else norm / scale
 
     @torch.no_grad()
     def after_step(self, number: int = 0) -> None:

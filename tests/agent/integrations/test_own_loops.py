@@ -153,3 +153,17 @@ def test_accelerate_takes_several_optimizers_as_it_has_wrapped_them(tmp_path: Pa
     pairs = zip(before, model.parameters(), strict=True)
     assert [torch.equal(*pair) for pair in pairs] == [False] * 4
     assert guard.faults == {}
+
+
+def test_a_clip_rule_clips_under_accelerate_where_a_step_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = accelerate.attach
+    hybrid = lambda *given, **named: plain(*given, clip="hybrid", **named)  # noqa: E731
+    monkeypatch.setattr("accelerate_loop.attach", hybrid)
+    with served(Wire()) as wire:
+        monkeypatch.setenv("SPIKEGUARD_SERVER", wire.url)
+        guard = accelerate_loop.train(tmp_path, 30)
+        shares, means = wire.column("parameters_clipped"), wire.column("grad_norm_mean")
+    assert guard.faults == {}
+    assert len(shares) == len(means) == 30
