@@ -86,7 +86,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_450,
     "spikeguard_cli": 3_300,
     "spikeguard_client": 1_810,
-    "spikeguard": 21_585,
+    "spikeguard": 21_640,
     "spikeguard_core": 10_720,
     "spikeguard_replay": 3_660,
     "spikeguard_server": 32_100,

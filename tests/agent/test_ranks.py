@@ -433,3 +433,18 @@ def test_a_nan_on_one_rank_is_dropped_on_all(played: dict[str, Played]) -> None:
     assert wire.column("update_dropped")[0, 30] == 1.0
     assert seen[0]["trail"][28][3] == seen[0]["trail"][29][3]
     assert seen[0]["trail"][30][3] != seen[0]["trail"][29][3]
+
+
+def test_updates_dropped_in_a_row_lower_the_rate_on_all_ranks_at_one_step(tmp_path: Path) -> None:
+    """Four of them: the job's own rule halves the rate for ten steps; nobody was asked."""
+    with served(Wire()) as wire:
+        status, seen = run_ranks(wire, tmp_path, 60, "drops")
+        (applied,) = wire.records(CommandResult)
+        rates = {step: rate for (_, step), rate in wire.column("lr").items()}
+    assert status == 0
+    assert seen[0]["trail"] == seen[1]["trail"]
+    assert applied.state is ResultState.APPLIED
+    lowered = [step for step in range(1, 61) if rates[step] < 0.01]
+    assert lowered == list(range(applied.step + 1, applied.step + 11))
+    assert rates[lowered[0]] == pytest.approx(0.005)
+    assert 24 <= applied.step <= 30  # the rows of two steps ago are read, and so are the votes

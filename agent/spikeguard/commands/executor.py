@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from spikeguard.commands.emergency import by_own_rule
 from spikeguard.commands.inbox import Delivery, Inbox
 from spikeguard.commands.journal import Journal, Scaling, WrittenOnly
 from spikeguard.commands.order_limits import allowed_verbs, count_refusal, refusal, verb_refusal
@@ -169,7 +170,7 @@ class Executor:
     def _waiting(self) -> Delivery | None:
         """The oldest delivered order that has no result; repeats results the server missed."""
         now = time.monotonic()
-        for delivery in self._inbox.deliveries:
+        for delivery in self._inbox.orders:
             stored = self._journal.results.get(delivery.order.command)
             if stored is None:
                 return delivery if self._may_answer(now) else None
@@ -427,6 +428,7 @@ class Executor:
         with self._faults.shield("journal"):
             self._journal.end(result, order)
         self._journal.results[result.command] = result
+        self._inbox.own = tuple(d for d in self._inbox.own if d.order.command != result.command)
         self._answered_at[result.command] = time.monotonic()
         self._answered.append(time.monotonic())
         self._log(order, result)
@@ -439,7 +441,8 @@ class Executor:
         done = result.state is ResultState.APPLIED
         log.log(
             logging.INFO if done else logging.WARNING,
-            "the server ordered %s, %s: %s at step %d: %s",
+            "%s ordered %s, %s: %s at step %d: %s",
+            "the emergency rule" if by_own_rule(result.command) else "the server",
             result.command,
             action_words(order.action) if order is not None else "which cannot be read",
             result.state,
