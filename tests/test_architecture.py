@@ -83,11 +83,11 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_450,
-    "spikeguard_cli": 3_300,
+    "spikeguard_protocol": 2_530,
+    "spikeguard_cli": 3_530,
     "spikeguard_client": 1_810,
-    "spikeguard": 21_640,
-    "spikeguard_core": 10_720,
+    "spikeguard": 21_955,
+    "spikeguard_core": 10_830,
     "spikeguard_replay": 3_660,
     "spikeguard_server": 32_100,
     "spikeguard_dashboard": 3_540,

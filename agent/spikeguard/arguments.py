@@ -15,6 +15,7 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
+from spikeguard.commands.mitigations import Mitigation
 from spikeguard.data.batch_names import NameBatch
 from spikeguard.data.feed import DataFeed
 from spikeguard.errors import AttachError
@@ -82,6 +83,7 @@ class Arguments:
     shard_groups: Mapping[str, Ranks] | None
     tied: Sequence[Sequence[str]] | None
     clip: str | Rule | None = None
+    mitigations: Sequence[Mitigation] = ()
 
     @property
     def modules(self) -> tuple[Any, ...]:
@@ -129,6 +131,9 @@ def check_arguments(given: Arguments, optimizers: Sequence[torch.optim.Optimizer
     except (TypeError, ValueError) as error:
         problem, _, remedy = str(error).partition(". ")
         raise AttachError("clip", problem, remedy) from None
+    if not all(isinstance(each, Mitigation) for each in given.mitigations):
+        remedy = "Give a list of Mitigation(name, apply, undo, cost)"
+        raise AttachError("mitigations", f"it is {given.mitigations!r:.80}", remedy)
     if given.tied is not None:
         check_tied(given.tied)
     if given.scheduler is not None:

@@ -19,8 +19,8 @@ import torch
 from spikeguard.arguments import Arguments, check_arguments, check_forward, refuse_deepspeed
 from spikeguard.commands.inbox import DetailBudget, Inbox
 from spikeguard.commands.journal import Journal
+from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.recovery import Recovery
-from spikeguard.data.feed import DataFeed
 from spikeguard.data.skips import SkipReport
 from spikeguard.errors import AttachError
 from spikeguard.faults import Faults, log
@@ -205,7 +205,6 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     rewind = rewind_ability(settings, room, job.unsaved, every=every)
     always = tuple(_update_abilities(job, update_skipper, everywhere, settings, faults))
     unrestored = _unrestored(given, job, faults)
-    writes = given.checkpoints is not None
     parts = Parts(
         world=world,
         settings=settings,
@@ -234,13 +233,14 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
             (
                 *always,
                 *unrestored.abilities(),
-                *data_abilities(data, rewind, writes, begun=False),
+                *data_abilities(data, rewind, given.checkpoints is not None, begun=False),
             ),
             settings,
         ),
         rewind=rewind,
         usage=LoopUsage(checked.micro_batches, world.size, vocabulary_of(checked.modules)),
         batches=batches,
+        mitigations=Mitigations(world, progress, journal, faults, given.mitigations),
         room=room,
     )
     watched = _registered(job, given.optimizer)
@@ -272,7 +272,8 @@ def _open_stores(
     ring = Snapshots(
         settings.snapshots, settings.snapshots_pinned, budget.limit, world.size, budget.others
     )
-    kept = ring if _keeps_snapshots(job, settings, given.feed) else None
+    keeps = settings.snapshot_every != 0 and not given.feed.restarts and not job.unsaved
+    kept = ring if keeps else None
     return StateStores(kept, given.checkpoints, copies, staging), budget
 
 
@@ -364,10 +365,6 @@ def _check_saved(job: Job, checkpoints: CheckpointDirectory | None) -> None:
             f"none could be restored, since {job.unsaved}",
             "Give UserCheckpoints(path, save, load) with the job's own functions, or leave it out",
         )
-
-
-def _keeps_snapshots(job: Job, settings: Settings, feed: type[DataFeed]) -> bool:
-    return settings.snapshot_every != 0 and not feed.restarts and not job.unsaved
 
 
 def _directory(

@@ -14,6 +14,7 @@ import torch
 
 from spikeguard.arguments import Arguments
 from spikeguard.assembly import assemble
+from spikeguard.commands.mitigations import Mitigation
 from spikeguard.data.batch_names import NameBatch
 from spikeguard.data.feed import DataFeed
 from spikeguard.guard import Guard
@@ -51,6 +52,7 @@ def attach(
     shard_groups: Mapping[str, Ranks] | None = None,
     tied: Sequence[Sequence[str]] | None = None,
     clip: str | Rule | None = None,
+    mitigations: Sequence[Mitigation] = (),
 ) -> Guard:
     """Watch `model` and `optimizer`; returns the guard that the loop calls.
 
@@ -83,6 +85,8 @@ def attach(
     `clip`: a rule that clips every step, "zclip", "adagc", "hybrid" or an object of
     `spikeguard.optim.clipping`; a loop that calls `guard.clip_grad_norm_(max_norm)` gets at most
     that norm, one that clips by no call is clipped before its update.
+    `mitigations`: what an order may switch on for some steps: `Mitigation(name, apply, undo, cost)`
+    each.
     """
     return assemble(
         Arguments(
@@ -110,5 +114,6 @@ def attach(
             shard_groups=shard_groups,
             tied=tied,
             clip=clip,
+            mitigations=mitigations,
         )
     )

@@ -14,7 +14,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from threading import get_ident
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from spikeguard.commands.executor import Executor
+from spikeguard.commands.mitigations import Mitigation
 from spikeguard.commands.restoring import HeldSteps
 from spikeguard.errors import AttemptAborted
 from spikeguard.loop.capabilities import denied_verbs
@@ -92,6 +93,7 @@ class Guard:
             lambda: self._reporter.drain(self._executor.announced),
             parts.faults,
             parts.settings,
+            parts.mitigations,
         )
         self._snapshots = SnapshotCadence(parts.settings, parts.collector.update_skipper.device)
         parts.collector.snapshot_due = self._snapshots.due
@@ -289,6 +291,22 @@ class Guard:
         device = next((p.device for p in parameters(self._modules)), None)
         return torch.full((), math.nan, device=device)
 
+    def mitigation(
+        self, name: str, *, apply: Callable[[], object], undo: Callable[[], object], cost: str = ""
+    ) -> None:
+        """Register what an order may switch on for some steps; as `attach(mitigations=...)`.
+
+        On all ranks at the same place in the loop. Raises `AttachError` for what cannot work.
+        """
+        self._p.mitigations.register([Mitigation(name, apply, undo, cost)])
+        if self._begun:
+            self._report(introduction(self._p, self._executor.capabilities()))
+
+    @property
+    def mitigations(self) -> tuple[str, ...]:
+        """Names of those that are on."""
+        return self._p.mitigations.on
+
     def step(self, step: int | None = None) -> None:
         """Call once after each optimizer step, when gradients are spent.
 
@@ -327,6 +345,10 @@ class Guard:
                 self._polling.alone()
         except Exception as error:
             parts.faults.note("orders", error)
+        try:
+            parts.mitigations.settle()
+        except Exception as error:
+            parts.faults.note("mitigation", error)
         try:
             if steps % self._save_every == 0 or parts.recovery.writing:
                 self._save(segment)
@@ -440,6 +462,8 @@ class Guard:
         self._begun = True
         with self._p.faults.shield("begin"):
             warn_of_unused(self._p)
+            self._p.mitigations.refresh()
+            self._p.mitigations.settle()
             introduce(self._p, self._executor.capabilities, self._report)
             self._p.feed.skip_report.begin(self._report)
 

@@ -76,6 +76,7 @@ class Settings:
     allowed_verbs: tuple[str, ...] = tuple(Verb)  # what may be ordered at all
     lr_factor_least: float = 0.05  # smallest factor of the learning rate that may be ordered
     lr_steps_most: int = 5_000  # steps that one order may lower the learning rate for
+    apply_steps_most: int = 5_000  # steps that one order may switch a mitigation on for
     skip_batches_most: int = 2_000  # positions of the data that one order may leave out
     rollback_steps_most: int = 5_000  # steps that one rollback may give up
     rollbacks_a_day: int = 10  # carried out in 24 hours, over all attempts of the run
@@ -113,6 +114,7 @@ _MOST: dict[str, float] = {
     "snapshot_budget": 0.5,
     "full_detail_s_a_day": 86_400.0,
     "lr_steps_most": 10**9,
+    "apply_steps_most": 10**9,
     "skip_batches_most": 10**9,
     "rollback_steps_most": 10**9,
     "rollbacks_a_day": 10_000,

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 
 from spikeguard.commands.emergency import by_own_rule
 from spikeguard.commands.inbox import Delivery, Inbox
-from spikeguard.commands.journal import Journal, Scaling, WrittenOnly
+from spikeguard.commands.journal import Applying, Journal, Scaling, WrittenOnly
+from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.order_limits import allowed_verbs, count_refusal, refusal, verb_refusal
 from spikeguard.commands.recovery import Recovery, Report
 from spikeguard.commands.restoring import HeldSteps, restart_words, restore_on_all
@@ -34,6 +35,7 @@ from spikeguard.state.targets import Target, Tree
 from spikeguard.topology.rank_group import World, all_agree, first_problem, in_step, share_text
 from spikeguard_protocol import (
     Action,
+    Apply,
     BatchRange,
     CheckpointNow,
     CommandResult,
@@ -89,10 +91,11 @@ class Executor:
         drain: Callable[[], None],
         faults: Faults,
         settings: Settings,
+        mitigations: Mitigations,
     ) -> None:
         """`denied`: orders that the table of abilities does not say yes to, and why."""
         self._denied = denied
-        self._settings = settings
+        self._settings, self._mitigations = settings, mitigations
         self._answered: deque[float] = deque(maxlen=settings.orders_an_hour)  # when, monotonic
         self._world, self._progress, self._feed, self._rates = world, progress, feed, rates
         self._held = held
@@ -116,6 +119,8 @@ class Executor:
         disk, cannot = self._recovery.checkpoints, set(self._denied())
         if not self._feed.in_use:
             cannot.add(Verb.STOP)
+        if not self._mitigations.registered:
+            cannot.add(Verb.APPLY)
         if disk is None or not disk.on_demand:
             cannot.add(Verb.CHECKPOINT_NOW)
         return tuple(verb for verb in Verb if verb not in cannot)
@@ -276,9 +281,15 @@ class Executor:
 
     def _prepared(self, action: Action) -> tuple[Prepared | None, str | None]:
         try:
+            if isinstance(action, Apply | Rollback):
+                reason = self._mitigations.refusal(action)
+                if reason is not None and isinstance(action, Apply):
+                    return None, reason
             if isinstance(action, Rollback):
                 with in_step(self._world):  # first: all take part, whether they can load or not
                     self._drain()
+                if reason is not None:
+                    raise Refusal(reason)
                 return self._load(action), None
             if isinstance(action, SkipBatches):
                 self._check_unread(action.batches)
@@ -323,6 +334,7 @@ class Executor:
                 prepared.abandoned if prepared is not None else (),
                 self._scaling(order, prepared),
                 order,
+                self._applying(order, prepared),
             )
         except WrittenOnly as error:
             raise AttemptAborted(f"{order.command}: {error}") from error
@@ -345,6 +357,20 @@ class Executor:
         scale = self._journal.accepted(LrScale.read(saved) if saved is not None else None)
         return Scaling(order.command, target.lineage, scale, asked=False)
 
+    def _applying(self, order: Order, prepared: Prepared | None) -> Applying | None:
+        """The steps that will be made with a mitigation once `order` is carried out."""
+        action, lineage = order.action, self._progress.lineage
+        name: str | None = None
+        steps: int | None = None
+        if isinstance(action, Rollback) and prepared is not None:
+            lineage = prepared.target.lineage
+            name, steps = action.apply, action.apply_steps
+        elif isinstance(action, Apply):
+            name, steps = action.name, action.steps
+        if name is None or steps is None:
+            return None
+        return Applying(order.command, lineage, name, lineage[-1].step, steps)
+
     def _done(self, action: Action) -> tuple[ResultState, str]:
         try:
             return self._act(action)
@@ -360,6 +386,11 @@ class Executor:
             case ScaleLr(factor=factor, steps=count):
                 self._rates.scale = LrScale(factor, steps, count)
                 return ResultState.APPLIED, f"x{factor:g} for {count} steps"
+            case Apply(name=name, steps=count):
+                self._mitigations.refresh()
+                if problem := self._mitigations.settle():
+                    return ResultState.FAILED, problem
+                return ResultState.APPLIED, f"{name} for {count} steps"
             case CheckpointNow():
                 name = self._recovery.checkpoint()
                 done = ResultState.APPLIED if name else ResultState.FAILED
@@ -381,11 +412,18 @@ class Executor:
         restore_on_all(self._world, target, lambda: self._recovery.restore(target, tree, segment))
         self._held.begin(target, tree)
         self._next_segment += 1
+        self._mitigations.refresh()
+        problem = self._mitigations.settle()
         with self._faults.shield("orders"):
-            self._tell_of_rollback(order, action, prepared, before)
+            self._tell_of_rollback(order, action, prepared, before, problem)
 
     def _tell_of_rollback(
-        self, order: Order, action: Rollback, prepared: Prepared, before: int
+        self,
+        order: Order,
+        action: Rollback,
+        prepared: Prepared,
+        before: int,
+        problem: str | None = None,
     ) -> None:
         if action.lr_factor is not None and action.lr_steps is not None:
             self._rates.scale = LrScale(
@@ -393,6 +431,8 @@ class Executor:
             )
         left_out = f", leaving out {batches_phrase(action.skip)}" if action.skip else ""
         said = f"from step {before} back to {prepared.target.name}{left_out}"
+        if action.apply is not None:
+            said += f", then with {action.apply}" if problem is None else f"; {problem}"
         if held := self._feed.stale:
             way = "undone" if self._feed.undoing else "trained first"
             said += f"; {held} more, fetched before, {'is' if held == 1 else 'are'} {way}"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from spikeguard.commands.inbox import Inbox
 from spikeguard.commands.journal import Journal
+from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.recovery import Recovery
 from spikeguard.data.feed import DataFeed
 from spikeguard.faults import Faults
@@ -57,4 +58,5 @@ class Parts:
     rewind: Ability  # whether there are snapshots in memory, whatever the loop does with its data
     usage: LoopUsage
     batches: BatchReporter
+    mitigations: Mitigations
     room: Room | None = None  # of the snapshots in memory

@@ -34,6 +34,7 @@ from spikeguard_protocol import (
     Verb,
     abilities_to_settings,
 )
+from spikeguard_protocol.abilities import mitigations_to_settings
 
 FAILED = "restore_failed.txt"  # beside the journal: how the newest start failed to restore a state
 
@@ -87,7 +88,11 @@ def introduction(parts: Parts, capabilities: tuple[Verb, ...]) -> AttemptStarted
         tuple(capabilities),
         parts.version,
         parts.tokens_per_step,
-        {**parts.facts, **abilities_to_settings(parts.abilities)},
+        {
+            **parts.facts,
+            **abilities_to_settings(parts.abilities),
+            **mitigations_to_settings(parts.mitigations.costs),
+        },
         parts.links or None,
     )
 
