@@ -53,6 +53,7 @@ class Options:
     beta2: float
     clip: float
     clip_rule: str | None
+    swap_cost: str | None
     bf16: bool | None  # None: on CUDA only
     cpu: bool
     checkpoint_every: int
@@ -126,6 +127,10 @@ def _add_training_options(parser: ArgumentParser) -> None:
     add(
         "--clip-rule", choices=("zclip", "adagc", "hybrid"),
         help="clip by this rule, and to --clip at most (default: --clip alone)",
+    )  # fmt: skip
+    add(
+        "--swap-cost", metavar="TEXT",
+        help="register the mitigation swap-data, which reads data without faults, at this cost",
     )  # fmt: skip
     add("--bf16", action="store_true", default=None, help="bf16 autocast; on CUDA the default")
     add("--fp32", action="store_false", dest="bf16", help="no autocast; on the CPU the default")

@@ -386,11 +386,11 @@ class Executor:
             case ScaleLr(factor=factor, steps=count):
                 self._rates.scale = LrScale(factor, steps, count)
                 return ResultState.APPLIED, f"x{factor:g} for {count} steps"
-            case Apply(name=name, steps=count):
+            case Apply(name=mitigation, steps=count):
                 self._mitigations.refresh()
                 if problem := self._mitigations.settle():
                     return ResultState.FAILED, problem
-                return ResultState.APPLIED, f"{name} for {count} steps"
+                return ResultState.APPLIED, f"{mitigation} for {count} steps"
             case CheckpointNow():
                 name = self._recovery.checkpoint()
                 done = ResultState.APPLIED if name else ResultState.FAILED
