@@ -12,8 +12,12 @@ import pytest
 from torch import Tensor
 
 from spikeguard import AttemptAborted
+<<<<<<< HEAD
 from spikeguard.commands.journal import Scaling
 from spikeguard.commands.restoring import HeldSteps
+=======
+from spikeguard.commands.entries import Scaling
+>>>>>>> 9de5746c (Put what had outgrown its file into modules of its own)
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard_protocol import (
     Ack,

@@ -364,7 +364,7 @@ BREAKS = {
     ),
     "mitigation-proposed": Break(
         f"{CORE}/policy/rollback.py",
-        "    tried = {action.apply for action in gone_back}\n",
+        "    tried = {action.apply for action in _gone_back(situation)}\n",
         "    tried = set(situation.mitigations)\n",
     ),
     "checkpoint-health": Break(

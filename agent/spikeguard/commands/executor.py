@@ -14,11 +14,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from spikeguard.commands.emergency import by_own_rule
 from spikeguard.commands.inbox import Delivery, Inbox
-from spikeguard.commands.journal import Applying, Journal, Scaling, WrittenOnly
+from spikeguard.commands.journal import Journal, WrittenOnly
+from spikeguard.commands.lasting_effects import Prepared, applying_of, scaling_of
 from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.order_limits import allowed_verbs, count_refusal, refusal, verb_refusal
 from spikeguard.commands.recovery import Recovery, Report
@@ -29,9 +30,8 @@ from spikeguard.faults import Faults, log
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.settings import Settings
-from spikeguard.state.lineage import Abandonment, abandoned_by_return, steps_given_up
+from spikeguard.state.lineage import abandoned_by_return, steps_given_up
 from spikeguard.state.progress import Progress
-from spikeguard.state.targets import Target, Tree
 from spikeguard.topology.rank_group import World, all_agree, first_problem, in_step, share_text
 from spikeguard_protocol import (
     Action,
@@ -62,15 +62,6 @@ REPEAT_S = 30.0  # an order still delivered after its result was put: put it aga
 
 class Refusal(Exception):
     """Why an order is not carried out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A verified rollback: nothing but the commit is left to do."""
-
-    target: Target
-    tree: Tree
-    abandoned: tuple[Abandonment, ...]
 
 
 class Executor:
@@ -281,14 +272,12 @@ class Executor:
 
     def _prepared(self, action: Action) -> tuple[Prepared | None, str | None]:
         try:
-            if isinstance(action, Apply | Rollback):
-                reason = self._mitigations.refusal(action)
-                if reason is not None and isinstance(action, Apply):
-                    return None, reason
+            if isinstance(action, Apply):
+                return None, self._mitigations.refusal(action)
             if isinstance(action, Rollback):
                 with in_step(self._world):  # first: all take part, whether they can load or not
                     self._drain()
-                if reason is not None:
+                if reason := self._mitigations.refusal(action):
                     raise Refusal(reason)
                 return self._load(action), None
             if isinstance(action, SkipBatches):
@@ -332,44 +321,15 @@ class Executor:
                 self._progress.steps,
                 skip,
                 prepared.abandoned if prepared is not None else (),
-                self._scaling(order, prepared),
+                scaling_of(order, prepared, self._progress, self._journal),
                 order,
-                self._applying(order, prepared),
+                applying_of(order, prepared, self._progress),
             )
         except WrittenOnly as error:
             raise AttemptAborted(f"{order.command}: {error}") from error
         except Exception as error:
             return f"the journal cannot be written: {error}"[:500]
         return None
-
-    def _scaling(self, order: Order, prepared: Prepared | None) -> Scaling | None:
-        """What the learning rate will be scaled by once `order` is carried out."""
-        action, progress = order.action, self._progress
-        if isinstance(action, ScaleLr):
-            lowered = LrScale(action.factor, progress.steps, action.steps)
-            return Scaling(order.command, progress.lineage, lowered, asked=True)
-        if not isinstance(action, Rollback) or prepared is None:
-            return None
-        target, saved = prepared.target, prepared.tree["lr_scale"]
-        if action.lr_factor is not None and action.lr_steps is not None:
-            lowered = LrScale(action.lr_factor, target.step, action.lr_steps, action.lr_cap)
-            return Scaling(order.command, target.lineage, lowered, asked=True)
-        scale = self._journal.accepted(LrScale.read(saved) if saved is not None else None)
-        return Scaling(order.command, target.lineage, scale, asked=False)
-
-    def _applying(self, order: Order, prepared: Prepared | None) -> Applying | None:
-        """The steps that will be made with a mitigation once `order` is carried out."""
-        action, lineage = order.action, self._progress.lineage
-        name: str | None = None
-        steps: int | None = None
-        if isinstance(action, Rollback) and prepared is not None:
-            lineage = prepared.target.lineage
-            name, steps = action.apply, action.apply_steps
-        elif isinstance(action, Apply):
-            name, steps = action.name, action.steps
-        if name is None or steps is None:
-            return None
-        return Applying(order.command, lineage, name, lineage[-1].step, steps)
 
     def _done(self, action: Action) -> tuple[ResultState, str]:
         try:
@@ -387,8 +347,7 @@ class Executor:
                 self._rates.scale = LrScale(factor, steps, count)
                 return ResultState.APPLIED, f"x{factor:g} for {count} steps"
             case Apply(name=mitigation, steps=count):
-                self._mitigations.refresh()
-                if problem := self._mitigations.settle():
+                if problem := self._mitigations.take_up():
                     return ResultState.FAILED, problem
                 return ResultState.APPLIED, f"{mitigation} for {count} steps"
             case CheckpointNow():
@@ -412,8 +371,7 @@ class Executor:
         restore_on_all(self._world, target, lambda: self._recovery.restore(target, tree, segment))
         self._held.begin(target, tree)
         self._next_segment += 1
-        self._mitigations.refresh()
-        problem = self._mitigations.settle()
+        problem = self._mitigations.take_up()
         with self._faults.shield("orders"):
             self._tell_of_rollback(order, action, prepared, before, problem)
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from spikeguard.commands.journal import Applying, Journal
+from spikeguard.commands.entries import Applying
+from spikeguard.commands.journal import Journal
 from spikeguard.errors import AttachError, AttemptAborted
 from spikeguard.faults import Faults, log
 from spikeguard.state.progress import Progress
@@ -99,10 +100,12 @@ class Mitigations:
             return f"{name} is on already"
         return None
 
-    def refresh(self) -> None:
-        """The run began, went back, or was ordered something: what the journal wants from here."""
+    def take_up(self) -> str | None:
+        """The run began, went back, or was ordered something: what the journal wants from here, as
+        `settle`."""
         journal, steps = self._journal, self._progress.steps
         self._wanted = tuple(a for a in journal.applyings if a.end > steps and journal.wants(a))
+        return self.settle()
 
     def settle(self) -> str | None:
         """Between two steps, on all ranks: switch on and off what is due. Why one could not be

@@ -73,7 +73,6 @@ class Collector:
         tokens_per_step: int | None = None,
         rule: Rule | None = None,
     ) -> None:
-        """`rule`: clips each step, in the loop's call or, where it makes none, in the step."""
         self.update_skipper, self._settings, topology = update_skipper, settings, job.topology
         self._modules, self._optimizers, self._topology = job.parts, job.optimizers, topology
         self._listed = Parameters(job.parts, job.optimizers)
@@ -110,15 +109,14 @@ class Collector:
         self._limit: float | None = None  # that the step's norm was clipped to
         self._rates: Sequence[Any] = ()
         self._stepped = False  # the optimizer's, since the last `finish_step`
-        self._chosen = rule
+        self._chosen = rule  # clips each step, in the loop's call or before the update
         self._rule: Rule | None = None
         self._saved: dict[str, Any] | None = None  # of a rule that the loop has not shown yet
 
     def clip(self, max_norm: float | None) -> Tensor:
         """Take the norm before clipping, then clip if a limit is given; returns that norm.
 
-        On a CPU it is read only later: it is not to be changed in place. Where `attach` was given a
-        rule, that clips first.
+        On a CPU it is read only later: it is not to be changed in place.
         """
         if self._chosen is not None:
             return self.clip_by(self._chosen, max_norm)
@@ -166,8 +164,7 @@ class Collector:
         self._grad_norm = norm
         self._scalars[GRAD_NORM] = norm
         clipped = rule.judge(norm, each)
-        if max_norm is not None:
-            clipped = under(clipped, norm, max_norm)
+        clipped = clipped if max_norm is None else under(clipped, norm, max_norm)
         self._scalars |= clipped.signals
         self._scale(held, clipped.factor)
         return norm
@@ -286,20 +283,18 @@ class Collector:
         if norm is None and self._chosen is not None:
             self.clip_by(self._chosen, scale=scale)
             norm, by_rule = self._grad_norm, True
-        elif norm is None:
-            norm = self._measured()
-            if norm is not None:
-                self._scalars[GRAD_NORM_AT_STEP] = norm if scale is None else norm / scale
-        elif scale is not None:
+        elif norm is None and (norm := self._measured()) is not None:
+            self._scalars[GRAD_NORM_AT_STEP] = norm if scale is None else norm / scale
+        elif norm is not None and scale is not None:
             self._scalars[GRAD_NORM] = norm / scale
             self._limit = None  # that was one of the scaled norm
-        if norm is None:
-            return None
-        if scale is not None and self._layers is not None:
+        if norm is None or scale is None:
+            return norm
+        if self._layers is not None:
             self._layers = ByLayer(self._layers.names, self._layers.norms / scale)
-        if scale is not None and self._parts is not None:
+        if self._parts is not None:
             self._parts = ByLayer(self._parts.names, self._parts.norms / scale)
-        return norm if scale is None or by_rule else norm / scale
+        return norm if by_rule else norm / scale
 
     @torch.no_grad()
     def after_step(self, number: int = 0) -> None:

@@ -283,18 +283,15 @@ def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
     data = _returning_data(situation, executed, policy)
     if not data or finding_of(situation, policy).remedy.skip is Skip.NOTHING:
         return None
-    last = executed[-1]
-    there = any(target.name == last.target for target in situation.targets)
+    last, names = executed[-1], {target.name for target in situation.targets}
     if len(executed) >= 2 and _returned_twice(executed):
-        other = untried_mitigation(last.step, situation, policy) if there else None
-        if other is not None:
+        if last.target in names and (other := untried_mitigation(last.step, situation, policy)):
             back = Rollback(last.target, last.step, last.skip, apply=other[0], apply_steps=other[1])
-            said = f"{data} {going_on(back, situation)}"
-            return _alone_or_asked(back, said, None, policy)
+            return _alone_or_asked(back, f"{data} {going_on(back, situation)}", None, policy)
         return Opinion(
             Stop(), f"{data} It was widened once already: replacing the data is yours to do."
         )
-    if last.skip is None or not there:
+    if last.skip is None or last.target not in names:
         return None
     skip = widened(last.skip, situation, policy)
     opinion = Opinion(
@@ -317,8 +314,8 @@ def _alone_or_asked(
     action: Rollback, reason: str, cause: Diagnosis | None, policy: Policy
 ) -> Opinion:
     """A rollback with a mitigation takes a person, unless the policy approves both."""
-    alone = policy.approval_of(Verb.APPLY).mode is ApprovalMode.AUTO
-    return Opinion(action, reason, cause, by_person=action.apply is not None and not alone)
+    asks = policy.approval_of(Verb.APPLY).mode is not ApprovalMode.AUTO
+    return Opinion(action, reason, cause, by_person=action.apply is not None and asks)
 
 
 def _unless_harder(opinion: Opinion, situation: Situation, policy: Policy) -> Opinion:

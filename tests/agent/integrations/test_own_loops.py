@@ -65,6 +65,41 @@ def test_accelerates_loss_and_norm_are_those_of_the_whole_step(
         assert 3.5 < losses[0, 1] < 5.0  # log 64 = 4.2: a mean, not a sum over micro-batches
 
 
+<<<<<<< HEAD
+=======
+def test_a_rollback_in_place_under_accelerate_equals_a_run_without_the_batches(
+    tmp_path: Path,
+) -> None:
+    def trained(ordered: bool, folder: Path) -> dict[str, Any]:
+        from spikeguard_protocol import Ack, Order
+
+        step = accelerate.AcceleratedGuard.step
+        skip = BatchRange(23, 25)
+
+        def stepping(self: Any) -> None:
+            step(self)
+            parts = self.guard._p
+            if ordered and self.steps == 25 and not parts.journal.results:
+                held = parts.recovery.snapshots.targets
+                name = next(t.name for t in held if t.step == 20 and t.medium is Medium.MEMORY)
+                order = Order("test#1.1", self.attempt, Rollback(name, 20, skip), 60.0, None)
+                parts.inbox.hear(Ack(1, (order,)))
+            if not ordered and self.steps == 20:
+                parts.journal.ledger.add(skip)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(accelerate.AcceleratedGuard, "step", stepping)
+            guard = accelerate_loop.train(folder)
+        assert (guard.steps, guard.position, guard.faults) == (30, 32, {})
+        state: dict[str, Any] = guard.guard._by_torch.modules[0].state_dict()
+        return state
+
+    back = trained(True, tmp_path / "a")
+    for name, expected in trained(False, tmp_path / "b").items():
+        assert torch.equal(back[name], expected), name
+
+
+>>>>>>> 9de5746c (Put what had outgrown its file into modules of its own)
 def test_a_compiled_model_trains_and_checkpoints_under_its_own_names(tmp_path: Path) -> None:
     guard = plain_pytorch.train(tmp_path, backend="aot_eager")
     assert guard.steps == 60
@@ -89,7 +124,7 @@ def test_a_loop_of_nanogpts_shape_that_is_killed_trains_on_as_if_it_had_not_been
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though it draws at random, and holds a batch that it fetched ahead."""
-    model = nanogpt_loop.train(tmp_path / "whole")._modules[0]
+    model = nanogpt_loop.train(tmp_path / "whole")._by_torch.modules[0]
     rate = nanogpt_loop.rate
 
     def killed(step: int, steps: int) -> float:
@@ -105,7 +140,7 @@ def test_a_loop_of_nanogpts_shape_that_is_killed_trains_on_as_if_it_had_not_been
     assert again.steps == 60
     assert again.state().parent is not None  # it did not begin anew
     for name, expected in model.state_dict().items():
-        assert torch.equal(again._modules[0].state_dict()[name], expected), name
+        assert torch.equal(again._by_torch.modules[0].state_dict()[name], expected), name
 
 
 def test_an_update_from_a_closure_is_judged_after_the_closure(tmp_path: Path) -> None:
