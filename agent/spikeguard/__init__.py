@@ -19,6 +19,7 @@ from typing import NoReturn
 
 try:
     from spikeguard.attach import attach
+    from spikeguard.commands.mitigations import Mitigation
     from spikeguard.data.by_position import by_position
     from spikeguard.errors import AttachError, AttemptAborted, ResumeError, SpikeguardError
     from spikeguard.guard import Guard
@@ -46,6 +47,7 @@ __all__ = [
     "CheckpointDirectory",
     "Forward",
     "Guard",
+    "Mitigation",
     "ResumeError",
     "Settings",
     "SpikeguardError",

@@ -15,10 +15,12 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
+from spikeguard.commands.mitigations import Mitigation
 from spikeguard.data.batch_names import NameBatch
 from spikeguard.data.feed import DataFeed
 from spikeguard.errors import AttachError
 from spikeguard.measure.batch_contents import Decode
+from spikeguard.optim.clipping import Rule, rule_of
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.registry import held_by
 from spikeguard.settings import Settings, whole
@@ -83,6 +85,11 @@ class Arguments:
     hold different parts of them, where no mesh of a DTensor says so. `tied`: names by which several
     stages call one parameter of which each holds a copy, as an embedding tied to the last layer; by
     default what Megatron marks.
+    `clip`: a rule that clips every step, "zclip", "adagc", "hybrid" or an object of
+    `spikeguard.optim.clipping`; a loop that calls `guard.clip_grad_norm_(max_norm)` gets at most
+    that norm, one that clips by no call is clipped before its update.
+    `mitigations`: what an order may switch on for some steps: `Mitigation(name, apply, undo, cost)`
+    each.
     """
 
     model: torch.nn.Module | Sequence[torch.nn.Module]
@@ -109,6 +116,8 @@ class Arguments:
     has_loss: bool | None = None
     shard_groups: Mapping[str, Ranks] | None = None
     tied: Sequence[Sequence[str]] | None = None
+    clip: str | Rule | None = None
+    mitigations: Sequence[Mitigation] = ()
 
     @property
     def modules(self) -> tuple[Any, ...]:
@@ -151,6 +160,14 @@ def check_arguments(given: Arguments, optimizers: Sequence[torch.optim.Optimizer
         if not isinstance(pattern, str) or not isinstance(ranks, RANKS):
             raise AttachError("shard_groups", f"it has {pattern!r}: {ranks!r:.80}", _GROUP_REMEDY)
     check_told(given.links)
+    try:
+        rule_of(given.clip)
+    except (TypeError, ValueError) as error:
+        problem, _, remedy = str(error).partition(". ")
+        raise AttachError("clip", problem, remedy) from None
+    if not all(isinstance(each, Mitigation) for each in given.mitigations):
+        remedy = "Give a list of Mitigation(name, apply, undo, cost)"
+        raise AttachError("mitigations", f"it is {given.mitigations!r:.80}", remedy)
     if given.tied is not None:
         check_tied(given.tied)
     if given.scheduler is not None:

@@ -19,6 +19,7 @@ import torch
 from spikeguard.arguments import Arguments, check_arguments, check_forward, refuse_deepspeed
 from spikeguard.commands.inbox import DetailBudget, Inbox
 from spikeguard.commands.journal import Journal
+from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.recovery import Recovery
 from spikeguard.data.skips import SkipReport
 from spikeguard.doctor.doctor import Doctor
@@ -43,6 +44,7 @@ from spikeguard.loop.usage import LoopUsage
 from spikeguard.loop.vote import PINS
 from spikeguard.measure.collector import Collector
 from spikeguard.measure.signals.optional import OptionalSignals, watched_layers
+from spikeguard.optim.clipping import rule_of
 from spikeguard.optim.learning_rate import ScaledRates, has_rates
 from spikeguard.optim.optimizers import kinds_of, optimizers_in, trained_by
 from spikeguard.optim.scalers import agree_on_overflows
@@ -190,7 +192,8 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     decode = given.decode if settings.batch_text else None
     optional = OptionalSignals(settings, faults)
     optional.watch(checked.layers)
-    collector = Collector(job, update_skipper, optional, settings, faults, checked.tokens_per_step)
+    tokens, rule = checked.tokens_per_step, rule_of(given.clip)
+    collector = Collector(job, update_skipper, optional, settings, faults, tokens, rule)
     training.learnt = collector
     put = outbox.put if outbox is not None else None
     describing = Describing(given.name_batch, decode, faults)
@@ -202,7 +205,6 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     rewind = rewind_ability(settings, room, job.unsaved, every=every)
     always = tuple(_update_abilities(job, update_skipper, everywhere, settings, faults))
     unrestored = _unrestored(given, job, faults)
-    writes = given.checkpoints is not None
     parts = Parts(
         world=world,
         settings=settings,
@@ -217,7 +219,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         agreement=_agreement(world, job, settings),
         outbox=outbox,
         sender=sender,
-        tokens_per_step=checked.tokens_per_step,
+        tokens_per_step=tokens,
         facts={
             **facts_of(job, update_skipper, settings, checked.micro_batches, everywhere.parameters),
             **log_directory(given.forward),
@@ -231,7 +233,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
             (
                 *always,
                 *unrestored.abilities(),
-                *data_abilities(data, rewind, writes, begun=False),
+                *data_abilities(data, rewind, given.checkpoints is not None, begun=False),
             ),
             settings,
         ),
@@ -241,6 +243,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         doctor=Doctor(
             job, given.state, settings, checked.tokens_per_step, given.checkpoints, world, faults
         ),
+        mitigations=Mitigations(world, progress, journal, faults, given.mitigations),
         room=room,
     )
     watched = _registered(job, given.optimizer)

@@ -10,20 +10,18 @@ training step that leaves the caches cold it takes ten times as long.
 
 from __future__ import annotations
 
-import math
 import os
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from threading import get_ident
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from spikeguard.commands.executor import Executor
+from spikeguard.commands.mitigations import Mitigation
 from spikeguard.commands.restoring import HeldSteps
 from spikeguard.errors import AttemptAborted
 from spikeguard.loop.capabilities import denied_verbs
@@ -46,9 +44,9 @@ from spikeguard.loop.startup import (
 from spikeguard.loop.usage import STRETCH
 from spikeguard.measure.signals.over_ranks import OTHER_DATA
 from spikeguard.optim.clipping import Rule
+from spikeguard.optim.clipping.by_torch import ClipByTorch
 from spikeguard.registry import enter, leave
 from spikeguard.topology.job import Job
-from spikeguard.topology.model_parts import parameters
 from spikeguard.topology.rank_group import leave_world
 from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import AttemptEnded, Record, Verb
@@ -70,11 +68,10 @@ class Guard:
         handles: Sequence[Any] = (),
     ) -> None:
         """`registered`: by which of the loop's objects the guard can be found.
-
         `handles`: what has been put into them and is removed at the end.
         """
-        self._p, self._modules = parts, job.parts
-        self._parted = job.topology.parted
+        self._p = parts
+        self._by_torch = ClipByTorch(job.parts, job.topology.parted, parts.faults)
         self._reporter = Reporter(parts, forward)
         self._held = HeldSteps(
             parts.world, parts.feed, parts.rates, parts.collector, parts.recovery, parts.faults
@@ -93,13 +90,14 @@ class Guard:
             lambda: self._reporter.drain(self._executor.announced),
             parts.faults,
             parts.settings,
+            parts.mitigations,
         )
         self._snapshots = SnapshotCadence(parts.settings, parts.collector.update_skipper.device)
         parts.collector.snapshot_due = self._snapshots.due
         self._polling = OrderPolling(parts, self._reporter, self._executor, self._snapshots)
         self._together = parts.agreement
         self._add = self._reporter.add if self._together else self._reporter.add_alone
-        self._save_every = _cadence(parts, self._snapshots.finest)
+        self._save_every = self._snapshots.saves_every(parts.recovery.checkpoints)
         self._optional, self._own = parts.collector.optional, parts.collector.own
         self._begun = self._ended = False
         self._unfed = False  # began without `batches`
@@ -263,31 +261,35 @@ class Guard:
     def clip_grad_norm_(self, max_norm: float | None) -> Tensor:
         """Like `torch.nn.utils.clip_grad_norm_` over the model's parameters; None only measures.
 
+        Under `attach(clip=...)` that rule clips, and to `max_norm` at most.
         Returns the global L2 norm before clipping, () on the device; NaN, with the gradients as
         they are and a fault counted, where neither the agent nor torch can take it.
         """
         with self._p.faults.shield("clip"):
             return self._p.collector.clip(max_norm)
-        return self._clip_by_torch(float("inf") if max_norm is None else max_norm)
+        return self._by_torch(float("inf") if max_norm is None else max_norm)
 
     def clip_(self, rule: Rule) -> Tensor:
-        """Clip by `Fixed`, `ZClip`, `AdaGC` or `Hybrid` (`spikeguard.clipping`); one rule a loop.
+        """Clip by a rule of `spikeguard.optim.clipping`, one a loop.
 
         What it has learnt goes back in a rollback. Returns what `clip_grad_norm_` does.
         """
         with self._p.faults.shield("clip"):
             return self._p.collector.clip_by(rule)
-        return self._clip_by_torch(float("inf"))
+        return self._by_torch(float("inf"))
 
-    def _clip_by_torch(self, limit: float) -> Tensor:
-        """What torch makes of it. Where that fails too, or this rank holds a part of the model (its
-        own norm is not the job's, and the others make no reduction for it), the gradients stay as
-        they are, and the norm is NaN."""
-        if not self._parted:
-            with self._p.faults.shield("clip"):
-                return torch.nn.utils.clip_grad_norm_(parameters(self._modules), limit)
-        device = next((p.device for p in parameters(self._modules)), None)
-        return torch.full((), math.nan, device=device)
+    def mitigation(
+        self, name: str, *, apply: Callable[[], object], undo: Callable[[], object], cost: str = ""
+    ) -> None:
+        """As `attach(mitigations=...)`, on all ranks at the same place; raises `AttachError`."""
+        self._p.mitigations.register([Mitigation(name, apply, undo, cost)])
+        if self._begun:
+            self._report(introduction(self._p, self._executor.capabilities()))
+
+    @property
+    def mitigations(self) -> tuple[str, ...]:
+        """Names of those that are on."""
+        return self._p.mitigations.on
 
     def step(self, step: int | None = None) -> None:
         """Call once after each optimizer step, when gradients are spent.
@@ -327,6 +329,10 @@ class Guard:
                 self._polling.alone()
         except Exception as error:
             parts.faults.note("orders", error)
+        try:
+            parts.mitigations.settle()
+        except Exception as error:
+            parts.faults.note("mitigation", error)
         try:
             if steps % self._save_every == 0 or parts.recovery.writing:
                 self._save(segment)
@@ -437,12 +443,6 @@ class Guard:
         self._begun = True
         with self._p.faults.shield("begin"):
             warn_of_unused(self._p)
+            self._p.mitigations.take_up()
             introduce(self._p, self._executor.capabilities, self._report)
             self._p.feed.skip_report.begin(self._report)
-
-
-def _cadence(parts: Parts, snapshots: int) -> int:
-    """Something is to be saved at some of its multiples, at no other step."""
-    checkpoints = parts.recovery.checkpoints
-    every = math.gcd(snapshots, checkpoints.every if checkpoints else 0)
-    return every or sys.maxsize

@@ -49,6 +49,9 @@ class Settings:
     drop_z: float = 0.0  # also drop beyond so many standard deviations; 0: never
     drop_z_limit: int = 5  # so many more of them than calm steps: the new level is adopted
     drop_z_warm_up: int = 100  # steps without a judgement at the start
+    emergency_drops: int = 0  # so many updates left out in a row lower the rate; 0: never
+    emergency_factor: float = 0.5  # of every learning rate then
+    emergency_steps: int = 100  # for so long, then back; it acts at most once in that time
     snapshot_every: int | None = None  # 0: no snapshots in host memory; None: by snapshot_budget
     snapshot_budget: float = 0.005  # of the steps' time, for copying snapshots; 0: every 20 steps
     snapshots: int = 5  # newest kept
@@ -74,6 +77,7 @@ class Settings:
     allowed_verbs: tuple[str, ...] = tuple(Verb)  # what may be ordered at all
     lr_factor_least: float = 0.05  # smallest factor of the learning rate that may be ordered
     lr_steps_most: int = 5_000  # steps that one order may lower the learning rate for
+    apply_steps_most: int = 5_000  # steps that one order may switch a mitigation on for
     skip_batches_most: int = 2_000  # positions of the data that one order may leave out
     rollback_steps_most: int = 5_000  # steps that one rollback may give up
     rollbacks_a_day: int = 10  # carried out in 24 hours, over all attempts of the run
@@ -87,6 +91,7 @@ class Settings:
             given = getattr(self, field.name)
             object.__setattr__(self, field.name, _plain(given, field.default))
             _check(field.name, getattr(self, field.name), field.default)
+        _check_emergency(self)
 
 
 _LEAST = {
@@ -97,16 +102,21 @@ _LEAST = {
     "drop_z_warm_up": 2,
     "sampled_signals_every": 1,
     "lr_factor_least": 1e-6,
+    "emergency_factor": 1e-6,
+    "emergency_steps": 1,
     "orders_an_hour": 1,
 }
 _MOST: dict[str, float] = {
     "flight_recorder": 1_000,
     "replay_limit_s": math.inf,
     "lr_factor_least": 1.0,
+    "emergency_factor": 1.0,
+    "emergency_drops": 10_000,
     "snapshot_share": 0.9,
     "snapshot_budget": 0.5,
     "full_detail_s_a_day": 86_400.0,
     "lr_steps_most": 10**9,
+    "apply_steps_most": 10**9,
     "skip_batches_most": 10**9,
     "rollback_steps_most": 10**9,
     "rollbacks_a_day": 10_000,
@@ -180,6 +190,23 @@ def _check(name: str, value: Any, default: Any) -> None:
             raise AttachError("settings", f"{name} is {value!r:.80}", "Give a path as a str")
     else:
         _check_number(name, value, default)
+
+
+def _check_emergency(settings: Settings) -> None:
+    """Raise `AttachError` where the emergency rule would be refused by the job's own limits."""
+    if not settings.emergency_drops:
+        return
+    for name, held, limit, within in (
+        ("emergency_factor", settings.emergency_factor, "lr_factor_least",
+         settings.emergency_factor >= settings.lr_factor_least),
+        ("emergency_steps", settings.emergency_steps, "lr_steps_most",
+         settings.emergency_steps <= settings.lr_steps_most),
+        ("emergency_drops", settings.emergency_drops, "allowed_verbs",
+         Verb.SCALE_LR in settings.allowed_verbs),
+    ):  # fmt: skip
+        if not within:
+            problem = f"{name} is {held}, which {limit} ({getattr(settings, limit)}) does not allow"
+            raise AttachError("settings", problem, f"Change one of the two, {name} or {limit}")
 
 
 def _check_words(name: str, value: Any, words: Collection[str]) -> None:

@@ -12,7 +12,7 @@ from spikeguard_protocol import CommandId, IncidentId, RunId, Verb
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.paths import incident_path, run_path
 
-CHANGING = frozenset({"rollback", "skip_batches", "scale_lr"})
+CHANGING = frozenset({"rollback", "skip_batches", "scale_lr", "apply"})
 OF_INCIDENT = CHANGING | {"watch", "stop"}  # takes the place of a proposal, where one is open
 _SHOWN_TARGETS = 8
 _SHOWN_DONE = 5
@@ -35,12 +35,14 @@ def order_body(verb: str, options: Namespace, offered: dict[str, Any]) -> dict[s
         body["factor"] = options.factor
     if options.steps is not None:
         body["steps"] = options.steps
+    if options.mitigation is not None:
+        body["mitigation"] = options.mitigation
     return body
 
 
 def edits(options: Namespace) -> bool:
     """Whether an approval changes what is proposed."""
-    given = (options.to, options.skip, options.factor, options.steps)
+    given = (options.to, options.skip, options.factor, options.steps, options.mitigation)
     return options.no_skip or any(value is not None for value in given)
 
 
@@ -56,7 +58,8 @@ def edited_body(
         "target": given.get("target"),
         "skip": None if options.no_skip else given.get("skip") or given.get("batches"),
         "factor": given.get("lr_factor") or given.get("factor"),
-        "steps": given.get("lr_steps") or given.get("steps"),
+        "steps": given.get("lr_steps") or given.get("apply_steps") or given.get("steps"),
+        "mitigation": given.get("apply") or given.get("name"),
     }
     return {**{name: value for name, value in known.items() if value is not None}, **changed}
 
@@ -94,12 +97,16 @@ def arguments_of(body: dict[str, Any], offered: dict[str, Any]) -> dict[str, Any
     """Those of the command that an order becomes; None where it says nothing."""
     target = _chosen(body, offered)
     skip, factor, steps = body.get("skip"), body.get("factor"), body.get("steps")
+    name = body.get("mitigation")
+    if body["verb"] == "apply":
+        return {"name": name, "steps": steps}
     if body["verb"] != "rollback":
         return {"batches": skip, "factor": factor, "steps": steps}
     step = None if target is None else target["step"]
     return {
         "target": body.get("target"), "step": step, "skip": skip, "lr_factor": factor,
-        "lr_steps": steps,
+        "lr_steps": steps if factor is not None else None, "apply": name,
+        "apply_steps": steps if name is not None else None,
     }  # fmt: skip
 
 
@@ -206,6 +213,10 @@ def add_order_options(parser: ArgumentParser) -> None:
         "--steps", type=_steps, help="for how many steps; watch: steps until the policy looks again"
     )
     parser.add_argument(
+        "--with", dest="mitigation", metavar="NAME",
+        help="apply: the mitigation; rollback: with which the run goes on, for --steps",
+    )  # fmt: skip
+    parser.add_argument(
         "--expect", choices=("lower", "higher", "none"),
         help="what you expect of the loss against its trend; it is measured afterwards",
     )  # fmt: skip
@@ -223,6 +234,7 @@ VERBS = {
     "rollback": Verb.ROLLBACK,
     "skip": Verb.SKIP_BATCHES,
     "scale-lr": Verb.SCALE_LR,
+    "apply": Verb.APPLY,
     "checkpoint": Verb.CHECKPOINT_NOW,
     "stop": Verb.STOP,
     "watch": Verb.WATCH,

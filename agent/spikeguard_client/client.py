@@ -216,30 +216,33 @@ class Client(ProjectCalls):
     def order(
         self, run: RunId, verb: Verb | str, reason: str, expires_in_s: float = 600.0,
         *, target: str | None = None, skip: tuple[int, int] | None = None,
-        factor: float | None = None, steps: int | None = None,
+        factor: float | None = None, steps: int | None = None, mitigation: str | None = None,
         expect: str | None = None, expect_size: float | None = None,
     ) -> Command:  # fmt: skip
         """Order something of a run, done at its next step boundary, in the name that stands behind
-        the token: `rollback` to a `target`, `skip_batches`, `scale_lr`, `checkpoint_now`, `stop`.
+        the token: `rollback` to a `target`, `skip_batches`, `scale_lr`, `apply` of a
+        `mitigation`, `checkpoint_now`, `stop`.
 
         `skip` is half-open; `factor` multiplies every learning rate for `steps` steps; `expect` is
         what the loss is expected to be, `lower`, `higher` or `none`, by `expect_size` nats. While
         an incident is open, what changes the training is ordered of it: `order_instead`.
         """
         said = _order(verb, reason, expires_in_s, target, skip, factor, steps, expect, expect_size)
+        said |= {} if mitigation is None else {"mitigation": mitigation}
         return self._calls.send(Command, "POST", f"{run_path(run)}/commands", said)
 
     def order_instead(
         self, incident: IncidentId, verb: Verb | str, reason: str, expires_in_s: float = 600.0,
         *, proposal: CommandId | None = None, revision: int | None = None,
         target: str | None = None, skip: tuple[int, int] | None = None,
-        factor: float | None = None, steps: int | None = None,
+        factor: float | None = None, steps: int | None = None, mitigation: str | None = None,
         expect: str | None = None, expect_size: float | None = None,
     ) -> Command:  # fmt: skip
         """The same of an open incident, in place of the `proposal` and `revision` that were seen
         (None: nothing was proposed); a conflict where another one stands there by now. `watch`
         leaves it alone for `steps` steps."""
         said = _order(verb, reason, expires_in_s, target, skip, factor, steps, expect, expect_size)
+        said |= {} if mitigation is None else {"mitigation": mitigation}
         if proposal is not None:
             said |= {"command": proposal.number, "revision": revision}
         return self._calls.send(Command, "POST", f"{incident_path(incident)}/commands", said)

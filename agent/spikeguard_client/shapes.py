@@ -398,6 +398,7 @@ class OrderLimits(TypedDict):
 
     lr_factor_least: float | None
     lr_steps_most: float | None
+    apply_steps_most: float | None
     skip_batches_most: float | None
     rollback_steps_most: float | None
 
@@ -413,6 +414,7 @@ class Options(TypedDict):
     verbs: list[VerbOption]
     targets: list[TargetOption]  # newest first, at most 1000
     limits: OrderLimits
+    mitigations: dict[str, str]  # what the job can switch on: name to cost
 
 
 class Intervention(TypedDict):

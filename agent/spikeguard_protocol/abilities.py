@@ -10,16 +10,21 @@ that says nothing known is left out.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spikeguard_protocol.errors import ProtocolError
 from spikeguard_protocol.messages import MAX_TEXT
+from spikeguard_protocol.orders import MITIGATION_PATTERN
 from spikeguard_protocol.vocabulary import Answer
 
 PREFIX = "ability."
 BY_RESTART = "the job ends with exit status 76 and has to be started again"  # cost of a rollback
+MITIGATIONS = "mitigations"  # the entry that holds what a job can switch on: names and costs
+MOST_MITIGATIONS = 8
+MAX_COST = 160  # characters
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _SENTENCES = ("reason", "remedy", "cost")
 
@@ -64,6 +69,23 @@ def abilities_from_settings(settings: Mapping[str, str]) -> tuple[Ability, ...]:
 def without_abilities(settings: Mapping[str, str]) -> dict[str, str]:
     """The settings that are no abilities."""
     return {key: text for key, text in settings.items() if not key.startswith(PREFIX)}
+
+
+def mitigations_to_settings(costs: Mapping[str, str]) -> dict[str, str]:
+    """The entry that stands for what the job has registered, name to cost."""
+    return {MITIGATIONS: json.dumps(dict(costs))} if costs else {}
+
+
+def mitigations_from_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Name to cost, in the order of their registration; what cannot be read is none."""
+    try:
+        told = json.loads(settings.get(MITIGATIONS, "{}"))
+    except ValueError:
+        return {}
+    if not isinstance(told, dict):
+        return {}
+    known = [(name, cost) for name, cost in told.items() if MITIGATION_PATTERN.fullmatch(name)]
+    return {name: str(cost)[:MAX_COST] for name, cost in known[:MOST_MITIGATIONS]}
 
 
 def _ability(key: str, settings: Mapping[str, str]) -> Ability | None:

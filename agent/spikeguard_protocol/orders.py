@@ -7,6 +7,7 @@ Validity travels as durations and steps, never as a wall-clock deadline.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, fields
 from typing import Final
 
@@ -25,6 +26,7 @@ from spikeguard_protocol.vocabulary import Verb
 MAX_ORDERS = 32  # of an acknowledgement: an agent reads no more of them at a time
 MAX_PROTECTED = 64  # the same of the names to keep
 MAX_OUTCOME = 200  # characters
+MITIGATION_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,31}")
 LEFT_OUT_IF_NONE: Final = {"left_out_if_none": True}  # of a field that older releases do not know
 WAIT_HEADER = "Spikeguard-Wait"  # on an acknowledgement: seconds, worth waiting at /orders so long
 
@@ -34,6 +36,13 @@ def check_factor(value: float) -> float:
     if not 0.0 < value <= 1.0:
         raise ProtocolError("lr_factor", "lies in (0, 1]", f"Got {value}")
     return value
+
+
+def check_mitigation(field: str, name: str) -> str:
+    """Return `name` if it may be that of something that a job switches on for a while."""
+    if not MITIGATION_PATTERN.fullmatch(name):
+        raise ProtocolError(field, "takes 1 to 32 of a-z, 0-9 and -", f"Got {name[:80]!r}")
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,8 @@ class Rollback:
 
     `lr_factor` and `lr_steps` lower the learning rate as part of the same act: after a spike that
     came back, going back alone only repeats it. `lr_cap`: a rate that jumped is lowered to it and
-    no further, so that steps whose rate was as usual train as usual.
+    no further, so that steps whose rate was as usual train as usual. `apply`, `apply_steps`: from
+    the target on with that mitigation; a release that does not know them refuses the order.
     """
 
     target: str  # name of a checkpoint or memory snapshot, as the agent reported it
@@ -58,6 +68,8 @@ class Rollback:
     lr_factor: float | None = None
     lr_steps: int | None = None
     lr_cap: float | None = field(default=None, metadata=LEFT_OUT_IF_NONE)  # of the first group
+    apply: str | None = field(default=None, metadata=LEFT_OUT_IF_NONE)
+    apply_steps: int | None = field(default=None, metadata=LEFT_OUT_IF_NONE)
 
     def __post_init__(self) -> None:
         if not TARGET_PATTERN.fullmatch(self.target):
@@ -70,6 +82,11 @@ class Rollback:
             check_count("lr_steps", self.lr_steps, least=1)
         if self.lr_cap is not None and (self.lr_factor is None or not 0.0 < self.lr_cap < math.inf):
             raise ProtocolError("lr_cap", "is above 0 and goes with lr_factor", "Give both")
+        if (self.apply is None) != (self.apply_steps is None):
+            raise ProtocolError("apply", "goes together with apply_steps", "Give both or neither")
+        if self.apply is not None and self.apply_steps is not None:
+            check_mitigation("apply", self.apply)
+            check_count("apply_steps", self.apply_steps, least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +98,18 @@ class ScaleLr:
 
     def __post_init__(self) -> None:
         check_factor(self.factor)
+        check_count("steps", self.steps, least=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Switch on the mitigation `name`, which the job has registered, for `steps` steps."""
+
+    name: str
+    steps: int
+
+    def __post_init__(self) -> None:
+        check_mitigation("name", self.name)
         check_count("steps", self.steps, least=1)
 
 
@@ -108,11 +137,12 @@ type_of_verb: dict[Verb, type] = {
     Verb.SKIP_BATCHES: SkipBatches,
     Verb.ROLLBACK: Rollback,
     Verb.SCALE_LR: ScaleLr,
+    Verb.APPLY: Apply,
     Verb.CHECKPOINT_NOW: CheckpointNow,
     Verb.WATCH: Watch,
     Verb.STOP: Stop,
 }
-Action = SkipBatches | Rollback | ScaleLr | CheckpointNow | Watch | Stop
+Action = SkipBatches | Rollback | ScaleLr | Apply | CheckpointNow | Watch | Stop
 
 
 def verb_of(action: Action) -> Verb:

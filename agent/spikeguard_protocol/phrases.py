@@ -139,6 +139,8 @@ def _rollback(given: Mapping[str, Any], brief: bool) -> str:
         words += f", skip {batches_phrase(given['skip'])}"
     if given.get("lr_factor") is not None:
         words += f", {_lower_rate(given['lr_factor'], given.get('lr_steps'), given.get('lr_cap'))}"
+    if given.get("apply") is not None:
+        words += f", then with {given['apply']} for {_steps(given.get('apply_steps'))}"
     return words
 
 
@@ -162,6 +164,7 @@ _PHRASES: Mapping[Verb, Callable[[Mapping[str, Any], bool], str]] = {
     Verb.ROLLBACK: _rollback,
     Verb.SKIP_BATCHES: lambda given, _: f"skip {batches_phrase(given.get('batches'))}",
     Verb.SCALE_LR: lambda given, _: _lower_rate(given.get("factor"), given.get("steps")),
+    Verb.APPLY: lambda given, _: f"apply {given.get('name')} for {_steps(given.get('steps'))}",
     Verb.CHECKPOINT_NOW: lambda *_: "save a checkpoint at the next step",
     Verb.WATCH: lambda given, _: f"do nothing, look again after {_steps(given.get('steps'))}",
     Verb.STOP: lambda *_: "stop the attempt on all ranks, its checkpoints stay",

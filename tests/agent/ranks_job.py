@@ -26,8 +26,10 @@ from spikeguard.commands import executor
 from spikeguard.commands.recovery import Recovery
 from spikeguard.loop.agreement import Agreement
 
+FACTOR = {"by": 1.0}  # of the loss, while the mitigation is on
 ROWS = 8  # of a position, on all ranks together
 PACE_S = 0.005
+SPOILT = {"nan": (29,), "drops": range(20, 24)}  # steps before those whose gradients are not finite
 
 
 class RankLoader:
@@ -73,9 +75,17 @@ def train(
             activation_layers=("0",),
             sampled_signals_every=1,
             agreement_timeout_s=1 if case == "late" else 100,
+            emergency_drops=4 if case == "drops" else 0,
+            emergency_steps=10,
         ),
         state=[average] if case == "broken_state" else [],
     )
+    if case == "mitigation":
+        guard.mitigation("scaled", apply=lambda: _scaled(rank), undo=lambda: FACTOR.update(by=1.0))
+    if case == "broken_mitigation":
+        guard.mitigation(
+            "scaled", apply=lambda: _scaled(rank, rank), undo=lambda: FACTOR.update(by=1.0)
+        )
     seen: dict[str, Any] = {"resumed": guard.resume(), "trail": [], "dropped": [], "held": 0}
     with pytest.MonkeyPatch.context() as patch:
         if rank == 1 and case in BROKEN:
@@ -133,6 +143,13 @@ def _threads() -> list[str]:
     return found
 
 
+def _scaled(rank: int, broken: int = 0) -> None:
+    """Another loss from here on; on rank 1 it may fail."""
+    if broken:
+        raise RuntimeError(f"not on rank {rank}")
+    FACTOR["by"] = 0.5
+
+
 def _train(
     guard: Any,
     network: Any,
@@ -153,11 +170,10 @@ def _train(
         if guard.steps == 4 and rank == 1:
             guard.log({"only_here": 1.0})
         loss = guard.loss(losses.mean())
-        loss.backward()
-        if case == "nan" and rank == 1 and guard.steps == 29:
-            model[0].weight.grad[0, 0] = float("nan")  # before the norm, on one rank alone
-            dist.all_reduce(model[0].weight.grad)
-        elif case == "nan" and guard.steps == 29:
+        (loss * FACTOR["by"]).backward()
+        if guard.steps in SPOILT.get(case, ()):
+            if rank == 1:  # before the norm, on one rank alone
+                model[0].weight.grad[0, 0] = float("nan")
             dist.all_reduce(model[0].weight.grad)
         guard.clip_grad_norm_(1.0)
         optimizer.step()

@@ -13,8 +13,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spikeguard import Guard, attach
-from spikeguard.optim.clipping import AdaGC, Fixed, Hybrid, Rule, Toward, ZClip
+from spikeguard import AttachError, Guard, attach
+from spikeguard.optim.clipping import (
+    AdaGC,
+    Fixed,
+    Hybrid,
+    Rule,
+    Toward,
+    ZClip,
+    clip_grad_norm_,
+    rule_of,
+)
 from spikeguard.optim.clipping.rules import clipped_to
 from spikeguard_protocol import Medium, Rollback, Samples
 
@@ -187,7 +196,7 @@ RULES = [
 
 
 @pytest.mark.parametrize("make", RULES)
-def test_lambda_is_what_the_global_norm_was_multiplied_by(make: Any) -> None:
+def test_the_factor_is_what_the_global_norm_was_multiplied_by(make: Any) -> None:
     rule = make()
     for each in [[0.3, 0.4]] * 20 + [[0.3, 9.0], [math.nan, 1.0], [0.0, 0.0]]:
         norms = torch.tensor(each)
@@ -196,7 +205,7 @@ def test_lambda_is_what_the_global_norm_was_multiplied_by(make: Any) -> None:
         left = torch.linalg.vector_norm(norms * clipped.factor)
         expected = float(left / raw) if float(raw) > 0.0 else 1.0
         expected = 1.0 if math.isnan(expected) else expected
-        assert float(clipped.signals["clip_lambda"]) == pytest.approx(expected, rel=1e-4)
+        assert float(clipped.signals["clip_factor"]) == pytest.approx(expected, rel=1e-4)
 
 
 def with_rule(job: Job, rule: Rule) -> Job:
@@ -253,7 +262,7 @@ def test_what_is_told_of_plain_clipping_is_what_torch_made_of_the_gradients(norm
     assert told["grad_norm_clipped"] == pytest.approx(float(left), rel=1e-4, nan_ok=True)
     assert told["grad_clipped"] == float(norm > 0.2)
     expected = float(left / raw) if 0.0 < norm < math.inf else {0.0: 1.0, math.inf: 0.0}.get(norm)
-    assert told["clip_lambda"] == pytest.approx(
+    assert told["clip_factor"] == pytest.approx(
         math.nan if expected is None else expected, rel=1e-4, nan_ok=True
     )
 
@@ -270,7 +279,7 @@ def test_the_plain_call_tells_the_norm_on_both_sides_and_whether_it_clipped(tmp_
         job.train_to(14)
         job.guard.finish()
         raw, clipped = wire.column("grad_norm"), wire.column("grad_norm_clipped")
-        hits, shares = wire.column("grad_clipped"), wire.column("clip_lambda")
+        hits, shares = wire.column("grad_clipped"), wire.column("clip_factor")
     assert [clipped[0, n] for n in range(1, 13)] == pytest.approx(norms[:12], rel=1e-4)
     assert [hits[0, n] for n in range(1, 13)] == [float(n % 2) for n in range(1, 13)]
     for n in range(1, 13):
@@ -288,7 +297,7 @@ def test_the_gradients_are_scaled_and_the_statistics_reported(tmp_path: Path) ->
         clipped, raw = wire.column("grad_norm_clipped"), wire.column("grad_norm")
         assert [clipped[0, n] for n in range(1, 13)] == pytest.approx(norms, rel=1e-4)
         assert all(raw[0, n] > 0.05 and clipped[0, n] < 0.050001 for n in range(1, 13))
-        shares = wire.column("clip_lambda")
+        shares = wire.column("clip_factor")
         expected = [clipped[0, n] / raw[0, n] for n in range(1, 13)]
         assert [shares[0, n] for n in range(1, 13)] == pytest.approx(expected, rel=1e-4)
         names = set(wire.records(Samples)[-1].signals)
@@ -317,3 +326,90 @@ def test_gradients_that_nobody_can_clip_are_left_alone_and_stop_no_step(
     assert guard.faults["clip"] >= 3
     assert max(len(record.getMessage()) for record in caplog.records) < 2000
     assert torch.equal(embedding.weight[1], before[1] - 3 * 0.5)
+
+
+def gradients_of(job: Job) -> list[Tensor]:
+    return [p.grad.clone() for p in job.model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("name", ["zclip", "adagc", "hybrid"])
+@pytest.mark.parametrize("called", [True, False], ids=["called", "not called"])
+def test_a_rule_by_its_name_clips_as_it_does_without_a_guard(
+    name: str, called: bool, tmp_path: Path
+) -> None:
+    """By the loop's own call, under its maximum, or where the loop clips by none."""
+    plain = rule_of(name)
+    assert plain is not None
+    with served(Wire()) as wire:
+        job = Job(tmp_path, clip=name, server=wire.url)
+        guarded = job.guard.clip_grad_norm_
+        most, scaled, left, told = 0.4 if called else None, [], [], []
+
+        def clip(_: float | None) -> Tensor:
+            if job.guard.steps == 32:
+                for p in job.model.parameters():
+                    p.grad = None if p.grad is None else 20.0 * p.grad
+            before = gradients_of(job)
+            told.append(clip_grad_norm_(job.model.parameters(), plain, most))
+            scaled.append(gradients_of(job))
+            for p, grad in zip(job.model.parameters(), before, strict=True):
+                p.grad = grad
+            return guarded(most) if called else torch.zeros(())
+
+        job.guard.clip_grad_norm_ = clip  # type: ignore[method-assign, assignment]
+        job.optimizer.register_step_pre_hook(lambda *_: left.append(gradients_of(job)))
+        job.train_to(40)
+        job.guard.finish()
+        columns = {
+            signal: wire.column(signal)
+            for signal in ("grad_norm", "grad_norm_clipped", "grad_clipped", "clip_limit")
+        }
+    assert job.guard.faults == {}
+    for ours, theirs in zip(left, scaled, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.allclose(one, other, rtol=1e-5, atol=1e-8)
+    results = {
+        (0, n): (r.norm, r.clipped_norm, r.clipped, r.limit) for n, r in enumerate(told, start=1)
+    }
+    for place, result in results.items():
+        for column, value in zip(columns.values(), result, strict=True):
+            expected = float(value) if math.isfinite(float(value)) else None
+            found = column.get(place)
+            assert found == expected or found == pytest.approx(expected, rel=1e-4)
+    clipped = [n for n, r in results.items() if float(r[2])]
+    assert (0, 33) in clipped or name == "hybrid"  # whose parameters were clipped first
+    if name == "zclip":
+        assert all(float(results[n][0]) > float(results[n][3]) for n in clipped)
+
+
+def test_a_rule_that_there_is_none_of_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    for wrong in ("zlip", 1.0):
+        with pytest.raises(AttachError, match=r"clip=.*Give one of zclip, adagc, hybrid"):
+            Job(tmp_path, clip=wrong)
+
+
+def test_gradients_that_a_scaler_leaves_to_the_optimizer_are_judged_unscaled(
+    tmp_path: Path,
+) -> None:
+    """Fused, the optimizer divides by the scale in its own step, after the rule has judged."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    with served(Wire()) as wire:
+        guard = attach(
+            model, optimizer, run="test", directory=tmp_path, server=wire.url, settings=FAST,
+            state=[scaler], clip=ZClip(max_threshold=0.01),
+        )  # fmt: skip
+        for _ in range(3):
+            loss = guard.loss(model(torch.ones(4, 8)).square().mean())
+            scaler.scale(loss).backward()
+            expected = model.weight.grad.norm() / 1024.0 if model.weight.grad is not None else 0
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            guard.step()
+        guard.finish()
+        raw, left = wire.column("grad_norm"), wire.column("grad_norm_clipped")
+    assert guard.faults == {}
+    assert float(expected) <= raw[0, 3] < 100.0
+    assert all(value == pytest.approx(0.01, rel=1e-4) for value in left.values())

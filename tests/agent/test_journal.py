@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from spikeguard.commands.journal import IF_REMOVED, Journal, Scaling
+from spikeguard.commands.entries import Scaling
+from spikeguard.commands.journal import IF_REMOVED, Journal
 from spikeguard.errors import AttachError
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.settings import Settings

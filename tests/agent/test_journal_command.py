@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spikeguard.commands.journal import Journal, Scaling
+from spikeguard.commands.entries import Scaling
+from spikeguard.commands.journal import Journal
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard_cli.main import main
 from spikeguard_protocol import (

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from spikeguard import Settings
-from spikeguard.commands.journal import Journal, Scaling
+from spikeguard.commands.entries import Scaling
+from spikeguard.commands.journal import Journal
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.state.lineage import Abandonment
 from spikeguard_protocol import (

@@ -12,7 +12,7 @@ import pytest
 from torch import Tensor
 
 from spikeguard import AttemptAborted
-from spikeguard.commands.journal import Scaling
+from spikeguard.commands.entries import Scaling
 from spikeguard.commands.restoring import HeldSteps
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard_protocol import (

@@ -19,6 +19,7 @@ from spikeguard.errors import EXIT_HALF_APPLIED
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT
 from spikeguard.topology.replicas import compares_at
 from spikeguard_protocol import (
+    Apply,
     AttemptStarted,
     BatchRange,
     CommandResult,
@@ -433,3 +434,40 @@ def test_a_nan_on_one_rank_is_dropped_on_all(played: dict[str, Played]) -> None:
     assert wire.column("update_dropped")[0, 30] == 1.0
     assert seen[0]["trail"][28][3] == seen[0]["trail"][29][3]
     assert seen[0]["trail"][30][3] != seen[0]["trail"][29][3]
+
+
+@pytest.mark.parametrize("case", ["mitigation", "broken_mitigation"])
+def test_a_mitigation_is_on_at_the_same_steps_on_all_ranks_or_on_none(
+    case: str, tmp_path: Path
+) -> None:
+    """Of the gradient's norm half is left while it is on; that of rank 0 and 1 is one."""
+    with served(Wire()) as wire:
+        order_once(wire, 10, lambda _: Apply("scaled", 10))
+        status, seen = run_ranks(wire, tmp_path, 60, case)
+        (told,) = wire.records(CommandResult)
+        norms = {step: value for (_, step), value in wire.column("grad_norm").items()}
+    assert status == 0
+    assert seen[0]["trail"] == seen[1]["trail"]
+    if case == "broken_mitigation":
+        assert told.state is ResultState.FAILED
+        assert "not on rank 1" in told.reason
+        return
+    assert told.state is ResultState.APPLIED
+    first, last = told.step + 1, told.step + 10
+    assert norms[first] < 0.75 * norms[first - 1]
+    assert norms[last] < 0.75 * norms[last + 1]
+
+
+def test_updates_dropped_in_a_row_lower_the_rate_on_all_ranks_at_one_step(tmp_path: Path) -> None:
+    """Four of them: the job's own rule halves the rate for ten steps; nobody was asked."""
+    with served(Wire()) as wire:
+        status, seen = run_ranks(wire, tmp_path, 60, "drops")
+        (applied,) = wire.records(CommandResult)
+        rates = {step: rate for (_, step), rate in wire.column("lr").items()}
+    assert status == 0
+    assert seen[0]["trail"] == seen[1]["trail"]
+    assert applied.state is ResultState.APPLIED
+    lowered = [step for step in range(1, 61) if rates[step] < 0.01]
+    assert lowered == list(range(applied.step + 1, applied.step + 11))
+    assert rates[lowered[0]] == pytest.approx(0.005)
+    assert 24 <= applied.step <= 30  # the rows of two steps ago are read, and so are the votes

@@ -41,7 +41,7 @@ GLOBAL = {
     "train/update_norm",
     "train/loss",
     "train/grad_norm_clipped",
-    "train/lambda",
+    "train/clip_factor",
 }
 EVERYTHING = replace(
     SETTINGS,

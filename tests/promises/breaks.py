@@ -177,6 +177,21 @@ BREAKS = {
         "        if not known:\n",
         "        if known is None:\n",
     ),
+    "clip-by-name": Break(
+        f"{AGENT}/measure/collector.py",
+        "            return self.clip_by(self._chosen, max_norm)\n",
+        "            pass\n",
+    ),
+    "emergency-rule": Break(
+        f"{AGENT}/commands/emergency.py",
+        "        self._inbox.stirred = True\n",
+        "        self._inbox.own = ()\n",
+    ),
+    "mitigation-on-time": Break(
+        f"{AGENT}/commands/mitigations.py",
+        "if each.start <= steps < each.end}",
+        "if each.start <= steps}",
+    ),
     "stop-ends": Break(
         f"{AGENT}/commands/executor.py",
         "                self._feed.stopped = True\n",
@@ -359,6 +374,16 @@ BREAKS = {
         f"{CORE}/policy/remedies.py",
         "    Diagnosis.LR_TOO_HIGH,\n    back=GoBack.BEFORE_CAUSE,\n",
         "    Diagnosis.LR_TOO_HIGH,\n",
+    ),
+    "mitigation-proposed": Break(
+        f"{CORE}/policy/rollback.py",
+        "    tried = {action.apply for action in _gone_back(situation)}\n",
+        "    tried = set(situation.mitigations)\n",
+    ),
+    "checkpoint-health": Break(
+        f"{CORE}/policy/targeting.py",
+        "        return before > 0 and self._over[before - 1] >= step\n",
+        "        return False\n",
     ),
     "innocent-batches": Break(
         f"{CORE}/policy/remedies.py",

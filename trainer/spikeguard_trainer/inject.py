@@ -91,7 +91,17 @@ class FaultInjector:
         self._begun = _read_memory(memory) if faults else set()
         self._under_way: set[Fault] = set()
         self._newest_step = 0
+        self.other_data = False  # while the job reads data that no fault hangs on
         self._rolled_back_to: int | None = None  # by the first rollback of this attempt
+
+    def corrupt(self, position: int, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch at `position` as the faults leave it."""
+        faults = () if self.other_data else self._faults
+        return corrupt_batch(faults, self._seed, position, tokens, targets)
+
+    def swap_data(self, other: bool) -> None:
+        """Read other data from here on, or the usual again."""
+        self.other_data = other
 
     @contextmanager
     def strike(self, step: int, position: int) -> Iterator[None]:
@@ -122,7 +132,8 @@ class FaultInjector:
         if starting := {fault for fault in now if str(fault) not in self._begun}:
             self._remember({str(fault) for fault in starting})
             self._under_way |= starting
-        of_data = [fault for fault in self._faults if fault.hits_position(position)]
+        hit = () if self.other_data else self._faults
+        of_data = [fault for fault in hit if fault.hits_position(position)]
         return [fault for fault in now if fault in self._under_way] + of_data
 
     def _remember(self, starting: set[str]) -> None:

@@ -52,6 +52,8 @@ class Options:
     warmup: int
     beta2: float
     clip: float
+    clip_rule: str | None
+    swap_cost: str | None
     bf16: bool | None  # None: on CUDA only
     cpu: bool
     checkpoint_every: int
@@ -122,6 +124,14 @@ def _add_training_options(parser: ArgumentParser) -> None:
     add("--warmup", type=_whole(1, 10**9), help="steps of warm-up")
     add("--beta2", type=_number(0, 0.99999), default=0.95, help="of AdamW (default: 0.95)")
     add("--clip", type=_number(0, 1e9), default=1.0, help="global gradient norm (default: 1.0)")
+    add(
+        "--clip-rule", choices=("zclip", "adagc", "hybrid"),
+        help="clip by this rule, and to --clip at most (default: --clip alone)",
+    )  # fmt: skip
+    add(
+        "--swap-cost", metavar="TEXT",
+        help="register the mitigation swap-data, which reads data without faults, at this cost",
+    )  # fmt: skip
     add("--bf16", action="store_true", default=None, help="bf16 autocast; on CUDA the default")
     add("--fp32", action="store_false", dest="bf16", help="no autocast; on the CPU the default")
     add("--cpu", action="store_true", help="leave a GPU alone")

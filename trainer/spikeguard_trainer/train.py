@@ -13,7 +13,7 @@ import torch
 
 import spikeguard
 from spikeguard_trainer.data import BatchLoader, read_corpus, text_of
-from spikeguard_trainer.inject import FaultInjector, corrupt_batch
+from spikeguard_trainer.inject import FaultInjector
 from spikeguard_trainer.model import Transformer
 from spikeguard_trainer.options import Options
 from spikeguard_trainer.ranks import Ranks, reduce_gradients
@@ -36,6 +36,14 @@ def train(options: Options, ranks: Ranks) -> Summary:
     scheduler = make_scheduler(optimizer, warmup=options.warmup, total=options.steps)
     bf16 = device.type == "cuda" if options.bf16 is None else options.bf16
     precision = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+    faults = FaultInjector(
+        options.faults,
+        model,
+        optimizer,
+        memory=options.out / "faults.json",
+        seed=options.seed,
+        writes=ranks.leads,
+    )
     loader = BatchLoader(
         corpus.training,
         rows=options.batch,
@@ -45,15 +53,7 @@ def train(options: Options, ranks: Ranks) -> Summary:
         world_size=ranks.world_size,
         micro_batches=n,
         device=device,
-        corrupt=partial(corrupt_batch, options.faults, options.seed),
-    )
-    faults = FaultInjector(
-        options.faults,
-        model,
-        optimizer,
-        memory=options.out / "faults.json",
-        seed=options.seed,
-        writes=ranks.leads,
+        corrupt=faults.corrupt,
     )
     shown = ranks.leads and not options.quiet
     progress = Progress(options.steps, options.tokens_per_step, shown=shown)
@@ -74,10 +74,14 @@ def train(options: Options, ranks: Ranks) -> Summary:
         checkpoints=checkpoints,
         tokens_per_step=options.tokens_per_step,
         micro_batches=n,
+        clip=options.clip_rule,
         replicated=True,  # the ranks average their gradients in `network`
         name_batch=lambda batch: batch.names,  # which documents an incident's batch held
         decode=text_of,  # and its worst sequence as text
     )  # server, project and token come from SPIKEGUARD_*; without a server it trains alone
+    if options.swap_cost is not None:  # what an order may switch on for some steps
+        swap, back = partial(faults.swap_data, True), partial(faults.swap_data, False)
+        guard.mitigation("swap-data", apply=swap, undo=back, cost=options.swap_cost)
     unfinished = guard.resume() < options.steps
     began, step_loss = time.monotonic(), torch.zeros((), device=device)
 

@@ -109,6 +109,9 @@ def _effects(held: Journal, command: str) -> Iterator[str]:
     if newest is not None and newest.command == command and newest.scale is not None:
         until = newest.scale.start + newest.scale.steps
         yield f"learning rate x{newest.scale.factor:g} until step {until}"
+    for each in held.applyings:
+        if each.command == command and held.wants(each):
+            yield f"mitigation {each.name} from step {each.start + 1} to {each.end}"
 
 
 def _row(order: dict[str, Any]) -> list[str]:

@@ -14,10 +14,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from spikeguard.commands.emergency import by_own_rule
 from spikeguard.commands.inbox import Delivery, Inbox
-from spikeguard.commands.journal import Journal, Scaling, WrittenOnly
+from spikeguard.commands.journal import Journal, WrittenOnly
+from spikeguard.commands.lasting_effects import Prepared, applying_of, scaling_of
+from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.order_limits import allowed_verbs, count_refusal, refusal, verb_refusal
 from spikeguard.commands.recovery import Recovery, Report
 from spikeguard.commands.restoring import HeldSteps, restart_words, restore_on_all
@@ -27,12 +30,12 @@ from spikeguard.faults import Faults, log
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.settings import Settings
-from spikeguard.state.lineage import Abandonment, abandoned_by_return, steps_given_up
+from spikeguard.state.lineage import abandoned_by_return, steps_given_up
 from spikeguard.state.progress import Progress
-from spikeguard.state.targets import Target, Tree
 from spikeguard.topology.rank_group import World, all_agree, first_problem, in_step, share_text
 from spikeguard_protocol import (
     Action,
+    Apply,
     BatchRange,
     CheckpointNow,
     CommandResult,
@@ -61,15 +64,6 @@ class Refusal(Exception):
     """Why an order is not carried out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A verified rollback: nothing but the commit is left to do."""
-
-    target: Target
-    tree: Tree
-    abandoned: tuple[Abandonment, ...]
-
-
 class Executor:
     """Acts on the inbox at step boundaries."""
 
@@ -88,10 +82,11 @@ class Executor:
         drain: Callable[[], None],
         faults: Faults,
         settings: Settings,
+        mitigations: Mitigations,
     ) -> None:
         """`denied`: orders that the table of abilities does not say yes to, and why."""
         self._denied = denied
-        self._settings = settings
+        self._settings, self._mitigations = settings, mitigations
         self._answered: deque[float] = deque(maxlen=settings.orders_an_hour)  # when, monotonic
         self._world, self._progress, self._feed, self._rates = world, progress, feed, rates
         self._held = held
@@ -115,6 +110,8 @@ class Executor:
         disk, cannot = self._recovery.checkpoints, set(self._denied())
         if not self._feed.in_use:
             cannot.add(Verb.STOP)
+        if not self._mitigations.registered:
+            cannot.add(Verb.APPLY)
         if disk is None or not disk.on_demand:
             cannot.add(Verb.CHECKPOINT_NOW)
         return tuple(verb for verb in Verb if verb not in cannot)
@@ -169,7 +166,7 @@ class Executor:
     def _waiting(self) -> Delivery | None:
         """The oldest delivered order that has no result; repeats results the server missed."""
         now = time.monotonic()
-        for delivery in self._inbox.deliveries:
+        for delivery in self._inbox.orders:
             stored = self._journal.results.get(delivery.order.command)
             if stored is None:
                 return delivery if self._may_answer(now) else None
@@ -275,9 +272,13 @@ class Executor:
 
     def _prepared(self, action: Action) -> tuple[Prepared | None, str | None]:
         try:
+            if isinstance(action, Apply):
+                return None, self._mitigations.refusal(action)
             if isinstance(action, Rollback):
                 with in_step(self._world):  # first: all take part, whether they can load or not
                     self._drain()
+                if reason := self._mitigations.refusal(action):
+                    raise Refusal(reason)
                 return self._load(action), None
             if isinstance(action, SkipBatches):
                 self._check_unread(action.batches)
@@ -320,29 +321,15 @@ class Executor:
                 self._progress.steps,
                 skip,
                 prepared.abandoned if prepared is not None else (),
-                self._scaling(order, prepared),
+                scaling_of(order, prepared, self._progress, self._journal),
                 order,
+                applying_of(order, prepared, self._progress),
             )
         except WrittenOnly as error:
             raise AttemptAborted(f"{order.command}: {error}") from error
         except Exception as error:
             return f"the journal cannot be written: {error}"[:500]
         return None
-
-    def _scaling(self, order: Order, prepared: Prepared | None) -> Scaling | None:
-        """What the learning rate will be scaled by once `order` is carried out."""
-        action, progress = order.action, self._progress
-        if isinstance(action, ScaleLr):
-            lowered = LrScale(action.factor, progress.steps, action.steps)
-            return Scaling(order.command, progress.lineage, lowered, asked=True)
-        if not isinstance(action, Rollback) or prepared is None:
-            return None
-        target, saved = prepared.target, prepared.tree["lr_scale"]
-        if action.lr_factor is not None and action.lr_steps is not None:
-            lowered = LrScale(action.lr_factor, target.step, action.lr_steps, action.lr_cap)
-            return Scaling(order.command, target.lineage, lowered, asked=True)
-        scale = self._journal.accepted(LrScale.read(saved) if saved is not None else None)
-        return Scaling(order.command, target.lineage, scale, asked=False)
 
     def _done(self, action: Action) -> tuple[ResultState, str]:
         try:
@@ -359,6 +346,10 @@ class Executor:
             case ScaleLr(factor=factor, steps=count):
                 self._rates.scale = LrScale(factor, steps, count)
                 return ResultState.APPLIED, f"x{factor:g} for {count} steps"
+            case Apply(name=mitigation, steps=count):
+                if problem := self._mitigations.take_up():
+                    return ResultState.FAILED, problem
+                return ResultState.APPLIED, f"{mitigation} for {count} steps"
             case CheckpointNow():
                 name = self._recovery.checkpoint()
                 done = ResultState.APPLIED if name else ResultState.FAILED
@@ -380,11 +371,17 @@ class Executor:
         restore_on_all(self._world, target, lambda: self._recovery.restore(target, tree, segment))
         self._held.begin(target, tree)
         self._next_segment += 1
+        problem = self._mitigations.take_up()
         with self._faults.shield("orders"):
-            self._tell_of_rollback(order, action, prepared, before)
+            self._tell_of_rollback(order, action, prepared, before, problem)
 
     def _tell_of_rollback(
-        self, order: Order, action: Rollback, prepared: Prepared, before: int
+        self,
+        order: Order,
+        action: Rollback,
+        prepared: Prepared,
+        before: int,
+        problem: str | None = None,
     ) -> None:
         if action.lr_factor is not None and action.lr_steps is not None:
             self._rates.scale = LrScale(
@@ -392,6 +389,8 @@ class Executor:
             )
         left_out = f", leaving out {batches_phrase(action.skip)}" if action.skip else ""
         said = f"from step {before} back to {prepared.target.name}{left_out}"
+        if action.apply is not None:
+            said += f", then with {action.apply}" if problem is None else f"; {problem}"
         if held := self._feed.stale:
             way = "undone" if self._feed.undoing else "trained first"
             said += f"; {held} more, fetched before, {'is' if held == 1 else 'are'} {way}"
@@ -427,6 +426,7 @@ class Executor:
         with self._faults.shield("journal"):
             self._journal.end(result, order)
         self._journal.results[result.command] = result
+        self._inbox.own = tuple(d for d in self._inbox.own if d.order.command != result.command)
         self._answered_at[result.command] = time.monotonic()
         self._answered.append(time.monotonic())
         self._log(order, result)
@@ -439,7 +439,8 @@ class Executor:
         done = result.state is ResultState.APPLIED
         log.log(
             logging.INFO if done else logging.WARNING,
-            "the server ordered %s, %s: %s at step %d: %s",
+            "%s ordered %s, %s: %s at step %d: %s",
+            "the emergency rule" if by_own_rule(result.command) else "the server",
             result.command,
             action_words(order.action) if order is not None else "which cannot be read",
             result.state,

@@ -69,6 +69,7 @@ class Inbox:
     """Written by the sender's thread, read by the loop."""
 
     deliveries: tuple[Delivery, ...] = ()
+    own: tuple[Delivery, ...] = ()  # the job's own rule's; the loop writes these
     unreadable: tuple[UnreadableOrder, ...] = ()  # to be refused by their names
     asked_attentive: bool = False
     protected: frozenset[str] = frozenset()
@@ -79,6 +80,11 @@ class Inbox:
     stirred: bool = False  # the loop has something to look at; it takes this back, nobody else
     keep: Callable[[frozenset[str]], object] = bool  # called with what is protected anew
     tell: Callable[[IncidentEnded], object] = bool  # called with an incident that closed
+
+    @property
+    def orders(self) -> tuple[Delivery, ...]:
+        """What waits to be carried out, the job's own first."""
+        return (*self.own, *self.deliveries)
 
     @property
     def attentive(self) -> bool:

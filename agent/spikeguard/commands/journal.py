@@ -17,8 +17,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from spikeguard.commands.entries import Applying, Scaling
 from spikeguard.commands.line_files import Lines, append_lines, noted_end, read_lines
-from spikeguard.commands.order_limits import return_refusal, scale_refusal, skip_refusal
+from spikeguard.commands.order_limits import (
+    apply_refusal,
+    return_refusal,
+    scale_refusal,
+    skip_refusal,
+)
 from spikeguard.commands.past_orders import past_orders, verb_in
 from spikeguard.data.skips import Skips
 from spikeguard.errors import AttachError
@@ -26,10 +32,7 @@ from spikeguard.optim.lr_scale import LrScale
 from spikeguard.settings import Settings
 from spikeguard.state.lineage import (
     Abandonment,
-    Lineage,
     is_abandoned,
-    plain_lineage,
-    read_lineage,
 )
 from spikeguard_protocol import (
     BatchRange,
@@ -43,28 +46,6 @@ from spikeguard_protocol import (
     from_json,
     to_json,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """The learning rate's scale from the end of `lineage` on, once `command` was carried out."""
-
-    command: str
-    lineage: Lineage
-    scale: LrScale | None
-    asked: bool  # the command lowers it; otherwise it came back with a rollback's target
-
-    def plain(self) -> dict[str, Any]:
-        """For the file."""
-        scale = self.scale.plain() if self.scale is not None else None
-        return {"lineage": plain_lineage(self.lineage), "scale": scale, "asked": self.asked}
-
-    @classmethod
-    def read(cls, command: str, plain: dict[str, Any]) -> Scaling:
-        """Back from the file."""
-        scale = LrScale.read(plain["scale"]) if plain["scale"] is not None else None
-        return cls(command, read_lineage(plain["lineage"]), scale, plain["asked"])
-
 
 IF_REMOVED = {  # what a run then does, by the kind of the line
     "run": "it says whose journal this is, and orders nothing",
@@ -97,6 +78,7 @@ class Journal:
         self.ledger = Skips()
         self.abandonments: list[Abandonment] = []
         self.scalings: list[Scaling] = []  # oldest first
+        self.applyings: list[Applying] = []  # oldest first
         self.kept: set[str] = set()  # commands whose learning rate this attempt took up again
         self.earlier: tuple[CommandResult, ...] = ()  # the newest, found in the file
         self.damage: list[str] = []  # what is wrong with the files, a sentence each
@@ -114,6 +96,7 @@ class Journal:
         abandoned: Iterable[Abandonment] = (),
         scaling: Scaling | None = None,
         order: Order | None = None,
+        applying: Applying | None = None,
     ) -> None:
         """Write ahead what `command` is about to change; raise OSError where that fails.
 
@@ -128,6 +111,7 @@ class Journal:
                 "skip": [skip.first, skip.end] if skip else None,
                 "abandoned": [[a.segment.attempt, a.segment.number, a.after] for a in abandoned],
                 "scaling": scaling.plain() if scaling is not None else None,
+                **({"applying": applying.plain()} if applying is not None else {}),
             }
         )
 
@@ -153,6 +137,7 @@ class Journal:
                 "abandoned": [
                     [a.segment.attempt, a.segment.number, a.after] for a in self.abandonments
                 ],
+                "applyings": [[a.command, a.plain()] for a in self.applyings if self.wants(a)],
                 "scalings": [[s.command, s.plain()] for s in self.scalings],
                 "unwanted_scales": [scale.plain() for scale in self._unwanted_scales],
                 "lr_limits": [self._settings.lr_factor_least, self._settings.lr_steps_most]
@@ -166,6 +151,7 @@ class Journal:
         plain = json.loads(shared)
         self._apply_effects(plain["skips"], plain["abandoned"])
         self.scalings += [Scaling.read(command, scaling) for command, scaling in plain["scalings"]]
+        self.applyings += [Applying.read(command, each) for command, each in plain["applyings"]]
         self._unwanted_scales |= {LrScale.read(scale) for scale in plain["unwanted_scales"]}
         if (
             plain["lr_limits"] is not None
@@ -240,7 +226,7 @@ class Journal:
             return entry
         command, scaling = entry["command"], entry.get("scaling")
         asked = Scaling.read(command, scaling) if scaling and scaling["asked"] else None
-        nothing: dict[str, Any] = {"skip": None, "abandoned": [], "scaling": None}
+        nothing: dict[str, Any] = {"skip": None, "abandoned": [], "scaling": None, "applying": None}
         if command in self.undone:
             if asked is not None and asked.scale is not None:
                 self._unwanted_scales.add(asked.scale)
@@ -252,7 +238,9 @@ class Journal:
         back = None
         if command not in ended:
             back = return_refusal(self._settings, _steps_back(entry))
-        reason = skip or rate or back
+        applied = Applying.read(command, entry["applying"]) if entry.get("applying") else None
+        named = apply_refusal(self._settings, applied.name, applied.steps) if applied else None
+        reason = skip or rate or back or named
         if reason is None:
             return entry
         self.held_back[command] = reason
@@ -262,6 +250,7 @@ class Journal:
             **entry,
             "skip": None if skip else entry["skip"],
             "scaling": None if rate else scaling,
+            "applying": None if named else entry.get("applying"),
         }
 
     def accepted(self, scale: LrScale | None) -> LrScale | None:
@@ -293,6 +282,8 @@ class Journal:
             self.ordered[entry["command"]] = entry
             skips = [[*entry["skip"], entry["command"]]] if entry["skip"] else []
             self._apply_effects(skips, entry["abandoned"])
+            if entry.get("applying"):
+                self.applyings.append(Applying.read(entry["command"], entry["applying"]))
             if entry.get("scaling"):
                 scaling = Scaling.read(entry["command"], entry["scaling"])
                 self.scalings.append(scaling)
@@ -324,6 +315,9 @@ class Journal:
         if command in self.undone or command in self.held_back:
             why = f"not repeated by a restart: {self.held_back.get(command, 'it was undone')}"
             return CommandResult(command, ResultState.FAILED, why, step)
+        if any(each.command == command for each in self.applyings) and not lasting:
+            said = "completed by a restart: the mitigation is on at the steps that were ordered"
+            return CommandResult(command, ResultState.APPLIED, said, step)
         lowers = any(s.command == command and s.asked for s in self.scalings)
         kept = command in self.kept
         if lowers and kept:
@@ -338,6 +332,12 @@ class Journal:
         return CommandResult(
             command, ResultState.APPLIED if done else ResultState.FAILED, said, step
         )
+
+    def wants(self, applying: Applying) -> bool:
+        """Whether it holds: it was neither given up by a rollback nor found not to work."""
+        result = self.results.get(applying.command)
+        failed = result is not None and result.state is ResultState.FAILED
+        return not failed and not is_abandoned(applying.lineage, self.abandonments)
 
     def scaling_at_end(self) -> Scaling | None:
         """The newest scale that was not abandoned, wherever the run stands."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from spikeguard.settings import Settings
 from spikeguard_protocol import (
     Action,
+    Apply,
     BatchRange,
     Rollback,
     ScaleLr,
@@ -31,6 +32,7 @@ TOLD = (
     "allowed_verbs",
     "lr_factor_least",
     "lr_steps_most",
+    "apply_steps_most",
     "skip_batches_most",
     "rollback_steps_most",
     "rollbacks_a_day",
@@ -55,6 +57,7 @@ def refusal(settings: Settings, action: Action, steps_back: int | None) -> str |
         verb_refusal(settings, verb_of(action)),
         skip_refusal(settings, _skip_of(action)),
         scale_refusal(settings, *_scale_of(action)),
+        apply_refusal(settings, *_apply_of(action)),
         return_refusal(settings, steps_back) if isinstance(action, Rollback) else None,
     )
     return next((reason for reason in reasons if reason is not None), None)
@@ -98,6 +101,18 @@ def scale_refusal(settings: Settings, factor: float | None, steps: int | None) -
     return None
 
 
+def apply_refusal(settings: Settings, name: str | None, steps: int | None) -> str | None:
+    """Why that mitigation is not switched on for so long."""
+    if name is None or steps is None:
+        return None
+    if steps > settings.apply_steps_most:
+        return (
+            f"it applies {name} for {steps} steps; this job takes at most "
+            f"{settings.apply_steps_most} (Settings.apply_steps_most)"
+        )
+    return verb_refusal(settings, Verb.APPLY)
+
+
 def return_refusal(settings: Settings, steps_back: int | None) -> str | None:
     """Why the run does not go back so far."""
     if steps_back is None or steps_back <= settings.rollback_steps_most:
@@ -135,3 +150,9 @@ def _scale_of(action: Action) -> tuple[float | None, int | None]:
     if isinstance(action, ScaleLr):
         return action.factor, action.steps
     return (action.lr_factor, action.lr_steps) if isinstance(action, Rollback) else (None, None)
+
+
+def _apply_of(action: Action) -> tuple[str | None, int | None]:
+    if isinstance(action, Apply):
+        return action.name, action.steps
+    return (action.apply, action.apply_steps) if isinstance(action, Rollback) else (None, None)

@@ -173,9 +173,11 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Any
     ) -> None:
-        """Gradients are whole and not yet clipped."""
+        """Gradients are whole and not yet clipped. A rule clips here, to Lightning's own norm at
+        most, so that what is told is what the update is made of."""
         if self.guard is not None:
-            self.guard.clip_grad_norm_(None)
+            by_norm = "clip" in self._arguments and trainer.gradient_clip_algorithm != "value"
+            self.guard.clip_grad_norm_(trainer.gradient_clip_val if by_norm else None)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """A step boundary, if this micro-batch completed a step: the attempt may end here."""

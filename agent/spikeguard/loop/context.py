@@ -10,6 +10,7 @@ from pathlib import Path
 
 from spikeguard.commands.inbox import Inbox
 from spikeguard.commands.journal import Journal
+from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.recovery import Recovery
 from spikeguard.data.feed import DataFeed
 from spikeguard.doctor.doctor import Doctor
@@ -59,4 +60,5 @@ class Parts:
     usage: LoopUsage
     batches: BatchReporter
     doctor: Doctor
+    mitigations: Mitigations
     room: Room | None = None  # of the snapshots in memory

@@ -27,6 +27,7 @@ from spikeguard_protocol import (
     Verb,
     abilities_from_settings,
 )
+from spikeguard_protocol.abilities import mitigations_from_settings
 from spikeguard_protocol.phrases import action_phrase, paragraphs, sure_phrase
 
 if TYPE_CHECKING:  # numpy comes with it: in the thread, so that attach() does not wait for it
@@ -100,6 +101,7 @@ class LocalWatch:
                 if isinstance(record, AttemptStarted):
                     run.capabilities = frozenset(map(Verb, record.capabilities))
                     run.abilities = abilities_from_settings(record.settings)
+                    run.mitigations = mitigations_from_settings(record.settings)
                 elif isinstance(record, TargetSaved):
                     self._targets[record.name] = record
                 elif isinstance(record, TargetDeleted):

@@ -39,10 +39,10 @@ class OrderPolling:
         try:
             parts.collector.attentive = inbox.attentive
             self._protect(inbox.protected)
-            if inbox.deliveries or inbox.unreadable:
+            if inbox.orders or inbox.unreadable:
                 self._executor.act_alone()
         finally:
-            if inbox.deliveries or inbox.unreadable or parts.collector.attentive:
+            if inbox.orders or inbox.unreadable or parts.collector.attentive:
                 inbox.stirred = True
 
     def together(self, agreement: Agreement) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from contextlib import suppress
 from typing import NamedTuple
 
+from spikeguard.commands.emergency import EmergencyRule
 from spikeguard.doctor.doctor import Seen
 from spikeguard.loop.agreement import Agreed, Agreement
 from spikeguard.loop.context import Parts
@@ -79,6 +80,10 @@ class Reporter:
         self._rows: deque[Row] = deque()
         self._recorder = FlightRecorder(parts.settings)
         self._watch = self._local_watch(parts)
+        self._emergency: EmergencyRule | None = None
+        if parts.settings.emergency_drops and parts.world.leads:
+            progress, run = parts.progress, parts.journal.run
+            self._emergency = EmergencyRule(parts.settings, run, progress, parts.rates, parts.inbox)
         if forward is not None:
             parts.inbox.tell = lambda ended: forward.note(ended.incident, said_of_end(ended))
 
@@ -199,6 +204,8 @@ class Reporter:
     def _pass_on(self, row: Row, draft: Row | AgreedDraft | OwnDraft) -> None:
         if self._forward is not None:
             self._forward.put(row.step, draft.read())
+        if self._emergency is not None:
+            self._emergency.see(row.step, draft.read())
         if row.step == 1:
             self._p.usage.see_first_loss(draft.read().get("loss", 0.0))
         batches = self._p.batches

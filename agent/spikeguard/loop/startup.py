@@ -34,6 +34,7 @@ from spikeguard_protocol import (
     Verb,
     abilities_to_settings,
 )
+from spikeguard_protocol.abilities import mitigations_to_settings
 from spikeguard_protocol.findings import findings_to_settings
 
 FAILED = "restore_failed.txt"  # beside the journal: how the newest start failed to restore a state
@@ -83,7 +84,11 @@ def _log_journal(parts: Parts) -> None:
 
 def introduction(parts: Parts, capabilities: tuple[Verb, ...]) -> AttemptStarted:
     """What an attempt says of itself; the newest that it said holds."""
-    settings = {**parts.facts, **abilities_to_settings(parts.abilities)}
+    settings = {
+        **parts.facts,
+        **abilities_to_settings(parts.abilities),
+        **mitigations_to_settings(parts.mitigations.costs),
+    }
     return AttemptStarted(
         parts.progress.parent,
         parts.world.size,

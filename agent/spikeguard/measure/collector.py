@@ -35,7 +35,7 @@ from spikeguard.measure.signals.own import OwnSignals
 from spikeguard.measure.spoilt_buffers import SpoiltBuffers
 from spikeguard.measure.update_norms import all_parameters, fits, samples_of, unchanged
 from spikeguard.optim.buffers import Buffers
-from spikeguard.optim.clipping import Rule
+from spikeguard.optim.clipping.rules import Rule, under
 from spikeguard.optim.update_skipper import UpdateSkipper, found_by_scaler, loss_scale
 from spikeguard.settings import Settings
 from spikeguard.topology.job import Job
@@ -71,6 +71,7 @@ class Collector:
         settings: Settings,
         faults: Faults,
         tokens_per_step: int | None = None,
+        rule: Rule | None = None,
     ) -> None:
         self.update_skipper, self._settings, topology = update_skipper, settings, job.topology
         self._modules, self._optimizers, self._topology = job.parts, job.optimizers, topology
@@ -109,6 +110,7 @@ class Collector:
         self.clips = False  # the loop has gradients clipped here
         self._rates: Sequence[Any] = ()
         self._stepped = False  # the optimizer's, since the last `finish_step`
+        self._chosen = rule  # clips each step, in the loop's call or before the update
         self._rule: Rule | None = None
         self._saved: dict[str, Any] | None = None  # of a rule that the loop has not shown yet
 
@@ -117,6 +119,8 @@ class Collector:
 
         On a CPU it is read only later: it is not to be changed in place.
         """
+        if self._chosen is not None:
+            return self.clip_by(self._chosen, max_norm)
         self._begun = 0  # what is measured here is judged anew
         norm = self._measured()
         if norm is None:
@@ -139,8 +143,11 @@ class Collector:
         self._scale(gradients(self._listed.tensors), factor)
 
     @torch.no_grad()
-    def clip_by(self, rule: Rule) -> Tensor:
-        """Take the norm before clipping, then scale as `rule` says; returns that norm.
+    def clip_by(
+        self, rule: Rule, max_norm: float | None = None, scale: Tensor | None = None
+    ) -> Tensor:
+        """Take the norm before clipping, then scale as `rule` says, and to `max_norm` at most;
+        returns that norm. `scale`: what the gradients are still multiplied by.
 
         One pass over the gradients for norms, one for scaling. Rules by parameter keep one row
         for each parameter; one without a gradient has norm 0 and is left alone.
@@ -154,9 +161,12 @@ class Collector:
             norm, each = self._measured(), None
         if norm is None:
             return torch.zeros(())
+        if scale is not None:
+            norm, each = norm / scale, each / scale if each is not None else None
         self._grad_norm = norm
         self._scalars[GRAD_NORM] = norm
         clipped = rule.judge(norm, each)
+        clipped = clipped if max_norm is None else under(clipped, norm, max_norm)
         self._scalars |= clipped.signals
         self._scale(held, clipped.factor)
         return norm
@@ -271,20 +281,22 @@ class Collector:
                 self.buffers.put_back(dropped)
 
     def _norm_at_step(self, scale: Tensor | None) -> Tensor | None:
-        norm = self._grad_norm
-        if norm is None:
-            norm = self._measured()
-            if norm is None:
-                return None
+        norm, by_rule = self._grad_norm, False
+        if norm is None and self._chosen is not None:
+            self.clip_by(self._chosen, scale=scale)
+            norm, by_rule = self._grad_norm, True
+        elif norm is None and (norm := self._measured()) is not None:
             self._scalars[GRAD_NORM_AT_STEP] = norm if scale is None else norm / scale
-        elif scale is not None:
+        elif norm is not None and scale is not None:
             self._scalars[GRAD_NORM] = norm / scale
             self._limit = None  # that was one of the scaled norm
-        if scale is not None and self._layers is not None:
+        if norm is None or scale is None:
+            return norm
+        if self._layers is not None:
             self._layers = ByLayer(self._layers.names, self._layers.norms / scale)
-        if scale is not None and self._parts is not None:
+        if self._parts is not None:
             self._parts = ByLayer(self._parts.names, self._parts.norms / scale)
-        return norm if scale is None else norm / scale
+        return norm if by_rule else norm / scale
 
     @torch.no_grad()
     def after_step(self, number: int = 0) -> None:

@@ -12,6 +12,7 @@ outbox's thread, they are read. The loop reads only what ranks exchange.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,13 +20,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spikeguard.optim.clipping.rules import clipped_to
+from spikeguard.optim.clipping.rules import ClipSignal, clipped_to
 from spikeguard_protocol import BatchRange, Samples, Signal
 
 DEPTH = 64  # steps
 WIDE_DEPTH = 16  # measurements by layer
 WIDTH = 56  # scalars a step; with what the host knows, what a record of samples holds
 # plain strings: a member of an enum takes longer to look up and to hash
+CLIP_LIMIT = ClipSignal.LIMIT.value
 GRAD_NORM = Signal.GRAD_NORM.value
 STEP_TIME = Signal.STEP_TIME.value
 TOKENS_PER_SECOND = Signal.TOKENS_PER_SECOND.value
@@ -118,6 +120,8 @@ class Row(NamedTuple):
         values = {**read(self.scalars), **self.known}
         if self.limit is not None and GRAD_NORM in values:
             values |= clipped_to(values[GRAD_NORM], self.limit)
+        elif not math.isfinite(values.get(CLIP_LIMIT, 0.0)):
+            del values[CLIP_LIMIT]  # a rule that warms up has none
         took_s = 0.0 if self.before is None else self.at - self.before
         if took_s > 0.0:
             values[STEP_TIME] = took_s

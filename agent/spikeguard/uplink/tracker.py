@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
+from spikeguard.optim.clipping.rules import ClipSignal
 from spikeguard_protocol import Signal
 
 Write = Callable[[dict[str, float], int], None]
@@ -32,7 +33,8 @@ NAMES: Mapping[str, str] = {
     Signal.LOSS: "train/loss",
     Signal.GRAD_NORM: "train/grad_norm_raw",
     Signal.LR: "train/learning_rate",
-    "clip_lambda": "train/lambda",
+    ClipSignal.MEAN: "train/zclip_ema_mean",
+    ClipSignal.STD: "train/zclip_ema_std",
 }
 
 

@@ -14,7 +14,7 @@ from spikeguard_core.diagnosis.evidence import REPLICAS_APART, Evidence
 from spikeguard_core.events import Judgement, Trend
 from spikeguard_protocol import BatchRange, Kind, Signal, Verb
 
-CURES = (Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR)  # commands that are judged
+CURES = (Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR, Verb.APPLY)  # commands that are judged
 SETTLED_ROWS = 40  # newest rows that tell the level
 RECENT = 128  # rows of excess that are kept
 SMOOTH = 7  # rows of a median that follows the excess

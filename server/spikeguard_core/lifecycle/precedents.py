@@ -19,6 +19,7 @@ _DID: Final[Mapping[Verb | None, str]] = {
     Verb.ROLLBACK: "rolled back",
     Verb.SKIP_BATCHES: "skipped batches",
     Verb.SCALE_LR: "lowered the learning rate",
+    Verb.APPLY: "applied a mitigation",
     Verb.STOP: "stopped",
     None: "waited",
 }

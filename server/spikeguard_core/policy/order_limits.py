@@ -14,7 +14,16 @@ from dataclasses import dataclass, fields, replace
 
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.policy.situation import OrderLimits, RunSituation, Situation
-from spikeguard_protocol import Action, BatchRange, Rollback, ScaleLr, SkipBatches, Verb, verb_of
+from spikeguard_protocol import (
+    Action,
+    Apply,
+    BatchRange,
+    Rollback,
+    ScaleLr,
+    SkipBatches,
+    Verb,
+    verb_of,
+)
 from spikeguard_protocol.phrases import batches_phrase
 
 DAY_S = 86_400.0
@@ -88,6 +97,10 @@ def within_limits(action: Action, situation: Situation) -> Limited:
         case ScaleLr(factor, steps):
             milder = _milder(factor, steps, limits)
             return Limited(ScaleLr(*milder[0]) if milder[0] else None, milder[1])
+        case Apply(name, steps):
+            most = limits.apply_steps_most
+            kept = steps if most is None else min(steps, int(most))
+            return Limited(Apply(name, kept) if kept else None)
         case Rollback():
             return _rollback(action, limits)
     return Limited(action)
@@ -104,6 +117,9 @@ def _rollback(action: Rollback, limits: OrderLimits) -> Limited:
         cap = None if rate is None else action.lr_cap
         action = replace(action, lr_factor=factor, lr_steps=steps, lr_cap=cap)
         notes.append(note)
+    if action.apply_steps is not None and limits.apply_steps_most is not None:
+        most = min(action.apply_steps, int(limits.apply_steps_most))
+        action = replace(action, apply=action.apply if most else None, apply_steps=most or None)
     return Limited(action, "".join(notes))
 
 

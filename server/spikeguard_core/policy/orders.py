@@ -16,6 +16,7 @@ from spikeguard_core.policy.situation import OrderLimits, RunSituation, Target
 from spikeguard_protocol import (
     Action,
     Answer,
+    Apply,
     BatchRange,
     CheckpointNow,
     Health,
@@ -41,7 +42,10 @@ class OrderRequest:
     target: str | None = None  # rollback: its name
     skip: BatchRange | None = None  # rollback: batches left out behind it; skip_batches: those
     factor: float | None = None  # rollback, scale_lr: of every learning rate
-    steps: int | None = None  # of the lower rate; watch: until the policy looks again
+    steps: int | None = (
+        None  # of the lower rate or the mitigation; watch: until the policy looks again
+    )
+    mitigation: str | None = None  # apply: its name; rollback: with which the run goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +66,10 @@ class Refusal:
 
 
 TAKES: Final = {
-    Verb.ROLLBACK: frozenset({"target", "skip", "factor", "steps"}),
+    Verb.ROLLBACK: frozenset({"target", "skip", "factor", "steps", "mitigation"}),
     Verb.SKIP_BATCHES: frozenset({"skip"}),
     Verb.SCALE_LR: frozenset({"factor", "steps"}),
+    Verb.APPLY: frozenset({"mitigation", "steps"}),
     Verb.WATCH: frozenset({"steps"}),
     Verb.CHECKPOINT_NOW: frozenset[str](),
     Verb.STOP: frozenset[str](),
@@ -73,6 +78,7 @@ _NEEDS: Final = {
     Verb.ROLLBACK: ("target",),
     Verb.SKIP_BATCHES: ("skip",),
     Verb.SCALE_LR: ("factor", "steps"),
+    Verb.APPLY: ("mitigation", "steps"),
     Verb.WATCH: ("steps",),
 }
 
@@ -81,7 +87,10 @@ def order_request_of(action: Action) -> OrderRequest:
     """The order that `action` answers: what a person begins with who edits a proposal."""
     match action:
         case Rollback(target, _, skip, factor, steps):
-            return OrderRequest(Verb.ROLLBACK, target, skip, factor, steps)
+            steps = steps or action.apply_steps
+            return OrderRequest(Verb.ROLLBACK, target, skip, factor, steps, action.apply)
+        case Apply(name, steps):
+            return OrderRequest(Verb.APPLY, steps=steps, mitigation=name)
         case SkipBatches(batches):
             return OrderRequest(Verb.SKIP_BATCHES, skip=batches)
         case ScaleLr(factor, steps):
@@ -97,6 +106,7 @@ def plan_of(wanted: OrderRequest, situation: RunSituation) -> Plan | Refusal:
         why_not(wanted.verb, situation)
         or _shape(wanted)
         or _rate(wanted, situation.limits)
+        or _registered(wanted, situation)
         or _skip(wanted, situation)
     )
     if refusal is not None:
@@ -130,9 +140,25 @@ def _shape(wanted: OrderRequest) -> Refusal | None:
         return Refusal(
             missing[0], f"{wanted.verb} needs {' and '.join(missing)}", "Give what is missing"
         )
-    if (wanted.factor is None) != (wanted.steps is None) and wanted.verb is Verb.ROLLBACK:
+    timed = wanted.factor is not None or wanted.mitigation is not None
+    if timed != (wanted.steps is not None) and wanted.verb is Verb.ROLLBACK:
         lacks = "steps" if wanted.steps is None else "factor"
-        return Refusal(lacks, "factor and steps go together", "Give both or neither")
+        said = "factor and steps go together, and so do mitigation and steps"
+        return Refusal(lacks, said, "Give both or neither")
+    return None
+
+
+def _registered(wanted: OrderRequest, situation: RunSituation) -> Refusal | None:
+    name, most = wanted.mitigation, situation.limits.apply_steps_most
+    if name is None:
+        return None
+    if name not in situation.mitigations or not situation.can(Verb.APPLY):
+        known = ", ".join(situation.mitigations) or "it has none"
+        said = f"The job has registered no mitigation {name!r}"
+        return Refusal("mitigation", said, f"Choose one that it has: {known}")
+    if most is not None and (wanted.steps or 0) > most:
+        limit = f"steps is at most {most:,.0f} (the job's setting apply_steps_most)"
+        return Refusal("steps", limit, "Give fewer")
     return None
 
 
@@ -146,7 +172,7 @@ def _rate(wanted: OrderRequest, limits: OrderLimits) -> Refusal | None:
             "The job's setting lr_factor_least says how low" if least else "Give a smaller cut",
         )
     most = LONGEST_STEPS
-    if wanted.verb is not Verb.WATCH and limits.lr_steps_most is not None:
+    if wanted.factor is not None and limits.lr_steps_most is not None:
         most = min(most, int(limits.lr_steps_most))
     if steps is not None and not 1 <= steps <= most:
         told = " (the job's setting lr_steps_most)" if most < LONGEST_STEPS else ""
@@ -199,7 +225,11 @@ def _back_to(target: Target, wanted: OrderRequest, situation: RunSituation) -> P
             f"{batches_phrase(skip)} cannot be left out behind it",
             f"Begin at {target.position:,} or later, or take an older target",
         )
-    action = Rollback(target.name, target.step, skip, wanted.factor, wanted.steps)
+    factor, name = wanted.factor, wanted.mitigation
+    action = Rollback(
+        target.name, target.step, skip, factor, None if factor is None else wanted.steps,
+        apply=name, apply_steps=None if name is None else wanted.steps,
+    )  # fmt: skip
     said = (_health(target), _again(target, skip, situation), *_known(Verb.ROLLBACK, situation))
     return _spent(action, situation) or Plan(action, tuple(text for text in said if text))
 
@@ -260,6 +290,8 @@ def _action(wanted: OrderRequest) -> Action:
             return SkipBatches(wanted.skip)
         case Verb.SCALE_LR if wanted.factor is not None and wanted.steps is not None:
             return ScaleLr(wanted.factor, wanted.steps)
+        case Verb.APPLY if wanted.mitigation is not None and wanted.steps is not None:
+            return Apply(wanted.mitigation, wanted.steps)
         case Verb.WATCH if wanted.steps is not None:
             return Watch(wanted.steps)
         case Verb.CHECKPOINT_NOW:

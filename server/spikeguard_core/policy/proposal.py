@@ -69,7 +69,7 @@ def differs(old: Action, new: Action) -> bool:
         return verb_of(old) is not verb_of(new)
     if (old.target, old.step) != (new.target, new.step):
         return True
-    if (old.lr_factor is None) != (new.lr_factor is None):
+    if (old.lr_factor is None) != (new.lr_factor is None) or old.apply != new.apply:
         return True
     if old.skip is None or new.skip is None:
         return old.skip != new.skip

@@ -111,13 +111,13 @@ _DATA_RETURNS = (
 )
 _SOURCE_NOT_KNOWN = (
     "Find the source of that data. If it is behind an earlier incident too, take it out of "
-    "the data mix: no command does that yet, it is a change of the job's data order."
+    "the data mix: a change of the job's data order, or a mitigation that the job registers."
 )
 _SAME_SOURCE = (
     "The same source twice: {sources}. It is in the batches that were left out here and in those "
-    "of {earlier}, where the data is the likely cause too. Take it out of the data mix: no command "
-    "does that, it is a change of the job's data order. If much of the mix is of that source, look "
-    "at the documents first."
+    "of {earlier}, where the data is the likely cause too. Take it out of the data mix: a change "
+    "of the job's data order, or for a while a mitigation that the job registers. If much of the "
+    "mix is of that source, look at the documents first."
 )
 _SOURCES_BEFORE = (
     "The data is the likely cause of {earlier} too. Sources left out then: {names}. If this "

@@ -47,8 +47,11 @@ def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str, Diagn
     if choice is None:
         return None
     skip = _skip(choice, finding, situation, policy)
-    factor, steps, cap = _lr(choice, finding, situation, policy)
-    action = Rollback(choice.target.name, choice.target.step, skip, factor, steps, cap)
+    apply, apply_steps = _mitigation(choice, finding, situation, policy)
+    factor, steps, cap = _lr(choice, finding, situation, policy, mitigated=apply is not None)
+    action = Rollback(
+        choice.target.name, choice.target.step, skip, factor, steps, cap, apply, apply_steps
+    )
     return action, _reason(choice, action, finding, situation), finding.remedy.diagnosis
 
 
@@ -131,8 +134,41 @@ def _skipped(batches: BatchRange, skip: BatchRange | None) -> bool:
     return skip is not None and batches.first < skip.end and skip.first < batches.end
 
 
-def _lr(
+def _mitigation(
     choice: ChosenTarget, finding: Finding, situation: Situation, policy: Policy
+) -> tuple[str | None, int | None]:
+    """What the job has registered, in its order, once going back without it did not hold. Where the
+    rate is to blame, or what comes back hangs on its batches, that is mended first."""
+    gone_back = _gone_back(situation)
+    if not situation.incident.recurrences or not gone_back:
+        return None, None
+    rate_first = finding.remedy.rate is not Rate.KEEP and gone_back[-1].lr_factor is None
+    if rate_first or with_its_batches(finding, situation):
+        return None, None
+    return untried_mitigation(choice.target.step, situation, policy) or (None, None)
+
+
+def untried_mitigation(
+    from_step: int, situation: Situation, policy: Policy
+) -> tuple[str, int] | None:
+    """The first that the job has registered and this incident has not tried, and for how long it
+    goes on with it from `from_step` on."""
+    tried = {action.apply for action in _gone_back(situation)}
+    untried = (name for name in situation.mitigations if name not in tried)
+    name = next(untried, None) if situation.can(Verb.APPLY) else None
+    if name is None:
+        return None
+    past = situation.incident.newest_onset_step - from_step
+    return name, lr_steps(from_step, policy) + max(0, past)
+
+
+def _lr(
+    choice: ChosenTarget,
+    finding: Finding,
+    situation: Situation,
+    policy: Policy,
+    *,
+    mitigated: bool = False,
 ) -> tuple[float | None, int | None, float | None]:
     """Factor, steps and cap. After a spike that came back, going back alone only repeats it, unless
     another cause than before is known; a rate that did it is lowered at once, and one that jumped
@@ -140,6 +176,8 @@ def _lr(
     remedy, again = finding.remedy, situation.incident.recurrences
     if finding.known and finding.remedy.rate is Rate.KEEP:
         again = min(again, gone_back_from(remedy.diagnosis, situation))
+    if mitigated:  # in place of a lower rate, so that one change is judged
+        return None, None, None
     whole = remedy.rate is Rate.WARM_UP and finding.mark is not None
     place = again + (remedy.rate is not Rate.KEEP and not whole)
     if not place:
@@ -204,8 +242,20 @@ def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation:
         f"{incident.kind.capitalize()} ({incident.confidence:.0%}). {said_of(situation)} {held}",
         finding.sentence,
         f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}. "
-        f"{remedy.because} {low} {remedy.because_again if with_it else ''}",
+        f"{remedy.because} {low} {remedy.because_again if with_it else ''} "
+        f"{going_on(action, situation)}",
         remedy.left_alone if action.skip is None else "",
+    )
+
+
+def going_on(action: Rollback, situation: Situation) -> str:
+    if action.apply is None:
+        return ""
+    cost = situation.mitigations.get(action.apply, "")
+    costs = f", which costs {cost}" if cost else ""
+    return (
+        f"Going back alone did not hold: go on with {action.apply} for {action.apply_steps:,} "
+        f"steps{costs}."
     )
 
 

@@ -16,13 +16,15 @@ from spikeguard_core.policy.finding import RETREAT, alone_moved
 from spikeguard_core.policy.remedies import DATA, Diagnosis, GoBack, Skip
 from spikeguard_core.policy.rollback import (
     finding_of,
+    going_on,
     gone_back_from,
     lr_steps,
     recovery,
     said_of,
+    untried_mitigation,
     with_its_batches,
 )
-from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.settings import ApprovalMode, Policy
 from spikeguard_core.policy.situation import PastCommand, Situation
 from spikeguard_core.policy.targeting import UNDONE, choose_target, rollbacks, widened
 from spikeguard_protocol import (
@@ -281,12 +283,15 @@ def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
     data = _returning_data(situation, executed, policy)
     if not data or finding_of(situation, policy).remedy.skip is Skip.NOTHING:
         return None
+    last, names = executed[-1], {target.name for target in situation.targets}
     if len(executed) >= 2 and _returned_twice(executed):
+        if last.target in names and (other := untried_mitigation(last.step, situation, policy)):
+            back = Rollback(last.target, last.step, last.skip, apply=other[0], apply_steps=other[1])
+            return _alone_or_asked(back, f"{data} {going_on(back, situation)}", None, policy)
         return Opinion(
             Stop(), f"{data} It was widened once already: replacing the data is yours to do."
         )
-    last = executed[-1]
-    if last.skip is None or not any(t.name == last.target for t in situation.targets):
+    if last.skip is None or last.target not in names:
         return None
     skip = widened(last.skip, situation, policy)
     opinion = Opinion(
@@ -300,7 +305,17 @@ def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
 
 def _roll_back(situation: Situation, policy: Policy) -> Opinion | None:
     found = recovery(situation, policy)
-    return None if found is None else _unless_harder(Opinion(*found), situation, policy)
+    if found is None:
+        return None
+    return _unless_harder(_alone_or_asked(*found, policy), situation, policy)
+
+
+def _alone_or_asked(
+    action: Rollback, reason: str, cause: Diagnosis | None, policy: Policy
+) -> Opinion:
+    """A rollback with a mitigation takes a person, unless the policy approves both."""
+    asks = policy.approval_of(Verb.APPLY).mode is not ApprovalMode.AUTO
+    return Opinion(action, reason, cause, by_person=action.apply is not None and asks)
 
 
 def _unless_harder(opinion: Opinion, situation: Situation, policy: Policy) -> Opinion:

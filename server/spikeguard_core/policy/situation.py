@@ -5,7 +5,8 @@ Law: facts only, gathered by the caller; the policy looks nothing up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from spikeguard_core.lifecycle.command_life import WAITING
 from spikeguard_core.lifecycle.incident import Incident
@@ -58,6 +59,7 @@ class OrderLimits:
 
     lr_factor_least: float | None = None
     lr_steps_most: float | None = None
+    apply_steps_most: float | None = None
     skip_batches_most: float | None = None
     rollback_steps_most: float | None = None
     rollbacks_a_day: float | None = None
@@ -79,6 +81,7 @@ class RunSituation:
     step_time_of: int = 0  # steps that the pace is the median of
     trains: bool = True  # False: it sends nothing, so that nobody knows
     abilities: tuple[Ability, ...] = ()  # what the live attempt says of them, and why
+    mitigations: Mapping[str, str] = field(default_factory=dict)  # name to cost, as registered
 
     def can(self, verb: Verb) -> bool:
         return verb in self.capabilities

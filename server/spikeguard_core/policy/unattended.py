@@ -6,7 +6,7 @@ closes, and is told once: again only where the policy turns to another verb.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spikeguard_core.diagnosis.lineage import Lineage
@@ -53,6 +53,7 @@ class UnattendedRun:
     tokens_per_step: int | None = None
     capabilities: frozenset[Verb] = frozenset(Verb)  # what the run can carry out
     abilities: tuple[Ability, ...] = ()  # why, as it says itself
+    mitigations: Mapping[str, str] = field(default_factory=dict)  # that the run has registered
     incident: Incident | None = None  # the open one
     opened: int = 0  # incidents so far
     reason: str = ""  # of the newest proposal, also where that is to do nothing
@@ -94,6 +95,7 @@ class UnattendedRun:
             targets=tuple(self._target(one, step, doubts) for one in saved),
             capabilities=self.capabilities,
             abilities=self.abilities,
+            mitigations=self.mitigations,
             step_time_s=self.step_time_s,
             tokens_per_step=self.tokens_per_step,
             past=tuple(self._past),

@@ -25,6 +25,7 @@ from spikeguard_core.policy.targeting import (
     worth_keeping,
 )
 from spikeguard_protocol import Rollback, SegmentId, SegmentPoint, Verb, abilities_from_settings
+from spikeguard_protocol.abilities import mitigations_from_settings
 from spikeguard_server.store.commands import past_commands, unfinished_commands
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
@@ -83,6 +84,7 @@ def _job(
         "tokens_per_step": attempt.tokens_per_step,
         "limits": read_limits(settings),
         "abilities": abilities_from_settings(settings),
+        "mitigations": mitigations_from_settings(settings),
     }
 
 

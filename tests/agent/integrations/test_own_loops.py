@@ -89,7 +89,7 @@ def test_a_loop_of_nanogpts_shape_that_is_killed_trains_on_as_if_it_had_not_been
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though it draws at random, and holds a batch that it fetched ahead."""
-    model = nanogpt_loop.train(tmp_path / "whole")._modules[0]
+    model = nanogpt_loop.train(tmp_path / "whole")._by_torch.modules[0]
     rate = nanogpt_loop.rate
 
     def killed(step: int, steps: int) -> float:
@@ -105,7 +105,7 @@ def test_a_loop_of_nanogpts_shape_that_is_killed_trains_on_as_if_it_had_not_been
     assert again.steps == 60
     assert again.state().parent is not None  # it did not begin anew
     for name, expected in model.state_dict().items():
-        assert torch.equal(again._modules[0].state_dict()[name], expected), name
+        assert torch.equal(again._by_torch.modules[0].state_dict()[name], expected), name
 
 
 def test_an_update_from_a_closure_is_judged_after_the_closure(tmp_path: Path) -> None:
@@ -153,3 +153,17 @@ def test_accelerate_takes_several_optimizers_as_it_has_wrapped_them(tmp_path: Pa
     pairs = zip(before, model.parameters(), strict=True)
     assert [torch.equal(*pair) for pair in pairs] == [False] * 4
     assert guard.faults == {}
+
+
+def test_a_clip_rule_clips_under_accelerate_where_a_step_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = accelerate.attach
+    hybrid = lambda *given, **named: plain(*given, clip="hybrid", **named)  # noqa: E731
+    monkeypatch.setattr("accelerate_loop.attach", hybrid)
+    with served(Wire()) as wire:
+        monkeypatch.setenv("SPIKEGUARD_SERVER", wire.url)
+        guard = accelerate_loop.train(tmp_path, 30)
+        shares, means = wire.column("parameters_clipped"), wire.column("grad_norm_mean")
+    assert guard.faults == {}
+    assert len(shares) == len(means) == 30

@@ -258,7 +258,7 @@ def test_a_revision_without_a_finite_loss_leaves_the_peak_where_it_was() -> None
 def test_only_a_cure_makes_an_incident_recovering() -> None:
     incident = _folded(OPENED)
     for verb in Verb:
-        cures = verb in (Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR)
+        cures = verb in (Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR, Verb.APPLY)
         assert acted(incident, verb).state == ("recovering" if cures else "open")
 
 

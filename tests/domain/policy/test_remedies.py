@@ -33,10 +33,10 @@ from spikeguard_core.policy.settings import (
     policy_from_mapping,
     policy_to_mapping,
 )
-from spikeguard_core.policy.situation import PastCommand, Situation
+from spikeguard_core.policy.situation import OrderLimits, PastCommand, Situation
 from spikeguard_core.setting_fields import PolicyError
 from spikeguard_core.suspicion import NOTHING, Mark, Suspicion
-from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback
+from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Verb
 from spikeguard_protocol.phrases import paragraphs
 from tests.domain.policy.situations import SEGMENT, blamed, done, incident, situation, target
 
@@ -194,6 +194,47 @@ def test_a_rate_that_was_lowered_where_it_came_back_is_lowered_as_far_again() ->
     action, _ = ask(asked)
     assert action.lr_steps is not None
     assert (action.lr_factor, action.step + action.lr_steps) == (0.05, 1220)
+
+
+REGISTERED = {"swap-data": "20 % a step", "tight-clip": ""}
+
+
+def test_what_came_back_after_a_plain_rollback_is_gone_back_from_with_what_the_job_registered() -> (
+    None
+):
+    """In the order of their registration, each once; the rate stays, so that one change is judged.
+    Their cost stands in the reason, and no policy that approves rollbacks approves it."""
+    plain = recurred_without_its_batches(Rollback("mem-1190", 1190))
+    action, proposal = ask(replace(plain, mitigations=REGISTERED))
+    assert (action.apply, action.lr_factor) == ("swap-data", None)
+    assert action.apply_steps is not None
+    assert action.step + action.apply_steps > 1210
+    assert "go on with swap-data" in proposal.reason
+    assert "which costs 20 % a step" in proposal.reason
+    assert proposal.by_person
+    again = recurred_without_its_batches(action)
+    assert ask(replace(again, mitigations=REGISTERED))[0].apply == "tight-clip"
+    lowered, _ = ask(replace(again, mitigations={"swap-data": ""}))
+    assert (lowered.apply, lowered.lr_factor is not None) == (None, True)
+
+
+def test_nothing_is_applied_that_is_not_registered_cannot_be_done_or_was_not_needed() -> None:
+    plain = recurred_without_its_batches(Rollback("mem-1190", 1190))
+    cannot = plain.capabilities - {Verb.APPLY}
+    for asked in (plain, replace(plain, mitigations=REGISTERED, capabilities=cannot)):
+        assert ask(asked)[0].apply is None
+    first = replace(about(Cause.UNKNOWN), mitigations=REGISTERED)
+    assert ask(first)[0].apply is None
+    short = replace(plain, mitigations=REGISTERED, limits=OrderLimits(apply_steps_most=7))
+    assert ask(short)[0].apply_steps == 7
+
+
+def recurred_without_its_batches(gone_back: Rollback) -> Situation:
+    """It came back ten steps later than before, on other batches."""
+    return returned(
+        Cause.UNKNOWN, gone_back, recurred_step=1210, recurred_batches=BatchRange(1240, 1241),
+        newest_step=1260, anomalous_step=1260, confidence=0.95, settled=True, peak_step=1215,
+    )  # fmt: skip
 
 
 def test_where_it_came_back_is_looked_at_before_and_after() -> None:

@@ -179,6 +179,33 @@ def test_what_the_job_would_refuse_is_refused_with_field_limit_and_remedy(
     assert list(ada.run_commands(run)) == []
 
 
+def test_a_mitigation_is_offered_where_it_is_registered_and_ordered_by_its_name(
+    live: Live, project: str, calm: Job
+) -> None:
+    """The page, the API and the client: by itself, and with a rollback."""
+    ada, run = client_of(live, project), run_of(calm)
+    assert "apply" not in [each["verb"] for each in ada.options(run)["verbs"]]
+    error = refusal(lambda: ada.order(run, "apply", "x", mitigation="swap-data", steps=50))
+    assert (error.status, error.error["field"]) == (422, "verb")
+    registered = {**LIMITS, "mitigations": '{"swap-data": "20 % a step"}'}
+    calm.send(AttemptStarted(None, 1, (*VERBS, "apply"), "test", 4096, registered))
+    offered = ada.options(run)
+    assert offered["mitigations"] == {"swap-data": "20 % a step"}
+    assert "apply" in [each["verb"] for each in offered["verbs"]]
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"mitigation": "tight-clip", "steps": 50}, "mitigation"),
+        ({"mitigation": "swap-data"}, "steps"),
+    )
+    for given, field in wrong:
+        error = refusal(partial(ada.order, run, "apply", "x", **given))
+        assert (error.status, error.error["field"]) == (422, field)
+    made = ada.order(
+        run, "rollback", "it came back", target="step-300", mitigation="swap-data", steps=50
+    )
+    assert made["arguments"] | {"apply": "swap-data", "apply_steps": 50} == made["arguments"]
+    assert made["arguments"]["lr_steps"] is None
+
+
 def test_a_target_that_is_not_healthy_is_allowed_with_a_warning_that_names_it(
     live: Live, project: str, calm: Job
 ) -> None:

@@ -1,10 +1,24 @@
-"""Rules for clipping gradients: `guard.clip_(rule)` applies one inside the step.
+"""Rules for clipping gradients: `attach(clip=...)` and `guard.clip_(rule)` apply one inside the
+step, `clip_grad_norm_(parameters, rule)` without a guard.
 
 Law: a rule turns norms into factors on the device; it never reads a gradient or a host value.
 """
 
 from spikeguard.optim.clipping.adagc import AdaGC
+from spikeguard.optim.clipping.plain import ClipResult, clip_grad_norm_, rule_of
 from spikeguard.optim.clipping.rules import Clipped, ClipSignal, Fixed, Rule
 from spikeguard.optim.clipping.zclip import Hybrid, Toward, ZClip
 
-__all__ = ["AdaGC", "ClipSignal", "Clipped", "Fixed", "Hybrid", "Rule", "Toward", "ZClip"]
+__all__ = [
+    "AdaGC",
+    "ClipResult",
+    "ClipSignal",
+    "Clipped",
+    "Fixed",
+    "Hybrid",
+    "Rule",
+    "Toward",
+    "ZClip",
+    "clip_grad_norm_",
+    "rule_of",
+]

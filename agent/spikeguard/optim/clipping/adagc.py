@@ -89,10 +89,18 @@ class AdaGC:
         signals: dict[str, Tensor] = {
             ClipSignal.NORM: left,
             ClipSignal.CLIPPED: share,
-            ClipSignal.LAMBDA: scaled_by(norm, left),
+            ClipSignal.FACTOR: scaled_by(norm, left),
+            ClipSignal.LIMIT: self._most_left(warm, limit, norm),
             ClipSignal.CLIP_RATE: self._rate,
         }
         return Clipped(factor, signals)
+
+    def _most_left(self, warm: Tensor, limit: Tensor, norm: Tensor) -> Tensor:
+        """The largest global norm that can be left, () fp32; none while one parameter warms up on
+        its own."""
+        first = torch.full_like(norm, self._first)
+        together = torch.linalg.vector_norm(torch.where(warm, limit, torch.inf))
+        return torch.where(warm.any(), together, first)
 
     def _on(self, each: Tensor) -> Tensor:
         rows = 0 if self._state is None else self._state.shape[1]

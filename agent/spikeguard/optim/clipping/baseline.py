@@ -27,6 +27,7 @@ class Standing:
     mean: Tensor
     std: Tensor
     outside: Tensor  # bool: beyond the threshold, and warm
+    edge: Tensor  # the value beyond which it is outside; infinite while warming up
 
 
 class Baseline:
@@ -52,7 +53,8 @@ class Baseline:
         z = (seen - mean) / std
         warm = count >= self._warm_up
         outside = warm & finite & (z > self._threshold)
-        return Standing(seen, torch.where(warm, z, torch.zeros_like(z)), mean, std, outside)
+        edge = torch.where(warm, mean + self._threshold * std, torch.inf)
+        return Standing(seen, torch.where(warm, z, torch.zeros_like(z)), mean, std, outside, edge)
 
     def learn(self, value: Tensor, standing: Standing, kept: Tensor) -> None:
         """Take in `kept`, what was made of `value`; `kept` not finite: nothing."""

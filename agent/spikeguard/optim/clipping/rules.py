@@ -22,7 +22,8 @@ class ClipSignal(StrEnum):
 
     NORM = "grad_norm_clipped"  # global L2 after clipping
     CLIPPED = "grad_clipped"  # 1.0 where it was clipped; per parameter: share of the tensors
-    LAMBDA = "clip_lambda"  # clipped over raw global norm, 1.0 where nothing was scaled
+    FACTOR = "clip_factor"  # clipped over raw global norm, 1.0 where nothing was scaled
+    LIMIT = "clip_limit"  # the norm above which this step is clipped; not told where there is none
     Z = "grad_norm_z"  # standard deviations above the mean, before clipping
     MEAN = "grad_norm_mean"
     STD = "grad_norm_std"
@@ -69,7 +70,8 @@ class Fixed:
         signals: dict[str, Tensor] = {
             ClipSignal.NORM: norm * factor,
             ClipSignal.CLIPPED: hit,
-            ClipSignal.LAMBDA: factor,
+            ClipSignal.FACTOR: factor,
+            ClipSignal.LIMIT: torch.full_like(norm, self._max_norm),
             ClipSignal.CLIP_RATE: self._rate,
         }
         return Clipped(factor, signals)
@@ -90,8 +92,25 @@ def clipped_to(norm: float, max_norm: float) -> dict[str, float]:
     return {
         ClipSignal.NORM.value: norm * factor,
         ClipSignal.CLIPPED.value: float(norm > max_norm),
-        ClipSignal.LAMBDA.value: factor,
+        ClipSignal.FACTOR.value: factor,
+        ClipSignal.LIMIT.value: float(max_norm),
     }
+
+
+def under(clipped: Clipped, norm: Tensor, max_norm: float) -> Clipped:
+    """`clipped`, with what it leaves of the global `norm` scaled down to `max_norm`."""
+    told = clipped.signals
+    more = factor_to(told[ClipSignal.NORM], torch.full_like(norm, max_norm))
+    left = told[ClipSignal.NORM] * more
+    hit = torch.maximum(told[ClipSignal.CLIPPED].float(), (more < 1.0).float())
+    signals: dict[str, Tensor] = {
+        **told,
+        ClipSignal.NORM: left,
+        ClipSignal.CLIPPED: hit,
+        ClipSignal.FACTOR: scaled_by(norm, left),
+        ClipSignal.LIMIT: told[ClipSignal.LIMIT].clamp_max(max_norm),
+    }
+    return Clipped(clipped.factor * more, signals)
 
 
 def positive(name: str, value: float) -> float:

@@ -89,7 +89,8 @@ class ZClip:
         signals: dict[str, Tensor] = {
             ClipSignal.NORM: norm * factor,
             ClipSignal.CLIPPED: hits[0],
-            ClipSignal.LAMBDA: factor,
+            ClipSignal.FACTOR: factor,
+            ClipSignal.LIMIT: at.edge.clamp(self._least, self._most),
             ClipSignal.Z: at.z,
             ClipSignal.MEAN: at.mean,
             ClipSignal.STD: at.std,
@@ -123,7 +124,10 @@ class Hybrid:
         ratio = scaled_by(norm, whole.signals[ClipSignal.NORM])
         signals = {
             **whole.signals,
-            ClipSignal.LAMBDA: ratio,
+            ClipSignal.FACTOR: ratio,
+            ClipSignal.LIMIT: torch.minimum(
+                whole.signals[ClipSignal.LIMIT], local.signals[ClipSignal.LIMIT]
+            ),
             ClipSignal.PARAMETERS: local.signals[ClipSignal.CLIPPED],
         }
         return Clipped(local.factor * whole.factor, signals)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.orders import TAKES, out_of_reach, why_not
 from spikeguard_core.policy.situation import RunSituation, Target
-from spikeguard_protocol import Rollback
+from spikeguard_protocol import Rollback, Verb
 from spikeguard_server.http.bodies.incidents import cost_body
 from spikeguard_server.http.bodies.orders import LimitsBody, OptionsBody, TargetOption, VerbOption
 from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN
@@ -28,12 +28,15 @@ def options_body(options: Options) -> OptionsBody:
             _target(target, situation, options) for target in reversed(situation.targets)
         ],
         limits=_limits(situation),
+        mitigations={} if situation is None else dict(situation.mitigations),
     )  # fmt: skip
 
 
 def _verbs(options: Options) -> list[VerbOption]:
     known = OF_RUN if options.incident is None else OF_RUN | OF_INCIDENT
     found = []
+    if options.situation is None or not options.situation.mitigations:
+        known -= {Verb.APPLY}
     for verb in (verb for verb in TAKES if verb in known):
         if options.situation is None:
             told = ("The run has no attempt that trains", "Start the job again first")

@@ -11,6 +11,7 @@ from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.policy.orders import OrderRequest
 from spikeguard_protocol import BatchRange, Health, Medium, Verb
 from spikeguard_protocol.identity import MAX_STEP, TARGET_PATTERN
+from spikeguard_protocol.orders import MITIGATION_PATTERN
 from spikeguard_server.http.bodies.incident_shapes import CostBody
 from spikeguard_server.http.bodies.run_shapes import Shape, example
 from spikeguard_server.ingest.orders import Ordered, SeenProposal
@@ -41,8 +42,15 @@ class OrderShape(Shape):
         description="scale_lr, rollback: of every learning rate",
     )  # fmt: skip
     steps: int | None = Field(
-        None, ge=1, le=MAX_STEP, description="at that rate; watch: until the policy looks again"
+        None,
+        ge=1,
+        le=MAX_STEP,
+        description="at that rate, or with the mitigation; watch: until the policy looks again",
     )
+    mitigation: str | None = Field(
+        None, pattern=f"^{MITIGATION_PATTERN.pattern}$",
+        description="apply: its name; rollback: with which the run goes on",
+    )  # fmt: skip
     reason: Why
     expires_in_s: float = Field(
         600.0, ge=SHORTEST_S, le=LONGEST_S, allow_inf_nan=False,
@@ -62,7 +70,7 @@ class OrderShape(Shape):
     def ordered(self, verb: Verb) -> Ordered:
         """The order as it is judged."""
         skip = None if self.skip is None else BatchRange(*self.skip)
-        wanted = OrderRequest(verb, self.target, skip, self.factor, self.steps)
+        wanted = OrderRequest(verb, self.target, skip, self.factor, self.steps, self.mitigation)
         return Ordered(wanted, self.reason, self.expires_in_s, self.expect, self.expect_size)
 
 
@@ -73,7 +81,7 @@ class RunOrder(OrderShape):
         {"verb": "checkpoint_now", "reason": "the file system is going down for an hour"}
     )
 
-    verb: Literal["rollback", "skip_batches", "scale_lr", "checkpoint_now", "stop"]
+    verb: Literal["rollback", "skip_batches", "scale_lr", "apply", "checkpoint_now", "stop"]
 
 
 class IncidentOrder(OrderShape):
@@ -86,7 +94,7 @@ class IncidentOrder(OrderShape):
         }
     )  # fmt: skip
 
-    verb: Literal["rollback", "skip_batches", "scale_lr", "watch", "stop"]
+    verb: Literal["rollback", "skip_batches", "scale_lr", "apply", "watch", "stop"]
     command: int | None = Field(
         None, ge=1, le=2**31 - 1, strict=True,
         description="number of the proposal that it replaces; null: none was waiting",
@@ -135,6 +143,7 @@ class LimitsBody(Shape):
 
     lr_factor_least: float | None
     lr_steps_most: float | None
+    apply_steps_most: float | None
     skip_batches_most: float | None
     rollback_steps_most: float | None
 
@@ -150,3 +159,4 @@ class OptionsBody(Shape):
     verbs: list[VerbOption]
     targets: list[TargetOption] = Field(description="newest first, at most 1000")
     limits: LimitsBody
+    mitigations: dict[str, str] = Field(description="what the job can switch on: name to cost")

@@ -19,6 +19,7 @@ VERB_WORDS: Final = {
     Verb.ROLLBACK: "Roll back",
     Verb.SKIP_BATCHES: "Skip batches",
     Verb.SCALE_LR: "Lower the rate",
+    Verb.APPLY: "Apply a mitigation",
     Verb.WATCH: "Watch",
     Verb.CHECKPOINT_NOW: "Save a checkpoint",
     Verb.STOP: "Stop",
@@ -35,6 +36,7 @@ class Fields:
     skip_last: str = ""
     factor: str = ""
     steps: str = ""
+    mitigation: str = ""
 
     def address(self, path: str, **more: str) -> str:
         """Where the page is shown with these fields."""
@@ -53,6 +55,7 @@ class Fields:
             self._skip() if "skip" in takes else None,
             _number(self.factor, "factor") if "factor" in takes else None,
             _count(self.steps, "steps") if "steps" in takes else None,
+            (self.mitigation.strip() or None) if "mitigation" in takes else None,
         )
 
     def _skip(self) -> BatchRange | None:
@@ -79,6 +82,7 @@ def fields_of(action: Action) -> Fields:
         "" if skip is None else str(skip.first), "" if skip is None else str(skip.end - 1),
         "" if wanted.factor is None else f"{wanted.factor:.6g}",
         "" if wanted.steps is None else str(wanted.steps),
+        wanted.mitigation or "",
     )  # fmt: skip
 
 

@@ -69,16 +69,16 @@ _Sent = Annotated[str, Form(max_length=200)]
 
 def _asked(
     verb: _Asked = "", to: _Asked = "", skip_first: _Asked = "", skip_last: _Asked = "",
-    factor: _Asked = "", steps: _Asked = "",
+    factor: _Asked = "", steps: _Asked = "", mitigation: _Asked = "",
 ) -> Fields:  # fmt: skip
-    return Fields(verb, to, skip_first, skip_last, factor, steps)
+    return Fields(verb, to, skip_first, skip_last, factor, steps, mitigation)
 
 
 def _sent(
     verb: _Sent = "", to: _Sent = "", skip_first: _Sent = "", skip_last: _Sent = "",
-    factor: _Sent = "", steps: _Sent = "",
+    factor: _Sent = "", steps: _Sent = "", mitigation: _Sent = "",
 ) -> Fields:  # fmt: skip
-    return Fields(verb, to, skip_first, skip_last, factor, steps)
+    return Fields(verb, to, skip_first, skip_last, factor, steps, mitigation)
 
 
 @router.get(PATH, summary="The page to act on a run")

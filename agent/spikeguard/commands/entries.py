@@ -1,0 +1,59 @@
+"""What a journal's entry says of a lowered rate and of a mitigation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from spikeguard.optim.lr_scale import LrScale
+from spikeguard.state.lineage import Lineage, plain_lineage, read_lineage
+from spikeguard_protocol.orders import check_mitigation
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """The learning rate's scale from the end of `lineage` on, once `command` was carried out."""
+
+    command: str
+    lineage: Lineage
+    scale: LrScale | None
+    asked: bool  # the command lowers it; otherwise it came back with a rollback's target
+
+    def plain(self) -> dict[str, Any]:
+        """For the file."""
+        scale = self.scale.plain() if self.scale is not None else None
+        return {"lineage": plain_lineage(self.lineage), "scale": scale, "asked": self.asked}
+
+    @classmethod
+    def read(cls, command: str, plain: dict[str, Any]) -> Scaling:
+        """Back from the file."""
+        scale = LrScale.read(plain["scale"]) if plain["scale"] is not None else None
+        return cls(command, read_lineage(plain["lineage"]), scale, plain["asked"])
+
+
+@dataclass(frozen=True, slots=True)
+class Applying:
+    """The mitigation `name` in the `steps` steps after step `start`, where `lineage` ends."""
+
+    command: str
+    lineage: Lineage
+    name: str
+    start: int
+    steps: int
+
+    @property
+    def end(self) -> int:
+        """The last step that is made with it."""
+        return self.start + self.steps
+
+    def plain(self) -> list[Any]:
+        """For the file."""
+        return [plain_lineage(self.lineage), self.name, self.start, self.steps]
+
+    @classmethod
+    def read(cls, command: str, plain: list[Any]) -> Applying:
+        """Back from the file."""
+        lineage, name, start, steps = plain
+        if type(start) is not int or type(steps) is not int:
+            raise ValueError("a step is no whole number")
+        return cls(command, read_lineage(lineage), check_mitigation("name", name), start, steps)

@@ -1,0 +1,86 @@
+"""A rule by its name, and clipping by one without a guard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from spikeguard.optim.clipping.adagc import AdaGC
+from spikeguard.optim.clipping.rules import ClipSignal, Rule, under
+from spikeguard.optim.clipping.zclip import Hybrid, ZClip
+
+# The fixed maximum of the paper's ZClip is the loop's own `max_norm` here.
+BY_NAME: Mapping[str, Callable[[], Rule]] = {
+    "zclip": lambda: ZClip(max_threshold=None),
+    "adagc": AdaGC,
+    "hybrid": lambda: Hybrid(ZClip(max_threshold=None)),
+}
+
+
+class ClipResult(NamedTuple):
+    """What clipping made of one step; each () fp32 on the gradients' device."""
+
+    norm: Tensor  # global L2 before clipping
+    clipped_norm: Tensor  # after it
+    clipped: Tensor  # 1.0 where it was clipped; `AdaGC`: the share of the tensors that were
+    z: Tensor | None  # of `norm`, in standard deviations above the rule's mean; None: it has none
+    limit: Tensor  # the norm above which the step is clipped; infinite where there is none yet
+
+
+def rule_of(clip: str | Rule | None) -> Rule | None:
+    """The rule of that name; raise ValueError or TypeError for what is none."""
+    if clip is None:
+        return None
+    if isinstance(clip, str):
+        if clip not in BY_NAME:
+            raise ValueError(f"{clip!r} is no rule. Give one of {', '.join(BY_NAME)}, or an object")
+        return BY_NAME[clip]()
+    if not all(hasattr(clip, name) for name in ("judge", "per_parameter", "load_state_dict")):
+        kinds = f"{', '.join(BY_NAME)}, or an object of spikeguard.optim.clipping"
+        raise TypeError(f"it is a {type(clip).__name__}. Give one of {kinds}")
+    return clip
+
+
+@torch.no_grad()
+def clip_grad_norm_(
+    parameters: Iterable[Tensor], rule: Rule, max_norm: float | None = None
+) -> ClipResult:
+    """Clip the gradients of `parameters` by `rule`, and to `max_norm` at most; waits for no device.
+
+    The same parameters in the same order at each step, of which some may have no gradient. Sharded
+    ones (DTensor) are measured over all ranks. Make the rule once, outside the loop; its
+    `state_dict()` belongs into the job's checkpoints.
+    """
+    listed = list(parameters)
+    held = [p.grad for p in listed if p.grad is not None]
+    if not held:
+        raise ValueError("no parameter has a gradient. Call it after the backward pass")
+    norms = [_whole(norm).to(held[0].device) for norm in torch._foreach_norm(held)]
+    found = iter(norms)
+    absent = torch.zeros((), device=held[0].device)
+    each = torch.stack([absent if p.grad is None else next(found).float() for p in listed])
+    norm = torch.linalg.vector_norm(each)
+    clipped = rule.judge(norm, each if rule.per_parameter else None)
+    if max_norm is not None:
+        clipped = under(clipped, norm, max_norm)
+    factors = clipped.factor.expand(len(listed))
+    for p, factor in zip(listed, factors.unbind(), strict=True):
+        if p.grad is not None:
+            local = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
+            local.mul_(factor.to(local.device, local.dtype, non_blocking=True))
+    told = clipped.signals
+    return ClipResult(
+        norm,
+        told[ClipSignal.NORM],
+        told[ClipSignal.CLIPPED],
+        told.get(ClipSignal.Z),
+        told[ClipSignal.LIMIT],
+    )
+
+
+def _whole(norm: Tensor) -> Tensor:
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
