@@ -265,12 +265,9 @@ def _open_stores(
     writes = given.checkpoints is not None and not given.checkpoints.writes_itself
     if writes:
         open_saving(world)
-    if world.leads and world.size > 1 and settings.snapshots_pinned > PINS:
-        log.warning(
-            "of several ranks %d snapshots are pinned at most, not %d",
-            PINS,
-            settings.snapshots_pinned,
-        )
+    pinned = settings.snapshots_pinned
+    if world.leads and world.size > 1 and pinned > PINS:
+        log.warning("of several ranks %d snapshots are pinned at most, not %d", PINS, pinned)
     copies = HostCopies(job.optimizers, settings.copy_beside)
     staging, budget = open_staging(world, job.topology, settings, copies, attempt.faults, writes)
     ring = Snapshots(
