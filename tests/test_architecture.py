@@ -84,13 +84,13 @@ AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_730,
-    "spikeguard_cli": 3_320,
-    "spikeguard_client": 1_730,
+    "spikeguard_cli": 3_530,
+    "spikeguard_client": 1_810,
     "spikeguard": 22_620,
     "spikeguard_core": 10_835,
-    "spikeguard_replay": 3_160,
-    "spikeguard_server": 31_310,
-    "spikeguard_dashboard": 3_560,
+    "spikeguard_replay": 3_660,
+    "spikeguard_server": 35_600,
+    "spikeguard_dashboard": 3_620,
     "spikeguard_trainer": 2_465,
     "benchmarks": 14_940,
     "tests": 57_160,

@@ -123,6 +123,10 @@ def goes_back(wire: Wire, after: int = 30) -> None:
     order_once(wire, after, lambda t: Rollback(t.name, t.step))
 
 
+def switches_on(wire: Wire) -> None:
+    order_once(wire, 10, lambda _: Apply("scaled", 10))
+
+
 CASES: dict[str, tuple[int, Prepare]] = {  # how many steps, and what the server does
     "": (30, lambda _: None),
     "stopped": (FOREVER, lambda wire: order_once(wire, 30, lambda _: Stop())),
@@ -133,6 +137,9 @@ CASES: dict[str, tuple[int, Prepare]] = {  # how many steps, and what the server
     "slow_server": (FOREVER, answers_late),
     "broken_drain": (80, goes_back),
     "broken_state": (50, lambda _: None),
+    "drops": (60, lambda _: None),
+    "mitigation": (110, switches_on),
+    "broken_mitigation": (110, switches_on),
     "late": (200, partial(goes_back, after=60)),  # the ranks are out of step from there on
 }
 
@@ -438,15 +445,12 @@ def test_a_nan_on_one_rank_is_dropped_on_all(played: dict[str, Played]) -> None:
 
 @pytest.mark.parametrize("case", ["mitigation", "broken_mitigation"])
 def test_a_mitigation_is_on_at_the_same_steps_on_all_ranks_or_on_none(
-    case: str, tmp_path: Path
+    case: str, played: dict[str, Played]
 ) -> None:
     """Of the gradient's norm half is left while it is on; that of rank 0 and 1 is one."""
-    with served(Wire()) as wire:
-        order_once(wire, 10, lambda _: Apply("scaled", 10))
-        status, seen = run_ranks(wire, tmp_path, 60, case)
-        (told,) = wire.records(CommandResult)
-        norms = {step: value for (_, step), value in wire.column("grad_norm").items()}
-    assert status == 0
+    wire, seen, _ = played[case]
+    (told,) = set(wire.records(CommandResult))
+    norms = {step: value for (_, step), value in wire.column("grad_norm").items()}
     assert seen[0]["trail"] == seen[1]["trail"]
     if case == "broken_mitigation":
         assert told.state is ResultState.FAILED
@@ -458,13 +462,13 @@ def test_a_mitigation_is_on_at_the_same_steps_on_all_ranks_or_on_none(
     assert norms[last] < 0.75 * norms[last + 1]
 
 
-def test_updates_dropped_in_a_row_lower_the_rate_on_all_ranks_at_one_step(tmp_path: Path) -> None:
+def test_updates_dropped_in_a_row_lower_the_rate_on_all_ranks_at_one_step(
+    played: dict[str, Played],
+) -> None:
     """Four of them: the job's own rule halves the rate for ten steps; nobody was asked."""
-    with served(Wire()) as wire:
-        status, seen = run_ranks(wire, tmp_path, 60, "drops")
-        (applied,) = wire.records(CommandResult)
-        rates = {step: rate for (_, step), rate in wire.column("lr").items()}
-    assert status == 0
+    wire, seen, _ = played["drops"]
+    (applied,) = set(wire.records(CommandResult))
+    rates = {step: rate for (_, step), rate in wire.column("lr").items()}
     assert seen[0]["trail"] == seen[1]["trail"]
     assert applied.state is ResultState.APPLIED
     lowered = [step for step in range(1, 61) if rates[step] < 0.01]
