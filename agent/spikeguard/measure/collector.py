@@ -83,10 +83,9 @@ class Collector:
         self._ranks, self._tokens = topology.ranks, tokens_per_step
         self._ended_at: float | None = None  # of the newest step
         self._cycle = settings.slow_signals_every
-        self._param_place, self._update_place, self._moment_place = (
-            quarter * self._cycle // 4
-            for quarter in (PARAM_QUARTER, UPDATE_QUARTER, MOMENT_QUARTER)
-        )
+        quarters = (PARAM_QUARTER, UPDATE_QUARTER, MOMENT_QUARTER)
+        places = (quarter * self._cycle // 4 for quarter in quarters)
+        self._param_place, self._update_place, self._moment_place = places
         self._layer_cadence = LayerCadence(settings, topology)
         self._weights = parameters(job.parts)  # those that are not trained, too
         self._compare_every = settings.replica_checksum_every
@@ -101,8 +100,7 @@ class Collector:
         self._readback = Readback()
         self._spoilt = SpoiltBuffers(self.buffers, self._readback, faults)
         self.losses = LossMeter(topology.has_loss)
-        self.optional, self.own = optional, OwnSignals(faults)
-        self.attentive = False
+        self.optional, self.own, self.attentive = optional, OwnSignals(faults), False
         self._scalars: dict[str, Tensor] = {}
         self._known: dict[str, float] = {}
         self._grad_norm: Tensor | None = None
