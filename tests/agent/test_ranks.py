@@ -447,7 +447,7 @@ def test_a_nan_on_one_rank_is_dropped_on_all(played: dict[str, Played]) -> None:
 def test_a_mitigation_is_on_at_the_same_steps_on_all_ranks_or_on_none(
     case: str, played: dict[str, Played]
 ) -> None:
-    """Of the gradient's norm half is left while it is on; that of rank 0 and 1 is one."""
+    """Of the gradient's norm a tenth is left while it is on."""
     wire, seen, _ = played[case]
     (told,) = set(wire.records(CommandResult))
     norms = {step: value for (_, step), value in wire.column("grad_norm").items()}
@@ -458,8 +458,8 @@ def test_a_mitigation_is_on_at_the_same_steps_on_all_ranks_or_on_none(
         return
     assert told.state is ResultState.APPLIED
     first, last = told.step + 1, told.step + 10
-    assert norms[first] < 0.75 * norms[first - 1]
-    assert norms[last] < 0.75 * norms[last + 1]
+    assert norms[first] < 0.4 * norms[first - 1]
+    assert norms[last] < 0.4 * norms[last + 1]
 
 
 def test_updates_dropped_in_a_row_lower_the_rate_on_all_ranks_at_one_step(
