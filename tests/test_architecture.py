@@ -92,7 +92,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_server": 35_600,
     "spikeguard_dashboard": 3_620,
     "spikeguard_trainer": 2_465,
-    "benchmarks": 14_940,
+    "benchmarks": 15_025,
     "tests": 57_160,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
