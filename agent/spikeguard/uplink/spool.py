@@ -145,7 +145,8 @@ class Spool:
                 os.close(file)
 
     def read(self, message: int) -> tuple[list[SpooledLine], int]:
-        """Its lines, and how many bytes are damaged; raise OSError where the disk is away."""
+        """Its lines, and how many bytes are damaged; raise OSError where the disk is away. An empty
+        file is none: a job that is killed leaves it where it had begun a message."""
         data = b""
         try:
             handle = os.open(_name(message), _READ, dir_fd=self._directory)
@@ -157,8 +158,7 @@ class Spool:
                 status = os.fstat(handle)
                 if stat.S_ISREG(status.st_mode):
                     data = file.read(min(status.st_size, MOST_BYTES))
-        lines, damaged = read_spooled(data, spool_name(self.attempt, message))
-        return lines, damaged or not data
+        return read_spooled(data, spool_name(self.attempt, message))
 
     def replace(self, message: int, lines: Sequence[bytes]) -> None:
         """Have the message hold `lines` instead, on the disk before the old ones go."""

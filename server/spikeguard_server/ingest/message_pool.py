@@ -72,7 +72,9 @@ class _Client:
         self.working -= 1
         self.spent_s += took_s
         if left := self.queues[job.run]:
-            self.ready[job.run] = min(each.due for each in left)
+            due, now = min(each.due for each in left), monotonic()
+            urgent = due <= now - AHEAD_S
+            self.ready[job.run] = due if urgent else max(due, now)  # behind those that wait by now
         else:
             del self.queues[job.run]
 
