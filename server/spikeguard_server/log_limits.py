@@ -73,3 +73,5 @@ def write_log(form: str) -> None:
     handler.setFormatter(formatter_for(form, sys.stderr))
     logging.basicConfig(handlers=[handler], force=True)
     logging.captureWarnings(True)
+    # The driver warns of each pipeline that an error ended, beside the error itself.
+    logging.getLogger("psycopg").setLevel(logging.ERROR)

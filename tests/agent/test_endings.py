@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -90,29 +90,26 @@ def test_an_absent_server_holds_nobody_up_at_the_end(tmp_path: Path) -> None:
 
 
 def hang(job: Job) -> int:
-    """Have the writer wait for a reader that never comes, as for a disk; the reader's end."""
+    """Have every write wait for a reader that never comes, as for a disk; the reader's end."""
     job.train_to(10)
-    await_that(_log_handles)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with suppress(BlockingIOError):
         while True:
             os.write(writer, b"x" * 4096)
     os.set_blocking(writer, True)
-    for handle in _log_handles():
-        os.dup2(writer, handle)
-    os.close(writer)
+    outbox = parts_of(job.guard).outbox
+    assert outbox is not None
+    spool = outbox._spool
+    append = spool.append
+
+    def waiting(message: int, lines: Sequence[bytes], written: int) -> None:
+        with suppress(BrokenPipeError):
+            os.write(writer, b"x")
+        append(message, lines, written)
+
+    spool.append = waiting
     return reader
-
-
-def _log_handles() -> list[int]:
-    """Open files of this process that messages are written to."""
-    found = []
-    for handle in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{handle}").endswith(".jsonl"):
-                found.append(int(handle))
-    return found
 
 
 HANG = "from tests.agent.test_endings import hang; hang(job)"

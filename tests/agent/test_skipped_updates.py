@@ -426,3 +426,30 @@ def test_what_is_lent_to_the_optimizer_is_exactly_0_or_1(
     if bad:
         assert_same((model.state_dict(), optimizer.state_dict()["state"]), before)
     assert guard.faults == {}
+
+
+class Named(torch.optim.AdamW):
+    """A class of one's own, whose step calls that of its base."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+def test_a_step_that_calls_that_of_its_base_is_one_update(tmp_path: Path) -> None:
+    """Torch hooks the step of each class that was made into an optimizer, so both are hooked."""
+    model = nn.Linear(4, 4)
+    torch.optim.AdamW(model.parameters())
+    optimizer = Named(model.parameters(), lr=1e-2)
+    guard = attach(model, optimizer, run="test", directory=tmp_path, settings=FAST)
+    for step in range(3):
+        before = copy.deepcopy(model.state_dict())
+        guard.loss(model(torch.randn(8, 4)).square().mean()).backward()
+        if step == 1:
+            model.weight.grad[0, 0] = math.nan  # type: ignore[index]
+        optimizer.step()
+        optimizer.zero_grad()
+        guard.step()
+        same = torch.equal(before["weight"], model.weight)
+        assert same is (step == 1)
+    guard.finish()
+    assert not guard.faults

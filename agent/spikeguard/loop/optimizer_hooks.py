@@ -114,6 +114,8 @@ class _Watched:
         self._all, self._number, self._optimizer, self.name = hooks, number, optimizer, name
         self._faults, self._collector = hooks.faults, hooks.collector
         self.stepped = False  # or left out, since the last step boundary
+        self._within = 0  # steps under way: a class's step may call its base's, hooked as well,
+        self._entered_at = 0  # and of which step of the training
         self._grad: tuple[int, int] | None = None  # of one parameter, when the update was judged
         self._entry: OptimizerStep | None = None
         if hooks.collector.update_skipper.by_sync:
@@ -126,6 +128,11 @@ class _Watched:
         ]
 
     def _before(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        step = self._all.progress.steps
+        self._within = self._within + 1 if self._entered_at == step else 1  # one may have raised
+        self._entered_at = step
+        if self._within > 1:
+            return None
         if self._entry is not None:
             if self._entry.entered:  # judged there
                 self._entry.entered = False
@@ -204,6 +211,9 @@ class _Watched:
         return None
 
     def _after(self, *_: Any) -> None:
+        self._within = max(0, self._within - 1)
+        if self._within:
+            return
         if self._entry is not None:
             self._entry.stepped()
         try:

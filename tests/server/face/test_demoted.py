@@ -76,6 +76,7 @@ def test_what_comes_while_the_database_takes_no_writes_is_kept_by_agents_and_sto
         await_that(partial(stored, line, message))
     await_that(lambda: httpx.get(f"{url}/readyz", timeout=30).status_code == 200)
     line.close()
+    engine.dispose()  # sessions that were ended while nobody used them
     assert rows(engine, "select last_sequence from attempts") == [(4,)]
     assert rows(engine, "select count(*) from samples") == [(3,)]
 
