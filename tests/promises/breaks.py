@@ -180,7 +180,7 @@ BREAKS = {
     "clip-by-name": Break(
         f"{AGENT}/measure/collector.py",
         "            return self.clip_by(self._chosen, max_norm)\n",
-        "            pass\n",
+        "            self._chosen = None\n",
     ),
     "emergency-rule": Break(
         f"{AGENT}/commands/emergency.py",
