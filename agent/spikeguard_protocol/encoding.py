@@ -44,11 +44,6 @@ def float_to_json(value: float) -> float | str:
     return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
 
 
-def float_from_json(path: str, value: Any) -> float:
-    """Read a number or one of the three words; raise `ProtocolError` for anything else."""
-    return cast(float, from_json(float, value, path))
-
-
 class _Misfit(Exception):
     """A value that does not fit. `place` grows outwards: `.steps`, then `.records.steps`."""
 

@@ -155,8 +155,7 @@ class Baseline:
             level = level + LAG * self._slope(line, known, rows)
         lift = self._lift_of(line, known, rows, LOCAL)
         long_lift = self._lift_of(line, known, rows, NEAR)
-        ends = dict[int, tuple[Scale, Block]]()
-        scale, noise = self._scales(line, known, level, ends)
+        scale, noise, ends = self._scales(line, known, level)
         rest = values - level
         counts = self.count + np.arange(rows)
         young = np.where(counts < YOUNG, 1.0 + YOUNG_PART / np.maximum(counts, 1), 1.0)
@@ -270,14 +269,13 @@ class Baseline:
         return newest - before
 
     def _scales(
-        self, line: Array, known: int, level: Array, ends: dict[int, tuple[Scale, Block]]
-    ) -> tuple[Array, Array]:
-        """Scale and noise of each row; `ends` takes the blocks that end among them, with the scale
-        after each."""
+        self, line: Array, known: int, level: Array
+    ) -> tuple[Array, Array, dict[int, tuple[Scale, Block]]]:
+        """Scale and noise of each row, and the blocks that end among them as `Judged.ends`."""
         rows = len(level)
         at = range(BLOCK - self.count % BLOCK, rows, BLOCK)
         if not at:
-            return np.full(rows, self.scale), np.full(rows, self.noise)
+            return np.full(rows, self.scale), np.full(rows, self.noise), {}
         levels, abouts = at_ends(line, known, at)
         noises = [self.noise, *self._noises(levels, abouts)]
         lengths = np.diff([0, *at, rows])
@@ -293,9 +291,9 @@ class Baseline:
             np.concatenate([self.ratios, ratios]), len(self.ratios) + np.array(at),
             [*self.blocks, *blocks], noises[1:],
         )  # fmt: skip
-        for end, block, one in zip(at, blocks, map(Scale, noises[1:], wider), strict=True):
-            ends[self.count + end] = one, block
-        return noise * np.repeat([self.wider, *wider], lengths), noise
+        after = zip(map(Scale, noises[1:], wider), blocks, strict=True)
+        ends = {self.count + end: both for end, both in zip(at, after, strict=True)}
+        return noise * np.repeat([self.wider, *wider], lengths), noise, ends
 
     def _noises(self, levels: Sequence[float], abouts: Sequence[float]) -> list[float]:
         """The noise after each of the next blocks, which end at these levels and are of these

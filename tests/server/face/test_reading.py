@@ -35,7 +35,7 @@ from spikeguard_protocol import (
     TokenHistogram,
     abilities_to_settings,
 )
-from spikeguard_protocol.encoding import float_from_json
+from spikeguard_protocol.encoding import from_json
 from spikeguard_server.access.grants import Grant
 from spikeguard_server.http.bodies.evidence import BatchEvidence, LayersBody
 from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, IncidentList
@@ -175,7 +175,7 @@ def test_what_is_not_finite_comes_back_as_it_went(live: Live, job: Job) -> None:
     (segment,) = series["segments"]
     assert segment["steps"] == [1, 2, 3, 4, 5]
     assert segment["values"]["mine"] == ["nan", "nan", "inf", "-inf", None]
-    assert math.isnan(float_from_json("mine", segment["values"]["mine"][0]))
+    assert math.isnan(from_json(float, segment["values"]["mine"][0], "mine"))
     assert segment["batches"] == [[step - 1, step] for step in segment["steps"]]
 
 
