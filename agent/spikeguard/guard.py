@@ -390,6 +390,7 @@ class Guard:
                 parts.sender.finish(max(0.0, parts.settings.flush_s - spent_s))
         with parts.faults.shield("finish"):
             self._reporter.close()
+            parts.doctor.tell()  # what the last steps showed, read by now
 
     def _report(self, record: Record) -> None:
         self._reporter.report(record)
