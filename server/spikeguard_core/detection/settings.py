@@ -26,11 +26,11 @@ class DetectionSettings:
     outlier_above: float = 1.5  # and times the second highest
     lift_z: float = 3.5  # of the median of 8 rows above the 32 before them,
     long_lift_z: float = 2.2  # the same of 16 rows,
-    lift_usual: float = 1.5  # and times the highest lift among calm rows
+    lift_usual: float = 1.8  # and times the highest lift among calm rows
     rise_part: float = 3.4  # times what the level usually rises in 16 rows, for jump and lift;
     rise_most: float = 6.5  # of this at most so many deviations count
-    steep_part: float = 5.0  # times the noise from one row to the next, of a jump in the first 64,
-    steep_z: float = 10.0  # unless a row lies so high
+    steep_part: float = 5.0  # times the noise from one row to the next, of a jump,
+    steep_z: float = 13.0  # unless a row lies so high
     falling_part: float = 7.5  # as far, of a jump that stays below the newest calm rows
     slow_part: float = 0.035  # of the loss: least slow rise of the smoothed loss above its best,
     slow_z: float = 5.0  # and in deviations of a row
