@@ -215,8 +215,11 @@ class OptionalSignal(StrEnum):
     STEP_SKIPPED = "step_skipped"  # 1.0 where the loop's gradient scaler kept the update out
     BUFFERS_NOT_FINITE = "buffers_not_finite"  # how many of those that the model changes
     LOSS_SEQUENCE_MAX = "loss_sequence_max"  # nats per token, the worst sequence's mean
+    LOSS_SCALE = "loss_scale"  # of the gradient scaler, after the step
+    ADAM_BETA2 = "adam_beta2"  # the smallest of the job's groups, beside `adam_v_norm`
     ATTENTION_LOGIT_MAX = "attention_logit_max"  # before the softmax
     ACTIVATION_NORM_MAX = "activation_norm_max"  # L2, the largest of the watched layers
+    ACTIVATION_OUTLIER_MAX = "activation_outlier_max"  # largest over RMS, of the watched layers
     ACTIVATION_NORM = "activation_norm"  # L2 by layer, in LayerNorms only
 
 
@@ -238,7 +241,10 @@ SPEAKS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     Cause.STALE_SECOND_MOMENT: (Signal.ADAM_V_NORM.value, Signal.UPDATE_NORM.value),
     Cause.LR_TOO_HIGH: (Signal.LR.value,),
     Cause.WEIGHT_CORRUPTION: (Signal.PARAM_NORM.value,),
-    Cause.LOSS_SCALE_OVERFLOW: (OptionalSignal.STEP_SKIPPED.value,),
+    Cause.LOSS_SCALE_OVERFLOW: (
+        OptionalSignal.STEP_SKIPPED.value,
+        OptionalSignal.LOSS_SCALE.value,
+    ),
     Cause.STALLED_WEIGHTS: (OptionalSignal.UNCHANGED_PARAMETERS.value,),
     Cause.SPOILT_BUFFERS: (OptionalSignal.BUFFERS_NOT_FINITE.value,),
 }

@@ -59,6 +59,9 @@ SIGNAL: Mapping[str, tuple[str, str]] = {  # name -> title, unit
     "unseen_tokens": ("Tokens never seen before", "share of the step"),
     "unchanged_parameters": ("Parameters left unchanged", "share of a sample"),
     "loss_sequence_max": ("Worst sequence's loss", "nats per token"),
+    "loss_scale": ("Loss scale", "of the gradient scaler"),
+    "adam_beta2": ("Adam's beta2", "the smallest of the groups"),
+    "activation_outlier_max": ("Largest activation", "over the RMS of its layer"),
     "attention_logit_max": ("Largest attention logit", "before the softmax"),
     "activation_norm_max": ("Largest activation norm", "L2 of a layer's output"),
 }

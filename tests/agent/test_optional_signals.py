@@ -92,6 +92,12 @@ def test_tokens_sequences_updates_and_activations_equal_those_computed_the_plain
             if step % 4 == 0:
                 layers = {n: float(torch.stack(o).double().norm()) for n, o in outputs.items()}
                 expected["activation_norm_max", step] = max(layers.values())
+                shown = [one.double() for of_layer in outputs.values() for one in of_layer]
+                expected["activation_outlier_max", step] = max(
+                    float(one.abs().max() / one.square().mean().sqrt()) for one in shown
+                )
+            if step % 5 == 3:  # beside the norm of the second moment
+                expected["adam_beta2", step] = 0.95
         job.guard.finish()
         assert job.guard.faults == {}
         columns = {name: wire.column(name) for name in OPTIONAL_SIGNALS}

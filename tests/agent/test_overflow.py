@@ -25,9 +25,12 @@ def train(wire: Wire, folder: Path, fused: bool, clips: bool, steps: int) -> int
     torch.manual_seed(3)
     model = nn.Linear(4, 4)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=fused)
-    guard = attach(model, optimizer, run="test", server=wire.url, directory=folder, settings=FAST)
-    scaler, skipped = torch.amp.GradScaler("cpu", init_scale=FIRST), 0
-    for _ in range(steps):
+    scaler, skipped, scales = torch.amp.GradScaler("cpu", init_scale=FIRST), 0, {}
+    guard = attach(
+        model, optimizer, run="test", server=wire.url, directory=folder, settings=FAST,
+        state=[scaler],
+    )  # fmt: skip
+    for step in range(1, steps + 1):
         with torch.autocast("cpu", torch.float16):
             out = model(torch.randn(8, 4))
         loss = guard.loss((out.float() - 5.0).square().mean())
@@ -39,11 +42,13 @@ def train(wire: Wire, folder: Path, fused: bool, clips: bool, steps: int) -> int
         scaler.step(optimizer)
         scaler.update()
         skipped += scaler.get_scale() < before
+        scales[0, step] = scaler.get_scale()
         optimizer.zero_grad(set_to_none=True)
         guard.step()
     await_that(lambda: len(wire.column("loss")) == steps)
     guard.finish()
     assert guard.faults == {}
+    assert wire.column("loss_scale") == scales
     return skipped
 
 

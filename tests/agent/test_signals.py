@@ -60,6 +60,31 @@ def test_norms_equal_those_computed_the_plain_way(tmp_path: Path) -> None:
     assert len(wire.column("update_norm_sampled")) == 19
 
 
+def test_rates_of_other_groups_are_told_where_they_are_not_the_first_ones(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        layers = [nn.Linear(4, 4) for _ in range(4)]
+        model = nn.Sequential(*layers)
+        groups = [{"params": each.parameters()} for each in layers[:3]]
+        groups[2]["lr"] = torch.tensor(0.03)  # as with capturable
+        adam = torch.optim.AdamW(groups, lr=0.01)
+        sgd = torch.optim.SGD(layers[3].parameters(), lr=0.5)
+        guard = attach(
+            model, [adam, sgd], run="test", server=wire.url, directory=tmp_path, settings=FAST
+        )
+        for step in range(1, 4):
+            adam.param_groups[1]["lr"] = 0.01 if step < 3 else 0.02
+            guard.loss(model(torch.ones(2, 4)).square().mean()).backward()
+            adam.step()
+            sgd.step()
+            guard.step()
+        guard.finish()
+        assert guard.faults == {}
+    assert wire.column("lr") == dict.fromkeys([(0, 1), (0, 2), (0, 3)], 0.01)
+    assert wire.column("lr_group_1") == {(0, 3): 0.02}
+    assert list(wire.column("lr_group_2").values()) == pytest.approx([0.03] * 3)
+    assert wire.column("lr_group_3") == dict.fromkeys([(0, 1), (0, 2), (0, 3)], 0.5)
+
+
 def test_no_step_measures_two_slow_signals_or_one_where_a_snapshot_is_taken(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         job = Job(tmp_path, server=wire.url)

@@ -222,8 +222,8 @@ def test_up_alone_is_what_the_command_line_uses_also_on_another_port(tmp_path: P
 def test_runs_are_listed_with_what_waits_for_a_person(home: dict[str, str], server: Server) -> None:
     server.answers["/v1/runs"] = (200, {"items": [RUN], "next_cursor": None})
     done = spikeguard(home, "runs")
-    assert done.stdout.splitlines()[1].split() == ["gpt-1", "live", "340", "3.1", "1", "s", "#3",
-                                                   "yes"]  # fmt: skip
+    told = ["gpt-1", "live", "340", "3.1", "1", "s", "-", "#3", "yes"]
+    assert done.stdout.splitlines()[1].split() == told
     assert server.asked[0][2] == "Bearer secret"
 
 

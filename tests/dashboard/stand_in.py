@@ -93,7 +93,7 @@ def respond(world: World, method: str, url: str, bearer: str) -> Answer:
         case ("GET", ["v1", "me"]):
             return answer_json(200, person)
         case ("GET", ["v1", "runs"]):
-            detail = ("attempts", "segments", "targets", "precursors", "notes")
+            detail = ("attempts", "segments", "targets", "precursors", "notes", "trends")
             keys = [key for key in world.runs[0] if key not in detail]
             some = [run for run in world.runs if query.get("search", "") in run["id"]]
             items = [{key: run[key] for key in keys} for run in some]

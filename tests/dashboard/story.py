@@ -23,6 +23,21 @@ ONSET, PEAK, DETECTED = 1246, 1266, 1247
 BACK_TO = 1200
 ATTEMPT = "9f2c51d07ab34e86"
 Plain = dict[str, Any]
+STABILITY: Plain = {
+    "steps": 1400, "score": 0.47, "spiking": 3 / 1400, "clipped": 0.031, "skipped": None,
+    "non_finite": 0.0, "spike_score": 5 / 1400, "loss_spike_percent": 0.181,
+    "norm_spike_percent": 0.25,
+    "advice": "0.21% of the newest 1,400 steps have a loss that spikes, the target is 0.10%: lower "
+    "the peak rate, warm up longer, set beta2 to 0.95, or clip by a rule that follows the norm "
+    "(ZClip, AdaGC).",
+}  # fmt: skip
+GROWTH: Plain = {
+    "signal": "attention_logit_max", "first_step": 10, "last_step": 1400, "before": 22.1,
+    "now": 61.4, "limit": 100.0, "reached_at": 2765,
+    "sentence": "attention_logit_max rises steadily: from 22.1 at step 10 to 61.4 at step 1,400. "
+    "At this rate it reaches 100 at step 2,765. What helps: QK-norm, a softcap of the logits, or a "
+    "lower rate.",
+}  # fmt: skip
 
 
 def losses() -> list[float]:
@@ -371,6 +386,8 @@ def run(**changes: Any) -> Plain:
         "look_at_job": None,
         "open_kind": "lingering",
         "tags": ["c4"],
+        "stability": STABILITY,
+        "trends": [GROWTH],
         "attempts": [
             {
                 "id": ATTEMPT,
@@ -565,6 +582,8 @@ def world() -> World:
         waiting_approval=False,
         live_attempts=2,
         tokens_per_second=None,
+        stability=None,
+        trends=[],
     )
     documents = {
         "md": ("text/markdown; charset=utf-8", POSTMORTEM.encode()),

@@ -233,6 +233,17 @@ def test_what_the_doctor_found_stands_on_the_page_of_the_run(world: World) -> No
 
 
 @pytest.mark.usefixtures("address")
+def test_how_stable_a_run_is_and_what_grows_stand_on_its_page(world: World) -> None:
+    run = world.runs[0]
+    told = (run["stability"]["advice"], run["trends"][0]["sentence"], "0.36% of the steps")
+    text = said(opened(run_script, run="default/llama-8b-c4"))
+    assert [part for part in told if part not in text] == []
+    run["stability"], run["trends"] = None, []
+    text = said(opened(run_script, run="default/llama-8b-c4"))
+    assert [part for part in told if part in text] == []
+
+
+@pytest.mark.usefixtures("address")
 def test_a_window_of_steps_is_asked_of_the_server(world: World) -> None:
     test = opened(run_script, run="llama-8b-c4")
     said(test)

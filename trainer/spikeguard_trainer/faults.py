@@ -28,6 +28,7 @@ class FaultName(StrEnum):
     WEIGHT_NOISE = "weight_noise"
     MOMENT_RESET = "moment_reset"
     BIT_FLIP = "bit_flip"
+    GRADIENT_JUMP = "gradient_jump"  # far larger than the second moment knows
     NAN_GRAD = "nan_grad"
 
 
@@ -56,6 +57,7 @@ RANGES: dict[FaultName, Range] = {
     ),
     FaultName.MOMENT_RESET: Range("divisor of Adam's second moment", 1e12, 1.0, 1e30),
     FaultName.BIT_FLIP: Range("bit of one fp32 weight, 23 to 30 the exponent", 30.0, 0.0, 31.0),
+    FaultName.GRADIENT_JUMP: Range("factor on every gradient, before clipping", 100.0, 0.0, 1e9),
     FaultName.NAN_GRAD: Range("number of gradient elements made NaN", 1.0, 1.0, 1e9, 3),
 }
 DATA_FAULTS = frozenset(

@@ -196,6 +196,10 @@ def _poison_gradient(model: nn.Module, strength: float, random: torch.Generator)
         chosen[int(torch.randint(0, len(chosen), (), generator=random))] = torch.nan
 
 
+def _enlarge_gradients(model: nn.Module, strength: float, _: torch.Generator) -> None:
+    torch._foreach_mul_(_gradients(model), strength)
+
+
 def _shrink_second_moment(optimizer: Optimizer, divisor: float) -> None:
     """The step counters stay, so that no bias correction makes up for what is gone."""
     for state in optimizer.state.values():
@@ -209,5 +213,6 @@ _ON_MODEL: dict[FaultName, _OnModel] = {
     FaultName.WEIGHT_SCALE: _scale_weights,
     FaultName.WEIGHT_NOISE: _add_noise,
     FaultName.BIT_FLIP: _flip_bit,
+    FaultName.GRADIENT_JUMP: _enlarge_gradients,
     FaultName.NAN_GRAD: _poison_gradient,
 }

@@ -70,6 +70,7 @@ STORIES: tuple[Story, ...] = (
     Story("moment_reset@{step}:3:1e12", Fate.LINGERS, 1070.77),
     Story("bit_flip@{step}:1:25", Fate.UNMOVED, 0.0),
     Story("bit_flip@{step}:1:30", Fate.LINGERS, 3.36),
+    Story("gradient_jump@{step}:1:100", Fate.UNMOVED, 0.0),  # clipped to a norm of 1
     Story("nan_grad@{step}:3:1", Fate.UNMOVED, 0.0),
 )
 

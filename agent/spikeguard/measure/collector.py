@@ -27,7 +27,7 @@ from spikeguard.faults import Faults
 from spikeguard.measure.global_norms import ByLayer, GlobalNorms
 from spikeguard.measure.layer_cadence import LayerCadence
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
-from spikeguard.measure.norms import combine, gradients, own_norm, second_moments
+from spikeguard.measure.norms import combine, gradients, least_beta2, own_norm, second_moments
 from spikeguard.measure.parameters import Parameters, begins_with
 from spikeguard.measure.readback import Readback, Row
 from spikeguard.measure.signals.optional import OptionalSignals
@@ -45,11 +45,13 @@ from spikeguard.topology.shards import local
 from spikeguard_protocol import OptionalSignal, Signal
 
 # plain strings: a member of an enum takes longer to look up and to hash
+ADAM_BETA2 = OptionalSignal.ADAM_BETA2.value
 ADAM_V_NORM = Signal.ADAM_V_NORM.value
 BUFFERS_NOT_FINITE = OptionalSignal.BUFFERS_NOT_FINITE.value
 GRAD_NORM = Signal.GRAD_NORM.value
 GRAD_NORM_AT_STEP = Signal.GRAD_NORM_AT_STEP.value
 LOSS = Signal.LOSS.value
+LOSS_SCALE = OptionalSignal.LOSS_SCALE.value
 LR = Signal.LR.value
 PARAM_NORM = Signal.PARAM_NORM.value
 STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
@@ -57,6 +59,7 @@ UNCHANGED_PARAMETERS = OptionalSignal.UNCHANGED_PARAMETERS.value
 UPDATE_DROPPED = Signal.UPDATE_DROPPED.value
 UPDATE_NORM = Signal.UPDATE_NORM.value
 UPDATE_NORM_SAMPLED = Signal.UPDATE_NORM_SAMPLED.value
+MOST_RATES = 8  # groups whose rates are told
 PARAM_QUARTER, UPDATE_QUARTER, MOMENT_QUARTER = 1, 2, 3  # of a cycle of slow signals
 
 
@@ -72,7 +75,9 @@ class Collector:
         faults: Faults,
         tokens_per_step: int | None = None,
         rule: Rule | None = None,
+        scalers: Sequence[Any] = (),
     ) -> None:
+        """`scalers`: enabled GradScalers; the first one's scale is told."""
         self.update_skipper, self._settings, topology = update_skipper, settings, job.topology
         self._modules, self._optimizers, self._topology = job.parts, job.optimizers, topology
         self._listed = Parameters(job.parts, job.optimizers)
@@ -107,7 +112,9 @@ class Collector:
         self._limit: float | None = None  # that the step's norm was clipped to
         self.clips = False  # the loop has gradients clipped here
         self._rates: Sequence[Any] = ()
+        self._first_rate: Any = None  # of the update that is being made
         self._stepped = False  # the optimizer's, since the last `finish_step`
+        self._scaler = next(iter(scalers), None)
         self._chosen = rule  # clips each step, in the loop's call or before the update
         self._rule: Rule | None = None
         self._saved: dict[str, Any] | None = None  # of a rule that the loop has not shown yet
@@ -304,12 +311,27 @@ class Collector:
         self._add_norm(UPDATE_NORM_SAMPLED, self._samples[number].after_step(self._rates))
         if self._everything[number].armed:
             self._add_norm(UPDATE_NORM, self._everything[number].after_step(self._rates))
-        if self._rates and not number:
-            rate = self._rates[0]
-            if isinstance(rate, Tensor):
-                self._scalars[LR] = rate.clone()
-            elif rate is not None:
-                self._known[LR] = float(rate)
+        if self._rates:
+            self._tell_rates(number)
+
+    def _tell_rates(self, number: int) -> None:
+        """That of the first group, and of others in which it is another one: `lr_group_1`, ...,
+        counted over all optimizers."""
+        if not number:
+            self._first_rate = self._rates[0]
+            self._tell_rate(LR, self._rates[0])
+        before = sum(len(each.param_groups) for each in self._optimizers[:number])
+        for place, rate in enumerate(self._rates[:MOST_RATES], before):
+            first = self._first_rate
+            other = rate is not first if isinstance(rate, Tensor) else rate != first
+            if other and 0 < place < MOST_RATES:
+                self._tell_rate(f"lr_group_{place}", rate)
+
+    def _tell_rate(self, name: str, rate: Any) -> None:
+        if isinstance(rate, Tensor):
+            self._scalars[name] = rate.clone()
+        elif rate is not None:
+            self._known[name] = float(rate)
 
     def _add_norm(self, signal: str, norm: Tensor | None) -> None:
         """That of one optimizer's parameters, to those of the others in this update."""
@@ -330,6 +352,8 @@ class Collector:
         if place == self._moment_place or self.attentive:
             moments = second_moments(self._optimizers)
             self._measure(ADAM_V_NORM, [*moments], [*moments.values()])
+            if moments and (beta2 := least_beta2(self._optimizers)) is not None:
+                self._known[ADAM_BETA2] = beta2
             spoilt = self._spoilt.count() if self.buffers else None
             if spoilt is not None:
                 self._known[BUFFERS_NOT_FINITE] = spoilt
@@ -339,6 +363,9 @@ class Collector:
             self._count_unchanged(step)
         if self.compares and (compares_at(step, self._compare_every) or self.snapshot_due(step)):
             self._scalars |= bits_of(self._weights)
+        scale = getattr(self._scaler, "_scale", None)  # get_scale() waits for the device
+        if isinstance(scale, Tensor):
+            self._scalars[LOSS_SCALE] = scale.clone()
         self._keep_loss()
         if not self._stepped:  # where a GradScaler finds inf, an optimizer not fused is not asked
             self._known[STEP_SKIPPED] = 1.0

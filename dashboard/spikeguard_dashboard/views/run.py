@@ -8,7 +8,16 @@ from math import isfinite
 
 import streamlit as st
 
-from spikeguard_client import Ability, AuditEntry, Command, Incident, Note, RunDetail, RunWarning
+from spikeguard_client import (
+    Ability,
+    AuditEntry,
+    Command,
+    Incident,
+    Note,
+    RunDetail,
+    RunWarning,
+    Stability,
+)
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker, Span, Window
 from spikeguard_dashboard.markup import Column, Content, Html
@@ -62,7 +71,7 @@ def _draw(visit: Visit, run: RunId) -> None:
     detail = seen.data
     incidents = found.data.items if found.data else []
     facts = markup.facts(_facts(detail))
-    st.html(markup.block(_head(detail), quiet(detail), facts, *_limits(detail)))
+    st.html(markup.block(_head(detail), quiet(detail), facts, *_limits(detail), *_outlook(detail)))
     st.html(markup.block(_beside(run, detail)))
     _curves(visit, run, detail, incidents)
     _tables(visit, run, detail, incidents)
@@ -108,15 +117,27 @@ def _beside(run: RunId, detail: RunDetail) -> Html:
 
 
 def _facts(run: RunDetail) -> list[tuple[str, Content]]:
+    stable = run["stability"]
     return [
         ("Step", words.count(run["last_step"])),
         ("Loss, nats per token", words.figure(run["last_loss"])),
         ("Gradient norm, L2", words.figure(run["last_grad_norm"])),
         ("Tokens/s", words.big(run["tokens_per_second"])),
         ("Age of data", words.duration(run["age_s"])),
+        ("Stability, 0 to 1", words.figure(stable["score"], 2) if stable else words.NOTHING),
         ("Incidents", words.count(run["incidents"])),
         ("Attempts", words.count(len(run["attempts"]))),
     ]
+
+
+def _outlook(run: RunDetail) -> list[Html]:
+    """What its shares of bad steps say, and what grows towards a limit."""
+    stable, told = run["stability"], list[tuple[str, str]]()
+    if stable is not None and stable["advice"]:
+        told.append((f"stability {words.figure(stable['score'], 2)}", stable["advice"]))
+    told += [("slow growth", each["sentence"]) for each in run["trends"]]
+    rows = [markup.paragraph(markup.joined(markup.chip("notice", c), text)) for c, text in told]
+    return [markup.card("calm", *rows)] if rows else []
 
 
 def _curves(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Incident]) -> None:
@@ -208,6 +229,9 @@ def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
     if abilities := _abilities(detail):
         with st.expander("What can be done in this job"):
             st.html(markup.block(_ability_table(abilities)))
+    if detail["stability"] is not None:
+        with st.expander("Stability"):
+            st.html(markup.block(*_stability(detail["stability"])))
     if found := _findings(detail):
         with st.expander(f"What the doctor found in this job ({len(found)})"):
             st.html(markup.block(_finding_table(found)))
@@ -274,6 +298,21 @@ def _ability_table(abilities: Sequence[Ability]) -> Html:
         for ability in abilities
     ]
     return markup.table(columns, rows, stacked=True)
+
+
+def _stability(told: Stability) -> tuple[Html, Html]:
+    """Every share, and the spike scores of the field."""
+    shares = ("spiking", "clipped", "skipped", "non_finite", "spike_score")
+    names = ("Loss spikes", "Clipped", "Skipped", "Not finite", "Spike score, OLMo-core")
+    pairs: list[tuple[str, Content]] = [
+        (name, words.NOTHING if told[share] is None else f"{told[share]:.2%} of the steps")
+        for name, share in zip(names, shares, strict=True)
+    ]
+    for name, value in (("loss", "loss_spike_percent"), ("gradient norm", "norm_spike_percent")):
+        score = words.NOTHING if told[value] is None else f"{told[value]:.3g}%"
+        pairs.append((f"Spike score of the {name}, OLMo 2", score))
+    said = f"Of the newest {told['steps']:,} steps that were trained."
+    return markup.paragraph(said), markup.facts(pairs)
 
 
 def _findings(detail: RunDetail) -> list[Finding]:

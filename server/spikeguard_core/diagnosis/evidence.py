@@ -22,6 +22,7 @@ WORST_SEQUENCE = OptionalSignal.LOSS_SEQUENCE_MAX.value
 STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
 BUFFERS_NOT_FINITE = OptionalSignal.BUFFERS_NOT_FINITE.value
 UNCHANGED_PARAMETERS = OptionalSignal.UNCHANGED_PARAMETERS.value
+ADAM_BETA2 = OptionalSignal.ADAM_BETA2.value
 REPLICAS_APART = "replicas_apart"  # ranks whose weights were not those of the most; by the agent
 REPLICA_APART = "replica_apart"  # the lowest of them
 RANKS_LOST_STEP = "ranks_lost_step"  # 1.0 where the sample is rank 0's alone; by the agent
@@ -33,6 +34,7 @@ WATCHED: tuple[str, ...] = (
     Signal.UPDATE_NORM.value,
     Signal.UPDATE_NORM_SAMPLED.value,
     Signal.ADAM_V_NORM.value,
+    ADAM_BETA2,
     Signal.PARAM_NORM.value,
     Signal.LR.value,
     TOKEN_ENTROPY,

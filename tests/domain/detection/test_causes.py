@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -225,6 +226,22 @@ def test_a_second_moment_that_falls_faster_than_beta2_lets_it_is_said() -> None:
     found = newest(told(reset))
     assert found[0].cause is Cause.STALE_SECOND_MOMENT
     assert "fell from 0.02 to 0.0001" in reasons(found)
+
+
+def test_the_jobs_own_beta2_says_how_fast_its_second_moment_may_fall() -> None:
+    def reset(step: int, beta2: float | None) -> Mapping[str, float]:
+        own = {} if beta2 is None else {"adam_beta2": beta2}
+        moment = {"adam_v_norm": 0.0175, "update_norm": 400.0} if step >= ONSET - 1 else {}
+        grown = {"loss": 5.0, "grad_norm": 2.0 - 0.001 * (step - ONSET)}
+        return own | moment | (grown if step >= ONSET else {})
+
+    told_own, told_none = (
+        reasons(newest(told(partial(reset, beta2=beta2)))) for beta2 in (0.999, None)
+    )
+    assert "with the job's beta2 of 0.999 it stays at 0.02 or more" in told_own
+    assert "follows within some 1,000 steps" in told_own
+    assert "fell from" not in told_none
+    assert "beta2" not in told_none
 
 
 def test_updates_that_outgrow_their_gradients_point_to_the_second_moment() -> None:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
 
 UNITS = re.compile(
-    r"_(z|seconds|bytes|total|nats|steps?|per_second|up|norm|open|non_finite|info|money)$"
+    r"_(z|seconds|bytes|total|nats|steps?|per_second|up|norm|open|non_finite|info|money|score)$"
 )
 COUNTS = {
     "spikeguard_runs",

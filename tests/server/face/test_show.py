@@ -13,6 +13,7 @@ from spikeguard_cli.curve import Curve, drawn
 from spikeguard_cli.main import main
 from spikeguard_protocol import AttemptEnded, Role
 from spikeguard_server.access.grants import Grant
+from spikeguard_server.jobs.stability import look_at_stability
 from tests.server.face.conftest import Job, Live
 from tests.server.face.test_judgements import approve, roll_back
 
@@ -80,6 +81,23 @@ def test_a_run_on_one_screen_leads_to_what_waits_for_somebody(spiked: Job, typed
     assert f"open: '{spiked.run}#1', waits for your decision" in said
     assert re.search(r"^propose +roll back to step ", said, re.M)
     assert "onset, step " in said
+
+
+def test_how_stable_a_run_is_stands_in_its_list_on_its_screen_and_in_the_metrics(
+    job: Job, live: Live, typed: Typed
+) -> None:
+    for _ in range(3):
+        job.train(100, grad_clipped=1.0)
+    look_at_stability(live.engine)
+    said = " ".join(typed("show", job.run).split())
+    assert "stable 0.2 of 1. 100.00% of the newest 300 steps are clipped, the target is" in said
+    row = next(line for line in typed("runs").splitlines() if line.startswith(f"{job.run} "))
+    assert row.split()[5:8] == ["s", "0.2", "-"]
+    with live.client(Role.METRICS) as client:
+        text = client.get("/metrics/fleet").text
+    here = f'{{project="default",run="{job.run}"}}'
+    assert f"spikeguard_run_stability_score{here} 0.2\n" in text
+    assert f"spikeguard_run_spike_score{here} 0.0\n" in text
 
 
 def test_a_run_is_followed_until_it_ends(job: Job, typed: Typed) -> None:

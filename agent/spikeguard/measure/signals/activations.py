@@ -1,4 +1,4 @@
-"""The L2 norm of what named layers put out.
+"""The L2 norm of what named layers put out, and how far its largest element stands out.
 
 Law: only at steps for which `on` is set, only in training, never while a checkpointed layer is
 computed anew in the backward pass. Squares add up over a step's micro-batches, on the device.
@@ -6,6 +6,7 @@ computed anew in the backward pass. Squares add up over a step's micro-batches, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ class Activations:
         self.on = False
         self._failed = failed
         self._squares: dict[str, Tensor] = {}
+        self._outlier: Tensor | None = None
 
     def watch(self, layers: Mapping[str, nn.Module]) -> list[RemovableHandle]:
         """Look at `layers` from now on, until the handles are removed."""
@@ -43,15 +45,31 @@ class Activations:
             return
         put_out = first_tensor(output)
         if put_out is not None:
-            norm = torch.linalg.vector_norm(local(put_out.detach()), dtype=torch.float32)
+            values = local(put_out.detach())
+            norm = torch.linalg.vector_norm(values, dtype=torch.float32)
             known = self._squares.get(name)
             self._squares[name] = norm * norm if known is None else known + norm * norm
+            self._note_outlier(values, norm)
+
+    def _note_outlier(self, values: Tensor, norm: Tensor) -> None:
+        if not values.numel():
+            return
+        largest = torch.linalg.vector_norm(values, math.inf, dtype=torch.float32)
+        over_rms = largest * values.numel() ** 0.5 / norm.clamp_min(1e-30)
+        known = self._outlier
+        self._outlier = over_rms if known is None else torch.maximum(known.to(over_rms), over_rms)
 
     @torch.no_grad()
     def take(self) -> dict[str, Tensor]:
         """L2 by layer, () fp32 each; then start anew."""
         squares, self._squares = self._squares, {}
         return {name: square.sqrt() for name, square in squares.items()}
+
+    def take_outlier(self) -> Tensor | None:
+        """Largest element over the RMS of its layer's output, () fp32: of the layer where that is
+        most; then start anew."""
+        outlier, self._outlier = self._outlier, None
+        return outlier
 
 
 def first_tensor(output: Any) -> Tensor | None:

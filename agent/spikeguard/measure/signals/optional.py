@@ -26,6 +26,7 @@ from spikeguard.topology.shards import local
 from spikeguard_protocol import OptionalSignal
 
 ACTIVATION_NORM_MAX = OptionalSignal.ACTIVATION_NORM_MAX.value
+ACTIVATION_OUTLIER_MAX = OptionalSignal.ACTIVATION_OUTLIER_MAX.value
 
 
 class OptionalSignals:
@@ -105,6 +106,8 @@ class OptionalSignals:
                 scalars[ACTIVATION_NORM_MAX] = torch.stack(
                     [norm.to(next(iter(norms.values())).device) for norm in norms.values()]
                 ).amax()
+            if (outlier := self._activations.take_outlier()) is not None:
+                scalars[ACTIVATION_OUTLIER_MAX] = outlier
             return norms
         finally:
             self._look(step, attentive)
@@ -116,6 +119,7 @@ class OptionalSignals:
         self._sequences.take()
         self._attention.take()
         self._activations.take()
+        self._activations.take_outlier()
 
     def end(self) -> None:
         """Look at nothing any more; the hooks are removed by who holds the handles."""

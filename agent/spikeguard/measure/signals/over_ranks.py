@@ -27,6 +27,7 @@ HIGHEST: tuple[str, ...] = (
     OptionalSignal.LOSS_SEQUENCE_MAX.value,
     OptionalSignal.ATTENTION_LOGIT_MAX.value,
     OptionalSignal.ACTIVATION_NORM_MAX.value,
+    OptionalSignal.ACTIVATION_OUTLIER_MAX.value,
     OTHER_DATA,
 )
 

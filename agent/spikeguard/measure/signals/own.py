@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from spikeguard.faults import Faults
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT
 from spikeguard.topology.replicas import HIGH, LOW, REPLICA_APART, REPLICAS_APART
-from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS
+from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, OptionalSignal
 from spikeguard_protocol.identity import NAME_PATTERN
 
 MOST_NAMES = 16
@@ -32,7 +32,8 @@ _MADE = {
     REPLICAS_APART,
     LOST_STEP,
 }
-_TAKEN = frozenset({*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *_MADE})
+LOSS_SCALE = OptionalSignal.LOSS_SCALE.value  # the loop may log that of a scaler of its own
+_TAKEN = frozenset({*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *_MADE} - {LOSS_SCALE})
 
 
 class OwnSignals:

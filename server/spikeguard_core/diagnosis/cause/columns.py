@@ -17,12 +17,17 @@ from spikeguard_core.diagnosis.cause.measured import (
     calm_moves,
     calm_values,
 )
-from spikeguard_core.diagnosis.evidence import UNSEEN_TOKENS, WORST_SEQUENCE, Evidence
+from spikeguard_core.diagnosis.evidence import (
+    ADAM_BETA2,
+    UNSEEN_TOKENS,
+    WORST_SEQUENCE,
+    Evidence,
+)
 from spikeguard_protocol import Signal
 
 CONTRADICTED = 2  # calm rows that no log of the assumed kind can hold
 PART = 0.25  # of the calm rows: one alone is enough where they are few
-LEAST_BETA2 = 0.9  # smaller ones are hardly in use
+LEAST_BETA2 = 0.9  # smaller ones are hardly in use; of a job that does not tell its own
 PINNED = 1e-4  # as a part of it: how near values lie that one limit cut off
 PINNED_ROWS = 3
 STRANGE = 6.0  # robust deviations of a statistic of the tokens
@@ -48,16 +53,23 @@ def _many(contradicting: int, rows: int) -> bool:
     return contradicting >= CONTRADICTED or 0 < PART * rows <= contradicting
 
 
-def falls_too_fast(pair: tuple[tuple[int, float], tuple[int, float]]) -> bool:
-    """Whether a second moment fell further than any beta2 in use lets it."""
+def own_beta2(evidence: Evidence) -> float | None:
+    """The smallest that the job told; None where it told none, or what no beta2 can be."""
+    told = [value for _, value in evidence.whole(ADAM_BETA2).rows()]
+    return min(told) if told and min(told) > 0.0 and max(told) < 1.0 else None
+
+
+def falls_too_fast(pair: tuple[tuple[int, float], tuple[int, float]], beta2: float | None) -> bool:
+    """Whether a second moment fell further than `beta2`, or any in use, lets it."""
     (first, a), (last, b) = pair
-    return b < 0.95 * a * LEAST_BETA2 ** (last - first)
+    return b < 0.95 * a * (beta2 or LEAST_BETA2) ** (last - first)
 
 
 def moment_fits(evidence: Evidence) -> bool:
     """Whether `adam_v_norm` can be the norm of a second moment."""
     calm = [pair for pair in _pairs_of_moment(evidence) if pair[1][0] < evidence.onset_step - LEAD]
-    return not _many(sum(map(falls_too_fast, calm)), len(calm))
+    beta2 = own_beta2(evidence)
+    return not _many(sum(falls_too_fast(pair, beta2) for pair in calm), len(calm))
 
 
 def _pairs_of_moment(

@@ -14,6 +14,7 @@ from spikeguard_core.diagnosis.cause.columns import (
     clipped_at,
     falls_too_fast,
     moment_fits,
+    own_beta2,
     updates_fit,
 )
 from spikeguard_core.diagnosis.cause.measured import (
@@ -77,13 +78,15 @@ def _fallen(evidence: Evidence) -> Iterator[Clue]:
     near = evidence.onset_step
     if not moment_fits(evidence):
         return
+    own = own_beta2(evidence)
+    beta2, whose = own or LEAST_BETA2, "the job's beta2 of" if own else "a beta2 of at least"
     for pair in evidence.whole(Signal.ADAM_V_NORM.value).pairs():
         (first, a), (last, b) = pair
-        if last >= near - LEAD and first <= near and falls_too_fast(pair):
+        if last >= near - LEAD and first <= near and falls_too_fast(pair, own):
             reason = (
                 f"the norm of Adam's second moment fell from {a:.3g} to {b:.3g} between steps "
-                f"{first} and {last}; with beta2 of {LEAST_BETA2:g} or more it stays at "
-                f"{a * LEAST_BETA2 ** (last - first):.3g}"
+                f"{first} and {last}; with {whose} {beta2:g} it stays at "
+                f"{a * beta2 ** (last - first):.3g} or more"
             )
             yield Clue(Cause.STALE_SECOND_MOMENT, 7.0, reason, Mark(first + 1, last))
             return
@@ -104,6 +107,9 @@ def _outgrown(evidence: Evidence) -> Iterator[Clue]:
             f"updates grew {grew:.3g}-fold by step {step} and gradients {asked:.2g}-fold: "
             "the second moment that divides them was too small"
         )
+        if (beta2 := own_beta2(evidence)) is not None:
+            lag = round(1.0 / (1.0 - beta2))
+            reason += f" (at the job's beta2 of {beta2:g} it follows within some {lag:,} steps)"
         weight = 3.0 + min(2.0, math.log(grew / asked / GREW))
         yield Clue(Cause.STALE_SECOND_MOMENT, weight, reason, _sudden(grown, step))
     elif grew < GREW:
