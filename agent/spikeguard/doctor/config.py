@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from numbers import Real
 from pathlib import Path
 from typing import Any, Final
@@ -17,24 +18,39 @@ from spikeguard.doctor.setup import LANGUAGE, Family, Group, Setup, family_of
 from spikeguard_cli.command import CommandFailed
 
 Config = Mapping[str, Any]
+_LOW: Final = ("bfloat16", "float16", "bf16", "fp16")
 _HF_ADAM: Final = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_bnb_8bit")
 
 
 def setup_in(path: Path) -> Setup:
     """What the file says of a job."""
     try:
-        text = path.read_text()
-        config = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        config = _READERS.get(path.suffix, json.loads)(path.read_text())
     except (OSError, ValueError) as error:
-        raise CommandFailed(f"{path} is no TOML or JSON that can be read: {error!s:.200}") from None
+        raise CommandFailed(
+            f"{path} is no TOML, YAML or JSON that can be read: {error!s:.200}"
+        ) from None
     for known, read in _FORMATS:
         if isinstance(config, dict) and known(config):
             return read(config)
     raise CommandFailed(
         f"{path} is no configuration of torchtitan (TOML with [optimizer] and [training]), "
-        "nanochat (meta_*.json), OLMo-core (config.json) or Hugging Face (TrainingArguments as "
-        "JSON)"
+        "nanochat (meta_*.json), OLMo-core (config.json) or Hugging Face (TrainingArguments), as "
+        "JSON or YAML"
     )
+
+
+def _yaml(text: str) -> Any:
+    """Read where PyYAML is installed, which OLMo-core and Hugging Face bring. Raises `ValueError`
+    for what is no YAML."""
+    try:
+        import yaml
+    except ImportError:
+        raise CommandFailed("YAML takes PyYAML: pip install pyyaml, or give it as JSON") from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
 
 
 def _of_torchtitan(config: Config) -> Setup:
@@ -48,6 +64,7 @@ def _of_torchtitan(config: Config) -> Setup:
         tokens_per_step=int(size * length) if size and length and size > 0 else None,
         clipped=_above_zero(training["max_norm"]) if "max_norm" in training else None,
         warmup=_whole(config.get("lr_scheduler", {}).get("warmup_steps")),
+        kept_low=_low("training.dtype", training.get("dtype")),
     )
 
 
@@ -69,6 +86,7 @@ def _of_olmo_core(config: Config) -> Setup:
         tokens_per_step=_whole(config.get("data_loader", {}).get("global_batch_size")),
         clipped=_above_zero(module["max_grad_norm"]) if "max_grad_norm" in module else None,
         warmup=_whole((module.get("scheduler") or {}).get("warmup_steps")),
+        kept_low=_low("model.dtype", (config.get("model") or {}).get("dtype")),
     )
 
 
@@ -90,7 +108,15 @@ def _group(kind: str, given: Config, beta2: float | None) -> Group:
     return Group(kind or "the optimizer", family, _number(given.get("lr")), decay, beta2=beta2)
 
 
+def _low(where: str, dtype: Any) -> str:
+    """What says that the weights themselves are kept in low precision; empty if nothing does."""
+    return f"{where} is {dtype}" if str(dtype).removeprefix("torch.") in _LOW else ""
+
+
 def _number(value: Any) -> float | None:
+    if isinstance(value, str):  # YAML takes 2e-5, without a point, for text
+        with suppress(ValueError):
+            return float(value)
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else None
 
 
@@ -104,6 +130,11 @@ def _above_zero(value: Any) -> bool:
     return value is not None and (_number(value) or 0.0) > 0.0
 
 
+_READERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    ".toml": tomllib.loads,
+    ".yaml": _yaml,
+    ".yml": _yaml,
+}
 _FORMATS: Final[tuple[tuple[Callable[[Config], bool], Callable[[Config], Setup]], ...]] = (
     (lambda c: "optimizer" in c and isinstance(c.get("training"), dict), _of_torchtitan),
     (lambda c: "matrix_lr" in c.get("user_config", c), _of_nanochat),

@@ -78,6 +78,7 @@ class Setup:
     scaled: bool | None = None  # there is a gradient scaler
     clipped: bool | None = None
     warmup: int | None = None  # steps
+    kept_low: str = ""  # what says that weights are kept in bf16 or fp16 alone
 
 
 def family_of(kind: str, group: Mapping[str, Any]) -> Family | None:
@@ -99,6 +100,9 @@ def family_of(kind: str, group: Mapping[str, Any]) -> Family | None:
 def findings_in(setup: Setup) -> Iterator[Finding]:
     """What the rules say of `setup`; each name once, of the groups that it is true of."""
     judged = [group for group in setup.groups if group.hidden]
+    if setup.kept_low:
+        said = f"{setup.kept_low}: the optimizer's own weights are in low precision."
+        yield Finding("low_precision_weights", said)
     yield from _named("rate_high", (_high(group) for group in judged))
     yield from _named("rate_low", (_low(group) for group in judged))
     if setup.warmup == 0 and any(group.family is Family.ADAM for group in judged):
