@@ -255,6 +255,15 @@ _ALL = (
             "arXiv 1211.5063, 2005.14165",
         ),
         (
+            "sources_in_turn",
+            "The data's sources come one after another",
+            "The shuffle buffer mixes neighbours alone: long stretches are trained on one source, "
+            "and the loss jumps where the next one begins.",
+            "Interleave the sources (interleave_datasets, SampleMultiplexer), or shuffle files or "
+            "documents before they are read.",
+            "docs/doctor.md",
+        ),
+        (
             "rare_checkpoints",
             "Checkpoints are rare",
             "A rollback or a failure gives up all training since the last one.",

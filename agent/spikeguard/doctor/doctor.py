@@ -23,6 +23,7 @@ from spikeguard.doctor.first_steps import (
 )
 from spikeguard.doctor.job import all_ones, rounding, setup_of, still_ones
 from spikeguard.doctor.setup import LANGUAGE, NORMALISED, Family, Group, Setup, findings_in
+from spikeguard.doctor.sources import sources_in_turn
 from spikeguard.faults import LINES, Faults, log
 from spikeguard.measure.readback import Pending, Readback
 from spikeguard.optim.scalers import scalers_of
@@ -75,6 +76,7 @@ class Doctor:
         self._setup, self._ones = Setup(), list[tuple[str, Tensor]]()
         self._optimizers, self._given, self._schedule = job.optimizers, given, Schedule()
         self._asked: Pending | None = None
+        self._loader: Any = None  # that was looked at
         self._leads = leads = world.leads
         self.watches = leads  # whether samples are to be shown
         if leads:
@@ -120,13 +122,20 @@ class Doctor:
                 self.find(self._overridden())
 
     def look(
-        self, steps: int, rates: dict[int, float], *, alike: int, clips: bool, half: bool
+        self,
+        steps: int,
+        rates: dict[int, float],
+        *,
+        alike: int,
+        clips: bool,
+        half: bool,
+        loader: Any,
     ) -> bool:
         """Once in 16 steps; whether something is to be told.
 
         `steps`: of this attempt. `rates`: by step, of the first group. `alike`: items in a row
         that were the same batch. `clips`: whether the loop has the guard clip. `half`: whether it
-        computes in fp16.
+        computes in fp16. `loader`: that its items come from.
         """
         if not self._leads:
             return False
@@ -137,6 +146,9 @@ class Doctor:
             self.find(self._schedule.look(rates, languages and adam and self._fresh))
             if alike >= REPEATS:
                 self.find([Finding("same_batch", f"{alike + 1} items in a row were the same.")])
+            if loader is not self._loader:
+                self._loader = loader
+                self.find(sources_in_turn(loader))
             self._look_at_norms(steps)
         return bool(self._found)
 

@@ -137,6 +137,7 @@ def examine(parts: Parts, updates: int) -> bool:
         alike=feed.fingerprints.alike,
         clips=parts.collector.clips,
         half=usage.half,
+        loader=feed.loader,
     )
     return news or found
 
