@@ -87,14 +87,14 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_745,
     "spikeguard_cli": 3_530,
     "spikeguard_client": 1_810,
-    "spikeguard": 22_790,
+    "spikeguard": 22_810,
     "spikeguard_core": 11_150,
     "spikeguard_replay": 3_660,
     "spikeguard_server": 35_600,
     "spikeguard_dashboard": 3_620,
     "spikeguard_trainer": 2_475,
     "benchmarks": 15_025,
-    "tests": 57_740,
+    "tests": 57_750,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

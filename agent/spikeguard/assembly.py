@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.amp.grad_scaler import GradScaler
 
 from spikeguard.arguments import Arguments, check_arguments, check_forward, refuse_deepspeed
 from spikeguard.commands.inbox import DetailBudget, Inbox
@@ -194,8 +193,8 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     optional = OptionalSignals(settings, faults)
     optional.watch(checked.layers)
     tokens, rule = checked.tokens_per_step, rule_of(given.clip)
-    scales = [s for s in given.state if isinstance(s, GradScaler) and s.is_enabled()]
-    collector = Collector(job, update_skipper, optional, settings, faults, tokens, rule, scales)
+    state = given.state
+    collector = Collector(job, update_skipper, optional, settings, faults, tokens, rule, state)
     training.learnt = collector
     put = outbox.put if outbox is not None else None
     describing = Describing(given.name_batch, decode, faults)

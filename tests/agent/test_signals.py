@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -64,7 +65,7 @@ def test_rates_of_other_groups_are_told_where_they_are_not_the_first_ones(tmp_pa
     with served(Wire()) as wire:
         layers = [nn.Linear(4, 4) for _ in range(4)]
         model = nn.Sequential(*layers)
-        groups = [{"params": each.parameters()} for each in layers[:3]]
+        groups: list[dict[str, Any]] = [{"params": each.parameters()} for each in layers[:3]]
         groups[2]["lr"] = torch.tensor(0.03)  # as with capturable
         adam = torch.optim.AdamW(groups, lr=0.01)
         sgd = torch.optim.SGD(layers[3].parameters(), lr=0.5)

@@ -235,7 +235,7 @@ def test_what_the_doctor_found_stands_on_the_page_of_the_run(world: World) -> No
 @pytest.mark.usefixtures("address")
 def test_how_stable_a_run_is_and_what_grows_stand_on_its_page(world: World) -> None:
     run = world.runs[0]
-    told = (run["stability"]["advice"], run["trends"][0]["sentence"], "0.36% of the steps")
+    told = (run["stability"]["advice"], run["trends"][0]["sentence"], "0.357%")
     text = said(opened(run_script, run="default/llama-8b-c4"))
     assert [part for part in told if part not in text] == []
     run["stability"], run["trends"] = None, []

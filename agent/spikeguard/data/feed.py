@@ -106,11 +106,6 @@ class DataFeed:
         """The loop has set its data to `position` itself; before the first item."""
         self._at.position = self._at.next = position
 
-    @property
-    def loader(self) -> Any:
-        """That the loop's items come from; None before the first."""
-        return self._at.loader
-
     def is_beside(self, loader: Iterable[Any]) -> bool:
         """Whether another loader's items are under way, so that those of `loader` do not count."""
         return self._open is not None and loader is not self._at.loader

@@ -76,7 +76,6 @@ class Doctor:
         self._setup, self._ones = Setup(), list[tuple[str, Tensor]]()
         self._optimizers, self._given, self._schedule = job.optimizers, given, Schedule()
         self._asked: Pending | None = None
-        self._loader: Any = None  # that was looked at
         self._leads = leads = world.leads
         self.watches = leads  # whether samples are to be shown
         if leads:
@@ -121,21 +120,20 @@ class Doctor:
             with self._faults.shield("doctor"):
                 self.find(self._overridden())
 
+    def see_loader(self, loader: Any) -> None:
+        """The loop takes its items from it from now on."""
+        if self._leads:
+            with self._faults.shield("doctor"):
+                self.find(sources_in_turn(loader))
+
     def look(
-        self,
-        steps: int,
-        rates: dict[int, float],
-        *,
-        alike: int,
-        clips: bool,
-        half: bool,
-        loader: Any,
+        self, steps: int, rates: dict[int, float], *, alike: int, clips: bool, half: bool
     ) -> bool:
         """Once in 16 steps; whether something is to be told.
 
         `steps`: of this attempt. `rates`: by step, of the first group. `alike`: items in a row
         that were the same batch. `clips`: whether the loop has the guard clip. `half`: whether it
-        computes in fp16. `loader`: that its items come from.
+        computes in fp16.
         """
         if not self._leads:
             return False
@@ -146,9 +144,6 @@ class Doctor:
             self.find(self._schedule.look(rates, languages and adam and self._fresh))
             if alike >= REPEATS:
                 self.find([Finding("same_batch", f"{alike + 1} items in a row were the same.")])
-            if loader is not self._loader:
-                self._loader = loader
-                self.find(sources_in_turn(loader))
             self._look_at_norms(steps)
         return bool(self._found)
 

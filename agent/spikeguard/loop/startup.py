@@ -137,7 +137,6 @@ def examine(parts: Parts, updates: int) -> bool:
         alike=feed.fingerprints.alike,
         clips=parts.collector.clips,
         half=usage.half,
-        loader=feed.loader,
     )
     return news or found
 

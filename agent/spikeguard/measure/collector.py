@@ -6,12 +6,10 @@ param_norm, adam_v_norm, the exact update_norm and the gradient norm of each par
 Law: nothing here reads a device value; a step's scalars leave through `Readback` together and
 carry their step with them. The norm before clipping is taken once, for clipping, update_skipper and
 report. Where the device works: in `clip` (gradients once, twice when clipping), before and after
-the optimizer's step (the sample); now and then parameters, moments or the exact update. The host
-waits nowhere.
+the optimizer's step (the sample); now and then parameters, moments or the exact update.
 Cost: the floor is bytes over bandwidth. Of P bytes of parameters a plain step reads P for the norm
 that clipping takes anyway and moves 0.35 P for the sample; of ten steps one reads P (param_norm),
-one P (adam_v_norm) and one moves 6 P (the exact update): 1.15 P a step on the average. 1.4 GB of
-fp32 (350 M) at 3.35 TB/s: 0.5 ms a step. 96 MB (24 M) at 10 GB/s of host memory: 11 ms.
+one P (adam_v_norm) and one moves 6 P (the exact update): 1.15 P a step on the average.
 """
 
 from __future__ import annotations
@@ -24,10 +22,11 @@ import torch
 from torch import Tensor
 
 from spikeguard.faults import Faults
+from spikeguard.measure import hyperparameters
 from spikeguard.measure.global_norms import ByLayer, GlobalNorms
 from spikeguard.measure.layer_cadence import LayerCadence
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
-from spikeguard.measure.norms import combine, gradients, least_beta2, own_norm, second_moments
+from spikeguard.measure.norms import by_device, combine, gradients, own_norm, second_moments
 from spikeguard.measure.parameters import Parameters, begins_with
 from spikeguard.measure.readback import Readback, Row
 from spikeguard.measure.signals.optional import OptionalSignals
@@ -45,13 +44,11 @@ from spikeguard.topology.shards import local
 from spikeguard_protocol import OptionalSignal, Signal
 
 # plain strings: a member of an enum takes longer to look up and to hash
-ADAM_BETA2 = OptionalSignal.ADAM_BETA2.value
 ADAM_V_NORM = Signal.ADAM_V_NORM.value
 BUFFERS_NOT_FINITE = OptionalSignal.BUFFERS_NOT_FINITE.value
 GRAD_NORM = Signal.GRAD_NORM.value
 GRAD_NORM_AT_STEP = Signal.GRAD_NORM_AT_STEP.value
 LOSS = Signal.LOSS.value
-LOSS_SCALE = OptionalSignal.LOSS_SCALE.value
 LR = Signal.LR.value
 PARAM_NORM = Signal.PARAM_NORM.value
 STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
@@ -59,7 +56,6 @@ UNCHANGED_PARAMETERS = OptionalSignal.UNCHANGED_PARAMETERS.value
 UPDATE_DROPPED = Signal.UPDATE_DROPPED.value
 UPDATE_NORM = Signal.UPDATE_NORM.value
 UPDATE_NORM_SAMPLED = Signal.UPDATE_NORM_SAMPLED.value
-MOST_RATES = 8  # groups whose rates are told
 PARAM_QUARTER, UPDATE_QUARTER, MOMENT_QUARTER = 1, 2, 3  # of a cycle of slow signals
 
 
@@ -75,9 +71,8 @@ class Collector:
         faults: Faults,
         tokens_per_step: int | None = None,
         rule: Rule | None = None,
-        scalers: Sequence[Any] = (),
+        state: Sequence[Any] = (),
     ) -> None:
-        """`scalers`: enabled GradScalers; the first one's scale is told."""
         self.update_skipper, self._settings, topology = update_skipper, settings, job.topology
         self._modules, self._optimizers, self._topology = job.parts, job.optimizers, topology
         self._listed = Parameters(job.parts, job.optimizers)
@@ -95,7 +90,7 @@ class Collector:
         self._weights = parameters(job.parts)  # those that are not trained, too
         self._compare_every = settings.replica_checksum_every
         self.compares = topology.replicas and self._compare_every > 0
-        self.snapshot_due: Callable[[int], bool] = _never  # at the end of a step
+        self.snapshot_due: Callable[[int], bool] = lambda _: False  # at the end of a step
         share = settings.update_sample_share
         self._samples = samples_of(job.parts, job.optimizers, share, topology)
         self.buffers = Buffers(job.parts)
@@ -114,7 +109,7 @@ class Collector:
         self._rates: Sequence[Any] = ()
         self._first_rate: Any = None  # of the update that is being made
         self._stepped = False  # the optimizer's, since the last `finish_step`
-        self._scaler = next(iter(scalers), None)
+        self._scaler = hyperparameters.first_scaler(state)
         self._chosen = rule  # clips each step, in the loop's call or before the update
         self._rule: Rule | None = None
         self._saved: dict[str, Any] | None = None  # of a rule that the loop has not shown yet
@@ -187,7 +182,7 @@ class Collector:
     def _scale(self, held: list[Tensor], factor: Tensor) -> None:
         shards = [local(grad) for grad in held]
         if factor.ndim == 0:
-            for device, here in _by_device(shards).items():
+            for device, here in by_device(shards).items():
                 torch._foreach_mul_(here, factor.to(device, non_blocking=True))
             return
         each, rows = factor.unbind(), self._norms.own_rows
@@ -311,27 +306,18 @@ class Collector:
         self._add_norm(UPDATE_NORM_SAMPLED, self._samples[number].after_step(self._rates))
         if self._everything[number].armed:
             self._add_norm(UPDATE_NORM, self._everything[number].after_step(self._rates))
-        if self._rates:
-            self._tell_rates(number)
-
-    def _tell_rates(self, number: int) -> None:
-        """That of the first group, and of others in which it is another one: `lr_group_1`, ...,
-        counted over all optimizers."""
-        if not number:
-            self._first_rate = self._rates[0]
-            self._tell_rate(LR, self._rates[0])
-        before = sum(len(each.param_groups) for each in self._optimizers[:number])
-        for place, rate in enumerate(self._rates[:MOST_RATES], before):
-            first = self._first_rate
-            other = rate is not first if isinstance(rate, Tensor) else rate != first
-            if other and 0 < place < MOST_RATES:
-                self._tell_rate(f"lr_group_{place}", rate)
-
-    def _tell_rate(self, name: str, rate: Any) -> None:
-        if isinstance(rate, Tensor):
-            self._scalars[name] = rate.clone()
-        elif rate is not None:
-            self._known[name] = float(rate)
+        if self._rates and not number:
+            self._first_rate = rate = self._rates[0]
+            if isinstance(rate, Tensor):
+                self._scalars[LR] = rate.clone()
+            elif rate is not None:
+                self._known[LR] = float(rate)
+        if number or len(self._rates) > 1:
+            told = hyperparameters.rates_of_groups(
+                self._optimizers, number, self._rates, self._first_rate
+            )
+            for name, rate in told.items():
+                self.note(name, rate)
 
     def _add_norm(self, signal: str, norm: Tensor | None) -> None:
         """That of one optimizer's parameters, to those of the others in this update."""
@@ -352,8 +338,7 @@ class Collector:
         if place == self._moment_place or self.attentive:
             moments = second_moments(self._optimizers)
             self._measure(ADAM_V_NORM, [*moments], [*moments.values()])
-            if moments and (beta2 := least_beta2(self._optimizers)) is not None:
-                self._known[ADAM_BETA2] = beta2
+            self._known |= hyperparameters.beta2_of(self._optimizers) if moments else {}
             spoilt = self._spoilt.count() if self.buffers else None
             if spoilt is not None:
                 self._known[BUFFERS_NOT_FINITE] = spoilt
@@ -363,9 +348,8 @@ class Collector:
             self._count_unchanged(step)
         if self.compares and (compares_at(step, self._compare_every) or self.snapshot_due(step)):
             self._scalars |= bits_of(self._weights)
-        scale = getattr(self._scaler, "_scale", None)  # get_scale() waits for the device
-        if isinstance(scale, Tensor):
-            self._scalars[LOSS_SCALE] = scale.clone()
+        if self._scaler is not None:
+            self._scalars |= hyperparameters.loss_scale_of(self._scaler)
         self._keep_loss()
         if not self._stepped:  # where a GradScaler finds inf, an optimizer not fused is not asked
             self._known[STEP_SKIPPED] = 1.0
@@ -464,14 +448,3 @@ class Collector:
                 self._scalars[LOSS_WEIGHT] = weight
             else:
                 self._known[LOSS_WEIGHT] = weight
-
-
-def _never(_: int) -> bool:
-    return False
-
-
-def _by_device(tensors: Sequence[Tensor]) -> dict[torch.device, list[Tensor]]:
-    found: dict[torch.device, list[Tensor]] = {}
-    for tensor in tensors:
-        found.setdefault(tensor.device, []).append(tensor)
-    return found

@@ -110,11 +110,12 @@ def second_moments(optimizers: Iterable[torch.optim.Optimizer]) -> dict[Tensor, 
     return {p: moment for p, moment in kept if isinstance(moment, Tensor) and not is_packed(moment)}
 
 
-def least_beta2(optimizers: Iterable[torch.optim.Optimizer]) -> float | None:
-    """The smallest beta2 of all groups that have one: what no second moment falls faster than."""
-    betas = (group.get("betas") for each in optimizers for group in each.param_groups)
-    known = (pair[1] for pair in betas if isinstance(pair, tuple | list) and len(pair) > 1)
-    return min((float(b) for b in known if not isinstance(b, Tensor)), default=None)
+def by_device(tensors: Iterable[Tensor]) -> dict[torch.device, list[Tensor]]:
+    """The same tensors, those of one device together."""
+    found: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        found.setdefault(tensor.device, []).append(tensor)
+    return found
 
 
 def sampled_rows(named: Sequence[tuple[str, Tensor]], share: float) -> list[tuple[str, int]]:

@@ -302,15 +302,17 @@ def _ability_table(abilities: Sequence[Ability]) -> Html:
 
 def _stability(told: Stability) -> tuple[Html, Html]:
     """Every share, and the spike scores of the field."""
-    shares = ("spiking", "clipped", "skipped", "non_finite", "spike_score")
-    names = ("Loss spikes", "Clipped", "Skipped", "Not finite", "Spike score, OLMo-core")
+    shares = {
+        "Loss spikes": told["spiking"], "Clipped": told["clipped"], "Skipped": told["skipped"],
+        "Not finite": told["non_finite"], "Spike score, OLMo-core": told["spike_score"],
+    }  # fmt: skip
+    per_cent = {name: None if part is None else 100.0 * part for name, part in shares.items()}
+    per_cent["Spike score of the loss, OLMo 2"] = told["loss_spike_percent"]
+    per_cent["Spike score of the gradient norm, OLMo 2"] = told["norm_spike_percent"]
     pairs: list[tuple[str, Content]] = [
-        (name, words.NOTHING if told[share] is None else f"{told[share]:.2%} of the steps")
-        for name, share in zip(names, shares, strict=True)
+        (name, words.NOTHING if value is None else f"{value:.3g}%")
+        for name, value in per_cent.items()
     ]
-    for name, value in (("loss", "loss_spike_percent"), ("gradient norm", "norm_spike_percent")):
-        score = words.NOTHING if told[value] is None else f"{told[value]:.3g}%"
-        pairs.append((f"Spike score of the {name}, OLMo 2", score))
     said = f"Of the newest {told['steps']:,} steps that were trained."
     return markup.paragraph(said), markup.facts(pairs)
 

@@ -25,7 +25,7 @@ STEPS: Final = "steps"  # the column of step numbers
 _S = run_stability.c
 
 
-def runs_moved_on(connection: sql.Connection, limit: int) -> Sequence[sql.Row[Any]]:
+def runs_moved_on(connection: sql.Connection, limit: int) -> Sequence[Any]:
     """(run_id, project, last_step) of runs that trained on since they were looked at, the furthest
     first; of those that ended whatever they trained."""
     last = runs.c.last_step

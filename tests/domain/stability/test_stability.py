@@ -20,8 +20,8 @@ def noise(seed: int, *, heavy: bool = False) -> Floats:
     return 3.0 + 4.0 * np.exp(-np.arange(STEPS) / 400.0) + 0.05 * drawn
 
 
-def judged(window: int = STEPS, **columns: Floats) -> Stability:
-    found = stability_of({"loss": noise(1), **columns}, window)
+def judged(seen: Columns, window: int = STEPS) -> Stability:
+    found = stability_of(seen, window)
     assert found is not None
     return found
 
@@ -49,7 +49,7 @@ def test_the_spike_score_is_that_of_olmo_core(seed: int) -> None:
     for at in range(300, STEPS, 311):
         loss[at : at + 1 + at % 5] += 2.0
         norm[at + 1] *= 1e12 if at % 2 else 40.0  # one so large that a running sum loses the rest
-    found = judged(loss=loss, grad_norm=norm)
+    found = judged({"loss": loss, "grad_norm": norm})
     assert found.spike_score == pytest.approx(olmo_core(loss, norm), abs=1e-12)
     assert found.spike_score > 0.001
 
@@ -65,8 +65,8 @@ def test_the_spike_score_of_olmo_2_is_the_percentage_seven_deviations_off_the_la
         for at in range(1_000, STEPS)
     ]
     assert sum(far) == 5
-    assert judged(loss=loss).loss_spike_percent == pytest.approx(100 * sum(far) / len(far))
-    assert judged(loss=loss[:900]).loss_spike_percent is None
+    assert judged({"loss": loss}).loss_spike_percent == pytest.approx(100 * sum(far) / len(far))
+    assert judged({"loss": loss[:900]}).loss_spike_percent is None
 
 
 Spoil = Callable[[dict[str, Floats]], None]
@@ -110,10 +110,10 @@ def test_each_share_above_its_target_lowers_the_score_and_is_what_the_advice_is_
     spoil: Spoil, share: str, value: float, score: float
 ) -> None:
     seen = calm()
-    before = judged(**seen)
+    before = judged(seen)
     assert (before.score, before.advice) == (1.0, "")
     spoil(seen)
-    found = judged(**seen)
+    found = judged(seen)
     assert getattr(found, share) == pytest.approx(value)
     assert found.score == pytest.approx(score)
     assert f"{value:.2%} of the newest {STEPS:,} steps" in found.advice
@@ -123,7 +123,7 @@ def test_one_bad_step_of_a_kind_is_allowed_and_what_is_not_told_counts_for_nothi
     seen = calm()
     seen["loss"][700] = math.inf
     seen["update_dropped"][3] = 1.0
-    assert judged(**seen).score == 1.0
+    assert judged(seen).score == 1.0
     bare: Columns = {"loss": noise(5)}
     found = stability_of(bare, STEPS)
     assert found is not None
@@ -136,14 +136,14 @@ def test_a_scalers_search_for_its_scale_is_not_called_not_finite() -> None:
     seen["grad_norm"][:6] = math.inf
     seen["step_skipped"] = np.full(STEPS, math.nan)  # told only where a step was skipped
     seen["step_skipped"][:6] = 1.0
-    found = judged(**seen)
+    found = judged(seen)
     assert (found.non_finite, found.skipped, found.score) == (0.0, 6 / STEPS, 1.0)
 
 
 def test_only_the_window_counts_and_what_lies_before_it_is_what_it_is_compared_with() -> None:
     loss = noise(7)
     loss[1_000:2_000:50] += 3.0
-    assert judged(loss=loss).spiking > 0.0
-    assert judged(window=2_000, loss=loss).spiking == 0.0
+    assert judged({"loss": loss}).spiking > 0.0
+    assert judged({"loss": loss}, window=2_000).spiking == 0.0
     loss[2_001] += 3.0
-    assert judged(window=2_000, loss=loss).spiking == 1 / 2_000
+    assert judged({"loss": loss}, window=2_000).spiking == 1 / 2_000

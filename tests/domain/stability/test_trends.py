@@ -38,7 +38,7 @@ def _heavy(rng: Rng) -> Floats:
 
 def _sluggish(rng: Rng) -> Floats:
     """Noise that remembers: an AR(1) of 0.99."""
-    drawn = _noise(rng)
+    drawn: Floats = _noise(rng)
     for at in range(1, len(drawn)):
         drawn[at] += 0.99 * drawn[at - 1]
     return 50.0 + drawn

@@ -79,14 +79,14 @@ def _fallen(evidence: Evidence) -> Iterator[Clue]:
     if not moment_fits(evidence):
         return
     own = own_beta2(evidence)
-    beta2, whose = own or LEAST_BETA2, "the job's beta2 of" if own else "a beta2 of at least"
+    beta2 = own or LEAST_BETA2
     for pair in evidence.whole(Signal.ADAM_V_NORM.value).pairs():
         (first, a), (last, b) = pair
         if last >= near - LEAD and first <= near and falls_too_fast(pair, own):
             reason = (
                 f"the norm of Adam's second moment fell from {a:.3g} to {b:.3g} between steps "
-                f"{first} and {last}; with {whose} {beta2:g} it stays at "
-                f"{a * beta2 ** (last - first):.3g} or more"
+                f"{first} and {last}; with beta2 of {beta2:g} or more it stays at "
+                f"{a * beta2 ** (last - first):.3g}"
             )
             yield Clue(Cause.STALE_SECOND_MOMENT, 7.0, reason, Mark(first + 1, last))
             return
