@@ -22,8 +22,6 @@ from torch import Tensor
 
 from spikeguard.commands.executor import Executor
 from spikeguard.commands.mitigations import Mitigation
-from spikeguard.commands.restoring import HeldSteps
-from spikeguard.errors import AttemptAborted
 from spikeguard.loop.capabilities import denied_verbs
 from spikeguard.loop.context import Parts
 from spikeguard.loop.guard_state import GuardState, state_of
@@ -73,9 +71,6 @@ class Guard:
         self._p = parts
         self._by_torch = ClipByTorch(job.parts, job.topology.parted, parts.faults)
         self._reporter = Reporter(parts, forward)
-        self._held = HeldSteps(
-            parts.world, parts.feed, parts.rates, parts.collector, parts.recovery, parts.faults
-        )
         self._executor = Executor(
             parts.world,
             parts.progress,
@@ -83,7 +78,6 @@ class Guard:
             parts.rates,
             parts.recovery,
             lambda: denied_verbs(parts.abilities, self._optimizers.unseen(parts.feed.steps)),
-            self._held,
             parts.journal,
             parts.inbox,
             self._report,
@@ -300,14 +294,6 @@ class Guard:
         if not self._begun:
             self._begin()
         parts = self._p
-        try:
-            if parts.feed.undoing:
-                self._held.finish_step()
-                return
-        except AttemptAborted:
-            raise
-        except Exception as error:
-            parts.faults.note("orders", error)
         progress = parts.progress
         segment = progress.segment
         progress.steps = steps = progress.steps + 1
@@ -415,7 +401,7 @@ class Guard:
     def _save(self, segment: int) -> None:
         """What is due at this boundary, unless the run has just gone back."""
         progress, recovery = self._p.progress, self._p.recovery
-        if progress.segment != segment:
+        if progress.segment != segment or self._executor.returning:
             return
         if recovery.snapshots is not None and self._snapshots.due(progress.steps):
             with self._p.faults.shield("snapshot"), self._snapshots.timed(progress.steps):

@@ -87,8 +87,8 @@ BREAKS = {
     ),
     "rollback-exact": Break(
         f"{AGENT}/commands/recovery.py",
-        '        self._feed.restore(tree["data"], tree["random"])\n',
-        '        self._feed.restore(tree["data"], tree["random"])\n        torch.rand(1)\n',
+        "        self._feed.arrive()\n",
+        "        self._feed.arrive()\n        torch.rand(1)\n",
     ),
     "restart-exact": Break(
         f"{AGENT}/state/random_numbers.py",

@@ -59,6 +59,7 @@ class Recovery:
         self.writing = True  # whether `settle` has to look: a checkpoint may be on its way
         self._prepared = False
         self._fresh: Snapshot | None = None  # of this step boundary
+        self._held: Staged | None = None  # of the target that the run is about to go back to
         self._apart = False  # whether replicas were found to differ, and not yet to be equal again
         self._equal_at = 0  # the newest step at which they were compared and equal
         self._summing: tuple[Target, Future[None]] | None = None  # rank 0: what the job wrote
@@ -331,22 +332,29 @@ class Recovery:
         """Why `tree` cannot be restored here; None if it can."""
         return self._state.refusal(tree)
 
-    def restore(self, target: Target, tree: Tree, segment: int) -> None:
-        """Become `target`, about to train `segment`; half done if it raises."""
-        self.restore_training(target, tree)
-        self._feed.restore(tree["data"], tree["random"])
-        scale: dict[str, Any] | None = tree["lr_scale"]
-        self._rates.scale = self._journal.accepted(LrScale.read(scale) if scale else None)
-        self._progress.continue_from(target.lineage, segment)
-        self._equal_at = min(self._equal_at, target.step)
+    def hold(self, target: Target) -> None:
+        """Keep the memory of a snapshot until `restore`: the run goes back to it in some steps."""
+        found = self.snapshots.find(target.name) if self.snapshots is not None else None
+        self._held = found.staged.hold() if found is not None else None
 
-    def restore_training(self, target: Target, tree: Tree) -> None:
-        """Put back weights, moments, schedule and random numbers; half done if it raises."""
+    def restore(self, target: Target, tree: Tree, segment: int) -> None:
+        """Become `target`, about to train `segment`; half done if it raises.
+
+        The data were told before (`DataFeed.go_back`).
+        """
         if target.medium is Medium.DISK and isinstance(self.checkpoints, UserCheckpoints):
             self.checkpoints.put_back(target.name)
         self.copies.before_change()
         self._state.restore(tree)
         self._check_finite(tree)
+        self._feed.arrive()
+        scale: dict[str, Any] | None = tree["lr_scale"]
+        self._rates.scale = self._journal.accepted(LrScale.read(scale) if scale else None)
+        self._progress.continue_from(target.lineage, segment)
+        self._equal_at = min(self._equal_at, target.step)
+        if self._held is not None:
+            self._held.release()
+            self._held = None
 
     def _check_finite(self, tree: Tree) -> None:
         """Raise ValueError where a weight or a moment was finite when saved and is not now."""

@@ -4,18 +4,18 @@ Position p is one optimizer step's batch, `micro_batches` items of the loader. A
 `state_dict` and `load_state_dict` is rewound by its state, any other re-iterable by beginning its
 pass again (`pass_start`) and counting; an iterator without a state is read once. What is left out
 is read past, unless the loader has `skip_to(position)`, and draws no random numbers of the job.
-A loop may fetch items before the step that comes first is made. Snapshots and checkpoints note the
-place before what was fetched and not trained. What a loop holds while it is taken back it trains
-first, and the guard undoes those steps (`undoing`): the items that complete them are copies that do
-not count. Where another thread fetches, they stand; what that thread counts is written by it alone.
+A loop may fetch items before the step that comes first is made, in a thread of its own too.
+Snapshots and checkpoints note the place before what was fetched and not trained. A rollback waits
+until the loop has trained what it holds: the position that it has begun is handed out whole, what
+follows is read from the target (`go_back`), and the run is put back when those steps are made.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Iterator
-from threading import get_ident
+from contextlib import AbstractContextManager
+from threading import RLock, get_ident
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -69,16 +69,15 @@ class DataFeed:
         self.other_allowed = False  # whether a rollback may go on with other data
         self.other = ""  # what was found to be other data after the newest rollback
         self.micro_batches = micro_batches
-        self.undoing = 0  # steps to come of what was held at a rollback, which the guard undoes
         self._replay_limit_s = replay_limit_s
         self._waited_s, self._waits = 0.0, 0  # for the loader, and for how many items
         self._at = Cursor()
         self._before: Cursor | None = None  # in the loader before this one
         self._open: object | None = None  # the iterator that is counted
         self._beside: list[list[int]] = []  # items of others that are open
-        self.stale = 0  # positions that the loop had items of at a rollback, and not trained yet
-        self._returns = 0  # how often it was
-        self._filler = 0  # items that complete the steps to be undone
+        self._target: Tree | None = None  # that is read from after so many more positions:
+        self._still_whole = 0
+        self._counting = RLock()  # on what was handed out, where another thread fetches
         self._handed_before = self._ahead_told = 0  # items: at the last step, and in the log
         self._fetched_by: int | None = None  # which thread
         self._way_back: WayBack | None = None
@@ -100,7 +99,8 @@ class DataFeed:
     @property
     def goes_back(self) -> bool:
         """Whether the next item is of a place that the run was taken back to."""
-        return self._at.rewind is not None and self.in_use
+        returning = self._at.rewind is not None or self._target is not None
+        return returning and self.in_use
 
     def begin_at(self, position: int) -> None:
         """The loop has set its data to `position` itself; before the first item."""
@@ -155,6 +155,7 @@ class DataFeed:
 
     def batches(self) -> Iterator[Any]:
         """Yield micro-batches until the loader, which was taken, ends or the run is stopped."""
+        self._turn_back()
         point = self._at.rewind
         if point is not None and self._is_over(point):
             return
@@ -162,6 +163,7 @@ class DataFeed:
         self._open = mine = object()
         try:
             while not self.stopped:
+                self._turn_back()
                 if self._at.rewind is not None or reading is None:
                     reading = self._reopened()
                 at = self._at
@@ -169,20 +171,19 @@ class DataFeed:
                     self._past_skips(reading)
                     if self.ahead and at.next % self.mark_every == 0:
                         self._mark(reading)
-                returns = self._returns
                 item = Fetched(at.next, reading, reading.read)
                 began = perf_counter()
                 batch = reading.next()
                 self._waited_s += perf_counter() - began
                 self._waits += 1
-                while self._filler and not self.stopped:
-                    self._filler -= 1
-                    yield self._copied(batch)
-                with self.faults.shield("data"):
-                    self._count(item, returns)
-                    if self.items is not None:
-                        self.items.add(item.position, batch)
-                    if returns == self._returns:
+                with self._counting:
+                    self._turn_back()
+                    if at.rewind is not None:  # while another thread fetched it
+                        continue
+                    with self.faults.shield("data"):
+                        self._count(item)
+                        if self.items is not None:
+                            self.items.add(item.position, batch)
                         self.fingerprints.see((reading.number, item.read), batch)
                 yield batch
         except StopIteration:
@@ -212,13 +213,9 @@ class DataFeed:
             if not self.goes_back:
                 self.epoch += 1
 
-    def _count(self, item: Fetched, returns: int) -> None:
-        """The loop gets an item; `returns`: as many as when it was asked for."""
+    def _count(self, item: Fetched) -> None:
+        """The loop gets an item."""
         at = self._at
-        if returns != self._returns:  # the run was taken back while another thread fetched it
-            at.fetched.append(item)
-            self.stale += 1
-            return
         if not at.fetched:
             at.position = item.position
         if at.micro == 0 and item.position != at.left_over:
@@ -231,6 +228,7 @@ class DataFeed:
         else:
             at.next += 1
             at.micro = 0
+            self._still_whole -= 1
 
     def finish_step(self) -> int:
         """The loop made a step of what it was given; returns the position that went into it."""
@@ -238,7 +236,7 @@ class DataFeed:
         at = self._at
         taken, self._handed_before = at.handed - self._handed_before, at.handed
         done = at.fetched.popleft().position if at.fetched else at.position
-        if at.fetched or self.stale or self._beside:
+        if at.fetched or self._beside:
             self._finish_unusual(done, taken)
         elif taken == self.micro_batches:
             at.position, self.alike = done + 1, 0
@@ -252,7 +250,6 @@ class DataFeed:
     def _finish_unusual(self, done: int, taken: int) -> None:
         """The rest of a step for which the loop took more or fewer items, or had some before."""
         at = self._at
-        stale, self.stale = self.stale > 0, max(0, self.stale - 1)
         self.alike = self.alike + 1 if taken == self.taken and self.alike else 1
         self.taken = taken
         if taken == self.micro_batches:
@@ -262,18 +259,17 @@ class DataFeed:
         if self.items_per_step is not None:  # a position is a step, whatever went into it
             at.fetched.clear()
             at.position = at.next = done + 1
-            self.stale = at.micro = 0
-            return
-        if len(at.fetched) > self.stale:
-            at.position = at.fetched[self.stale].position
+            at.micro = 0
+        elif at.fetched:
+            at.position = at.fetched[0].position
             self._note_ahead()
-            return
-        if not stale and not self.stale and (at.next <= done or at.micro):
-            at.next, at.micro = done + 1, 0
-        at.position = at.next
+        else:
+            if at.next <= done or at.micro:
+                at.next, at.micro = done + 1, 0
+            at.position = at.next
 
     def _note_ahead(self) -> None:
-        whole = (len(self._at.fetched) - self.stale - 1) * self.micro_batches
+        whole = (len(self._at.fetched) - 1) * self.micro_batches
         self.ahead = max(self.ahead, whole + (self._at.micro or self.micro_batches))
         told = self.ahead <= 2 * self._ahead_told
         if not told and self.steps >= SETTLED and not self._in_doubt:
@@ -283,13 +279,13 @@ class DataFeed:
         """Where the data stands, for a snapshot."""
         at, reading = self._at, self._at.reading
         tree: Tree = {"position": at.position}
-        ahead = len(at.fetched) > self.stale and not self._in_doubt
+        ahead = bool(at.fetched) and not self._in_doubt
         if at.rewind is not None and not ahead and (self.in_use or not self.steps):
             point = {key: at.rewind[key] for key in at.rewind.keys() - {"random"}}
         elif not self.in_use or reading is None:
             return {**tree, "kind": "none", "epoch": self.epoch}
         else:
-            item = at.fetched[self.stale] if ahead else Fetched(0, reading, reading.read)
+            item = at.fetched[0] if ahead else Fetched(0, reading, reading.read)
             point = item.reading.capture(item.read)
         epoch = (self.epoch if self.in_epochs else point["pass"] - 1) + point.get("begins", False)
         place = {"loaders": at.serial, "first": self.fingerprints.known((point["pass"], 0))}
@@ -337,40 +333,48 @@ class DataFeed:
         if prepared is not None:
             self._at.rewind = prepared.put_back() or self._at.rewind
 
-    def restore(self, tree: Tree, random_numbers: Tree) -> None:
-        """Go back at the next batch; the loader is touched only then, or was in `prepare`."""
-        at = self._at
-        at.position = at.next = tree["position"]
-        self.epoch = tree.get("epoch", 0)
-        self.stale, self._returns = len(at.fetched), self._returns + 1
-        self.undoing = 0 if self.threaded else self.stale  # the steps of what the loop holds
-        held = (self.stale - 1) * self.micro_batches + (at.micro or self.micro_batches)
-        self._filler = self.undoing * self.micro_batches - held if self.undoing else 0
-        at.micro, at.left_over = 0, None
+    def counting(self) -> AbstractContextManager[Any]:
+        """While it is entered no other thread hands out an item."""
+        return self._counting
+
+    def go_back(self, tree: Tree, random_numbers: Tree, steps: int = 0) -> None:
+        """The run stands at `tree` after `steps` more steps, at least those that are `held`.
+
+        The loader is touched at the next batch, or was in `prepare`.
+        """
+        with self._counting:
+            at = self._at
+            self._still_whole = steps - len(at.fetched) + (at.micro > 0)
+            self._target = {**tree, "random": random_numbers}
+            if self._still_whole > 0:
+                self.cancel()  # there is more to read where the loop stands
+            if not steps:
+                self.arrive()
+            self._turn_back()
+
+    def arrive(self) -> None:
+        """The run stands at its target; a loop that did not fetch what it was to have goes on."""
+        with self._counting:
+            if self._target is not None:
+                self._at.fetched.clear()
+                self._at.micro = self._still_whole = 0
+                self._turn_back()
+
+    def _turn_back(self) -> None:
+        """Read on at the target, where all was handed out that comes before."""
+        at, point = self._at, self._target
+        if point is None or self._still_whole > 0 or at.micro:
+            return
+        self._target = None
+        at.next = point["position"]
+        if not at.fetched:
+            at.position = at.next
+        self.epoch = point.get("epoch", 0)
+        at.left_over = None
         self.fingerprints.differs = None
         if self.items is not None:
             self.items.clear()
-        at.rewind = {**tree, "random": random_numbers} if tree["kind"] != "none" else None
-        if self._way_back is not None and self._way_back.data is not tree:
-            self._way_back = None
-
-    def let_stale_stand(self) -> None:
-        """What is held is trained first after all, as not all ranks hold as much."""
-        self.undoing = self._filler = 0
-
-    def undo_step(self) -> bool:
-        """The loop made a step of what it held; whether that was the last one to be undone."""
-        self._at.fetched.popleft()
-        self.stale -= 1
-        self.undoing -= 1
-        self._handed_before = self._at.handed
-        return not self.undoing
-
-    def _copied(self, item: Any) -> Any:
-        """`item` for a step that is undone: the loop may change it in place."""
-        with self.faults.shield("data"):
-            return copy.deepcopy(item)
-        return item
+        at.rewind = point if point["kind"] != "none" else None
 
     def found_other(self) -> str:
         """What was read again and was other data than the first time; once for a rollback."""

@@ -243,9 +243,7 @@ def _with_habits(rollback: Ability, feed: DataFeed) -> Ability:
             ROLLBACK,
             Answer.YES,
             f"the loop fetches up to {held} ahead of guard.step()",
-            "Fetch the next item after guard.step()" if feed.threaded else "",
-            f"{rollback.cost}; first what was fetched ahead"
-            + (", even if it is to be left out" if feed.threaded else ", which is then undone"),
+            cost=f"{rollback.cost}; carried out once the loop has trained what it holds",
         )
     return rollback
 

@@ -39,15 +39,19 @@ class OrderPolling:
         try:
             parts.collector.attentive = inbox.attentive
             self._protect(inbox.protected)
+            self._executor.finish_step()
             if inbox.orders or inbox.unreadable:
                 self._executor.act_alone()
         finally:
-            if inbox.orders or inbox.unreadable or parts.collector.attentive:
+            waits = inbox.orders or inbox.unreadable or self._executor.returning
+            if waits or parts.collector.attentive:
                 inbox.stirred = True
 
     def together(self, agreement: Agreement) -> None:
         """The same where all ranks have to know it first."""
+        returning = self._executor.returning
         if agreement.broken:
+            self._executor.finish_step()
             self._lost_step.go_on(agreement)
             return
         with self._p.faults.shield("agreement"), in_step(self._p.world):
@@ -57,7 +61,9 @@ class OrderPolling:
             settled = self._reporter.deliver_together(agreement, self._word())
             for agreed in settled:
                 self._apply(agreement, agreed)
-            if settled and not agreement.broken:
+            if returning:
+                self._executor.finish_step()
+            elif settled and not agreement.broken:
                 self._executor.act_together(settled[-1].word.serial)
         if self.ending and not self._p.feed.held:
             self.leave(agreement)

@@ -240,6 +240,7 @@ def _resumed_from(parts: Parts, target: Target) -> str | None:
     if problem is not None or tree is None:
         return problem
     try:
+        parts.feed.go_back(tree["data"], tree["random"])
         recovery.restore(target, tree, parts.progress.segment)
         recovery.take_up_scale(target)
     except Exception as error:
