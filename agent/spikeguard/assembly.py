@@ -41,13 +41,12 @@ from spikeguard.loop.context import Parts
 from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.unrestored_state import UnrestoredState
 from spikeguard.loop.usage import LoopUsage
-from spikeguard.loop.vote import PINS
 from spikeguard.measure.collector import Collector
 from spikeguard.measure.signals.optional import OptionalSignals, watched_layers
 from spikeguard.optim.clipping import rule_of
 from spikeguard.optim.learning_rate import ScaledRates, has_rates
 from spikeguard.optim.optimizers import kinds_of, optimizers_in, trained_by
-from spikeguard.optim.scalers import agree_on_overflows
+from spikeguard.optim.scalers import refuse_scalers
 from spikeguard.optim.update_skipper import (
     Extremes,
     UpdateSkipper,
@@ -57,7 +56,6 @@ from spikeguard.optim.update_skipper import (
 )
 from spikeguard.settings import Connection, Settings, read_connection, whole, with_environment
 from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.state.host_copies import HostCopies
 from spikeguard.state.progress import Progress
 from spikeguard.state.replicated_parts import divided
 from spikeguard.state.snapshot_budget import Budget, Room, open_staging, room_for
@@ -65,7 +63,7 @@ from spikeguard.state.snapshots import Snapshots
 from spikeguard.state.stores import StateStores
 from spikeguard.state.training_state import TrainingState
 from spikeguard.topology.job import Job
-from spikeguard.topology.layout import Stated
+from spikeguard.topology.layout import Ranks
 from spikeguard.topology.model_parts import named_modules, parameters
 from spikeguard.topology.rank_group import (
     World,
@@ -107,7 +105,6 @@ class Attempt(NamedTuple):
     id: str
     journal: Journal
     faults: Faults
-    scalers: Any
 
 
 def assemble(given: Arguments) -> Guard:
@@ -146,24 +143,21 @@ def _checked(given: Arguments) -> Checked:
 
 def _begun(given: Arguments, checked: Checked, world: World) -> Attempt:
     """The job is described and the journal read, or all ranks refuse."""
-    stated = Stated(
-        given.replicated, given.pipeline, given.has_loss, given.shard_groups or {}, given.tied
-    )
-    job = describe(checked.modules, checked.optimizers, stated, world)
+    job = describe(checked.modules, checked.optimizers, given.ranks or Ranks(), world)
     _check_saved(job, given.checkpoints)
     raise_first(share_each(world, refusal_of(check_saved, given.scheduler, given.state)))
+    raise_first(share_each(world, refusal_of(refuse_scalers, given.state, job.topology)))
     run = checked.connection.run
     journal, attempt = _open_journal(world, checked.home, run, given.forward, checked.settings)
     faults = Faults(world.rank)
     for damage in journal.damage:
         faults.note("journal", damage)
-    scalers = agree_on_overflows(given.state, job.optimizers, job.topology, world, faults)
-    return Attempt(world, job, attempt, journal, faults, scalers)
+    return Attempt(world, job, attempt, journal, faults)
 
 
 def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     """All parts of the attempt, made in the order in which they need each other."""
-    world, job, _, journal, faults, scalers = attempt
+    world, job, _, journal, faults = attempt
     settings, home = with_unchanged(checked.settings, job, world), checked.home
 
     def report(record: Record) -> None:
@@ -247,7 +241,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         room=room,
     )
     watched = _registered(job, given.optimizer)
-    guard = Guard(parts, job, watched, given.forward if world.leads else None, scalers)
+    guard = Guard(parts, job, watched, given.forward if world.leads else None)
     if outbox is not None and sender is not None:
         outbox.start()
         sender.start()
@@ -265,16 +259,13 @@ def _open_stores(
     writes = given.checkpoints is not None and not given.checkpoints.writes_itself
     if writes:
         open_saving(world)
-    pinned = settings.snapshots_pinned
-    if world.leads and world.size > 1 and pinned > PINS:
-        log.warning("of several ranks %d snapshots are pinned at most, not %d", PINS, pinned)
-    copies = HostCopies(job.optimizers, settings.copy_beside)
-    staging, budget = open_staging(world, job.topology, settings, copies, attempt.faults, writes)
-    ring = Snapshots(
-        settings.snapshots, settings.snapshots_pinned, budget.limit, world.size, budget.others
+    on_cuda = torch.cuda.is_available() and any(p.is_cuda for p in trained_by(job.optimizers))
+    staging, budget = open_staging(
+        world, job.topology, settings, attempt.faults, on_cuda=on_cuda, checkpoints=writes
     )
+    ring = Snapshots(settings.snapshots, budget.limit, world.size, budget.others)
     keeps = settings.snapshot_every != 0 and not given.feed.restarts and not job.unsaved
-    return StateStores(ring if keeps else None, given.checkpoints, copies, staging), budget
+    return StateStores(ring if keeps else None, given.checkpoints, staging), budget
 
 
 def _room(
@@ -349,7 +340,6 @@ def _agreement(world: World, job: Job, settings: Settings) -> Agreement | None:
     topology = job.topology
     return Agreement(
         world,
-        settings.agreement_lag,
         topology.parted,
         topology.known,
         topology.same_as,

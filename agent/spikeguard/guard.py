@@ -63,11 +63,8 @@ class Guard:
         job: Job,
         registered: Sequence[Any],
         forward: Forward | None = None,
-        handles: Sequence[Any] = (),
     ) -> None:
-        """`registered`: by which of the loop's objects the guard can be found.
-        `handles`: what has been put into them and is removed at the end.
-        """
+        """`registered`: by which of the loop's objects the guard can be found."""
         self._p = parts
         self._by_torch = ClipByTorch(job.parts, job.topology.parted, parts.faults)
         self._reporter = Reporter(parts, forward)
@@ -101,13 +98,12 @@ class Guard:
             job.optimizers,
             parts.collector,
             parts.rates,
-            parts.recovery.copies,
             parts.progress,
             parts.usage,
             parts.faults,
         )
         self._several = self._optimizers.several
-        self._handles = [*parts.collector.optional.handles, *handles]
+        self._handles = parts.collector.optional.handles
         self._endings = Endings(self._cut_short, parts.settings)
         self._guarded = tuple(registered)
         enter(self, *self._guarded)

@@ -20,13 +20,13 @@ from torch.optim import Optimizer
 from spikeguard.errors import AttachError
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.topology.job import Job
-from spikeguard.topology.layout import Stated, find_topology, refuse_flat_shards
+from spikeguard.topology.layout import Ranks, find_topology, refuse_flat_shards
 from spikeguard.topology.model_parts import Modules, named_parameters, unrestored_extra_state
 from spikeguard.topology.rank_group import World, join_world, leave_world, share_each
 from spikeguard.topology.refusals import as_json, listed, raise_first, refusal_of, verb
 
 
-def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Stated, world: World) -> Job:
+def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Ranks, world: World) -> Job:
     """What `attach` has been given; raises `AttachError` on all ranks where one must refuse.
 
     `stated`: what the user says of the ranks. Collective.

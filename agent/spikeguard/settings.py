@@ -30,8 +30,7 @@ class Settings:
 
     slow_signals_every: int = 10  # param_norm, adam_v_norm, update_norm; every step if asked
     layer_norms_every: int = 0  # gradient norms by parameter, sent at once; 0: as they are kept
-    exact_update_norm: bool = True  # keeps one more copy of the parameters on the device
-    exact_update_bytes: int = GIB  # largest such copy, on each rank; beyond it there is none
+    exact_update_bytes: int = GIB  # largest copy of the parameters that exact update norms take
     update_sample_share: float = 0.05  # of all parameters, cloned before each step
     token_statistics: bool = True  # of what guard.tokens() is shown
     worst_sequence: bool = True  # of what guard.sequence_losses() is shown
@@ -41,7 +40,6 @@ class Settings:
     attention_layers: tuple[str, ...] = ()  # modules whose output are attention logits
     sampled_signals_every: int = 10  # activations and attention logits
     flight_recorder: int = 64  # newest norms by layer kept until an incident opens; 0: none
-    flight_recorder_bytes: int = 8 * MIB  # of that detail as it would be sent
     batch_text: bool = True  # what attach(decode=...) makes of an incident's batches is told
     replica_checksum_every: int = 100  # of equal ranks (DDP), all bits of the weights; 0: never
     drop_non_finite: bool = True  # a step's update, where the optimizer can skip it
@@ -55,10 +53,8 @@ class Settings:
     snapshot_every: int | None = None  # 0: no snapshots in host memory; None: by snapshot_budget
     snapshot_budget: float = 0.005  # of the steps' time, for copying snapshots; 0: every 20 steps
     snapshots: int = 5  # newest kept
-    snapshots_pinned: int = 2  # kept beyond those while the server protects them
     snapshot_bytes: int = 0  # of host memory a rank, all snapshots together; 0: by the share
     snapshot_share: float = 0.5  # of the host memory that is free at `attach`, for all its ranks
-    copy_beside: bool = False  # CUDA: snapshots leave while the next passes run
     replay_limit_s: float = 600.0  # of reading data again to go back, where it can only be counted
     rollback_on_other_data: bool = False  # go back though the loader reads other items then
     send_interval_s: float = 1.0  # between two messages
@@ -71,7 +67,6 @@ class Settings:
     handle_sigterm: bool = True  # only where nobody else handles it
     watch_alone: bool = True  # without a server: detection beside the loop, told in the log
     copy_kept: bool = True  # of Hugging Face's checkpoints, where the file system makes no links
-    agreement_lag: int = 2  # steps between a vote and its reading, at least 2
     agreement_timeout_s: float = 0.0  # for the slowest rank; 0: as the job's own collectives
     observe_only: bool = False  # no order is carried out; what is measured is still reported
     allowed_verbs: tuple[str, ...] = tuple(Verb)  # what may be ordered at all
@@ -97,7 +92,6 @@ class Settings:
 _LEAST = {
     "slow_signals_every": 1,
     "snapshots": 1,
-    "agreement_lag": 2,
     "drop_z_limit": 1,
     "drop_z_warm_up": 2,
     "sampled_signals_every": 1,

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from spikeguard import CheckpointDirectory, Forward, Guard, Settings, attach
+from spikeguard import CheckpointDirectory, Forward, Guard, Ranks, Settings, attach
 from spikeguard.optim.clipping import AdaGC, Fixed, Hybrid, Rule, ZClip
 from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
 
@@ -135,7 +135,7 @@ class SpreadJob:
             settings=settings,
             server=server,
             forward=Forward(self._note),
-            replicated=said,
+            ranks=Ranks(replicated=said),
         )
         self._batches = iter(self.guard.batches(Words(rank, size, micro, left_out)))
 

@@ -62,7 +62,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("feed", {"feed": None}),
     ("feed", {"feed": DataFeed(Skips(), 1)}),
     ("name_batch", {"name_batch": "doc_ids"}),
-    ("replicated", {"replicated": "yes"}),
+    ("ranks", {"ranks": {"replicated": True}}),
 ]
 
 
@@ -132,8 +132,7 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 WRONG_SETTINGS: list[tuple[str, Any, str]] = [
-    ("agreement_lag", 1, "Give at least 2"),
-    ("agreement_lag", 2.5, "Give a whole number, at least 2"),
+    ("snapshots", 2.5, "Give a whole number, at least 1"),
     ("slow_signals_every", 2.5, "Give a whole number, at least 1"),
     ("slow_signals_every", "10", "Give a whole number, at least 1"),
     ("snapshot_every", True, "Give a whole number, at least 0"),

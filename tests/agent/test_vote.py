@@ -243,7 +243,7 @@ def test_gradients_that_differ_step_after_step_are_those_of_no_replicas(gathered
         found = gathered(checked, [row(1.0, step), row(1.0, step, grad_norm=0.6)])
     assert checked.unlike
     assert not checked.compares
-    assert "attach(replicated=False)" in found.said
+    assert "Ranks(replicated=False)" in found.said
     assert gathered(checked, [row(1.0, 9), row(1.0, 9, grad_norm=0.6)]) == (None, (), "")
 
 

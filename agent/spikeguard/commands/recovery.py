@@ -20,7 +20,7 @@ from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.state.async_saver import Finished, Saves
 from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.state.host_tensors import not_finite
+from spikeguard.state.host_copies import tree_bytes
 from spikeguard.state.lineage import is_abandoned
 from spikeguard.state.progress import Progress
 from spikeguard.state.replicated_parts import Part, divided
@@ -28,7 +28,7 @@ from spikeguard.state.snapshots import Snapshot
 from spikeguard.state.staging_buffers import Staged
 from spikeguard.state.stores import StateStores
 from spikeguard.state.targets import Target, Tree, target_name
-from spikeguard.state.training_state import TRAINED, TrainingState, tree_bytes
+from spikeguard.state.training_state import TrainingState
 from spikeguard.state.user_checkpoints import UserCheckpoints
 from spikeguard.topology.rank_group import World, all_agree
 from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted
@@ -53,7 +53,7 @@ class Recovery:
     ) -> None:
         self._world, self._state, self._feed, self._rates = world, state, feed, rates
         self._progress, self._journal, self._report = progress, journal, report
-        self._faults, self.copies, self._staging = faults, stores.copies, stores.staging
+        self._faults, self._staging = faults, stores.staging
         self.snapshots, self.checkpoints = stores.snapshots, stores.checkpoints
         self.protected: frozenset[str] = frozenset()
         self.writing = True  # whether `settle` has to look: a checkpoint may be on its way
@@ -105,7 +105,7 @@ class Recovery:
         return own, self._staging.kept(parts)
 
     def _staged(self, target: Target, own: Tree, parts: Mapping[str, Part]) -> Staged:
-        return self._staging.take(target.name, target.step, own, parts)
+        return self._staging.take(target.name, own, parts)
 
     def compared(self, step: int, equal: bool) -> None:
         """Replicas were compared as of `step`; all ranks learn it at the same boundary.
@@ -344,9 +344,7 @@ class Recovery:
         """
         if target.medium is Medium.DISK and isinstance(self.checkpoints, UserCheckpoints):
             self.checkpoints.put_back(target.name)
-        self.copies.before_change()
         self._state.restore(tree)
-        self._check_finite(tree)
         self._feed.arrive()
         scale: dict[str, Any] | None = tree["lr_scale"]
         self._rates.scale = self._journal.accepted(LrScale.read(scale) if scale else None)
@@ -355,15 +353,6 @@ class Recovery:
         if self._held is not None:
             self._held.release()
             self._held = None
-
-    def _check_finite(self, tree: Tree) -> None:
-        """Raise ValueError where a weight or a moment was finite when saved and is not now."""
-        broken = not_finite(self._state.trained())
-        if broken:
-            saved = tree.get("not_finite")  # as the agent noted where the job itself saves
-            known = not_finite({k: tree.get(k) for k in TRAINED}) if saved is None else set(saved)
-            if new := sorted(broken - known):
-                raise ValueError(f"{new[0]} was finite when it was saved and is not any more")
 
     def take_up_scale(self, target: Target | None) -> None:
         """After a restart at `target` (None: the beginning): the rate that was ordered since."""

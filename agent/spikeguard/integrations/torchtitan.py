@@ -50,7 +50,9 @@ def _found(trainer: Any, every: int) -> dict[str, Any]:
         "directory": home,
     }
     if dims.pp_enabled:
-        found |= {"pipeline": dims.get_mesh("pp"), "has_loss": trainer.pp_has_last_stage}
+        found["ranks"] = spikeguard.Ranks(
+            pipeline=dims.get_mesh("pp"), has_loss=trainer.pp_has_last_stage
+        )
     return found
 
 

@@ -32,6 +32,7 @@ from spikeguard.measure.readback import Pending, Row
 from spikeguard.topology.rank_group import World, in_step
 from spikeguard.topology.replicas import REPLICA_APART, REPLICAS_APART
 
+LAG: Final = 2  # steps between a vote and its reading
 LEAVING: Final = timedelta(seconds=10)  # for ranks that may go on with data of their own
 UNEVEN: Final = (
     "the data of rank {rank} ended before that of the other ranks: they go on without orders, "
@@ -82,14 +83,13 @@ class Agreement:
     def __init__(
         self,
         world: World,
-        lag: int,
         sharded: bool = False,
         known: bool = False,
         same_as: Sequence[int] = (),
         compares: bool = True,
     ) -> None:
         """`known`, `same_as`, `compares`: see `ReplicaCheck`."""
-        self._world, self._lag, self.sharded = world, lag, sharded
+        self._world, self.sharded = world, sharded
         self._patience = world.timeout
         self.voter = Voter(world.rank, world.size, sharded, same_as)
         self.replicas = ReplicaCheck(world, known, same_as, compares)
@@ -114,7 +114,7 @@ class Agreement:
                 self.left = False
             if not self._world.ties.broken:
                 self._post(word, row)
-                settled += self._settled(self._lag)
+                settled += self._settled(LAG)
         return settled
 
     def leave(self, word: Word, rows: Sequence[Row | None] = ()) -> None:
@@ -123,7 +123,7 @@ class Agreement:
         `rows`: of the last steps, as many as are not posted yet, at most K.
         """
         with in_step(self._world):
-            for number in range(self._lag + 1):
+            for number in range(LAG + 1):
                 self._post(word, rows[number] if number < len(rows) else None, ended=True)
             self.left = True
 
@@ -188,7 +188,7 @@ class Agreement:
             settled.append(self._settle())
             rank = settled[-1].tally.ended_rank
             if rank is not None and not self._world.ties.broken:
-                settled += [self._settle() for _ in range(min(self._lag, len(self._flying)))]
+                settled += [self._settle() for _ in range(min(LAG, len(self._flying)))]
                 self._world.ties.broken = True
                 self._world.ties.reason = UNEVEN.format(rank=rank)
                 break

@@ -51,7 +51,7 @@ APART = (
 )
 SAY_REPLICATED = (
     "If all ranks have the same weights and, when the optimizer steps, the same gradients, say "
-    "attach(replicated=True)"
+    "ranks=Ranks(replicated=True)"
 )
 
 
@@ -153,7 +153,7 @@ def rewind_ability(
 def no_replicas() -> Ability:
     """There are no snapshots, since one copy was kept for ranks that are not alike."""
     reason = "snapshots are kept once for all ranks of a node, and these ranks are no replicas"
-    return no(REWIND, reason, "Say attach(replicated=False)")
+    return no(REWIND, reason, "Say ranks=Ranks(replicated=False)")
 
 
 def restore_abilities(

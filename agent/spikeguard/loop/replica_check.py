@@ -22,10 +22,10 @@ QUIET: Final = 10  # steps between two gathers because of an update that some ra
 NAMED: Final = 16  # ranks in a sentence
 NOT_ALIKE: Final = (
     "the gradients of the ranks differ in each step although the model is in a "
-    "DistributedDataParallel or replicated=True was given: these ranks are no replicas (no_sync() "
-    "in each step, local SGD, a hook). Say attach(replicated=False), so that each rank keeps and "
-    "gets back its own state. Until then no rollback is carried out, and a checkpoint holds one "
-    "copy of what differs"
+    "DistributedDataParallel or Ranks(replicated=True) was given: these ranks are no replicas "
+    "(no_sync() in each step, local SGD, a hook). Say ranks=Ranks(replicated=False), so that each "
+    "rank keeps and gets back its own state. Until then no rollback is carried out, and a "
+    "checkpoint holds one copy of what differs"
 )
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from spikeguard.commands.emergency import EmergencyRule
 from spikeguard.doctor.doctor import Seen
-from spikeguard.loop.agreement import Agreed, Agreement
+from spikeguard.loop.agreement import LAG, Agreed, Agreement
 from spikeguard.loop.context import Parts
 from spikeguard.loop.local_watch import LocalWatch
 from spikeguard.loop.vote import Word, alone
@@ -178,7 +178,7 @@ class Reporter:
             self._forward.close()
 
     def _drain_together(self, agreement: Agreement, announced: int) -> None:
-        for _ in range(self._p.settings.agreement_lag):  # the same number on every rank
+        for _ in range(LAG):  # the same number on every rank
             row = self._rows.popleft() if self._rows else None
             self._sample_agreed(agreement.exchange(Word(announced), row))
         self._sample_agreed(agreement.drain())
@@ -188,7 +188,7 @@ class Reporter:
         if not self._rows:
             return None
         on_device = copied(self._rows[0].scalars)
-        lag = self._p.settings.agreement_lag if on_device else 0
+        lag = LAG if on_device else 0
         return self._rows.popleft() if len(self._rows) > lag else None
 
     def _sample_agreed(self, settled: list[Agreed]) -> list[Agreed]:

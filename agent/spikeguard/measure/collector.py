@@ -95,7 +95,7 @@ class Collector:
         self._samples = samples_of(job.parts, job.optimizers, share, topology)
         self.buffers = Buffers(job.parts)
         self._everything = [all_parameters(each, topology) for each in job.optimizers]
-        self._exact = settings.exact_update_norm and fits(job.optimizers, settings)
+        self._exact = fits(job.optimizers, settings)
         self._begun = 0  # a bit for each optimizer whose step of this update has begun
         self._readback = Readback()
         self._spoilt = SpoiltBuffers(self.buffers, self._readback, faults)

@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 from spikeguard.faults import log
 from spikeguard.measure.readback import Pending, Row
-from spikeguard.settings import Settings
+from spikeguard.settings import MIB, Settings
 from spikeguard_protocol import LayerNorms, OptionalSignal, Signal
 from spikeguard_protocol.messages import MAX_LAYERS
 
+BYTES = 8 * MIB
 ENTRY_BYTES = 26  # of a message, quotes and the number for one layer besides its name
 RECORD_BYTES = 100  # of a message, for one record besides its layers
 
@@ -46,8 +47,9 @@ class Detail(NamedTuple):
 class FlightRecorder:
     """The newest measurements by layer; with none to keep it passes everything on."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._steps, self._limit = settings.flight_recorder, settings.flight_recorder_bytes
+    def __init__(self, settings: Settings, limit: int = BYTES) -> None:
+        """`limit`: bytes of what is kept, as it would be sent."""
+        self._steps, self._limit = settings.flight_recorder, limit
         self._every = {
             Signal.GRAD_NORM.value: settings.layer_norms_every,
             OptionalSignal.ACTIVATION_NORM.value: settings.sampled_signals_every,

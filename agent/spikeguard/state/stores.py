@@ -1,11 +1,10 @@
-"""Where states of the run are kept, and what copies them there."""
+"""Where states of the run are kept."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.state.host_copies import HostCopies
 from spikeguard.state.snapshots import Snapshots
 from spikeguard.state.staging_buffers import StagingBuffers
 
@@ -16,8 +15,7 @@ class StateStores:
 
     snapshots: Snapshots | None
     checkpoints: CheckpointDirectory | None
-    copies: HostCopies  # how a copy leaves the device
-    staging: StagingBuffers  # what it is copied into
+    staging: StagingBuffers  # what a state is copied into
 
     @property
     def writes(self) -> bool:

@@ -9,7 +9,7 @@ valid. Sharded tensors are kept as this rank's shard. Cost: all bytes once over 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,6 @@ from spikeguard.state.optimizer_attributes import OptimizerAttributes
 from spikeguard.state.random_numbers import forget_gpus, random_refusal
 from spikeguard.state.random_numbers import random_state as random_state
 from spikeguard.state.random_numbers import restore_random_state as restore_random_state
-from spikeguard.state.replicated_parts import is_mark, is_plain
 from spikeguard.state.stored_names import StoredNames
 from spikeguard.state.targets import Tree, shape_mismatch
 from spikeguard.topology.job import Job
@@ -41,8 +40,6 @@ from spikeguard.topology.packed import (
 )
 from spikeguard.topology.refusals import listed
 from spikeguard.topology.shards import local
-
-TRAINED = ("model", "optimizer")  # what a step changes: weights, buffers, moments
 
 
 class TrainingState:
@@ -77,11 +74,6 @@ class TrainingState:
             "random": random_state(),
             "learnt": self.learnt.state_dict() if self.learnt is not None else None,
         }
-
-    def trained(self) -> Tree:
-        """References to weights, buffers and moments, as they lie in `capture()`."""
-        states = self._optimizer_states() if self._saves_optimizer else None
-        return {"model": state_of(self._modules), "optimizer": states}
 
     def _optimizer_states(self) -> Tree:
         """That of the only one; of several by their names."""
@@ -337,89 +329,6 @@ def _groups_differ(before: list[int], now: list[int]) -> str:
             "guard.resume(), as the loop did when it unfroze them"
         )
     return f"had groups of {before} parameters, and has groups of {now}"
-
-
-class Later:
-    """Tensors whose copy is only prepared, since they lie in one of `storages`."""
-
-    def __init__(self, storages: set[int]) -> None:
-        self._storages = storages
-        self.pairs: list[tuple[Tensor, Tensor]] = []  # from where, into what
-
-    def takes(self, tensor: Tensor, into: Tensor) -> bool:
-        """Whether somebody else will copy `tensor` into `into`."""
-        if tensor.untyped_storage()._cdata not in self._storages:
-            return False
-        self.pairs.append((tensor, into))
-        return True
-
-
-def host_copy(tree: Any, into: Any = None, later: Later | None = None) -> Any:
-    """A copy of `tree` on the host, but for what `later` takes; uses `into` where tensors fit.
-
-    From CUDA the copies are queued into pinned memory on the current stream, before anything
-    that later changes the originals, so the host need not wait; wait for an event to read them.
-    """
-    if isinstance(tree, Tensor):
-        if is_packed(tree):
-            return host_copy(taken_apart(tree.detach()), into, later)
-        return _tensor_to_host(local(tree).detach(), into, later)
-    if is_mark(tree):
-        return tree
-    if isinstance(tree, dict):
-        old = into if isinstance(into, dict) else {}
-        return {key: host_copy(value, old.get(key), later) for key, value in tree.items()}
-    if is_plain(tree):
-        return tree
-    if isinstance(tree, list | tuple) and type(tree) in (list, tuple):
-        olds = (
-            into
-            if isinstance(into, list | tuple) and len(into) == len(tree)
-            else [None] * len(tree)
-        )
-        return type(tree)(host_copy(v, o, later) for v, o in zip(tree, olds, strict=True))
-    return copy.deepcopy(tree)
-
-
-def _tensor_to_host(tensor: Tensor, into: Any, later: Later | None) -> Tensor:
-    fits = isinstance(into, Tensor) and into.shape == tensor.shape and into.dtype == tensor.dtype
-    if not fits:
-        into = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    prepared: Tensor = into
-    if later is None or not later.takes(tensor, prepared):
-        prepared.copy_(tensor, non_blocking=True)
-    return prepared
-
-
-def event_after_copy(tree: Any) -> torch.cuda.Event | None:
-    """After what was queued so far, where `tree` holds a CUDA tensor; None where it holds none."""
-    if not torch.cuda.is_initialized() or not _on_cuda(tree):
-        return None
-    event = torch.cuda.Event()
-    event.record()
-    return event
-
-
-def _on_cuda(tree: Any) -> bool:
-    if isinstance(tree, Tensor):
-        return tree.is_cuda
-    return any(map(_on_cuda, _items(tree)))
-
-
-def tree_bytes(tree: Any) -> int:
-    """Bytes of all tensors in `tree`."""
-    if isinstance(tree, Tensor):
-        if is_packed(tree):
-            return tree_bytes(taken_apart(tree))
-        return local(tree).numel() * tree.element_size()
-    return sum(map(tree_bytes, _items(tree)))
-
-
-def _items(tree: Any) -> Collection[Any]:
-    """What may hold a tensor in it."""
-    if isinstance(tree, dict):
-        return () if is_mark(tree) else tree.values()
-    return tree if type(tree) in (list, tuple) and not is_plain(tree) else ()
 
 
 def _local(value: Any) -> Any:

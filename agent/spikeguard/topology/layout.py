@@ -9,7 +9,6 @@ each (`Topology.copies`) add up to that parameter once. Nothing here is changed 
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import math
@@ -28,34 +27,67 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard.errors import AttachError
-from spikeguard.topology.model_parts import Modules, named_parameters, parameters, unwrapped
+from spikeguard.topology.model_parts import Modules, named_parameters, parameters
 from spikeguard.topology.rank_group import World, share_each
 from spikeguard.topology.refusals import listed, raise_first, refusal_of, verb
 from spikeguard.topology.shards import coordinates
-from spikeguard.topology.tied import Tied, copies_on_stages, find_tied, rows_of
+from spikeguard.topology.tied import Tied, check_tied, copies_on_stages, find_tied, rows_of
 
-Ranks: TypeAlias = "dist.ProcessGroup | DeviceMesh"
+RankGroup: TypeAlias = "dist.ProcessGroup | DeviceMesh"
+GROUPS: tuple[type, ...] = (dist.ProcessGroup, DeviceMesh)
 STAGES = frozenset({"pp", "pipe", "pipeline", "pipeline_parallel", "stage", "stages"})
 SAY_PIPELINE = (
-    "If these are pipeline stages, say attach(pipeline=GROUP, has_loss=BOOL): the process group or "
-    "mesh of the stages, and whether this rank computes the loss"
+    "If these are pipeline stages, say ranks=Ranks(pipeline=GROUP, has_loss=BOOL): the process "
+    "group or mesh of the stages, and whether this rank computes the loss"
 )
 SAY_COPIES = (
     "if all ranks hold the same there and have the same gradients when the optimizer steps, say "
-    "attach(replicated=True); if they hold different parts, attach(shard_groups={PATTERN: GROUP})"
+    "ranks=Ranks(replicated=True); if they hold different parts, "
+    "ranks=Ranks(shard_groups={PATTERN: GROUP})"
 )
+_GROUP_REMEDY = "Give for each pattern of parameter names a process group or a mesh"
 _FLAT = "torch.distributed.fsdp.fully_sharded_data_parallel"  # by name: it need not be loaded
 
 
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """What the user says of the ranks, in the words of `attach()`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """What the ranks of the job hold, where neither DDP around the model nor DTensors say it.
+
+    `replicated`: whether every rank has the same weights and, at each optimizer's step, the same
+    gradients; None: as DistributedDataParallel around the model says. Without it, and without
+    DTensors, several ranks are only reported of: what one of them alone drops would part them.
+    `pipeline`: the process group, or mesh of one dimension, of the pipeline's stages.
+    `has_loss`: whether this rank computes the loss, as those of the last stage do; elsewhere
+    `guard.loss` notes nothing. To be said with `pipeline`.
+    `shard_groups`: by pattern of parameter names (`*.experts.*`) the group whose ranks hold
+    different parts of them, where no mesh of a DTensor says so.
+    `tied`: names by which several stages call one parameter of which each holds a copy, as an
+    embedding tied to the last layer; None: what Megatron marks.
+    """
 
     replicated: bool | None = None
-    pipeline: Ranks | None = None
+    pipeline: RankGroup | None = None
     has_loss: bool | None = None
-    shard_groups: Mapping[str, Ranks] = field(default_factory=dict)
-    tied: Sequence[Sequence[str]] | None = None  # names of one parameter on several stages
+    shard_groups: Mapping[str, RankGroup] = field(default_factory=dict)
+    tied: Sequence[Sequence[str]] | None = None
+
+    def check(self) -> None:
+        """Raise `AttachError` for what cannot be meant, as `attach()` does."""
+        for name, kind, remedy in (
+            ("replicated", bool, "Give True, False, or None where DistributedDataParallel says it"),
+            ("pipeline", GROUPS, "Give the process group or mesh of the stages, as mesh['pp']"),
+            ("has_loss", bool, "Give True or False: whether this rank computes the loss"),
+            ("shard_groups", Mapping, f"Give a dict. {_GROUP_REMEDY}"),
+        ):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise AttachError(f"ranks.{name}", f"it is a {type(value).__name__}", remedy)
+        for pattern, group in self.shard_groups.items():
+            if not isinstance(pattern, str) or not isinstance(group, GROUPS):
+                problem = f"it has {pattern!r}: {group!r:.80}"
+                raise AttachError("ranks.shard_groups", problem, _GROUP_REMEDY)
+        if self.tied is not None:
+            check_tied(self.tied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +138,7 @@ def _mesh_parts(parameter: Tensor) -> int:
     return math.prod(mesh.size(n) for n, p in placements if not isinstance(p, Replicate))
 
 
-def find_topology(parts: Modules, stated: Stated, world: World) -> Topology:
+def find_topology(parts: Modules, stated: Ranks, world: World) -> Topology:
     """How the ranks hold `parts`; raises `AttachError` on all of them where one must refuse.
 
     Collective.
@@ -147,7 +179,7 @@ class Seen:
     refusal: str = ""  # an `AttachError` of its own, as JSON
 
 
-def seen_by(parts: Modules, stated: Stated) -> Seen:
+def seen_by(parts: Modules, stated: Ranks) -> Seen:
     """What this rank holds. Meets no other rank."""
     names = _names_in(parts)
     unmatched = [p for p in stated.shard_groups if not any(fnmatchcase(n, p) for n in names)]
@@ -164,7 +196,7 @@ def seen_by(parts: Modules, stated: Stated) -> Seen:
 
 def topology_of(
     parts: Modules,
-    stated: Stated,
+    stated: Ranks,
     rank: int,
     ranks: Sequence[Seen],
     told: Sequence[str],
@@ -203,10 +235,11 @@ def says_replicated(parts: Modules, ranks: int | None = None) -> bool | None:
 
 def _replicated_on(model: torch.nn.Module, ranks: int) -> bool:
     inner = getattr(model, "_orig_mod", model)
-    wrapper = inner if isinstance(inner, DistributedDataParallel) else ddp_around(model)
-    if wrapper is None or getattr(wrapper, "parameters_to_ignore", None) or _is_local(wrapper):
+    if not isinstance(inner, DistributedDataParallel):
         return False
-    return bool(wrapper.process_group.size() == ranks)
+    if getattr(inner, "parameters_to_ignore", None) or _is_local(inner):
+        return False
+    return bool(inner.process_group.size() == ranks)
 
 
 def _is_local(wrapper: DistributedDataParallel) -> bool:
@@ -215,24 +248,12 @@ def _is_local(wrapper: DistributedDataParallel) -> bool:
     return any("localsgd" in name.lower() for name in hooks)
 
 
-def _copied(parts: Modules, stated: Stated, holders: int) -> bool | None:
+def _copied(parts: Modules, stated: Ranks, holders: int) -> bool | None:
     return says_replicated(parts, holders) if stated.replicated is None else stated.replicated
 
 
 def _several() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def ddp_around(model: torch.nn.Module) -> DistributedDataParallel | None:
-    """The wrapper that somebody made of `model`, whose loop gave us what lies inside.
-
-    A module does not know it, so all objects are looked through: about 0.1 s, once.
-    """
-    if not _several():
-        return None
-    own = unwrapped(model)
-    found = (o for o in gc.get_objects() if issubclass(type(o), DistributedDataParallel))
-    return next((wrapper for wrapper in found if unwrapped(wrapper) is own), None)
 
 
 def refuse_flat_shards(model: torch.nn.Module) -> None:
@@ -249,57 +270,59 @@ def refuse_flat_shards(model: torch.nn.Module) -> None:
 # ---- stages of a pipeline ----------------------------------------------------------------------
 
 
-def _stage(stated: Stated) -> tuple[int, int]:
+def _stage(stated: Ranks) -> tuple[int, int]:
     """This rank's stage, and of how many."""
     if stated.pipeline is None:
         return 0, 1
     return _own_rank(stated.pipeline), stated.pipeline.size()
 
 
-def _own_rank(ranks: Ranks) -> int:
+def _own_rank(ranks: RankGroup) -> int:
     return ranks.get_local_rank() if isinstance(ranks, DeviceMesh) else ranks.rank()
 
 
-def _check_stated(stated: Stated) -> None:
+def _check_stated(stated: Ranks) -> None:
     """Raise `AttachError` where what is said cannot be used."""
     named = {"pipeline": stated.pipeline, **_named_groups(stated)}
     for argument, ranks in named.items():
         if isinstance(ranks, DeviceMesh) and ranks.ndim != 1:
             raise AttachError(
-                argument.partition("[")[0],
+                f"ranks.{argument.partition('[')[0]}",
                 f"{argument} is a mesh of {ranks.ndim} dimensions",
                 "Give the one dimension, as mesh['pp']",
             )
     if stated.pipeline is not None and stated.pipeline.size() > 1 and stated.has_loss is None:
         raise AttachError(
-            "has_loss",
+            "ranks.has_loss",
             "pipeline is given, and nobody says which ranks compute the loss: what the other "
             "stages pass to guard.loss() would be averaged in",
             "Give has_loss=True on the ranks of the last stage and has_loss=False on all others",
         )
 
 
-def _named_groups(stated: Stated) -> dict[str, Ranks]:
+def _named_groups(stated: Ranks) -> dict[str, RankGroup]:
     return {f"shard_groups[{name!r}]": ranks for name, ranks in stated.shard_groups.items()}
 
 
-def _check_alike(stated: Stated, ranks: Sequence[Seen]) -> None:
+def _check_alike(stated: Ranks, ranks: Sequence[Seen]) -> None:
     """Raise `AttachError` where the ranks say different things, or all say what means nothing."""
     if len({seen.stages for seen in ranks}) > 1:
         other = next(r for r, seen in enumerate(ranks) if seen.stages != ranks[0].stages)
         raise AttachError(
-            "pipeline",
+            "ranks.pipeline",
             f"it has {ranks[0].stages} stages on rank 0 and {ranks[other].stages} on rank {other}",
             "Give the group or mesh of the same pipeline on every rank",
         )
     if ranks[0].stages > 1 and not any(seen.has_loss for seen in ranks):
         raise AttachError(
-            "has_loss", "it is False on every rank", "Give True on the ranks of the last stage"
+            "ranks.has_loss",
+            "it is False on every rank",
+            "Give True on the ranks of the last stage",
         )
     nowhere = set(stated.shard_groups).intersection(*[set(seen.unmatched) for seen in ranks])
     if nowhere:
         raise AttachError(
-            "shard_groups",
+            "ranks.shard_groups",
             f"{listed(sorted(nowhere))} {verb(sorted(nowhere), 'names', 'name')} no parameter",
             "Give patterns of names as model.named_parameters() has them",
         )
@@ -316,24 +339,24 @@ def _names_in(parts: Modules) -> list[str]:
     return [name for name, _ in named_parameters(parts)]
 
 
-def _groups_of(name: str, stated: Stated) -> list[Ranks]:
+def _groups_of(name: str, stated: Ranks) -> list[RankGroup]:
     """Those whose ranks hold different parts of the parameter."""
     return [ranks for pattern, ranks in stated.shard_groups.items() if fnmatchcase(name, pattern)]
 
 
-def _group_sizes(parts: Modules, stated: Stated) -> dict[int, int]:
+def _group_sizes(parts: Modules, stated: Ranks) -> dict[int, int]:
     """By id of a parameter, on how many ranks its parts beyond its mesh lie."""
     named = [(p, _groups_of(name, stated)) for name, p in named_parameters(parts)]
     return {id(p): math.prod(ranks.size() for ranks in groups) for p, groups in named if groups}
 
 
-def _common(parts: Modules, stated: Stated) -> list[str]:
+def _common(parts: Modules, stated: Ranks) -> list[str]:
     """A line for each parameter, equal on two ranks that hold copies or parts of the same model."""
     named = named_parameters(parts)
     return [f"{n} {list(p.shape)}" for n, p in named if not _groups_of(n, stated)]
 
 
-def _places(parts: Modules, stated: Stated) -> list[str]:
+def _places(parts: Modules, stated: Ranks) -> list[str]:
     """A line for each parameter, equal on two ranks that hold the same part of it."""
     return [
         f"{name} {coordinates(p)} {[_own_rank(ranks) for ranks in _groups_of(name, stated)]}"
@@ -341,7 +364,7 @@ def _places(parts: Modules, stated: Stated) -> list[str]:
     ]
 
 
-def check_held(parts: Modules, stated: Stated, holders: int) -> None:
+def check_held(parts: Modules, stated: Ranks, holders: int) -> None:
     """Raise `AttachError` where it is not known what the `holders` of this stage hold of it."""
     if holders == 1 and stated.pipeline is None:
         return
@@ -352,7 +375,7 @@ def check_held(parts: Modules, stated: Stated, holders: int) -> None:
         _check_copies(parts, stated, loose, _copied(parts, stated, holders) if loose else None)
 
 
-def _check_meshes(parts: Modules, stated: Stated, groups: Mapping[int, int], holders: int) -> None:
+def _check_meshes(parts: Modules, stated: Ranks, groups: Mapping[int, int], holders: int) -> None:
     """Raise `AttachError` where a mesh says something else than the user."""
     for name, parameter in _training(parts):
         stage = _stage_of(parameter) if isinstance(parameter, DTensor) else None
@@ -366,19 +389,17 @@ def _check_meshes(parts: Modules, stated: Stated, groups: Mapping[int, int], hol
         cut = _mesh_parts(parameter) * groups.get(id(parameter), 1)
         if holders % cut:
             raise AttachError(
-                "shard_groups",
+                "ranks.shard_groups",
                 f"{name!r} would lie in {cut} parts on {holders} ranks",
                 "Give the group whose ranks hold different parts of it, beyond its own mesh",
             )
 
 
-def _check_copies(
-    parts: Modules, stated: Stated, loose: Sequence[str], copied: bool | None
-) -> None:
+def _check_copies(parts: Modules, stated: Ranks, loose: Sequence[str], copied: bool | None) -> None:
     """Raise `AttachError` where nobody says what other ranks hold of the `loose` parameters."""
     if stated.replicated and not loose and _has_meshes(parts):
         remedy = "Leave it out: DTensors say themselves how they lie"
-        raise AttachError("replicated", "the model holds parts of tensors", remedy)
+        raise AttachError("ranks.replicated", "the model holds parts of tensors", remedy)
     if loose and not copied:
         raise AttachError(
             "model",
@@ -434,7 +455,7 @@ def _refuse_different(held: Sequence[Sequence[str]], stages: Sequence[int]) -> N
         f"ranks of one stage hold different parameters ({alone or 'in another order'}): a bad "
         "update would be skipped on one rank and made on the other, and each would be clipped by "
         "its own norm",
-        f"{SAY_PIPELINE}. If they are experts, say attach(shard_groups={{PATTERN: GROUP}})",
+        f"{SAY_PIPELINE}. If they are experts, say ranks=Ranks(shard_groups={{PATTERN: GROUP}})",
     )
 
 

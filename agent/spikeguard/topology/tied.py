@@ -129,7 +129,7 @@ def _members(names: Sequence[str], copies: Sequence[Copy]) -> Tied:
 
 def _check_alike(said: Sequence[object]) -> None:
     if any(other != said[0] for other in said):
-        raise AttachError("tied", "ranks say different things", "Say the same on every rank")
+        raise AttachError("ranks.tied", "ranks say different things", "Say the same on every rank")
 
 
 def _check_named(stated: Sequence[Sequence[str]], copies: Sequence[Copy]) -> None:
@@ -139,17 +139,17 @@ def _check_named(stated: Sequence[Sequence[str]], copies: Sequence[Copy]) -> Non
         if not _once_each(list(members)):
             held = ", ".join(f"{name!r} of stage {stage}" for stage, name in sorted(members))
             problem = f"{listed(names)} name {held or 'nothing'}: not one parameter each of several"
-            raise AttachError("tied", f"{problem} stages", SAY_TIED)
+            raise AttachError("ranks.tied", f"{problem} stages", SAY_TIED)
         shapes = {str(copy.shape) for copy in copies if (copy.stage, copy.name) in members}
         if len(shapes) > 1:
             problem = f"{listed(names)} have different shapes: {' and '.join(sorted(shapes))}"
-            raise AttachError("tied", problem, SAY_TIED)
+            raise AttachError("ranks.tied", problem, SAY_TIED)
 
 
 def check_tied(tied: object) -> None:
     """Raise `AttachError` for what are no names."""
     groups = tied if isinstance(tied, list | tuple) else None
     if groups is None or not all(isinstance(names, list | tuple) for names in groups):
-        raise AttachError("tied", f"it is {tied!r:.80}", SAY_TIED)
+        raise AttachError("ranks.tied", f"it is {tied!r:.80}", SAY_TIED)
     if not all(isinstance(name, str) for names in groups for name in names):
-        raise AttachError("tied", f"it is {tied!r:.80}", SAY_TIED)
+        raise AttachError("ranks.tied", f"it is {tied!r:.80}", SAY_TIED)
