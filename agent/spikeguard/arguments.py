@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from spikeguard.commands.mitigations import Mitigation
-from spikeguard.data.batch_names import NameBatch
 from spikeguard.data.feed import DataFeed
+from spikeguard.data.skips import NameBatch
 from spikeguard.errors import AttachError
 from spikeguard.measure.batch_contents import Decode
 from spikeguard.optim.clipping import Rule, rule_of

@@ -56,7 +56,7 @@ from spikeguard.optim.update_skipper import (
 )
 from spikeguard.settings import Connection, Settings, read_connection, whole, with_environment
 from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.state.progress import Progress
+from spikeguard.state.lineage import Progress
 from spikeguard.state.replicated_parts import divided
 from spikeguard.state.snapshot_budget import Budget, Room, open_staging, room_for
 from spikeguard.state.snapshots import Snapshots

@@ -42,7 +42,7 @@ from spikeguard.loop.startup import (
 from spikeguard.loop.usage import STRETCH
 from spikeguard.measure.signals.over_ranks import OTHER_DATA
 from spikeguard.optim.clipping import Rule
-from spikeguard.optim.clipping.by_torch import ClipByTorch
+from spikeguard.optim.clipping.plain import ClipByTorch
 from spikeguard.registry import enter, leave
 from spikeguard.topology.job import Job
 from spikeguard.topology.rank_group import leave_world

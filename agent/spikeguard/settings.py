@@ -66,7 +66,6 @@ class Settings:
     full_detail_s_a_day: float = 21_600.0  # of the slow signals at every step, as the server asks
     handle_sigterm: bool = True  # only where nobody else handles it
     watch_alone: bool = True  # without a server: detection beside the loop, told in the log
-    copy_kept: bool = True  # of Hugging Face's checkpoints, where the file system makes no links
     agreement_timeout_s: float = 0.0  # for the slowest rank; 0: as the job's own collectives
     observe_only: bool = False  # no order is carried out; what is measured is still reported
     allowed_verbs: tuple[str, ...] = tuple(Verb)  # what may be ordered at all

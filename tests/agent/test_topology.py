@@ -24,7 +24,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard import AttachError, CheckpointDirectory, Forward, Guard, Settings, attach
-from spikeguard.measure.global_norms import GlobalNorms
+from spikeguard.measure.norms import GlobalNorms
 from spikeguard.optim.clipping import AdaGC, Rule
 from spikeguard_protocol import Ack, Answer, Order, ScaleLr, Verb
 

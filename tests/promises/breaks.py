@@ -101,7 +101,7 @@ BREAKS = {
         "position = max(covering) + 1",
     ),
     "data-other": Break(
-        f"{AGENT}/data/way_back.py",
+        f"{AGENT}/data/reading.py",
         "if seen.is_other(key, reading.peek()):",
         "if reading.peek() is None:",
     ),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from spikeguard.commands.inbox import Delivery, Inbox
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.settings import Settings
-from spikeguard.state.progress import Progress
+from spikeguard.state.lineage import Progress
 from spikeguard_protocol import (
     RUN_ITSELF,
     CommandId,

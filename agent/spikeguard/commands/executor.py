@@ -19,19 +19,17 @@ from dataclasses import replace
 from spikeguard.commands.emergency import by_own_rule
 from spikeguard.commands.inbox import Delivery, Inbox
 from spikeguard.commands.journal import Journal, WrittenOnly
-from spikeguard.commands.lasting_effects import Prepared, applying_of, scaling_of
 from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.order_limits import allowed_verbs, count_refusal, refusal, verb_refusal
 from spikeguard.commands.recovery import Recovery, Report
-from spikeguard.commands.rollback import Done, Refusal, Rollbacks
+from spikeguard.commands.rollback import Done, Prepared, Refusal, Rollbacks, applying_of, scaling_of
 from spikeguard.data.feed import DataFeed
 from spikeguard.errors import AttemptAborted
 from spikeguard.faults import Faults, log
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.settings import Settings
-from spikeguard.state.lineage import steps_given_up
-from spikeguard.state.progress import Progress
+from spikeguard.state.lineage import Progress, steps_given_up
 from spikeguard.topology.rank_group import World, all_agree, first_problem, in_step, share_text
 from spikeguard_protocol import (
     Action,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spikeguard.commands.entries import Applying, Scaling
+from spikeguard.commands.entries import Applying, Scaling, past_orders, verb_in
 from spikeguard.commands.line_files import Lines, append_lines, noted_end, read_lines
 from spikeguard.commands.order_limits import (
     apply_refusal,
@@ -25,7 +25,6 @@ from spikeguard.commands.order_limits import (
     scale_refusal,
     skip_refusal,
 )
-from spikeguard.commands.past_orders import past_orders, verb_in
 from spikeguard.data.skips import Skips
 from spikeguard.errors import AttachError
 from spikeguard.optim.lr_scale import LrScale

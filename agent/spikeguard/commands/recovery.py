@@ -21,8 +21,7 @@ from spikeguard.optim.lr_scale import LrScale
 from spikeguard.state.async_saver import Finished, Saves
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.host_copies import tree_bytes
-from spikeguard.state.lineage import is_abandoned
-from spikeguard.state.progress import Progress
+from spikeguard.state.lineage import Progress, is_abandoned
 from spikeguard.state.replicated_parts import Part, divided
 from spikeguard.state.snapshots import Snapshot
 from spikeguard.state.staging_buffers import Staged

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spikeguard.commands.lasting_effects import Prepared
+from spikeguard.commands.entries import Applying, Scaling
+from spikeguard.commands.journal import Journal
 from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.recovery import Recovery, Report
 from spikeguard.data.feed import DataFeed
@@ -19,11 +20,53 @@ from spikeguard.errors import AttemptAborted, RollbackByRestart
 from spikeguard.faults import Faults, log
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
-from spikeguard.state.lineage import abandoned_by_return
-from spikeguard.state.progress import Progress
+from spikeguard.state.lineage import Abandonment, Progress, abandoned_by_return
+from spikeguard.state.targets import Target, Tree
 from spikeguard.topology.rank_group import World, all_agree, share_each
-from spikeguard_protocol import Order, Rollback, SegmentReason, SegmentStarted
+from spikeguard_protocol import Apply, Order, Rollback, ScaleLr, SegmentReason, SegmentStarted
 from spikeguard_protocol.phrases import batches_phrase
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A verified rollback: nothing but the commit is left to do."""
+
+    target: Target
+    tree: Tree
+    abandoned: tuple[Abandonment, ...]
+
+
+def scaling_of(
+    order: Order, prepared: Prepared | None, progress: Progress, journal: Journal
+) -> Scaling | None:
+    """What the learning rate will be scaled by once `order` is carried out."""
+    action = order.action
+    if isinstance(action, ScaleLr):
+        lowered = LrScale(action.factor, progress.steps, action.steps)
+        return Scaling(order.command, progress.lineage, lowered, asked=True)
+    if not isinstance(action, Rollback) or prepared is None:
+        return None
+    target, saved = prepared.target, prepared.tree["lr_scale"]
+    if action.lr_factor is not None and action.lr_steps is not None:
+        lowered = LrScale(action.lr_factor, target.step, action.lr_steps, action.lr_cap)
+        return Scaling(order.command, target.lineage, lowered, asked=True)
+    scale = journal.accepted(LrScale.read(saved) if saved is not None else None)
+    return Scaling(order.command, target.lineage, scale, asked=False)
+
+
+def applying_of(order: Order, prepared: Prepared | None, progress: Progress) -> Applying | None:
+    """The steps that will be made with a mitigation once `order` is carried out."""
+    action, lineage = order.action, progress.lineage
+    name: str | None = None
+    steps: int | None = None
+    if isinstance(action, Rollback) and prepared is not None:
+        lineage = prepared.target.lineage
+        name, steps = action.apply, action.apply_steps
+    elif isinstance(action, Apply):
+        name, steps = action.name, action.steps
+    if name is None or steps is None:
+        return None
+    return Applying(order.command, lineage, name, lineage[-1].step, steps)
 
 
 class Refusal(Exception):
@@ -105,7 +148,7 @@ class Rollbacks:
                 log.warning("%s: %s", order.command, said)
             raise RollbackByRestart(f"back to {target.name} at the next start ({order.command})")
         self.newest = None
-        with self._feed.counting():
+        with self._feed.counting:
             held = max(map(int, share_each(self._world, str(self._feed.held))))
             self._feed.go_back(tree["data"], tree["random"], held)
         self._under_way = _Return(order, action, prepared, held, held)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from threading import RLock, get_ident
 from time import perf_counter
 from typing import Any, TypeVar
@@ -22,20 +21,24 @@ from typing import Any, TypeVar
 from spikeguard.data import pass_start
 from spikeguard.data.by_position import ByPosition
 from spikeguard.data.fingerprints import Fingerprints
-from spikeguard.data.reading import NOT_AGAIN, Cursor, Fetched, Reading, has_state
-from spikeguard.data.skips import SkipReport, Skips
-from spikeguard.data.way_back import (
+from spikeguard.data.reading import (
+    NOT_AGAIN,
     OTHER_ORDER,
     OTHER_REMEDY,
+    Cursor,
+    Fetched,
+    Reading,
     WayBack,
+    has_state,
     look_back,
     refusal_of,
     too_long,
 )
+from spikeguard.data.skips import SkipReport, Skips
 from spikeguard.errors import ResumeError
 from spikeguard.faults import Faults
 from spikeguard.measure.kept_items import KeptItems
-from spikeguard.state.progress import Progress
+from spikeguard.state.lineage import Progress
 from spikeguard.state.random_numbers import random_state, restore_random_state
 from spikeguard.state.targets import Tree
 
@@ -56,7 +59,7 @@ class DataFeed:
         self.steps = 0  # made
         self.epoch = 0  # of `guard.epochs`
         self.in_epochs = False
-        self.ahead = 0  # most items that were handed out before the step in front of theirs
+        self.ahead = 0  # items that were handed out before the step in front of theirs, about
         self.items_per_step: float | None = None  # where the loop takes other than `micro_batches`
         self.mixed = False  # the loop takes items of two loaders at once
         self.unusual = False  # the loop has shown something that nobody was told of
@@ -77,8 +80,8 @@ class DataFeed:
         self._beside: list[list[int]] = []  # items of others that are open
         self._target: Tree | None = None  # that is read from after so many more positions:
         self._still_whole = 0
-        self._counting = RLock()  # on what was handed out, where another thread fetches
-        self._handed_before = self._ahead_told = 0  # items: at the last step, and in the log
+        self.counting = RLock()  # while it is held no other thread hands out an item
+        self._handed_before = 0  # items, at the last step
         self._fetched_by: int | None = None  # which thread
         self._way_back: WayBack | None = None
 
@@ -91,20 +94,14 @@ class DataFeed:
     def position(self, position: int) -> None:
         self._at.position = position
 
+    def begin_at(self, position: int) -> None:
+        """The loop has set its data to `position` itself; before the first item."""
+        self._at.position = self._at.next = position
+
     @property
     def handed(self) -> int:
         """Items that were handed out."""
         return self._at.handed
-
-    @property
-    def goes_back(self) -> bool:
-        """Whether the next item is of a place that the run was taken back to."""
-        returning = self._at.rewind is not None or self._target is not None
-        return returning and self.in_use
-
-    def begin_at(self, position: int) -> None:
-        """The loop has set its data to `position` itself; before the first item."""
-        self._at.position = self._at.next = position
 
     def is_beside(self, loader: Iterable[Any]) -> bool:
         """Whether another loader's items are under way, so that those of `loader` do not count."""
@@ -176,7 +173,7 @@ class DataFeed:
                 batch = reading.next()
                 self._waited_s += perf_counter() - began
                 self._waits += 1
-                with self._counting:
+                with self.counting:
                     self._turn_back()
                     if at.rewind is not None:  # while another thread fetched it
                         continue
@@ -210,7 +207,7 @@ class DataFeed:
         self.in_epochs = True
         while self.epoch < count and not self.stopped:
             yield self.epoch
-            if not self.goes_back:
+            if not self.in_use or (self._at.rewind is None and self._target is None):
                 self.epoch += 1
 
     def _count(self, item: Fetched) -> None:
@@ -270,10 +267,9 @@ class DataFeed:
 
     def _note_ahead(self) -> None:
         whole = (len(self._at.fetched) - 1) * self.micro_batches
-        self.ahead = max(self.ahead, whole + (self._at.micro or self.micro_batches))
-        told = self.ahead <= 2 * self._ahead_told
-        if not told and self.steps >= SETTLED and not self._in_doubt:
-            self._ahead_told, self.unusual = self.ahead, True
+        ahead = whole + (self._at.micro or self.micro_batches)
+        if ahead > 2 * self.ahead and self.steps >= SETTLED and not self._in_doubt:
+            self.ahead, self.unusual = ahead, True
 
     def capture(self) -> Tree:
         """Where the data stands, for a snapshot."""
@@ -333,16 +329,12 @@ class DataFeed:
         if prepared is not None:
             self._at.rewind = prepared.put_back() or self._at.rewind
 
-    def counting(self) -> AbstractContextManager[Any]:
-        """While it is entered no other thread hands out an item."""
-        return self._counting
-
     def go_back(self, tree: Tree, random_numbers: Tree, steps: int = 0) -> None:
         """The run stands at `tree` after `steps` more steps, at least those that are `held`.
 
         The loader is touched at the next batch, or was in `prepare`.
         """
-        with self._counting:
+        with self.counting:
             at = self._at
             self._still_whole = steps - len(at.fetched) + (at.micro > 0)
             self._target = {**tree, "random": random_numbers}
@@ -354,7 +346,7 @@ class DataFeed:
 
     def arrive(self) -> None:
         """The run stands at its target; a loop that did not fetch what it was to have goes on."""
-        with self._counting:
+        with self.counting:
             if self._target is not None:
                 self._at.fetched.clear()
                 self._at.micro = self._still_whole = 0
@@ -432,6 +424,8 @@ class DataFeed:
         return False
 
     def _past_skips(self, reading: Reading) -> None:
+        if not self.ledger.ranges:
+            return
         at, end = self._at, self._at.next
         with self.faults.shield("data"):
             end = self.ledger.end_of_skip(at.next)

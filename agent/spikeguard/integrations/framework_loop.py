@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 from spikeguard.commands.journal import Journal
-from spikeguard.data.batch_names import Names
 from spikeguard.data.feed import DataFeed
 from spikeguard.data.pass_start import tell_epoch
-from spikeguard.data.skips import SkipReport, Skips
+from spikeguard.data.skips import Names, SkipReport, Skips
 from spikeguard.errors import ResumeError, RollbackByRestart
 from spikeguard.faults import log
 from spikeguard.guard import Guard

@@ -20,11 +20,10 @@ from torch.optim import Optimizer
 from spikeguard.faults import Faults
 from spikeguard.loop.usage import STRETCH, LoopUsage
 from spikeguard.measure.collector import Collector
-from spikeguard.optim.closures import Arguments, after_closure
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.optimizers import names_of
-from spikeguard.optim.step import OptimizerStep
-from spikeguard.state.progress import Progress
+from spikeguard.optim.step import Arguments, OptimizerStep, after_closure
+from spikeguard.state.lineage import Progress
 from spikeguard.topology.shards import local
 
 OTHER_STEP = (

@@ -24,11 +24,18 @@ import torch
 from torch import Tensor
 
 from spikeguard.faults import Faults
-from spikeguard.measure.global_norms import ByLayer, GlobalNorms
-from spikeguard.measure.layer_cadence import LayerCadence
+from spikeguard.measure.flight_recorder import LayerCadence
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
-from spikeguard.measure.norms import combine, gradients, own_norm, second_moments
-from spikeguard.measure.parameters import Parameters, begins_with
+from spikeguard.measure.norms import (
+    ByLayer,
+    GlobalNorms,
+    Parameters,
+    begins_with,
+    combine,
+    gradients,
+    own_norm,
+    second_moments,
+)
 from spikeguard.measure.readback import Readback, Row
 from spikeguard.measure.signals.optional import OptionalSignals
 from spikeguard.measure.signals.own import OwnSignals
@@ -214,7 +221,8 @@ class Collector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to what was known then; a rule the loop has not shown yet gets it later."""
-        self.buffers.keep()  # restored already
+        if self.buffers.any:
+            self.buffers.keep()  # restored already
         self.update_skipper.load_state_dict(state["update_skipper"])
         if state.get("optional") is not None:
             self.optional.load_state_dict(state["optional"])
@@ -275,7 +283,7 @@ class Collector:
             loss = self.losses.mean if self._ranks == 1 else None  # must be equal on all ranks
             dropped = self.update_skipper.judge(norm, loss, found, self._norms.unable)
             self._scalars[UPDATE_DROPPED] = dropped
-            if self.buffers and self.update_skipper.lends:
+            if self.buffers.any and self.update_skipper.lends:
                 self.buffers.put_back(dropped)
 
     def _norm_at_step(self, scale: Tensor | None) -> Tensor | None:
@@ -330,10 +338,10 @@ class Collector:
         if place == self._moment_place or self.attentive:
             moments = second_moments(self._optimizers)
             self._measure(ADAM_V_NORM, [*moments], [*moments.values()])
-            spoilt = self._spoilt.count() if self.buffers else None
+            spoilt = self._spoilt.count() if self.buffers.any else None
             if spoilt is not None:
                 self._known[BUFFERS_NOT_FINITE] = spoilt
-        if self.buffers:
+        if self.buffers.any:
             self.buffers.keep()
         if self._settings.unchanged_parameters and self._stepped:
             self._count_unchanged(step)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from spikeguard.state.replicated_parts import is_mark, is_plain
-from spikeguard.topology.packed import is_packed, taken_apart
-from spikeguard.topology.shards import local
+from spikeguard.topology.shards import is_packed, local, taken_apart
 
 
 def host_copy(tree: Any, into: Any = None) -> Any:

@@ -23,8 +23,7 @@ from spikeguard.state.mapped_memory import Kind, MappedMemory, Region
 from spikeguard.state.node_memory import NodeMemory
 from spikeguard.state.replicated_parts import Part, joined_with
 from spikeguard.state.targets import Tree
-from spikeguard.topology.packed import is_packed, taken_apart
-from spikeguard.topology.shards import local
+from spikeguard.topology.shards import is_packed, local, taken_apart
 
 SMALL = 2**16  # bytes; a tensor of the rank's own below that has memory of its own
 

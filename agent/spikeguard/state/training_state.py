@@ -31,15 +31,15 @@ from spikeguard.topology.model_parts import (
     named_parameters,
     state_of,
 )
-from spikeguard.topology.packed import (
+from spikeguard.topology.refusals import listed
+from spikeguard.topology.shards import (
     is_packed,
     is_taken_apart,
+    local,
     put_into,
     put_together,
     taken_apart,
 )
-from spikeguard.topology.refusals import listed
-from spikeguard.topology.shards import local
 
 
 class TrainingState:

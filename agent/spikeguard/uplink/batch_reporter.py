@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import NamedTuple
 
-from spikeguard.data.batch_names import NameBatch, Names
+from spikeguard.data.skips import NameBatch, Names
 from spikeguard.faults import Faults
 from spikeguard.measure.batch_contents import (
     Decode,
