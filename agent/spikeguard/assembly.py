@@ -28,7 +28,7 @@ from spikeguard.errors import AttachError
 from spikeguard.faults import Faults, log
 from spikeguard.guard import Guard
 from spikeguard.job_checks import check_saved, describe, refused_on_all_ranks
-from spikeguard.job_facts import agent_version, facts_of, vocabulary_of
+from spikeguard.job_facts import agent_version, facts_of
 from spikeguard.loop.agreement import Agreement
 from spikeguard.loop.capabilities import (
     data_abilities,
@@ -232,7 +232,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
             settings,
         ),
         rewind=rewind,
-        usage=LoopUsage(checked.micro_batches, world.size, vocabulary_of(checked.modules)),
+        usage=LoopUsage(checked.micro_batches),
         batches=batches,
         doctor=Doctor(
             job, given.state, settings, checked.tokens_per_step, given.checkpoints, world, faults

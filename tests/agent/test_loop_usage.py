@@ -39,6 +39,7 @@ from .wire import Wire, await_that, served
 
 pytestmark = pytest.mark.slow
 
+THREAD = 3  # as depth: items that another thread has fetched
 OFTEN = replace(FAST, snapshot_every=5, slow_signals_every=20)
 
 
@@ -256,17 +257,17 @@ class Noisy(Loop):
 
 
 @pytest.mark.parametrize("micro", [1, 3])
-@pytest.mark.parametrize("depth", [1, 2, 4, "thread"])
+@pytest.mark.parametrize("depth", [1, 2, 4, THREAD])
 def test_a_rollback_of_a_loop_that_fetches_ahead_equals_a_run_without_the_batches(
-    tmp_path: Path, micro: int, depth: int | str
+    tmp_path: Path, micro: int, depth: int
 ) -> None:
     """However many items it holds then, in a thread of its own too: no bit of them is left."""
 
     def train(loop: Noisy, numbers: Iterable[int], steps: int) -> None:
         items = iter(loop.guard.batches(Chosen(numbers)))
-        if depth == "thread":
-            items = iter(prefetched(items, 5))
-        held = [next(items) for _ in range(1 if depth == "thread" else depth)]
+        if depth == THREAD:
+            items = prefetched(items, 5)
+        held = [next(items) for _ in range(depth)]
         made = 0
         while loop.guard.steps < steps:
             using = []
@@ -640,36 +641,3 @@ def test_a_loss_divided_by_the_micro_batches_is_told_of_unless_its_scale_is_give
     said = [text for text in warned(caplog) if text.startswith("tell loss: no.")]
     assert len(said) == (0 if scaled else 1)
     assert all(text.endswith("before anything divides it, or say scale=4") for text in said)
-
-
-@pytest.mark.parametrize(
-    ("share", "told"), [(1 / 4, True), (4.0, True), (1.0, False), (0.5, False)]
-)
-def test_a_first_loss_off_by_the_micro_batches_is_told_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, share: float, told: bool
-) -> None:
-    """What an untrained model has is known: the logarithm of its vocabulary."""
-
-    class Language(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(50_000, 1)
-            self.out = nn.Linear(1, 1)
-
-        def forward(self, item: Tensor) -> Tensor:
-            loss: Tensor = self.out(self.table(item.long())).mean() * 0 + 10.9 * share
-            return loss
-
-    model = Language()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        guard = attach(model, optimizer, run="test", directory=tmp_path, micro_batches=4)
-        items = iter(guard.batches(Numbers()))
-        for _ in range(20):
-            for item in islice(items, 4):
-                guard.loss(model(item)).backward()
-            optimizer.step()
-            guard.step()
-        guard.finish()
-    said = [text for text in warned(caplog) if text.startswith("tell loss: no. the first loss is")]
-    assert len(said) == told

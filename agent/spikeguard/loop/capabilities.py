@@ -248,21 +248,13 @@ def _with_habits(rollback: Ability, feed: DataFeed) -> Ability:
     return rollback
 
 
-def loss_abilities(usage: LoopUsage, micro_batches: int) -> tuple[Ability, ...]:
+def loss_abilities(usage: LoopUsage) -> tuple[Ability, ...]:
     """Where the loss that is told is no mean of the micro-batch; nothing where all is well."""
     remedy = "Give guard.loss() the mean of the micro-batch, before anything divides it, or say "
     if usage.divided_by is not None:
         by = f"{usage.divided_by:g}"
         reason = f"the loop divides the loss by {by}, its micro-batches, before guard.loss()"
         return (no(TELL_LOSS, f"{reason}: what is told is 1/{by} of it", f"{remedy}scale={by}"),)
-    if usage.first_loss is not None:
-        told, usual = usage.first_loss
-        reason = (
-            f"the first loss is {told:.3g}, where a mean over the tokens of an untrained model of "
-            f"this vocabulary is about {usual:.3g}: {told / usual:.2g} of it, at "
-            f"micro_batches={micro_batches}"
-        )
-        return (no(TELL_LOSS, reason, f"{remedy}scale={usual / told:.3g}"),)
     return ()
 
 

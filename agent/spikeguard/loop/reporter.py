@@ -206,8 +206,6 @@ class Reporter:
             self._forward.put(row.step, draft.read())
         if self._emergency is not None:
             self._emergency.see(row.step, draft.read())
-        if row.step == 1:
-            self._p.usage.see_first_loss(draft.read().get("loss", 0.0))
         batches = self._p.batches
         if batches.on:
             worst = draft.agreed.tally.worst_rank if isinstance(draft, AgreedDraft) else 0

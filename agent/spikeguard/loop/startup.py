@@ -111,7 +111,7 @@ def learn_from_loop(parts: Parts) -> bool:
             *parts.unrestored.abilities(),
             *data_abilities(parts.feed, parts.rewind, recovery.checkpoints is not None, begun=True),
             *step_abilities(parts.usage, parts.facts.get("optimizer", "optimizer")),
-            *loss_abilities(parts.usage, parts.feed.micro_batches),
+            *loss_abilities(parts.usage),
             *counter_abilities(parts.usage),
         ),
     )
