@@ -10,7 +10,8 @@ import pytest
 import spikeguard.state.checkpoints
 import spikeguard.uplink.outbox
 from spikeguard import CheckpointDirectory
-from spikeguard.state.snapshots import PINNED, Tally, Voter, Word
+from spikeguard.loop.vote import Tally, Voter, Word
+from spikeguard.state.snapshots import PINNED
 from spikeguard.state.targets import Target, target_name
 from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import Medium, SegmentId, SegmentPoint
