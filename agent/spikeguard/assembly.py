@@ -27,7 +27,7 @@ from spikeguard.doctor.job import with_unchanged
 from spikeguard.errors import AttachError
 from spikeguard.faults import Faults, log
 from spikeguard.guard import Guard
-from spikeguard.job_checks import check_saved, describe, refused_on_all_ranks
+from spikeguard.job_checks import check_checkpoints, check_saved, describe, refused_on_all_ranks
 from spikeguard.job_facts import agent_version, facts_of
 from spikeguard.loop.agreement import Agreement
 from spikeguard.loop.capabilities import (
@@ -60,7 +60,7 @@ from spikeguard.state.lineage import Progress
 from spikeguard.state.replicated_parts import divided
 from spikeguard.state.snapshot_budget import Budget, Room, open_staging, room_for
 from spikeguard.state.snapshots import Snapshots
-from spikeguard.state.stores import StateStores
+from spikeguard.state.staging_buffers import StagingBuffers
 from spikeguard.state.training_state import TrainingState
 from spikeguard.topology.job import Job
 from spikeguard.topology.layout import Ranks
@@ -144,7 +144,7 @@ def _checked(given: Arguments) -> Checked:
 def _begun(given: Arguments, checked: Checked, world: World) -> Attempt:
     """The job is described and the journal read, or all ranks refuse."""
     job = describe(checked.modules, checked.optimizers, given.ranks or Ranks(), world)
-    _check_saved(job, given.checkpoints)
+    check_checkpoints(job, given.checkpoints)
     raise_first(share_each(world, refusal_of(check_saved, given.scheduler, given.state)))
     raise_first(share_each(world, refusal_of(refuse_scalers, given.state, job.topology)))
     run = checked.connection.run
@@ -172,11 +172,23 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         given.name_batch, progress, journal.ledger, faults, tells=world.leads
     )
     training = TrainingState(job, given.scheduler, given.state)
-    stores, budget = _open_stores(given, settings, attempt)
+    ring, staging, budget = _open_stores(given, settings, attempt)
     outbox, sender = open_uplink(
         world, checked.connection, home, attempt.id, inbox, settings, faults
     )
-    recovery = Recovery(world, training, stores, data, rates, progress, journal, report, faults)
+    recovery = Recovery(
+        world,
+        training,
+        ring,
+        given.checkpoints,
+        staging,
+        data,
+        rates,
+        progress,
+        journal,
+        report,
+        faults,
+    )
     recovery.protected = inbox.protected
     if world.leads:
         with faults.shield("sweep"):
@@ -253,7 +265,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
 
 def _open_stores(
     given: Arguments, settings: Settings, attempt: Attempt
-) -> tuple[StateStores, Budget]:
+) -> tuple[Snapshots | None, StagingBuffers, Budget]:
     """Where states will lie, and what they may take. Collective."""
     world, job = attempt.world, attempt.job
     writes = given.checkpoints is not None and not given.checkpoints.writes_itself
@@ -265,7 +277,7 @@ def _open_stores(
     )
     ring = Snapshots(settings.snapshots, budget.limit, world.size, budget.others)
     keeps = settings.snapshot_every != 0 and not given.feed.restarts and not job.unsaved
-    return StateStores(ring if keeps else None, given.checkpoints, staging), budget
+    return ring if keeps else None, staging, budget
 
 
 def _room(
@@ -345,16 +357,6 @@ def _agreement(world: World, job: Job, settings: Settings) -> Agreement | None:
         topology.same_as,
         compares=settings.replica_checksum_every > 0,
     )
-
-
-def _check_saved(job: Job, checkpoints: CheckpointDirectory | None) -> None:
-    """Raise `AttachError` where checkpoints would be written that nobody can restore."""
-    if job.unsaved and checkpoints is not None and not checkpoints.writes_itself:
-        raise AttachError(
-            "checkpoints",
-            f"none could be restored, since {job.unsaved}",
-            "Give UserCheckpoints(path, save, load) with the job's own functions, or leave it out",
-        )
 
 
 def _directory(

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from spikeguard.errors import AttachError
 from spikeguard.optim.optimizers import trained_by
+from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.topology.job import Job
 from spikeguard.topology.layout import Ranks, find_topology, refuse_flat_shards
 from spikeguard.topology.model_parts import Modules, named_parameters, unrestored_extra_state
@@ -163,6 +164,16 @@ def check_saved(scheduler: Any, state: Sequence[Any]) -> None:
                 f"{type(given).__name__}.state_dict() raises {error!r:.200}",
                 f"Fix it, or leave it out of {argument}= if the run can go back without it",
             ) from None
+
+
+def check_checkpoints(job: Job, checkpoints: CheckpointDirectory | None) -> None:
+    """Raise `AttachError` where checkpoints would be written that nobody can restore."""
+    if job.unsaved and checkpoints is not None and not checkpoints.writes_itself:
+        raise AttachError(
+            "checkpoints",
+            f"none could be restored, since {job.unsaved}",
+            "Give UserCheckpoints(path, save, load) with the job's own functions, or leave it out",
+        )
 
 
 def _training(parts: Modules) -> Iterator[tuple[str, Tensor]]:

@@ -23,9 +23,8 @@ from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.host_copies import tree_bytes
 from spikeguard.state.lineage import Progress, is_abandoned
 from spikeguard.state.replicated_parts import Part, divided
-from spikeguard.state.snapshots import Snapshot
-from spikeguard.state.staging_buffers import Staged
-from spikeguard.state.stores import StateStores
+from spikeguard.state.snapshots import Snapshot, Snapshots
+from spikeguard.state.staging_buffers import Staged, StagingBuffers
 from spikeguard.state.targets import Target, Tree, target_name
 from spikeguard.state.training_state import TrainingState
 from spikeguard.state.user_checkpoints import UserCheckpoints
@@ -42,7 +41,9 @@ class Recovery:
         self,
         world: World,
         state: TrainingState,
-        stores: StateStores,
+        snapshots: Snapshots | None,
+        checkpoints: CheckpointDirectory | None,
+        staging: StagingBuffers,
         feed: DataFeed,
         rates: ScaledRates,
         progress: Progress,
@@ -52,8 +53,8 @@ class Recovery:
     ) -> None:
         self._world, self._state, self._feed, self._rates = world, state, feed, rates
         self._progress, self._journal, self._report = progress, journal, report
-        self._faults, self._staging = faults, stores.staging
-        self.snapshots, self.checkpoints = stores.snapshots, stores.checkpoints
+        self._faults, self._staging = faults, staging
+        self.snapshots, self.checkpoints = snapshots, checkpoints
         self.protected: frozenset[str] = frozenset()
         self.writing = True  # whether `settle` has to look: a checkpoint may be on its way
         self._prepared = False
@@ -64,8 +65,8 @@ class Recovery:
         self._summing: tuple[Target, Future[None]] | None = None  # rank 0: what the job wrote
         self._unlike = False  # ranks that were said to be replicas are none
         self._saves: Saves | None = None
-        if stores.checkpoints is not None and stores.writes:
-            self._saves = Saves(world, stores.checkpoints, faults)
+        if checkpoints is not None and not checkpoints.writes_itself:
+            self._saves = Saves(world, checkpoints, faults)
 
     @property
     def saving(self) -> bool:

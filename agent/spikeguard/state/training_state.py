@@ -9,16 +9,16 @@ valid. Sharded tensors are kept as this rank's shard. Cost: all bytes once over 
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Placement
+from torch.optim import Optimizer
 
 from spikeguard.optim.optimizers import names_of, trained_by
-from spikeguard.state.laid_state import Layouts, layouts_of, new_like, place_of
-from spikeguard.state.optimizer_attributes import OptimizerAttributes
 from spikeguard.state.random_numbers import forget_gpus, random_refusal
 from spikeguard.state.random_numbers import random_state as random_state
 from spikeguard.state.random_numbers import restore_random_state as restore_random_state
@@ -40,6 +40,118 @@ from spikeguard.topology.shards import (
     put_together,
     taken_apart,
 )
+
+_PLAIN: Final = (int, float, bool, str)
+_NOT_ITS_OWN: Final = {"_opt_called"}  # schedulers mark it so
+
+
+class OptimizerAttributes:
+    """What optimizers keep beside `state_dict()`: counters, random numbers of their own.
+
+    Only what changes while training is saved and put back: an attribute that stays as the optimizer
+    was made with is its maker's to choose, also at a restart. Torch's own keep all in their state.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = tuple(optimizers)
+        self._at_first = [_attributes(each) for each in optimizers]
+
+    def capture(self) -> list[dict[str, Any]]:
+        """What is not as it was at first, one dict for each optimizer."""
+        return [
+            {name: value for name, value in _attributes(each).items() if first.get(name) != value}
+            for each, first in zip(self._optimizers, self._at_first, strict=True)
+        ]
+
+    def restore(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """As it was when `saved` was captured."""
+        for each, first, kept in zip(self._optimizers, self._at_first, saved, strict=True):
+            for name, value in {**first, **kept}.items():
+                _put_back(each, name, value)
+
+
+def _attributes(optimizer: Optimizer) -> dict[str, Any]:
+    if type(optimizer).__module__.startswith("torch.optim."):
+        return {}
+    found = {name: _value(held) for name, held in vars(optimizer).items()}
+    return {n: v for n, v in found.items() if v is not None and n not in _NOT_ITS_OWN}
+
+
+def _value(held: Any) -> Any:
+    """None for what is not plain."""
+    if isinstance(held, random.Random):
+        return held.getstate()
+    if isinstance(held, torch.Generator):
+        return held.get_state().tolist()
+    return held if type(held) in _PLAIN else None
+
+
+def _put_back(optimizer: Optimizer, name: str, value: Any) -> None:
+    held = vars(optimizer).get(name)
+    if isinstance(held, random.Random):
+        kind, numbers, spare = value
+        held.setstate((kind, tuple(numbers), spare))
+    elif isinstance(held, torch.Generator):
+        held.set_state(torch.tensor(value, dtype=torch.uint8))
+    elif held != value:
+        setattr(optimizer, name, value)
+
+
+class Laid(NamedTuple):
+    """How a DTensor lies on its mesh, where not as its parameter: one number a row or column.
+
+    A rank keeps its part as a plain tensor; a fresh optimizer has no state to tell how it lay.
+    """
+
+    placements: tuple[Placement, ...]
+    shape: tuple[int, ...]  # of all of it
+    stride: tuple[int, ...]
+
+
+Layouts: TypeAlias = Mapping[str, Mapping[str, Sequence[Any]]]  # by place of the parameter, by key
+
+
+def layouts_of(optimizer: Optimizer) -> Layouts:
+    """Of what lies otherwise than its parameter; empty as a rule."""
+    if type(optimizer).__module__.startswith("torch.optim."):
+        return {}
+    found = {}
+    for number, group in enumerate(optimizer.param_groups):
+        for place, parameter in enumerate(group["params"]):
+            state = optimizer.state.get(parameter) if isinstance(parameter, DTensor) else None
+            if isinstance(state, dict) and (odd := _odd(state, parameter)):
+                found[place_of(number, place)] = odd
+    return found
+
+
+def place_of(group: int, place: int) -> str:
+    """What a parameter is called in `Layouts`."""
+    return f"{group}.{place}"
+
+
+def new_like(kept: Tensor, like: DTensor, laid: Sequence[Any]) -> Tensor:
+    """A new DTensor on the mesh of `like`, whose part here is to be filled with `kept`."""
+    placements, shape, stride = laid
+    here = torch.empty_like(kept, device=local(like).device)
+    made: Tensor = DTensor.from_local(
+        here,
+        like.device_mesh,
+        placements,
+        run_check=False,
+        shape=torch.Size(shape),
+        stride=tuple(stride),
+    )
+    return made
+
+
+def _odd(state: Mapping[Any, Any], parameter: DTensor) -> dict[str, Laid]:
+    return {
+        key: Laid(tuple(value.placements), tuple(value.shape), tuple(value.stride()))
+        for key, value in state.items()
+        if isinstance(value, DTensor)
+        and (value.shape, value.placements) != (parameter.shape, parameter.placements)
+        and value.device_mesh == parameter.device_mesh
+    }
 
 
 class TrainingState:
