@@ -7,7 +7,6 @@ attempt skipped or abandoned stays so.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Sequence
 from os import PathLike
@@ -68,11 +67,11 @@ from spikeguard.topology.model_parts import named_modules, parameters
 from spikeguard.topology.rank_group import (
     World,
     all_agree,
+    all_gather,
+    broadcast,
     join_world,
     leave_world,
     open_saving,
-    share_each,
-    share_text,
 )
 from spikeguard.topology.refusals import raise_first, refusal_of
 from spikeguard.topology.shards import local
@@ -145,8 +144,8 @@ def _begun(given: Arguments, checked: Checked, world: World) -> Attempt:
     """The job is described and the journal read, or all ranks refuse."""
     job = describe(checked.modules, checked.optimizers, given.ranks or Ranks(), world)
     check_checkpoints(job, given.checkpoints)
-    raise_first(share_each(world, refusal_of(check_saved, given.scheduler, given.state)))
-    raise_first(share_each(world, refusal_of(refuse_scalers, given.state, job.topology)))
+    raise_first(all_gather(world, refusal_of(check_saved, given.scheduler, given.state)))
+    raise_first(all_gather(world, refusal_of(refuse_scalers, given.state, job.topology)))
     run = checked.connection.run
     journal, attempt = _open_journal(world, checked.home, run, given.forward, checked.settings)
     faults = Faults(world.rank)
@@ -166,10 +165,10 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     inbox = Inbox(detail=DetailBudget(settings.full_detail_s_a_day))
     progress = Progress(attempt.id)
     rates = ScaledRates(job.optimizers)
-    data = given.feed(journal.ledger, checked.micro_batches, settings.replay_limit_s)
+    data = given.feed(journal.skips, checked.micro_batches, settings.replay_limit_s)
     data.faults, data.other_allowed = faults, settings.rollback_on_other_data
     data.skip_report = SkipReport(
-        given.name_batch, progress, journal.ledger, faults, tells=world.leads
+        given.name_batch, progress, journal.skips, faults, tells=world.leads
     )
     training = TrainingState(job, given.scheduler, given.state)
     ring, staging, budget = _open_stores(given, settings, attempt)
@@ -387,7 +386,7 @@ def _open_journal(
         except (OSError, ValueError, KeyError, TypeError) as error:
             problem = f"{home} cannot hold the journal: {error}"
             news = {"error": ["directory", problem, "Give a folder that this user can write"]}
-    told = json.loads(share_text(world, json.dumps(news)))
+    told = broadcast(world, news)
     if "error" in told:
         raise AttachError(*told["error"])
     if not world.leads:
@@ -428,8 +427,8 @@ def _on_all_ranks(world: World, job: Job, update_skipper: UpdateSkipper) -> OnAl
     unable = [each for each in job.optimizers if not (update_skipper.armed or can_drop(each))]
     rateless = [each for each in job.optimizers if not has_rates(each)]
     numbers = sum(local(p).numel() / copies(p) for p in held)
-    own = [update_skipper.armed, kinds_of(unable), kinds_of(rateless), numbers]
-    ranks = [json.loads(text) for text in share_each(world, json.dumps(own))]
+    own = update_skipper.armed, kinds_of(unable), kinds_of(rateless), numbers
+    ranks = all_gather(world, own)
     armed, unables, rateless_ones, counts = zip(*ranks, strict=True)
     whole = sum(counts) if job.topology.parted else counts[0]
     return OnAllRanks(all(armed), _first_named(unables), _first_named(rateless_ones), round(whole))

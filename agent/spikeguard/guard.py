@@ -307,7 +307,7 @@ class Guard:
         try:
             if self._together is not None:
                 self._polling.together(self._together)
-            elif parts.inbox.stirred:
+            elif parts.inbox.changed:
                 self._polling.alone()
         except Exception as error:
             parts.faults.note("orders", error)

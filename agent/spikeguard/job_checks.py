@@ -8,7 +8,6 @@ state is created or moved.
 from __future__ import annotations
 
 import inspect
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, ValuesView
 from contextlib import suppress
@@ -23,8 +22,8 @@ from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.topology.job import Job
 from spikeguard.topology.layout import Ranks, find_topology, refuse_flat_shards
 from spikeguard.topology.model_parts import Modules, named_parameters, unrestored_extra_state
-from spikeguard.topology.rank_group import World, join_world, leave_world, share_each
-from spikeguard.topology.refusals import as_json, listed, raise_first, refusal_of, verb
+from spikeguard.topology.rank_group import World, all_gather, join_world, leave_world
+from spikeguard.topology.refusals import listed, raise_first, refusal_of, verb
 
 
 def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Ranks, world: World) -> Job:
@@ -33,8 +32,7 @@ def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Ranks, wor
     `stated`: what the user says of the ranks. Collective.
     """
     refusal = refusal_of(_check_optimizers, parts, optimizers) or refusal_of(_check_kinds, parts)
-    own = [refusal, "" if refusal else _unsaved_in(parts, optimizers)]
-    ranks = [json.loads(text) for text in share_each(world, json.dumps(own))]
+    ranks = all_gather(world, (refusal, "" if refusal else _unsaved_in(parts, optimizers)))
     raise_first([refused for refused, _ in ranks])
     topology = find_topology(parts, stated, world)
     unsaved = next((unsaved for _, unsaved in ranks if unsaved), "")
@@ -50,11 +48,11 @@ def refused_on_all_ranks(error: AttachError) -> AttachError:
     if world.size == 1:
         return error
     try:
-        told = share_each(world, json.dumps([as_json(error), ""]))
+        told = all_gather(world, ((error.argument, error.problem, error.remedy), ""))
     finally:
         leave_world(world)
     try:
-        raise_first([json.loads(text)[0] for text in told])
+        raise_first([refused for refused, _ in told])
     except AttachError as first:
         return first
     return error

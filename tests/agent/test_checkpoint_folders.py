@@ -192,7 +192,7 @@ def test_a_rollback_to_a_damaged_checkpoint_is_refused_by_name_and_the_next_one_
     flipped(tmp_path / "checkpoints" / name / "__0_0.distcp")
     before = job.everything()
     refused = order(job, Rollback(name, 50))
-    parts_of(job.guard).inbox.stirred = True
+    parts_of(job.guard).inbox.changed = True
     job.guard._polling.alone()
     assert_same(job.everything(), before)
     answer = job.guard.state().results[refused]

@@ -33,7 +33,7 @@ class Rank(NamedTuple):
 
     laid: Laid
     seen: Seen
-    names: str
+    names: list[str]
     numbers: dict[str, str]
 
 
@@ -59,7 +59,7 @@ def played(laid: Laid) -> Rank:
     held = list(laid.model.named_parameters())
     seen = seen_by([laid.model], Ranks(**laid.stated))
     numbers = {n: str(layouts.own_part(laid, WHOLE[n], p, n).tolist()) for n, p in held}
-    return Rank(laid, seen, "\n".join(name for name, _ in held), numbers)
+    return Rank(laid, seen, [name for name, _ in held], numbers)
 
 
 def described(ranks: list[Rank]) -> list[Topology]:

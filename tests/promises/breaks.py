@@ -184,7 +184,7 @@ BREAKS = {
     ),
     "emergency-rule": Break(
         f"{AGENT}/commands/emergency.py",
-        "        self._inbox.stirred = True\n",
+        "        self._inbox.changed = True\n",
         "        self._inbox.own = ()\n",
     ),
     "mitigation-on-time": Break(

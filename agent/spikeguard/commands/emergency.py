@@ -73,4 +73,4 @@ class EmergencyRule:
         self._in_a_row, self._quiet_until = 0, step + settings.emergency_steps
         order = Order(command, attempt, action, GOOD_FOR_S, None)
         self._inbox.own = (Delivery(order, time.monotonic()),)
-        self._inbox.stirred = True
+        self._inbox.changed = True

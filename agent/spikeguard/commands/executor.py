@@ -9,7 +9,6 @@ states, so it ends the attempt everywhere (`AttemptAborted`).
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import deque
@@ -30,7 +29,7 @@ from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.settings import Settings
 from spikeguard.state.lineage import Progress, steps_given_up
-from spikeguard.topology.rank_group import World, all_agree, first_problem, in_step, share_text
+from spikeguard.topology.rank_group import World, all_agree, broadcast, first_problem, in_step
 from spikeguard_protocol import (
     Action,
     Apply,
@@ -46,8 +45,6 @@ from spikeguard_protocol import (
     Verb,
     Watch,
     action_words,
-    from_json,
-    to_json,
     verb_of,
 )
 
@@ -134,9 +131,9 @@ class Executor:
         if delivery is not None and (reason := self._void(delivery)) is not None:
             self._answer(delivery.order, ResultState.REFUSED, reason)
             delivery = None
-        text = share_text(self._world, json.dumps(to_json(delivery.order)) if delivery else "")
-        if text:
-            self._execute(from_json(Order, json.loads(text)))
+        order = broadcast(self._world, delivery.order if delivery is not None else None)
+        if order is not None:
+            self._execute(order)
 
     def refuse_all(self, reason: str) -> None:
         """Answer whatever has come, and tell once more what the server missed."""

@@ -80,7 +80,7 @@ class Inbox:
     warned_at: deque[float] = field(default_factory=lambda: deque(maxlen=WARNINGS))  # of others
     detail: DetailBudget = field(default_factory=lambda: DetailBudget(DAY_S))
     alone: bool = True  # whether no other attempt of the run is alive
-    stirred: bool = False  # the loop has something to look at; it takes this back, nobody else
+    changed: bool = False  # the loop has something to look at; it takes this back, nobody else
     keep: Callable[[frozenset[str]], object] = bool  # called with what is protected anew
     tell: Callable[[IncidentEnded], object] = bool  # called with an incident that closed
 
@@ -125,7 +125,7 @@ class Inbox:
         self.protected = frozenset(ack.protected)
         self.heard_at = now
         if ack.attentive or (self.deliveries, ack.attentive, self.protected, unreadable) != before:
-            self.stirred = True
+            self.changed = True
         if self.alone and ack.live_attempts > 1 and self._may_warn(now):
             log.warning(
                 "%d attempts of this run are alive: none gets orders until one has ended",

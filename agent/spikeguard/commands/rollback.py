@@ -22,7 +22,7 @@ from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.state.lineage import Abandonment, Progress, abandoned_by_return
 from spikeguard.state.targets import Target, Tree
-from spikeguard.topology.rank_group import World, all_agree, share_each
+from spikeguard.topology.rank_group import World, all_agree, all_gather
 from spikeguard_protocol import Apply, Order, Rollback, ScaleLr, SegmentReason, SegmentStarted
 from spikeguard_protocol.phrases import batches_phrase
 
@@ -149,7 +149,7 @@ class Rollbacks:
             raise RollbackByRestart(f"back to {target.name} at the next start ({order.command})")
         self.newest = None
         with self._feed.counting:
-            held = max(map(int, share_each(self._world, str(self._feed.held))))
+            held = max(all_gather(self._world, self._feed.held))
             self._feed.go_back(tree["data"], tree["random"], held)
         self._under_way = _Return(order, action, prepared, held, held)
         if held:

@@ -53,8 +53,8 @@ class DataFeed:
 
     restarts = False  # whether going back takes a new attempt
 
-    def __init__(self, ledger: Skips, micro_batches: int, replay_limit_s: float = math.inf) -> None:
-        self.ledger = ledger
+    def __init__(self, skips: Skips, micro_batches: int, replay_limit_s: float = math.inf) -> None:
+        self.skips = skips
         self.in_use = self.stopped = False
         self.steps = 0  # made
         self.epoch = 0  # of `guard.epochs`
@@ -66,7 +66,7 @@ class DataFeed:
         self.alike = self.taken = 0  # steps in a row that took as many items, not micro_batches
         self.mark_every = 10  # positions, where the loop fetches ahead
         self.faults = Faults()
-        self.skip_report = SkipReport(None, Progress(""), ledger, self.faults, tells=False)
+        self.skip_report = SkipReport(None, Progress(""), skips, self.faults, tells=False)
         self.items: KeptItems | None = None  # where somebody can name them
         self.fingerprints = Fingerprints()
         self.other_allowed = False  # whether a rollback may go on with other data
@@ -424,11 +424,11 @@ class DataFeed:
         return False
 
     def _past_skips(self, reading: Reading) -> None:
-        if not self.ledger.ranges:
+        if not self.skips.ranges:
             return
         at, end = self._at, self._at.next
         with self.faults.shield("data"):
-            end = self.ledger.end_of_skip(at.next)
+            end = self.skips.end_of_skip(at.next)
         if end == at.next:
             return
         numbers = random_state()

@@ -37,10 +37,10 @@ from spikeguard.state.replicated_parts import Boxes
 from spikeguard.state.targets import Target, Tree
 from spikeguard.topology.rank_group import (
     World,
+    broadcast,
     first_problem,
     join_world,
     leave_world,
-    share_text,
 )
 from spikeguard_protocol import Medium, RunId, TargetDeleted
 from spikeguard_protocol.plain_files import read_plain
@@ -53,8 +53,8 @@ class FrameworkFeed(DataFeed):
 
     restarts = True
 
-    def __init__(self, ledger: Skips, micro_batches: int, replay_limit_s: float = math.inf) -> None:
-        super().__init__(ledger, micro_batches, replay_limit_s)
+    def __init__(self, skips: Skips, micro_batches: int, replay_limit_s: float = math.inf) -> None:
+        super().__init__(skips, micro_batches, replay_limit_s)
         self.in_use = True
 
     @property
@@ -65,7 +65,7 @@ class FrameworkFeed(DataFeed):
     def finish_step(self) -> int:
         """The framework made a step of the next position that is not left out."""
         self.steps += 1
-        done = self.ledger.end_of_skip(self.position)
+        done = self.skips.end_of_skip(self.position)
         self.position = done + 1
         return done
 
@@ -117,7 +117,7 @@ class LeavingOut:
                 position = begin + item // micro
                 if item + 1 == length:
                     self._end = begin + each
-                left_out = feed.ledger.leaves_out(position)
+                left_out = feed.skips.leaves_out(position)
                 passing.see(position if left_out else None, batch)
                 if item < past or left_out:
                     continue
@@ -285,7 +285,7 @@ def resumable(
         theirs = checkpoints.not_ours(newest.step if newest is not None else 0)
     problems: list[str] = []
     try:
-        allowed, theirs = json.loads(share_text(world, json.dumps([allowed, theirs])))
+        allowed, theirs = broadcast(world, (allowed, theirs))
         if theirs:
             begins = f"at {allowed.split()[0]}" if allowed else "at step 0"
             raise ResumeError(

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from spikeguard.loop.replica_check import Finding, ReplicaCheck
-from spikeguard.loop.vote import Own, Tally, Vote, Voter, Word
+from spikeguard.loop.vote import Own, Reduced, Vote, Voter, Word
 from spikeguard.measure.readback import Pending, Row
 from spikeguard.topology.rank_group import World, in_step
 from spikeguard.topology.replicas import REPLICA_APART, REPLICAS_APART
@@ -43,14 +43,19 @@ UNEVEN: Final = (
 class Agreed:
     """What all ranks know of an earlier step."""
 
-    __slots__ = ("finding", "row", "tally", "word")
+    __slots__ = ("finding", "reduced", "row", "word")
 
-    def __init__(self, tally: Tally, finding: Finding) -> None:
-        self.tally, self.row, self.word, self.finding = tally, tally.row, tally.word, finding
+    def __init__(self, reduced: Reduced, finding: Finding) -> None:
+        self.reduced, self.row, self.word, self.finding = (
+            reduced,
+            reduced.row,
+            reduced.word,
+            finding,
+        )
 
     def values(self) -> dict[str, float]:
         """Of the row, put together over all ranks."""
-        values = self.tally.values(self.row.read() if self.row is not None else {})
+        values = self.reduced.values(self.row.read() if self.row is not None else {})
         equal, ranks, _ = self.finding
         if equal is not None or ranks:
             values[REPLICAS_APART] = float(len(ranks))
@@ -150,7 +155,7 @@ class Agreement:
             self._world.ties.reason = "this rank has ended, and other ranks go on"
         return settled
 
-    def forsaken(self) -> list[Row]:
+    def take_unread(self) -> list[Row]:
         """Rows of the votes that nobody will read any more, oldest first; once.
 
         Their works stay in `ties.posted`: an exchange that hangs may write to its numbers yet.
@@ -186,7 +191,7 @@ class Agreement:
         settled: list[Agreed] = []
         while len(self._flying) > most:
             settled.append(self._settle())
-            rank = settled[-1].tally.ended_rank
+            rank = settled[-1].reduced.ended_rank
             if rank is not None and not self._world.ties.broken:
                 settled += [self._settle() for _ in range(min(LAG, len(self._flying)))]
                 self._world.ties.broken = True
@@ -201,10 +206,10 @@ class Agreement:
             posted.popleft()
         slot = self._flying.popleft()
         vote = Vote(slot.summed.tolist(), slot.largest.tolist())
-        tally = Tally(slot.row, vote, self._world.size, self.sharded)
-        if tally.has_layers and slot.row is not None:
+        reduced = Reduced(slot.row, vote, self._world.size, self.sharded)
+        if reduced.has_layers and slot.row is not None:
             self._post_layers(slot.row)
-        return Agreed(tally, self.replicas.judge(tally, slot.own))
+        return Agreed(reduced, self.replicas.judge(reduced, slot.own))
 
     def _post_layers(self, row: Row) -> None:
         """All ranks know that all have a part. Read at the next boundary."""

@@ -76,7 +76,7 @@ class OrderPolling:
         """In a job of one process: take up what the server said, and go on while it asks."""
         parts = self._p
         inbox = parts.inbox
-        inbox.stirred = False  # first: what comes from here on is looked at next time
+        inbox.changed = False  # first: what comes from here on is looked at next time
         try:
             parts.collector.attentive = inbox.attentive
             self._protect(inbox.protected)
@@ -86,7 +86,7 @@ class OrderPolling:
         finally:
             waits = inbox.orders or inbox.unreadable or self._executor.returning
             if waits or parts.collector.attentive:
-                inbox.stirred = True
+                inbox.changed = True
 
     def together(self, agreement: Agreement) -> None:
         """The same where all ranks have to know it first."""
@@ -121,7 +121,7 @@ class OrderPolling:
 
     def _apply(self, agreement: Agreement, agreed: Agreed) -> None:
         """What all ranks learn at this boundary."""
-        parts, tally, finding = self._p, agreed.tally, agreed.finding
+        parts, reduced, finding = self._p, agreed.reduced, agreed.finding
         parts.collector.attentive = agreed.word.attentive
         parts.collector.compares &= agreement.replicas.compares
         if finding.said:
@@ -133,12 +133,12 @@ class OrderPolling:
             parts.feed.unusual = True
         if agreed.row is not None and (finding.equal is not None or finding.ranks):
             parts.recovery.compared(agreed.row.step, not finding.ranks)
-        if tally.other_data:
+        if reduced.other_data:
             self._executor.correct_rollback()
         parts.recovery.protected = parts.inbox.protected
-        if tally.snapshot_bytes:
-            parts.recovery.agree_on_size(tally.snapshot_bytes)
-        self.adapt(tally.snapshot_interval)
+        if reduced.snapshot_bytes:
+            parts.recovery.agree_on_size(reduced.snapshot_bytes)
+        self.adapt(reduced.snapshot_interval)
         if agreed.word.pins != self._pinned:
             self._protect_pins(agreed.word.pins)
 

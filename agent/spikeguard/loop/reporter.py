@@ -126,7 +126,7 @@ class Reporter:
     def go_on_apart(self, agreement: Agreement, wait: bool = False) -> None:
         """The ranks agree no more: rank 0 passes on its own rows, the others forget theirs."""
         rows = self._rows
-        rows.extendleft(reversed(agreement.forsaken()))
+        rows.extendleft(reversed(agreement.take_unread()))
         if not self._p.world.leads:
             rows.clear()
         while rows and (wait or arrived(rows[0].scalars) or len(rows) >= DEPTH // 2):
@@ -208,7 +208,7 @@ class Reporter:
             self._emergency.see(row.step, draft.read())
         batches = self._p.batches
         if batches.on:
-            worst = draft.agreed.tally.worst_rank if isinstance(draft, AgreedDraft) else 0
+            worst = draft.agreed.reduced.worst_rank if isinstance(draft, AgreedDraft) else 0
             batches.pass_on(row.step, worst, self._p.collector.attentive)
         outbox = self._outbox
         if outbox is None:

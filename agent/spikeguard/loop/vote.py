@@ -195,7 +195,7 @@ def own_of(values: Mapping[str, float], step: int) -> Own:
     return Own(number_of(values), float(step), norm if math.isfinite(norm) else math.inf, skipped)
 
 
-class Tally:
+class Reduced:
     """What all ranks come to, and the row that this rank voted for."""
 
     __slots__ = ("_largest", "_ranks", "_sharded", "_summed", "row")

@@ -10,11 +10,10 @@ each (`Topology.copies`) add up to that parameter once. Nothing here is changed 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -28,8 +27,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard.errors import AttachError
 from spikeguard.topology.model_parts import Modules, named_parameters, parameters
-from spikeguard.topology.rank_group import World, share_each
-from spikeguard.topology.refusals import listed, raise_first, refusal_of, verb
+from spikeguard.topology.rank_group import World, all_gather
+from spikeguard.topology.refusals import Refusal, listed, raise_first, refusal_of, verb
 from spikeguard.topology.shards import coordinates
 from spikeguard.topology.tied import Tied, check_tied, copies_on_stages, find_tied, rows_of
 
@@ -146,22 +145,21 @@ def find_topology(parts: Modules, stated: Ranks, world: World) -> Topology:
     own = seen_by(parts, stated)
     if world.size == 1:
         raise_first([own.refusal])
-        return topology_of(parts, stated, 0, [own], [""])
-    ranks = [Seen(*json.loads(text)) for text in share_each(world, json.dumps(astuple(own)))]
+        return topology_of(parts, stated, 0, [own], [[]])
+    ranks = all_gather(world, own)
     raise_first([seen.refusal for seen in ranks])
     _check_alike(stated, ranks)
     stages = [seen.stage for seen in ranks]
     if len({(seen.stage, seen.common) for seen in ranks}) > len(set(stages)):
-        lines = share_each(world, "\n".join(_common(parts, stated)))
-        _refuse_different([text.split("\n") for text in lines], stages)
+        _refuse_different(all_gather(world, _common(parts, stated)), stages)
     refusal = refusal_of(check_held, parts, stated, stages.count(own.stage))
-    raise_first(share_each(world, refusal))
+    raise_first(all_gather(world, refusal))
     tied = find_tied(parts, stated.tied, own.stage, world) if own.stages > 1 else ()
     kinds = [(seen.stage, seen.names) for seen in ranks]
-    told = [""] * world.size
+    told: list[list[str]] = [[]] * world.size
     if len(set(kinds)) > 1:  # one of each kind tells the others its names
         first = kinds.index(kinds[world.rank]) == world.rank
-        told = share_each(world, "\n".join(_names_in(parts)) if first else "")
+        told = all_gather(world, _names_in(parts) if first else [])
     return topology_of(parts, stated, world.rank, ranks, told, tied)
 
 
@@ -176,7 +174,7 @@ class Seen:
     stages: int = 1
     has_loss: bool | None = None
     unmatched: tuple[str, ...] = ()  # patterns of `shard_groups` that name nothing here
-    refusal: str = ""  # an `AttachError` of its own, as JSON
+    refusal: Refusal | None = None  # an `AttachError` of its own
 
 
 def seen_by(parts: Modules, stated: Ranks) -> Seen:
@@ -199,7 +197,7 @@ def topology_of(
     stated: Ranks,
     rank: int,
     ranks: Sequence[Seen],
-    told: Sequence[str],
+    told: Sequence[Sequence[str]],
     tied: Sequence[Tied] = (),
 ) -> Topology:
     """Put together from what all ranks have `seen_by`; `told`: the names of the first of each kind.

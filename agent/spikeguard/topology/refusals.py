@@ -5,35 +5,32 @@ Invariant: pure but for raising.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from typing import ParamSpec
+from typing import ParamSpec, TypeAlias
 
 from spikeguard.errors import AttachError
 
 NAMED = 3  # names in a message; the others are counted
 Given = ParamSpec("Given")
+Refusal: TypeAlias = tuple[str, str, str]  # argument, problem and remedy
 
 
-def refusal_of(check: Callable[Given, object], *given: Given.args, **named: Given.kwargs) -> str:
-    """The `AttachError` that `check` raises, as JSON for the other ranks; empty if none."""
+def refusal_of(
+    check: Callable[Given, object], *given: Given.args, **named: Given.kwargs
+) -> Refusal | None:
+    """The `AttachError` that `check` raises, for the other ranks."""
     try:
         check(*given, **named)
     except AttachError as error:
-        return as_json(error)
-    return ""
+        return error.argument, error.problem, error.remedy
+    return None
 
 
-def as_json(error: AttachError) -> str:
-    """For `raise_first`."""
-    return json.dumps([error.argument, error.problem, error.remedy])
-
-
-def raise_first(refusals: Sequence[str]) -> None:
+def raise_first(refusals: Sequence[Refusal | None]) -> None:
     """Raise what the lowest rank refuses, on every rank."""
     for rank, refusal in enumerate(refusals):
-        if refusal:
-            argument, problem, remedy = json.loads(refusal)
+        if refusal is not None:
+            argument, problem, remedy = refusal
             raise AttachError(argument, f"rank {rank}: {problem}" if rank else problem, remedy)
 
 

@@ -140,7 +140,7 @@ def open_uplink(
 
 def _take_up_protection(inbox: Inbox, protection: Protection) -> None:
     inbox.protected, inbox.keep = protection.read(), protection.write
-    inbox.stirred = bool(inbox.protected)
+    inbox.changed = bool(inbox.protected)
 
 
 def _open_outbox(

@@ -558,7 +558,7 @@ def test_a_restart_in_a_later_pass_goes_on_in_the_order_of_that_pass() -> None:
     whole = handed_out(LeavingOut(Shuffled(), lambda: feed), feed, range(3))
     assert whole == [[0, 1], [10, 11, 12, 13, 14], [20, 21, 22, 23, 24]]
     assert feed.position == 9
-    again = FrameworkFeed(feed.ledger, micro_batches=2)
+    again = FrameworkFeed(feed.skips, micro_batches=2)
     again.position = 4  # after two steps: the framework's own count is still in its first epoch
     rest = handed_out(LeavingOut(Shuffled(), lambda: again), again, range(2))
     assert rest == [[12, 13, 14], [20, 21, 22, 23, 24]]
