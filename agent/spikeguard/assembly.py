@@ -204,7 +204,8 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     describing = Describing(given.name_batch, decode, faults)
     ring = optional.batches
     batches = BatchReporter(ring, home, world.rank, attempt.id, describing, put, faults)
-    data.items = ring.items = batches.items
+    data.items = batches.items
+    ring.name_by(batches.items)
     room = _room(recovery, training, attempt, settings, budget)
     every = SnapshotCadence(settings, update_skipper.device).words()
     rewind = rewind_ability(settings, room, job.unsaved, every=every)

@@ -207,7 +207,7 @@ class Reporter:
         if self._emergency is not None:
             self._emergency.see(row.step, draft.read())
         batches = self._p.batches
-        if batches.on:
+        if batches.on and batches.ring.on:
             worst = draft.agreed.reduced.worst_rank if isinstance(draft, AgreedDraft) else 0
             batches.pass_on(row.step, worst, self._p.collector.attentive)
         outbox = self._outbox

@@ -61,7 +61,8 @@ class BatchRing:
     """The newest batches of one rank; of no steps it keeps none."""
 
     def __init__(self, steps: int) -> None:
-        self._steps = min(steps, STEPS)
+        self.steps = min(steps, STEPS)
+        self.on = False  # something was shown, or items can be named
         self.items: KeptItems | None = None  # where somebody can name them
         self._rows: list[Tensor] = []  # of the step under way
         self._losses: list[Tensor] = []
@@ -75,22 +76,23 @@ class BatchRing:
         """Batches that are kept."""
         return len(self._kept)
 
-    @property
-    def on(self) -> bool:
-        """Whether it keeps any."""
-        return self._steps > 0
+    def name_by(self, items: KeptItems | None) -> None:
+        """Keep the items of the batches, too."""
+        self.items, self.on = items, items is not None
 
     @torch.no_grad()
     def show_tokens(self, ids: Tensor) -> None:
         """Ids of one micro-batch, of any shape; the last dimension is a sequence's length."""
-        if self._steps and ids.numel():
+        if self.steps and ids.numel():
+            self.on = True
             shape = (-1, ids.shape[-1]) if ids.ndim > 1 else (1, -1)
             self._rows.append(ids.detach().reshape(shape).to(torch.int32, copy=True))
 
     @torch.no_grad()
     def show_losses(self, losses: Tensor) -> None:
         """Of one micro-batch's sequences: (B,) means, or (B, ...) of the tokens."""
-        if self._steps and losses.numel():
+        if self.steps and losses.numel():
+            self.on = True
             each = losses.detach().float()
             own = each.clone() if each.ndim < 2 else each.flatten(1).mean(1)
             self._losses.append(own.reshape(-1))
@@ -112,7 +114,7 @@ class BatchRing:
             self.bytes = 0
         self._kept.append(batch)
         self.bytes += batch.bytes
-        while len(self._kept) > self._steps or self.bytes > BYTES:
+        while len(self._kept) > self.steps or self.bytes > BYTES:
             self._count(self._kept.popleft())
 
     def settle(self, step: int, worst_rank: int) -> None:

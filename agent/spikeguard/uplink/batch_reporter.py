@@ -126,10 +126,10 @@ class BatchReporter:
         faults: Faults,
     ) -> None:
         """`put`: rank 0's way to the server."""
-        self._ring, self._folder, self._rank = ring, home / FOLDER, rank
+        self.ring, self._folder, self._rank = ring, home / FOLDER, rank
         self._attempt, self._describing, self._put = attempt, describing, put
         self._faults = faults
-        self.on = ring.on and (put is not None or rank > 0)
+        self.on = ring.steps > 0 and (put is not None or rank > 0)
         named = self.on and describing.name_batch is not None
         self.items = KeptItems(STEPS) if named else None
         self._watching = self._hung = False
@@ -145,14 +145,14 @@ class BatchReporter:
     def pass_on(self, step: int, worst_rank: int, watched: bool) -> None:
         """All ranks have told of `step`: take out what is to be told."""
         if worst_rank:
-            self._ring.settle(step, worst_rank)
+            self.ring.settle(step, worst_rank)
         fresh = watched and not self._watching
         self._watching = watched
         if not watched:
             return
         self._tell_of_hang()
-        before = self._ring.before() if fresh else None
-        self._waiting.append(Taken(self._ring.take(step), before, fresh))
+        before = self.ring.before() if fresh else None
+        self._waiting.append(Taken(self.ring.take(step), before, fresh))
         if self._thread is None:
             self._thread = Thread(target=self._work, name="spikeguard-batches", daemon=True)
             self._thread.start()
