@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from spikeguard.arguments import Arguments, check_arguments, check_forward, refuse_deepspeed
-from spikeguard.commands.inbox import DetailBudget, Inbox
+from spikeguard.commands.inbox import Inbox
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.recovery import Recovery
@@ -162,7 +162,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     def report(record: Record) -> None:
         guard._report(record)
 
-    inbox = Inbox(detail=DetailBudget(settings.full_detail_s_a_day))
+    inbox = Inbox()
     progress = Progress(attempt.id)
     rates = ScaledRates(job.optimizers)
     data = given.feed(journal.skips, checked.micro_batches, settings.replay_limit_s)

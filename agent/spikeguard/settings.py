@@ -63,7 +63,6 @@ class Settings:
     outbox_bytes: int = 256 * MIB  # on disk; beyond it the oldest samples are dropped
     outbox_directory: str = ""  # for the outboxes of all runs; "": in each run's directory
     flush_s: float = 3.0  # finish() and SIGTERM wait no longer for the server
-    full_detail_s_a_day: float = 21_600.0  # of the slow signals at every step, as the server asks
     handle_sigterm: bool = True  # only where nobody else handles it
     watch_alone: bool = True  # without a server: detection beside the loop, told in the log
     agreement_timeout_s: float = 0.0  # for the slowest rank; 0: as the job's own collectives
@@ -107,7 +106,6 @@ _MOST: dict[str, float] = {
     "emergency_drops": 10_000,
     "snapshot_share": 0.9,
     "snapshot_budget": 0.5,
-    "full_detail_s_a_day": 86_400.0,
     "lr_steps_most": 10**9,
     "apply_steps_most": 10**9,
     "skip_batches_most": 10**9,
