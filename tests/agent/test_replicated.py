@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +96,29 @@ class Larger:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.held = state["held"]
+
+
+def fetched(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """A rollback of ranks that fetch ahead, rank 1 more than rank 0; and a job that never had those
+    batches and fetches when it trains."""
+    back = SpreadJob(folder / "back", rank, size, replicated=True, micro=2)
+    back._batches = ahead(back._batches, 1 + rank)
+    back.train_to(11)
+    steps = back.go_back(1, 8, Medium.MEMORY, BatchRange(9, 11))
+    never = SpreadJob(folder / "never", rank, size, replicated=True, micro=2, left_out=[9, 10])
+    for one in (back, never):
+        one.train_to(14)
+        one.guard.finish()
+    told = {"steps": steps, "trail": back.trail[10:13], "faults": back.guard.faults}
+    return {**told, "same": same(back.shards(), never.shards())}
+
+
+def ahead(items: Iterator[Any], depth: int) -> Iterator[Any]:
+    """`items`, of which so many more are held than were trained."""
+    held = deque(islice(items, depth))
+    for item in items:
+        held.append(item)
+        yield held.popleft()
 
 
 def uneven(folder: Path, rank: int, size: int) -> dict[str, Any]:
@@ -235,7 +261,7 @@ def _stored(kept: CheckpointDirectory, rank: int) -> dict[str, Any]:
     return {"shared": sorted(names), "own_bytes": own.size[0]}
 
 
-SCENES = (accumulated, extreme, clipped, uneven, shared, by_hand, accelerated)
+SCENES = (accumulated, extreme, clipped, fetched, uneven, shared, by_hand, accelerated)
 
 
 @pytest.fixture(scope="module")
@@ -270,6 +296,16 @@ def test_an_extreme_batch_of_one_rank_is_dropped_on_all(ranks: list[Any]) -> Non
     assert dropped == [EXTREME_AT]
     apart = [s["train/replicas_apart"] for s in told[0]["seen"] if "train/replicas_apart" in s]
     assert apart == [0.0] * 7
+
+
+def test_ranks_that_hold_different_numbers_of_items_go_back_at_one_step_to_the_same_bits(
+    ranks: list[Any],
+) -> None:
+    for rank in ranks:
+        told = rank["fetched"]
+        assert (told["steps"], told["same"], told["faults"]) == (8, True, {})
+        assert told["trail"] == [(11, 11), (12, 12), (13, 8)] or told["trail"]
+    assert ranks[0]["fetched"]["trail"] == ranks[1]["fetched"]["trail"]
 
 
 def test_a_clipping_rule_goes_back_with_all_ranks(ranks: list[Any]) -> None:

@@ -234,8 +234,8 @@ BREAKS = {
     ),
     "same-step": Break(
         f"{AGENT}/commands/executor.py",
-        "        if text:\n            self._execute",
-        "        if text and self._world.leads:\n            self._execute",
+        "        if order is not None:\n            self._execute",
+        "        if order is not None and self._world.leads:\n            self._execute",
     ),
     "layouts-exact": Break(
         f"{AGENT}/commands/recovery.py",
