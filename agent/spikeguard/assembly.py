@@ -72,8 +72,9 @@ from spikeguard.topology.rank_group import (
     join_world,
     leave_world,
     open_saving,
+    raise_first,
+    refusal_of,
 )
-from spikeguard.topology.refusals import raise_first, refusal_of
 from spikeguard.topology.shards import local
 from spikeguard.uplink.batch_reporter import BatchReporter, Describing
 from spikeguard.uplink.earlier_attempts import live_attempts

@@ -22,8 +22,16 @@ from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.topology.job import Job
 from spikeguard.topology.layout import Ranks, find_topology, refuse_flat_shards
 from spikeguard.topology.model_parts import Modules, named_parameters, unrestored_extra_state
-from spikeguard.topology.rank_group import World, all_gather, join_world, leave_world
-from spikeguard.topology.refusals import listed, raise_first, refusal_of, verb
+from spikeguard.topology.rank_group import (
+    World,
+    all_gather,
+    join_world,
+    leave_world,
+    listed,
+    raise_first,
+    refusal_of,
+    verb,
+)
 
 
 def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Ranks, world: World) -> Job:

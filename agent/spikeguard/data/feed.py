@@ -37,7 +37,7 @@ from spikeguard.data.reading import (
 from spikeguard.data.skips import SkipReport, Skips
 from spikeguard.errors import ResumeError
 from spikeguard.faults import Faults
-from spikeguard.measure.kept_items import KeptItems
+from spikeguard.measure.batch_ring import KeptItems
 from spikeguard.state.lineage import Progress
 from spikeguard.state.random_numbers import random_state, restore_random_state
 from spikeguard.state.targets import Tree

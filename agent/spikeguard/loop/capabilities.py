@@ -24,7 +24,7 @@ from spikeguard.optim.update_skipper import UpdateSkipper, can_skip_by_sync, tak
 from spikeguard.settings import GIB, Settings
 from spikeguard.state.changing_attributes import COMPARED
 from spikeguard.state.snapshot_budget import Room
-from spikeguard.topology.refusals import NAMED
+from spikeguard.topology.rank_group import NAMED
 from spikeguard_protocol import BY_RESTART, Ability, Answer, Verb
 
 SKIP_UPDATE, CLIP, SCALE_LR = "skip_update", "clip", "scale_lr"

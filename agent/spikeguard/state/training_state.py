@@ -31,7 +31,7 @@ from spikeguard.topology.model_parts import (
     named_parameters,
     state_of,
 )
-from spikeguard.topology.refusals import listed
+from spikeguard.topology.rank_group import listed
 from spikeguard.topology.shards import (
     is_packed,
     is_taken_apart,

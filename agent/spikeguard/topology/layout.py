@@ -27,8 +27,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard.errors import AttachError
 from spikeguard.topology.model_parts import Modules, named_parameters, parameters
-from spikeguard.topology.rank_group import World, all_gather
-from spikeguard.topology.refusals import Refusal, listed, raise_first, refusal_of, verb
+from spikeguard.topology.rank_group import (
+    Refusal,
+    World,
+    all_gather,
+    listed,
+    raise_first,
+    refusal_of,
+    verb,
+)
 from spikeguard.topology.shards import coordinates
 from spikeguard.topology.tied import Tied, check_tied, copies_on_stages, find_tied, rows_of
 

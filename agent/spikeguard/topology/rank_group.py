@@ -13,14 +13,51 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
+
+from spikeguard.errors import AttachError
+
+NAMED = 3  # names in a message; the others are counted
+Given = ParamSpec("Given")
+Refusal: TypeAlias = tuple[str, str, str]  # argument, problem and remedy
+
+
+def refusal_of(
+    check: Callable[Given, object], *given: Given.args, **named: Given.kwargs
+) -> Refusal | None:
+    """The `AttachError` that `check` raises, for the other ranks."""
+    try:
+        check(*given, **named)
+    except AttachError as error:
+        return error.argument, error.problem, error.remedy
+    return None
+
+
+def raise_first(refusals: Sequence[Refusal | None]) -> None:
+    """Raise what the lowest rank refuses, on every rank."""
+    for rank, refusal in enumerate(refusals):
+        if refusal is not None:
+            argument, problem, remedy = refusal
+            raise AttachError(argument, f"rank {rank}: {problem}" if rank else problem, remedy)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(repr(name) for name in names[:NAMED]) + more
+
+
+def verb(names: Sequence[str], one: str, many: str) -> str:
+    """`one` for a single name, else `many`."""
+    return one if len(names) == 1 else many
+
 
 T = TypeVar("T")
 LEAST = timedelta(minutes=2)  # that a rank is waited for, unless somebody says otherwise

@@ -33,8 +33,7 @@ from spikeguard.measure.batch_contents import (
     snippet_of,
     worst_of,
 )
-from spikeguard.measure.batch_ring import STEPS, BatchRing, Before, StepBatch
-from spikeguard.measure.kept_items import KeptItems
+from spikeguard.measure.batch_ring import STEPS, BatchRing, Before, KeptItems, StepBatch
 from spikeguard_protocol import BatchDetail, ProtocolError, Record, from_json, to_json
 from spikeguard_protocol.plain_files import open_plain
 
