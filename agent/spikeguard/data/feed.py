@@ -152,7 +152,6 @@ class DataFeed:
 
     def batches(self) -> Iterator[Any]:
         """Yield micro-batches until the loader, which was taken, ends or the run is stopped."""
-        self._turn_back()
         point = self._at.rewind
         if point is not None and self._is_over(point):
             return
@@ -160,7 +159,6 @@ class DataFeed:
         self._open = mine = object()
         try:
             while not self.stopped:
-                self._turn_back()
                 if self._at.rewind is not None or reading is None:
                     reading = self._reopened()
                 at = self._at
@@ -174,7 +172,6 @@ class DataFeed:
                 self._waited_s += perf_counter() - began
                 self._waits += 1
                 with self.counting:
-                    self._turn_back()
                     if at.rewind is not None:  # while another thread fetched it
                         continue
                     with self.faults.shield("data"):
@@ -182,6 +179,8 @@ class DataFeed:
                         if self.items is not None:
                             self.items.add(item.position, batch)
                         self.fingerprints.see((reading.number, item.read), batch)
+                        if self._target is not None:
+                            self._turn_back()
                 yield batch
         except StopIteration:
             return
