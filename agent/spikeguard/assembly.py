@@ -172,14 +172,14 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         given.name_batch, progress, journal.skips, faults, tells=world.leads
     )
     training = TrainingState(job, given.scheduler, given.state)
-    ring, staging, budget = _open_stores(given, settings, attempt)
+    snapshots, staging, budget = _open_stores(given, settings, attempt)
     outbox, sender = open_uplink(
         world, checked.connection, home, attempt.id, inbox, settings, faults
     )
     recovery = Recovery(
         world,
         training,
-        ring,
+        snapshots,
         given.checkpoints,
         staging,
         data,

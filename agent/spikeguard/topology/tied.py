@@ -44,7 +44,7 @@ def find_tied(
     """What several stages hold a copy of; raises `AttachError` on all ranks. Collective."""
     said = None if stated is None else [list(names) for names in stated]
     own = list(_copies(parts, stated, stage))
-    tables = [[stage, list(weight.shape)] for weight in _embeddings(parts)]
+    tables = [(stage, list(weight.shape)) for weight in _embeddings(parts)]
     ranks = all_gather(world, (said, own, tables))
     raise_first([refusal_of(_check_alike, [rank[0] for rank in ranks])])
     copies = [copy for rank in ranks for copy in rank[1]]
