@@ -281,11 +281,10 @@ class Guard:
         """Names of those that are on."""
         return self._p.mitigations.on
 
-    def step(self, step: int | None = None) -> None:
+    def step(self) -> None:
         """Call once after each optimizer step, when gradients are spent.
 
-        `step`: the loop's own counter, where it has one. It is compared, and one that was not taken
-        back with the run is told of; `steps` is the counter to go by.
+        `steps` is the counter to go by: one of the loop's own does not go back with the run.
         """
         if not self._begun:
             self._begin()
@@ -321,8 +320,6 @@ class Guard:
         except Exception as error:
             parts.faults.note("save", error)
         try:
-            if step is not None:
-                parts.usage.compare_counter(step, steps)
             if parts.feed.unusual or parts.usage.news or not steps % STRETCH:
                 self._look_at_loop()
         except Exception as error:

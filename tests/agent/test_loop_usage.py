@@ -101,8 +101,8 @@ class Loop:
         )
         self.trained: list[int] = []
 
-    def train(self, *items: Tensor, stepped: bool = True, own: int | None = None) -> None:
-        """One optimizer step of `items`; `own`: the loop's counter."""
+    def train(self, *items: Tensor, stepped: bool = True) -> None:
+        """One optimizer step of `items`."""
         for item in items:
             self.trained.append(int(item))
             self.guard.loss(self.model(item).mean()).backward()
@@ -110,7 +110,7 @@ class Loop:
         if stepped:
             self.optimizer.step()
             self.optimizer.zero_grad()
-        self.guard.step(own)
+        self.guard.step()
 
     def train_ahead(self, items: Iterator[Tensor], steps: int, micro: int = 1) -> None:
         """As nanoGPT: the next item is fetched before the step is made. Until `guard.steps`."""
@@ -243,11 +243,11 @@ class Noisy(Loop):
         self.average = torch.optim.swa_utils.AveragedModel(nn.Linear(1, 1))
         return {"state": [self.average], "settings": OFTEN}
 
-    def train(self, *items: Tensor, stepped: bool = True, own: int | None = None) -> None:
+    def train(self, *items: Tensor, stepped: bool = True) -> None:
         noisy = [item + torch.rand(1, 1) for item in items]
         for item in items:
             item.zero_()  # a loop may change what it was given
-        super().train(*noisy, stepped=stepped, own=own)
+        super().train(*noisy, stepped=stepped)
         self.average.update_parameters(self.model)
 
     def bits(self) -> list[Tensor]:
@@ -594,31 +594,6 @@ def test_a_schedule_that_goes_back_with_the_run_is_not_told_of(
             loop.train(using)
         assert warned(caplog) == []
         loop.guard.finish()
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_a_counter_given_to_the_step_is_compared(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: int
-) -> None:
-    """From 0 or 1; one that goes by `guard.steps` is right."""
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        loop = Loop(tmp_path)
-        for own, item in enumerate(islice(loop.guard.batches(Numbers()), 20), first):
-            if own == first + 14:
-                order(loop, Rollback(target_at(loop, 10, Medium.MEMORY), 10))
-                assert warned(caplog) == []
-            loop.train(item, own=own)
-        (said,) = warned(caplog)
-        assert f"the loop's own counter says {first + 15} at the end of step 11" in said
-        loop.guard.finish()
-    caplog.clear()
-    again = Loop(tmp_path)
-    assert again.guard.resume() == 15
-    again.guard.loss(again.model(torch.ones(1, 1)).mean()).backward()
-    again.optimizer.step()
-    again.guard.step(step=1)
-    assert any("counter says 1 at the end of step 16" in said for said in warned(caplog))
-    again.guard.finish()
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -115,7 +115,7 @@ class AcceleratedGuard:
         self._accelerator.unscale_gradients()
         return self.guard.clip_(rule)
 
-    def step(self, step: int | None = None) -> None:
+    def step(self) -> None:
         """Call it in every pass of the loop; it counts the real optimizer steps."""
         if self._accelerator.sync_gradients:
-            self.guard.step(step)
+            self.guard.step()

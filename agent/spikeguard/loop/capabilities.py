@@ -260,25 +260,15 @@ def loss_abilities(usage: LoopUsage) -> tuple[Ability, ...]:
 
 def counter_abilities(usage: LoopUsage) -> tuple[Ability, ...]:
     """Where the loop counts its steps itself and does not go back with the run."""
-    remedy = (
-        "Make schedule, stop condition and log of guard.steps; the schedule also goes back as "
-        "attach(scheduler=...)"
-    )
-    if usage.counter is not None:
-        own, steps = usage.counter
-        reason = f"the loop's own counter says {own} at the end of step {steps} of guard.steps"
-        return (
-            no(
-                COUNT_STEPS,
-                f"{reason}: it was not taken back with the run, or the run began elsewhere",
-                f"{remedy}. A loop that has restored step N itself calls guard.resume(step=N)",
-            ),
-        )
     if usage.rates is not None:
         step, before, now = usage.rates
         reason = (
             f"the loop sets a learning rate of {now:.6g} for step {step}, and had set {before:.6g} "
             "before the run was taken back: its own counter ran on"
+        )
+        remedy = (
+            "Make schedule, stop condition and log of guard.steps; the schedule also goes back as "
+            "attach(scheduler=...)"
         )
         return (no(COUNT_STEPS, reason, remedy),)
     return ()

@@ -36,11 +36,9 @@ class LoopUsage:
         self._micro = micro_batches
         self.news = False  # since `look` was called last
         self.divided_by: float | None = None  # what the loop has divided its losses by
-        self.counter: tuple[int, int] | None = None  # the loop's own, and the guard's then
         self.half = False  # computes in fp16, seen at the first loss
         self.rates: tuple[int, float, float] | None = None  # of a step when trained first, and now
         self._looked, self._precision_unseen = 0, True
-        self._offset: int | None = None  # of the loop's own counter
         self._segment = 0  # of the newest rate
         self.rates_by_step: dict[int, float] = {}
         self._steps = self._items = self._updates = 0  # when it was looked at last
@@ -70,14 +68,6 @@ class LoopUsage:
         self._looked += 1
         if divisor(loss) == self._micro:
             self.divided_by, self.news, self._looked = self._micro, True, LOOKS
-
-    def compare_counter(self, own: int, steps: int) -> None:
-        """The loop's own counter at the end of step `steps`; it may count from 0 or from 1."""
-        offset = own - steps
-        if self._offset is None:
-            self._offset = offset if offset in (-1, 0) else 0
-        if offset != self._offset and self.counter is None:
-            self.counter, self.news = (own, steps), True
 
     def see_rate(self, step: int, segment: int, rates: Sequence[Any]) -> None:
         """The learning rate that the loop has set for `step`."""
