@@ -41,7 +41,6 @@ from spikeguard.loop.startup import (
 )
 from spikeguard.loop.usage import STRETCH
 from spikeguard.measure.signals.over_ranks import OTHER_DATA
-from spikeguard.optim.clipping import Rule
 from spikeguard.optim.clipping.plain import ClipByTorch
 from spikeguard.registry import enter, leave
 from spikeguard.topology.job import Job
@@ -258,15 +257,6 @@ class Guard:
         with self._p.faults.shield("clip"):
             return self._p.collector.clip(max_norm)
         return self._by_torch(float("inf") if max_norm is None else max_norm)
-
-    def clip_(self, rule: Rule) -> Tensor:
-        """Clip by a rule of `spikeguard.optim.clipping`, one a loop.
-
-        What it has learnt goes back in a rollback. Returns what `clip_grad_norm_` does.
-        """
-        with self._p.faults.shield("clip"):
-            return self._p.collector.clip_by(rule)
-        return self._by_torch(float("inf"))
 
     def mitigation(
         self, name: str, *, apply: Callable[[], object], undo: Callable[[], object], cost: str = ""

@@ -136,6 +136,7 @@ class SpreadJob:
             server=server,
             forward=Forward(self._note),
             ranks=Ranks(replicated=said),
+            clip=rule,
         )
         self._batches = iter(self.guard.batches(Words(rank, size, micro, left_out)))
 
@@ -173,10 +174,7 @@ class SpreadJob:
             loss = nn.functional.cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())
             (self.guard.loss(loss * self.factor + self.more) / self.micro).backward()
         self.spoil(self)
-        if self.rule is None:
-            self.guard.clip_grad_norm_(0.5)
-        else:
-            self.guard.clip_(self.rule)
+        self.guard.clip_grad_norm_(0.5 if self.rule is None else None)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         before = self.guard.steps

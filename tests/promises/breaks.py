@@ -179,8 +179,8 @@ BREAKS = {
     ),
     "clip-by-name": Break(
         f"{AGENT}/measure/collector.py",
-        "            return self.clip_by(self._chosen, max_norm)\n",
-        "            self._chosen = None\n",
+        "            return self._clip_by(self.rule, max_norm)\n",
+        "            self.rule = None\n",
     ),
     "emergency-rule": Break(
         f"{AGENT}/commands/emergency.py",

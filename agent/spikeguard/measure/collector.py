@@ -112,20 +112,18 @@ class Collector:
         self._known: dict[str, float] = {}
         self._grad_norm: Tensor | None = None
         self._limit: float | None = None  # that the step's norm was clipped to
-        self.clips = False  # the loop has gradients clipped here
+        self.rule = rule  # clips each step, in the loop's call or before the update
+        self.clips = rule is not None  # the loop has gradients clipped here
         self._rates: Sequence[Any] = ()
         self._stepped = False  # the optimizer's, since the last `finish_step`
-        self._chosen = rule  # clips each step, in the loop's call or before the update
-        self._rule: Rule | None = None
-        self._saved: dict[str, Any] | None = None  # of a rule that the loop has not shown yet
 
     def clip(self, max_norm: float | None) -> Tensor:
         """Take the norm before clipping, then clip if a limit is given; returns that norm.
 
         On a CPU it is read only later: it is not to be changed in place.
         """
-        if self._chosen is not None:
-            return self.clip_by(self._chosen, max_norm)
+        if self.rule is not None:
+            return self._clip_by(self.rule, max_norm)
         self._begun = 0  # what is measured here is judged anew
         norm = self._measured()
         if norm is None:
@@ -148,7 +146,7 @@ class Collector:
         self._scale(gradients(self._listed.tensors), factor)
 
     @torch.no_grad()
-    def clip_by(
+    def _clip_by(
         self, rule: Rule, max_norm: float | None = None, scale: Tensor | None = None
     ) -> Tensor:
         """Take the norm before clipping, then scale as `rule` says, and to `max_norm` at most;
@@ -157,7 +155,6 @@ class Collector:
         One pass over the gradients for norms, one for scaling. Rules by parameter keep one row
         for each parameter; one without a gradient has norm 0 and is left alone.
         """
-        self._take_up(rule)
         self._begun = 0
         held = gradients(self._parameters())
         if rule.per_parameter:
@@ -197,19 +194,9 @@ class Collector:
             shards, [f.to(g.device, g.dtype) for f, g in zip(factors, shards, strict=True)]
         )
 
-    def _take_up(self, rule: Rule) -> None:
-        if rule is self._rule:
-            return
-        self._rule, self.clips = rule, True
-        saved, self._saved = self._saved, None
-        if saved is None or saved["kind"] != type(rule).__name__:
-            return
-        if not rule.per_parameter or begins_with(self._norms.names, saved.get("rows")):
-            rule.load_state_dict(saved["state"])
-
     def state_dict(self) -> dict[str, Any]:
         """What clipping and update_skipper have learnt: goes into snapshots and checkpoints."""
-        rule, clipping = self._rule, self._saved
+        rule, clipping = self.rule, None
         if rule is not None:
             clipping = {"kind": type(rule).__name__, "state": rule.state_dict()}
             clipping |= {"rows": "\n".join(self._norms.names)} if rule.per_parameter else {}
@@ -220,16 +207,17 @@ class Collector:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to what was known then; a rule the loop has not shown yet gets it later."""
+        """Go back to what was known then."""
         if self.buffers.any:
             self.buffers.keep()  # restored already
         self.update_skipper.load_state_dict(state["update_skipper"])
         if state.get("optional") is not None:
             self.optional.load_state_dict(state["optional"])
-        self._saved, rule = state["clipping"], self._rule
-        if rule is not None:
-            self._rule = None
-            self._take_up(rule)
+        saved, rule = state["clipping"], self.rule
+        if rule is None or saved is None or saved["kind"] != type(rule).__name__:
+            return
+        if not rule.per_parameter or begins_with(self._norms.names, saved.get("rows")):
+            rule.load_state_dict(saved["state"])
 
     def _measured(self) -> Tensor | None:
         """The gradients' global norm, the same bits whether or not each one's is kept."""
@@ -288,8 +276,8 @@ class Collector:
 
     def _norm_at_step(self, scale: Tensor | None) -> Tensor | None:
         norm, by_rule = self._grad_norm, False
-        if norm is None and self._chosen is not None:
-            self.clip_by(self._chosen, scale=scale)
+        if norm is None and self.rule is not None:
+            self._clip_by(self.rule, scale=scale)
             norm, by_rule = self._grad_norm, True
         elif norm is None and (norm := self._measured()) is not None:
             self._scalars[GRAD_NORM_AT_STEP] = norm if scale is None else norm / scale
