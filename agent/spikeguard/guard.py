@@ -301,7 +301,8 @@ class Guard:
         except Exception as error:
             parts.faults.note("orders", error)
         try:
-            parts.mitigations.settle()
+            if parts.mitigations.busy:
+                parts.mitigations.settle()
         except Exception as error:
             parts.faults.note("mitigation", error)
         try:
