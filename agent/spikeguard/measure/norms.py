@@ -26,7 +26,8 @@ _HALF = (torch.float16, torch.bfloat16)
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor | None:
     """L2 over what lies here of all `tensors`: () fp32; None if none. Meets no other rank."""
-    return _plain_norm([local(t) for t in tensors]) if tensors else None
+    own = [t.to_local() if isinstance(t, DTensor) else t for t in tensors]  # `local`, sooner
+    return _plain_norm(own) if own else None
 
 
 def each_norm(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -60,7 +61,7 @@ def shared_out(norm: Tensor, copies: int) -> Tensor:
 
 def _each_plain_norm(tensors: Sequence[Tensor]) -> list[Tensor]:
     norms: dict[int, Tensor] = {}
-    if tensors and all(t.dtype is torch.float32 for t in tensors):
+    if {t.dtype for t in tensors} == {torch.float32}:
         return list(torch._foreach_norm(list(tensors)))
     halves = [(n, t) for n, t in enumerate(tensors) if t.dtype in _HALF]
     full = [(n, t) for n, t in enumerate(tensors) if t.dtype not in _HALF]
