@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from numbers import Real
 from pathlib import Path
@@ -256,56 +257,26 @@ def read_connection(
 
 def with_environment(settings: Settings, environment: Mapping[str, str] = os.environ) -> Settings:
     """`settings` with what `SPIKEGUARD_*` ask for in their place."""
-    asked = {
-        setting: _asked(environment, variable, setting)
-        for setting, variable in SETTING_VARIABLES.items()
-    }
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    chosen: dict[str, Any] = {name: n for name, n in asked.items() if n is not None}
-    return Settings(**{**values, **chosen})
+    defaults = {field.name: field.default for field in fields(settings)}
+    for setting, variable in SETTING_VARIABLES.items():
+        if text := environment.get(variable, "").strip():
+            values[setting] = _read(variable, text, defaults[setting])
+    return Settings(**values)
 
 
-_NUMBERS: Mapping[str, tuple[Callable[[str], float], str]] = {
-    "send_interval_s": (float, "seconds, 1.0"),
-    "layer_norms_every": (int, "steps, 50"),
-    "flight_recorder": (int, "steps, 64"),
-}
-_SWITCHED = ("observe_only", "allow_plain_http")
-
-
-def _asked(environment: Mapping[str, str], variable: str, setting: str) -> object:
-    """What `variable` asks for in place of `setting`; None where it is not set."""
-    if setting in _NUMBERS:
-        return _number(environment, variable, *_NUMBERS[setting])
-    if setting in _SWITCHED:
-        return _switch(environment, variable)
-    return environment.get(variable) or None
-
-
-def _number(
-    environment: Mapping[str, str], name: str, kind: Callable[[str], float], example: str
-) -> float | None:
-    """What `name` says; None where it is not set."""
-    text = environment.get(name)
-    if not text:
-        return None
-    try:
-        return kind(text)
-    except ValueError:
-        unit, _, value = example.partition(", ")
-        problem = f"{name} is {text[:40]!r}"
-        raise AttachError("settings", problem, f"Set it to {unit}, for example {value}") from None
-
-
-def _switch(environment: Mapping[str, str], name: str) -> bool | None:
-    """What `name` says; None where it is not set."""
-    text = environment.get(name, "").strip().lower()
-    if not text:
-        return None
-    if text not in _SWITCHES:
-        problem = f"{name} is {text[:40]!r}"
-        raise AttachError("settings", problem, "Set it to 1 or 0, or leave it out")
-    return _SWITCHES[text]
+def _read(variable: str, text: str, default: Any) -> Any:
+    """What the environment says, as what `default` is."""
+    remedy = "Set it to 1 or 0, or leave it out"
+    if isinstance(default, bool) and text.lower() in _SWITCHES:
+        return _SWITCHES[text.lower()]
+    if not isinstance(default, int | float):
+        return text
+    if not isinstance(default, bool):
+        remedy = f"Set it to a number, as {default}"
+        with suppress(ValueError):
+            return type(default)(text)
+    raise AttachError("settings", f"{variable} is {text[:40]!r}", remedy)
 
 
 _SWITCHES = {

@@ -169,9 +169,9 @@ def test_a_setting_out_of_range_is_named_with_the_remedy(
         Settings(**chosen)
 
 
-@pytest.mark.parametrize("name", ["SPIKEGUARD_OBSERVE_ONLY", "SPIKEGUARD_ALLOW_PLAIN_HTTP"])
+@pytest.mark.parametrize("name", ["OBSERVE_ONLY", "ALLOW_PLAIN_HTTP", "BATCH_TEXT"])
 def test_a_switch_of_the_environment_is_on_or_off_and_nothing_else(name: str) -> None:
-    field = name.removeprefix("SPIKEGUARD_").lower()
+    field, name = name.lower(), f"SPIKEGUARD_{name}"
     for word, on in (("1", True), ("Yes", True), ("0", False), ("off", False), ("", True)):
         given: dict[str, Any] = {field: True}
         chosen = with_environment(Settings(**given), {name: word})
