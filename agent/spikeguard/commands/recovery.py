@@ -8,7 +8,6 @@ where all ranks have to have succeeded they say so to each other before anything
 from __future__ import annotations
 
 import concurrent.futures
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -20,6 +19,7 @@ from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.state.async_saver import Finished, Saves
 from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.state.file_sums import beside_the_loop
 from spikeguard.state.host_copies import tree_bytes
 from spikeguard.state.lineage import Progress, is_abandoned
 from spikeguard.state.replicated_parts import Part, divided
@@ -197,7 +197,9 @@ class Recovery:
         if not all_agree(self._world, written):
             return None
         if self._world.leads:
-            self._summing = target, self._beside(checkpoints, target)
+            size = self._world.size
+            done = beside_the_loop(lambda: checkpoints.complete(target, size))
+            self._summing = target, done
             self.writing = True
         return target
 
@@ -212,21 +214,6 @@ class Recovery:
             checkpoints.claim(target.name)
             return True
         return False
-
-    def _beside(self, checkpoints: CheckpointDirectory, target: Target) -> Future[None]:
-        done: Future[None] = Future()
-        size = self._world.size
-
-        def complete() -> None:
-            try:
-                checkpoints.complete(target, size)
-            except Exception as error:
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
-        threading.Thread(target=complete, name="spikeguard-checksums", daemon=True).start()
-        return done
 
     def checkpoint_due(self) -> None:
         """One that its time has come for: beside the loop, unless the directory says otherwise."""

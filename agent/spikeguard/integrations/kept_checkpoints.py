@@ -32,7 +32,7 @@ from spikeguard.state.checkpoints import (
     read_manifest,
     seal_manifest,
 )
-from spikeguard.state.file_sums import FileSum, sums_of
+from spikeguard.state.file_sums import FileSum, beside_the_loop, sums_of
 from spikeguard.state.owned_folders import MARKER, claim, remove, remove_beside
 from spikeguard.state.targets import Target
 
@@ -126,18 +126,8 @@ class KeptCheckpoints(HostedCheckpoints):
     def _begin_sums(self, name: str) -> None:
         """Read the files beside the loop."""
         target = self.find(name)
-        if target is None:
-            return
-        done: Future[dict[str, FileSum]] = Future()
-        self._summing.append((target, done))
-
-        def read() -> None:
-            try:
-                done.set_result(self._sums_of(name))
-            except Exception as error:  # pruned meanwhile: it stays without
-                done.set_exception(error)
-
-        threading.Thread(target=read, name="spikeguard-checksums", daemon=True).start()
+        if target is not None:  # one that is pruned meanwhile stays without
+            self._summing.append((target, beside_the_loop(lambda: self._sums_of(name))))
 
     def _sums_of(self, name: str) -> dict[str, FileSum]:
         try:
