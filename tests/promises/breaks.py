@@ -88,7 +88,7 @@ BREAKS = {
     "rollback-exact": Break(
         f"{AGENT}/commands/recovery.py",
         "        self._feed.arrive()\n",
-        "        self._feed.arrive()\n        torch.rand(1)\n",
+        '        self._feed.arrive()\n        __import__("torch").rand(1)\n',
     ),
     "restart-exact": Break(
         f"{AGENT}/state/random_numbers.py",
