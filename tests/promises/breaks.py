@@ -86,9 +86,9 @@ BREAKS = {
         "            flag = torch.zeros_like(flag)",
     ),
     "rollback-exact": Break(
-        f"{AGENT}/commands/recovery.py",
-        "        self._feed.arrive()\n",
-        '        self._feed.arrive()\n        __import__("torch").rand(1)\n',
+        f"{AGENT}/state/training_state.py",
+        "                restore_optimizer(optimizer, saved[name], ",
+        "                (optimizer, saved[name], ",
     ),
     "restart-exact": Break(
         f"{AGENT}/state/random_numbers.py",
