@@ -495,7 +495,7 @@ def test_a_stage_that_cannot_measure_its_part_leaves_nobody_waiting_and_clips_al
     """Its part is missing in the norm of all ranks; the next norm is whole again."""
     one, other = (rank["unmeasured"] for rank in ranks)
     assert one["norms"] == other["norms"] == pytest.approx([8.0, 128**0.5] * 2)
-    assert one["sizes"][::2] == other["sizes"][::2]
+    assert one["sizes"][:2] == other["sizes"][:2]  # clipped to one norm
     assert (one["faults"], other["faults"]) == ([{}, {}], [{"clip": 1}] * 2)
 
 
