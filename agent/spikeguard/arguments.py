@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from spikeguard.commands.mitigations import Mitigation
-from spikeguard.data.feed import DataFeed
 from spikeguard.data.skips import NameBatch
 from spikeguard.errors import AttachError
 from spikeguard.measure.batch_contents import Decode
@@ -62,7 +61,6 @@ class Arguments:
     `forward`: the user's own tracker, told of every step too (rank 0).
     `links`: where the run is shown, name to http(s) address, at most 8; a run of Weights & Biases
     or MLflow that is active here, or that their variables name, is found and added.
-    `feed`: `FrameworkFeed` where a framework owns the iterator (`spikeguard.integrations`).
     `name_batch`: told an item of the loader, returns what lies in it, a str or several; called for
     items that are left out, and beside the loop for those of an incident, so that the record says
     which documents they were.
@@ -90,7 +88,6 @@ class Arguments:
     tokens_per_step: int | None = None
     micro_batches: int = 1
     settings: Settings | None = None
-    feed: type[DataFeed] = DataFeed
     forward: Forward | None = None
     links: Mapping[str, str] | None = None
     name_batch: NameBatch | None = None
@@ -153,7 +150,6 @@ def check_arguments(given: Arguments, optimizers: Sequence[torch.optim.Optimizer
     if given.tokens_per_step is not None:
         _check_count("tokens_per_step", given.tokens_per_step, ", or None")
     _check_count("micro_batches", given.micro_batches)
-    _check_feed(given.feed)
     _check_function("name_batch", given.name_batch, "one item of the loader")
     _check_function("decode", given.decode, "a list of token ids, as tokenizer.decode")
 
@@ -216,16 +212,6 @@ def _check_count(argument: str, value: Any, otherwise: str = "") -> None:
         raise AttachError(argument, problem, f"Give a whole number{otherwise}") from None
     if count < 1:
         raise AttachError(argument, f"it is {value}", f"Give at least 1{otherwise}")
-
-
-def _check_feed(feed: Any) -> None:
-    if not (isinstance(feed, type) and issubclass(feed, DataFeed)):
-        raise AttachError(
-            "feed",
-            f"it is {feed!r:.80}",
-            "Leave it out, or give spikeguard.integrations.framework_loop.FrameworkFeed where a "
-            "framework owns the loop",
-        )
 
 
 def _check_function(argument: str, value: Callable[..., Any] | None, takes: str) -> None:

@@ -20,6 +20,7 @@ from spikeguard.commands.inbox import Inbox
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.recovery import Recovery
+from spikeguard.data.feed import DataFeed
 from spikeguard.data.skips import SkipReport
 from spikeguard.doctor.doctor import Doctor
 from spikeguard.doctor.job import with_unchanged
@@ -166,13 +167,16 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     inbox = Inbox()
     progress = Progress(attempt.id)
     rates = ScaledRates(job.optimizers)
-    data = given.feed(journal.skips, checked.micro_batches, settings.replay_limit_s)
+    feed = given.checkpoints.feed if given.checkpoints is not None else None
+    data: DataFeed = (feed or DataFeed)(
+        journal.skips, checked.micro_batches, settings.replay_limit_s
+    )
     data.faults, data.other_allowed = faults, settings.rollback_on_other_data
     data.skip_report = SkipReport(
         given.name_batch, progress, journal.skips, faults, tells=world.leads
     )
     training = TrainingState(job, given.scheduler, given.state)
-    snapshots, staging, budget = _open_stores(given, settings, attempt)
+    snapshots, staging, budget = _open_stores(given, settings, attempt, data)
     outbox, sender = open_uplink(
         world, checked.connection, home, attempt.id, inbox, settings, faults
     )
@@ -265,7 +269,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
 
 
 def _open_stores(
-    given: Arguments, settings: Settings, attempt: Attempt
+    given: Arguments, settings: Settings, attempt: Attempt, data: DataFeed
 ) -> tuple[Snapshots | None, StagingBuffers, Budget]:
     """Where states will lie, and what they may take. Collective."""
     world, job = attempt.world, attempt.job
@@ -277,7 +281,7 @@ def _open_stores(
         world, job.topology, settings, attempt.faults, on_cuda=on_cuda, checkpoints=writes
     )
     ring = Snapshots(settings.snapshots, budget.limit, world.size, budget.others)
-    keeps = settings.snapshot_every != 0 and not given.feed.restarts and not job.unsaved
+    keeps = settings.snapshot_every != 0 and not data.restarts and not job.unsaved
     return ring if keeps else None, staging, budget
 
 

@@ -21,8 +21,6 @@ from torch import nn
 
 import spikeguard
 from spikeguard import CheckpointDirectory, Settings
-from spikeguard.data.feed import DataFeed
-from spikeguard.data.skips import Skips
 from spikeguard.settings import read_connection, with_environment
 
 from .heard import parts_of
@@ -59,8 +57,6 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("settings", {"settings": {}}),
     ("settings", {"settings": Settings}),
     ("forward", {"forward": print}),
-    ("feed", {"feed": None}),
-    ("feed", {"feed": DataFeed(Skips(), 1)}),
     ("name_batch", {"name_batch": "doc_ids"}),
     ("ranks", {"ranks": {"replicated": True}}),
 ]

@@ -176,6 +176,7 @@ class HostedCheckpoints(CheckpointDirectory):
     """Checkpoints of which a framework owns the content; the manifest beside it is ours."""
 
     names = re.compile(r"checkpoint-[0-9]+")
+    feed = FrameworkFeed
     on_demand = False  # whether a checkpoint can be asked for
     writes_itself = True
 
