@@ -27,7 +27,7 @@ try:
     from spikeguard.settings import Settings
     from spikeguard.state.checkpoints import CheckpointDirectory
     from spikeguard.state.user_checkpoints import UserCheckpoints
-    from spikeguard.topology.layout import Ranks
+    from spikeguard.topology.ranks import Ranks
     from spikeguard.uplink.tracker import Forward
 except ModuleNotFoundError as error:  # `spikeguard sync` and `journal` do without torch
     if error.name != "torch":

@@ -22,8 +22,8 @@ from spikeguard.optim.optimizers import trained_by
 from spikeguard.registry import held_by
 from spikeguard.settings import Settings, whole
 from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.topology.layout import Ranks
 from spikeguard.topology.model_parts import parameters
+from spikeguard.topology.ranks import Ranks
 from spikeguard.uplink.run_links import check_told
 from spikeguard.uplink.tracker import Forward
 

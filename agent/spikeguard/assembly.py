@@ -63,7 +63,6 @@ from spikeguard.state.snapshots import Snapshots
 from spikeguard.state.staging_buffers import StagingBuffers
 from spikeguard.state.training_state import TrainingState
 from spikeguard.topology.job import Job
-from spikeguard.topology.layout import Ranks
 from spikeguard.topology.model_parts import named_modules, parameters
 from spikeguard.topology.rank_group import (
     World,
@@ -76,6 +75,7 @@ from spikeguard.topology.rank_group import (
     raise_first,
     refusal_of,
 )
+from spikeguard.topology.ranks import Ranks
 from spikeguard.topology.shards import local
 from spikeguard.uplink.batch_reporter import BatchReporter, Describing
 from spikeguard.uplink.earlier_attempts import live_attempts

@@ -20,7 +20,7 @@ from spikeguard.errors import AttachError
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.topology.job import Job
-from spikeguard.topology.layout import Ranks, find_topology, refuse_flat_shards
+from spikeguard.topology.layout import find_topology, refuse_flat_shards
 from spikeguard.topology.model_parts import Modules, named_parameters, unrestored_extra_state
 from spikeguard.topology.rank_group import (
     World,
@@ -32,6 +32,7 @@ from spikeguard.topology.rank_group import (
     refusal_of,
     verb,
 )
+from spikeguard.topology.ranks import Ranks
 
 
 def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Ranks, world: World) -> Job:

@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from spikeguard.measure.norms import own_norm
-from spikeguard.topology.layout import Ranks, Seen, Topology, seen_by, topology_of
+from spikeguard.topology.layout import Seen, Topology, seen_by, topology_of
+from spikeguard.topology.ranks import Ranks
 from spikeguard.topology.shards import local
 
 from . import layouts

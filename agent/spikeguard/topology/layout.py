@@ -15,20 +15,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import device_mesh
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard.errors import AttachError
 from spikeguard.topology.model_parts import Modules, named_parameters, parameters
 from spikeguard.topology.rank_group import (
-    Refusal,
     World,
     all_gather,
     listed,
@@ -36,11 +34,10 @@ from spikeguard.topology.rank_group import (
     refusal_of,
     verb,
 )
+from spikeguard.topology.ranks import Ranks, own_rank
 from spikeguard.topology.shards import coordinates
-from spikeguard.topology.tied import Tied, check_tied, copies_on_stages, find_tied, rows_of
+from spikeguard.topology.tied import Tied, copies_on_stages, find_tied, rows_of
 
-RankGroup: TypeAlias = "dist.ProcessGroup | DeviceMesh"
-GROUPS: tuple[type, ...] = (dist.ProcessGroup, DeviceMesh)
 STAGES = frozenset({"pp", "pipe", "pipeline", "pipeline_parallel", "stage", "stages"})
 SAY_PIPELINE = (
     "If these are pipeline stages, say ranks=Ranks(pipeline=GROUP, has_loss=BOOL): the process "
@@ -51,49 +48,7 @@ SAY_COPIES = (
     "ranks=Ranks(replicated=True); if they hold different parts, "
     "ranks=Ranks(shard_groups={PATTERN: GROUP})"
 )
-_GROUP_REMEDY = "Give for each pattern of parameter names a process group or a mesh"
 _FLAT = "torch.distributed.fsdp.fully_sharded_data_parallel"  # by name: it need not be loaded
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
-    """What the ranks of the job hold, where neither DDP around the model nor DTensors say it.
-
-    `replicated`: whether every rank has the same weights and, at each optimizer's step, the same
-    gradients; None: as DistributedDataParallel around the model says. Without it, and without
-    DTensors, several ranks are only reported of: what one of them alone drops would part them.
-    `pipeline`: the process group, or mesh of one dimension, of the pipeline's stages.
-    `has_loss`: whether this rank computes the loss, as those of the last stage do; elsewhere
-    `guard.loss` notes nothing. To be said with `pipeline`.
-    `shard_groups`: by pattern of parameter names (`*.experts.*`) the group whose ranks hold
-    different parts of them, where no mesh of a DTensor says so.
-    `tied`: names by which several stages call one parameter of which each holds a copy, as an
-    embedding tied to the last layer; None: what Megatron marks.
-    """
-
-    replicated: bool | None = None
-    pipeline: RankGroup | None = None
-    has_loss: bool | None = None
-    shard_groups: Mapping[str, RankGroup] = field(default_factory=dict)
-    tied: Sequence[Sequence[str]] | None = None
-
-    def check(self) -> None:
-        """Raise `AttachError` for what cannot be meant, as `attach()` does."""
-        for name, kind, remedy in (
-            ("replicated", bool, "Give True, False, or None where DistributedDataParallel says it"),
-            ("pipeline", GROUPS, "Give the process group or mesh of the stages, as mesh['pp']"),
-            ("has_loss", bool, "Give True or False: whether this rank computes the loss"),
-            ("shard_groups", Mapping, f"Give a dict. {_GROUP_REMEDY}"),
-        ):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, kind):
-                raise AttachError(f"ranks.{name}", f"it is a {type(value).__name__}", remedy)
-        for pattern, group in self.shard_groups.items():
-            if not isinstance(pattern, str) or not isinstance(group, GROUPS):
-                problem = f"it has {pattern!r}: {group!r:.80}"
-                raise AttachError("ranks.shard_groups", problem, _GROUP_REMEDY)
-        if self.tied is not None:
-            check_tied(self.tied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +106,8 @@ def find_topology(parts: Modules, stated: Ranks, world: World) -> Topology:
     """
     own = seen_by(parts, stated)
     if world.size == 1:
-        raise_first([own.refusal])
         return topology_of(parts, stated, 0, [own], [[]])
     ranks = all_gather(world, own)
-    raise_first([seen.refusal for seen in ranks])
     _check_alike(stated, ranks)
     stages = [seen.stage for seen in ranks]
     if len({(seen.stage, seen.common) for seen in ranks}) > len(set(stages)):
@@ -181,7 +134,6 @@ class Seen:
     stages: int = 1
     has_loss: bool | None = None
     unmatched: tuple[str, ...] = ()  # patterns of `shard_groups` that name nothing here
-    refusal: Refusal | None = None  # an `AttachError` of its own
 
 
 def seen_by(parts: Modules, stated: Ranks) -> Seen:
@@ -192,10 +144,9 @@ def seen_by(parts: Modules, stated: Ranks) -> Seen:
         _digest(_common(parts, stated)),
         _digest(names),
         _digest(_places(parts, stated)),
-        *_stage(stated),
+        *stated.stage,
         stated.has_loss,
         tuple(unmatched),
-        refusal_of(_check_stated, stated),
     )
 
 
@@ -275,40 +226,6 @@ def refuse_flat_shards(model: torch.nn.Module) -> None:
 # ---- stages of a pipeline ----------------------------------------------------------------------
 
 
-def _stage(stated: Ranks) -> tuple[int, int]:
-    """This rank's stage, and of how many."""
-    if stated.pipeline is None:
-        return 0, 1
-    return _own_rank(stated.pipeline), stated.pipeline.size()
-
-
-def _own_rank(ranks: RankGroup) -> int:
-    return ranks.get_local_rank() if isinstance(ranks, DeviceMesh) else ranks.rank()
-
-
-def _check_stated(stated: Ranks) -> None:
-    """Raise `AttachError` where what is said cannot be used."""
-    named = {"pipeline": stated.pipeline, **_named_groups(stated)}
-    for argument, ranks in named.items():
-        if isinstance(ranks, DeviceMesh) and ranks.ndim != 1:
-            raise AttachError(
-                f"ranks.{argument.partition('[')[0]}",
-                f"{argument} is a mesh of {ranks.ndim} dimensions",
-                "Give the one dimension, as mesh['pp']",
-            )
-    if stated.pipeline is not None and stated.pipeline.size() > 1 and stated.has_loss is None:
-        raise AttachError(
-            "ranks.has_loss",
-            "pipeline is given, and nobody says which ranks compute the loss: what the other "
-            "stages pass to guard.loss() would be averaged in",
-            "Give has_loss=True on the ranks of the last stage and has_loss=False on all others",
-        )
-
-
-def _named_groups(stated: Ranks) -> dict[str, RankGroup]:
-    return {f"shard_groups[{name!r}]": ranks for name, ranks in stated.shard_groups.items()}
-
-
 def _check_alike(stated: Ranks, ranks: Sequence[Seen]) -> None:
     """Raise `AttachError` where the ranks say different things, or all say what means nothing."""
     if len({seen.stages for seen in ranks}) > 1:
@@ -344,27 +261,22 @@ def _names_in(parts: Modules) -> list[str]:
     return [name for name, _ in named_parameters(parts)]
 
 
-def _groups_of(name: str, stated: Ranks) -> list[RankGroup]:
-    """Those whose ranks hold different parts of the parameter."""
-    return [ranks for pattern, ranks in stated.shard_groups.items() if fnmatchcase(name, pattern)]
-
-
 def _group_sizes(parts: Modules, stated: Ranks) -> dict[int, int]:
     """By id of a parameter, on how many ranks its parts beyond its mesh lie."""
-    named = [(p, _groups_of(name, stated)) for name, p in named_parameters(parts)]
+    named = [(p, stated.groups_of(name)) for name, p in named_parameters(parts)]
     return {id(p): math.prod(ranks.size() for ranks in groups) for p, groups in named if groups}
 
 
 def _common(parts: Modules, stated: Ranks) -> list[str]:
     """A line for each parameter, equal on two ranks that hold copies or parts of the same model."""
     named = named_parameters(parts)
-    return [f"{n} {list(p.shape)}" for n, p in named if not _groups_of(n, stated)]
+    return [f"{n} {list(p.shape)}" for n, p in named if not stated.groups_of(n)]
 
 
 def _places(parts: Modules, stated: Ranks) -> list[str]:
     """A line for each parameter, equal on two ranks that hold the same part of it."""
     return [
-        f"{name} {coordinates(p)} {[_own_rank(ranks) for ranks in _groups_of(name, stated)]}"
+        f"{name} {coordinates(p)} {[own_rank(ranks) for ranks in stated.groups_of(name)]}"
         for name, p in named_parameters(parts)
     ]
 
