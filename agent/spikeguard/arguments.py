@@ -60,7 +60,7 @@ class Arguments:
     `micro_batches`: items of the loader per optimizer step. `tokens_per_step`: over all ranks.
     `forward`: the user's own tracker, told of every step too (rank 0).
     `links`: where the run is shown, name to http(s) address, at most 8; a run of Weights & Biases
-    or MLflow that is active here, or that their variables name, is found and added.
+    or MLflow that is active here is found and added.
     `name_batch`: told an item of the loader, returns what lies in it, a str or several; called for
     items that are left out, and beside the loop for those of an incident, so that the record says
     which documents they were.
