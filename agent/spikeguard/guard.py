@@ -68,19 +68,10 @@ class Guard:
         self._by_torch = ClipByTorch(job.parts, job.topology.parted, parts.faults)
         self._reporter = Reporter(parts, forward)
         self._executor = Executor(
-            parts.world,
-            parts.progress,
-            parts.feed,
-            parts.rates,
-            parts.recovery,
+            parts,
             lambda: denied_verbs(parts.abilities, self._optimizers.unseen(parts.feed.steps)),
-            parts.journal,
-            parts.inbox,
             self._report,
             lambda: self._reporter.drain(self._executor.announced),
-            parts.faults,
-            parts.settings,
-            parts.mitigations,
         )
         self._snapshots = SnapshotCadence(parts.settings, parts.collector.update_skipper.device)
         parts.collector.snapshot_due = self._snapshots.due

@@ -16,20 +16,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from spikeguard.commands.emergency import by_own_rule
-from spikeguard.commands.inbox import Delivery, Inbox
-from spikeguard.commands.journal import Journal, WrittenOnly
-from spikeguard.commands.mitigations import Mitigations
+from spikeguard.commands.inbox import Delivery
+from spikeguard.commands.journal import WrittenOnly
 from spikeguard.commands.order_limits import allowed_verbs, count_refusal, refusal, verb_refusal
-from spikeguard.commands.recovery import Recovery, Report
-from spikeguard.commands.rollback import Done, Prepared, Refusal, Rollbacks, applying_of, scaling_of
-from spikeguard.data.feed import DataFeed
+from spikeguard.commands.recovery import Report
+from spikeguard.commands.rollback import (
+    Acting,
+    Done,
+    Prepared,
+    Refusal,
+    Rollbacks,
+    applying_of,
+    scaling_of,
+)
 from spikeguard.errors import AttemptAborted
-from spikeguard.faults import Faults, log
-from spikeguard.optim.learning_rate import ScaledRates
+from spikeguard.faults import log
 from spikeguard.optim.lr_scale import LrScale
-from spikeguard.settings import Settings
-from spikeguard.state.lineage import Progress, steps_given_up
-from spikeguard.topology.rank_group import World, all_agree, broadcast, first_problem, in_step
+from spikeguard.state.lineage import steps_given_up
+from spikeguard.topology.rank_group import all_agree, broadcast, first_problem, in_step
 from spikeguard_protocol import (
     Action,
     Apply,
@@ -57,33 +61,22 @@ class Executor:
 
     def __init__(
         self,
-        world: World,
-        progress: Progress,
-        feed: DataFeed,
-        rates: ScaledRates,
-        recovery: Recovery,
+        parts: Acting,
         denied: Callable[[], Mapping[Verb, str]],
-        journal: Journal,
-        inbox: Inbox,
         report: Report,
         drain: Callable[[], None],
-        faults: Faults,
-        settings: Settings,
-        mitigations: Mitigations,
     ) -> None:
         """`denied`: orders that the table of abilities does not say yes to, and why."""
-        self._denied = denied
-        self._settings, self._mitigations = settings, mitigations
-        self._answered: deque[float] = deque(maxlen=settings.orders_an_hour)  # when, monotonic
-        self._world, self._progress, self._feed, self._rates = world, progress, feed, rates
-        self._recovery, self._journal, self._inbox = recovery, journal, inbox
-        self._report, self._drain, self._faults = report, drain, faults
+        self._denied, self._report, self._drain = denied, report, drain
+        self._settings, self._mitigations = parts.settings, parts.mitigations
+        self._world, self._progress, self._feed = parts.world, parts.progress, parts.feed
+        self._rates, self._recovery, self._journal = parts.rates, parts.recovery, parts.journal
+        self._inbox, self._faults = parts.inbox, parts.faults
+        self._answered: deque[float] = deque(maxlen=parts.settings.orders_an_hour)  # when
         self._answered_at: dict[str, float] = {}
         self.announced = 0  # rank 0: orders made known to the other ranks
         self._seen = 0
-        self._rollbacks = Rollbacks(
-            world, progress, feed, rates, recovery, mitigations, report, faults
-        )
+        self._rollbacks = Rollbacks(parts, report)
 
     def capabilities(self) -> tuple[Verb, ...]:
         """What can be carried out in this loop; nothing once its ranks agree no more."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from spikeguard.commands.entries import Applying, Scaling
+from spikeguard.commands.inbox import Inbox
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.recovery import Recovery, Report
@@ -20,6 +21,7 @@ from spikeguard.errors import AttemptAborted, RollbackByRestart
 from spikeguard.faults import Faults, log
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
+from spikeguard.settings import Settings
 from spikeguard.state.lineage import Abandonment, Progress, abandoned_by_return
 from spikeguard.state.targets import Target, Tree
 from spikeguard.topology.rank_group import World, all_agree, all_gather
@@ -69,6 +71,21 @@ def applying_of(order: Order, prepared: Prepared | None, progress: Progress) -> 
     return Applying(order.command, lineage, name, lineage[-1].step, steps)
 
 
+class Acting(Protocol):
+    """The parts of one attempt that orders act on."""
+
+    world: World
+    settings: Settings
+    progress: Progress
+    feed: DataFeed
+    rates: ScaledRates
+    recovery: Recovery
+    journal: Journal
+    inbox: Inbox
+    faults: Faults
+    mitigations: Mitigations
+
+
 class Refusal(Exception):
     """Why an order is not carried out."""
 
@@ -95,21 +112,11 @@ class _Return:
 class Rollbacks:
     """One at a time."""
 
-    def __init__(
-        self,
-        world: World,
-        progress: Progress,
-        feed: DataFeed,
-        rates: ScaledRates,
-        recovery: Recovery,
-        mitigations: Mitigations,
-        report: Report,
-        faults: Faults,
-    ) -> None:
-        self._world, self._progress, self._feed, self._rates = world, progress, feed, rates
-        self._recovery, self._mitigations = recovery, mitigations
-        self._report, self._faults = report, faults
-        self._next_segment = progress.segment + 1
+    def __init__(self, parts: Acting, report: Report) -> None:
+        self._world, self._progress, self._feed = parts.world, parts.progress, parts.feed
+        self._rates, self._recovery = parts.rates, parts.recovery
+        self._mitigations, self._report = parts.mitigations, report
+        self._next_segment = parts.progress.segment + 1
         self._under_way: _Return | None = None
         self.newest: Order | None = None  # the data were as before, as far as is known
 
