@@ -4,7 +4,7 @@ Law: every call is shielded; a failure of the agent's own is counted and logged,
 The loop's own errors (the loader's, the model's) pass through untouched. `step` notes its failures
 without `shield`, since a `try` that catches nothing costs nothing.
 Cost: `step` moves references and reads no value; records are made by the outbox's thread
-(`reporter`). Its floor are 14 calls, 3 us where nothing runs between two steps (2.5 GHz). Behind a
+(`reporter`). Its floor is 13 calls, 3 us where nothing runs between two steps (2.5 GHz). Behind a
 training step that leaves the caches cold it takes ten times as long.
 """
 
