@@ -48,7 +48,7 @@ from benchmarks.agent_overhead_loops import (
 from benchmarks.agent_overhead_pairs import paired
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
-from spikeguard.state.training_state import tree_bytes
+from spikeguard.state.host_copies import tree_bytes
 
 ASKED: dict[str, Any] = {"slow_signals_every": 1, "layer_norms_every": 1}
 # What a cadence costs: beside the default, of which layers are measured in one step of ten and

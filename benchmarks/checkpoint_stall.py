@@ -45,7 +45,7 @@ def measure(options: Namespace) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {name: [] for name in WAYS}
     with tempfile.TemporaryDirectory() as folder:
         kept = CheckpointDirectory(Path(folder) / "kept", every=0, keep=1, healthy_after=0)
-        settings = Settings(snapshot_every=0, exact_update_norm=False)
+        settings = Settings(snapshot_every=0, exact_update_bytes=0)
         guard = attach(
             model, optimizer, run="stall", checkpoints=kept, settings=settings, directory=folder
         )

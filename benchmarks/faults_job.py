@@ -1,7 +1,7 @@
 """A training job that is a pure function of its seed and of the orders that it gets.
 
 It sends through the agent's own outbox and transport, and carries orders out by the agent's own
-journal and ledger of skipped data. It waits for every answer before it trains on, so that two runs
+journal and skips of skipped data. It waits for every answer before it trains on, so that two runs
 of one seed differ only where servers answered differently.
 Law: it does with an answer what `spikeguard.sender` does with it; it counts, and judges nothing.
 """
@@ -167,7 +167,7 @@ class TrainingJob:
 
     def _train_on(self) -> None:
         for _ in range(STEPS_A_MESSAGE):
-            self.position = self.journal.ledger.end_of_skip(self.position)
+            self.position = self.journal.skips.end_of_skip(self.position)
             self.step += 1
             self.outbox.put(self.script.sample(self.segment, self.step, self.position))
             self.position += 1

@@ -264,10 +264,10 @@ class JournalFiles:
             if not found.told:
                 found.wrong.append(f"refused without a name: {refused}")
             return found
-        found.missing = len(set(self.SKIPS) - set(journal.ledger.ranges))
+        found.missing = len(set(self.SKIPS) - set(journal.skips.ranges))
         found.missing += len(self.SKIPS) - 1 - len(journal.results)
         found.told = bool(journal.damage)
-        if set(journal.ledger.ranges) - set(self.SKIPS):
+        if set(journal.skips.ranges) - set(self.SKIPS):
             found.wrong.append("it leaves out what nobody ordered")
         if found.missing and not found.told:
             found.wrong.append(f"{found.missing} entries are missing and nothing was told")

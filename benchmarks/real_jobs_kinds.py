@@ -108,7 +108,7 @@ def local_sgd_loop(plan: Plan) -> None:
         model,
         optimizer,
         run="row",
-        replicated=False,  # between two averages each rank has weights of its own
+        ranks=spikeguard.Ranks(replicated=False),
         checkpoints=checkpoints_of(plan),
     )
     guard.resume()  # +

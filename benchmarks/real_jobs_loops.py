@@ -256,8 +256,7 @@ def pipeline_loop(plan: Plan, muon: bool) -> None:
         scheduler=schedules[0],
         state=schedules[1:],
         checkpoints=checkpoints,
-        pipeline=mesh,
-        has_loss=last,
+        ranks=spikeguard.Ranks(pipeline=mesh, has_loss=last),
     )
     guard.resume()  # +
     items = spikeguard.by_position(plain_items(plan, 0, 1))  # +

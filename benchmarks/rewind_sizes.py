@@ -90,7 +90,7 @@ def snapshots_held(size: int, settings: Settings, ranks: int) -> int:
     """How many of so many bytes the ring holds beside a checkpoint's copy."""
     places = [Place("node", NODE_BYTES, EACH)] * min(ranks, EACH)
     limit = rank_limit(settings, places)
-    ring = Snapshots(settings.snapshots, 0, limit, others=1)
+    ring = Snapshots(settings.snapshots, limit, others=1, pinned=0)
     return ring.room_for(size) if size <= limit else 0
 
 

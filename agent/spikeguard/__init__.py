@@ -27,6 +27,7 @@ try:
     from spikeguard.settings import Settings
     from spikeguard.state.checkpoints import CheckpointDirectory
     from spikeguard.state.user_checkpoints import UserCheckpoints
+    from spikeguard.topology.ranks import Ranks
     from spikeguard.uplink.tracker import Forward
 except ModuleNotFoundError as error:  # `spikeguard sync` and `journal` do without torch
     if error.name != "torch":
@@ -48,6 +49,7 @@ __all__ = [
     "Forward",
     "Guard",
     "Mitigation",
+    "Ranks",
     "ResumeError",
     "Settings",
     "SpikeguardError",

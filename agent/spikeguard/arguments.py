@@ -12,12 +12,9 @@ from os import PathLike
 from typing import Any
 
 import torch
-from torch.distributed import ProcessGroup
-from torch.distributed.device_mesh import DeviceMesh
 
 from spikeguard.commands.mitigations import Mitigation
-from spikeguard.data.batch_names import NameBatch
-from spikeguard.data.feed import DataFeed
+from spikeguard.data.skips import NameBatch
 from spikeguard.errors import AttachError
 from spikeguard.measure.batch_contents import Decode
 from spikeguard.optim.clipping import Rule, rule_of
@@ -25,13 +22,11 @@ from spikeguard.optim.optimizers import trained_by
 from spikeguard.registry import held_by
 from spikeguard.settings import Settings, whole
 from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.topology.layout import Ranks
 from spikeguard.topology.model_parts import parameters
-from spikeguard.topology.tied import check_tied
+from spikeguard.topology.ranks import Ranks
 from spikeguard.uplink.run_links import check_told
 from spikeguard.uplink.tracker import Forward
 
-RANKS: tuple[type, ...] = (ProcessGroup, DeviceMesh)
 _Kind = type | tuple[type, ...]
 _KINDS: Mapping[str, tuple[_Kind, str]] = {
     "run": (str, "Give a name, a str"),
@@ -43,16 +38,12 @@ _KINDS: Mapping[str, tuple[_Kind, str]] = {
     "settings": (Settings, "Give Settings(...), or None for the defaults"),
     "forward": (Forward, "Wrap the tracker: Forward(writer)"),
     "links": (Mapping, "Give a dict: names and http(s) addresses"),
-    "replicated": (bool, "Give True, False, or None where DistributedDataParallel says it"),
-    "pipeline": (RANKS, "Give the process group or the mesh of the stages, as mesh['pp']"),
-    "has_loss": (bool, "Give True or False: whether this rank computes the loss"),
-    "shard_groups": (Mapping, "Give a dict: patterns of parameter names, and a group for each"),
+    "ranks": (Ranks, "Give Ranks(replicated=..., pipeline=..., ...)"),
 }
 
 _DEEPSPEED = "DeepSpeedOptimizer"  # from which those derive that hold copies or partitions
 _ENGINE = "DeepSpeedEngine"
 _PARTITIONED = ("ds_id", "_hp_mapping")  # what ZeRO 3, and ZeRO 1 and 2, put on a parameter
-_GROUP_REMEDY = "Give for each pattern of parameter names a process group or a mesh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +60,13 @@ class Arguments:
     `micro_batches`: items of the loader per optimizer step. `tokens_per_step`: over all ranks.
     `forward`: the user's own tracker, told of every step too (rank 0).
     `links`: where the run is shown, name to http(s) address, at most 8; a run of Weights & Biases
-    or MLflow that is active here, or that their variables name, is found and added.
-    `feed`: `FrameworkFeed` where a framework owns the iterator (`spikeguard.integrations`).
+    or MLflow that is active here is found and added.
     `name_batch`: told an item of the loader, returns what lies in it, a str or several; called for
     items that are left out, and beside the loop for those of an incident, so that the record says
     which documents they were.
     `decode`: told a list of token ids, returns text (`tokenizer.decode`); called beside the loop
     for the worst sequence of an incident's batches. Without it no text leaves the job.
-    `replicated`: whether every rank has the same weights and, at each optimizer's step, the same
-    gradients; by default as DistributedDataParallel around the model says. Without it, and without
-    DTensors, several ranks are only reported of: what one of them alone drops would part them.
-    `pipeline`: the process group, or mesh of one dimension, of the pipeline's stages. `has_loss`:
-    whether this rank computes the loss, as those of the last stage do; elsewhere `guard.loss` notes
-    nothing. `shard_groups`: by pattern of parameter names (`*.experts.*`) the group whose ranks
-    hold different parts of them, where no mesh of a DTensor says so. `tied`: names by which several
-    stages call one parameter of which each holds a copy, as an embedding tied to the last layer; by
-    default what Megatron marks.
+    `ranks`: what the ranks hold, `Ranks(...)`, where neither DDP nor DTensors say it.
     `clip`: a rule that clips every step, "zclip", "adagc", "hybrid" or an object of
     `spikeguard.optim.clipping`; a loop that calls `guard.clip_grad_norm_(max_norm)` gets at most
     that norm, one that clips by no call is clipped before its update.
@@ -106,16 +88,11 @@ class Arguments:
     tokens_per_step: int | None = None
     micro_batches: int = 1
     settings: Settings | None = None
-    feed: type[DataFeed] = DataFeed
     forward: Forward | None = None
     links: Mapping[str, str] | None = None
     name_batch: NameBatch | None = None
     decode: Decode | None = None
-    replicated: bool | None = None
-    pipeline: Ranks | None = None
-    has_loss: bool | None = None
-    shard_groups: Mapping[str, Ranks] | None = None
-    tied: Sequence[Sequence[str]] | None = None
+    ranks: Ranks | None = None
     clip: str | Rule | None = None
     mitigations: Sequence[Mitigation] = ()
 
@@ -156,9 +133,8 @@ def check_arguments(given: Arguments, optimizers: Sequence[torch.optim.Optimizer
         value = getattr(given, argument)
         if value is not None and not isinstance(value, kind):
             raise AttachError(argument, _is_a(value), remedy)
-    for pattern, ranks in (given.shard_groups or {}).items():
-        if not isinstance(pattern, str) or not isinstance(ranks, RANKS):
-            raise AttachError("shard_groups", f"it has {pattern!r}: {ranks!r:.80}", _GROUP_REMEDY)
+    if given.ranks is not None:
+        given.ranks.check()
     check_told(given.links)
     try:
         rule_of(given.clip)
@@ -168,15 +144,12 @@ def check_arguments(given: Arguments, optimizers: Sequence[torch.optim.Optimizer
     if not all(isinstance(each, Mitigation) for each in given.mitigations):
         remedy = "Give a list of Mitigation(name, apply, undo, cost)"
         raise AttachError("mitigations", f"it is {given.mitigations!r:.80}", remedy)
-    if given.tied is not None:
-        check_tied(given.tied)
     if given.scheduler is not None:
         _check_state("scheduler", given.scheduler)
     _check_states(given.state)
     if given.tokens_per_step is not None:
         _check_count("tokens_per_step", given.tokens_per_step, ", or None")
     _check_count("micro_batches", given.micro_batches)
-    _check_feed(given.feed)
     _check_function("name_batch", given.name_batch, "one item of the loader")
     _check_function("decode", given.decode, "a list of token ids, as tokenizer.decode")
 
@@ -239,16 +212,6 @@ def _check_count(argument: str, value: Any, otherwise: str = "") -> None:
         raise AttachError(argument, problem, f"Give a whole number{otherwise}") from None
     if count < 1:
         raise AttachError(argument, f"it is {value}", f"Give at least 1{otherwise}")
-
-
-def _check_feed(feed: Any) -> None:
-    if not (isinstance(feed, type) and issubclass(feed, DataFeed)):
-        raise AttachError(
-            "feed",
-            f"it is {feed!r:.80}",
-            "Leave it out, or give spikeguard.integrations.framework_loop.FrameworkFeed where a "
-            "framework owns the loop",
-        )
 
 
 def _check_function(argument: str, value: Callable[..., Any] | None, takes: str) -> None:

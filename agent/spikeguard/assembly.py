@@ -7,7 +7,6 @@ attempt skipped or abandoned stays so.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Sequence
 from os import PathLike
@@ -17,18 +16,19 @@ from typing import Any, NamedTuple
 import torch
 
 from spikeguard.arguments import Arguments, check_arguments, check_forward, refuse_deepspeed
-from spikeguard.commands.inbox import DetailBudget, Inbox
+from spikeguard.commands.inbox import Inbox
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.recovery import Recovery
+from spikeguard.data.feed import DataFeed
 from spikeguard.data.skips import SkipReport
 from spikeguard.doctor.doctor import Doctor
 from spikeguard.doctor.job import with_unchanged
 from spikeguard.errors import AttachError
 from spikeguard.faults import Faults, log
 from spikeguard.guard import Guard
-from spikeguard.job_checks import check_saved, describe, refused_on_all_ranks
-from spikeguard.job_facts import agent_version, facts_of, vocabulary_of
+from spikeguard.job_checks import check_checkpoints, check_saved, describe, refused_on_all_ranks
+from spikeguard.job_facts import agent_version, facts_of
 from spikeguard.loop.agreement import Agreement
 from spikeguard.loop.capabilities import (
     data_abilities,
@@ -41,13 +41,12 @@ from spikeguard.loop.context import Parts
 from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.unrestored_state import UnrestoredState
 from spikeguard.loop.usage import LoopUsage
-from spikeguard.loop.vote import PINS
 from spikeguard.measure.collector import Collector
 from spikeguard.measure.signals.optional import OptionalSignals, watched_layers
 from spikeguard.optim.clipping import rule_of
 from spikeguard.optim.learning_rate import ScaledRates, has_rates
 from spikeguard.optim.optimizers import kinds_of, optimizers_in, trained_by
-from spikeguard.optim.scalers import agree_on_overflows
+from spikeguard.optim.scalers import refuse_scalers
 from spikeguard.optim.update_skipper import (
     Extremes,
     UpdateSkipper,
@@ -57,26 +56,26 @@ from spikeguard.optim.update_skipper import (
 )
 from spikeguard.settings import Connection, Settings, read_connection, whole, with_environment
 from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.state.host_copies import HostCopies
-from spikeguard.state.progress import Progress
+from spikeguard.state.lineage import Progress
 from spikeguard.state.replicated_parts import divided
 from spikeguard.state.snapshot_budget import Budget, Room, open_staging, room_for
 from spikeguard.state.snapshots import Snapshots
-from spikeguard.state.stores import StateStores
+from spikeguard.state.staging_buffers import StagingBuffers
 from spikeguard.state.training_state import TrainingState
 from spikeguard.topology.job import Job
-from spikeguard.topology.layout import Stated
 from spikeguard.topology.model_parts import named_modules, parameters
 from spikeguard.topology.rank_group import (
     World,
     all_agree,
+    all_gather,
+    broadcast,
     join_world,
     leave_world,
     open_saving,
-    share_each,
-    share_text,
+    raise_first,
+    refusal_of,
 )
-from spikeguard.topology.refusals import raise_first, refusal_of
+from spikeguard.topology.ranks import Ranks
 from spikeguard.topology.shards import local
 from spikeguard.uplink.batch_reporter import BatchReporter, Describing
 from spikeguard.uplink.earlier_attempts import live_attempts
@@ -107,7 +106,6 @@ class Attempt(NamedTuple):
     id: str
     journal: Journal
     faults: Faults
-    scalers: Any
 
 
 def assemble(given: Arguments) -> Guard:
@@ -146,43 +144,55 @@ def _checked(given: Arguments) -> Checked:
 
 def _begun(given: Arguments, checked: Checked, world: World) -> Attempt:
     """The job is described and the journal read, or all ranks refuse."""
-    stated = Stated(
-        given.replicated, given.pipeline, given.has_loss, given.shard_groups or {}, given.tied
-    )
-    job = describe(checked.modules, checked.optimizers, stated, world)
-    _check_saved(job, given.checkpoints)
-    raise_first(share_each(world, refusal_of(check_saved, given.scheduler, given.state)))
+    job = describe(checked.modules, checked.optimizers, given.ranks or Ranks(), world)
+    check_checkpoints(job, given.checkpoints)
+    raise_first(all_gather(world, refusal_of(check_saved, given.scheduler, given.state)))
+    raise_first(all_gather(world, refusal_of(refuse_scalers, given.state, job.topology)))
     run = checked.connection.run
     journal, attempt = _open_journal(world, checked.home, run, given.forward, checked.settings)
     faults = Faults(world.rank)
     for damage in journal.damage:
         faults.note("journal", damage)
-    scalers = agree_on_overflows(given.state, job.optimizers, job.topology, world, faults)
-    return Attempt(world, job, attempt, journal, faults, scalers)
+    return Attempt(world, job, attempt, journal, faults)
 
 
 def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     """All parts of the attempt, made in the order in which they need each other."""
-    world, job, _, journal, faults, scalers = attempt
+    world, job, _, journal, faults = attempt
     settings, home = with_unchanged(checked.settings, job, world), checked.home
 
     def report(record: Record) -> None:
         guard._report(record)
 
-    inbox = Inbox(detail=DetailBudget(settings.full_detail_s_a_day))
+    inbox = Inbox()
     progress = Progress(attempt.id)
     rates = ScaledRates(job.optimizers)
-    data = given.feed(journal.ledger, checked.micro_batches, settings.replay_limit_s)
+    feed = given.checkpoints.feed if given.checkpoints is not None else None
+    data: DataFeed = (feed or DataFeed)(
+        journal.skips, checked.micro_batches, settings.replay_limit_s
+    )
     data.faults, data.other_allowed = faults, settings.rollback_on_other_data
     data.skip_report = SkipReport(
-        given.name_batch, progress, journal.ledger, faults, tells=world.leads
+        given.name_batch, progress, journal.skips, faults, tells=world.leads
     )
     training = TrainingState(job, given.scheduler, given.state)
-    stores, budget = _open_stores(given, settings, attempt)
+    snapshots, staging, budget = _open_stores(given, settings, attempt, data)
     outbox, sender = open_uplink(
         world, checked.connection, home, attempt.id, inbox, settings, faults
     )
-    recovery = Recovery(world, training, stores, data, rates, progress, journal, report, faults)
+    recovery = Recovery(
+        world,
+        training,
+        snapshots,
+        given.checkpoints,
+        staging,
+        data,
+        rates,
+        progress,
+        journal,
+        report,
+        faults,
+    )
     recovery.protected = inbox.protected
     if world.leads:
         with faults.shield("sweep"):
@@ -200,7 +210,8 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     describing = Describing(given.name_batch, decode, faults)
     ring = optional.batches
     batches = BatchReporter(ring, home, world.rank, attempt.id, describing, put, faults)
-    data.items = ring.items = batches.items
+    data.items = batches.items
+    ring.name_by(batches.items)
     room = _room(recovery, training, attempt, settings, budget)
     every = SnapshotCadence(settings, update_skipper.device).words()
     rewind = rewind_ability(settings, room, job.unsaved, every=every)
@@ -239,7 +250,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
             settings,
         ),
         rewind=rewind,
-        usage=LoopUsage(checked.micro_batches, world.size, vocabulary_of(checked.modules)),
+        usage=LoopUsage(checked.micro_batches),
         batches=batches,
         doctor=Doctor(
             job, given.state, settings, checked.tokens_per_step, given.checkpoints, world, faults
@@ -248,7 +259,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         room=room,
     )
     watched = _registered(job, given.optimizer)
-    guard = Guard(parts, job, watched, given.forward if world.leads else None, scalers)
+    guard = Guard(parts, job, watched, given.forward if world.leads else None)
     if outbox is not None and sender is not None:
         outbox.start()
         sender.start()
@@ -259,23 +270,20 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
 
 
 def _open_stores(
-    given: Arguments, settings: Settings, attempt: Attempt
-) -> tuple[StateStores, Budget]:
+    given: Arguments, settings: Settings, attempt: Attempt, data: DataFeed
+) -> tuple[Snapshots | None, StagingBuffers, Budget]:
     """Where states will lie, and what they may take. Collective."""
     world, job = attempt.world, attempt.job
     writes = given.checkpoints is not None and not given.checkpoints.writes_itself
     if writes:
         open_saving(world)
-    pinned = settings.snapshots_pinned
-    if world.leads and world.size > 1 and pinned > PINS:
-        log.warning("of several ranks %d snapshots are pinned at most, not %d", PINS, pinned)
-    copies = HostCopies(job.optimizers, settings.copy_beside)
-    staging, budget = open_staging(world, job.topology, settings, copies, attempt.faults, writes)
-    ring = Snapshots(
-        settings.snapshots, settings.snapshots_pinned, budget.limit, world.size, budget.others
+    on_cuda = torch.cuda.is_available() and any(p.is_cuda for p in trained_by(job.optimizers))
+    staging, budget = open_staging(
+        world, job.topology, settings, attempt.faults, on_cuda=on_cuda, checkpoints=writes
     )
-    keeps = settings.snapshot_every != 0 and not given.feed.restarts and not job.unsaved
-    return StateStores(ring if keeps else None, given.checkpoints, copies, staging), budget
+    ring = Snapshots(settings.snapshots, budget.limit, world.size, budget.others)
+    keeps = settings.snapshot_every != 0 and not data.restarts and not job.unsaved
+    return ring if keeps else None, staging, budget
 
 
 def _room(
@@ -350,22 +358,11 @@ def _agreement(world: World, job: Job, settings: Settings) -> Agreement | None:
     topology = job.topology
     return Agreement(
         world,
-        settings.agreement_lag,
         topology.parted,
         topology.known,
         topology.same_as,
         compares=settings.replica_checksum_every > 0,
     )
-
-
-def _check_saved(job: Job, checkpoints: CheckpointDirectory | None) -> None:
-    """Raise `AttachError` where checkpoints would be written that nobody can restore."""
-    if job.unsaved and checkpoints is not None and not checkpoints.writes_itself:
-        raise AttachError(
-            "checkpoints",
-            f"none could be restored, since {job.unsaved}",
-            "Give UserCheckpoints(path, save, load) with the job's own functions, or leave it out",
-        )
 
 
 def _directory(
@@ -396,7 +393,7 @@ def _open_journal(
         except (OSError, ValueError, KeyError, TypeError) as error:
             problem = f"{home} cannot hold the journal: {error}"
             news = {"error": ["directory", problem, "Give a folder that this user can write"]}
-    told = json.loads(share_text(world, json.dumps(news)))
+    told = broadcast(world, news)
     if "error" in told:
         raise AttachError(*told["error"])
     if not world.leads:
@@ -437,8 +434,8 @@ def _on_all_ranks(world: World, job: Job, update_skipper: UpdateSkipper) -> OnAl
     unable = [each for each in job.optimizers if not (update_skipper.armed or can_drop(each))]
     rateless = [each for each in job.optimizers if not has_rates(each)]
     numbers = sum(local(p).numel() / copies(p) for p in held)
-    own = [update_skipper.armed, kinds_of(unable), kinds_of(rateless), numbers]
-    ranks = [json.loads(text) for text in share_each(world, json.dumps(own))]
+    own = update_skipper.armed, kinds_of(unable), kinds_of(rateless), numbers
+    ranks = all_gather(world, own)
     armed, unables, rateless_ones, counts = zip(*ranks, strict=True)
     whole = sum(counts) if job.topology.parted else counts[0]
     return OnAllRanks(all(armed), _first_named(unables), _first_named(rateless_ones), round(whole))

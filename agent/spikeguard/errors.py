@@ -25,7 +25,9 @@ class AttachError(SpikeguardError, ValueError):
     """An argument of `attach()` cannot work."""
 
     def __init__(self, argument: str, problem: str, remedy: str) -> None:
-        super().__init__(f"attach({argument}=...): {problem}. {remedy}")
+        name, _, field = argument.partition(".")  # ranks.pipeline: a field of Ranks
+        given = f"{name}={name.title()}({field}=...)" if field else f"{name}=..."
+        super().__init__(f"attach({given}): {problem}. {remedy}")
         self.argument = argument
         self.problem = problem
         self.remedy = remedy

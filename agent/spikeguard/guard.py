@@ -4,7 +4,7 @@ Law: every call is shielded; a failure of the agent's own is counted and logged,
 The loop's own errors (the loader's, the model's) pass through untouched. `step` notes its failures
 without `shield`, since a `try` that catches nothing costs nothing.
 Cost: `step` moves references and reads no value; records are made by the outbox's thread
-(`reporter`). Its floor are 14 calls, 3 us where nothing runs between two steps (2.5 GHz). Behind a
+(`reporter`). Its floor is 13 calls, 3 us where nothing runs between two steps (2.5 GHz). Behind a
 training step that leaves the caches cold it takes ten times as long.
 """
 
@@ -22,8 +22,6 @@ from torch import Tensor
 
 from spikeguard.commands.executor import Executor
 from spikeguard.commands.mitigations import Mitigation
-from spikeguard.commands.restoring import HeldSteps
-from spikeguard.errors import AttemptAborted
 from spikeguard.loop.capabilities import denied_verbs
 from spikeguard.loop.context import Parts
 from spikeguard.loop.guard_state import GuardState, state_of
@@ -43,8 +41,7 @@ from spikeguard.loop.startup import (
 )
 from spikeguard.loop.usage import STRETCH
 from spikeguard.measure.signals.over_ranks import OTHER_DATA
-from spikeguard.optim.clipping import Rule
-from spikeguard.optim.clipping.by_torch import ClipByTorch
+from spikeguard.optim.clipping.plain import ClipByTorch
 from spikeguard.registry import enter, leave
 from spikeguard.topology.job import Job
 from spikeguard.topology.rank_group import leave_world
@@ -65,32 +62,16 @@ class Guard:
         job: Job,
         registered: Sequence[Any],
         forward: Forward | None = None,
-        handles: Sequence[Any] = (),
     ) -> None:
-        """`registered`: by which of the loop's objects the guard can be found.
-        `handles`: what has been put into them and is removed at the end.
-        """
+        """`registered`: by which of the loop's objects the guard can be found."""
         self._p = parts
         self._by_torch = ClipByTorch(job.parts, job.topology.parted, parts.faults)
         self._reporter = Reporter(parts, forward)
-        self._held = HeldSteps(
-            parts.world, parts.feed, parts.rates, parts.collector, parts.recovery, parts.faults
-        )
         self._executor = Executor(
-            parts.world,
-            parts.progress,
-            parts.feed,
-            parts.rates,
-            parts.recovery,
+            parts,
             lambda: denied_verbs(parts.abilities, self._optimizers.unseen(parts.feed.steps)),
-            self._held,
-            parts.journal,
-            parts.inbox,
             self._report,
             lambda: self._reporter.drain(self._executor.announced),
-            parts.faults,
-            parts.settings,
-            parts.mitigations,
         )
         self._snapshots = SnapshotCadence(parts.settings, parts.collector.update_skipper.device)
         parts.collector.snapshot_due = self._snapshots.due
@@ -107,13 +88,12 @@ class Guard:
             job.optimizers,
             parts.collector,
             parts.rates,
-            parts.recovery.copies,
             parts.progress,
             parts.usage,
             parts.faults,
         )
         self._several = self._optimizers.several
-        self._handles = [*parts.collector.optional.handles, *handles]
+        self._handles = parts.collector.optional.handles
         self._endings = Endings(self._cut_short, parts.settings)
         self._guarded = tuple(registered)
         enter(self, *self._guarded)
@@ -270,15 +250,6 @@ class Guard:
             return self._p.collector.clip(max_norm)
         return self._by_torch(float("inf") if max_norm is None else max_norm)
 
-    def clip_(self, rule: Rule) -> Tensor:
-        """Clip by a rule of `spikeguard.optim.clipping`, one a loop.
-
-        What it has learnt goes back in a rollback. Returns what `clip_grad_norm_` does.
-        """
-        with self._p.faults.shield("clip"):
-            return self._p.collector.clip_by(rule)
-        return self._by_torch(float("inf"))
-
     def mitigation(
         self, name: str, *, apply: Callable[[], object], undo: Callable[[], object], cost: str = ""
     ) -> None:
@@ -292,23 +263,14 @@ class Guard:
         """Names of those that are on."""
         return self._p.mitigations.on
 
-    def step(self, step: int | None = None) -> None:
+    def step(self) -> None:
         """Call once after each optimizer step, when gradients are spent.
 
-        `step`: the loop's own counter, where it has one. It is compared, and one that was not taken
-        back with the run is told of; `steps` is the counter to go by.
+        `steps` is the counter to go by: one of the loop's own does not go back with the run.
         """
         if not self._begun:
             self._begin()
         parts = self._p
-        try:
-            if parts.feed.undoing:
-                self._held.finish_step()
-                return
-        except AttemptAborted:
-            raise
-        except Exception as error:
-            parts.faults.note("orders", error)
         progress = parts.progress
         segment = progress.segment
         progress.steps = steps = progress.steps + 1
@@ -326,12 +288,13 @@ class Guard:
         try:
             if self._together is not None:
                 self._polling.together(self._together)
-            elif parts.inbox.stirred:
+            elif parts.inbox.changed:
                 self._polling.alone()
         except Exception as error:
             parts.faults.note("orders", error)
         try:
-            parts.mitigations.settle()
+            if parts.mitigations.busy:
+                parts.mitigations.settle()
         except Exception as error:
             parts.faults.note("mitigation", error)
         try:
@@ -340,8 +303,6 @@ class Guard:
         except Exception as error:
             parts.faults.note("save", error)
         try:
-            if step is not None:
-                parts.usage.compare_counter(step, steps)
             if parts.feed.unusual or parts.usage.news or not steps % STRETCH:
                 self._look_at_loop()
         except Exception as error:
@@ -416,7 +377,7 @@ class Guard:
     def _save(self, segment: int) -> None:
         """What is due at this boundary, unless the run has just gone back."""
         progress, recovery = self._p.progress, self._p.recovery
-        if progress.segment != segment:
+        if progress.segment != segment or self._executor.returning:
             return
         if recovery.snapshots is not None and self._snapshots.due(progress.steps):
             with self._p.faults.shield("snapshot"), self._snapshots.timed(progress.steps):

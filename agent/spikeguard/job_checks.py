@@ -8,7 +8,6 @@ state is created or moved.
 from __future__ import annotations
 
 import inspect
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, ValuesView
 from contextlib import suppress
@@ -19,21 +18,30 @@ from torch.optim import Optimizer
 
 from spikeguard.errors import AttachError
 from spikeguard.optim.optimizers import trained_by
+from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.topology.job import Job
-from spikeguard.topology.layout import Stated, find_topology, refuse_flat_shards
+from spikeguard.topology.layout import find_topology, refuse_flat_shards
 from spikeguard.topology.model_parts import Modules, named_parameters, unrestored_extra_state
-from spikeguard.topology.rank_group import World, join_world, leave_world, share_each
-from spikeguard.topology.refusals import as_json, listed, raise_first, refusal_of, verb
+from spikeguard.topology.rank_group import (
+    World,
+    all_gather,
+    join_world,
+    leave_world,
+    listed,
+    raise_first,
+    refusal_of,
+    verb,
+)
+from spikeguard.topology.ranks import Ranks
 
 
-def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Stated, world: World) -> Job:
+def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Ranks, world: World) -> Job:
     """What `attach` has been given; raises `AttachError` on all ranks where one must refuse.
 
     `stated`: what the user says of the ranks. Collective.
     """
     refusal = refusal_of(_check_optimizers, parts, optimizers) or refusal_of(_check_kinds, parts)
-    own = [refusal, "" if refusal else _unsaved_in(parts, optimizers)]
-    ranks = [json.loads(text) for text in share_each(world, json.dumps(own))]
+    ranks = all_gather(world, (refusal, "" if refusal else _unsaved_in(parts, optimizers)))
     raise_first([refused for refused, _ in ranks])
     topology = find_topology(parts, stated, world)
     unsaved = next((unsaved for _, unsaved in ranks if unsaved), "")
@@ -49,11 +57,11 @@ def refused_on_all_ranks(error: AttachError) -> AttachError:
     if world.size == 1:
         return error
     try:
-        told = share_each(world, json.dumps([as_json(error), ""]))
+        told = all_gather(world, ((error.argument, error.problem, error.remedy), ""))
     finally:
         leave_world(world)
     try:
-        raise_first([json.loads(text)[0] for text in told])
+        raise_first([refused for refused, _ in told])
     except AttachError as first:
         return first
     return error
@@ -163,6 +171,16 @@ def check_saved(scheduler: Any, state: Sequence[Any]) -> None:
                 f"{type(given).__name__}.state_dict() raises {error!r:.200}",
                 f"Fix it, or leave it out of {argument}= if the run can go back without it",
             ) from None
+
+
+def check_checkpoints(job: Job, checkpoints: CheckpointDirectory | None) -> None:
+    """Raise `AttachError` where checkpoints would be written that nobody can restore."""
+    if job.unsaved and checkpoints is not None and not checkpoints.writes_itself:
+        raise AttachError(
+            "checkpoints",
+            f"none could be restored, since {job.unsaved}",
+            "Give UserCheckpoints(path, save, load) with the job's own functions, or leave it out",
+        )
 
 
 def _training(parts: Modules) -> Iterator[tuple[str, Tensor]]:

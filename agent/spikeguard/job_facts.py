@@ -17,7 +17,7 @@ from spikeguard.optim.optimizers import kinds_of
 from spikeguard.optim.update_skipper import UpdateSkipper
 from spikeguard.settings import Settings
 from spikeguard.topology.job import Job
-from spikeguard.topology.model_parts import Modules, parameters
+from spikeguard.topology.model_parts import parameters
 from spikeguard_protocol.identity import MAX_TAGS, TAG_PATTERN, TAGS_FACT
 
 TAGS_VARIABLE = "SPIKEGUARD_TAGS"
@@ -63,12 +63,6 @@ def _facts(job: Job, update_skipper: UpdateSkipper, micro: int, numbers: int) ->
         "torch": torch.__version__,
         "host": os.uname().nodename,
     }
-
-
-def vocabulary_of(parts: Modules) -> int:
-    """Tokens of the largest embedding; 0 where there is none."""
-    tables = (m for part in parts for m in part.modules() if isinstance(m, torch.nn.Embedding))
-    return max((table.num_embeddings for table in tables), default=0)
 
 
 def agent_version() -> str:

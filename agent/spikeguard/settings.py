@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from numbers import Real
 from pathlib import Path
@@ -30,8 +31,7 @@ class Settings:
 
     slow_signals_every: int = 10  # param_norm, adam_v_norm, update_norm; every step if asked
     layer_norms_every: int = 0  # gradient norms by parameter, sent at once; 0: as they are kept
-    exact_update_norm: bool = True  # keeps one more copy of the parameters on the device
-    exact_update_bytes: int = GIB  # largest such copy, on each rank; beyond it there is none
+    exact_update_bytes: int = GIB  # largest copy of the parameters that exact update norms take
     update_sample_share: float = 0.05  # of all parameters, cloned before each step
     token_statistics: bool = True  # of what guard.tokens() is shown
     worst_sequence: bool = True  # of what guard.sequence_losses() is shown
@@ -41,7 +41,6 @@ class Settings:
     attention_layers: tuple[str, ...] = ()  # modules whose output are attention logits
     sampled_signals_every: int = 10  # activations and attention logits
     flight_recorder: int = 64  # newest norms by layer kept until an incident opens; 0: none
-    flight_recorder_bytes: int = 8 * MIB  # of that detail as it would be sent
     batch_text: bool = True  # what attach(decode=...) makes of an incident's batches is told
     replica_checksum_every: int = 100  # of equal ranks (DDP), all bits of the weights; 0: never
     drop_non_finite: bool = True  # a step's update, where the optimizer can skip it
@@ -55,10 +54,8 @@ class Settings:
     snapshot_every: int | None = None  # 0: no snapshots in host memory; None: by snapshot_budget
     snapshot_budget: float = 0.005  # of the steps' time, for copying snapshots; 0: every 20 steps
     snapshots: int = 5  # newest kept
-    snapshots_pinned: int = 2  # kept beyond those while the server protects them
     snapshot_bytes: int = 0  # of host memory a rank, all snapshots together; 0: by the share
     snapshot_share: float = 0.5  # of the host memory that is free at `attach`, for all its ranks
-    copy_beside: bool = False  # CUDA: snapshots leave while the next passes run
     replay_limit_s: float = 600.0  # of reading data again to go back, where it can only be counted
     rollback_on_other_data: bool = False  # go back though the loader reads other items then
     send_interval_s: float = 1.0  # between two messages
@@ -67,11 +64,8 @@ class Settings:
     outbox_bytes: int = 256 * MIB  # on disk; beyond it the oldest samples are dropped
     outbox_directory: str = ""  # for the outboxes of all runs; "": in each run's directory
     flush_s: float = 3.0  # finish() and SIGTERM wait no longer for the server
-    full_detail_s_a_day: float = 21_600.0  # of the slow signals at every step, as the server asks
     handle_sigterm: bool = True  # only where nobody else handles it
     watch_alone: bool = True  # without a server: detection beside the loop, told in the log
-    copy_kept: bool = True  # of Hugging Face's checkpoints, where the file system makes no links
-    agreement_lag: int = 2  # steps between a vote and its reading, at least 2
     agreement_timeout_s: float = 0.0  # for the slowest rank; 0: as the job's own collectives
     observe_only: bool = False  # no order is carried out; what is measured is still reported
     allowed_verbs: tuple[str, ...] = tuple(Verb)  # what may be ordered at all
@@ -97,7 +91,6 @@ class Settings:
 _LEAST = {
     "slow_signals_every": 1,
     "snapshots": 1,
-    "agreement_lag": 2,
     "drop_z_limit": 1,
     "drop_z_warm_up": 2,
     "sampled_signals_every": 1,
@@ -114,7 +107,6 @@ _MOST: dict[str, float] = {
     "emergency_drops": 10_000,
     "snapshot_share": 0.9,
     "snapshot_budget": 0.5,
-    "full_detail_s_a_day": 86_400.0,
     "lr_steps_most": 10**9,
     "apply_steps_most": 10**9,
     "skip_batches_most": 10**9,
@@ -265,56 +257,26 @@ def read_connection(
 
 def with_environment(settings: Settings, environment: Mapping[str, str] = os.environ) -> Settings:
     """`settings` with what `SPIKEGUARD_*` ask for in their place."""
-    asked = {
-        setting: _asked(environment, variable, setting)
-        for setting, variable in SETTING_VARIABLES.items()
-    }
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    chosen: dict[str, Any] = {name: n for name, n in asked.items() if n is not None}
-    return Settings(**{**values, **chosen})
+    defaults = {field.name: field.default for field in fields(settings)}
+    for setting, variable in SETTING_VARIABLES.items():
+        if text := environment.get(variable, "").strip():
+            values[setting] = _read(variable, text, defaults[setting])
+    return Settings(**values)
 
 
-_NUMBERS: Mapping[str, tuple[Callable[[str], float], str]] = {
-    "send_interval_s": (float, "seconds, 1.0"),
-    "layer_norms_every": (int, "steps, 50"),
-    "flight_recorder": (int, "steps, 64"),
-}
-_SWITCHED = ("observe_only", "allow_plain_http")
-
-
-def _asked(environment: Mapping[str, str], variable: str, setting: str) -> object:
-    """What `variable` asks for in place of `setting`; None where it is not set."""
-    if setting in _NUMBERS:
-        return _number(environment, variable, *_NUMBERS[setting])
-    if setting in _SWITCHED:
-        return _switch(environment, variable)
-    return environment.get(variable) or None
-
-
-def _number(
-    environment: Mapping[str, str], name: str, kind: Callable[[str], float], example: str
-) -> float | None:
-    """What `name` says; None where it is not set."""
-    text = environment.get(name)
-    if not text:
-        return None
-    try:
-        return kind(text)
-    except ValueError:
-        unit, _, value = example.partition(", ")
-        problem = f"{name} is {text[:40]!r}"
-        raise AttachError("settings", problem, f"Set it to {unit}, for example {value}") from None
-
-
-def _switch(environment: Mapping[str, str], name: str) -> bool | None:
-    """What `name` says; None where it is not set."""
-    text = environment.get(name, "").strip().lower()
-    if not text:
-        return None
-    if text not in _SWITCHES:
-        problem = f"{name} is {text[:40]!r}"
-        raise AttachError("settings", problem, "Set it to 1 or 0, or leave it out")
-    return _SWITCHES[text]
+def _read(variable: str, text: str, default: Any) -> Any:
+    """What the environment says, as what `default` is."""
+    remedy = "Set it to 1 or 0, or leave it out"
+    if isinstance(default, bool) and text.lower() in _SWITCHES:
+        return _SWITCHES[text.lower()]
+    if not isinstance(default, int | float):
+        return text
+    if not isinstance(default, bool):
+        remedy = f"Set it to a number, as {default}"
+        with suppress(ValueError):
+            return type(default)(text)
+    raise AttachError("settings", f"{variable} is {text[:40]!r}", remedy)
 
 
 _SWITCHES = {

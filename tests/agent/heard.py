@@ -22,4 +22,4 @@ def hear(guard: Any, ack: Ack, asked_at: float | None = None) -> None:
 
 def leave_out(guard: Any, skip: BatchRange, command: str | None = None) -> None:
     """As if an earlier `command` had skipped these batches."""
-    parts_of(guard).journal.ledger.add(skip, command)
+    parts_of(guard).journal.skips.add(skip, command)

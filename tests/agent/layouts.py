@@ -5,7 +5,8 @@ A layout gives a rank's own model, whose gradients are those of the whole one, c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from spikeguard import Ranks
 
 WIDTH, LAYERS, EXPERTS = 8, 4, 4
 
@@ -48,6 +51,16 @@ class Whole(nn.Module):
         for layer in self.layers.values():
             x = layer(x)
         return x
+
+
+FIELDS = {field.name for field in fields(Ranks)}
+
+
+def ranks_in(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `attach`, of which those about the ranks are given by their own names."""
+    own = {name: value for name, value in stated.items() if name in FIELDS}
+    rest = {name: value for name, value in stated.items() if name not in FIELDS}
+    return {**rest, "ranks": Ranks(**own)} if own else rest
 
 
 class Laid(NamedTuple):

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from spikeguard import CheckpointDirectory, Forward, Guard, Settings, attach
+from spikeguard import CheckpointDirectory, Forward, Guard, Ranks, Settings, attach
 from spikeguard.optim.clipping import AdaGC, Fixed, Hybrid, Rule, ZClip
 from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
 
@@ -135,7 +135,8 @@ class SpreadJob:
             settings=settings,
             server=server,
             forward=Forward(self._note),
-            replicated=said,
+            ranks=Ranks(replicated=said),
+            clip=rule,
         )
         self._batches = iter(self.guard.batches(Words(rank, size, micro, left_out)))
 
@@ -173,10 +174,7 @@ class SpreadJob:
             loss = nn.functional.cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())
             (self.guard.loss(loss * self.factor + self.more) / self.micro).backward()
         self.spoil(self)
-        if self.rule is None:
-            self.guard.clip_grad_norm_(0.5)
-        else:
-            self.guard.clip_(self.rule)
+        self.guard.clip_grad_norm_(0.5 if self.rule is None else None)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         before = self.guard.steps

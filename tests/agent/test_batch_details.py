@@ -12,8 +12,7 @@ import torch
 
 from spikeguard import AttachError
 from spikeguard.measure.batch_contents import histogram_of, reference_of, worst_of
-from spikeguard.measure.batch_ring import WINDOW, BatchRing
-from spikeguard.measure.kept_items import BYTES, KeptItems, bytes_of
+from spikeguard.measure.batch_ring import BYTES, WINDOW, BatchRing, KeptItems, bytes_of
 from spikeguard_protocol import BatchDetail
 from spikeguard_trainer.data import Batch
 

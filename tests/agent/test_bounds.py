@@ -10,7 +10,8 @@ import pytest
 import spikeguard.state.checkpoints
 import spikeguard.uplink.outbox
 from spikeguard import CheckpointDirectory
-from spikeguard.loop.vote import PINS, Tally, Voter, Word
+from spikeguard.loop.vote import Reduced, Voter, Word
+from spikeguard.state.snapshots import PINNED
 from spikeguard.state.targets import Target, target_name
 from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import Medium, SegmentId, SegmentPoint
@@ -61,4 +62,4 @@ def test_a_bound_that_is_overrun_holds_and_is_told(
 def test_of_several_ranks_so_many_snapshots_are_pinned_and_no_more() -> None:
     wanted = tuple((step, 1) for step in range(10, 60, 10))
     vote, _ = Voter(0, 2).vote(Word(pins=wanted), None)
-    assert Tally(None, vote, 2).word.pins == wanted[:PINS]
+    assert Reduced(None, vote, 2).word.pins == wanted[:PINNED]

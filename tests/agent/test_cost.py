@@ -36,7 +36,7 @@ def plain_steps(folder: Path) -> tuple[float, float]:
         spent.append(between - began)
         control.append(time.thread_time() - between)
 
-    job.guard.step = timed  # type: ignore[method-assign,assignment]
+    job.guard.step = timed  # type: ignore[method-assign]
     job.train_to(150)
     job.guard.finish()
     assert job.guard.faults == {}

@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from spikeguard.measure.norms import own_norm
-from spikeguard.topology.layout import Seen, Stated, Topology, seen_by, topology_of
+from spikeguard.topology.layout import Seen, Topology, seen_by, topology_of
+from spikeguard.topology.ranks import Ranks
 from spikeguard.topology.shards import local
 
 from . import layouts
@@ -33,7 +34,7 @@ class Rank(NamedTuple):
 
     laid: Laid
     seen: Seen
-    names: str
+    names: list[str]
     numbers: dict[str, str]
 
 
@@ -57,15 +58,15 @@ def fake(request: pytest.FixtureRequest) -> Iterator[list[Rank]]:
 def played(laid: Laid) -> Rank:
     """What the rank whose turn it is holds."""
     held = list(laid.model.named_parameters())
-    seen = seen_by([laid.model], Stated(**laid.stated))
+    seen = seen_by([laid.model], Ranks(**laid.stated))
     numbers = {n: str(layouts.own_part(laid, WHOLE[n], p, n).tolist()) for n, p in held}
-    return Rank(laid, seen, "\n".join(name for name, _ in held), numbers)
+    return Rank(laid, seen, [name for name, _ in held], numbers)
 
 
 def described(ranks: list[Rank]) -> list[Topology]:
     seen, told = [rank.seen for rank in ranks], [rank.names for rank in ranks]
     return [
-        topology_of([rank.laid.model], Stated(**rank.laid.stated), number, seen, told)
+        topology_of([rank.laid.model], Ranks(**rank.laid.stated), number, seen, told)
         for number, rank in enumerate(ranks)
     ]
 

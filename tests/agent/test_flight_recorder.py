@@ -94,7 +94,7 @@ def a_row(step: int, layers: int) -> Row:
 
 def test_what_waits_is_bounded_in_bytes_as_they_would_be_sent() -> None:
     limit = 20_000
-    recorder = FlightRecorder(Settings(flight_recorder=500, flight_recorder_bytes=limit))
+    recorder = FlightRecorder(Settings(flight_recorder=500), limit)
     for step in range(1, 400):
         assert list(recorder.pass_on(a_row(step, 40), False)) == []
         assert recorder.bytes <= limit
@@ -106,7 +106,7 @@ def test_what_waits_is_bounded_in_bytes_as_they_would_be_sent() -> None:
 
 
 def test_detail_larger_than_the_limit_is_not_kept_at_all() -> None:
-    recorder = FlightRecorder(Settings(flight_recorder=5, flight_recorder_bytes=1_000))
+    recorder = FlightRecorder(Settings(flight_recorder=5), 1_000)
     for step in range(1, 9):
         recorder.pass_on(a_row(step, 100), False)
     assert [d.step for d in recorder.pass_on(a_row(9, 100), True)] == [9]

@@ -17,7 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 from spikeguard import Settings, attach
 from spikeguard.errors import EXIT_ROLL_BACK, RollbackByRestart
 from spikeguard.integrations.framework_loop import (
-    FrameworkFeed,
     HostedCheckpoints,
     LeavingOut,
     continue_from,
@@ -79,7 +78,6 @@ def train(folder: Path, rank: int, _: int, *, case: str, server: str) -> None:
         server=server,
         checkpoints=directory,
         directory=home,
-        feed=FrameworkFeed,
         settings=Settings(replica_checksum_every=5),
     )
     seen: dict[str, Any] = {"from": target.step if target else 0, "read": [], "ended": "finished"}

@@ -116,15 +116,20 @@ def watched_closely(home: Path, directory: CheckpointDirectory) -> Job:
     """A job that shows all it has, clips by a rule, and forwards; what it leaves out has a name."""
     forward, rule = Forward(lambda *_: None), Hybrid(ZClip(warm_up=2), AdaGC(warm_up=2))
     job = Job(
-        home, settings=EVERYTHING, checkpoints=directory, forward=forward, name_batch=lambda _: "it"
+        home,
+        settings=EVERYTHING,
+        checkpoints=directory,
+        forward=forward,
+        name_batch=lambda _: "it",
+        clip=rule,
     )
-    guard, shown = job.guard, torch.arange(8)
+    guard, shown, clipped = job.guard, torch.arange(8), job.guard.clip_grad_norm_
 
     def clip(_: float | None) -> torch.Tensor:
         guard.tokens(shown)
         guard.sequence_losses(shown.float())
         guard.attention_logit(shown.float())
-        return guard.clip_(rule)
+        return clipped(None)
 
     guard.clip_grad_norm_ = clip  # type: ignore[method-assign, assignment]
     return job

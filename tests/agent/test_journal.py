@@ -49,7 +49,7 @@ def test_a_journal_read_again_says_the_same(tmp_path: Path) -> None:
     first = written(tmp_path / "journal.jsonl")
     again = Journal(tmp_path / "journal.jsonl", RUN)
     assert again.results == first.results == {"test#1.1": DONE}
-    assert again.ledger.ranges == [BatchRange(45, 50)]
+    assert again.skips.ranges == [BatchRange(45, 50)]
     assert again.abandonments == [Abandonment(A0, 40)]
     assert again.unfinished() == []
 
@@ -62,7 +62,7 @@ def test_cut_at_any_byte_it_holds_what_was_whole(tmp_path: Path) -> None:
     for cut in range(0, len(whole), 7):
         path.write_bytes(whole[:cut])
         journal = Journal(path, RUN)
-        begun = bool(journal.ledger.ranges)
+        begun = bool(journal.skips.ranges)
         assert begun == bool(journal.abandonments)
         assert [r.state for r in journal.unfinished()] in ([], [ResultState.APPLIED])
         journal.end(DONE)
@@ -82,7 +82,7 @@ def test_other_ranks_learn_what_rank_0_read(tmp_path: Path) -> None:
     first.begin("test#1.2", 40, scaling=scaling)
     other.adopt(first.shared())
     assert other.scalings == Journal(tmp_path / "journal.jsonl", RUN).scalings == [scaling]
-    assert other.ledger.ranges == [BatchRange(45, 50)]
+    assert other.skips.ranges == [BatchRange(45, 50)]
     assert other.abandonments == [Abandonment(A0, 40)]
 
 
@@ -117,10 +117,10 @@ def test_a_return_to_a_sibling_leaves_what_lies_between_the_forks() -> None:
 
 
 def test_overlapping_skips_are_passed_in_one_go(tmp_path: Path) -> None:
-    ledger = Journal(tmp_path / "journal.jsonl", RUN).ledger
+    skips = Journal(tmp_path / "journal.jsonl", RUN).skips
     for first, end in ((10, 15), (14, 20), (30, 31)):
-        ledger.add(BatchRange(first, end))
-    assert [ledger.end_of_skip(p) for p in (9, 10, 19, 20, 30)] == [9, 20, 20, 20, 31]
+        skips.add(BatchRange(first, end))
+    assert [skips.end_of_skip(p) for p in (9, 10, 19, 20, 30)] == [9, 20, 20, 20, 31]
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def test_an_entry_cut_short_by_a_full_disk_does_not_swallow_the_next(tmp_path: P
         journal.begin("test#1.1", 60, BatchRange(1, 2))
     journal.begin("test#1.2", 70, BatchRange(45, 50))
     again = Journal(path, RUN)
-    assert again.ledger.ranges == journal.ledger.ranges == [BatchRange(45, 50)]
+    assert again.skips.ranges == journal.skips.ranges == [BatchRange(45, 50)]
     assert list(again.begun) == ["test#1.2"]
 
 
@@ -151,7 +151,7 @@ def test_a_line_that_somebody_left_open_is_closed_first(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(b'{"entry": "beg')
     journal.begin("test#1.2", 70, BatchRange(45, 50))
-    assert Journal(path, RUN).ledger.ranges == [BatchRange(45, 50)]
+    assert Journal(path, RUN).skips.ranges == [BatchRange(45, 50)]
 
 
 def test_an_order_that_could_not_be_made_durable_leaves_no_trace(
@@ -169,7 +169,7 @@ def test_an_order_that_could_not_be_made_durable_leaves_no_trace(
         with pytest.raises(OSError, match="Input/output"):
             journal.begin("test#1.1", 60, BatchRange(45, 50), [Abandonment(A0, 40)])
     again = Journal(path, RUN)
-    assert (again.ledger.ranges, again.abandonments, again.begun) == ([], [], {})
+    assert (again.skips.ranges, again.abandonments, again.begun) == ([], [], {})
 
 
 def by_hand(path: Path) -> str:
@@ -220,7 +220,7 @@ def use(path: Path) -> str:
     Journal(None, RUN, Settings()).adopt(read.shared())
     is_abandoned(line((A0, 45)), read.abandonments)
     read.scaling_since(None)
-    read.ledger.end_of_skip(46)
+    read.skips.end_of_skip(46)
     return ""
 
 

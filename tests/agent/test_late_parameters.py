@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from spikeguard import Guard, Settings, attach
-from spikeguard.optim.clipping import AdaGC
+from spikeguard.optim.clipping import AdaGC, Rule
 
 from .heard import parts_of
 from .job import assert_same
@@ -24,7 +24,7 @@ WARM_UP = 5
 class Growing:
     """A trained head over a body that is frozen while the guard attaches."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clip: Rule | None = None) -> None:
         torch.manual_seed(3)
         self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
         self.model = nn.Sequential(self.body, self.head)
@@ -32,7 +32,7 @@ class Growing:
         self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=1e-3, fused=True)
         settings = Settings(slow_signals_every=1)
         self.guard: Guard = attach(
-            self.model, self.optimizer, run="test", directory=folder, settings=settings
+            self.model, self.optimizer, run="test", directory=folder, settings=settings, clip=clip
         )
 
     def step(self, clip: Callable[[], Any], gradient: float | None = None) -> None:
@@ -116,15 +116,16 @@ def test_adagc_lets_it_warm_up_and_keeps_what_it_knew_of_the_others(
     tmp_path: Path, late: Callable[[Growing], None]
 ) -> None:
     """A row that has seen nothing is not held against an average of nothing."""
-    job, rule, left = Growing(tmp_path), AdaGC(warm_up=WARM_UP, warm_up_norm=1e6), list[float]()
+    rule, left = AdaGC(warm_up=WARM_UP, warm_up_norm=1e6), list[float]()
+    job = Growing(tmp_path, rule)
     for _ in range(3 * WARM_UP):
-        job.step(lambda: job.guard.clip_(rule))
+        job.step(lambda: job.guard.clip_grad_norm_(None))
     names = parts_of(job.guard).collector._listed.names
     known = {n: row.clone() for n, row in zip(names, rule.state_dict()["state"].T, strict=True)}
     late(job)
 
     def clip() -> None:
-        job.guard.clip_(rule)
+        job.guard.clip_grad_norm_(None)
         left.append(float(gradient_of(job.body.weight).norm()))
 
     for _ in range(WARM_UP):
@@ -142,16 +143,17 @@ def test_adagc_lets_it_warm_up_and_keeps_what_it_knew_of_the_others(
 
 def test_what_adagc_learnt_of_other_parameters_is_not_taken_for_theirs(tmp_path: Path) -> None:
     """A checkpoint knows which row was whose."""
-    job, rule = Growing(tmp_path), AdaGC(warm_up=WARM_UP)
+    rule = AdaGC(warm_up=WARM_UP)
+    job = Growing(tmp_path, rule)
     for _ in range(WARM_UP):
-        job.step(lambda: job.guard.clip_(rule))
+        job.step(lambda: job.guard.clip_grad_norm_(None))
     collector = parts_of(job.guard).collector
     learnt = copy.deepcopy(collector.state_dict())
     collector.load_state_dict(learnt)
     assert float(rule.state_dict()["state"][1].max()) == WARM_UP
     learnt["clipping"]["rows"] = "another\nlayer"
     fresh = AdaGC(warm_up=WARM_UP)
-    collector._rule = fresh
+    collector.rule = fresh
     collector.load_state_dict(learnt)
     assert fresh.state_dict()["state"] is None
     job.guard.finish()

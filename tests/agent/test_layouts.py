@@ -19,7 +19,7 @@ from spikeguard import CheckpointDirectory, Forward, Guard, Settings, attach, by
 from spikeguard_protocol import BatchRange, Medium
 
 from . import layouts
-from .layouts import Laid, Whole, norm_of
+from .layouts import Laid, Whole, norm_of, ranks_in
 from .rank_job import order_back
 from .ranks import Told, bits_of, named, own, play, same
 
@@ -96,7 +96,7 @@ def off_by(laid: Laid, whole: nn.Module) -> float:
 
 
 def guarded(folder: Path, laid: Laid, optimizers: Any, **given: Any) -> Guard:
-    given = {"settings": SETTINGS, **laid.stated, **given}
+    given = {"settings": SETTINGS, **ranks_in(laid.stated), **given}
     return attach(laid.model, optimizers, run="test", directory=folder, **given)
 
 

@@ -11,11 +11,10 @@ import pytest
 from torch import Tensor
 
 from spikeguard import AttachError
-from spikeguard.data.batch_names import LOOKED_AT, Names
-from spikeguard.data.skips import SkipReport, Skips
+from spikeguard.data.skips import LOOKED_AT, Names, SkipReport, Skips
 from spikeguard.faults import Faults
 from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
-from spikeguard.state.progress import Progress
+from spikeguard.state.lineage import Progress
 from spikeguard_protocol import (
     MAX_NAME,
     MAX_NAMES,

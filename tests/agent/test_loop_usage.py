@@ -39,6 +39,7 @@ from .wire import Wire, await_that, served
 
 pytestmark = pytest.mark.slow
 
+THREAD = 3  # as depth: items that another thread has fetched
 OFTEN = replace(FAST, snapshot_every=5, slow_signals_every=20)
 
 
@@ -100,8 +101,8 @@ class Loop:
         )
         self.trained: list[int] = []
 
-    def train(self, *items: Tensor, stepped: bool = True, own: int | None = None) -> None:
-        """One optimizer step of `items`; `own`: the loop's counter."""
+    def train(self, *items: Tensor, stepped: bool = True) -> None:
+        """One optimizer step of `items`."""
         for item in items:
             self.trained.append(int(item))
             self.guard.loss(self.model(item).mean()).backward()
@@ -109,7 +110,7 @@ class Loop:
         if stepped:
             self.optimizer.step()
             self.optimizer.zero_grad()
-        self.guard.step(own)
+        self.guard.step()
 
     def train_ahead(self, items: Iterator[Tensor], steps: int, micro: int = 1) -> None:
         """As nanoGPT: the next item is fetched before the step is made. Until `guard.steps`."""
@@ -200,7 +201,7 @@ def test_an_evaluation_between_two_passes_counts_nowhere(
 def test_a_rollback_skips_what_it_names_though_the_loop_fetches_ahead(
     tmp_path: Path, loader: Any
 ) -> None:
-    """The step of what the loop holds already is undone; the record and the positions say so."""
+    """The run goes back once the loop has trained what it holds; the record says so."""
     with served(Wire()) as wire:
         patient = replace(OFTEN, flush_s=20.0)
         loop = Loop(tmp_path, every=0, server=wire.url, token="t", settings=patient)
@@ -217,9 +218,9 @@ def test_a_rollback_skips_what_it_names_though_the_loop_fetches_ahead(
         loop.guard.finish()
         assert loop.trained == [*range(14), 14, 10, *range(13, 26)]
         assert result(loop, command).state is ResultState.APPLIED
-        assert "1 more, fetched before, is undone" in result(loop, command).reason
+        assert "1 step was made first of what the loop had fetched" in result(loop, command).reason
         told = [b.first for s in wire.records(Samples) for b in s.positions if b is not None]
-        assert told == [*range(14), 10, *range(13, 26)]
+        assert told == [*range(14), 14, 10, *range(13, 26)]
 
 
 class Chosen(Numbers):
@@ -242,11 +243,11 @@ class Noisy(Loop):
         self.average = torch.optim.swa_utils.AveragedModel(nn.Linear(1, 1))
         return {"state": [self.average], "settings": OFTEN}
 
-    def train(self, *items: Tensor, stepped: bool = True, own: int | None = None) -> None:
+    def train(self, *items: Tensor, stepped: bool = True) -> None:
         noisy = [item + torch.rand(1, 1) for item in items]
         for item in items:
             item.zero_()  # a loop may change what it was given
-        super().train(*noisy, stepped=stepped, own=own)
+        super().train(*noisy, stepped=stepped)
         self.average.update_parameters(self.model)
 
     def bits(self) -> list[Tensor]:
@@ -256,14 +257,16 @@ class Noisy(Loop):
 
 
 @pytest.mark.parametrize("micro", [1, 3])
-@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("depth", [1, 2, 4, THREAD])
 def test_a_rollback_of_a_loop_that_fetches_ahead_equals_a_run_without_the_batches(
     tmp_path: Path, micro: int, depth: int
 ) -> None:
-    """However many items it holds then: the steps that it makes of them leave no bit behind."""
+    """However many items it holds then, in a thread of its own too: no bit of them is left."""
 
     def train(loop: Noisy, numbers: Iterable[int], steps: int) -> None:
         items = iter(loop.guard.batches(Chosen(numbers)))
+        if depth == THREAD:
+            items = prefetched(items, 5)
         held = [next(items) for _ in range(depth)]
         made = 0
         while loop.guard.steps < steps:
@@ -310,7 +313,7 @@ def test_that_a_loop_fetches_ahead_is_said_once_and_needs_no_remedy(
         said = [r.getMessage() for r in caplog.records if "fetches up to 1 item" in r.getMessage()]
         assert len(said) == 1
         assert said[0].startswith("rollback: yes. the loop fetches up to 1 item ahead of guard.")
-        assert said[0].endswith("first what was fetched ahead, which is then undone")
+        assert said[0].endswith("carried out once the loop has trained what it holds")
         await_that(lambda: len(wire.records(AttemptStarted)) == 2)
         newest = abilities_from_settings(wire.records(AttemptStarted)[-1].settings)
         assert loop.row("rollback") in newest
@@ -341,7 +344,7 @@ def test_a_thread_that_prefetches_loses_nothing_at_a_restart(tmp_path: Path) -> 
             loop.train(item)
         assert loop.guard.steps == steps
         assert parts_of(loop.guard).feed.items_per_step is None
-        assert loop.row("rollback").remedy == "Fetch the next item after guard.step()"
+        assert "once the loop has trained what it holds" in loop.row("rollback").cost
         trained += loop.trained
         loop.guard.finish()
     assert trained == list(range(100))
@@ -593,31 +596,6 @@ def test_a_schedule_that_goes_back_with_the_run_is_not_told_of(
         loop.guard.finish()
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_a_counter_given_to_the_step_is_compared(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: int
-) -> None:
-    """From 0 or 1; one that goes by `guard.steps` is right."""
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        loop = Loop(tmp_path)
-        for own, item in enumerate(islice(loop.guard.batches(Numbers()), 20), first):
-            if own == first + 14:
-                order(loop, Rollback(target_at(loop, 10, Medium.MEMORY), 10))
-                assert warned(caplog) == []
-            loop.train(item, own=own)
-        (said,) = warned(caplog)
-        assert f"the loop's own counter says {first + 15} at the end of step 11" in said
-        loop.guard.finish()
-    caplog.clear()
-    again = Loop(tmp_path)
-    assert again.guard.resume() == 15
-    again.guard.loss(again.model(torch.ones(1, 1)).mean()).backward()
-    again.optimizer.step()
-    again.guard.step(step=1)
-    assert any("counter says 1 at the end of step 16" in said for said in warned(caplog))
-    again.guard.finish()
-
-
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("divide", [lambda x: x / 4, lambda x: x * 0.25])
 def test_a_loss_divided_by_the_micro_batches_is_told_of_unless_its_scale_is_given(
@@ -638,36 +616,3 @@ def test_a_loss_divided_by_the_micro_batches_is_told_of_unless_its_scale_is_give
     said = [text for text in warned(caplog) if text.startswith("tell loss: no.")]
     assert len(said) == (0 if scaled else 1)
     assert all(text.endswith("before anything divides it, or say scale=4") for text in said)
-
-
-@pytest.mark.parametrize(
-    ("share", "told"), [(1 / 4, True), (4.0, True), (1.0, False), (0.5, False)]
-)
-def test_a_first_loss_off_by_the_micro_batches_is_told_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, share: float, told: bool
-) -> None:
-    """What an untrained model has is known: the logarithm of its vocabulary."""
-
-    class Language(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(50_000, 1)
-            self.out = nn.Linear(1, 1)
-
-        def forward(self, item: Tensor) -> Tensor:
-            loss: Tensor = self.out(self.table(item.long())).mean() * 0 + 10.9 * share
-            return loss
-
-    model = Language()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        guard = attach(model, optimizer, run="test", directory=tmp_path, micro_batches=4)
-        items = iter(guard.batches(Numbers()))
-        for _ in range(20):
-            for item in islice(items, 4):
-                guard.loss(model(item)).backward()
-            optimizer.step()
-            guard.step()
-        guard.finish()
-    said = [text for text in warned(caplog) if text.startswith("tell loss: no. the first loss is")]
-    assert len(said) == told

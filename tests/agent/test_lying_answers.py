@@ -175,30 +175,6 @@ def test_what_a_server_asks_to_keep_is_bounded(tmp_path: Path) -> None:
         job.guard.finish()
 
 
-def test_full_detail_is_measured_for_so_long_a_day_and_no_longer(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = replace(FAST, full_detail_s_a_day=0.8)
-    with served(Wire()) as wire:
-        wire.attentive = True
-        job = Job(tmp_path, server=wire.url, settings=settings)
-
-        def spent() -> bool:
-            job.train_step()
-            return "full_detail_s_a_day" in caplog.text
-
-        await_that(spent)
-        job.train_step()
-        first = job.guard.steps + 1
-        job.train_to(first + 40)
-        job.guard.finish()
-        measured = [step for _, step in wire.column("param_norm") if step >= first]
-        before = [step for _, step in wire.column("param_norm") if step < first]
-    usual = set(range(2, first + 50, 10))
-    assert set(before) - usual  # it was asked for and measured
-    assert set(measured) <= usual
-
-
 def test_attempts_that_come_and_go_do_not_fill_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spikeguard import AttemptAborted
 from spikeguard.commands.entries import Scaling
-from spikeguard.commands.restoring import HeldSteps
+from spikeguard.commands.rollback import Rollbacks
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard_protocol import (
     Ack,
@@ -277,7 +277,7 @@ def test_a_rate_lowered_with_a_rollback_survives_a_crash_right_after_it(
     job.train_to(60)
     order(job, Rollback(target_at(job, 25, Medium.DISK), 25, BatchRange(27, 30), 0.5, 40))
     with monkeypatch.context() as patch:
-        patch.setattr(HeldSteps, "begin", _fails)
+        patch.setattr(Rollbacks, "begin", _fails)
         with pytest.raises(AttemptAborted):
             job.train_step()
     job.guard.finish()
@@ -326,7 +326,7 @@ def test_a_rollback_that_is_written_down_and_not_carried_out_ends_the_attempt(
     job.train_to(60)
     command = order(job, Rollback(target_at(job, 50, Medium.DISK), 50, BatchRange(55, 58)))
     with monkeypatch.context() as patch:
-        patch.setattr(HeldSteps, "begin", _fails)
+        patch.setattr(Rollbacks, "begin", _fails)
         with pytest.raises(AttemptAborted, match="written down and not carried out"):
             job.train_step()
     job.guard.finish()

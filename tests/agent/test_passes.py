@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler
 
 from spikeguard import CheckpointDirectory, Guard, ResumeError, attach
-from spikeguard_protocol import Answer
 
 from .job import FAST
 
@@ -74,12 +73,12 @@ class Loop:
         )
         self.seen: dict[int, list[float]] = {}
 
-    def train(self, batch: Tensor, own: int | None = None) -> None:
+    def train(self, batch: Tensor) -> None:
         self.seen[self.guard.steps] = batch.flatten().tolist()
         self.guard.loss(self.model(batch).mean()).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.guard.step(own)
+        self.guard.step()
 
     def run(self, epochs: Iterator[int] | range, stop: int = STEPS, told: bool = False) -> None:
         for epoch in epochs:
@@ -189,7 +188,7 @@ def test_a_loop_that_restored_its_own_state_counts_on_from_there(
         again = Loop(tmp_path, rows())
         assert again.guard.resume(step=30) == again.guard.steps == again.guard.position == 30
         for number, batch in enumerate(again.guard.batches(rows()), 31):
-            again.train(batch, own=number)
+            again.train(batch)
             if number == 45:
                 break
         again.guard.finish()
@@ -211,16 +210,3 @@ def test_a_step_that_is_none_is_refused(tmp_path: Path, step: Any) -> None:
     with pytest.raises(ResumeError, match="give the steps made so far, a whole number"):
         loop.guard.resume(step=step)
     loop.guard.finish()
-
-
-def test_a_counter_that_began_elsewhere_is_told_of_at_the_first_step(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        loop = Loop(tmp_path, rows())
-        loop.train(torch.ones(4, 1), own=31)
-        loop.guard.finish()
-    assert "the loop's own counter says 31 at the end of step 1" in caplog.text
-    assert "guard.resume(step=N)" in caplog.text
-    (row,) = [each for each in loop.guard.state().abilities if each.name == "count_steps"]
-    assert row.answer is Answer.NO

@@ -25,12 +25,11 @@ from spikeguard import (
     by_position,
 )
 from spikeguard.faults import Faults
-from spikeguard.state.host_copies import HostCopies
+from spikeguard.state.host_copies import tree_bytes
 from spikeguard.state.snapshot_budget import expected_bytes
 from spikeguard.state.snapshots import Snapshots
 from spikeguard.state.staging_buffers import StagingBuffers
 from spikeguard.state.targets import Target
-from spikeguard.state.training_state import tree_bytes
 from spikeguard_protocol import (
     Ack,
     BatchRange,
@@ -64,15 +63,14 @@ class Ring(Snapshots):
     """With buffers of its own."""
 
     def __init__(self, keep: int, pinned: int, limit: int) -> None:
-        super().__init__(keep, pinned, limit)
-        copies = HostCopies([torch.optim.SGD([torch.zeros(1)])])
-        self.buffers = StagingBuffers(copies, Faults(0), keep + pinned + 1)
+        super().__init__(keep, limit, pinned=pinned)
+        self.buffers = StagingBuffers(Faults(0), keep + pinned + 1)
 
     def keep(self, step: int) -> list[str]:
         live, new = state(float(step)), target(step)
         self.fits(tree_bytes(live))
         gone = self.make_room()
-        self.add(new, self.buffers.take(new.name, step, live, {}))
+        self.add(new, self.buffers.take(new.name, live, {}))
         return gone
 
 

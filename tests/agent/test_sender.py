@@ -328,7 +328,7 @@ class Steps:
             self.own.append(time.thread_time() - began_own)
             self.clock.append(time.perf_counter() - began)
 
-        job.guard.step = timed  # type: ignore[method-assign,assignment]
+        job.guard.step = timed  # type: ignore[method-assign]
         job.train_to(120)
 
 

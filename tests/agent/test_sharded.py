@@ -25,7 +25,7 @@ from spikeguard.optim.clipping import AdaGC
 from spikeguard_protocol import Ack, BatchRange, Medium
 
 from .forks import ended
-from .heard import hear
+from .heard import hear, parts_of
 from .rank_job import RULES, SETTINGS, SpreadJob
 from .ranks import Scene, Told, begin, named, play, same
 from .wire import await_that
@@ -84,9 +84,12 @@ def mixed(folder: Path, rank: int, size: int) -> dict[str, Any]:
         with CommDebugMode() as met:
             job.guard.clip_grad_norm_(None)
         reductions.append(met.get_total_counts())
+        collector = parts_of(job.guard).collector
+        collector.rule = AdaGC(warm_up=1000, warm_up_norm=1e9)
         with CommDebugMode() as met:
-            job.guard.clip_(AdaGC(warm_up=1000, warm_up_norm=1e9))
+            job.guard.clip_grad_norm_(None)
         reductions.append(met.get_total_counts())
+        collector.rule = None
 
     job.spoil = look
     for _ in range(3):

@@ -13,7 +13,6 @@ from torch import nn
 from benchmarks.rewind_sizes import CASES, gpt2, rank_bytes, snapshots_held, table
 from spikeguard import Settings
 from spikeguard.faults import Faults
-from spikeguard.state.host_copies import HostCopies
 from spikeguard.state.host_memory import host_memory
 from spikeguard.state.mapped_memory import PIECE, MappedMemory, lay_out, read_region
 from spikeguard.state.node_memory import Place, keepers, neighbours
@@ -158,8 +157,7 @@ def state() -> tuple[dict[str, Any], dict[str, Part]]:
 
 
 def buffers(mapped: MappedMemory) -> StagingBuffers:
-    copies = HostCopies([torch.optim.SGD([torch.zeros(1)])])
-    return StagingBuffers(copies, Faults(0), 4, mapped)
+    return StagingBuffers(Faults(0), 4, mapped)
 
 
 def test_snapshots_take_the_memory_that_the_table_says() -> None:
@@ -168,7 +166,7 @@ def test_snapshots_take_the_memory_that_the_table_says() -> None:
     own, parts = state()
     staging = buffers(mapped)
     for step in range(3):
-        staging.take(f"memory-{step}", step, own, parts)
+        staging.take(f"memory-{step}", own, parts)
     taken = 512 * os.fstat(mapped.handle).st_blocks
     assert taken == pytest.approx(3 * rank_bytes(SHAPES, 1, sharded=False), rel=0.01)
 
@@ -177,7 +175,7 @@ def test_another_process_reads_a_state_by_its_name_while_it_is_held() -> None:
     mapped = MappedMemory(4)
     own, parts = state()
     staging = buffers(mapped)
-    kept = staging.take("memory-1", 1, own, parts)
+    kept = staging.take("memory-1", own, parts)
     handle = os.open(mapped.path, os.O_RDWR)
     found = read_region(handle, 0, "memory-1")
     assert found is not None
@@ -186,7 +184,7 @@ def test_another_process_reads_a_state_by_its_name_while_it_is_held() -> None:
     whole = kept.whole()
     assert torch.equal(whole["seen"], own["seen"])
     kept.release()
-    staging.take("memory-2", 2, own, parts)
+    staging.take("memory-2", own, parts)
     assert read_region(handle, 0, "memory-1") is None
     os.close(handle)
 
@@ -219,5 +217,5 @@ def test_memory_is_registered_before_it_is_needed(monkeypatch: pytest.MonkeyPatc
     sizes = list(runtime.registered)
     assert sum(sizes) == pytest.approx(3 * rank_bytes(SHAPES, 1, sharded=False), rel=0.01)
     for step in range(3):
-        staging.take(f"memory-{step}", step, own, parts)
+        staging.take(f"memory-{step}", own, parts)
     assert runtime.registered == sizes

@@ -24,12 +24,13 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard import AttachError, CheckpointDirectory, Forward, Guard, Settings, attach
-from spikeguard.measure.global_norms import GlobalNorms
+from spikeguard.measure.norms import GlobalNorms
 from spikeguard.optim.clipping import AdaGC, Rule
 from spikeguard_protocol import Ack, Answer, Order, ScaleLr, Verb
 
 from . import layouts
 from .heard import hear
+from .layouts import ranks_in
 from .ranks import Told, named, own, play, same
 
 pytestmark = pytest.mark.slow
@@ -66,7 +67,7 @@ def adam(model: nn.Module, **options: Any) -> torch.optim.AdamW:
 
 
 def guarded(folder: Path, model: nn.Module, optimizer: Any, **stated: Any) -> Guard:
-    given = {"settings": SETTINGS, **stated}
+    given = {"settings": SETTINGS, **ranks_in(stated)}
     return attach(model, optimizer, run="test", directory=folder, **given)
 
 
@@ -287,7 +288,12 @@ def warned(folder: Path, rank: int, stated: dict[str, Any]) -> list[str]:
     logging.getLogger("spikeguard").addHandler(handler)
     model = stage_of_tied(rank)
     attach(
-        model, adam(model, fused=True), run="test", directory=folder, settings=SETTINGS, **stated
+        model,
+        adam(model, fused=True),
+        run="test",
+        directory=folder,
+        settings=SETTINGS,
+        **ranks_in(stated),
     ).finish()
     logging.getLogger("spikeguard").removeHandler(handler)
     return [line for line in told if "one shape" in line]
@@ -303,11 +309,17 @@ def off_beside(folder: Path, rank: int, stated: dict[str, Any]) -> float:
     stated["forward"] = Forward(lambda values, _: seen.append(dict(values)))
     stated["settings"] = Settings(snapshot_every=0, slow_signals_every=1)
     optimizer, alone = adam(model, fused=True), adam(beside, fused=True)
-    guard = guarded(folder, model, optimizer, **stated)
     named = dict(beside.named_parameters(remove_duplicate=False))
-    rule, whole_rule = AdaGC(warm_up=1), AdaGC(warm_up=1)
+    whole_rule = AdaGC(warm_up=1)
     off, norms = 0.0, list[float]()
+    guard = guarded(folder / "by norm", model, optimizer, **stated)
     for step in range(6):
+        if step == 3:
+            guard.finish()
+            assert guard.faults == {}
+            stated["forward"] = Forward(lambda values, _: seen.append(dict(values)))
+            given = {**stated, "clip": AdaGC(warm_up=1)}
+            guard = guarded(folder / "by rule", model, optimizer, **given)
         torch.manual_seed(step)
         alone.zero_grad()
         beside(torch.randint(11, (4, 5))).square().mean().backward()
@@ -317,7 +329,7 @@ def off_beside(folder: Path, rank: int, stated: dict[str, Any]) -> float:
             measured = guard.clip_grad_norm_(LIMIT)
             norm = torch.nn.utils.clip_grad_norm_(beside.parameters(), LIMIT)
         else:
-            measured = guard.clip_(rule)
+            measured = guard.clip_grad_norm_(None)
             norm = clipped_by(whole_rule, beside)
         optimizer.step()
         alone.step()
@@ -341,55 +353,35 @@ def clipped_by(rule: Rule, model: nn.Module) -> Tensor:
     return norm
 
 
-def scaled(folder: Path, rank: int, _: int) -> dict[str, Any]:
-    """A scaler on each stage, given or not; of four steps the last stage overflows in one."""
-    mesh, told = stages_mesh(), dict[str, Any]()
-    for fused, given in itertools.product((True, False), (True, False)):
-        model, scaler = stage_of_halves(rank), torch.amp.GradScaler("cpu", init_scale=8.0)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=fused)
-        stated = {"pipeline": mesh, "has_loss": rank == 1, "state": [scaler] if given else []}
-        guard = guarded(folder / f"{fused}-{given}", model, optimizer, **stated)
-        scaler.scale(torch.zeros(()))
-        weights, scales = [own(model)], []
-        for step in range(4):
-            for parameter in model.parameters():
-                parameter.grad = torch.full_like(parameter, scaler.get_scale() * (step + 1.0))
-                if step == 1 and rank == 1:
-                    parameter.grad[0, 0] = float("inf")
-            if given:
-                scaler.unscale_(optimizer)
-                guard.clip_grad_norm_(LIMIT)
-            scaler.step(optimizer)
-            scaler.update()
-            guard.step()
-            weights.append(own(model))
-            scales.append(scaler.get_scale())
-        guard.finish()
-        said = {"same": unmoved(weights), "scales": scales, "faults": guard.faults}
-        told[f"{fused}, {given}"] = said
-        assert vars(scaler).get("_unscale_grads_") is None
-    return told
+def scaled(folder: Path, rank: int, _: int) -> list[str]:
+    """A scaler on the first stage alone."""
+    state = [torch.amp.GradScaler("cpu", init_scale=8.0)] if rank == 0 else []
+    stated = {"pipeline": stages_mesh(), "has_loss": rank == 1}
+    return refused(folder, stage_of_halves(rank), **stated, state=state)
 
 
 def unmeasured(folder: Path, rank: int, _: int) -> dict[str, Any]:
     """The last stage fails to take the norm of its part, once in each way of asking for it."""
     model = stage_of_halves(rank)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
-    guard = guarded(folder, model, optimizer, pipeline=stages_mesh(), has_loss=rank == 1)
-    rule, norms, sizes = AdaGC(warm_up=1, warm_up_norm=LIMIT), [], []
-    for step in range(4):
-        for parameter in model.parameters():
-            parameter.grad = torch.ones_like(parameter)
-        with pytest.MonkeyPatch.context() as patch:
-            if rank == 1 and step < 2:
-                patch.setattr(GlobalNorms, "_held", lambda *_: 1 / 0)
-            norm = guard.clip_grad_norm_(LIMIT) if step % 2 == 0 else guard.clip_(rule)
-        norms.append(float(norm))
-        sizes.append([float(p.grad.norm()) for p in model.parameters()])  # type: ignore[union-attr]
-        optimizer.step()
-        guard.step()
-    guard.finish()
-    return {"norms": norms, "sizes": sizes, "faults": guard.faults}
+    mesh, norms, sizes, faults = stages_mesh(), [], [], []
+    for rule in (None, AdaGC(warm_up=1, warm_up_norm=LIMIT)):
+        place = folder / str(rule is None)
+        guard = guarded(place, model, optimizer, pipeline=mesh, has_loss=rank == 1, clip=rule)
+        for step in range(2):
+            for parameter in model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            with pytest.MonkeyPatch.context() as patch:
+                if rank == 1 and step == 0:
+                    patch.setattr(GlobalNorms, "_held", lambda *_: 1 / 0)
+                norms.append(float(guard.clip_grad_norm_(LIMIT if rule is None else None)))
+            grads = [p.grad for p in model.parameters() if p.grad is not None]
+            sizes.append([float(grad.norm()) for grad in grads])
+            optimizer.step()
+            guard.step()
+        guard.finish()
+        faults.append(guard.faults)
+    return {"norms": norms, "sizes": sizes, "faults": faults}
 
 
 SCENES = (refusals, losses, no_replicas, partitioned, differing, by_rows, tied, scaled, unmeasured)
@@ -489,14 +481,12 @@ def test_what_one_stages_optimizer_cannot_do_is_offered_of_none(ranks: Told) -> 
         assert rank["differing"]["parameters"] == "128"
 
 
-def test_an_overflow_on_one_stage_skips_and_lowers_the_scale_on_all(ranks: Told) -> None:
-    """One stage would skip its step and unscale the next gradients by another number. Fused and
-    not; with clipping and the scaler given, and without either."""
+def test_a_scaler_that_would_judge_one_stage_alone_is_refused_on_all(ranks: Told) -> None:
     for rank in ranks:
-        for way, told in rank["scaled"].items():
-            assert told["same"] == [False, True, False, False], way
-            assert told["scales"] == [8.0, 4.0, 4.0, 4.0], way
-            assert told["faults"] == {}, way
+        argument, problem, remedy = rank["scaled"]
+        assert argument == "state"
+        assert "would skip different steps" in problem
+        assert "bf16" in remedy
 
 
 def test_a_stage_that_cannot_measure_its_part_leaves_nobody_waiting_and_clips_alike(
@@ -504,9 +494,9 @@ def test_a_stage_that_cannot_measure_its_part_leaves_nobody_waiting_and_clips_al
 ) -> None:
     """Its part is missing in the norm of all ranks; the next norm is whole again."""
     one, other = (rank["unmeasured"] for rank in ranks)
-    assert one["norms"] == other["norms"] == pytest.approx([8.0, 8.0, 128**0.5, 128**0.5])
-    assert one["sizes"][::2] == other["sizes"][::2]
-    assert (one["faults"], other["faults"]) == ({}, {"clip": 2})
+    assert one["norms"] == other["norms"] == pytest.approx([8.0, 128**0.5] * 2)
+    assert one["sizes"][:2] == other["sizes"][:2]  # clipped to one norm
+    assert (one["faults"], other["faults"]) == ([{}, {}], [{"clip": 1}] * 2)
 
 
 def test_what_two_stages_hold_a_copy_of_counts_once(ranks: Told) -> None:
@@ -518,6 +508,6 @@ def test_what_two_stages_hold_a_copy_of_counts_once(ranks: Told) -> None:
         assert told["off"]["not"] > 1e-2
         assert [line.split()[0] for line in told["warned"]] == [[], ["'head.weight'"]][number]
         nowhere, other = told["refused"]
-        assert nowhere[0] == other[0] == "tied"
+        assert nowhere[0] == other[0] == "ranks.tied"
         assert "name 'words.weight' of stage 0: not one parameter each of several" in nowhere[1]
         assert "different shapes: [11, 8] and [8, 8]" in other[1]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from spikeguard import Settings, attach
+from spikeguard import Ranks, Settings, attach
 from spikeguard.commands.recovery import Recovery
 
 from .ranks import Told, play
@@ -104,7 +104,7 @@ def local_sgd(folder: Path, rank: int, _: int, server: str) -> dict[str, Any]:
 
 def local_sgd_said(folder: Path, rank: int, _: int, server: str) -> dict[str, Any]:
     """The same, where the loop says so."""
-    scene = Scene(folder, rank, server, replicated=False)
+    scene = Scene(folder, rank, server, ranks=Ranks(replicated=False))
     scene.train([item(n, rank) for n in range(2 * TARGET)], averaged=True)
     return scene.told()
 
@@ -174,7 +174,7 @@ def test_local_sgd_behind_ddp_is_found_before_the_first_snapshot(seen: Seen) -> 
     """One copy for all ranks would be a mixture of them, so there is none."""
     for rank in (each["local_sgd"] for each in seen[0]):
         assert rank["faults"]["replicas"] == 3  # other weights, other gradients, no replicas
-        assert "attach(replicated=False)" in rank["newest"]
+        assert "Ranks(replicated=False)" in rank["newest"]
         assert rank["snapshots"] == []
         assert rank["table"]["rewind_from_memory"] == rank["table"]["rollback"] == "no"
     apart = [step for (_, step), n in seen[1]["local_sgd"].column("replicas_apart").items() if n]

@@ -11,7 +11,7 @@ import torch
 
 from spikeguard.loop import replica_check
 from spikeguard.loop.replica_check import QUIET, STREAK, ReplicaCheck
-from spikeguard.loop.vote import LARGEST, Own, Tally, Vote, Voter, Word, rank_of, ranked, value_of
+from spikeguard.loop.vote import LARGEST, Own, Reduced, Vote, Voter, Word, rank_of, ranked, value_of
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT
 from spikeguard.measure.readback import Row
 from spikeguard.topology.rank_group import World
@@ -47,22 +47,22 @@ class Voted:
             self.owns.append(numbers)
         summed = [sum(column) for column in zip(*(v.summed for v in votes), strict=True)]
         largest = [max(column) for column in zip(*(v.largest for v in votes), strict=True)]
-        self.tally = Tally(rows[0], Vote(summed, largest), len(rows), sharded)
+        self.reduced = Reduced(rows[0], Vote(summed, largest), len(rows), sharded)
 
 
-def tally(rows: list[Row | None], **given: Any) -> Tally:
-    return Voted(rows, **given).tally
+def reduced(rows: list[Row | None], **given: Any) -> Reduced:
+    return Voted(rows, **given).reduced
 
 
-def values(found: Tally) -> dict[str, float]:
+def values(found: Reduced) -> dict[str, float]:
     assert found.row is not None
     return found.values(found.row.read())
 
 
 def test_every_rank_reads_what_rank_0_said() -> None:
     word = Word(3, True, ((20, 0), (40, 1)))
-    assert tally([row(1.0), row(2.0), row(3.0)], word=word).word == word
-    assert tally([None, None]).word == Word()
+    assert reduced([row(1.0), row(2.0), row(3.0)], word=word).word == word
+    assert reduced([None, None]).word == Word()
 
 
 def test_a_vote_is_as_long_for_a_thousand_ranks_as_for_two() -> None:
@@ -73,7 +73,7 @@ def test_a_vote_is_as_long_for_a_thousand_ranks_as_for_two() -> None:
 
 
 def test_a_loss_is_weighed_over_the_ranks_and_the_worst_is_told() -> None:
-    found = tally([row(1.0, weight=300.0), row(4.0, weight=100.0)])
+    found = reduced([row(1.0, weight=300.0), row(4.0, weight=100.0)])
     told = values(found)
     assert (told["loss"], told["loss_rank_max"], found.worst_rank) == (1.75, 4.0, 1)
     assert told["grad_norm"] == 0.5
@@ -82,10 +82,10 @@ def test_a_loss_is_weighed_over_the_ranks_and_the_worst_is_told() -> None:
 
 def test_the_worst_rank_is_that_of_the_worst_sequence_where_one_is_shown() -> None:
     rows: list[Row | None] = [row(9.0), row(1.0, loss_sequence_max=3.0), row(2.0)]
-    assert tally(rows).worst_rank == 1
-    assert values(tally(rows))["loss_sequence_max"] == 3.0
-    assert tally([row(5.0), row(5.0)]).worst_rank == 0
-    assert tally([None, None]).worst_rank == 0
+    assert reduced(rows).worst_rank == 1
+    assert values(reduced(rows))["loss_sequence_max"] == 3.0
+    assert reduced([row(5.0), row(5.0)]).worst_rank == 0
+    assert reduced([None, None]).worst_rank == 0
 
 
 @pytest.mark.parametrize("value", [0.0, -1.5, 3.25e-30, -math.inf, math.inf, 3.4e38, 1e-45])
@@ -102,40 +102,40 @@ def test_a_value_travels_with_its_rank_bit_for_bit_and_in_order(value: float) ->
 def test_the_loss_is_that_of_the_ranks_that_have_one() -> None:
     """Rank 0 of a pipeline computes none, and tells that of the last stage."""
     none = Row(9, 0, 9, 1.0, None, None, {}, {"grad_norm": torch.tensor(0.5)})
-    told = values(tally([none, row(3.0, weight=2.0), none, row(1.0, weight=2.0)], sharded=True))
+    told = values(reduced([none, row(3.0, weight=2.0), none, row(1.0, weight=2.0)], sharded=True))
     assert (told["loss"], told["loss_rank_max"], told["grad_norm"]) == (2.0, 3.0, 0.5)
 
 
 def test_a_loss_that_is_nan_on_one_rank_is_nan_for_all_and_the_worst_infinite() -> None:
-    told = values(tally([row(1.0), row(math.nan)]))
+    told = values(reduced([row(1.0), row(math.nan)]))
     assert math.isnan(told["loss"])
     assert told["loss_rank_max"] == math.inf
 
 
 def test_the_parts_of_a_norm_add_up_where_every_rank_has_one() -> None:
-    told = values(tally([row(1.0, param_norm=3.0), row(1.0, param_norm=4.0)], sharded=True))
+    told = values(reduced([row(1.0, param_norm=3.0), row(1.0, param_norm=4.0)], sharded=True))
     assert told["param_norm"] == 5.0
-    alone = values(tally([row(1.0, param_norm=3.0), row(1.0)], sharded=True))
+    alone = values(reduced([row(1.0, param_norm=3.0), row(1.0)], sharded=True))
     assert "param_norm" not in alone
 
 
 def test_the_largest_snapshot_is_known_once_every_rank_has_taken_one() -> None:
     def largest(*sizes: int) -> int:
-        return tally([row(1.0)] * len(sizes), sizes=list(sizes)).snapshot_bytes
+        return reduced([row(1.0)] * len(sizes), sizes=list(sizes)).snapshot_bytes
 
     assert largest(0, 0, 0) == largest(300, 0, 200) == 0
     assert largest(300, 2**53, 200) == 2**53
 
 
 def test_the_ranks_take_the_longest_interval_that_one_of_them_asks_for() -> None:
-    assert tally([row(1.0)] * 3, intervals=[20, 100, 0]).snapshot_interval == 100
-    assert tally([row(1.0)] * 2).snapshot_interval == 0
+    assert reduced([row(1.0)] * 3, intervals=[20, 100, 0]).snapshot_interval == 100
+    assert reduced([row(1.0)] * 2).snapshot_interval == 0
 
 
 def test_a_rank_that_has_ended_is_named_while_another_goes_on() -> None:
-    assert tally([row(1.0), None, row(1.0)], ended=[False, True, False]).ended_rank == 1
-    assert tally([None, None], ended=[True, True]).ended_rank is None
-    assert tally([row(1.0), row(1.0)]).ended_rank is None
+    assert reduced([row(1.0), None, row(1.0)], ended=[False, True, False]).ended_rank == 1
+    assert reduced([None, None], ended=[True, True]).ended_rank is None
+    assert reduced([row(1.0), row(1.0)]).ended_rank is None
 
 
 # ---- replicas ------------------------------------------------------------------------------------
@@ -154,12 +154,12 @@ def gathered(monkeypatch: pytest.MonkeyPatch) -> Any:
         held["gathers"] += 1
         return list(held["owns"])
 
-    monkeypatch.setattr(replica_check, "gather", gather)
+    monkeypatch.setattr(replica_check, "gather_numbers", gather)
 
     def judge(checked: ReplicaCheck, rows: list[Row | None], **given: Any) -> Any:
         voted = Voted(rows, **given)
         held["owns"] = voted.owns
-        return checked.judge(voted.tally, voted.owns[0])
+        return checked.judge(voted.reduced, voted.owns[0])
 
     judge.held = held  # type: ignore[attr-defined]
     return judge
@@ -216,7 +216,7 @@ def test_an_update_that_one_replica_left_out_is_told_of_that_step(gathered: Any)
     found = gathered(check(3, known=True), rows)
     assert found.ranks == (1,)
     assert "left out or not finite on rank 1 and made on rank 0, 2" in found.said
-    assert values(tally(rows))["update_dropped"] == 1.0
+    assert values(reduced(rows))["update_dropped"] == 1.0
     both = [row(1.0, update_dropped=1.0, grad_norm=math.nan)] * 2
     assert gathered(check(2, known=True), both) == (None, (), "")
     unsure = check(2)  # of gradients that may be each rank's own
@@ -243,7 +243,7 @@ def test_gradients_that_differ_step_after_step_are_those_of_no_replicas(gathered
         found = gathered(checked, [row(1.0, step), row(1.0, step, grad_norm=0.6)])
     assert checked.unlike
     assert not checked.compares
-    assert "attach(replicated=False)" in found.said
+    assert "Ranks(replicated=False)" in found.said
     assert gathered(checked, [row(1.0, 9), row(1.0, 9, grad_norm=0.6)]) == (None, (), "")
 
 
@@ -261,7 +261,7 @@ def test_what_any_rank_read_otherwise_travels_with_the_vote() -> None:
     """So that rank 0 corrects the result, and the server hears of it."""
     same = row(2.0)
     other = row(2.0, other_data=1.0)
-    found = tally([same, same, other])
+    found = reduced([same, same, other])
     assert found.other_data
     assert values(found)["other_data"] == 1.0
-    assert not tally([same, same]).other_data
+    assert not reduced([same, same]).other_data

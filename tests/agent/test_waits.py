@@ -55,7 +55,7 @@ def loop(
     """Steps in the order of a real loop; what went wrong within the agent."""
     network = model()
     optimizer = optimizer_of(network)
-    guard = attach(network, optimizer, run="gpu", directory=folder, settings=settings)
+    guard = attach(network, optimizer, run="gpu", directory=folder, settings=settings, clip=rule)
     for step in range(steps_of(settings)):
         if step == 1:  # what is made once is made by then
             waits.found.clear()
@@ -64,7 +64,7 @@ def loop(
         guard.attention_logit(torch.empty(4, 2, 16, 16, device=CUDA))
         guard.sequence_losses(torch.empty(4, 16, device=CUDA))
         guard.loss(torch.empty((), device=CUDA))
-        guard.clip_grad_norm_(1.0) if rule is None else guard.clip_(rule)
+        guard.clip_grad_norm_(1.0)
         for each in optimizer if isinstance(optimizer, list) else [optimizer]:
             each.step()
         guard.step()

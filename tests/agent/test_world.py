@@ -41,7 +41,7 @@ def test_an_ending_waits_for_no_rank_as_long_as_a_step_does(
         groups: list[Any] = list(
             threads.map(lambda rank: dist.ProcessGroupGloo(store, rank, 2, patience), range(2))
         )
-    agreement = Agreement(World(0, 2, patience, Ties(groups[0])), 2)
+    agreement = Agreement(World(0, 2, patience, Ties(groups[0])))
     agreement.exchange(Word(0, False, ()), None)
     agreement.end()
     began = time.monotonic()

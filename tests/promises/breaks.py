@@ -86,9 +86,9 @@ BREAKS = {
         "            flag = torch.zeros_like(flag)",
     ),
     "rollback-exact": Break(
-        f"{AGENT}/commands/recovery.py",
-        '        self._feed.restore(tree["data"], tree["random"])\n',
-        '        self._feed.restore(tree["data"], tree["random"])\n        torch.rand(1)\n',
+        f"{AGENT}/state/training_state.py",
+        "                restore_optimizer(optimizer, saved[name], ",
+        "                (optimizer, saved[name], ",
     ),
     "restart-exact": Break(
         f"{AGENT}/state/random_numbers.py",
@@ -101,7 +101,7 @@ BREAKS = {
         "position = max(covering) + 1",
     ),
     "data-other": Break(
-        f"{AGENT}/data/way_back.py",
+        f"{AGENT}/data/reading.py",
         "if seen.is_other(key, reading.peek()):",
         "if reading.peek() is None:",
     ),
@@ -179,12 +179,12 @@ BREAKS = {
     ),
     "clip-by-name": Break(
         f"{AGENT}/measure/collector.py",
-        "            return self.clip_by(self._chosen, max_norm)\n",
-        "            self._chosen = None\n",
+        "            return self._clip_by(self.rule, max_norm)\n",
+        "            self.rule = None\n",
     ),
     "emergency-rule": Break(
         f"{AGENT}/commands/emergency.py",
-        "        self._inbox.stirred = True\n",
+        "        self._inbox.changed = True\n",
         "        self._inbox.own = ()\n",
     ),
     "mitigation-on-time": Break(
@@ -234,8 +234,8 @@ BREAKS = {
     ),
     "same-step": Break(
         f"{AGENT}/commands/executor.py",
-        "        if text:\n            self._execute",
-        "        if text and self._world.leads:\n            self._execute",
+        "        if order is not None:\n            self._execute",
+        "        if order is not None and self._world.leads:\n            self._execute",
     ),
     "layouts-exact": Break(
         f"{AGENT}/commands/recovery.py",

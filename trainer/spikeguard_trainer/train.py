@@ -75,7 +75,7 @@ def train(options: Options, ranks: Ranks) -> Summary:
         tokens_per_step=options.tokens_per_step,
         micro_batches=n,
         clip=options.clip_rule,
-        replicated=True,  # the ranks average their gradients in `network`
+        ranks=spikeguard.Ranks(replicated=True),  # the ranks average their gradients in `network`
         name_batch=lambda batch: batch.names,  # which documents an incident's batch held
         decode=text_of,  # and its worst sequence as text
     )  # server, project and token come from SPIKEGUARD_*; without a server it trains alone

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from spikeguard.commands.inbox import Delivery, Inbox
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.settings import Settings
-from spikeguard.state.progress import Progress
+from spikeguard.state.lineage import Progress
 from spikeguard_protocol import (
     RUN_ITSELF,
     CommandId,
@@ -73,4 +73,4 @@ class EmergencyRule:
         self._in_a_row, self._quiet_until = 0, step + settings.emergency_steps
         order = Order(command, attempt, action, GOOD_FOR_S, None)
         self._inbox.own = (Delivery(order, time.monotonic()),)
-        self._inbox.stirred = True
+        self._inbox.changed = True

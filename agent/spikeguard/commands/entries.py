@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.state.lineage import Lineage, plain_lineage, read_lineage
+from spikeguard_protocol import Action, ProtocolError, Verb, from_json, verb_of
 from spikeguard_protocol.orders import check_mitigation
 
 
@@ -57,3 +59,29 @@ class Applying:
         if type(start) is not int or type(steps) is not int:
             raise ValueError("a step is no whole number")
         return cls(command, read_lineage(lineage), check_mitigation("name", name), start, steps)
+
+
+def past_orders(entries: list[dict[str, Any]]) -> list[tuple[Verb, float]]:
+    """What was ordered and when, by the monotonic clock of this process.
+
+    No entry is later than one behind it, or than now: one that says so was dated by a clock that
+    was ahead, and would count for as long as that was.
+    """
+    wall, steady, found = time.time(), time.monotonic(), list[tuple[Verb, float]]()
+    latest = wall
+    for entry in reversed(entries):
+        if (verb := verb_in(entry)) is not None:
+            latest = min(latest, float(entry["at"]))
+            found.append((verb, steady - (wall - latest)))
+    return found[::-1]
+
+
+def verb_in(entry: dict[str, Any]) -> Verb | None:
+    """What was ordered, where the entry says it and when."""
+    action, at = entry.get("action"), entry.get("at")
+    if action is None or not isinstance(at, int | float) or not abs(at) < 1e12:
+        return None
+    try:
+        return verb_of(from_json(Action, action))
+    except ProtocolError:  # of a newer release
+        return None

@@ -9,7 +9,6 @@ states, so it ends the attempt everywhere (`AttemptAborted`).
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import deque
@@ -17,22 +16,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from spikeguard.commands.emergency import by_own_rule
-from spikeguard.commands.inbox import Delivery, Inbox
-from spikeguard.commands.journal import Journal, WrittenOnly
-from spikeguard.commands.lasting_effects import Prepared, applying_of, scaling_of
-from spikeguard.commands.mitigations import Mitigations
+from spikeguard.commands.inbox import Delivery
+from spikeguard.commands.journal import WrittenOnly
 from spikeguard.commands.order_limits import allowed_verbs, count_refusal, refusal, verb_refusal
-from spikeguard.commands.recovery import Recovery, Report
-from spikeguard.commands.restoring import HeldSteps, restart_words, restore_on_all
-from spikeguard.data.feed import DataFeed
-from spikeguard.errors import AttemptAborted, RollbackByRestart
-from spikeguard.faults import Faults, log
-from spikeguard.optim.learning_rate import ScaledRates
+from spikeguard.commands.recovery import Report
+from spikeguard.commands.rollback import (
+    Acting,
+    Done,
+    Prepared,
+    Refusal,
+    Rollbacks,
+    applying_of,
+    scaling_of,
+)
+from spikeguard.errors import AttemptAborted
+from spikeguard.faults import log
 from spikeguard.optim.lr_scale import LrScale
-from spikeguard.settings import Settings
-from spikeguard.state.lineage import abandoned_by_return, steps_given_up
-from spikeguard.state.progress import Progress
-from spikeguard.topology.rank_group import World, all_agree, first_problem, in_step, share_text
+from spikeguard.state.lineage import steps_given_up
+from spikeguard.topology.rank_group import all_agree, broadcast, first_problem, in_step
 from spikeguard_protocol import (
     Action,
     Apply,
@@ -43,25 +44,16 @@ from spikeguard_protocol import (
     ResultState,
     Rollback,
     ScaleLr,
-    SegmentReason,
-    SegmentStarted,
     SkipBatches,
     Stop,
     Verb,
     Watch,
     action_words,
-    from_json,
-    to_json,
     verb_of,
 )
-from spikeguard_protocol.phrases import batches_phrase
 
 HOUR_S = 3_600.0
 REPEAT_S = 30.0  # an order still delivered after its result was put: put it again
-
-
-class Refusal(Exception):
-    """Why an order is not carried out."""
 
 
 class Executor:
@@ -69,34 +61,22 @@ class Executor:
 
     def __init__(
         self,
-        world: World,
-        progress: Progress,
-        feed: DataFeed,
-        rates: ScaledRates,
-        recovery: Recovery,
+        parts: Acting,
         denied: Callable[[], Mapping[Verb, str]],
-        held: HeldSteps,
-        journal: Journal,
-        inbox: Inbox,
         report: Report,
         drain: Callable[[], None],
-        faults: Faults,
-        settings: Settings,
-        mitigations: Mitigations,
     ) -> None:
         """`denied`: orders that the table of abilities does not say yes to, and why."""
-        self._denied = denied
-        self._settings, self._mitigations = settings, mitigations
-        self._answered: deque[float] = deque(maxlen=settings.orders_an_hour)  # when, monotonic
-        self._world, self._progress, self._feed, self._rates = world, progress, feed, rates
-        self._held = held
-        self._recovery, self._journal, self._inbox = recovery, journal, inbox
-        self._report, self._drain, self._faults = report, drain, faults
+        self._denied, self._report, self._drain = denied, report, drain
+        self._settings, self._mitigations = parts.settings, parts.mitigations
+        self._world, self._progress, self._feed = parts.world, parts.progress, parts.feed
+        self._rates, self._recovery, self._journal = parts.rates, parts.recovery, parts.journal
+        self._inbox, self._faults = parts.inbox, parts.faults
+        self._answered: deque[float] = deque(maxlen=parts.settings.orders_an_hour)  # when
         self._answered_at: dict[str, float] = {}
-        self._next_segment = progress.segment + 1
         self.announced = 0  # rank 0: orders made known to the other ranks
         self._seen = 0
-        self._went_back: Order | None = None  # by the newest rollback, if its data are as they were
+        self._rollbacks = Rollbacks(parts, report)
 
     def capabilities(self) -> tuple[Verb, ...]:
         """What can be carried out in this loop; nothing once its ranks agree no more."""
@@ -116,10 +96,15 @@ class Executor:
             cannot.add(Verb.CHECKPOINT_NOW)
         return tuple(verb for verb in Verb if verb not in cannot)
 
+    @property
+    def returning(self) -> bool:
+        """Whether a rollback waits for steps of what the loop holds: nothing else is done then."""
+        return self._rollbacks.waits
+
     def act_alone(self) -> None:
         """In a job of one process: carry out what has come."""
         self._refuse_unreadable()
-        while (delivery := self._waiting()) is not None:
+        while not self.returning and (delivery := self._waiting()) is not None:
             self._carry_out(delivery)
 
     def announce(self) -> int:
@@ -139,9 +124,9 @@ class Executor:
         if delivery is not None and (reason := self._void(delivery)) is not None:
             self._answer(delivery.order, ResultState.REFUSED, reason)
             delivery = None
-        text = share_text(self._world, json.dumps(to_json(delivery.order)) if delivery else "")
-        if text:
-            self._execute(from_json(Order, json.loads(text)))
+        order = broadcast(self._world, delivery.order if delivery is not None else None)
+        if order is not None:
+            self._execute(order)
 
     def refuse_all(self, reason: str) -> None:
         """Answer whatever has come, and tell once more what the server missed."""
@@ -244,7 +229,8 @@ class Executor:
             self._made_durable(order, prepared)
         if isinstance(order.action, Rollback) and prepared is not None:
             try:
-                self._roll_back(order, order.action, prepared)
+                if done := self._rollbacks.begin(order, order.action, prepared):
+                    self._tell_of_rollback(done)
             except Exception as error:  # the journal has given up what would be trained from here
                 problem = f"{order.command} was written down and not carried out: {error!r}"
                 raise AttemptAborted(problem) from error
@@ -275,11 +261,10 @@ class Executor:
             if isinstance(action, Apply):
                 return None, self._mitigations.refusal(action)
             if isinstance(action, Rollback):
-                with in_step(self._world):  # first: all take part, whether they can load or not
-                    self._drain()
+                self._drained()  # first: all take part, whether they can load or not
                 if reason := self._mitigations.refusal(action):
                     raise Refusal(reason)
-                return self._load(action), None
+                return self._rollbacks.load(action), None
             if isinstance(action, SkipBatches):
                 self._check_unread(action.batches)
             return None, None
@@ -293,23 +278,6 @@ class Executor:
         unread = self._feed.unread
         if batches.first < unread:
             raise Refusal(f"position {batches.first} was read already; the next one is {unread}")
-
-    def _load(self, action: Rollback) -> Prepared:
-        target = self._recovery.find(action.target)
-        if target is None:
-            raise Refusal(f"target {action.target} is gone")
-        if self._recovery.abandoned(target):
-            raise Refusal(f"target {action.target} was abandoned by an earlier rollback")
-        if target.step != action.step:
-            raise Refusal(f"target {action.target} is of step {target.step}, not {action.step}")
-        tree = self._recovery.load(target)
-        if not self._feed.restarts:
-            reason = self._recovery.refusal(tree) or self._feed.refusal(tree["data"])
-            reason = reason or self._feed.prepare(tree["data"], tree["random"])
-            if reason is not None:
-                raise Refusal(f"target {action.target} cannot be restored: {reason}")
-        lost = abandoned_by_return(self._progress.lineage, target.lineage)
-        return Prepared(target, tree, tuple(lost))
 
     def _made_durable(self, order: Order, prepared: Prepared | None) -> str | None:
         action = order.action
@@ -361,57 +329,23 @@ class Executor:
                 return ResultState.APPLIED, "the loop ends at this step"
         return ResultState.REFUSED, "unknown action"
 
-    def _roll_back(self, order: Order, action: Rollback, prepared: Prepared) -> None:
-        before, name = self._progress.steps, prepared.target.name
-        if self._feed.restarts:
-            if self._world.leads:
-                log.warning("%s: %s", order.command, restart_words(action, name, before))
-            raise RollbackByRestart(f"back to {name} at the next start ({order.command})")
-        target, tree, segment = prepared.target, prepared.tree, self._next_segment
-        restore_on_all(self._world, target, lambda: self._recovery.restore(target, tree, segment))
-        self._held.begin(target, tree)
-        self._next_segment += 1
-        problem = self._mitigations.take_up()
-        with self._faults.shield("orders"):
-            self._tell_of_rollback(order, action, prepared, before, problem)
+    def finish_step(self) -> None:
+        """A step was made: a rollback that waited for it is carried out, on all ranks."""
+        if done := self._rollbacks.finish_step(self._drained):
+            self._tell_of_rollback(done)
 
-    def _tell_of_rollback(
-        self,
-        order: Order,
-        action: Rollback,
-        prepared: Prepared,
-        before: int,
-        problem: str | None = None,
-    ) -> None:
-        if action.lr_factor is not None and action.lr_steps is not None:
-            self._rates.scale = LrScale(
-                action.lr_factor, self._progress.steps, action.lr_steps, action.lr_cap
-            )
-        left_out = f", leaving out {batches_phrase(action.skip)}" if action.skip else ""
-        said = f"from step {before} back to {prepared.target.name}{left_out}"
-        if action.apply is not None:
-            said += f", then with {action.apply}" if problem is None else f"; {problem}"
-        if held := self._feed.stale:
-            way = "undone" if self._feed.undoing else "trained first"
-            said += f"; {held} more, fetched before, {'is' if held == 1 else 'are'} {way}"
-        if self._feed.other:
-            said = f"other data, {said}: {self._feed.other}"
-        self._answer(order, ResultState.APPLIED, said, before)
-        self._went_back = order
-        self._report(
-            SegmentStarted(
-                self._progress.segment,
-                SegmentReason.ROLLBACK,
-                self._progress.parent,
-                self._feed.position,
-                order.command,
-            )
-        )
-        self._recovery.forget_abandoned()
+    def _drained(self) -> None:
+        with in_step(self._world):
+            self._drain()
+
+    def _tell_of_rollback(self, done: Done) -> None:
+        with self._faults.shield("orders"):
+            self._answer(done.order, ResultState.APPLIED, done.said, done.before)
+            self._rollbacks.told(done.order)
 
     def correct_rollback(self) -> None:
         """A batch that came after the newest rollback was not the one that lay there before."""
-        order, self._went_back = self._went_back, None
+        order, self._rollbacks.newest = self._rollbacks.newest, None
         if order is not None:
             told = self._journal.results[order.command]
             self._conclude(replace(told, reason=f"other data, {told.reason}"[:2000]), order)

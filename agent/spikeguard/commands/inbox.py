@@ -9,10 +9,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from spikeguard.commands.order_limits import DAY_S
+from spikeguard.commands.line_files import open_line, sealed_line
 from spikeguard.faults import log
 from spikeguard_protocol import Ack, Action, IncidentEnded, Order, UnreadableOrder
+from spikeguard_protocol.plain_files import read_plain
 
 WARNINGS = 3  # an hour that other attempts of the run are alive
 HOUR_S = 3_600.0
@@ -39,32 +41,6 @@ def _identity(order: Order) -> tuple[str, Action]:
 
 
 @dataclass(slots=True)
-class DetailBudget:
-    """How long full detail may still be measured; it comes back at `a_day_s` a day.
-
-    Once it is spent it stays so until a tenth of it is back, so that detail does not flicker.
-    """
-
-    a_day_s: float
-    used_s: float = 0.0
-    spent: bool = False
-
-    def pass_time(self, seconds: float, measured: bool) -> None:
-        """`seconds` have passed, in which full detail was `measured` or not."""
-        used = self.used_s + (seconds if measured else 0.0) - seconds * self.a_day_s / DAY_S
-        self.used_s = max(0.0, used)
-        if not self.spent and self.used_s >= self.a_day_s < DAY_S:
-            self.spent = True
-            log.warning(
-                "the server has asked for full detail for %.3g s: it is not measured for a while "
-                "(Settings.full_detail_s_a_day)",
-                self.used_s,
-            )
-        elif self.spent and self.used_s < 0.9 * self.a_day_s:
-            self.spent = False
-
-
-@dataclass(slots=True)
 class Inbox:
     """Written by the sender's thread, read by the loop."""
 
@@ -75,9 +51,8 @@ class Inbox:
     protected: frozenset[str] = frozenset()
     heard_at: float | None = None
     warned_at: deque[float] = field(default_factory=lambda: deque(maxlen=WARNINGS))  # of others
-    detail: DetailBudget = field(default_factory=lambda: DetailBudget(DAY_S))
     alone: bool = True  # whether no other attempt of the run is alive
-    stirred: bool = False  # the loop has something to look at; it takes this back, nobody else
+    changed: bool = False  # the loop has something to look at; it takes this back, nobody else
     keep: Callable[[frozenset[str]], object] = bool  # called with what is protected anew
     tell: Callable[[IncidentEnded], object] = bool  # called with an incident that closed
 
@@ -88,8 +63,8 @@ class Inbox:
 
     @property
     def attentive(self) -> bool:
-        """Whether the server wants the slow signals at every step, said so lately, and may."""
-        if not self.asked_attentive or self.heard_at is None or self.detail.spent:
+        """Whether the server wants the slow signals at every step, and said so lately."""
+        if not self.asked_attentive or self.heard_at is None:
             return False
         return time.monotonic() - self.heard_at < ATTENTIVE_S
 
@@ -114,15 +89,13 @@ class Inbox:
         asked_at = now if asked_at is None else asked_at
         known = {_identity(d.order): d for d in self.deliveries}
         fresh = [known.get(_identity(order)) or Delivery(order, asked_at) for order in ack.orders]
-        if self.heard_at is not None:
-            self.detail.pass_time(min(now - self.heard_at, ATTENTIVE_S), self.attentive)
         before = self.deliveries, self.asked_attentive, self.protected, self.unreadable
         self.deliveries, self.unreadable = tuple(fresh), unreadable
         self.asked_attentive = ack.attentive
         self.protected = frozenset(ack.protected)
         self.heard_at = now
         if ack.attentive or (self.deliveries, ack.attentive, self.protected, unreadable) != before:
-            self.stirred = True
+            self.changed = True
         if self.alone and ack.live_attempts > 1 and self._may_warn(now):
             log.warning(
                 "%d attempts of this run are alive: none gets orders until one has ended",
@@ -133,3 +106,30 @@ class Inbox:
             self.keep(self.protected)
         if ack.ended is not None:
             self.tell(ack.ended)
+
+
+class Protection:
+    """Lies in a run's directory; written by the sender's thread."""
+
+    def __init__(self, home: Path) -> None:
+        self._path = home / "protected.json"
+
+    def read(self) -> frozenset[str]:
+        """Nothing where it is missing or damaged."""
+        try:
+            plain, _, sound = open_line(read_plain(self._path))
+        except OSError:
+            return frozenset()
+        names = plain.get("protected") if plain is not None and sound else None
+        if not isinstance(names, list):
+            log.warning(
+                "%s was damaged: until the server is heard nothing is protected", self._path
+            )
+            return frozenset()
+        return frozenset(name for name in names if isinstance(name, str))
+
+    def write(self, names: frozenset[str]) -> None:
+        """Whole or not at all; raise OSError."""
+        fresh = self._path.with_suffix(".new")
+        fresh.write_bytes(sealed_line({"protected": sorted(names)}))
+        fresh.replace(self._path)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spikeguard.commands.entries import Applying, Scaling
+from spikeguard.commands.entries import Applying, Scaling, past_orders, verb_in
 from spikeguard.commands.line_files import Lines, append_lines, noted_end, read_lines
 from spikeguard.commands.order_limits import (
     apply_refusal,
@@ -25,7 +25,6 @@ from spikeguard.commands.order_limits import (
     scale_refusal,
     skip_refusal,
 )
-from spikeguard.commands.past_orders import past_orders, verb_in
 from spikeguard.data.skips import Skips
 from spikeguard.errors import AttachError
 from spikeguard.optim.lr_scale import LrScale
@@ -75,7 +74,7 @@ class Journal:
         self.results: dict[str, CommandResult] = {}
         self._asked: dict[str, str] = {}  # command with a result -> what was asked of whom
         self.begun: dict[str, tuple[int, bool]] = {}  # command -> step, whether a restart keeps it
-        self.ledger = Skips()
+        self.skips = Skips()
         self.abandonments: list[Abandonment] = []
         self.scalings: list[Scaling] = []  # oldest first
         self.applyings: list[Applying] = []  # oldest first
@@ -131,9 +130,7 @@ class Journal:
         """What the other ranks need, as text."""
         return json.dumps(
             {
-                "skips": [
-                    [r.first, r.end, self.ledger.commands.get(r)] for r in self.ledger.ranges
-                ],
+                "skips": [[r.first, r.end, self.skips.commands.get(r)] for r in self.skips.ranges],
                 "abandoned": [
                     [a.segment.attempt, a.segment.number, a.after] for a in self.abandonments
                 ],
@@ -298,7 +295,7 @@ class Journal:
 
     def _apply_effects(self, skips: list[list[Any]], abandoned: list[list[Any]]) -> None:
         for first, end, command in skips:
-            self.ledger.add(BatchRange(first, end), command)
+            self.skips.add(BatchRange(first, end), command)
         for attempt, number, after in abandoned:
             self.abandonments.append(Abandonment(SegmentId(attempt, number), after))
 

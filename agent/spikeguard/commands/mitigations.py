@@ -16,7 +16,7 @@ from spikeguard.commands.entries import Applying
 from spikeguard.commands.journal import Journal
 from spikeguard.errors import AttachError, AttemptAborted
 from spikeguard.faults import Faults, log
-from spikeguard.state.progress import Progress
+from spikeguard.state.lineage import Progress
 from spikeguard.topology.rank_group import World, first_problem, in_step
 from spikeguard_protocol import Apply, ProtocolError, Rollback
 from spikeguard_protocol.abilities import MAX_COST, MOST_MITIGATIONS
@@ -64,6 +64,7 @@ class Mitigations:
         self.registered: dict[str, Mitigation] = {}
         self._wanted: tuple[Applying, ...] = ()  # of which steps lie ahead
         self._on: set[str] = set()
+        self.busy = False  # one is on, or was ordered for steps ahead: `settle` has to look
         self._missed: set[str] = set()  # ordered, and not registered by this start
         self.register(given)
 
@@ -105,6 +106,7 @@ class Mitigations:
         `settle`."""
         journal, steps = self._journal, self._progress.steps
         self._wanted = tuple(a for a in journal.applyings if a.end > steps and journal.wants(a))
+        self.busy = bool(self._wanted or self._on)
         return self.settle()
 
     def settle(self) -> str | None:

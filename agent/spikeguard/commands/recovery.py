@@ -8,7 +8,6 @@ where all ranks have to have succeeded they say so to each other before anything
 from __future__ import annotations
 
 import concurrent.futures
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -20,15 +19,14 @@ from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.state.async_saver import Finished, Saves
 from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.state.host_tensors import not_finite
-from spikeguard.state.lineage import is_abandoned
-from spikeguard.state.progress import Progress
+from spikeguard.state.file_sums import beside_the_loop
+from spikeguard.state.host_copies import tree_bytes
+from spikeguard.state.lineage import Progress, is_abandoned
 from spikeguard.state.replicated_parts import Part, divided
-from spikeguard.state.snapshots import Snapshot
-from spikeguard.state.staging_buffers import Staged
-from spikeguard.state.stores import StateStores
+from spikeguard.state.snapshots import Snapshot, Snapshots
+from spikeguard.state.staging_buffers import Staged, StagingBuffers
 from spikeguard.state.targets import Target, Tree, target_name
-from spikeguard.state.training_state import TRAINED, TrainingState, tree_bytes
+from spikeguard.state.training_state import TrainingState
 from spikeguard.state.user_checkpoints import UserCheckpoints
 from spikeguard.topology.rank_group import World, all_agree
 from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted
@@ -43,7 +41,9 @@ class Recovery:
         self,
         world: World,
         state: TrainingState,
-        stores: StateStores,
+        snapshots: Snapshots | None,
+        checkpoints: CheckpointDirectory | None,
+        staging: StagingBuffers,
         feed: DataFeed,
         rates: ScaledRates,
         progress: Progress,
@@ -53,19 +53,20 @@ class Recovery:
     ) -> None:
         self._world, self._state, self._feed, self._rates = world, state, feed, rates
         self._progress, self._journal, self._report = progress, journal, report
-        self._faults, self.copies, self._staging = faults, stores.copies, stores.staging
-        self.snapshots, self.checkpoints = stores.snapshots, stores.checkpoints
+        self._faults, self._staging = faults, staging
+        self.snapshots, self.checkpoints = snapshots, checkpoints
         self.protected: frozenset[str] = frozenset()
         self.writing = True  # whether `settle` has to look: a checkpoint may be on its way
         self._prepared = False
         self._fresh: Snapshot | None = None  # of this step boundary
+        self._held: Staged | None = None  # of the target that the run is about to go back to
         self._apart = False  # whether replicas were found to differ, and not yet to be equal again
         self._equal_at = 0  # the newest step at which they were compared and equal
         self._summing: tuple[Target, Future[None]] | None = None  # rank 0: what the job wrote
         self._unlike = False  # ranks that were said to be replicas are none
         self._saves: Saves | None = None
-        if stores.checkpoints is not None and stores.writes:
-            self._saves = Saves(world, stores.checkpoints, faults)
+        if checkpoints is not None and not checkpoints.writes_itself:
+            self._saves = Saves(world, checkpoints, faults)
 
     @property
     def saving(self) -> bool:
@@ -104,7 +105,7 @@ class Recovery:
         return own, self._staging.kept(parts)
 
     def _staged(self, target: Target, own: Tree, parts: Mapping[str, Part]) -> Staged:
-        return self._staging.take(target.name, target.step, own, parts)
+        return self._staging.take(target.name, own, parts)
 
     def compared(self, step: int, equal: bool) -> None:
         """Replicas were compared as of `step`; all ranks learn it at the same boundary.
@@ -196,7 +197,9 @@ class Recovery:
         if not all_agree(self._world, written):
             return None
         if self._world.leads:
-            self._summing = target, self._beside(checkpoints, target)
+            size = self._world.size
+            done = beside_the_loop(lambda: checkpoints.complete(target, size))
+            self._summing = target, done
             self.writing = True
         return target
 
@@ -211,21 +214,6 @@ class Recovery:
             checkpoints.claim(target.name)
             return True
         return False
-
-    def _beside(self, checkpoints: CheckpointDirectory, target: Target) -> Future[None]:
-        done: Future[None] = Future()
-        size = self._world.size
-
-        def complete() -> None:
-            try:
-                checkpoints.complete(target, size)
-            except Exception as error:
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
-        threading.Thread(target=complete, name="spikeguard-checksums", daemon=True).start()
-        return done
 
     def checkpoint_due(self) -> None:
         """One that its time has come for: beside the loop, unless the directory says otherwise."""
@@ -331,31 +319,27 @@ class Recovery:
         """Why `tree` cannot be restored here; None if it can."""
         return self._state.refusal(tree)
 
+    def hold(self, target: Target) -> None:
+        """Keep the memory of a snapshot until `restore`: the run goes back to it in some steps."""
+        found = self.snapshots.find(target.name) if self.snapshots is not None else None
+        self._held = found.staged.hold() if found is not None else None
+
     def restore(self, target: Target, tree: Tree, segment: int) -> None:
-        """Become `target`, about to train `segment`; half done if it raises."""
-        self.restore_training(target, tree)
-        self._feed.restore(tree["data"], tree["random"])
+        """Become `target`, about to train `segment`; half done if it raises.
+
+        The data were told before (`DataFeed.go_back`).
+        """
+        if target.medium is Medium.DISK and isinstance(self.checkpoints, UserCheckpoints):
+            self.checkpoints.put_back(target.name)
+        self._state.restore(tree)
+        self._feed.arrive()
         scale: dict[str, Any] | None = tree["lr_scale"]
         self._rates.scale = self._journal.accepted(LrScale.read(scale) if scale else None)
         self._progress.continue_from(target.lineage, segment)
         self._equal_at = min(self._equal_at, target.step)
-
-    def restore_training(self, target: Target, tree: Tree) -> None:
-        """Put back weights, moments, schedule and random numbers; half done if it raises."""
-        if target.medium is Medium.DISK and isinstance(self.checkpoints, UserCheckpoints):
-            self.checkpoints.put_back(target.name)
-        self.copies.before_change()
-        self._state.restore(tree)
-        self._check_finite(tree)
-
-    def _check_finite(self, tree: Tree) -> None:
-        """Raise ValueError where a weight or a moment was finite when saved and is not now."""
-        broken = not_finite(self._state.trained())
-        if broken:
-            saved = tree.get("not_finite")  # as the agent noted where the job itself saves
-            known = not_finite({k: tree.get(k) for k in TRAINED}) if saved is None else set(saved)
-            if new := sorted(broken - known):
-                raise ValueError(f"{new[0]} was finite when it was saved and is not any more")
+        if self._held is not None:
+            self._held.release()
+            self._held = None
 
     def take_up_scale(self, target: Target | None) -> None:
         """After a restart at `target` (None: the beginning): the rate that was ordered since."""

@@ -4,38 +4,41 @@ Position p is one optimizer step's batch, `micro_batches` items of the loader. A
 `state_dict` and `load_state_dict` is rewound by its state, any other re-iterable by beginning its
 pass again (`pass_start`) and counting; an iterator without a state is read once. What is left out
 is read past, unless the loader has `skip_to(position)`, and draws no random numbers of the job.
-A loop may fetch items before the step that comes first is made. Snapshots and checkpoints note the
-place before what was fetched and not trained. What a loop holds while it is taken back it trains
-first, and the guard undoes those steps (`undoing`): the items that complete them are copies that do
-not count. Where another thread fetches, they stand; what that thread counts is written by it alone.
+A loop may fetch items before the step that comes first is made, in a thread of its own too.
+Snapshots and checkpoints note the place before what was fetched and not trained. A rollback waits
+until the loop has trained what it holds: the position that it has begun is handed out whole, what
+follows is read from the target (`go_back`), and the run is put back when those steps are made.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Iterator
-from threading import get_ident
+from threading import RLock, get_ident
 from time import perf_counter
 from typing import Any, TypeVar
 
 from spikeguard.data import pass_start
 from spikeguard.data.by_position import ByPosition
 from spikeguard.data.fingerprints import Fingerprints
-from spikeguard.data.reading import NOT_AGAIN, Cursor, Fetched, Reading, has_state
-from spikeguard.data.skips import SkipReport, Skips
-from spikeguard.data.way_back import (
+from spikeguard.data.reading import (
+    NOT_AGAIN,
     OTHER_ORDER,
     OTHER_REMEDY,
+    Cursor,
+    Fetched,
+    Reading,
     WayBack,
+    has_state,
     look_back,
     refusal_of,
     too_long,
 )
+from spikeguard.data.skips import SkipReport, Skips
 from spikeguard.errors import ResumeError
 from spikeguard.faults import Faults
-from spikeguard.measure.kept_items import KeptItems
-from spikeguard.state.progress import Progress
+from spikeguard.measure.batch_ring import KeptItems
+from spikeguard.state.lineage import Progress
 from spikeguard.state.random_numbers import random_state, restore_random_state
 from spikeguard.state.targets import Tree
 
@@ -50,36 +53,35 @@ class DataFeed:
 
     restarts = False  # whether going back takes a new attempt
 
-    def __init__(self, ledger: Skips, micro_batches: int, replay_limit_s: float = math.inf) -> None:
-        self.ledger = ledger
+    def __init__(self, skips: Skips, micro_batches: int, replay_limit_s: float = math.inf) -> None:
+        self.skips = skips
         self.in_use = self.stopped = False
         self.steps = 0  # made
         self.epoch = 0  # of `guard.epochs`
         self.in_epochs = False
-        self.ahead = 0  # most items that were handed out before the step in front of theirs
+        self.ahead = 0  # items that were handed out before the step in front of theirs, about
         self.items_per_step: float | None = None  # where the loop takes other than `micro_batches`
         self.mixed = False  # the loop takes items of two loaders at once
         self.unusual = False  # the loop has shown something that nobody was told of
         self.alike = self.taken = 0  # steps in a row that took as many items, not micro_batches
         self.mark_every = 10  # positions, where the loop fetches ahead
         self.faults = Faults()
-        self.skip_report = SkipReport(None, Progress(""), ledger, self.faults, tells=False)
+        self.skip_report = SkipReport(None, Progress(""), skips, self.faults, tells=False)
         self.items: KeptItems | None = None  # where somebody can name them
         self.fingerprints = Fingerprints()
         self.other_allowed = False  # whether a rollback may go on with other data
         self.other = ""  # what was found to be other data after the newest rollback
         self.micro_batches = micro_batches
-        self.undoing = 0  # steps to come of what was held at a rollback, which the guard undoes
         self._replay_limit_s = replay_limit_s
         self._waited_s, self._waits = 0.0, 0  # for the loader, and for how many items
         self._at = Cursor()
         self._before: Cursor | None = None  # in the loader before this one
         self._open: object | None = None  # the iterator that is counted
         self._beside: list[list[int]] = []  # items of others that are open
-        self.stale = 0  # positions that the loop had items of at a rollback, and not trained yet
-        self._returns = 0  # how often it was
-        self._filler = 0  # items that complete the steps to be undone
-        self._handed_before = self._ahead_told = 0  # items: at the last step, and in the log
+        self._target: Tree | None = None  # that is read from after so many more positions:
+        self._still_whole = 0
+        self.counting = RLock()  # while it is held no other thread hands out an item
+        self._handed_before = 0  # items, at the last step
         self._fetched_by: int | None = None  # which thread
         self._way_back: WayBack | None = None
 
@@ -92,19 +94,14 @@ class DataFeed:
     def position(self, position: int) -> None:
         self._at.position = position
 
+    def begin_at(self, position: int) -> None:
+        """The loop has set its data to `position` itself; before the first item."""
+        self._at.position = self._at.next = position
+
     @property
     def handed(self) -> int:
         """Items that were handed out."""
         return self._at.handed
-
-    @property
-    def goes_back(self) -> bool:
-        """Whether the next item is of a place that the run was taken back to."""
-        return self._at.rewind is not None and self.in_use
-
-    def begin_at(self, position: int) -> None:
-        """The loop has set its data to `position` itself; before the first item."""
-        self._at.position = self._at.next = position
 
     def is_beside(self, loader: Iterable[Any]) -> bool:
         """Whether another loader's items are under way, so that those of `loader` do not count."""
@@ -169,21 +166,21 @@ class DataFeed:
                     self._past_skips(reading)
                     if self.ahead and at.next % self.mark_every == 0:
                         self._mark(reading)
-                returns = self._returns
                 item = Fetched(at.next, reading, reading.read)
                 began = perf_counter()
                 batch = reading.next()
                 self._waited_s += perf_counter() - began
                 self._waits += 1
-                while self._filler and not self.stopped:
-                    self._filler -= 1
-                    yield self._copied(batch)
-                with self.faults.shield("data"):
-                    self._count(item, returns)
-                    if self.items is not None:
-                        self.items.add(item.position, batch)
-                    if returns == self._returns:
+                with self.counting:
+                    if at.rewind is not None:  # while another thread fetched it
+                        continue
+                    with self.faults.shield("data"):
+                        self._count(item)
+                        if self.items is not None:
+                            self.items.add(item.position, batch)
                         self.fingerprints.see((reading.number, item.read), batch)
+                        if self._target is not None:
+                            self._turn_back()
                 yield batch
         except StopIteration:
             return
@@ -209,16 +206,12 @@ class DataFeed:
         self.in_epochs = True
         while self.epoch < count and not self.stopped:
             yield self.epoch
-            if not self.goes_back:
+            if not self.in_use or (self._at.rewind is None and self._target is None):
                 self.epoch += 1
 
-    def _count(self, item: Fetched, returns: int) -> None:
-        """The loop gets an item; `returns`: as many as when it was asked for."""
+    def _count(self, item: Fetched) -> None:
+        """The loop gets an item."""
         at = self._at
-        if returns != self._returns:  # the run was taken back while another thread fetched it
-            at.fetched.append(item)
-            self.stale += 1
-            return
         if not at.fetched:
             at.position = item.position
         if at.micro == 0 and item.position != at.left_over:
@@ -231,6 +224,7 @@ class DataFeed:
         else:
             at.next += 1
             at.micro = 0
+            self._still_whole -= 1
 
     def finish_step(self) -> int:
         """The loop made a step of what it was given; returns the position that went into it."""
@@ -238,7 +232,7 @@ class DataFeed:
         at = self._at
         taken, self._handed_before = at.handed - self._handed_before, at.handed
         done = at.fetched.popleft().position if at.fetched else at.position
-        if at.fetched or self.stale or self._beside:
+        if at.fetched or self._beside:
             self._finish_unusual(done, taken)
         elif taken == self.micro_batches:
             at.position, self.alike = done + 1, 0
@@ -252,7 +246,6 @@ class DataFeed:
     def _finish_unusual(self, done: int, taken: int) -> None:
         """The rest of a step for which the loop took more or fewer items, or had some before."""
         at = self._at
-        stale, self.stale = self.stale > 0, max(0, self.stale - 1)
         self.alike = self.alike + 1 if taken == self.taken and self.alike else 1
         self.taken = taken
         if taken == self.micro_batches:
@@ -262,34 +255,32 @@ class DataFeed:
         if self.items_per_step is not None:  # a position is a step, whatever went into it
             at.fetched.clear()
             at.position = at.next = done + 1
-            self.stale = at.micro = 0
-            return
-        if len(at.fetched) > self.stale:
-            at.position = at.fetched[self.stale].position
+            at.micro = 0
+        elif at.fetched:
+            at.position = at.fetched[0].position
             self._note_ahead()
-            return
-        if not stale and not self.stale and (at.next <= done or at.micro):
-            at.next, at.micro = done + 1, 0
-        at.position = at.next
+        else:
+            if at.next <= done or at.micro:
+                at.next, at.micro = done + 1, 0
+            at.position = at.next
 
     def _note_ahead(self) -> None:
-        whole = (len(self._at.fetched) - self.stale - 1) * self.micro_batches
-        self.ahead = max(self.ahead, whole + (self._at.micro or self.micro_batches))
-        told = self.ahead <= 2 * self._ahead_told
-        if not told and self.steps >= SETTLED and not self._in_doubt:
-            self._ahead_told, self.unusual = self.ahead, True
+        whole = (len(self._at.fetched) - 1) * self.micro_batches
+        ahead = whole + (self._at.micro or self.micro_batches)
+        if ahead > 2 * self.ahead and self.steps >= SETTLED and not self._in_doubt:
+            self.ahead, self.unusual = ahead, True
 
     def capture(self) -> Tree:
         """Where the data stands, for a snapshot."""
         at, reading = self._at, self._at.reading
         tree: Tree = {"position": at.position}
-        ahead = len(at.fetched) > self.stale and not self._in_doubt
+        ahead = bool(at.fetched) and not self._in_doubt
         if at.rewind is not None and not ahead and (self.in_use or not self.steps):
             point = {key: at.rewind[key] for key in at.rewind.keys() - {"random"}}
         elif not self.in_use or reading is None:
             return {**tree, "kind": "none", "epoch": self.epoch}
         else:
-            item = at.fetched[self.stale] if ahead else Fetched(0, reading, reading.read)
+            item = at.fetched[0] if ahead else Fetched(0, reading, reading.read)
             point = item.reading.capture(item.read)
         epoch = (self.epoch if self.in_epochs else point["pass"] - 1) + point.get("begins", False)
         place = {"loaders": at.serial, "first": self.fingerprints.known((point["pass"], 0))}
@@ -337,40 +328,44 @@ class DataFeed:
         if prepared is not None:
             self._at.rewind = prepared.put_back() or self._at.rewind
 
-    def restore(self, tree: Tree, random_numbers: Tree) -> None:
-        """Go back at the next batch; the loader is touched only then, or was in `prepare`."""
-        at = self._at
-        at.position = at.next = tree["position"]
-        self.epoch = tree.get("epoch", 0)
-        self.stale, self._returns = len(at.fetched), self._returns + 1
-        self.undoing = 0 if self.threaded else self.stale  # the steps of what the loop holds
-        held = (self.stale - 1) * self.micro_batches + (at.micro or self.micro_batches)
-        self._filler = self.undoing * self.micro_batches - held if self.undoing else 0
-        at.micro, at.left_over = 0, None
+    def go_back(self, tree: Tree, random_numbers: Tree, steps: int = 0) -> None:
+        """The run stands at `tree` after `steps` more steps, at least those that are `held`.
+
+        The loader is touched at the next batch, or was in `prepare`.
+        """
+        with self.counting:
+            at = self._at
+            self._still_whole = steps - len(at.fetched) + (at.micro > 0)
+            self._target = {**tree, "random": random_numbers}
+            if self._still_whole > 0:
+                self.cancel()  # there is more to read where the loop stands
+            if not steps:
+                self.arrive()
+            self._turn_back()
+
+    def arrive(self) -> None:
+        """The run stands at its target; a loop that did not fetch what it was to have goes on."""
+        with self.counting:
+            if self._target is not None:
+                self._at.fetched.clear()
+                self._at.micro = self._still_whole = 0
+                self._turn_back()
+
+    def _turn_back(self) -> None:
+        """Read on at the target, where all was handed out that comes before."""
+        at, point = self._at, self._target
+        if point is None or self._still_whole > 0 or at.micro:
+            return
+        self._target = None
+        at.next = point["position"]
+        if not at.fetched:
+            at.position = at.next
+        self.epoch = point.get("epoch", 0)
+        at.left_over = None
         self.fingerprints.differs = None
         if self.items is not None:
             self.items.clear()
-        at.rewind = {**tree, "random": random_numbers} if tree["kind"] != "none" else None
-        if self._way_back is not None and self._way_back.data is not tree:
-            self._way_back = None
-
-    def let_stale_stand(self) -> None:
-        """What is held is trained first after all, as not all ranks hold as much."""
-        self.undoing = self._filler = 0
-
-    def undo_step(self) -> bool:
-        """The loop made a step of what it held; whether that was the last one to be undone."""
-        self._at.fetched.popleft()
-        self.stale -= 1
-        self.undoing -= 1
-        self._handed_before = self._at.handed
-        return not self.undoing
-
-    def _copied(self, item: Any) -> Any:
-        """`item` for a step that is undone: the loop may change it in place."""
-        with self.faults.shield("data"):
-            return copy.deepcopy(item)
-        return item
+        at.rewind = point if point["kind"] != "none" else None
 
     def found_other(self) -> str:
         """What was read again and was other data than the first time; once for a rollback."""
@@ -428,9 +423,11 @@ class DataFeed:
         return False
 
     def _past_skips(self, reading: Reading) -> None:
+        if not self.skips.ranges:
+            return
         at, end = self._at, self._at.next
         with self.faults.shield("data"):
-            end = self.ledger.end_of_skip(at.next)
+            end = self.skips.end_of_skip(at.next)
         if end == at.next:
             return
         numbers = random_state()

@@ -7,13 +7,50 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from spikeguard.data.batch_names import NameBatch, Names
 from spikeguard.faults import Faults
-from spikeguard.state.progress import Progress
+from spikeguard.state.lineage import Progress
 from spikeguard_protocol import BatchesSkipped, BatchRange, SegmentId, SegmentPoint
 
 if TYPE_CHECKING:  # it brings torch, which `spikeguard journal` does without
     from spikeguard.data.reading import Reading
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from spikeguard_protocol import MAX_NAME, MAX_NAMES
+
+NameBatch = Callable[[Any], Any]  # an item of the loader -> its name or names
+LOOKED_AT = 10_000  # names of one item; the rest of what may be endless is not even counted
+
+
+@dataclass(slots=True)
+class Names:
+    """The names of one position, in the order of its items."""
+
+    kept: list[str] = field(default_factory=list)
+    cut: int = 0  # left away, or shortened
+
+    def add(self, given: Any) -> None:
+        """Take up what one item is called; raise TypeError for what cannot name anything."""
+        for name in islice(_each(given), LOOKED_AT):
+            fits = len(self.kept) < MAX_NAMES
+            self.cut += not fits or len(name) > MAX_NAME
+            if fits:
+                self.kept.append(name[:MAX_NAME])
+
+
+def _each(given: Any) -> Iterator[str]:
+    if isinstance(given, str | int):
+        return iter((str(given),))
+    if isinstance(given, bytes | bytearray | Mapping) or not isinstance(given, Iterable):
+        raise TypeError(f"a name is a str or several of them, not {type(given).__name__}")
+    return map(_name, given)
+
+
+def _name(one: Any) -> str:
+    return one if isinstance(one, str) else str(operator.index(one))
+
 
 ASKED = 10_000  # positions of one skip that a loader is asked the names of
 WAITING = 10_000  # records until the attempt has introduced itself

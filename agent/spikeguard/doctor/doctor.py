@@ -192,7 +192,7 @@ class Doctor:
             if not self._clips and any(g.family not in NORMALISED for g in self._judged):
                 self.find(unlimited(columns["grad_norm_at_step"] or columns["grad_norm"]))
             if self._half and not self._setup.half and not scalers_of(self._given):
-                said = "The forward pass computes in fp16, and no gradient scaler is there."
+                said = "The forward pass computes in fp16, and state= holds no gradient scaler."
                 self.find([Finding("fp16_without_scaler", said)])
         elif count >= WATCHED:
             if self._fresh:

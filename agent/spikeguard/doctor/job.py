@@ -21,7 +21,7 @@ from spikeguard.optim.scalers import scalers_of
 from spikeguard.settings import Settings
 from spikeguard.topology.job import Job
 from spikeguard.topology.model_parts import Modules, named_modules, named_parameters
-from spikeguard.topology.rank_group import World, share_each
+from spikeguard.topology.rank_group import World, all_gather
 from spikeguard.topology.shards import local
 from spikeguard_protocol.findings import Finding
 
@@ -65,7 +65,7 @@ def with_unchanged(settings: Settings, job: Job, world: World) -> Settings:
 
     Collective.
     """
-    if not any(share_each(world, "low" if low_precision(job) else "")):
+    if not any(all_gather(world, "low" if low_precision(job) else "")):
         return settings
     return replace(settings, unchanged_parameters=True)
 

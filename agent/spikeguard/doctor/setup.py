@@ -112,7 +112,7 @@ def findings_in(setup: Setup) -> Iterator[Finding]:
     if setup.clipped is False and any(g.family not in NORMALISED for g in judged):
         yield Finding("no_clipping", "The configuration sets no limit for the gradient's norm.")
     if setup.half and setup.scaled is False:
-        yield Finding("fp16_without_scaler", "fp16 is used, and no gradient scaler is there.")
+        yield Finding("fp16_without_scaler", "fp16 is used, and state= holds no gradient scaler.")
 
 
 def _of_language_models(setup: Setup, judged: list[Group]) -> Iterator[Finding]:

@@ -25,7 +25,6 @@ from torch import Tensor
 
 import spikeguard
 from spikeguard.integrations.wrapped import attach_within, refuse_found
-from spikeguard.optim.clipping import Rule
 
 Batch = TypeVar("Batch")
 KNOWN = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")
@@ -108,14 +107,7 @@ class AcceleratedGuard:
         self._accelerator.unscale_gradients()
         return self.guard.clip_grad_norm_(max_norm)
 
-    def clip_(self, rule: Rule) -> Tensor | None:
-        """As `Guard.clip_`, where gradients are synchronised."""
-        if not self._accelerator.sync_gradients:
-            return None
-        self._accelerator.unscale_gradients()
-        return self.guard.clip_(rule)
-
-    def step(self, step: int | None = None) -> None:
+    def step(self) -> None:
         """Call it in every pass of the loop; it counts the real optimizer steps."""
         if self._accelerator.sync_gradients:
-            self.guard.step(step)
+            self.guard.step()

@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 from spikeguard.commands.journal import Journal
-from spikeguard.data.batch_names import Names
 from spikeguard.data.feed import DataFeed
 from spikeguard.data.pass_start import tell_epoch
-from spikeguard.data.skips import SkipReport, Skips
+from spikeguard.data.skips import Names, SkipReport, Skips
 from spikeguard.errors import ResumeError, RollbackByRestart
 from spikeguard.faults import log
 from spikeguard.guard import Guard
@@ -38,10 +37,10 @@ from spikeguard.state.replicated_parts import Boxes
 from spikeguard.state.targets import Target, Tree
 from spikeguard.topology.rank_group import (
     World,
+    broadcast,
     first_problem,
     join_world,
     leave_world,
-    share_text,
 )
 from spikeguard_protocol import Medium, RunId, TargetDeleted
 from spikeguard_protocol.plain_files import read_plain
@@ -54,8 +53,8 @@ class FrameworkFeed(DataFeed):
 
     restarts = True
 
-    def __init__(self, ledger: Skips, micro_batches: int, replay_limit_s: float = math.inf) -> None:
-        super().__init__(ledger, micro_batches, replay_limit_s)
+    def __init__(self, skips: Skips, micro_batches: int, replay_limit_s: float = math.inf) -> None:
+        super().__init__(skips, micro_batches, replay_limit_s)
         self.in_use = True
 
     @property
@@ -66,7 +65,7 @@ class FrameworkFeed(DataFeed):
     def finish_step(self) -> int:
         """The framework made a step of the next position that is not left out."""
         self.steps += 1
-        done = self.ledger.end_of_skip(self.position)
+        done = self.skips.end_of_skip(self.position)
         self.position = done + 1
         return done
 
@@ -118,7 +117,7 @@ class LeavingOut:
                 position = begin + item // micro
                 if item + 1 == length:
                     self._end = begin + each
-                left_out = feed.ledger.leaves_out(position)
+                left_out = feed.skips.leaves_out(position)
                 passing.see(position if left_out else None, batch)
                 if item < past or left_out:
                     continue
@@ -177,6 +176,7 @@ class HostedCheckpoints(CheckpointDirectory):
     """Checkpoints of which a framework owns the content; the manifest beside it is ours."""
 
     names = re.compile(r"checkpoint-[0-9]+")
+    feed = FrameworkFeed
     on_demand = False  # whether a checkpoint can be asked for
     writes_itself = True
 
@@ -286,7 +286,7 @@ def resumable(
         theirs = checkpoints.not_ours(newest.step if newest is not None else 0)
     problems: list[str] = []
     try:
-        allowed, theirs = json.loads(share_text(world, json.dumps([allowed, theirs])))
+        allowed, theirs = broadcast(world, (allowed, theirs))
         if theirs:
             begins = f"at {allowed.split()[0]}" if allowed else "at step 0"
             raise ResumeError(

@@ -24,7 +24,6 @@ from transformers.trainer_pt_utils import safe_globals
 import spikeguard
 from spikeguard.integrations.accelerate import stock
 from spikeguard.integrations.framework_loop import (
-    FrameworkFeed,
     LeavingOut,
     continue_from,
     continue_without,
@@ -129,7 +128,6 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
             checkpoints=self._checkpoints,
             directory=self._home,
             micro_batches=args.gradient_accumulation_steps,
-            feed=FrameworkFeed,
             **self._arguments,
         )
         if accelerator.distributed_type.value in CLIPPED_BY_US:

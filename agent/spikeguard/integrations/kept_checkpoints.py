@@ -3,8 +3,8 @@
 Each one is hard-linked into `PATH/spikeguard/kept/` at the step boundary after it was written, when
 every rank has written its part; it costs room only once the framework has removed its own.
 Law: at most `MOST_PROTECTED` that the server protects stay, the newest that `healthy_after` steps
-have been built on, and the one that will be it next. Nothing is copied in the loop: where the file
-system makes no links, a thread copies, unless `Settings.copy_kept` says no.
+have been built on, and the one that will be it next. Nothing is copied: where the file system makes
+no links, none is kept.
 A thread reads what was kept for its checksums, and the next step boundary writes them into the
 manifest. What the framework wrote is never removed: a checkpoint that a rollback gave up is moved
 to `PATH/spikeguard/abandoned/`, out of the way of the framework's own pruning and its next save.
@@ -13,13 +13,11 @@ to `PATH/spikeguard/abandoned/`, out of the way of the framework's own pruning a
 from __future__ import annotations
 
 import concurrent.futures
-import errno
 import os
 import re
 import secrets
 import shutil
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from os import PathLike
 from pathlib import Path
@@ -34,13 +32,13 @@ from spikeguard.state.checkpoints import (
     read_manifest,
     seal_manifest,
 )
-from spikeguard.state.file_sums import FileSum, sums_of
+from spikeguard.state.file_sums import FileSum, beside_the_loop, sums_of
 from spikeguard.state.owned_folders import MARKER, claim, remove, remove_beside
 from spikeguard.state.targets import Target
 
 BEGUN = re.compile(
     r"\.checkpoint-[0-9]+\.[0-9a-f]{8}"
-)  # a copy on its way, by some process's token
+)  # links on their way, by some process's token
 
 
 class KeptCheckpoints(HostedCheckpoints):
@@ -92,7 +90,7 @@ class KeptCheckpoints(HostedCheckpoints):
         due, self._due, self._protected = self._due, None, protected
         if due is not None:
             self._sweep()
-            self._take_in(due, parts.settings.copy_kept, parts.faults)
+            self._take_in(due, parts.faults)
             self._begin_sums(due)
         unwanted = self._unwanted(protected, parts.progress.steps)
         for name in unwanted:
@@ -128,18 +126,8 @@ class KeptCheckpoints(HostedCheckpoints):
     def _begin_sums(self, name: str) -> None:
         """Read the files beside the loop."""
         target = self.find(name)
-        if target is None:
-            return
-        done: Future[dict[str, FileSum]] = Future()
-        self._summing.append((target, done))
-
-        def read() -> None:
-            try:
-                done.set_result(self._sums_of(name))
-            except Exception as error:  # pruned meanwhile: it stays without
-                done.set_exception(error)
-
-        threading.Thread(target=read, name="spikeguard-checksums", daemon=True).start()
+        if target is not None:  # one that is pruned meanwhile stays without
+            self._summing.append((target, beside_the_loop(lambda: self._sums_of(name))))
 
     def _sums_of(self, name: str) -> dict[str, FileSum]:
         try:
@@ -169,35 +157,21 @@ class KeptCheckpoints(HostedCheckpoints):
         wanted = {*spared, *stand[-1:], *young[:1]}
         return [target.name for target in held if target.name not in wanted]
 
-    def _take_in(self, name: str, may_copy: bool, faults: Faults) -> None:
-        try:
-            self._bring_in(name, os.link)
-        except OSError:  # another file system, or one without links
-            if may_copy:
-                threading.Thread(target=self._copy, args=(name, faults), daemon=True).start()
-
-    def _copy(self, name: str, faults: Faults) -> None:
-        """Beside the loop, where it leaves as much room as it takes."""
-        with faults.shield("checkpoint"):
-            files = (path for path in (self.path / name).rglob("*") if path.is_file())
-            size = sum(path.stat().st_size for path in files)
-            if shutil.disk_usage(self.path).free < 2 * size:
-                raise OSError(errno.ENOSPC, f"no room to keep {name} ({size} bytes)")
-            self._bring_in(name, shutil.copy2)
-
-    def _bring_in(self, name: str, by: Callable[[str, str], object]) -> None:
-        """Whole or not at all; raise OSError."""
+    def _take_in(self, name: str, faults: Faults) -> None:
+        """Whole or not at all."""
         place, fresh = self._kept / name, self._kept / f".{name}.{self._token}"
         try:
             claim(fresh)
             unmarked = shutil.ignore_patterns(MARKER)
             source = self.path / name
-            shutil.copytree(source, fresh, ignore=unmarked, copy_function=by, dirs_exist_ok=True)
+            shutil.copytree(
+                source, fresh, ignore=unmarked, copy_function=os.link, dirs_exist_ok=True
+            )
             remove(place, self.names)
             fresh.replace(place)
-        except OSError:
+        except OSError as error:  # another file system, or one without links
             remove(fresh, BEGUN)
-            raise
+            faults.note("checkpoint", f"{name} goes when the framework removes it: {error}")
 
     def _sweep(self) -> None:
         """Once: what a process that was killed had begun to copy is freed beside the loop."""

@@ -25,7 +25,6 @@ from torch import Tensor
 
 import spikeguard
 from spikeguard.integrations.framework_loop import (
-    FrameworkFeed,
     HostedCheckpoints,
     LeavingOut,
     continue_from,
@@ -145,7 +144,6 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
             checkpoints=self._checkpoints,
             directory=self._home,
             micro_batches=trainer.accumulate_grad_batches,
-            feed=FrameworkFeed,
             **self._arguments,
         )
         self._stepped = trainer.global_step

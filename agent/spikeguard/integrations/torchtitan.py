@@ -16,6 +16,7 @@ replaced while this trainer makes a step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ def watch(trainer: Any, *, every: int = 500, **arguments: Any) -> spikeguard.Gua
     """
     arguments["state"] = [trainer, *arguments.get("state", ())]  # its counters
     found = _found(trainer, every) | arguments
+    dims = trainer.parallel_dims
+    if dims.pp_enabled:
+        stages = {"pipeline": dims.get_mesh("pp"), "has_loss": trainer.pp_has_last_stage}
+        found["ranks"] = replace(found.get("ranks") or spikeguard.Ranks(), **stages)
     guard = spikeguard.attach(trainer.model_parts, trainer.optimizers, **found)
     _Watched(trainer, guard)
     return guard
@@ -41,17 +46,14 @@ def watch(trainer: Any, *, every: int = 500, **arguments: Any) -> spikeguard.Gua
 
 def _found(trainer: Any, every: int) -> dict[str, Any]:
     """What `attach` is told of the trainer."""
-    dims, home = trainer.parallel_dims, Path(trainer.config.dump_folder) / "spikeguard"
+    home = Path(trainer.config.dump_folder) / "spikeguard"
     micro = trainer.gradient_accumulation_steps * trainer.num_pipeline_parallel_microbatches
-    found: dict[str, Any] = {
+    return {
         "scheduler": trainer.lr_schedulers,
         "micro_batches": micro,
         "checkpoints": spikeguard.CheckpointDirectory(home / "checkpoints", every=every),
         "directory": home,
     }
-    if dims.pp_enabled:
-        found |= {"pipeline": dims.get_mesh("pp"), "has_loss": trainer.pp_has_last_stage}
-    return found
 
 
 class _Watched:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ def attach_within(
     """
     refuse_flat_shards(wrapped)
     make_way(model)
-    return spikeguard.attach(
-        model, optimizer, **{"replicated": says_replicated([wrapped]), **arguments}
-    )
+    ranks: spikeguard.Ranks = arguments.pop("ranks", None) or spikeguard.Ranks()
+    if ranks.replicated is None:
+        ranks = replace(ranks, replicated=says_replicated([wrapped]))
+    return spikeguard.attach(model, optimizer, ranks=ranks, **arguments)

@@ -27,11 +27,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from spikeguard.loop.replica_check import Finding, ReplicaCheck
-from spikeguard.loop.vote import Own, Tally, Vote, Voter, Word
+from spikeguard.loop.vote import Own, Reduced, Vote, Voter, Word
 from spikeguard.measure.readback import Pending, Row
 from spikeguard.topology.rank_group import World, in_step
 from spikeguard.topology.replicas import REPLICA_APART, REPLICAS_APART
 
+LAG: Final = 2  # steps between a vote and its reading
 LEAVING: Final = timedelta(seconds=10)  # for ranks that may go on with data of their own
 UNEVEN: Final = (
     "the data of rank {rank} ended before that of the other ranks: they go on without orders, "
@@ -42,14 +43,19 @@ UNEVEN: Final = (
 class Agreed:
     """What all ranks know of an earlier step."""
 
-    __slots__ = ("finding", "row", "tally", "word")
+    __slots__ = ("finding", "reduced", "row", "word")
 
-    def __init__(self, tally: Tally, finding: Finding) -> None:
-        self.tally, self.row, self.word, self.finding = tally, tally.row, tally.word, finding
+    def __init__(self, reduced: Reduced, finding: Finding) -> None:
+        self.reduced, self.row, self.word, self.finding = (
+            reduced,
+            reduced.row,
+            reduced.word,
+            finding,
+        )
 
     def values(self) -> dict[str, float]:
         """Of the row, put together over all ranks."""
-        values = self.tally.values(self.row.read() if self.row is not None else {})
+        values = self.reduced.values(self.row.read() if self.row is not None else {})
         equal, ranks, _ = self.finding
         if equal is not None or ranks:
             values[REPLICAS_APART] = float(len(ranks))
@@ -82,14 +88,13 @@ class Agreement:
     def __init__(
         self,
         world: World,
-        lag: int,
         sharded: bool = False,
         known: bool = False,
         same_as: Sequence[int] = (),
         compares: bool = True,
     ) -> None:
         """`known`, `same_as`, `compares`: see `ReplicaCheck`."""
-        self._world, self._lag, self.sharded = world, lag, sharded
+        self._world, self.sharded = world, sharded
         self._patience = world.timeout
         self.voter = Voter(world.rank, world.size, sharded, same_as)
         self.replicas = ReplicaCheck(world, known, same_as, compares)
@@ -114,7 +119,7 @@ class Agreement:
                 self.left = False
             if not self._world.ties.broken:
                 self._post(word, row)
-                settled += self._settled(self._lag)
+                settled += self._settled(LAG)
         return settled
 
     def leave(self, word: Word, rows: Sequence[Row | None] = ()) -> None:
@@ -123,7 +128,7 @@ class Agreement:
         `rows`: of the last steps, as many as are not posted yet, at most K.
         """
         with in_step(self._world):
-            for number in range(self._lag + 1):
+            for number in range(LAG + 1):
                 self._post(word, rows[number] if number < len(rows) else None, ended=True)
             self.left = True
 
@@ -150,7 +155,7 @@ class Agreement:
             self._world.ties.reason = "this rank has ended, and other ranks go on"
         return settled
 
-    def forsaken(self) -> list[Row]:
+    def take_unread(self) -> list[Row]:
         """Rows of the votes that nobody will read any more, oldest first; once.
 
         Their works stay in `ties.posted`: an exchange that hangs may write to its numbers yet.
@@ -186,9 +191,9 @@ class Agreement:
         settled: list[Agreed] = []
         while len(self._flying) > most:
             settled.append(self._settle())
-            rank = settled[-1].tally.ended_rank
+            rank = settled[-1].reduced.ended_rank
             if rank is not None and not self._world.ties.broken:
-                settled += [self._settle() for _ in range(min(self._lag, len(self._flying)))]
+                settled += [self._settle() for _ in range(min(LAG, len(self._flying)))]
                 self._world.ties.broken = True
                 self._world.ties.reason = UNEVEN.format(rank=rank)
                 break
@@ -201,10 +206,10 @@ class Agreement:
             posted.popleft()
         slot = self._flying.popleft()
         vote = Vote(slot.summed.tolist(), slot.largest.tolist())
-        tally = Tally(slot.row, vote, self._world.size, self.sharded)
-        if tally.has_layers and slot.row is not None:
+        reduced = Reduced(slot.row, vote, self._world.size, self.sharded)
+        if reduced.has_layers and slot.row is not None:
             self._post_layers(slot.row)
-        return Agreed(tally, self.replicas.judge(tally, slot.own))
+        return Agreed(reduced, self.replicas.judge(reduced, slot.own))
 
     def _post_layers(self, row: Row) -> None:
         """All ranks know that all have a part. Read at the next boundary."""

@@ -24,7 +24,7 @@ from spikeguard.optim.update_skipper import UpdateSkipper, can_skip_by_sync, tak
 from spikeguard.settings import GIB, Settings
 from spikeguard.state.changing_attributes import COMPARED
 from spikeguard.state.snapshot_budget import Room
-from spikeguard.topology.refusals import NAMED
+from spikeguard.topology.rank_group import NAMED
 from spikeguard_protocol import BY_RESTART, Ability, Answer, Verb
 
 SKIP_UPDATE, CLIP, SCALE_LR = "skip_update", "clip", "scale_lr"
@@ -51,7 +51,7 @@ APART = (
 )
 SAY_REPLICATED = (
     "If all ranks have the same weights and, when the optimizer steps, the same gradients, say "
-    "attach(replicated=True)"
+    "ranks=Ranks(replicated=True)"
 )
 
 
@@ -153,7 +153,7 @@ def rewind_ability(
 def no_replicas() -> Ability:
     """There are no snapshots, since one copy was kept for ranks that are not alike."""
     reason = "snapshots are kept once for all ranks of a node, and these ranks are no replicas"
-    return no(REWIND, reason, "Say attach(replicated=False)")
+    return no(REWIND, reason, "Say ranks=Ranks(replicated=False)")
 
 
 def restore_abilities(
@@ -243,52 +243,32 @@ def _with_habits(rollback: Ability, feed: DataFeed) -> Ability:
             ROLLBACK,
             Answer.YES,
             f"the loop fetches up to {held} ahead of guard.step()",
-            "Fetch the next item after guard.step()" if feed.threaded else "",
-            f"{rollback.cost}; first what was fetched ahead"
-            + (", even if it is to be left out" if feed.threaded else ", which is then undone"),
+            cost=f"{rollback.cost}; carried out once the loop has trained what it holds",
         )
     return rollback
 
 
-def loss_abilities(usage: LoopUsage, micro_batches: int) -> tuple[Ability, ...]:
+def loss_abilities(usage: LoopUsage) -> tuple[Ability, ...]:
     """Where the loss that is told is no mean of the micro-batch; nothing where all is well."""
     remedy = "Give guard.loss() the mean of the micro-batch, before anything divides it, or say "
     if usage.divided_by is not None:
         by = f"{usage.divided_by:g}"
         reason = f"the loop divides the loss by {by}, its micro-batches, before guard.loss()"
         return (no(TELL_LOSS, f"{reason}: what is told is 1/{by} of it", f"{remedy}scale={by}"),)
-    if usage.first_loss is not None:
-        told, usual = usage.first_loss
-        reason = (
-            f"the first loss is {told:.3g}, where a mean over the tokens of an untrained model of "
-            f"this vocabulary is about {usual:.3g}: {told / usual:.2g} of it, at "
-            f"micro_batches={micro_batches}"
-        )
-        return (no(TELL_LOSS, reason, f"{remedy}scale={usual / told:.3g}"),)
     return ()
 
 
 def counter_abilities(usage: LoopUsage) -> tuple[Ability, ...]:
     """Where the loop counts its steps itself and does not go back with the run."""
-    remedy = (
-        "Make schedule, stop condition and log of guard.steps; the schedule also goes back as "
-        "attach(scheduler=...)"
-    )
-    if usage.counter is not None:
-        own, steps = usage.counter
-        reason = f"the loop's own counter says {own} at the end of step {steps} of guard.steps"
-        return (
-            no(
-                COUNT_STEPS,
-                f"{reason}: it was not taken back with the run, or the run began elsewhere",
-                f"{remedy}. A loop that has restored step N itself calls guard.resume(step=N)",
-            ),
-        )
     if usage.rates is not None:
         step, before, now = usage.rates
         reason = (
             f"the loop sets a learning rate of {now:.6g} for step {step}, and had set {before:.6g} "
             "before the run was taken back: its own counter ran on"
+        )
+        remedy = (
+            "Make schedule, stop condition and log of guard.steps; the schedule also goes back as "
+            "attach(scheduler=...)"
         )
         return (no(COUNT_STEPS, reason, remedy),)
     return ()

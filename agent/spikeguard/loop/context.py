@@ -21,7 +21,7 @@ from spikeguard.loop.usage import LoopUsage
 from spikeguard.measure.collector import Collector
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.settings import Settings
-from spikeguard.state.progress import Progress
+from spikeguard.state.lineage import Progress
 from spikeguard.state.snapshot_budget import Room
 from spikeguard.topology.rank_group import World
 from spikeguard.uplink.batch_reporter import BatchReporter

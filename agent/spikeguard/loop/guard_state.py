@@ -56,7 +56,7 @@ def state_of(parts: Parts) -> GuardState:
         findings=tuple(parts.doctor.findings),
         orders=tuple(delivery.order for delivery in inbox.deliveries),
         results=dict(parts.journal.results),
-        skipped=tuple(parts.journal.ledger.ranges),
+        skipped=tuple(parts.journal.skips.ranges),
         lr_scale=parts.rates.scale,
         snapshots=tuple(snapshots.targets) if snapshots is not None else None,
         snapshot_bytes=snapshots.bytes if snapshots is not None else 0,

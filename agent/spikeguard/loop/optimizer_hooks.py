@@ -20,12 +20,10 @@ from torch.optim import Optimizer
 from spikeguard.faults import Faults
 from spikeguard.loop.usage import STRETCH, LoopUsage
 from spikeguard.measure.collector import Collector
-from spikeguard.optim.closures import Arguments, after_closure
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.optimizers import names_of
-from spikeguard.optim.step import OptimizerStep
-from spikeguard.state.host_copies import HostCopies
-from spikeguard.state.progress import Progress
+from spikeguard.optim.step import Arguments, OptimizerStep, after_closure
+from spikeguard.state.lineage import Progress
 from spikeguard.topology.shards import local
 
 OTHER_STEP = (
@@ -61,12 +59,11 @@ class OptimizerHooks:
         optimizers: Sequence[Optimizer],
         collector: Collector,
         rates: ScaledRates,
-        copies: HostCopies,
         progress: Progress,
         usage: LoopUsage,
         faults: Faults,
     ) -> None:
-        self.collector, self.rates, self.copies = collector, rates, copies
+        self.collector, self.rates = collector, rates
         self.progress, self.usage, self.faults = progress, usage, faults
         self.updates = 0  # that were begun
         self.newest = 0  # the step of the newest of them
@@ -175,10 +172,6 @@ class _Watched:
             self._collector.before_step(step, self._number, rates, begins)
             if not self._number and not hooks.rates.lent:  # as the loop has set them
                 hooks.usage.see_rate(step, hooks.progress.segment, rates)
-        except Exception as error:
-            self._faults.note("before_step", error)
-        try:
-            hooks.copies.before_update(step, self._number)
         except Exception as error:
             self._faults.note("before_step", error)
         try:

@@ -11,12 +11,53 @@ from spikeguard.faults import log
 from spikeguard.loop.agreement import Agreed, Agreement
 from spikeguard.loop.capabilities import no_replicas, rewind_ability
 from spikeguard.loop.context import Parts
-from spikeguard.loop.desync import LostStep
 from spikeguard.loop.reporter import Reporter
 from spikeguard.loop.snapshot_cadence import SnapshotCadence
+from spikeguard.loop.startup import introduction
 from spikeguard.loop.vote import Pin, Word
 from spikeguard.topology.rank_group import in_step
 from spikeguard_protocol import Answer
+
+REMEDY = "restart the job to have orders carried out and checkpoints written again"
+
+
+class LostStep:
+    """Takes the place of the vote once the ranks agree no more.
+
+    One of them waited for the others in vain. No rank can know what the others do, so nothing is
+    carried out and no checkpoint is written. Rank 0 goes on telling what it measures itself, and
+    refuses orders.
+    """
+
+    def __init__(self, parts: Parts, reporter: Reporter, executor: Executor) -> None:
+        self._p, self._reporter, self._executor = parts, reporter, executor
+        self._since: int | None = None  # the step at which this rank found out
+
+    def go_on(self, agreement: Agreement) -> None:
+        """At a step boundary, meeting no other rank."""
+        if self._since is None:
+            self._since = self._p.progress.steps
+            self._tell()
+        self._reporter.go_on_apart(agreement)
+        inbox = self._p.inbox
+        self._p.collector.attentive = inbox.attentive
+        self._p.recovery.protected = inbox.protected
+        if inbox.deliveries or inbox.unreadable:
+            self._executor.refuse_all(f"{self._why}: {self._p.world.ties.reason or REMEDY}")
+
+    @property
+    def _why(self) -> str:
+        return f"the ranks lost step at step {self._since}"
+
+    def _tell(self) -> None:
+        parts = self._p
+        reason = parts.world.ties.reason
+        if reason and parts.world.leads:
+            log.warning("at step %d: %s", self._since, reason)
+        if not reason:
+            parts.faults.note("lost_step", f"{self._why}: {REMEDY}")
+        parts.facts = {**parts.facts, "ranks": reason or f"{self._why}; {REMEDY}"}
+        self._reporter.report(introduction(parts, self._executor.capabilities()))
 
 
 class OrderPolling:
@@ -35,19 +76,23 @@ class OrderPolling:
         """In a job of one process: take up what the server said, and go on while it asks."""
         parts = self._p
         inbox = parts.inbox
-        inbox.stirred = False  # first: what comes from here on is looked at next time
+        inbox.changed = False  # first: what comes from here on is looked at next time
         try:
             parts.collector.attentive = inbox.attentive
             self._protect(inbox.protected)
+            self._executor.finish_step()
             if inbox.orders or inbox.unreadable:
                 self._executor.act_alone()
         finally:
-            if inbox.orders or inbox.unreadable or parts.collector.attentive:
-                inbox.stirred = True
+            waits = inbox.orders or inbox.unreadable or self._executor.returning
+            if waits or parts.collector.attentive:
+                inbox.changed = True
 
     def together(self, agreement: Agreement) -> None:
         """The same where all ranks have to know it first."""
+        returning = self._executor.returning
         if agreement.broken:
+            self._executor.finish_step()
             self._lost_step.go_on(agreement)
             return
         with self._p.faults.shield("agreement"), in_step(self._p.world):
@@ -57,7 +102,9 @@ class OrderPolling:
             settled = self._reporter.deliver_together(agreement, self._word())
             for agreed in settled:
                 self._apply(agreement, agreed)
-            if settled and not agreement.broken:
+            if returning:
+                self._executor.finish_step()
+            elif settled and not agreement.broken:
                 self._executor.act_together(settled[-1].word.serial)
         if self.ending and not self._p.feed.held:
             self.leave(agreement)
@@ -74,7 +121,7 @@ class OrderPolling:
 
     def _apply(self, agreement: Agreement, agreed: Agreed) -> None:
         """What all ranks learn at this boundary."""
-        parts, tally, finding = self._p, agreed.tally, agreed.finding
+        parts, reduced, finding = self._p, agreed.reduced, agreed.finding
         parts.collector.attentive = agreed.word.attentive
         parts.collector.compares &= agreement.replicas.compares
         if finding.said:
@@ -86,12 +133,12 @@ class OrderPolling:
             parts.feed.unusual = True
         if agreed.row is not None and (finding.equal is not None or finding.ranks):
             parts.recovery.compared(agreed.row.step, not finding.ranks)
-        if tally.other_data:
+        if reduced.other_data:
             self._executor.correct_rollback()
         parts.recovery.protected = parts.inbox.protected
-        if tally.snapshot_bytes:
-            parts.recovery.agree_on_size(tally.snapshot_bytes)
-        self.adapt(tally.snapshot_interval)
+        if reduced.snapshot_bytes:
+            parts.recovery.agree_on_size(reduced.snapshot_bytes)
+        self.adapt(reduced.snapshot_interval)
         if agreed.word.pins != self._pinned:
             self._protect_pins(agreed.word.pins)
 

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from spikeguard.loop.vote import Own, Tally
-from spikeguard.topology.rank_group import World, gather
+from spikeguard.loop.vote import Own, Reduced
+from spikeguard.topology.rank_group import World, gather_numbers
 from spikeguard.topology.replicas import ranks_apart
 
 STREAK: Final = 3  # steps in a row with different gradient norms: these ranks are no replicas
@@ -22,10 +22,10 @@ QUIET: Final = 10  # steps between two gathers because of an update that some ra
 NAMED: Final = 16  # ranks in a sentence
 NOT_ALIKE: Final = (
     "the gradients of the ranks differ in each step although the model is in a "
-    "DistributedDataParallel or replicated=True was given: these ranks are no replicas (no_sync() "
-    "in each step, local SGD, a hook). Say attach(replicated=False), so that each rank keeps and "
-    "gets back its own state. Until then no rollback is carried out, and a checkpoint holds one "
-    "copy of what differs"
+    "DistributedDataParallel or Ranks(replicated=True) was given: these ranks are no replicas "
+    "(no_sync() in each step, local SGD, a hook). Say ranks=Ranks(replicated=False), so that each "
+    "rank keeps and gets back its own state. Until then no rollback is carried out, and a "
+    "checkpoint holds one copy of what differs"
 )
 
 
@@ -59,33 +59,33 @@ class ReplicaCheck:
         self._streak = 0
         self._skips_at: float | None = None  # the newest step of which skips were gathered
 
-    def judge(self, tally: Tally, own: Own) -> Finding:
+    def judge(self, reduced: Reduced, own: Own) -> Finding:
         """At the same boundary on all ranks; `own`: what this rank voted."""
-        equal = self._compared(tally)
+        equal = self._compared(reduced)
         if equal is False:
             ranks = self._gathered_bits(own)
             said = f"at step {own.step:.0f} the weights of {_named(ranks)} were not those of the "
             return Finding(False, ranks, f"{said}other ranks")
         if not self._norms:
             return Finding(equal)
-        if tally.skips_differ:
+        if reduced.skips_differ:
             return self._skips(own)._replace(equal=equal)
-        if not tally.norms_differ:
+        if not reduced.norms_differ:
             self._streak = 0
             return Finding(equal)
         return self._differing_norms(own)._replace(equal=equal)
 
-    def _compared(self, tally: Tally) -> bool | None:
-        if not (self.compares and tally.compared):
+    def _compared(self, reduced: Reduced) -> bool | None:
+        if not (self.compares and reduced.compared):
             return None
-        if tally.bits_differ and not self._replicated:  # they were never equal
+        if reduced.bits_differ and not self._replicated:  # they were never equal
             self.compares = False
             return None
         self._replicated = True
-        return not tally.bits_differ
+        return not reduced.bits_differ
 
     def _gathered(self, own: Own) -> list[Own]:
-        return [Own(*each) for each in gather(self._world, own, self._world.last_patience)]
+        return [Own(*each) for each in gather_numbers(self._world, own, self._world.last_patience)]
 
     def _gathered_bits(self, own: Own) -> tuple[int, ...]:
         ranks = self._gathered(own)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from spikeguard.commands.emergency import EmergencyRule
 from spikeguard.doctor.doctor import Seen
-from spikeguard.loop.agreement import Agreed, Agreement
+from spikeguard.loop.agreement import LAG, Agreed, Agreement
 from spikeguard.loop.context import Parts
 from spikeguard.loop.local_watch import LocalWatch
 from spikeguard.loop.vote import Word, alone
@@ -126,7 +126,7 @@ class Reporter:
     def go_on_apart(self, agreement: Agreement, wait: bool = False) -> None:
         """The ranks agree no more: rank 0 passes on its own rows, the others forget theirs."""
         rows = self._rows
-        rows.extendleft(reversed(agreement.forsaken()))
+        rows.extendleft(reversed(agreement.take_unread()))
         if not self._p.world.leads:
             rows.clear()
         while rows and (wait or arrived(rows[0].scalars) or len(rows) >= DEPTH // 2):
@@ -178,7 +178,7 @@ class Reporter:
             self._forward.close()
 
     def _drain_together(self, agreement: Agreement, announced: int) -> None:
-        for _ in range(self._p.settings.agreement_lag):  # the same number on every rank
+        for _ in range(LAG):  # the same number on every rank
             row = self._rows.popleft() if self._rows else None
             self._sample_agreed(agreement.exchange(Word(announced), row))
         self._sample_agreed(agreement.drain())
@@ -188,7 +188,7 @@ class Reporter:
         if not self._rows:
             return None
         on_device = copied(self._rows[0].scalars)
-        lag = self._p.settings.agreement_lag if on_device else 0
+        lag = LAG if on_device else 0
         return self._rows.popleft() if len(self._rows) > lag else None
 
     def _sample_agreed(self, settled: list[Agreed]) -> list[Agreed]:
@@ -206,11 +206,9 @@ class Reporter:
             self._forward.put(row.step, draft.read())
         if self._emergency is not None:
             self._emergency.see(row.step, draft.read())
-        if row.step == 1:
-            self._p.usage.see_first_loss(draft.read().get("loss", 0.0))
         batches = self._p.batches
-        if batches.on:
-            worst = draft.agreed.tally.worst_rank if isinstance(draft, AgreedDraft) else 0
+        if batches.on and batches.ring.on:
+            worst = draft.agreed.reduced.worst_rank if isinstance(draft, AgreedDraft) else 0
             batches.pass_on(row.step, worst, self._p.collector.attentive)
         outbox = self._outbox
         if outbox is None:

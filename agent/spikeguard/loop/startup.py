@@ -24,7 +24,7 @@ from spikeguard.loop.capabilities import (
 )
 from spikeguard.loop.context import Parts
 from spikeguard.state.targets import Target
-from spikeguard.topology.rank_group import all_agree, first_problem, share_each, share_text
+from spikeguard.topology.rank_group import all_agree, all_gather, broadcast, first_problem
 from spikeguard_protocol import (
     Answer,
     AttemptStarted,
@@ -71,9 +71,9 @@ def _log_journal(parts: Parts) -> None:
         log.warning("what %s ordered earlier is not repeated: %s", command, reason)
     for undo in list(journal.undone.values())[-REPEATED:]:
         log.info("what %s ordered earlier is not repeated: %r undid it", undo.command, undo.by)
-    ahead = [skip for skip in journal.ledger.ranges if skip.end > parts.feed.position]
+    ahead = [skip for skip in journal.skips.ranges if skip.end > parts.feed.position]
     for skip in ahead[-REPEATED:]:
-        command = journal.ledger.commands.get(skip, "an earlier order")
+        command = journal.skips.commands.get(skip, "an earlier order")
         log.info("the journal repeats %s: batches %s are left out", command, skip)
     if scale is not None and scale.start + scale.steps > parts.progress.steps:
         until = scale.start + scale.steps
@@ -111,7 +111,7 @@ def learn_from_loop(parts: Parts) -> bool:
             *parts.unrestored.abilities(),
             *data_abilities(parts.feed, parts.rewind, recovery.checkpoints is not None, begun=True),
             *step_abilities(parts.usage, parts.facts.get("optimizer", "optimizer")),
-            *loss_abilities(parts.usage, parts.feed.micro_batches),
+            *loss_abilities(parts.usage),
             *counter_abilities(parts.usage),
         ),
     )
@@ -147,7 +147,7 @@ def resume(parts: Parts) -> int:
     Raises `ResumeError` if there are checkpoints and none can be restored.
     """
     damaged = parts.recovery.checkpoints.unreadable() if parts.recovery.checkpoints else []
-    problems = share_text(parts.world, "\n".join(damaged)).splitlines()
+    problems = list(broadcast(parts.world, damaged))
     for target in _shared_candidates(parts):
         problem = _resumed_from(parts, target)
         if problem is None:
@@ -170,7 +170,7 @@ def resume_at(parts: Parts, step: int) -> int:
     """The loop stands at `step` by a state of its own; returns it. Raises `ResumeError`."""
     if type(step) is not int or step < 0:
         raise ResumeError(f"resume(step={step!r:.80}): give the steps made so far, a whole number")
-    said = share_each(parts.world, str(step))
+    said = all_gather(parts.world, str(step))
     if len(set(said)) > 1:
         raise ResumeError(f"resume(step=...) differs: rank by rank it is {', '.join(said[:16])}")
     known = next((t for t in _shared_candidates(parts) if t.step == step), None)
@@ -222,7 +222,7 @@ def log_resumed(parts: Parts, target: Target) -> None:
 def _shared_candidates(parts: Parts) -> Iterator[Target]:
     """Rank 0's list on every rank; a rank that cannot see one says so in the vote."""
     mine = [target.name for target in parts.recovery.candidates()]
-    for name in share_text(parts.world, "\n".join(mine)).split():
+    for name in broadcast(parts.world, mine):
         found = parts.recovery.find(name)
         if all_agree(parts.world, found is not None) and found is not None:
             yield found
@@ -240,13 +240,14 @@ def _resumed_from(parts: Parts, target: Target) -> str | None:
     if problem is not None or tree is None:
         return problem
     try:
+        parts.feed.go_back(tree["data"], tree["random"])
         recovery.restore(target, tree, parts.progress.segment)
         recovery.take_up_scale(target)
     except Exception as error:
         problem = f"restoring {target.name} failed half-way: {error!r}"
     if not all_agree(parts.world, problem is None):
         problem = problem or f"another rank failed to restore {target.name}"
-        again = share_text(parts.world, _failed_before(parts, problem) if parts.world.leads else "")
+        again = broadcast(parts.world, _failed_before(parts, problem) if parts.world.leads else "")
         raise RestoreFailedAgain(problem) if again else AttemptAborted(problem)
     if parts.world.leads:
         with suppress(OSError):

@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 
 from spikeguard.loop.capabilities import RESTORE_ALL, restore_abilities, yes
 from spikeguard.state.changing_attributes import ChangingAttributes, reached_by
-from spikeguard.topology.layout import ddp_around
 from spikeguard.topology.model_parts import Modules
 from spikeguard_protocol import Ability
 
@@ -70,8 +69,7 @@ def own_loaders(optimizers: Sequence[Optimizer], given: Iterable[Any]) -> list[s
 
 
 def _in_hooks(parts: Modules) -> Iterator[tuple[Any, ...]]:
-    wrappers = (p if isinstance(p, DistributedDataParallel) else ddp_around(p) for p in parts)
-    for wrapper in filter(None, wrappers):
+    for wrapper in (part for part in parts if isinstance(part, DistributedDataParallel)):
         for _, state in getattr(wrapper, "_comm_hooks", ()):
             kind = type(state).__name__
             internal = state is None or isinstance(state, ProcessGroup) or kind.startswith("_")

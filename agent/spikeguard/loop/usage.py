@@ -27,24 +27,18 @@ SKIPPED: Final = 0.5  # of the calls of `guard.step()` without the optimizer's
 LOOKS: Final = 8  # micro-batches whose loss is looked at
 REMEMBERED: Final = 6_000  # steps whose learning rate is
 HALF: Final = torch.float16
-UNTRAINED: Final = 0.1  # how far a first loss lies from ln(vocabulary) at most, as a share of it
-FAR: Final = 0.3  # how far, if it was scaled
 
 
 class LoopUsage:
     """Counts of one attempt; what was found stands."""
 
-    def __init__(self, micro_batches: int, ranks: int = 1, vocabulary: int = 0) -> None:
-        """`vocabulary`: tokens that the model knows, 0 where that cannot be seen."""
-        self._micro, self._ranks, self._vocabulary = micro_batches, ranks, vocabulary
+    def __init__(self, micro_batches: int) -> None:
+        self._micro = micro_batches
         self.news = False  # since `look` was called last
         self.divided_by: float | None = None  # what the loop has divided its losses by
-        self.first_loss: tuple[float, float] | None = None  # as told, and of an untrained model
-        self.counter: tuple[int, int] | None = None  # the loop's own, and the guard's then
         self.half = False  # computes in fp16, seen at the first loss
         self.rates: tuple[int, float, float] | None = None  # of a step when trained first, and now
         self._looked, self._precision_unseen = 0, True
-        self._offset: int | None = None  # of the loop's own counter
         self._segment = 0  # of the newest rate
         self.rates_by_step: dict[int, float] = {}
         self._steps = self._items = self._updates = 0  # when it was looked at last
@@ -74,25 +68,6 @@ class LoopUsage:
         self._looked += 1
         if divisor(loss) == self._micro:
             self.divided_by, self.news, self._looked = self._micro, True, LOOKS
-
-    def see_first_loss(self, loss: float) -> None:
-        """Of the first step of all, on its way to be told: a mean is near ln(vocabulary) there."""
-        if self.divided_by is not None or self._vocabulary < 2 or not 0 < loss < math.inf:
-            return
-        usual = math.log(self._vocabulary)
-        if abs(loss / usual - 1) < FAR:
-            return
-        for number in {self._micro, self._ranks, self._micro * self._ranks} - {1}:
-            if any(abs(loss * by / usual - 1) < UNTRAINED for by in (number, 1 / number)):
-                self.first_loss, self.news = (loss, usual), True
-
-    def compare_counter(self, own: int, steps: int) -> None:
-        """The loop's own counter at the end of step `steps`; it may count from 0 or from 1."""
-        offset = own - steps
-        if self._offset is None:
-            self._offset = offset if offset in (-1, 0) else 0
-        if offset != self._offset and self.counter is None:
-            self.counter, self.news = (own, steps), True
 
     def see_rate(self, step: int, segment: int, rates: Sequence[Any]) -> None:
         """The learning rate that the loop has set for `step`."""

@@ -30,10 +30,10 @@ from spikeguard.measure.signals.over_ranks import (
     parts_of,
 )
 from spikeguard.measure.signals.own import LOST_STEP
+from spikeguard.state.snapshots import PINNED
 from spikeguard.topology.replicas import HIGH, LOW, WORD, number_of
 from spikeguard_protocol import OptionalSignal, Signal
 
-PINS: Final = 2  # snapshots that rank 0 can ask all ranks to keep
 PARTS: Final = (
     Signal.PARAM_NORM.value,
     Signal.ADAM_V_NORM.value,
@@ -56,7 +56,7 @@ BITS_RANKS, BITS_LOW, BITS_HIGH = "bits.ranks", "bits.low", "bits.high"
 _SQUARES = tuple((name, f"{name}.square", f"{name}.ranks") for name in PARTS)
 # Names of those whose largest is taken. -inf stands for a rank that has none.
 SERIAL, ATTENTIVE = "serial", "attentive"
-_PIN_NUMBERS = tuple((f"pin{n}.step", f"pin{n}.segment") for n in range(PINS))
+_PIN_NUMBERS = tuple((f"pin{n}.step", f"pin{n}.segment") for n in range(PINNED))
 WORST_LOSS, WORST_SEQUENCE = "worst_loss", "worst_sequence"  # a loss and whose it is (`ranked`)
 ENDED_RANK, SNAPSHOT_INTERVAL = "ended_rank", "snapshot_interval"
 STEP, NORM, SKIPPED, ENDED, SIZE = "step", "norm", "skipped", "ended", "snapshot_bytes"
@@ -195,7 +195,7 @@ def own_of(values: Mapping[str, float], step: int) -> Own:
     return Own(number_of(values), float(step), norm if math.isfinite(norm) else math.inf, skipped)
 
 
-class Tally:
+class Reduced:
     """What all ranks come to, and the row that this rank voted for."""
 
     __slots__ = ("_largest", "_ranks", "_sharded", "_summed", "row")

@@ -12,16 +12,73 @@ of 1 MiB; a copy of a step's ids, and one `index_add_` over as many.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from spikeguard.measure.kept_items import KeptItems
 from spikeguard.measure.signals.tokens import BUCKETS
+
+BYTES = 32 * 2**20  # of tensors and arrays in the items
+LOOKED_AT = 1_000  # things in one of them
+DEPTH = 3  # of containers within containers
+
+
+class KeptItems:
+    """Items by position, in the order in which they were handed to the loop."""
+
+    def __init__(self, positions: int) -> None:
+        self._positions = positions
+        self._kept: deque[tuple[int, Any, int]] = deque()
+        self.bytes = 0
+
+    def add(self, position: int, item: Any) -> None:
+        """The loop gets `item`."""
+        size = bytes_of(item)
+        self._kept.append((position, item, size))
+        self.bytes += size
+        while self._kept and (
+            self.bytes > BYTES or abs(position - self._kept[0][0]) > self._positions
+        ):
+            self.bytes -= self._kept.popleft()[2]
+
+    def clear(self) -> None:
+        """The run was taken back: positions come round again."""
+        self._kept.clear()
+        self.bytes = 0
+
+    def of(self, position: int) -> list[Any]:
+        """What was handed out of that position and is here still."""
+        return [item for at, item, _ in tuple(self._kept) if at == position]
+
+
+def bytes_of(item: Any, depth: int = DEPTH) -> int:
+    """About what it holds in memory."""
+    size = getattr(item, "nbytes", None)
+    if isinstance(size, int):
+        return size
+    if isinstance(item, str | bytes) or depth == 0:
+        return sys.getsizeof(item)
+    inside: Any = ()
+    if isinstance(item, Mapping):
+        inside = item.values()
+    elif isinstance(item, list | tuple):
+        inside = item
+    elif hasattr(item, "__dict__") or hasattr(item, "__slots__"):
+        inside = [getattr(item, name, None) for name in _fields(item)]
+    known = list(inside)
+    looked = known[:LOOKED_AT]
+    own = sum(bytes_of(each, depth - 1) for each in looked)
+    return sys.getsizeof(item, 0) + own * len(known) // max(1, len(looked))
+
+
+def _fields(item: Any) -> list[str]:
+    return [*getattr(item, "__dict__", ()), *getattr(type(item), "__slots__", ())]
+
 
 STEPS = 48  # newest batches
 BYTES = 16 * 2**20  # of their tokens on the device
@@ -61,7 +118,8 @@ class BatchRing:
     """The newest batches of one rank; of no steps it keeps none."""
 
     def __init__(self, steps: int) -> None:
-        self._steps = min(steps, STEPS)
+        self.steps = min(steps, STEPS)
+        self.on = False  # something was shown, or items can be named
         self.items: KeptItems | None = None  # where somebody can name them
         self._rows: list[Tensor] = []  # of the step under way
         self._losses: list[Tensor] = []
@@ -75,22 +133,23 @@ class BatchRing:
         """Batches that are kept."""
         return len(self._kept)
 
-    @property
-    def on(self) -> bool:
-        """Whether it keeps any."""
-        return self._steps > 0
+    def name_by(self, items: KeptItems | None) -> None:
+        """Keep the items of the batches, too."""
+        self.items, self.on = items, items is not None
 
     @torch.no_grad()
     def show_tokens(self, ids: Tensor) -> None:
         """Ids of one micro-batch, of any shape; the last dimension is a sequence's length."""
-        if self._steps and ids.numel():
+        if self.steps and ids.numel():
+            self.on = True
             shape = (-1, ids.shape[-1]) if ids.ndim > 1 else (1, -1)
             self._rows.append(ids.detach().reshape(shape).to(torch.int32, copy=True))
 
     @torch.no_grad()
     def show_losses(self, losses: Tensor) -> None:
         """Of one micro-batch's sequences: (B,) means, or (B, ...) of the tokens."""
-        if self._steps and losses.numel():
+        if self.steps and losses.numel():
+            self.on = True
             each = losses.detach().float()
             own = each.clone() if each.ndim < 2 else each.flatten(1).mean(1)
             self._losses.append(own.reshape(-1))
@@ -112,7 +171,7 @@ class BatchRing:
             self.bytes = 0
         self._kept.append(batch)
         self.bytes += batch.bytes
-        while len(self._kept) > self._steps or self.bytes > BYTES:
+        while len(self._kept) > self.steps or self.bytes > BYTES:
             self._count(self._kept.popleft())
 
     def settle(self, step: int, worst_rank: int) -> None:

@@ -23,11 +23,19 @@ from torch import Tensor
 
 from spikeguard.faults import Faults
 from spikeguard.measure import hyperparameters
-from spikeguard.measure.global_norms import ByLayer, GlobalNorms
-from spikeguard.measure.layer_cadence import LayerCadence
+from spikeguard.measure.flight_recorder import LayerCadence
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
-from spikeguard.measure.norms import by_device, combine, gradients, own_norm, second_moments
-from spikeguard.measure.parameters import Parameters, begins_with
+from spikeguard.measure.norms import (
+    ByLayer,
+    GlobalNorms,
+    Parameters,
+    begins_with,
+    by_device,
+    combine,
+    gradients,
+    own_norm,
+    second_moments,
+)
 from spikeguard.measure.readback import Readback, Row
 from spikeguard.measure.signals.optional import OptionalSignals
 from spikeguard.measure.signals.own import OwnSignals
@@ -95,7 +103,7 @@ class Collector:
         self._samples = samples_of(job.parts, job.optimizers, share, topology)
         self.buffers = Buffers(job.parts)
         self._everything = [all_parameters(each, topology) for each in job.optimizers]
-        self._exact = settings.exact_update_norm and fits(job.optimizers, settings)
+        self._exact = fits(job.optimizers, settings)
         self._begun = 0  # a bit for each optimizer whose step of this update has begun
         self._readback = Readback()
         self._spoilt = SpoiltBuffers(self.buffers, self._readback, faults)
@@ -105,22 +113,20 @@ class Collector:
         self._known: dict[str, float] = {}
         self._grad_norm: Tensor | None = None
         self._limit: float | None = None  # that the step's norm was clipped to
-        self.clips = False  # the loop has gradients clipped here
+        self.rule = rule  # clips each step, in the loop's call or before the update
+        self.clips = rule is not None  # the loop has gradients clipped here
         self._rates: Sequence[Any] = ()
         self._first_rate: Any = None  # of the update that is being made
         self._stepped = False  # the optimizer's, since the last `finish_step`
         self._scaler = hyperparameters.first_scaler(state)
-        self._chosen = rule  # clips each step, in the loop's call or before the update
-        self._rule: Rule | None = None
-        self._saved: dict[str, Any] | None = None  # of a rule that the loop has not shown yet
 
     def clip(self, max_norm: float | None) -> Tensor:
         """Take the norm before clipping, then clip if a limit is given; returns that norm.
 
         On a CPU it is read only later: it is not to be changed in place.
         """
-        if self._chosen is not None:
-            return self.clip_by(self._chosen, max_norm)
+        if self.rule is not None:
+            return self._clip_by(self.rule, max_norm)
         self._begun = 0  # what is measured here is judged anew
         norm = self._measured()
         if norm is None:
@@ -143,7 +149,7 @@ class Collector:
         self._scale(gradients(self._listed.tensors), factor)
 
     @torch.no_grad()
-    def clip_by(
+    def _clip_by(
         self, rule: Rule, max_norm: float | None = None, scale: Tensor | None = None
     ) -> Tensor:
         """Take the norm before clipping, then scale as `rule` says, and to `max_norm` at most;
@@ -152,7 +158,6 @@ class Collector:
         One pass over the gradients for norms, one for scaling. Rules by parameter keep one row
         for each parameter; one without a gradient has norm 0 and is left alone.
         """
-        self._take_up(rule)
         self._begun = 0
         held = gradients(self._parameters())
         if rule.per_parameter:
@@ -192,19 +197,9 @@ class Collector:
             shards, [f.to(g.device, g.dtype) for f, g in zip(factors, shards, strict=True)]
         )
 
-    def _take_up(self, rule: Rule) -> None:
-        if rule is self._rule:
-            return
-        self._rule, self.clips = rule, True
-        saved, self._saved = self._saved, None
-        if saved is None or saved["kind"] != type(rule).__name__:
-            return
-        if not rule.per_parameter or begins_with(self._norms.names, saved.get("rows")):
-            rule.load_state_dict(saved["state"])
-
     def state_dict(self) -> dict[str, Any]:
         """What clipping and update_skipper have learnt: goes into snapshots and checkpoints."""
-        rule, clipping = self._rule, self._saved
+        rule, clipping = self.rule, None
         if rule is not None:
             clipping = {"kind": type(rule).__name__, "state": rule.state_dict()}
             clipping |= {"rows": "\n".join(self._norms.names)} if rule.per_parameter else {}
@@ -215,15 +210,17 @@ class Collector:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to what was known then; a rule the loop has not shown yet gets it later."""
-        self.buffers.keep()  # restored already
+        """Go back to what was known then."""
+        if self.buffers.any:
+            self.buffers.keep()  # restored already
         self.update_skipper.load_state_dict(state["update_skipper"])
         if state.get("optional") is not None:
             self.optional.load_state_dict(state["optional"])
-        self._saved, rule = state["clipping"], self._rule
-        if rule is not None:
-            self._rule = None
-            self._take_up(rule)
+        saved, rule = state["clipping"], self.rule
+        if rule is None or saved is None or saved["kind"] != type(rule).__name__:
+            return
+        if not rule.per_parameter or begins_with(self._norms.names, saved.get("rows")):
+            rule.load_state_dict(saved["state"])
 
     def _measured(self) -> Tensor | None:
         """The gradients' global norm, the same bits whether or not each one's is kept."""
@@ -277,13 +274,13 @@ class Collector:
             loss = self.losses.mean if self._ranks == 1 else None  # must be equal on all ranks
             dropped = self.update_skipper.judge(norm, loss, found, self._norms.unable)
             self._scalars[UPDATE_DROPPED] = dropped
-            if self.buffers and self.update_skipper.lends:
+            if self.buffers.any and self.update_skipper.lends:
                 self.buffers.put_back(dropped)
 
     def _norm_at_step(self, scale: Tensor | None) -> Tensor | None:
         norm, by_rule = self._grad_norm, False
-        if norm is None and self._chosen is not None:
-            self.clip_by(self._chosen, scale=scale)
+        if norm is None and self.rule is not None:
+            self._clip_by(self.rule, scale=scale)
             norm, by_rule = self._grad_norm, True
         elif norm is None and (norm := self._measured()) is not None:
             self._scalars[GRAD_NORM_AT_STEP] = norm if scale is None else norm / scale
@@ -339,10 +336,10 @@ class Collector:
             moments = second_moments(self._optimizers)
             self._measure(ADAM_V_NORM, [*moments], [*moments.values()])
             self._known |= hyperparameters.beta2_of(self._optimizers) if moments else {}
-            spoilt = self._spoilt.count() if self.buffers else None
+            spoilt = self._spoilt.count() if self.buffers.any else None
             if spoilt is not None:
                 self._known[BUFFERS_NOT_FINITE] = spoilt
-        if self.buffers:
+        if self.buffers.any:
             self.buffers.keep()
         if self._settings.unchanged_parameters and self._stepped:
             self._count_unchanged(step)

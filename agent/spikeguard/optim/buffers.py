@@ -42,13 +42,11 @@ class Buffers:
                 for name in owner._buffers:
                     full = f"{first}{path}.{name}" if path else first + name
                     self._held[full] = _Place(owner, name, isinstance(owner, _NormBase))
+        self.any = bool(self._held)
         self._seen = {name: (each, each._version) for name, each in self._all()}
         self._kept: dict[str, Tensor] = {}
         self._bytes = 0
         self.changing: set[str] = set()  # names of those that a step has changed
-
-    def __bool__(self) -> bool:
-        return bool(self._held)
 
     @torch.no_grad()
     def keep(self) -> None:

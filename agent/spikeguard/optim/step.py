@@ -19,8 +19,42 @@ from typing import Any, Final
 
 import torch
 
-from spikeguard.optim.closures import after_closure
 from spikeguard.topology.shards import local
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def after_closure(
+    args: tuple[Any, ...], kwargs: dict[str, Any], judge: Callable[[Any], None]
+) -> Arguments | None:
+    """The step's arguments with `judge(loss)` behind its closure; None if it has none.
+
+    `args` as a step pre-hook gets them: without the optimizer itself, or with it in front.
+    """
+    places = [i for i, value in enumerate(args) if _is_closure(value)]
+    if places:
+        judged = _judged(args[places[0]], judge)
+        return tuple(judged if i == places[0] else v for i, v in enumerate(args)), kwargs
+    if _is_closure(kwargs.get("closure")):
+        return args, {**kwargs, "closure": _judged(kwargs["closure"], judge)}
+    return None
+
+
+def _is_closure(value: Any) -> bool:
+    return callable(value) and not hasattr(value, "param_groups")
+
+
+def _judged(closure: Callable[[], Any], judge: Callable[[Any], None]) -> Callable[[], Any]:
+    pending = [judge]
+
+    def run() -> Any:
+        result = closure()
+        if pending:
+            pending.pop()(result)
+        return result
+
+    return run
+
 
 _ABSENT: Final = object()
 

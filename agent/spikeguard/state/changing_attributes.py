@@ -153,7 +153,7 @@ def _of_modules(parts: Modules) -> Iterator[_Place]:
 
 
 def _of_optimizers(optimizers: Sequence[Optimizer]) -> Iterator[_Place]:
-    """Without numbers and generators, which are restored (`state.optimizer_attributes`)."""
+    """Without numbers and generators, which are restored (`OptimizerAttributes`)."""
     for optimizer in optimizers:
         kind = type(optimizer)
         if kind.__module__.startswith("torch.optim."):

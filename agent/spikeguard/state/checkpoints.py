@@ -26,7 +26,7 @@ from spikeguard.state import owned_folders
 from spikeguard.state.file_sums import FileSum, FileSums, damage, sums_of
 from spikeguard.state.lineage import plain_lineage, read_lineage
 from spikeguard.state.owned_folders import MARKER
-from spikeguard.state.replicated_parts import Boxes, Ranks
+from spikeguard.state.replicated_parts import Boxes, Reader
 from spikeguard.state.targets import NAME, Target, Tree
 from spikeguard_protocol import Medium
 from spikeguard_protocol.plain_files import read_plain
@@ -61,6 +61,7 @@ class CheckpointDirectory:
 
     names = NAME  # of folders that are checkpoints
     on_demand = True  # whether the agent writes and sweeps them, or a framework does
+    feed: Any = None  # what counts the data where a framework owns its iterator; None: as always
     writes_itself = False  # whether `write_state` writes them, in the loop, instead of DCP
 
     def __init__(
@@ -154,7 +155,7 @@ class CheckpointDirectory:
             return load(self.folder(name), rank)
         from spikeguard.state.resharding import load_resharded
 
-        return load_resharded(self.folder(name), Ranks(rank, world_size, saved), boxes)
+        return load_resharded(self.folder(name), Reader(rank, world_size, saved), boxes)
 
     def saved_by(self, name: str) -> int:
         """How many ranks saved it; raise ValueError for one of another format."""

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import zlib
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from spikeguard_protocol.plain_files import open_plain
 
+T = TypeVar("T")
 BLOCK = 64 * 2**20  # bytes of a file that have one checksum
 CHUNK = 2**20  # bytes that are read at once
 THREADS = min(4, os.cpu_count() or 1)  # zlib and the disk both work without Python's lock
@@ -74,6 +76,20 @@ class Running:
 
     def sum(self) -> FileSum:
         return FileSum(self.size, "".join(f"{crc:08x}" for crc in self._blocks))
+
+
+def beside_the_loop(read: Callable[[], T]) -> Future[T]:
+    """What `read` returns or raises, from a thread of its own."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(read())
+        except Exception as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="spikeguard-checksums", daemon=True).start()
+    return done
 
 
 def sums_of(folder: Path, but: Iterable[str] = ()) -> dict[str, FileSum]:

@@ -1,89 +1,84 @@
 """Copies of the run's state in host memory, on CUDA without a host wait.
 
-On the current stream, by default: the next backward pass waits for the link, and nothing that is
-queued later can get into a copy. Beside it, where asked for: what the optimizer trains and keeps,
-nearly all bytes of a state, leaves on a stream of its own while the next passes run, and the
-optimizer's next update waits for it on the device.
-Law: what is copied beside the loop is written to by the watched optimizer alone, and only where its
-hook was seen in the step before, as in the replay of a captured graph it is not. Everything else
-(buffers, an EMA, a scaler) may change at once and leaves on the current stream.
+They are queued on the current stream: the next backward pass waits for the link, and nothing that
+is queued later can get into a copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from spikeguard.optim.optimizers import trained_by
-from spikeguard.state.targets import Tree
-from spikeguard.state.training_state import Later, event_after_copy, host_copy
-from spikeguard.topology.packed import is_packed
-from spikeguard.topology.shards import local
+from spikeguard.state.replicated_parts import is_mark, is_plain
+from spikeguard.topology.shards import is_packed, local, taken_apart
 
 
-class HostCopies:
-    """Makes them; `beside`: on a stream of its own where that is safe."""
+def host_copy(tree: Any, into: Any = None) -> Any:
+    """A copy of `tree` on the host; uses `into` where tensors fit.
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], beside: bool = False) -> None:
-        self._optimizers, self._beside = tuple(optimizers), beside
-        devices = [p.device for p in trained_by(optimizers) if p.is_cuda]
-        self._device = devices[0] if devices else None
-        self._stream: Any = None
-        self._updated = [0] * len(optimizers)  # the newest step of which each one's hook was seen
-        self._leaving: torch.cuda.Event | None = None
-        self._sources: list[Tensor] = []  # kept alive while they are read
+    From CUDA the copies are queued into pinned memory on the current stream, before anything
+    that later changes the originals, so the host need not wait; wait for an event to read them.
+    """
+    if isinstance(tree, Tensor):
+        if is_packed(tree):
+            return host_copy(taken_apart(tree.detach()), into)
+        return _tensor_to_host(local(tree).detach(), into)
+    if is_mark(tree):
+        return tree
+    if isinstance(tree, dict):
+        old = into if isinstance(into, dict) else {}
+        return {key: host_copy(value, old.get(key)) for key, value in tree.items()}
+    if is_plain(tree):
+        return tree
+    if isinstance(tree, list | tuple) and type(tree) in (list, tuple):
+        olds = (
+            into
+            if isinstance(into, list | tuple) and len(into) == len(tree)
+            else [None] * len(tree)
+        )
+        return type(tree)(host_copy(v, o) for v, o in zip(tree, olds, strict=True))
+    return copy.deepcopy(tree)
 
-    @property
-    def on_cuda(self) -> bool:
-        """Whether copies come from a GPU that is there."""
-        return self._device is not None and torch.cuda.is_available()
 
-    def take(self, live: Tree, into: Any, step: int) -> tuple[Any, torch.cuda.Event | None]:
-        """A copy of `live` as of the boundary after `step`, and the event that completes it."""
-        self.before_change()  # of a copy on the way: its buffers may be those of `into`
-        later = Later(self._own()) if self._beside and self._seen(step) else None
-        tree = host_copy(live, into, later)
-        if later is None or not later.pairs:
-            return tree, event_after_copy(live)
-        return tree, self._queued(later.pairs)
+def _tensor_to_host(tensor: Tensor, into: Any) -> Tensor:
+    fits = isinstance(into, Tensor) and into.shape == tensor.shape and into.dtype == tensor.dtype
+    if not fits:
+        into = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    prepared: Tensor = into
+    prepared.copy_(tensor, non_blocking=True)
+    return prepared
 
-    def _seen(self, step: int) -> bool:
-        return all(updated == step for updated in self._updated)
 
-    def before_update(self, step: int, number: int = 0) -> None:
-        """In an optimizer's pre-hook of `step`: its work on the device comes after the copy."""
-        self._updated[number] = step
-        if self._leaving is not None:
-            self.before_change()
+def event_after_copy(tree: Any) -> torch.cuda.Event | None:
+    """After what was queued so far, where `tree` holds a CUDA tensor; None where it holds none."""
+    if not torch.cuda.is_initialized() or not _on_cuda(tree):
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    return event
 
-    def before_change(self) -> None:
-        """Whatever is queued on the current stream from here on may change the state."""
-        if self._leaving is not None:
-            torch.cuda.current_stream(self._device).wait_event(self._leaving)
-            self._leaving, self._sources = None, []
 
-    def _own(self) -> set[int]:
-        """Storages that nobody but the optimizers write to."""
-        kept = [state for each in self._optimizers for state in each.state.values()]
-        states = [value for state in kept for value in state.values()]
-        tensors = [
-            t
-            for t in (*trained_by(self._optimizers), *states)
-            if isinstance(t, Tensor) and not is_packed(t)
-        ]
-        return {local(t).untyped_storage()._cdata for t in tensors if t.device == self._device}
+def _on_cuda(tree: Any) -> bool:
+    if isinstance(tree, Tensor):
+        return tree.is_cuda
+    return any(map(_on_cuda, _items(tree)))
 
-    def _queued(self, pairs: list[tuple[Tensor, Tensor]]) -> torch.cuda.Event:
-        if self._stream is None:
-            self._stream = torch.cuda.Stream(self._device)
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
-            for source, into in pairs:
-                into.copy_(source, non_blocking=True)
-            left = torch.cuda.Event()
-            left.record(self._stream)
-        self._leaving, self._sources = left, [source for source, _ in pairs]
-        return left
+
+def tree_bytes(tree: Any) -> int:
+    """Bytes of all tensors in `tree`."""
+    if isinstance(tree, Tensor):
+        if is_packed(tree):
+            return tree_bytes(taken_apart(tree))
+        return local(tree).numel() * tree.element_size()
+    return sum(map(tree_bytes, _items(tree)))
+
+
+def _items(tree: Any) -> Collection[Any]:
+    """What may hold a tensor in it."""
+    if isinstance(tree, dict):
+        return () if is_mark(tree) else tree.values()
+    return tree if type(tree) in (list, tuple) and not is_plain(tree) else ()

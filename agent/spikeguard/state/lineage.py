@@ -63,3 +63,23 @@ def plain_lineage(lineage: Lineage) -> list[list[Any]]:
 def read_lineage(plain: Sequence[Sequence[Any]]) -> Lineage:
     """Back from a file; raise `ProtocolError` for ids that are none."""
     return tuple(SegmentPoint(SegmentId(str(a), int(n)), int(step)) for a, n, step in plain)
+
+
+@dataclass(slots=True)
+class Progress:
+    """Moves with the loop and back with a rollback."""
+
+    attempt: str
+    steps: int = 0  # optimizer steps completed
+    segment: int = 0  # of this attempt
+    ancestors: Lineage = ()  # segments before the current one, and where each was left
+    parent: SegmentPoint | None = None  # where the current segment began
+
+    @property
+    def lineage(self) -> Lineage:
+        return (*self.ancestors, SegmentPoint(SegmentId(self.attempt, self.segment), self.steps))
+
+    def continue_from(self, lineage: Lineage, segment: int) -> None:
+        """Stand at the end of `lineage`, about to train `segment`."""
+        self.parent = lineage[-1]
+        self.ancestors, self.steps, self.segment = lineage, self.parent.step, segment

@@ -10,7 +10,6 @@ own before all have voted that they are back.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -24,7 +23,7 @@ from torch import Tensor
 from spikeguard.state.host_memory import HostMemory
 from spikeguard.state.mapped_memory import Kind, MappedMemory, read_region
 from spikeguard.state.replicated_parts import Part
-from spikeguard.topology.rank_group import World, share_each
+from spikeguard.topology.rank_group import World, all_gather
 
 PROBE = "probe-"
 FILE = "/memfd:spikeguard"  # what a link to such a file says
@@ -47,7 +46,7 @@ def tell_places(world: World, memory: HostMemory, mapped: MappedMemory | None) -
         mapped.region(0, (), ()).hold(probe)
     path = mapped.path if mapped is not None else ""
     own = Place(memory.owner, memory.available, local_ranks(), path, probe)
-    return [Place(*json.loads(text)) for text in share_each(world, json.dumps(own))]
+    return all_gather(world, own)
 
 
 def local_ranks() -> int:
@@ -109,7 +108,7 @@ def join_node(
     None where this rank has no such neighbour.
     """
     handles = _readable(world.rank, places, same_as) if mapped is not None else {}
-    read = [set(json.loads(text)) for text in share_each(world, json.dumps(sorted(handles)))]
+    read = all_gather(world, set(handles))
     group = neighbours(read, world.rank)
     for rank in handles.keys() - group:
         os.close(handles.pop(rank))

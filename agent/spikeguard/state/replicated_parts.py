@@ -29,7 +29,7 @@ class Boxes(Protocol):
         """Of the tensor that a checkpoint calls `name`; ValueError where that is not known."""
 
 
-class Ranks(NamedTuple):
+class Reader(NamedTuple):
     """Who reads a checkpoint that other ranks saved."""
 
     rank: int

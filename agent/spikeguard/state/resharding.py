@@ -16,13 +16,13 @@ from typing import Any
 from spikeguard.faults import log
 from spikeguard.state.dcp_files import fill, load_own
 from spikeguard.state.random_numbers import random_state
-from spikeguard.state.replicated_parts import Box, Boxes, Ranks, difference, joined
+from spikeguard.state.replicated_parts import Box, Boxes, Reader, difference, joined
 from spikeguard.state.targets import Tree
 
 APART = {"random", "data", "learnt"}  # may differ between ranks; the agent's own is rank 0's
 
 
-def load_resharded(folder: Path, ranks: Ranks, boxes: Boxes) -> Tree:
+def load_resharded(folder: Path, ranks: Reader, boxes: Boxes) -> Tree:
     """This rank's state on the host; raise OSError or ValueError where it cannot be read."""
     first = load_own(folder, 0)
     if any((first.get("layouts") or {}).values()):
@@ -48,7 +48,7 @@ def load_resharded(folder: Path, ranks: Ranks, boxes: Boxes) -> Tree:
     return read
 
 
-def _check_same(first: Tree, own: Tree, rank: int, folder: Path, ranks: Ranks) -> None:
+def _check_same(first: Tree, own: Tree, rank: int, folder: Path, ranks: Reader) -> None:
     for part in first.keys() - APART:
         place = difference(first[part], own.get(part), part)
         if place is not None:
@@ -58,7 +58,7 @@ def _check_same(first: Tree, own: Tree, rank: int, folder: Path, ranks: Ranks) -
             )
 
 
-def _tell(folder: Path, ranks: Ranks) -> None:
+def _tell(folder: Path, ranks: Reader) -> None:
     new = range(ranks.saved, ranks.now)
     log.warning(
         "%s: weights, moments and schedule are the same. The loader goes on at the position that "
@@ -71,6 +71,6 @@ def _tell(folder: Path, ranks: Ranks) -> None:
     )
 
 
-def _said(folder: Path, ranks: Ranks) -> str:
+def _said(folder: Path, ranks: Reader) -> str:
     saved: Any = f"{ranks.saved} ranks" if ranks.saved > 1 else "one process"
     return f"{folder.name} was saved by {saved}, this job has {ranks.now}"

@@ -19,14 +19,14 @@ import torch
 
 from spikeguard.faults import Faults, log
 from spikeguard.settings import GIB, Settings
-from spikeguard.state.host_copies import HostCopies
+from spikeguard.state.host_copies import tree_bytes
 from spikeguard.state.host_memory import host_memory
 from spikeguard.state.mapped_memory import open_mapped
 from spikeguard.state.node_memory import Place, join_node, tell_places
 from spikeguard.state.replicated_parts import Part
+from spikeguard.state.snapshots import PINNED
 from spikeguard.state.staging_buffers import StagingBuffers
 from spikeguard.state.targets import Tree
-from spikeguard.state.training_state import tree_bytes
 from spikeguard.topology.layout import Topology
 from spikeguard.topology.rank_group import World
 from spikeguard.topology.shards import local
@@ -66,26 +66,26 @@ def open_staging(
     world: World,
     topology: Topology,
     settings: Settings,
-    copies: HostCopies,
     faults: Faults,
+    *,
+    on_cuda: bool,
     checkpoints: bool,
 ) -> tuple[StagingBuffers, Budget]:
     """The buffers of snapshots and checkpoints, and what they may take. Collective.
 
-    `checkpoints`: whether the agent writes any, from a copy in host memory.
+    `on_cuda`: whether copies come from a GPU. `checkpoints`: whether the agent writes any, from a
+    copy in host memory.
     """
-    regions = settings.snapshots + settings.snapshots_pinned + 1
+    regions = settings.snapshots + PINNED + 1
     alike = world.size > 1 and topology.alike and settings.replica_checksum_every > 0
-    mapped = (
-        open_mapped(regions, partial(_say_unmapped, faults)) if alike or copies.on_cuda else None
-    )
+    mapped = open_mapped(regions, partial(_say_unmapped, faults)) if alike or on_cuda else None
     places = tell_places(world, host_memory(), mapped)
     node = join_node(world, places, mapped, topology.same_as, regions) if alike else None
-    if node is None and not copies.on_cuda:
+    if node is None and not on_cuda:
         mapped = None
     others = int(checkpoints and not settings.snapshot_bytes)
     budget = Budget(rank_limit(settings, places), others, len(node.ranks) if node else 1)
-    return StagingBuffers(copies, faults, regions, mapped, node), budget
+    return StagingBuffers(faults, regions, mapped, node, on_cuda=on_cuda), budget
 
 
 def _say_unmapped(faults: Faults, problem: object) -> None:

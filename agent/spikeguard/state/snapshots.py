@@ -1,7 +1,7 @@
 """Recent states of the run in host memory, so that going back tens of steps needs no disk.
 
 A ring of the newest `keep`, every `every` steps, together at most `limit` bytes a rank; while the
-server protects one that would fall out of the ring it stays, at most `pinned` of them. The
+server protects one that would fall out of the ring it stays, at most `PINNED` of them. The
 buffers of a snapshot that leaves are used again, so memory does not grow.
 Invariants: what the ring holds is a function of step numbers and of what all ranks agreed on, so
 every rank holds the same names; its room is the largest rank's, which travels with the step's vote.
@@ -9,14 +9,13 @@ every rank holds the same names; its room is the largest rank's, which travels w
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
 
-from spikeguard.state.file_sums import THREADS
 from spikeguard.state.staging_buffers import Staged
 from spikeguard.state.targets import Target, Tree
+
+PINNED = 2  # kept beyond the newest while the server protects them
 
 
 @dataclass(slots=True, eq=False)
@@ -25,39 +24,14 @@ class Snapshot:
 
     target: Target
     staged: Staged
-    sums: Future[dict[str, int]] | None = None  # of its tensors, once it is protected
-
-    def sum_beside(self) -> None:
-        """Take checksums in a thread, once: a decision may need it hours later."""
-        if self.sums is not None:
-            return
-        done: Future[dict[str, int]] = Future()
-        self.sums = done
-
-        def read() -> None:
-            try:
-                done.set_result(self.staged.checksums())
-            except Exception as error:
-                done.set_exception(error)
-
-        threading.Thread(target=read, name="spikeguard-checksums", daemon=True).start()
-
-    def check(self) -> None:
-        """Raise ValueError where a tensor has changed since it was protected."""
-        if self.sums is None or not self.sums.done():  # taken a moment ago: nothing to compare with
-            return
-        known = self.sums.result()
-        found = self.staged.checksums(THREADS)
-        changed = next((place for place in known if known[place] != found.get(place)), None)
-        if changed is not None:
-            said = f"has changed in host memory since it was protected, in {changed}"
-            raise ValueError(f"{self.target.name} {said}")
 
 
 class Snapshots:
     """The ring."""
 
-    def __init__(self, keep: int, pinned: int, limit: int, ranks: int = 1, others: int = 0) -> None:
+    def __init__(
+        self, keep: int, limit: int, ranks: int = 1, others: int = 0, pinned: int = PINNED
+    ) -> None:
         """`limit`: bytes a rank; with several the room is what the largest one has.
 
         `others`: states besides snapshots that have to fit too, as that of a checkpoint.
@@ -66,19 +40,7 @@ class Snapshots:
         self._largest = 0  # of all ranks', once it is known
         self._keep, self._pinned, self._limit, self._others = keep, pinned, limit, others
         self._held: list[Snapshot] = []
-        self._protected: frozenset[str] = frozenset()
-
-    @property
-    def protected(self) -> frozenset[str]:
-        """Names of those that a decision may want."""
-        return self._protected
-
-    @protected.setter
-    def protected(self, names: frozenset[str]) -> None:
-        self._protected = names
-        for snapshot in self._held:
-            if snapshot.target.name in names:
-                snapshot.sum_beside()
+        self.protected: frozenset[str] = frozenset()  # names of those that a decision may want
 
     @property
     def targets(self) -> list[Target]:
@@ -134,15 +96,9 @@ class Snapshots:
         return next((s for s in self._held if s.target.name == name), None)
 
     def load(self, name: str) -> Tree | None:
-        """The state to restore; waits on the host until the copy is complete.
-
-        Raises ValueError where what this rank keeps of it is not what was protected.
-        """
+        """The state to restore; waits on the host until the copy is complete."""
         snapshot = self.find(name)
-        if snapshot is None:
-            return None
-        snapshot.check()
-        return snapshot.staged.whole()
+        return snapshot.staged.whole() if snapshot is not None else None
 
     def forget(self, names: Iterable[str]) -> list[str]:
         """Drop those; returns the ones that were there."""

@@ -18,14 +18,12 @@ import torch
 from torch import Tensor
 
 from spikeguard.faults import Faults
-from spikeguard.state.host_copies import HostCopies
-from spikeguard.state.host_tensors import checksums
+from spikeguard.state.host_copies import event_after_copy, host_copy
 from spikeguard.state.mapped_memory import Kind, MappedMemory, Region
 from spikeguard.state.node_memory import NodeMemory
 from spikeguard.state.replicated_parts import Part, joined_with
 from spikeguard.state.targets import Tree
-from spikeguard.topology.packed import is_packed, taken_apart
-from spikeguard.topology.shards import local
+from spikeguard.topology.shards import is_packed, local, taken_apart
 
 SMALL = 2**16  # bytes; a tensor of the rank's own below that has memory of its own
 
@@ -80,13 +78,6 @@ class Staged:
             found |= self.node.found(self.name)
         return joined_with(self.own, found)
 
-    def checksums(self, threads: int = 1) -> dict[str, int]:
-        """Of what this rank keeps, by place; waits on the host until the copy is complete."""
-        if self.copied is not None:
-            self.copied.synchronize()
-        parts = {name: part.tensor for name, part in self.parts.items()}
-        return checksums({"own": self.own, "parts": parts}, threads)
-
     def hold(self) -> Staged:
         """Keep it from being written to, once more."""
         self.buffer.holders += 1
@@ -102,14 +93,15 @@ class StagingBuffers:
 
     def __init__(
         self,
-        copies: HostCopies,
         faults: Faults,
         most: int,
         mapped: MappedMemory | None = None,
         node: NodeMemory | None = None,
+        *,
+        on_cuda: bool = False,
     ) -> None:
-        self._copies, self._faults, self.node = copies, faults, node
-        self._mapped, self.registers = mapped, mapped is not None and copies.on_cuda
+        self._faults, self.node = faults, node
+        self._mapped, self.registers = mapped, mapped is not None and on_cuda
         self._buffers = [Buffer(number) for number in range(most)]
         self._lock = threading.Lock()  # on who prepares or takes which buffer
         self._thread: threading.Thread | None = None
@@ -118,8 +110,8 @@ class StagingBuffers:
         """Those that this rank copies, of all that it holds alike with its neighbours."""
         return self.node.kept(parts) if self.node is not None else parts
 
-    def take(self, name: str, step: int, own: Tree, parts: Mapping[str, Part]) -> Staged:
-        """Copy the state of the boundary after `step`; held once by who asked."""
+    def take(self, name: str, own: Tree, parts: Mapping[str, Part]) -> Staged:
+        """Copy the state of this step boundary; held once by who asked."""
         live = {"own": own, "parts": {n: part.tensor for n, part in parts.items()}}
         buffer = self._free()
         if self._mapped is not None:
@@ -127,7 +119,7 @@ class StagingBuffers:
         region = buffer.region
         if region is not None:
             region.hold("")
-        buffer.tree, copied = self._copies.take(live, buffer.tree, step)
+        buffer.tree, copied = host_copy(live, buffer.tree), event_after_copy(live)
         if region is not None:
             region.hold(name)
         buffer.holders = 1

@@ -67,7 +67,7 @@ class StoredNames:
         if self._topology.stages > 1 or self._topology.groups or not self._topology.known:
             raise ValueError(
                 "this job's ranks hold parts that no mesh of a DTensor describes (pipeline "
-                "stages, shard_groups, or nobody says what): it needs the number that saved it"
+                "stages, shard groups, or nobody says what): it needs the number that saved it"
             )
         like = self._like(name)
         part = part_of(like) if like is not None else None

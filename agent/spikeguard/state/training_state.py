@@ -9,20 +9,19 @@ valid. Sharded tensors are kept as this rank's shard. Cost: all bytes once over 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Placement
+from torch.optim import Optimizer
 
 from spikeguard.optim.optimizers import names_of, trained_by
-from spikeguard.state.laid_state import Layouts, layouts_of, new_like, place_of
-from spikeguard.state.optimizer_attributes import OptimizerAttributes
 from spikeguard.state.random_numbers import forget_gpus, random_refusal
 from spikeguard.state.random_numbers import random_state as random_state
 from spikeguard.state.random_numbers import restore_random_state as restore_random_state
-from spikeguard.state.replicated_parts import is_mark, is_plain
 from spikeguard.state.stored_names import StoredNames
 from spikeguard.state.targets import Tree, shape_mismatch
 from spikeguard.topology.job import Job
@@ -32,17 +31,127 @@ from spikeguard.topology.model_parts import (
     named_parameters,
     state_of,
 )
-from spikeguard.topology.packed import (
+from spikeguard.topology.rank_group import listed
+from spikeguard.topology.shards import (
     is_packed,
     is_taken_apart,
+    local,
     put_into,
     put_together,
     taken_apart,
 )
-from spikeguard.topology.refusals import listed
-from spikeguard.topology.shards import local
 
-TRAINED = ("model", "optimizer")  # what a step changes: weights, buffers, moments
+_PLAIN: Final = (int, float, bool, str)
+_NOT_ITS_OWN: Final = {"_opt_called"}  # schedulers mark it so
+
+
+class OptimizerAttributes:
+    """What optimizers keep beside `state_dict()`: counters, random numbers of their own.
+
+    Only what changes while training is saved and put back: an attribute that stays as the optimizer
+    was made with is its maker's to choose, also at a restart. Torch's own keep all in their state.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = tuple(optimizers)
+        self._at_first = [_attributes(each) for each in optimizers]
+
+    def capture(self) -> list[dict[str, Any]]:
+        """What is not as it was at first, one dict for each optimizer."""
+        return [
+            {name: value for name, value in _attributes(each).items() if first.get(name) != value}
+            for each, first in zip(self._optimizers, self._at_first, strict=True)
+        ]
+
+    def restore(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """As it was when `saved` was captured."""
+        for each, first, kept in zip(self._optimizers, self._at_first, saved, strict=True):
+            for name, value in {**first, **kept}.items():
+                _put_back(each, name, value)
+
+
+def _attributes(optimizer: Optimizer) -> dict[str, Any]:
+    if type(optimizer).__module__.startswith("torch.optim."):
+        return {}
+    found = {name: _value(held) for name, held in vars(optimizer).items()}
+    return {n: v for n, v in found.items() if v is not None and n not in _NOT_ITS_OWN}
+
+
+def _value(held: Any) -> Any:
+    """None for what is not plain."""
+    if isinstance(held, random.Random):
+        return held.getstate()
+    if isinstance(held, torch.Generator):
+        return held.get_state().tolist()
+    return held if type(held) in _PLAIN else None
+
+
+def _put_back(optimizer: Optimizer, name: str, value: Any) -> None:
+    held = vars(optimizer).get(name)
+    if isinstance(held, random.Random):
+        kind, numbers, spare = value
+        held.setstate((kind, tuple(numbers), spare))
+    elif isinstance(held, torch.Generator):
+        held.set_state(torch.tensor(value, dtype=torch.uint8))
+    elif held != value:
+        setattr(optimizer, name, value)
+
+
+class Laid(NamedTuple):
+    """How a DTensor lies on its mesh, where not as its parameter: one number a row or column.
+
+    A rank keeps its part as a plain tensor; a fresh optimizer has no state to tell how it lay.
+    """
+
+    placements: tuple[Placement, ...]
+    shape: tuple[int, ...]  # of all of it
+    stride: tuple[int, ...]
+
+
+Layouts: TypeAlias = Mapping[str, Mapping[str, Sequence[Any]]]  # by place of the parameter, by key
+
+
+def layouts_of(optimizer: Optimizer) -> Layouts:
+    """Of what lies otherwise than its parameter; empty as a rule."""
+    if type(optimizer).__module__.startswith("torch.optim."):
+        return {}
+    found = {}
+    for number, group in enumerate(optimizer.param_groups):
+        for place, parameter in enumerate(group["params"]):
+            state = optimizer.state.get(parameter) if isinstance(parameter, DTensor) else None
+            if isinstance(state, dict) and (odd := _odd(state, parameter)):
+                found[place_of(number, place)] = odd
+    return found
+
+
+def place_of(group: int, place: int) -> str:
+    """What a parameter is called in `Layouts`."""
+    return f"{group}.{place}"
+
+
+def new_like(kept: Tensor, like: DTensor, laid: Sequence[Any]) -> Tensor:
+    """A new DTensor on the mesh of `like`, whose part here is to be filled with `kept`."""
+    placements, shape, stride = laid
+    here = torch.empty_like(kept, device=local(like).device)
+    made: Tensor = DTensor.from_local(
+        here,
+        like.device_mesh,
+        placements,
+        run_check=False,
+        shape=torch.Size(shape),
+        stride=tuple(stride),
+    )
+    return made
+
+
+def _odd(state: Mapping[Any, Any], parameter: DTensor) -> dict[str, Laid]:
+    return {
+        key: Laid(tuple(value.placements), tuple(value.shape), tuple(value.stride()))
+        for key, value in state.items()
+        if isinstance(value, DTensor)
+        and (value.shape, value.placements) != (parameter.shape, parameter.placements)
+        and value.device_mesh == parameter.device_mesh
+    }
 
 
 class TrainingState:
@@ -77,11 +186,6 @@ class TrainingState:
             "random": random_state(),
             "learnt": self.learnt.state_dict() if self.learnt is not None else None,
         }
-
-    def trained(self) -> Tree:
-        """References to weights, buffers and moments, as they lie in `capture()`."""
-        states = self._optimizer_states() if self._saves_optimizer else None
-        return {"model": state_of(self._modules), "optimizer": states}
 
     def _optimizer_states(self) -> Tree:
         """That of the only one; of several by their names."""
@@ -337,89 +441,6 @@ def _groups_differ(before: list[int], now: list[int]) -> str:
             "guard.resume(), as the loop did when it unfroze them"
         )
     return f"had groups of {before} parameters, and has groups of {now}"
-
-
-class Later:
-    """Tensors whose copy is only prepared, since they lie in one of `storages`."""
-
-    def __init__(self, storages: set[int]) -> None:
-        self._storages = storages
-        self.pairs: list[tuple[Tensor, Tensor]] = []  # from where, into what
-
-    def takes(self, tensor: Tensor, into: Tensor) -> bool:
-        """Whether somebody else will copy `tensor` into `into`."""
-        if tensor.untyped_storage()._cdata not in self._storages:
-            return False
-        self.pairs.append((tensor, into))
-        return True
-
-
-def host_copy(tree: Any, into: Any = None, later: Later | None = None) -> Any:
-    """A copy of `tree` on the host, but for what `later` takes; uses `into` where tensors fit.
-
-    From CUDA the copies are queued into pinned memory on the current stream, before anything
-    that later changes the originals, so the host need not wait; wait for an event to read them.
-    """
-    if isinstance(tree, Tensor):
-        if is_packed(tree):
-            return host_copy(taken_apart(tree.detach()), into, later)
-        return _tensor_to_host(local(tree).detach(), into, later)
-    if is_mark(tree):
-        return tree
-    if isinstance(tree, dict):
-        old = into if isinstance(into, dict) else {}
-        return {key: host_copy(value, old.get(key), later) for key, value in tree.items()}
-    if is_plain(tree):
-        return tree
-    if isinstance(tree, list | tuple) and type(tree) in (list, tuple):
-        olds = (
-            into
-            if isinstance(into, list | tuple) and len(into) == len(tree)
-            else [None] * len(tree)
-        )
-        return type(tree)(host_copy(v, o, later) for v, o in zip(tree, olds, strict=True))
-    return copy.deepcopy(tree)
-
-
-def _tensor_to_host(tensor: Tensor, into: Any, later: Later | None) -> Tensor:
-    fits = isinstance(into, Tensor) and into.shape == tensor.shape and into.dtype == tensor.dtype
-    if not fits:
-        into = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    prepared: Tensor = into
-    if later is None or not later.takes(tensor, prepared):
-        prepared.copy_(tensor, non_blocking=True)
-    return prepared
-
-
-def event_after_copy(tree: Any) -> torch.cuda.Event | None:
-    """After what was queued so far, where `tree` holds a CUDA tensor; None where it holds none."""
-    if not torch.cuda.is_initialized() or not _on_cuda(tree):
-        return None
-    event = torch.cuda.Event()
-    event.record()
-    return event
-
-
-def _on_cuda(tree: Any) -> bool:
-    if isinstance(tree, Tensor):
-        return tree.is_cuda
-    return any(map(_on_cuda, _items(tree)))
-
-
-def tree_bytes(tree: Any) -> int:
-    """Bytes of all tensors in `tree`."""
-    if isinstance(tree, Tensor):
-        if is_packed(tree):
-            return tree_bytes(taken_apart(tree))
-        return local(tree).numel() * tree.element_size()
-    return sum(map(tree_bytes, _items(tree)))
-
-
-def _items(tree: Any) -> Collection[Any]:
-    """What may hold a tensor in it."""
-    if isinstance(tree, dict):
-        return () if is_mark(tree) else tree.values()
-    return tree if type(tree) in (list, tuple) and not is_plain(tree) else ()
 
 
 def _local(value: Any) -> Any:

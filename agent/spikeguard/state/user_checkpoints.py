@@ -18,10 +18,9 @@ import torch
 
 from spikeguard.errors import AttachError
 from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.state.host_tensors import not_finite
+from spikeguard.state.host_copies import host_copy
 from spikeguard.state.replicated_parts import Boxes
 from spikeguard.state.targets import Tree
-from spikeguard.state.training_state import TRAINED, host_copy
 
 THEIRS = ("model", "optimizer", "layouts", "attributes")
 
@@ -52,7 +51,6 @@ class UserCheckpoints(CheckpointDirectory):
         folder = self.folder(name)
         _told(self._save, folder)
         own = host_copy({key: value for key, value in tree.items() if key not in THEIRS})
-        own["not_finite"] = sorted(not_finite({key: tree[key] for key in TRAINED}))
         temporary = folder / f".{_rank_file(rank)}"
         with temporary.open("wb") as file:
             torch.save(own, file)

@@ -9,53 +9,46 @@ each (`Topology.copies`) add up to that parameter once. Nothing here is changed 
 
 from __future__ import annotations
 
-import gc
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import device_mesh
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard.errors import AttachError
-from spikeguard.topology.model_parts import Modules, named_parameters, parameters, unwrapped
-from spikeguard.topology.rank_group import World, share_each
-from spikeguard.topology.refusals import listed, raise_first, refusal_of, verb
+from spikeguard.topology.model_parts import Modules, named_parameters, parameters
+from spikeguard.topology.rank_group import (
+    World,
+    all_gather,
+    listed,
+    raise_first,
+    refusal_of,
+    verb,
+)
+from spikeguard.topology.ranks import Ranks, own_rank
 from spikeguard.topology.shards import coordinates
 from spikeguard.topology.tied import Tied, copies_on_stages, find_tied, rows_of
 
-Ranks: TypeAlias = "dist.ProcessGroup | DeviceMesh"
 STAGES = frozenset({"pp", "pipe", "pipeline", "pipeline_parallel", "stage", "stages"})
 SAY_PIPELINE = (
-    "If these are pipeline stages, say attach(pipeline=GROUP, has_loss=BOOL): the process group or "
-    "mesh of the stages, and whether this rank computes the loss"
+    "If these are pipeline stages, say ranks=Ranks(pipeline=GROUP, has_loss=BOOL): the process "
+    "group or mesh of the stages, and whether this rank computes the loss"
 )
 SAY_COPIES = (
     "if all ranks hold the same there and have the same gradients when the optimizer steps, say "
-    "attach(replicated=True); if they hold different parts, attach(shard_groups={PATTERN: GROUP})"
+    "ranks=Ranks(replicated=True); if they hold different parts, "
+    "ranks=Ranks(shard_groups={PATTERN: GROUP})"
 )
 _FLAT = "torch.distributed.fsdp.fully_sharded_data_parallel"  # by name: it need not be loaded
-
-
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """What the user says of the ranks, in the words of `attach()`."""
-
-    replicated: bool | None = None
-    pipeline: Ranks | None = None
-    has_loss: bool | None = None
-    shard_groups: Mapping[str, Ranks] = field(default_factory=dict)
-    tied: Sequence[Sequence[str]] | None = None  # names of one parameter on several stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,30 +99,27 @@ def _mesh_parts(parameter: Tensor) -> int:
     return math.prod(mesh.size(n) for n, p in placements if not isinstance(p, Replicate))
 
 
-def find_topology(parts: Modules, stated: Stated, world: World) -> Topology:
+def find_topology(parts: Modules, stated: Ranks, world: World) -> Topology:
     """How the ranks hold `parts`; raises `AttachError` on all of them where one must refuse.
 
     Collective.
     """
     own = seen_by(parts, stated)
     if world.size == 1:
-        raise_first([own.refusal])
-        return topology_of(parts, stated, 0, [own], [""])
-    ranks = [Seen(*json.loads(text)) for text in share_each(world, json.dumps(astuple(own)))]
-    raise_first([seen.refusal for seen in ranks])
+        return topology_of(parts, stated, 0, [own], [[]])
+    ranks = all_gather(world, own)
     _check_alike(stated, ranks)
     stages = [seen.stage for seen in ranks]
     if len({(seen.stage, seen.common) for seen in ranks}) > len(set(stages)):
-        lines = share_each(world, "\n".join(_common(parts, stated)))
-        _refuse_different([text.split("\n") for text in lines], stages)
+        _refuse_different(all_gather(world, _common(parts, stated)), stages)
     refusal = refusal_of(check_held, parts, stated, stages.count(own.stage))
-    raise_first(share_each(world, refusal))
+    raise_first(all_gather(world, refusal))
     tied = find_tied(parts, stated.tied, own.stage, world) if own.stages > 1 else ()
     kinds = [(seen.stage, seen.names) for seen in ranks]
-    told = [""] * world.size
+    told: list[list[str]] = [[]] * world.size
     if len(set(kinds)) > 1:  # one of each kind tells the others its names
         first = kinds.index(kinds[world.rank]) == world.rank
-        told = share_each(world, "\n".join(_names_in(parts)) if first else "")
+        told = all_gather(world, _names_in(parts) if first else [])
     return topology_of(parts, stated, world.rank, ranks, told, tied)
 
 
@@ -144,10 +134,9 @@ class Seen:
     stages: int = 1
     has_loss: bool | None = None
     unmatched: tuple[str, ...] = ()  # patterns of `shard_groups` that name nothing here
-    refusal: str = ""  # an `AttachError` of its own, as JSON
 
 
-def seen_by(parts: Modules, stated: Stated) -> Seen:
+def seen_by(parts: Modules, stated: Ranks) -> Seen:
     """What this rank holds. Meets no other rank."""
     names = _names_in(parts)
     unmatched = [p for p in stated.shard_groups if not any(fnmatchcase(n, p) for n in names)]
@@ -155,19 +144,18 @@ def seen_by(parts: Modules, stated: Stated) -> Seen:
         _digest(_common(parts, stated)),
         _digest(names),
         _digest(_places(parts, stated)),
-        *_stage(stated),
+        *stated.stage,
         stated.has_loss,
         tuple(unmatched),
-        refusal_of(_check_stated, stated),
     )
 
 
 def topology_of(
     parts: Modules,
-    stated: Stated,
+    stated: Ranks,
     rank: int,
     ranks: Sequence[Seen],
-    told: Sequence[str],
+    told: Sequence[Sequence[str]],
     tied: Sequence[Tied] = (),
 ) -> Topology:
     """Put together from what all ranks have `seen_by`; `told`: the names of the first of each kind.
@@ -203,10 +191,11 @@ def says_replicated(parts: Modules, ranks: int | None = None) -> bool | None:
 
 def _replicated_on(model: torch.nn.Module, ranks: int) -> bool:
     inner = getattr(model, "_orig_mod", model)
-    wrapper = inner if isinstance(inner, DistributedDataParallel) else ddp_around(model)
-    if wrapper is None or getattr(wrapper, "parameters_to_ignore", None) or _is_local(wrapper):
+    if not isinstance(inner, DistributedDataParallel):
         return False
-    return bool(wrapper.process_group.size() == ranks)
+    if getattr(inner, "parameters_to_ignore", None) or _is_local(inner):
+        return False
+    return bool(inner.process_group.size() == ranks)
 
 
 def _is_local(wrapper: DistributedDataParallel) -> bool:
@@ -215,24 +204,12 @@ def _is_local(wrapper: DistributedDataParallel) -> bool:
     return any("localsgd" in name.lower() for name in hooks)
 
 
-def _copied(parts: Modules, stated: Stated, holders: int) -> bool | None:
+def _copied(parts: Modules, stated: Ranks, holders: int) -> bool | None:
     return says_replicated(parts, holders) if stated.replicated is None else stated.replicated
 
 
 def _several() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def ddp_around(model: torch.nn.Module) -> DistributedDataParallel | None:
-    """The wrapper that somebody made of `model`, whose loop gave us what lies inside.
-
-    A module does not know it, so all objects are looked through: about 0.1 s, once.
-    """
-    if not _several():
-        return None
-    own = unwrapped(model)
-    found = (o for o in gc.get_objects() if issubclass(type(o), DistributedDataParallel))
-    return next((wrapper for wrapper in found if unwrapped(wrapper) is own), None)
 
 
 def refuse_flat_shards(model: torch.nn.Module) -> None:
@@ -249,57 +226,25 @@ def refuse_flat_shards(model: torch.nn.Module) -> None:
 # ---- stages of a pipeline ----------------------------------------------------------------------
 
 
-def _stage(stated: Stated) -> tuple[int, int]:
-    """This rank's stage, and of how many."""
-    if stated.pipeline is None:
-        return 0, 1
-    return _own_rank(stated.pipeline), stated.pipeline.size()
-
-
-def _own_rank(ranks: Ranks) -> int:
-    return ranks.get_local_rank() if isinstance(ranks, DeviceMesh) else ranks.rank()
-
-
-def _check_stated(stated: Stated) -> None:
-    """Raise `AttachError` where what is said cannot be used."""
-    named = {"pipeline": stated.pipeline, **_named_groups(stated)}
-    for argument, ranks in named.items():
-        if isinstance(ranks, DeviceMesh) and ranks.ndim != 1:
-            raise AttachError(
-                argument.partition("[")[0],
-                f"{argument} is a mesh of {ranks.ndim} dimensions",
-                "Give the one dimension, as mesh['pp']",
-            )
-    if stated.pipeline is not None and stated.pipeline.size() > 1 and stated.has_loss is None:
-        raise AttachError(
-            "has_loss",
-            "pipeline is given, and nobody says which ranks compute the loss: what the other "
-            "stages pass to guard.loss() would be averaged in",
-            "Give has_loss=True on the ranks of the last stage and has_loss=False on all others",
-        )
-
-
-def _named_groups(stated: Stated) -> dict[str, Ranks]:
-    return {f"shard_groups[{name!r}]": ranks for name, ranks in stated.shard_groups.items()}
-
-
-def _check_alike(stated: Stated, ranks: Sequence[Seen]) -> None:
+def _check_alike(stated: Ranks, ranks: Sequence[Seen]) -> None:
     """Raise `AttachError` where the ranks say different things, or all say what means nothing."""
     if len({seen.stages for seen in ranks}) > 1:
         other = next(r for r, seen in enumerate(ranks) if seen.stages != ranks[0].stages)
         raise AttachError(
-            "pipeline",
+            "ranks.pipeline",
             f"it has {ranks[0].stages} stages on rank 0 and {ranks[other].stages} on rank {other}",
             "Give the group or mesh of the same pipeline on every rank",
         )
     if ranks[0].stages > 1 and not any(seen.has_loss for seen in ranks):
         raise AttachError(
-            "has_loss", "it is False on every rank", "Give True on the ranks of the last stage"
+            "ranks.has_loss",
+            "it is False on every rank",
+            "Give True on the ranks of the last stage",
         )
     nowhere = set(stated.shard_groups).intersection(*[set(seen.unmatched) for seen in ranks])
     if nowhere:
         raise AttachError(
-            "shard_groups",
+            "ranks.shard_groups",
             f"{listed(sorted(nowhere))} {verb(sorted(nowhere), 'names', 'name')} no parameter",
             "Give patterns of names as model.named_parameters() has them",
         )
@@ -316,32 +261,27 @@ def _names_in(parts: Modules) -> list[str]:
     return [name for name, _ in named_parameters(parts)]
 
 
-def _groups_of(name: str, stated: Stated) -> list[Ranks]:
-    """Those whose ranks hold different parts of the parameter."""
-    return [ranks for pattern, ranks in stated.shard_groups.items() if fnmatchcase(name, pattern)]
-
-
-def _group_sizes(parts: Modules, stated: Stated) -> dict[int, int]:
+def _group_sizes(parts: Modules, stated: Ranks) -> dict[int, int]:
     """By id of a parameter, on how many ranks its parts beyond its mesh lie."""
-    named = [(p, _groups_of(name, stated)) for name, p in named_parameters(parts)]
+    named = [(p, stated.groups_of(name)) for name, p in named_parameters(parts)]
     return {id(p): math.prod(ranks.size() for ranks in groups) for p, groups in named if groups}
 
 
-def _common(parts: Modules, stated: Stated) -> list[str]:
+def _common(parts: Modules, stated: Ranks) -> list[str]:
     """A line for each parameter, equal on two ranks that hold copies or parts of the same model."""
     named = named_parameters(parts)
-    return [f"{n} {list(p.shape)}" for n, p in named if not _groups_of(n, stated)]
+    return [f"{n} {list(p.shape)}" for n, p in named if not stated.groups_of(n)]
 
 
-def _places(parts: Modules, stated: Stated) -> list[str]:
+def _places(parts: Modules, stated: Ranks) -> list[str]:
     """A line for each parameter, equal on two ranks that hold the same part of it."""
     return [
-        f"{name} {coordinates(p)} {[_own_rank(ranks) for ranks in _groups_of(name, stated)]}"
+        f"{name} {coordinates(p)} {[own_rank(ranks) for ranks in stated.groups_of(name)]}"
         for name, p in named_parameters(parts)
     ]
 
 
-def check_held(parts: Modules, stated: Stated, holders: int) -> None:
+def check_held(parts: Modules, stated: Ranks, holders: int) -> None:
     """Raise `AttachError` where it is not known what the `holders` of this stage hold of it."""
     if holders == 1 and stated.pipeline is None:
         return
@@ -352,7 +292,7 @@ def check_held(parts: Modules, stated: Stated, holders: int) -> None:
         _check_copies(parts, stated, loose, _copied(parts, stated, holders) if loose else None)
 
 
-def _check_meshes(parts: Modules, stated: Stated, groups: Mapping[int, int], holders: int) -> None:
+def _check_meshes(parts: Modules, stated: Ranks, groups: Mapping[int, int], holders: int) -> None:
     """Raise `AttachError` where a mesh says something else than the user."""
     for name, parameter in _training(parts):
         stage = _stage_of(parameter) if isinstance(parameter, DTensor) else None
@@ -366,19 +306,17 @@ def _check_meshes(parts: Modules, stated: Stated, groups: Mapping[int, int], hol
         cut = _mesh_parts(parameter) * groups.get(id(parameter), 1)
         if holders % cut:
             raise AttachError(
-                "shard_groups",
+                "ranks.shard_groups",
                 f"{name!r} would lie in {cut} parts on {holders} ranks",
                 "Give the group whose ranks hold different parts of it, beyond its own mesh",
             )
 
 
-def _check_copies(
-    parts: Modules, stated: Stated, loose: Sequence[str], copied: bool | None
-) -> None:
+def _check_copies(parts: Modules, stated: Ranks, loose: Sequence[str], copied: bool | None) -> None:
     """Raise `AttachError` where nobody says what other ranks hold of the `loose` parameters."""
     if stated.replicated and not loose and _has_meshes(parts):
         remedy = "Leave it out: DTensors say themselves how they lie"
-        raise AttachError("replicated", "the model holds parts of tensors", remedy)
+        raise AttachError("ranks.replicated", "the model holds parts of tensors", remedy)
     if loose and not copied:
         raise AttachError(
             "model",
@@ -434,7 +372,7 @@ def _refuse_different(held: Sequence[Sequence[str]], stages: Sequence[int]) -> N
         f"ranks of one stage hold different parameters ({alone or 'in another order'}): a bad "
         "update would be skipped on one rank and made on the other, and each would be clipped by "
         "its own norm",
-        f"{SAY_PIPELINE}. If they are experts, say attach(shard_groups={{PATTERN: GROUP}})",
+        f"{SAY_PIPELINE}. If they are experts, say ranks=Ranks(shard_groups={{PATTERN: GROUP}})",
     )
 
 

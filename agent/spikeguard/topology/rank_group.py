@@ -13,15 +13,53 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from spikeguard.errors import AttachError
+
+NAMED = 3  # names in a message; the others are counted
+Given = ParamSpec("Given")
+Refusal: TypeAlias = tuple[str, str, str]  # argument, problem and remedy
+
+
+def refusal_of(
+    check: Callable[Given, object], *given: Given.args, **named: Given.kwargs
+) -> Refusal | None:
+    """The `AttachError` that `check` raises, for the other ranks."""
+    try:
+        check(*given, **named)
+    except AttachError as error:
+        return error.argument, error.problem, error.remedy
+    return None
+
+
+def raise_first(refusals: Sequence[Refusal | None]) -> None:
+    """Raise what the lowest rank refuses, on every rank."""
+    for rank, refusal in enumerate(refusals):
+        if refusal is not None:
+            argument, problem, remedy = refusal
+            raise AttachError(argument, f"rank {rank}: {problem}" if rank else problem, remedy)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(repr(name) for name in names[:NAMED]) + more
+
+
+def verb(names: Sequence[str], one: str, many: str) -> str:
+    """`one` for a single name, else `many`."""
+    return one if len(names) == 1 else many
+
+
+T = TypeVar("T")
 LEAST = timedelta(minutes=2)  # that a rank is waited for, unless somebody says otherwise
 NEVER_SENT = 1_000_003  # a tag
 LANDING_S = 0.5  # for what this rank posted before it hangs up; a millisecond where all have
@@ -144,33 +182,30 @@ def _hang_up(world: World) -> None:
         never.wait(timedelta(milliseconds=1))
 
 
-def share_text(world: World, text: str) -> str:
-    """Rank 0's `text` on every rank. Blocks."""
+def broadcast(world: World, value: T) -> T:
+    """Rank 0's `value` on every rank. Blocks."""
     if world.size == 1:
-        return text
-    mine = text.encode() if world.leads else b""
+        return value
+    told: list[Any] = [value if world.leads else None]
     with in_step(world):
-        length = torch.tensor([len(mine)], dtype=torch.int64)
-        dist.broadcast(length, src=0, group=world.group)
-        body = torch.zeros(int(length), dtype=torch.uint8)
-        if world.leads:
-            body = torch.tensor(list(mine), dtype=torch.uint8)
-        if len(body):
-            dist.broadcast(body, src=0, group=world.group)
-    return bytes(body.tolist()).decode()
+        dist.broadcast_object_list(told, src=0, group=world.group)
+    first: T = told[0]
+    return first
 
 
-def share_each(world: World, text: str) -> list[str]:
-    """Every rank's `text` on every rank, in their order. Blocks."""
+def all_gather(world: World, value: T) -> list[T]:
+    """Every rank's `value` on every rank, in their order. Blocks."""
     if world.size == 1:
-        return [text]
-    told: list[Any] = [""] * world.size
+        return [value]
+    told: list[Any] = [None] * world.size
     with in_step(world):
-        dist.all_gather_object(told, text, group=world.group)
+        dist.all_gather_object(told, value, group=world.group)
     return told
 
 
-def gather(world: World, numbers: Sequence[float], patience: timedelta) -> list[list[float]]:
+def gather_numbers(
+    world: World, numbers: Sequence[float], patience: timedelta
+) -> list[list[float]]:
     """Every rank's `numbers`, equally many, in their order. Blocks, at most for `patience`."""
     own = torch.tensor(numbers, dtype=torch.float64)
     found = [torch.zeros_like(own) for _ in range(world.size)]
@@ -192,6 +227,4 @@ def all_agree(world: World, yes: bool) -> bool:
 
 def first_problem(world: World, problem: str | None) -> str | None:
     """What the lowest rank that has a problem says of it; None where no rank has one. Blocks."""
-    if all_agree(world, problem is None):
-        return None
-    return next(filter(None, share_each(world, (problem or "")[:500])))
+    return next(filter(None, all_gather(world, (problem or "")[:500])), None)

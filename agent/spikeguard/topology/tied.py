@@ -7,9 +7,8 @@ Which they are the user says, or a mark of Megatron's does. Every rank finds the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from torch import Tensor, nn
@@ -17,8 +16,7 @@ from torch import Tensor, nn
 from spikeguard.errors import AttachError
 from spikeguard.faults import log
 from spikeguard.topology.model_parts import Modules, named_parameters
-from spikeguard.topology.rank_group import World, share_each
-from spikeguard.topology.refusals import listed, raise_first, refusal_of
+from spikeguard.topology.rank_group import World, all_gather, listed, raise_first, refusal_of
 
 Member: TypeAlias = tuple[int, str]  # a stage, and what it calls the parameter
 Tied: TypeAlias = frozenset[Member]  # one of each stage that holds a copy
@@ -45,11 +43,11 @@ def find_tied(
 ) -> tuple[Tied, ...]:
     """What several stages hold a copy of; raises `AttachError` on all ranks. Collective."""
     said = None if stated is None else [list(names) for names in stated]
-    own = [astuple(copy) for copy in _copies(parts, stated, stage)]
-    tables = [[stage, list(weight.shape)] for weight in _embeddings(parts)]
-    ranks = [json.loads(text) for text in share_each(world, json.dumps([said, own, tables]))]
+    own = list(_copies(parts, stated, stage))
+    tables = [(stage, list(weight.shape)) for weight in _embeddings(parts)]
+    ranks = all_gather(world, (said, own, tables))
     raise_first([refusal_of(_check_alike, [rank[0] for rank in ranks])])
-    copies = [Copy(*plain) for rank in ranks for plain in rank[1]]
+    copies = [copy for rank in ranks for copy in rank[1]]
     if stated is None:
         if not (marked := _marked(copies)):
             _warn(parts, [shape for rank in ranks for at, shape in rank[2] if at != stage])
@@ -66,7 +64,7 @@ def copies_on_stages(parts: Modules, stage: int, tied: Sequence[Tied]) -> dict[i
 
 
 def rows_of(
-    stages: Sequence[int], told: Sequence[str], own: int, tied: Sequence[Tied]
+    stages: Sequence[int], told: Sequence[Sequence[str]], own: int, tied: Sequence[Tied]
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     """The names of all ranks' parameters, one for what is tied, and by name the row of each here.
 
@@ -74,7 +72,7 @@ def rows_of(
     """
     first = {member: min(group) for group in tied for member in group}
     pairs = zip(stages, told, strict=True)
-    held = dict.fromkeys((stage, n) for stage, text in pairs for n in text.split("\n") if n)
+    held = dict.fromkeys((stage, n) for stage, names in pairs for n in names)
     rows = list(dict.fromkeys(first.get(member, member) for member in held))
     place = {member: row for row, member in enumerate(rows)}
     names = [name for _, name in rows]
@@ -129,7 +127,7 @@ def _members(names: Sequence[str], copies: Sequence[Copy]) -> Tied:
 
 def _check_alike(said: Sequence[object]) -> None:
     if any(other != said[0] for other in said):
-        raise AttachError("tied", "ranks say different things", "Say the same on every rank")
+        raise AttachError("ranks.tied", "ranks say different things", "Say the same on every rank")
 
 
 def _check_named(stated: Sequence[Sequence[str]], copies: Sequence[Copy]) -> None:
@@ -139,17 +137,17 @@ def _check_named(stated: Sequence[Sequence[str]], copies: Sequence[Copy]) -> Non
         if not _once_each(list(members)):
             held = ", ".join(f"{name!r} of stage {stage}" for stage, name in sorted(members))
             problem = f"{listed(names)} name {held or 'nothing'}: not one parameter each of several"
-            raise AttachError("tied", f"{problem} stages", SAY_TIED)
+            raise AttachError("ranks.tied", f"{problem} stages", SAY_TIED)
         shapes = {str(copy.shape) for copy in copies if (copy.stage, copy.name) in members}
         if len(shapes) > 1:
             problem = f"{listed(names)} have different shapes: {' and '.join(sorted(shapes))}"
-            raise AttachError("tied", problem, SAY_TIED)
+            raise AttachError("ranks.tied", problem, SAY_TIED)
 
 
 def check_tied(tied: object) -> None:
     """Raise `AttachError` for what are no names."""
     groups = tied if isinstance(tied, list | tuple) else None
     if groups is None or not all(isinstance(names, list | tuple) for names in groups):
-        raise AttachError("tied", f"it is {tied!r:.80}", SAY_TIED)
+        raise AttachError("ranks.tied", f"it is {tied!r:.80}", SAY_TIED)
     if not all(isinstance(name, str) for names in groups for name in names):
-        raise AttachError("tied", f"it is {tied!r:.80}", SAY_TIED)
+        raise AttachError("ranks.tied", f"it is {tied!r:.80}", SAY_TIED)

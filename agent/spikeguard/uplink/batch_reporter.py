@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import NamedTuple
 
-from spikeguard.data.batch_names import NameBatch, Names
+from spikeguard.data.skips import NameBatch, Names
 from spikeguard.faults import Faults
 from spikeguard.measure.batch_contents import (
     Decode,
@@ -33,8 +33,7 @@ from spikeguard.measure.batch_contents import (
     snippet_of,
     worst_of,
 )
-from spikeguard.measure.batch_ring import STEPS, BatchRing, Before, StepBatch
-from spikeguard.measure.kept_items import KeptItems
+from spikeguard.measure.batch_ring import STEPS, BatchRing, Before, KeptItems, StepBatch
 from spikeguard_protocol import BatchDetail, ProtocolError, Record, from_json, to_json
 from spikeguard_protocol.plain_files import open_plain
 
@@ -126,10 +125,10 @@ class BatchReporter:
         faults: Faults,
     ) -> None:
         """`put`: rank 0's way to the server."""
-        self._ring, self._folder, self._rank = ring, home / FOLDER, rank
+        self.ring, self._folder, self._rank = ring, home / FOLDER, rank
         self._attempt, self._describing, self._put = attempt, describing, put
         self._faults = faults
-        self.on = ring.on and (put is not None or rank > 0)
+        self.on = ring.steps > 0 and (put is not None or rank > 0)
         named = self.on and describing.name_batch is not None
         self.items = KeptItems(STEPS) if named else None
         self._watching = self._hung = False
@@ -145,14 +144,14 @@ class BatchReporter:
     def pass_on(self, step: int, worst_rank: int, watched: bool) -> None:
         """All ranks have told of `step`: take out what is to be told."""
         if worst_rank:
-            self._ring.settle(step, worst_rank)
+            self.ring.settle(step, worst_rank)
         fresh = watched and not self._watching
         self._watching = watched
         if not watched:
             return
         self._tell_of_hang()
-        before = self._ring.before() if fresh else None
-        self._waiting.append(Taken(self._ring.take(step), before, fresh))
+        before = self.ring.before() if fresh else None
+        self._waiting.append(Taken(self.ring.take(step), before, fresh))
         if self._thread is None:
             self._thread = Thread(target=self._work, name="spikeguard-batches", daemon=True)
             self._thread.start()

@@ -20,7 +20,6 @@ from spikeguard_protocol import ProtocolError
 from spikeguard_protocol.links import MAX_LINKS, check_links
 
 WANDB, MLFLOW = "Weights & Biases", "MLflow"
-WANDB_SITE: Final = "https://wandb.ai"
 LOG_DIRECTORY: Final = "TENSORBOARD_LOGGING_DIR"  # as the Hugging Face Trainer reads it
 LOG_DIRECTORY_FACT: Final = "tensorboard_log_dir"
 
@@ -41,17 +40,15 @@ def check_told(links: Mapping[str, str] | None) -> None:
 
 
 def run_links(
-    told: Mapping[str, str] | None,
-    environment: Mapping[str, str] = os.environ,
-    modules: Mapping[str, Any] = sys.modules,
+    told: Mapping[str, str] | None, modules: Mapping[str, Any] = sys.modules
 ) -> dict[str, str]:
-    """Name to address: what was told, and of each tracker what is found."""
+    """Name to address: what was told, and the run of each tracker that is active here."""
     links = dict(told or {})
     for find, name in ((_wandb, WANDB), (_mlflow, MLFLOW)):
         if name in links or len(links) >= MAX_LINKS:
             continue
         try:
-            address = find(environment, modules) or ""
+            address = find(modules) or ""
             check_links({name: address})
         except Exception:  # a tracker of any release: it may raise anything
             continue
@@ -65,35 +62,21 @@ def log_directory(forward: Any, environment: Mapping[str, str] = os.environ) -> 
     return {LOG_DIRECTORY_FACT: _without_secrets(str(folder))[:500]} if folder else {}
 
 
-def _wandb(environment: Mapping[str, str], modules: Mapping[str, Any]) -> str | None:
+def _wandb(modules: Mapping[str, Any]) -> str | None:
     run = getattr(modules.get("wandb"), "run", None)
-    if run is not None:
-        return _without_secrets(str(run.url)) if run.url else None
-    parts = [environment.get(f"WANDB_{word}") for word in ("ENTITY", "PROJECT", "RUN_ID")]
-    off = environment.get("WANDB_MODE") in ("offline", "disabled")
-    if off or not all(parts):
-        return None
-    entity, project, run_id = (quote(part or "", safe="") for part in parts)
-    base = environment.get("WANDB_BASE_URL", "").rstrip("/")
-    site = WANDB_SITE if base in ("", "https://api.wandb.ai") else _without_secrets(base)
-    return f"{site}/{entity}/{project}/runs/{run_id}"
+    return _without_secrets(str(run.url)) if run is not None and run.url else None
 
 
-def _mlflow(environment: Mapping[str, str], modules: Mapping[str, Any]) -> str | None:
+def _mlflow(modules: Mapping[str, Any]) -> str | None:
     mlflow = modules.get("mlflow")
     active = mlflow.active_run() if mlflow is not None else None
-    if mlflow is not None and active is not None:
-        ids = [active.info.experiment_id, active.info.run_id]
-        return _of_mlflow(mlflow.get_tracking_uri(), ids)
-    ids = [environment.get(f"MLFLOW_{word}_ID") for word in ("EXPERIMENT", "RUN")]
-    return _of_mlflow(environment.get("MLFLOW_TRACKING_URI"), ids)
-
-
-def _of_mlflow(uri: str | None, ids: list[Any]) -> str | None:
-    if not uri or not all(ids):
+    if mlflow is None or active is None:
         return None
-    experiment, run = (quote(str(each), safe="") for each in ids)
-    return f"{_without_secrets(uri).rstrip('/')}/#/experiments/{experiment}/runs/{run}"
+    experiment, run = (
+        quote(str(n), safe="") for n in (active.info.experiment_id, active.info.run_id)
+    )
+    uri = _without_secrets(mlflow.get_tracking_uri()).rstrip("/")
+    return f"{uri}/#/experiments/{experiment}/runs/{run}"
 
 
 def _without_secrets(address: str) -> str:

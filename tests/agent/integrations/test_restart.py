@@ -356,55 +356,23 @@ def test_what_is_no_longer_protected_is_let_go_and_the_newest_healthy_stays(
     assert late.held[29] == [10, 20]  # 10 is the newest that 12 steps were built on
 
 
-def test_where_no_links_are_made_a_thread_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_links(monkeypatch)
-    server = callbacks.Protecting(until=30)
-    pruned_attempt(tmp_path / "out", server)
-    assert server.held[29] == [10, 20]
-
-
 def kept_in(out: Path) -> list[str]:
     return sorted(path.name for path in (out / "spikeguard/kept").glob("*"))
 
 
-def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_links_are_made_nothing_is_kept_or_left_behind_and_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor what a killed process had begun."""
+
     def refuse(*_: Any) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refuse)
-
-
-def test_a_copy_that_fails_leaves_nothing_behind_and_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor does one that a killed process had begun."""
-    without_links(monkeypatch)
     claim(tmp_path / "spikeguard/kept/.checkpoint-5.0f3a9c21")
-    plain = shutil.copy2
-
-    def full(source: str, to: str) -> Any:
-        if "kept" in to and to.endswith(".json"):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return plain(source, to)
-
-    monkeypatch.setattr(shutil, "copy2", full)
     guard, _ = pruned_attempt(tmp_path)
     await_that(lambda: kept_in(tmp_path) == [])
     assert guard.faults["checkpoint"] == 2
-
-
-@pytest.mark.parametrize(("room", "may_copy", "faults"), [(False, True, 2), (True, False, 0)])
-def test_nothing_is_copied_without_room_or_against_the_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool, may_copy: bool, faults: int
-) -> None:
-    without_links(monkeypatch)
-    if not room:
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000))
-    guard, _ = pruned_attempt(tmp_path, settings=Settings(copy_kept=may_copy))
-    await_that(lambda: guard.faults.get("checkpoint", 0) == faults)
-    assert kept_in(tmp_path) == []
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -590,7 +558,7 @@ def test_a_restart_in_a_later_pass_goes_on_in_the_order_of_that_pass() -> None:
     whole = handed_out(LeavingOut(Shuffled(), lambda: feed), feed, range(3))
     assert whole == [[0, 1], [10, 11, 12, 13, 14], [20, 21, 22, 23, 24]]
     assert feed.position == 9
-    again = FrameworkFeed(feed.ledger, micro_batches=2)
+    again = FrameworkFeed(feed.skips, micro_batches=2)
     again.position = 4  # after two steps: the framework's own count is still in its first epoch
     rest = handed_out(LeavingOut(Shuffled(), lambda: again), again, range(2))
     assert rest == [[12, 13, 14], [20, 21, 22, 23, 24]]

@@ -1,5 +1,5 @@
-"""Rules for clipping gradients: `attach(clip=...)` and `guard.clip_(rule)` apply one inside the
-step, `clip_grad_norm_(parameters, rule)` without a guard.
+"""Rules for clipping gradients: `attach(clip=...)` applies one inside the step,
+`clip_grad_norm_(parameters, rule)` without a guard.
 
 Law: a rule turns norms into factors on the device; it never reads a gradient or a host value.
 """

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from spikeguard.faults import Faults
 from spikeguard.optim.clipping.adagc import AdaGC
 from spikeguard.optim.clipping.rules import ClipSignal, Rule, under
 from spikeguard.optim.clipping.zclip import Hybrid, ZClip
+from spikeguard.topology.model_parts import parameters
 
 # The fixed maximum of the paper's ZClip is the loop's own `max_norm` here.
 BY_NAME: Mapping[str, Callable[[], Rule]] = {
@@ -84,3 +87,21 @@ def clip_grad_norm_(
 
 def _whole(norm: Tensor) -> Tensor:
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+class ClipByTorch:
+    """What torch makes of it.
+
+    Where that fails too, or this rank holds a part of the model (its own norm is not the job's, and
+    the others make no reduction for it), the gradients stay as they are, and the norm is NaN.
+    """
+
+    def __init__(self, modules: Sequence[torch.nn.Module], parted: bool, faults: Faults) -> None:
+        self.modules, self._parted, self._faults = modules, parted, faults
+
+    def __call__(self, limit: float) -> Tensor:
+        if not self._parted:
+            with self._faults.shield("clip"):
+                return torch.nn.utils.clip_grad_norm_(parameters(self.modules), limit)
+        device = next((p.device for p in parameters(self.modules)), None)
+        return torch.full((), math.nan, device=device)
