@@ -55,7 +55,8 @@ BREAKS = {
     "attach-changes-nothing": Break(
         f"{AGENT}/guard.py",
         "        self._process, self._thread = os.getpid(), get_ident()\n",
-        "        self._process, self._thread = os.getpid(), get_ident()\n        torch.rand(1)\n",
+        "        self._process, self._thread = os.getpid(), get_ident()\n"
+        '        __import__("torch").rand(1)\n',
     ),
     "nothing-raised": Break(
         f"{AGENT}/faults.py",
