@@ -192,7 +192,7 @@ def test_a_stop_ends_the_batches(tmp_path: Path) -> None:
         await_that(lambda: wire.messages)
         command = wire.order(Stop())
         await_that(lambda: job.guard.state().orders)
-        job.train_to(10_000)
+        job.train_to(60)
         assert job.guard.stopped
         job.guard.finish()
         assert wire.result(command)

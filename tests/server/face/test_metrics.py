@@ -237,27 +237,6 @@ def test_what_an_incident_came_to_is_counted_once_however_often_its_post_mortem_
     assert found("spikeguard_saved_money_total", currency="EUR", **mine) == 50.0
 
 
-def test_a_deleted_run_takes_nothing_from_what_is_counted(live: Live, job: Job) -> None:
-    """Prometheus takes a counter that falls for one that began anew."""
-    job.spike()
-    job.send(AttemptEnded("finished"))
-    with live.engine.begin() as connection:
-        connection.execute(sql.text("update attempts set dropped_samples = dropped_samples + 7"))
-    with live.engine.connect() as connection:
-        before = read_fleet(connection)
-    assert sum(before.closed_incidents.values()) > 0
-    assert before.dropped_samples >= 7
-    with live.person("Ada", Role.ADMIN) as admin:
-        assert admin.post(f"{job.path}/archive").status_code == 200
-        gone = admin.delete(job.path, params={"reason": "a trial"})
-        assert gone.status_code == 204, gone.text
-    with live.engine.connect() as connection:
-        after = read_fleet(connection)
-    assert after.closed_incidents == before.closed_incidents
-    assert after.commands == before.commands
-    assert after.dropped_samples == before.dropped_samples
-
-
 def _exposed(text: bytes) -> Callable[..., float | None]:
     """A series by its name and labels; None where there is none."""
     samples = [s for f in text_string_to_metric_families(text.decode()) for s in f.samples]
@@ -336,45 +315,6 @@ def _execute(engine: sql.Engine, *statements: str) -> None:
     with engine.begin() as connection:
         for statement in statements:
             connection.execute(sql.text(statement))
-
-
-def test_a_spike_of_the_oldest_run_is_shown_though_500_newer_ones_are_trained(
-    engine: sql.Engine,
-) -> None:
-    """Of the rest the silent, then those that began last, whoever spoke last; who is left out is
-    counted."""
-    store_jobs.Job(engine, run="flagship").start()
-    store_jobs.Job(engine, run="quiet").start()
-    job = store_jobs.Job(engine)
-    job.start()
-    job.train(1, 400, batch=100)
-    job.train(401, 560, store_jobs.spiking(401), batch=40)
-    new = "md5('run' || n)::uuid, 'new-' || n, now() + interval '1 hour', now() + interval '1 hour'"
-    _execute(
-        engine,
-        "insert into runs (run_id, name, created_at, last_message_at, project, state, attempts,"
-        f" incidents) select {new}, 'default', 'live', 1, 0 from generate_series(1, {MAX_RUNS}) n",
-        "update runs set created_at = now() - interval '60 days' where name in ('gpt', 'flagship')",
-        "update runs set last_message_at = now() + interval '2 hours' where name = 'flagship'",
-        "update runs set state = 'silent', last_message_at = now() - interval '2 hours' "
-        "where name = 'quiet'",
-    )
-    with engine.connect() as connection:
-        fleet = read_fleet(connection)
-    assert [run.run for run in fleet.live[:2]] == ["gpt", "quiet"]
-    assert len(fleet.live) == MAX_RUNS
-    assert "flagship" not in {run.run for run in fleet.live}
-    assert fleet.not_shown == 3
-    spike = fleet.live[0]
-    assert spike.incident_open
-    assert spike.kind in {"divergent", "lingering"}
-    assert spike.approval_age_s is not None
-    assert (fleet.live[1].kind, fleet.live[1].approval_age_s) == (None, None)
-    told = fleet_text(fleet).decode()
-    assert "spikeguard_runs_not_shown 3.0" in told
-    kind = f'kind="{spike.kind}"'
-    labels = f'{{incident="1",{kind},project="default",run="gpt"}}'
-    assert f"spikeguard_run_incident_info{labels} 1.0" in told
 
 
 def test_the_same_runs_are_named_whichever_of_them_spoke_last(engine: sql.Engine) -> None:
