@@ -120,23 +120,6 @@ def test_every_live_object_is_the_same_with_the_same_content(
     assert vars(optimizer).get("step") is step
 
 
-def test_a_schedule_still_reaches_the_optimizer_inside(tmp_path: Path) -> None:
-    model, _ = job()
-    optimizer = sam(model.parameters())
-    assert isinstance(optimizer, Sam)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
-    rates: list[float] = []
-    optimizer.inner.register_step_pre_hook(lambda o, *_: rates.append(o.param_groups[0]["lr"]))
-    guard = attach(model, optimizer, run="test", directory=tmp_path)
-    for _ in range(3):
-        guard.loss(model(torch.ones(2, 4)).square().mean()).backward()
-        optimizer.step()
-        schedule.step()
-        guard.step()
-    guard.finish()
-    assert rates == [0.1, 0.05, 0.025]
-
-
 def bits(tree: Any) -> Any:
     """All that can be reached of an optimizer's, with a copy of each tensor's bytes."""
     if isinstance(tree, Tensor):

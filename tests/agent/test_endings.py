@@ -169,26 +169,3 @@ def test_finish_may_be_called_from_any_thread(tmp_path: Path) -> None:
         assert wire.records(AttemptEnded)[-1].reason == "finished"
     assert job.guard.faults == {}
     assert not job.optimizer._optimizer_step_pre_hooks
-
-
-def test_an_end_that_fails_in_one_place_is_made_in_all_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise ValueError("signal only works in main thread")
-
-    with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(10)
-        with monkeypatch.context() as patched:
-            for owner, name in (
-                (job.guard._endings, "undo"),
-                (job.guard._optimizers.watched[0].handles[0], "remove"),
-                (job.guard._optional, "end"),
-            ):
-                patched.setattr(owner, name, fail)
-            job.guard.finish()
-        job.guard._endings.undo()
-        assert wire.records(AttemptEnded)[-1].reason == "finished"
-    assert job.guard.faults == {"finish": 3}
-    assert not job.optimizer._optimizer_step_post_hooks

@@ -116,11 +116,3 @@ def test_what_the_optimizer_trains_leaves_beside_the_loop_between_two_updates(
     beside = [line for line in first if line[0] != MAIN]
     assert beside[-1][1] == "records"
     assert (MAIN, "waits for", beside[-1][2]) in first
-
-
-def test_by_default_everything_leaves_on_the_loops_own_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, own = trained(tmp_path, monkeypatch, beside=False)
-    assert own <= {line[2] for line in log if line[1] == "copies"}
-    assert {line[0] for line in log} == {MAIN}

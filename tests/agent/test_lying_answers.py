@@ -57,24 +57,6 @@ def test_no_answer_makes_the_agent_hammer(tmp_path: Path, what: str, lie: Answer
         job.guard.finish()
 
 
-def test_a_server_that_takes_one_and_asks_for_it_again_is_not_hammered(tmp_path: Path) -> None:
-    """In turns: "I wait for the first message", and that it is stored."""
-    with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url, settings=QUIET)
-        job.train_to(3)
-        await_that(lambda: (0, 3) in wire.column("loss"))
-        first: Answer = (200, {}, encode(Ack(1)))
-        again: Answer = (409, {}, b'{"expected": 1}')
-        wire.intercept = lambda message: again if message.sequence > 1 else first
-        before, until = wire.received, time.monotonic() + 3 * LOOKED_S
-        while time.monotonic() < until:  # there is always something to send
-            job.train_to(job.guard.steps + 20)
-            time.sleep(EACH_S / 10)
-        assert wire.received - before <= 3 * MOST
-        wire.intercept = lambda _: None
-        job.guard.finish()
-
-
 def test_orders_that_are_never_there_are_not_asked_for_without_a_pause(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         wire.headers, wire.waiting = {WAIT_HEADER: "300"}, b'{"waiting": false}'
@@ -199,21 +181,6 @@ def test_full_detail_is_measured_for_so_long_a_day_and_no_longer(
     assert set(measured) <= usual
 
 
-def test_attempts_that_come_and_go_do_not_fill_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with served(Wire()) as wire:
-        flips = iter(range(10_000))
-        wire.bend = lambda ack: json.dumps(
-            {**json.loads(ack), "live_attempts": 1 + next(flips) % 2}
-        ).encode()
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(3)
-        await_that(lambda: wire.received > 20)
-        job.guard.finish()
-    assert sum("attempts of this run are alive" in r.getMessage() for r in caplog.records) <= 3
-
-
 def test_what_a_server_says_cannot_forge_lines_of_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -249,23 +216,3 @@ def test_an_upload_to_a_server_that_stores_nothing_ends_with_an_error(
         assert "and says that it stored" in capsys.readouterr().err
         assert main(["sync", str(tmp_path), "--server", wire.url]) == 0
         assert set(wire.column("loss")) == {(0, 1), (0, 2), (0, 3)}
-
-
-def test_an_upload_to_a_server_that_asks_again_for_what_it_stored_ends_with_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    job = Job(tmp_path, settings=replace(FAST, snapshot_every=0))
-    job.train_to(1_000)  # two messages
-    job.guard.finish()
-    with served(Wire()) as wire:
-
-        def lie(message: Message) -> Answer | None:
-            if wire.received > 100:
-                return 401, {}, b""
-            asked = {"error": {"message": "a gap"}, "expected": 1}
-            return (409, {}, json.dumps(asked).encode()) if message.sequence > 1 else None
-
-        wire.intercept = lie
-        assert main(["sync", str(tmp_path), "--server", wire.url]) == 1
-        assert wire.received < 30
-    assert "asked 8 times for messages that it had stored" in capsys.readouterr().err

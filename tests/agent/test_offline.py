@@ -138,16 +138,6 @@ def test_an_attempt_that_still_runs_is_left_alone(
     job.guard.finish()
 
 
-def test_a_later_attempt_with_a_server_sends_what_the_offline_one_left(
-    tmp_path: Path, wire: Wire
-) -> None:
-    offline = trained_offline(tmp_path).attempt
-    job = Job(tmp_path, server=wire.url)
-    job.train_to(3)
-    job.guard.finish()
-    assert wire.records(AttemptEnded, offline) == [AttemptEnded("finished")]
-
-
 def test_a_directory_that_holds_no_run_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="journal"):
         homes(tmp_path)
@@ -156,18 +146,6 @@ def test_a_directory_that_holds_no_run_is_refused_by_name(tmp_path: Path) -> Non
     (tmp_path / "journal.jsonl").write_text("not json\n")
     with pytest.raises(CommandFailed, match="name of its run"):
         run_of(tmp_path)
-
-
-def test_a_folder_that_only_shares_the_outboxs_name_is_no_run(tmp_path: Path) -> None:
-    """A mail program's, say: it has no attempts, and its path need not be a run's name."""
-    (tmp_path / "my mail" / "of 2025" / "outbox" / "drafts").mkdir(parents=True)
-    (tmp_path / "a" / "outbox").parent.mkdir()
-    (tmp_path / "a" / "outbox").write_text("a file")
-    attempt = tmp_path / "default" / "test" / "outbox" / "0123456789abcdef"
-    attempt.mkdir(parents=True)
-    assert homes(tmp_path) == [tmp_path / "default/test"]
-    attempt.rmdir()  # all was sent
-    assert homes(tmp_path) == []
 
 
 def test_without_a_server_to_sync_to_it_says_what_to_set(

@@ -19,7 +19,7 @@ from spikeguard_protocol import Ack, Medium, Order, Rollback, ScaleLr
 
 from .heard import hear
 from .job import FAST, Loader, assert_same, order, target_at
-from .optimizer_kinds import KINDS, Holder, Orthogonal
+from .optimizer_kinds import KINDS, Holder
 from .other_optimizers import skipped
 from .wire import Wire, await_that, served
 
@@ -376,16 +376,6 @@ def test_a_hook_that_steps_optimizers_is_refused_at_attach() -> None:
     with pytest.raises(AttachError, match="within the backward pass"):
         attach(model, each, run="test")
     assert not any("step" in vars(optimizer) for optimizer in each.values())
-
-
-def test_an_optimizer_that_orthogonalizes_makes_an_orthogonal_update() -> None:
-    """The kind that the tests above train with does what such optimizers do."""
-    torch.manual_seed(2)
-    weight = nn.Parameter(torch.zeros(6, 6))
-    weight.grad = torch.randn(6, 6)
-    Orthogonal([weight], lr=1.0).step()
-    turned = weight.detach() @ weight.detach().T
-    assert torch.allclose(turned, torch.eye(6), atol=0.6)
 
 
 def test_a_scaler_that_keeps_one_optimizer_from_stepping_keeps_all(tmp_path: Path) -> None:

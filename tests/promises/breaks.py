@@ -353,8 +353,8 @@ BREAKS = {
     # ---- detection and judgement ----
     "one-behaviour": Break(
         f"{CORE}/monitor/monitor.py",
-        "        state.traces.take(sample)\n",
-        "        state.traces.take(sample)\n        state.drops += len(events)\n",
+        "            state.judged_step = sample.step\n",
+        "            state.judged_step = sample.step + bool(events)\n",
     ),
     "non-finite-at-once": Break(
         f"{CORE}/monitor/opening.py",
