@@ -19,7 +19,7 @@ from spikeguard_protocol import (
 )
 from tests.hostile import HARMLESS, HOSTILE, acted_on
 from tests.server.face.conftest import Live
-from tests.server.face.test_decisions import KEY, browser, confirm_page
+from tests.server.face.test_decisions import browser
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job
@@ -96,25 +96,6 @@ def test_tokens_and_what_becomes_of_a_proposal_are_told_as_text(
     is_told_safely(told(capsys, "incidents", f"default/{spiked.run}"))
     is_told_safely(told(capsys, "runs"))
     is_told_safely(told(capsys, "channels", "list"))
-
-
-def test_the_page_of_a_decision_shows_a_reason_and_nothing_of_it_acts(live: Live, job: Job) -> None:
-    proposal = job.spike().incident()["proposal"]
-    words = ("html", "entities", "template", "override", "isolate", "title", "tags")
-    reason = HARMLESS[0] + "".join(HOSTILE[word] for word in words)
-    with live.person("Ada") as ada, browser(live, ada) as page:
-        path = confirm_page(job, proposal)
-        (key,) = KEY.findall(page.get(path).text)
-        form = {"key": key, "revision": proposal["revision"], "verdict": "reject"}
-        page.post(path, data={**form, "reason": reason})
-        shown = page.get(path).text
-    assert "Rejected by Ada" in shown
-    assert acted_on(shown) == []
-    assert acted_on(unescape(shown)) == []
-    assert "<script" not in shown
-    assert shown.count("<img") == shown.count('<img class="curve" src="data:image/svg+xml;') == 1
-    assert "\\u202e" in shown
-    assert HARMLESS[0] in shown
 
 
 @pytest.mark.parametrize("reason", [r"\ud800", r"\u0000", r"a\udfffb"])

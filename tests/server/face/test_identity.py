@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-import sqlalchemy as sql
 
 from spikeguard_protocol import Role
 from spikeguard_protocol.paths import SPEAKS_FOR
@@ -182,18 +181,6 @@ def test_no_length_of_a_name_is_a_way_around(live: Live) -> None:
     for name in ("", " ", "x" * 81, "\ufdfa" * 20):  # the last grows to 360 in its normal form
         with pytest.raises(Unprocessable):
             read_person(name)
-
-
-def test_entries_from_before_it_was_asked_say_so(live: Live, job: Job) -> None:
-    with live.engine.begin() as connection:
-        connection.execute(
-            sql.text(
-                "insert into audit (run_id, number, at, actor, action, subject) select run_id,"
-                " 1000, now(), 'Ada', 'x', name from runs where name = :run"
-            ),
-            {"run": job.run},
-        )
-    assert newest(live, f"{job.path}/audit")["actor_kind"] is None
 
 
 @pytest.mark.parametrize("claimed", ["fe80::1%<script>alert(1)</script>", "fe80::1%eth0"])

@@ -317,22 +317,6 @@ def _execute(engine: sql.Engine, *statements: str) -> None:
             connection.execute(sql.text(statement))
 
 
-def test_the_same_runs_are_named_whichever_of_them_spoke_last(engine: sql.Engine) -> None:
-    new = "md5('run' || n)::uuid, 'new-' || n, now(), now() + n * interval '1 second'"
-    _execute(
-        engine,
-        "insert into runs (run_id, name, created_at, last_message_at, project, state, attempts,"
-        f" incidents) select {new}, 'default', 'live', 1, 0 from generate_series(1, {MAX_RUNS + 9})"
-        " n",
-    )
-    named = []
-    for _ in range(2):
-        with engine.connect() as connection:
-            named.append([run.run for run in read_fleet(connection).live])
-        _execute(engine, "update runs set last_message_at = now() + random() * interval '1 hour'")
-    assert named[0] == named[1]
-
-
 def test_a_run_that_crashed_of_its_spike_is_told_until_the_spike_is_closed_and_has_no_age(
     engine: sql.Engine,
 ) -> None:
@@ -371,49 +355,6 @@ def test_nothing_is_told_of_a_run_that_has_ended(engine: sql.Engine) -> None:
         "spikeguard_run_loss_nats",
     }
     assert told[1] == []
-
-
-def _vacuum(engine: sql.Engine) -> None:
-    """Until indexes alone may be read: not before everybody sees all rows."""
-    hidden = "select 1 from pg_class where relname in ('attempts', 'incidents', 'commands')"
-    hidden += " and relallvisible < relpages / 2"
-    deadline = time.monotonic() + 20
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(sql.text("vacuum analyze attempts, incidents, commands"))
-        while connection.scalar(sql.text(hidden)):
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-            connection.execute(sql.text("vacuum attempts, incidents, commands"))
-
-
-def test_the_fleet_is_told_without_reading_what_history_has_piled_up(engine: sql.Engine) -> None:
-    """Closed incidents, finished commands and lost samples are counted in indexes alone."""
-    job = store_jobs.Job(engine)
-    job.start()
-    job.train(1, 400, batch=100)
-    job.train(401, 560, store_jobs.spiking(401), batch=40)
-    job.send(AttemptEnded("finished"))
-    many = (("attempts", "number"), ("incidents", "number"), ("commands", "incident"))
-    for table, key in many:
-        own = "'number', n" if key == "number" else "'incident', n, 'number', c.number"
-        extra = ", 'id', 'x' || n" if table == "attempts" else ""
-        _execute(
-            engine,
-            f"insert into {table} select (jsonb_populate_record(c, jsonb_build_object({own}{extra})"
-            f")).* from {table} c, generate_series(2, 3000) n where c.{key} = 1",
-        )
-    _vacuum(engine)
-    asked: list[tuple[str, Any]] = []
-    with engine.connect() as connection:
-        sql.event.listen(
-            connection, "before_cursor_execute", lambda *call: asked.append((call[2], call[3]))
-        )
-        read_fleet(connection)
-    whole = re.compile(r"Seq Scan on (attempts|incidents|commands)")
-    with engine.connect() as connection:
-        for statement, values in asked:
-            plan = connection.exec_driver_sql(f"EXPLAIN {statement}", values).scalars().all()
-            assert not whole.search("\n".join(plan)), (statement, plan)
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not here")

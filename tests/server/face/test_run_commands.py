@@ -142,20 +142,6 @@ def test_what_nobody_fetches_in_time_or_of_an_attempt_that_ended_is_void(
     assert [c["state"] for c in ada.run_commands(run)] == ["void", "undelivered"]
 
 
-def test_no_id_comes_twice_though_the_run_was_deleted(
-    live: Live, project: str, training: Job
-) -> None:
-    """A job's journal outlives the server's run, and would take the second for the first."""
-    eve, run = client_of(live, project, "Eve", Role.ADMIN), run_of(training)
-    assert eve.order(run, "stop", "wrong config")["id"] == f"{project}/gpt#0.1"
-    training.send(AttemptEnded("crashed"))
-    eve.delete_run(run, "a trial")
-    again = Job(live, "gpt", project=project).start()
-    again.train(10)
-    assert eve.order(run, "stop", "wrong again")["id"] == f"{project}/gpt#0.2"
-    assert [c["number"] for c in eve.run_commands(run)] == [2]
-
-
 def test_one_of_each_verb_at_a_time_and_what_was_not_fetched_is_taken_back(
     live: Live, project: str, training: Job
 ) -> None:

@@ -78,11 +78,6 @@ def test_a_token_is_refused_before_anything_of_its_message_has_come(url: str) ->
     assert (status, error["code"]) == (401, "not_signed_in")
 
 
-def test_one_that_is_refused_hears_why_though_it_sends_all_at_once(url: str) -> None:
-    refused = httpx.post(f"{url}/v1/messages", content=b" " * WHOLE, timeout=30)
-    assert refused.status_code == 401
-
-
 def test_what_is_on_its_way_is_bounded_and_there_is_room_again_when_it_ends(
     url: str, tokens: dict[Role, str], another: str
 ) -> None:

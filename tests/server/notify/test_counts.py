@@ -10,7 +10,6 @@ from spikeguard_server.metrics import Fleet, Metrics
 from spikeguard_server.notify.button import press
 from spikeguard_server.notify.notifier import look
 from spikeguard_server.notify.telling import deliver
-from spikeguard_server.notify.upkeep import drop_channel
 from spikeguard_server.store.reads.fleet import read_fleet
 
 if TYPE_CHECKING:
@@ -66,16 +65,6 @@ def test_a_message_that_is_given_up_counts_as_failing_until_something_arrives(
     told(desk, metrics)
     assert fleet(desk).failing == {"webhook": 1}
     press(desk.engine, desk.settings, "default", "oncall", "Ada")
-    assert fleet(desk).failing == {}
-
-
-def test_a_removed_channel_fails_no_more(desk: Desk, listener: Listener) -> None:
-    desk.webhook(listener)
-    listener.answers.append((401, {}))
-    told(desk, Metrics(CollectorRegistry()))
-    assert fleet(desk).failing == {"webhook": 1}
-    with desk.engine.begin() as connection:
-        drop_channel(connection, "default", "oncall", "Ada")
     assert fleet(desk).failing == {}
 
 

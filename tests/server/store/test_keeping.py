@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from time import thread_time
 
 import sqlalchemy as sql
 
@@ -12,7 +11,7 @@ from spikeguard_server.store.reads.history import read_targets
 from spikeguard_server.store.reads.runs import read_run
 from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import Job, healthy, spiking, value
+from tests.server.store.jobs import Job, healthy, spiking
 
 
 def snapshot(step: int) -> TargetSaved:
@@ -57,26 +56,3 @@ def test_a_warning_keeps_the_newest_from_before_it_and_not_a_newer_one(
     assert ack.attentive
     assert ack.protected == ("memory-200",)
     assert shown(engine, job) == {"memory-200"}
-
-
-ENDED_WITH_THE_RUN = """
-insert into incidents select made.* from incidents i, generate_series(2, 1500) n,
-lateral jsonb_populate_record(null::incidents, to_jsonb(i) || jsonb_build_object(
-    'number', n, 'state', 'closed', 'outcome', 'run_ended')) made
-"""
-
-
-def test_a_message_is_quick_however_many_incidents_of_its_run_ended_unjudged(
-    engine: sql.Engine,
-) -> None:
-    """300 of them beside 1,000 checkpoints took each message of 234 bytes 1.5 s of a core."""
-    job = Job(engine)
-    job.start()
-    job.send(*(TargetSaved(f"t{n}", 0, n % 200, n, Medium.DISK) for n in range(1000)))
-    job.train(1, 300, spiking(251), batch=300, save_every=10**9)
-    with engine.begin() as connection:
-        connection.execute(sql.text(ENDED_WITH_THE_RUN))
-    began_s = thread_time()
-    job.train(301, 301, spiking(251))
-    assert thread_time() - began_s < 2.0
-    assert value(engine, "select open_incident from runs") == 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import AttemptEnded, Samples
+from spikeguard_protocol import Samples
 from tests.server.store.jobs import Job, columns, rows, spiking, value
 
 TOLD = "select reason from audit where action = 'signals.left_out'"
@@ -40,13 +40,3 @@ def test_names_that_differ_at_each_step_are_left_out_beyond_the_most_and_that_is
     ((reason,),) = rows(engine, TOLD)
     assert "128 signals of its own" in reason
     assert "log under names that stay the same" in reason
-
-
-def test_a_job_that_logs_as_many_as_a_record_holds_keeps_all_of_them(engine: sql.Engine) -> None:
-    job, names = Job(engine), [f"expert_{n}" for n in range(61)]
-    job.start()
-    for step in range(301, 311):
-        job.send(named(step, names))
-    job.send(AttemptEnded("finished"))
-    assert stored_names(engine) == set(names)
-    assert rows(engine, TOLD) == []

@@ -195,23 +195,3 @@ def test_a_memory_of_what_the_database_lost_is_forgotten(engine: sql.Engine) -> 
         found = load_detection(connection, key, job.monitors)
     assert found.monitor.dump() == known(engine, "gpt")
     assert found.place.step == 60
-
-
-def test_a_calm_message_that_cannot_be_written_leaves_no_trace(engine: sql.Engine) -> None:
-    """Neither in the database nor in the replica's memory."""
-    job = Job(engine, settings=SELDOM)
-    job.start()
-    job.train(1, 100, save_every=10**9)
-    before = known(engine, "gpt")
-    with engine.begin() as connection:
-        connection.execute(sql.text("alter table segments rename to hidden"))
-    lost = job.message(columns(range(101, 111), lambda _: 5.0))
-    with pytest.raises(sql.exc.ProgrammingError):
-        job.post(lost)
-    with engine.begin() as connection:
-        connection.execute(sql.text("alter table hidden rename to segments"))
-    assert known(engine, "gpt") == before
-    assert value(engine, "select max(step) from samples") == 100
-    job.sequence -= 1
-    job.train(101, 120, save_every=10**9)
-    assert known(engine, "gpt") == undisturbed(engine, 120)
