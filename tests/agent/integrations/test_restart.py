@@ -24,7 +24,6 @@ from spikeguard.data.skips import Skips
 from spikeguard.errors import EXIT_ROLL_BACK
 from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
 from spikeguard.settings import Settings
-from spikeguard.state.owned_folders import claim
 from spikeguard_protocol import (
     Ack,
     AttemptStarted,
@@ -42,7 +41,7 @@ from spikeguard_protocol import (
 )
 from tests.agent.heard import hear
 from tests.agent.integrations.lazy import LazyModule
-from tests.agent.wire import Wire, await_that, served
+from tests.agent.wire import Wire, served
 
 sys.path.extend(
     str(Path(__file__).parents[3] / "examples" / name) for name in ("hugging_face", "lightning")
@@ -365,46 +364,11 @@ def test_where_no_links_are_made_a_thread_copies(
     assert server.held[29] == [10, 20]
 
 
-def kept_in(out: Path) -> list[str]:
-    return sorted(path.name for path in (out / "spikeguard/kept").glob("*"))
-
-
 def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refuse)
-
-
-def test_a_copy_that_fails_leaves_nothing_behind_and_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor does one that a killed process had begun."""
-    without_links(monkeypatch)
-    claim(tmp_path / "spikeguard/kept/.checkpoint-5.0f3a9c21")
-    plain = shutil.copy2
-
-    def full(source: str, to: str) -> Any:
-        if "kept" in to and to.endswith(".json"):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return plain(source, to)
-
-    monkeypatch.setattr(shutil, "copy2", full)
-    guard, _ = pruned_attempt(tmp_path)
-    await_that(lambda: kept_in(tmp_path) == [])
-    assert guard.faults["checkpoint"] == 2
-
-
-@pytest.mark.parametrize(("room", "may_copy", "faults"), [(False, True, 2), (True, False, 0)])
-def test_nothing_is_copied_without_room_or_against_the_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool, may_copy: bool, faults: int
-) -> None:
-    without_links(monkeypatch)
-    if not room:
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000))
-    guard, _ = pruned_attempt(tmp_path, settings=Settings(copy_kept=may_copy))
-    await_that(lambda: guard.faults.get("checkpoint", 0) == faults)
-    assert kept_in(tmp_path) == []
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -454,14 +418,6 @@ def test_a_checkpoint_of_a_frameworks_of_which_a_bit_changed_is_passed_over(
         file.write_bytes(b"")
     with pytest.raises(ResumeError, match=r"could be used.*has 0 bytes, not the 4 that were"):
         attempt(out)
-
-
-def test_what_is_let_go_is_reported_at_the_next_step(tmp_path: Path) -> None:
-    server, deleted = callbacks.Protecting(until=26), callbacks.Deleted()
-    pruned_attempt(tmp_path, server, deleted)
-    assert server.held[22] == [10, 20]
-    assert server.held[27] == [20]
-    assert deleted.told["checkpoint-10"] <= 27
 
 
 @each
@@ -632,26 +588,6 @@ def test_what_a_framework_says_itself_is_refused_by_name_when_it_is_given_too(
             lightning.Watched(tmp_path / "checkpoints", run="test", **given)
         with pytest.raises(AttachError, match=name):
             hugging_face.watch(SimpleNamespace(), run="test", **given)
-
-
-def test_a_trainer_may_be_called_by_keywords(tmp_path: Path) -> None:
-    """As subclasses do; what is watched is told all the same."""
-    trainer = hf.make_trainer(tmp_path, steps=2)
-    watched = hugging_face.watch(trainer, run="test")
-    step = trainer.training_step
-    trainer.training_step = lambda model, inputs, *_: step(model=model, inputs=inputs)
-
-    class Clipping(transformers.TrainerCallback):  # type: ignore[misc]
-        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            clip = trainer.accelerator.clip_grad_norm_
-            trainer.accelerator.clip_grad_norm_ = lambda held, limit: clip(
-                parameters=held, max_norm=limit, norm_type=2
-            )
-
-    trainer.add_callback(Clipping())
-    trainer.train()
-    assert watched.guard is not None
-    assert (watched.guard.steps, watched.guard.faults) == (2, {})
 
 
 def test_a_module_that_steps_its_optimizers_by_hand_is_refused_with_what_to_do(
