@@ -228,8 +228,7 @@ class Noisy(Loop):
         return [tensor.detach().clone() for tensor in kept]
 
 
-@pytest.mark.parametrize("micro", [1, 3])
-@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize(("micro", "depth"), [(1, 1), (1, 4), (3, 2)])
 def test_a_rollback_of_a_loop_that_fetches_ahead_equals_a_run_without_the_batches(
     tmp_path: Path, micro: int, depth: int
 ) -> None:
