@@ -103,22 +103,6 @@ def test_the_server_is_told_with_the_introduction(tmp_path: Path) -> None:
         job.guard.finish()
 
 
-def test_an_optimizer_without_a_rate_is_not_offered_a_lower_one(tmp_path: Path) -> None:
-    class Rateless(torch.optim.Optimizer):
-        def __init__(self, parameters: list[nn.Parameter]) -> None:
-            super().__init__(parameters, {})
-
-        def step(self, closure: object = None) -> None:  # type: ignore[override]
-            del closure
-
-    model = nn.Linear(4, 4)
-    guard = attach(model, Rateless(list(model.parameters())), run="test", directory=tmp_path)
-    (row,) = [each for each in guard.state().abilities if each.name == "scale_lr"]
-    assert row.answer is Answer.NO
-    assert "no learning rate" in row.reason
-    guard.finish()
-
-
 class Outer(torch.optim.SGD):
     """Its `second_step()` makes the update, as SAM's does; nobody calls `step()`."""
 

@@ -127,22 +127,6 @@ def test_whatever_hangs_sigterm_ends_within_the_cap(tmp_path: Path, first: str) 
         assert time.monotonic() - began < CAP_S + 0.5  # the process itself ends too
 
 
-@pytest.mark.parametrize("offline", [False, True])
-def test_a_hung_disk_holds_nobody_up_at_the_end(tmp_path: Path, offline: bool) -> None:
-    server = None if offline else "http://127.0.0.1:9"
-    job = Job(tmp_path, server=server, settings=BRIEF)
-    reader = hang(job)
-    job.train_to(20)
-    began = time.monotonic()
-    job.guard.finish()
-    assert time.monotonic() - began < CAP_S
-    outbox = parts_of(job.guard).outbox
-    assert outbox is not None
-    assert not outbox.closed
-    os.close(reader)
-    await_that(lambda: outbox.closed)
-
-
 def of_another_thread(call: Callable[[], None]) -> list[BaseException]:
     """What `call` raised there."""
     raised: list[BaseException] = []

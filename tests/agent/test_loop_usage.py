@@ -148,25 +148,6 @@ def test_what_was_fetched_ahead_is_fetched_again_after_a_restart(
     assert trained == list(range(30 * micro))
 
 
-def test_a_restart_at_any_checkpoint_goes_on_with_the_next_item(tmp_path: Path) -> None:
-    """Also between two copies of the loader's state, and behind batches that were skipped."""
-    loop = Loop(tmp_path, every=1)
-    items = iter(loop.guard.batches(Stateful()))
-    held = next(items)
-    for step in range(1, 18):
-        using, held = held, next(items)
-        loop.train(using)
-        if step == 4:
-            order(loop, SkipBatches(BatchRange(9, 12)))
-    loop.guard.finish()
-    assert loop.trained == [*range(9), *range(12, 20)]
-    again = Loop(tmp_path, every=1)
-    assert again.guard.resume() == 17
-    again.train_ahead(iter(again.guard.batches(Stateful())), 19)
-    again.guard.finish()
-    assert again.trained == [20, 21]
-
-
 @pytest.mark.parametrize("loader", [Numbers, Stateful])
 def test_an_evaluation_between_two_passes_counts_nowhere(
     tmp_path: Path, loader: Any, caplog: pytest.LogCaptureFixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import re
 import socket
 import threading
 import time
@@ -179,23 +177,6 @@ def test_full_detail_is_measured_for_so_long_a_day_and_no_longer(
     usual = set(range(2, first + 50, 10))
     assert set(before) - usual  # it was asked for and measured
     assert set(measured) <= usual
-
-
-def test_what_a_server_says_cannot_forge_lines_of_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    wicked = "no\n2026-01-01 INFO all is well\x1b[2J\x9b1m"
-    error = json.dumps({"error": {"message": wicked}}).encode()
-    with served(Wire()) as wire:
-        wire.intercept = lambda _: (401, {}, error)
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(2)
-        await_that(lambda: job.guard.faults.get("server (ask_later)"))
-        job.guard.finish()
-    lines = [r.getMessage() for r in caplog.records if "all is well" in r.getMessage()]
-    assert lines
-    assert all(re.search("[\x00-\x1f\x7f-\x9f]", line) is None for line in lines)
 
 
 def test_an_upload_to_a_server_that_stores_nothing_ends_with_an_error(

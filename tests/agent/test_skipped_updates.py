@@ -60,28 +60,6 @@ def test_a_dropped_step_leaves_weights_moments_and_counters_as_they_were(
     job.guard.finish()
 
 
-class Stepped:
-    """A small model and an optimizer of a kind, whose gradients can be spoilt."""
-
-    def __init__(self, make: Callable[[Any], torch.optim.Optimizer]) -> None:
-        torch.manual_seed(11)
-        self.first = nn.Linear(4, 6)
-        self.model = nn.Sequential(self.first, nn.Linear(6, 4))
-        self.optimizer = make(list(self.model.parameters()))
-        self.guard = attach(self.model, self.optimizer, run="test", settings=FAST)
-
-    def step(self, spoilt: float | None = None) -> None:
-        self.guard.loss(self.model(torch.ones(2, 4)).square().mean()).backward()
-        if spoilt is not None:
-            self.first.weight.grad[0, 0] = spoilt  # type: ignore[index]
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.guard.step()
-
-    def everything(self) -> Any:
-        return copy.deepcopy((self.model.state_dict(), self.optimizer.state_dict()))
-
-
 SGD = torch.optim.SGD
 AdamW = torch.optim.AdamW
 KINDS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -99,30 +77,6 @@ KINDS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "capturable": lambda p: AdamW(p, lr=0.1, capturable=True, fused=True),
     "maximize": lambda p: AdamW(p, lr=0.1, maximize=True, fused=True),
 }
-
-
-@pytest.mark.parametrize("value", NOT_FINITE)
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_a_dropped_step_never_was_for_any_fused_optimizer(
-    kind: str, value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Weights and all that the optimizer keeps, at once and three steps later."""
-    monkeypatch.chdir(tmp_path)
-    job = Stepped(KINDS[kind])
-    assert job.guard.state().facts["update_skipper"] == "drop"
-    for _ in range(3):
-        job.step()
-    before = job.everything()
-    job.step(value)
-    assert_same(job.everything(), before)
-    assert not hasattr(job.optimizer, "found_inf")
-    job.guard.finish()
-    straight = Stepped(KINDS[kind])
-    for one, steps in ((job, 3), (straight, 6)):
-        for _ in range(steps):
-            one.step()
-    assert_same(job.everything(), straight.everything())
-    straight.guard.finish()
 
 
 class Normed(nn.Module):

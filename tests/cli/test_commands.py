@@ -260,29 +260,6 @@ def test_incidents_fit_a_terminal_and_say_where_a_job_died(
     assert deleted.split()[:3] == ["gone#1", "run", "ended"]
 
 
-def test_an_open_incident_of_a_run_that_fell_silent_says_so_first(
-    login: Path, server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And none that is over, nor one whose run was deleted meanwhile."""
-    del login
-    path, died = "/v1/runs/default/gpt-1", "Look at the job: attempt 1 sent nothing any more."
-    detail: dict[str, Any] = {
-        "title": "lingering spike", "summary": "The loss rose", "causes": [], "commands": [],
-        "proposal": None, "has_postmortem": False, "segment": {"attempt": "a", "number": 0},
-    }  # fmt: skip
-    server.answers[f"{path}/incidents/3"] = (200, {**INCIDENT, **detail, "state": "open"})
-    server.answers[f"{path}/incidents/3/series"] = (200, {"segments": []})
-    server.answers[path] = (200, {**RUN, "state": "silent", "age_s": 90.0, "look_at_job": died})
-    assert main(("show", "gpt-1#3")) == 0
-    first, second = capsys.readouterr().out.splitlines()[:2]
-    assert first.endswith(": silent, heard 90 s ago")
-    assert second == died
-    gone = {"error": {"message": "no such", "remedy": "look", "code": "not_found"}}
-    server.answers[path] = (404, gone)
-    assert main(("show", "gpt-1#3")) == 0
-    assert "The loss rose" in capsys.readouterr().out.splitlines()[1]
-
-
 def test_approve_names_the_revision_that_was_shown(home: dict[str, str], server: Server) -> None:
     path = "/v1/runs/default/gpt-1/incidents/3"
     server.answers[path] = (200, INCIDENT)
@@ -612,24 +589,3 @@ def test_an_entry_of_the_audit_is_one_line_whatever_paragraphs_its_reason_has(
     assert main(("audit", "gpt-1")) == 0
     _head, row = capsys.readouterr().out.splitlines()
     assert row.endswith("Lingering (90%). Go back to step-300.")
-
-
-def test_a_long_reason_of_the_audit_is_wrapped_below_its_entry_and_nothing_of_it_is_lost(
-    login: Path, server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del login
-    parts = [f"The {number}th of the sentences that explain it." for number in range(12)]
-    entry: dict[str, Any] = {
-        "at": "2026-11-20T22:15:00Z", "actor": "policy 2", "known_by": None, "action": "propose",
-        "changes": [],
-        "subject": "gpt-1#1.1", "before": None, "after": "proposed",
-        "reason": "\n\n".join(parts),
-    }  # fmt: skip
-    items = [entry, entry | {"reason": "to attempt 1"}]
-    server.answers["/v1/runs/default/gpt-1/audit"] = (200, {"items": items, "next_cursor": None})
-    assert main(("audit", "gpt-1")) == 0
-    _head, first, *below, second = capsys.readouterr().out.splitlines()
-    assert first.endswith("proposed")
-    assert second.endswith("to attempt 1")
-    assert max(map(len, below)) <= 80
-    assert " ".join(line.strip() for line in below) == " ".join(parts)

@@ -196,20 +196,6 @@ def test_the_stack_forgets_samples_after_90_days_unless_told_otherwise() -> None
     assert kept == {"SPIKEGUARD_KEEP_SAMPLES_DAYS": "${SPIKEGUARD_KEEP_SAMPLES_DAYS:-90}"}
 
 
-def test_the_port_that_is_published_is_not_the_one_that_the_server_listens_on() -> None:
-    """`.env` names the former, and the server is given all of `.env`."""
-    assert SERVICES["server"]["environment"]["SPIKEGUARD_PORT"] == "8000"
-    assert SERVICES["proxy"]["environment"]["REPLICAS"] == "server:8000"
-
-
-def test_every_volume_is_declared_and_used() -> None:
-    used = {source for service in SERVICES.values() for source in _mounts(service)}
-    named = {source for source in used if not source.startswith(".")}
-    assert named == COMPOSE["volumes"].keys()
-    for source in used - named:
-        assert (ROOT / source).is_dir(), source
-
-
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_stock_image_is_pinned(name: str) -> None:
     if _builds(SERVICES[name]) is None:
@@ -232,11 +218,6 @@ def test_an_image_is_pinned_built_in_stages_and_ends_without_build_tools(path: P
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
 def test_an_image_holds_the_dependencies_of_its_own_extra(path: Path) -> None:
     assert f"requirements.py pyproject.toml {path.parent.name} " in path.read_text()
-
-
-def test_the_image_that_runs_once_is_the_servers_own() -> None:
-    """A migration from another build than the server's could leave a schema nobody knows."""
-    assert SERVICES["migrate"]["image"] == SERVICES["server"]["image"]
 
 
 def test_each_service_gets_the_least_role() -> None:

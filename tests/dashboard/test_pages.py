@@ -87,10 +87,6 @@ def said(test: AppTest) -> str:
     return unescape("\n".join(element.proto.body for element in test.get("html")))
 
 
-def drew_charts(test: AppTest) -> bool:
-    return bool(test.get("vega_lite_chart") or test.get("arrow_vega_lite_chart"))
-
-
 @pytest.mark.usefixtures("address")
 def test_the_first_page_lists_runs_with_what_they_need_first() -> None:
     text = said(AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
@@ -249,24 +245,6 @@ def test_an_incident_tells_story_kind_and_proposal() -> None:
     assert "skip batches 1,240 to 1,289" in text
     assert "too early to tell" in text
     assert "86%" in text
-
-
-@pytest.mark.usefixtures("address")
-def test_a_run_whose_process_died_says_to_look_at_the_job(world: World) -> None:
-    """Beside the last command, while its incident is open or ended with the run."""
-    died = "Look at the job: attempt 1 sent nothing any more and never said why."
-    incident, run = world.incidents[0], world.runs[0]
-    asked = {"run": "llama-8b-c4", "number": "2"}
-    run.update(look_at_job=died, state="silent", age_s=90.0)
-    text = said(opened(incident_script, **asked))
-    assert died in text
-    assert "Nothing came from this run for 1 min 30 s. What is shown may be out of date." in text
-    incident["commands"][-1]["state"], incident["proposal"] = "run_ended", None
-    assert died in said(opened(incident_script, **asked))
-    incident.update(state="closed", outcome="run_ended", closed_step=1400)
-    assert died in said(opened(incident_script, **asked))
-    incident["outcome"] = "healed"
-    assert died not in said(opened(incident_script, **asked))
 
 
 @pytest.mark.usefixtures("address")

@@ -599,19 +599,3 @@ def test_a_module_that_steps_its_optimizers_by_hand_is_refused_with_what_to_do(
         trainer.fit(callbacks.ByHand(), watched.loader(pl.make_loader(64)))
     assert "attach(model, [OPTIMIZERS])" in refused.value.remedy
     assert watched.guard is None
-
-
-@each
-def test_a_clip_rule_is_named_to_the_framework_and_what_it_learnt_is_told(
-    attempt: Any, tmp_path: Path
-) -> None:
-    """`Trainer` clips to 1.0 at most, Lightning by nothing: both by the rule."""
-    with served(Wire()) as wire:
-        guard, _ = attempt(tmp_path / "out", clip="zclip", server=wire.url)
-        means, left = wire.column("grad_norm_mean"), wire.column("grad_norm_clipped")
-        raw, limit = wire.column("grad_norm"), wire.column("clip_limit")
-    assert guard.faults == {}
-    assert means[0, 30] > 0.0
-    assert set(left) == set(raw)
-    assert all(left[n] <= raw[n] * 1.0001 for n in raw)
-    assert limit[0, 30] > means[0, 30]

@@ -58,15 +58,6 @@ def test_whoever_changes_something_may_say_why(root: Client) -> None:
     ]
 
 
-def test_whoever_gives_no_reason_is_served_as_before(root: Client) -> None:
-    root.revoke_token(root.make_token(Role.VIEWER)["id"])
-    root.put_channel("of-record", "b", {"kind": "webhook", "target": TARGET})
-    root.delete_channel("of-record", "b")
-    root.end_silence("of-record", root.silence("of-record", lasts_s=60, reason="x")["number"])
-    root.put_policy("of-record", {})
-    assert [e["reason"] for e in newest(root, 7) if e["action"] != "silence.created"] == [None] * 6
-
-
 def test_a_changed_channel_says_which_fields_and_hides_what_is_secret(root: Client) -> None:
     root.put_channel("of-record", "c", {"kind": "webhook", "target": TARGET})
     root.put_channel("of-record", "c", {"kind": "webhook", "cooldown_s": 5, "runs": ["gpt-*"]})

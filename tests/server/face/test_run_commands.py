@@ -195,25 +195,6 @@ def test_the_kill_switch_stops_it_and_takes_back_what_was_not_fetched(
     assert (error.status, "kill switch" in str(error)) == (409, True)
 
 
-def test_the_kill_switch_takes_back_what_a_silent_run_had_not_fetched(
-    live: Live, project: str, training: Job
-) -> None:
-    """Nothing that was approved before it is carried out after it: neither what waited nor, once
-    more, what was on its way. What is ordered later goes out."""
-    ada, run = client_of(live, project), run_of(training)
-    ada.order(run, "checkpoint_now", "before the maintenance")
-    assert len(orders(training)) == 1
-    ada.order(run, "stop", "wrong config")
-    ada.halt(project, "a bad checkpoint went round")
-    client_of(live, project, "Eve", Role.ADMIN).resume(project, "it was the right one")
-    assert orders(training) == []
-    assert {c["verb"]: c["state"] for c in ada.run_commands(run)} == {
-        "checkpoint_now": "delivered", "stop": "halted",
-    }  # fmt: skip
-    ada.order(run, "stop", "wrong config")
-    assert [type(order.action) for order in orders(training)] == [Stop]
-
-
 Typed = Callable[..., str]
 
 

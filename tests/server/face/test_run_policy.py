@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spikeguard_cli.main import main
-from spikeguard_core.policy.settings import DEFAULT_POLICY, over, policy_to_mapping
-from spikeguard_core.setting_fields import PolicyError
 from spikeguard_protocol import Role
 
 if TYPE_CHECKING:
@@ -105,16 +103,6 @@ def test_the_kill_switch_stays_the_projects(live: Live, job: Job) -> None:
         finally:
             assert admin.post("/v1/policy/resume", json=switch).status_code == 200
         assert admin.get(path(job.run)).json()["policy"]["halted"] is False
-
-
-def test_a_run_lies_over_its_project_verb_by_verb() -> None:
-    usual = policy_to_mapping(DEFAULT_POLICY)
-    assert policy_to_mapping(over(DEFAULT_POLICY, {})) == usual
-    own = policy_to_mapping(over(DEFAULT_POLICY, {"approval": {"stop": {"mode": "auto"}}}))
-    assert own["approval"]["stop"]["mode"] == "auto"
-    assert {**own["approval"], "stop": usual["approval"]["stop"]} == usual["approval"]
-    with pytest.raises(PolicyError):
-        over(DEFAULT_POLICY, {"scope": "run"})
 
 
 def test_the_command_writes_shows_and_drops_the_policy_of_a_run(

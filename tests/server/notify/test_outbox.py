@@ -405,22 +405,6 @@ def test_a_message_names_what_was_not_finite_and_the_first_signal_to_move(
     assert (message["incident"]["signal"], message["incident"]["signal_step"]) == ("grad_norm", 401)
 
 
-def test_of_two_signals_at_one_step_the_loss_moved_first(calm: Desk, listener: Listener) -> None:
-    """A step has its loss before its gradient."""
-    calm.webhook(listener)
-    job = calm.job
-    job.start()
-    job.train(1, 400, batch=100)
-    told = columns(range(401, 413), spiking(402, 3.0))
-    norms = (told.signals["grad_norm"][0], *(30.0,) * 11)
-    job.send(replace(told, signals={**told.signals, "grad_norm": norms}))
-    calm.tell()
-    message = listener.received[0].json()
-    assert message["incident"]["signal"] == "loss"
-    assert "First to move" not in message["text"]
-    assert "norm first" not in message["title"]
-
-
 def test_an_ended_run_says_whether_its_job_wants_a_look(calm: Desk, listener: Listener) -> None:
     died = fallen_silent(calm, listener)
     died.send(AttemptEnded("RuntimeError"))

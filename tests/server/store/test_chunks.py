@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import sqlalchemy as sql
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spikeguard_protocol import BatchRange, RunId, Samples
 from spikeguard_server.jobs.housekeeping import roll
 from spikeguard_server.store.chunks import SegmentKey, read_curves, rollups_in_parts
-from spikeguard_server.store.curves import Column, Curves, keep
+from spikeguard_server.store.curves import Curves
 from spikeguard_server.store.reads.series import Window, read_series
 from spikeguard_server.store.roll_ups import BLOCK, SPAN
 from spikeguard_server.store.tables.core import run_key
@@ -75,22 +73,6 @@ def test_a_step_that_comes_again_fills_in_and_overwrites_nothing(engine: sql.Eng
     assert back.signals["lr"].list() == [None, 0.1, 0.1, None, 0.1, None, None]
     assert back.signals["own"].list() == [None, 1.0, 1.0, None, 1.0, None, 1.0]
     assert value(engine, "select count(*) = count(distinct step) from samples") is True
-
-
-def test_chunks_between_two_steps_that_come_late_stay_as_they_are(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
-    for begin in range(0, 8 * BLOCK, 2 * BLOCK):
-        job.send(columns(range(begin, begin + 2 * BLOCK, 2), lambda _: 2.0, shift=1))
-    which = "select first_step, xmin::text from chunks"
-    before = dict(rows(engine, which))
-    late = [3, 8 * BLOCK - 5]
-    job.send(sent(late, loss=(9.0, 9.0)))
-    after = dict(rows(engine, which))
-    assert [first for first in before if before[first] == after[first]] == [2 * BLOCK, 4 * BLOCK]
-    back = stored(engine)
-    assert len(back) == 4 * BLOCK + 2
-    assert back.at(np.isin(back.steps, late)).signals["loss"].list() == [9.0, 9.0]
 
 
 def test_a_message_writes_stored_values_anew_within_bounds_and_the_audit_says_what_is_left_out(
@@ -194,26 +176,3 @@ def test_any_window_keeps_its_extremes_in_no_more_points_than_asked(
         assert (segment["steps"][0], segment["steps"][-1]) == (first, last)
         assert all(loss[s - 1] == v for s, v in zip(segment["steps"], shown, strict=True))
         assert found["truncated"] is (last - first + 1 > points)
-
-
-@given(st.lists(st.none() | st.floats(), min_size=1, max_size=60), st.integers(1, 20))
-def test_thinning_keeps_every_extreme_of_every_stretch(
-    column: list[float | None], width: int
-) -> None:
-    steps = np.arange(len(column))
-    there = np.array([v is not None for v in column])
-    curves = Curves(steps, {"x": Column(np.array([v or 0.0 for v in column]), there)})
-    kept = set(keep(curves, ["x"], steps // width).tolist())
-    for begin in range(0, len(column), width):
-        part = [
-            (i, v or 0.0)
-            for i, v in enumerate(column)
-            if begin <= i < begin + width and v is not None
-        ]
-        finite = [v for _, v in part if math.isfinite(v)]
-        mine = [v for i, v in part if i in kept]
-        assert not finite or {min(finite), max(finite)} <= set(mine)
-        assert not [v for _, v in part if not math.isfinite(v)] or any(
-            not math.isfinite(v) for v in mine
-        )
-    assert len(kept) <= 2 + 3 * (1 + (len(column) - 1) // width)

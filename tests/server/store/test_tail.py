@@ -9,14 +9,14 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_protocol import AttemptEnded, RunId, Samples
+from spikeguard_protocol import AttemptEnded, RunId
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.detection import KeptMonitor, load_detection
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import Job, columns, healthy, rows, spiking, value
+from tests.server.store.jobs import Job, rows, spiking, value
 
 SELDOM = Settings(detector_snapshot_steps=10**6)
 CURVE = spiking(251, length=40)
@@ -154,22 +154,6 @@ def test_a_backlog_does_not_bring_a_lost_attempt_back(engine: sql.Engine) -> Non
     job.age_s = 0.1
     job.train(111, 120, save_every=10**9)
     assert value(engine, "select lost from attempts") is False
-
-
-def test_a_value_filled_in_later_was_not_seen_by_any_replica(engine: sql.Engine) -> None:
-    """It stands in the samples, but the detector had judged its step without it."""
-    job = Job(engine, settings=SELDOM)
-    job.start()
-    job.train(1, 100, save_every=10**9)
-    steps = tuple(range(41, 101))
-    job.send(Samples(0, steps, {"adam_v_norm": tuple(1.0 + s for s in steps)}, (None,) * 60))
-    here = known(engine, "gpt")
-    job.monitors = Monitors()
-    job.send(columns([101], healthy))
-    other = Job(engine, run="other", settings=SELDOM)
-    other.start()
-    other.train(1, 100, save_every=10**9)
-    assert here == known(engine, "other")
 
 
 def test_a_memory_of_what_the_database_lost_is_forgotten(engine: sql.Engine) -> None:
