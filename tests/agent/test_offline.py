@@ -15,7 +15,7 @@ from spikeguard.cli.sync import homes, run_of, sync, upload
 from spikeguard.uplink.earlier_attempts import earlier_outboxes
 from spikeguard.uplink.transport import Transport
 from spikeguard_cli.command import CommandFailed
-from spikeguard_protocol import AttemptEnded, AttemptStarted, RunId, Samples
+from spikeguard_protocol import AttemptEnded, AttemptStarted, Gap, RunId, Samples
 from spikeguard_replay.reading import read_log
 from tests.agent.job import Job
 from tests.agent.wire import Wire, served
@@ -72,7 +72,10 @@ def test_what_an_offline_run_measured_is_read_by_replay(tmp_path: Path, given: s
     assert read_log(tmp_path / "guard").steps.tolist() == [*range(1, 31), *range(1, 21)]
 
 
-def test_replay_leaves_out_what_was_damaged_on_disk_and_tells_it(tmp_path: Path) -> None:
+def test_what_was_damaged_on_disk_is_told_by_replay_and_declared_to_the_server(
+    tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One bit changed, and the last bytes gone."""
     trained_offline(tmp_path, 30)
     (segment,) = tmp_path.glob("guard/outbox/*/*.jsonl")
     data = bytearray(segment.read_bytes())
@@ -81,6 +84,12 @@ def test_replay_leaves_out_what_was_damaged_on_disk_and_tells_it(tmp_path: Path)
     log = read_log(tmp_path / "guard")
     assert 20 < len(log) < 30
     assert "damaged bytes left out" in log.described()
+    aim(monkeypatch, wire)
+    assert sync(asked(tmp_path)) == 0
+    gaps = wire.records(Gap)
+    assert any("damaged on disk" in gap.reason for gap in gaps)
+    lost = sum(gap.samples_lost for gap in gaps)
+    assert len(wire.column("loss")) + lost == 30 > lost > 0
 
 
 def test_a_second_sync_sends_nothing(
