@@ -254,17 +254,6 @@ def test_an_attribute_that_training_changes_is_named_and_no_other(
         assert not any(name in row.reason for name in ("alias", "hidden", "weight"))
 
 
-def test_what_may_be_state_is_named_at_attach(tmp_path: Path) -> None:
-    model = Remembering(torch.ones(4), leave)
-    guard = attach(model, Counting(model.parameters()), run="test", directory=tmp_path)
-    row = restored(guard)
-    assert row is not None
-    assert row.answer is Answer.UNKNOWN
-    for place in ("attribute value of the model", "attribute Counting.recent"):
-        assert place in row.reason
-    assert "attach(state=[...])" in row.reason
-
-
 def test_an_optimizers_queue_is_named_and_what_is_restored_is_not(tmp_path: Path) -> None:
     model = nn.Linear(8, 8)
     row = restored(trained(model, Counting(model.parameters()), tmp_path))

@@ -39,7 +39,6 @@ from spikeguard_server.jobs.postmortems import settle_postmortems
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, Metrics, RunGauges, fleet_text
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reads.fleet import read_fleet
-from tests.server.face.serving import serving
 from tests.server.store import jobs as store_jobs
 from tests.server.store.test_ticker import pass_time
 
@@ -140,29 +139,6 @@ def eventually(live: Live, mine: Any, holds: Callable[[float], bool]) -> float:
         z = scrape(live, "/metrics/fleet").get("spikeguard_run_signal_z", {}).get(mine, math.nan)
         time.sleep(0.2)
     return z
-
-
-def test_every_replica_tells_the_same_of_the_fleet(live: Live, face_url: str, spiked: Job) -> None:
-    """Whichever of them Prometheus asks: what is told of runs stands in the database."""
-    del spiked
-    with serving(Settings(database_url=face_url)) as url:
-        until = time.monotonic() + 12  # the numbers of either may be five seconds old
-        while (told := _lasting(live)) != (theirs := _lasting(replace(live, url=url))):
-            assert time.monotonic() < until, _differing(told, theirs)
-            time.sleep(0.2)
-    assert {"spikeguard_run_last_step", "spikeguard_incidents_open"} <= told.keys()
-
-
-def _differing(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    names = one.keys() | other.keys()
-    return {n: (one.get(n), other.get(n)) for n in names if one.get(n) != other.get(n)}
-
-
-def _lasting(live: Live) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
-    """What does not grow with the time of asking."""
-    fleet = scrape(live, "/metrics/fleet")
-    passing = ("_age_", "_left_")
-    return {name: values for name, values in fleet.items() if not any(p in name for p in passing)}
 
 
 def test_a_run_counts_as_out_of_budget_once_the_policy_has_approved_as_often_as_it_may(

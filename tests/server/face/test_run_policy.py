@@ -21,14 +21,6 @@ def path(run: str) -> str:
     return f"/v1/runs/default/{run}/policy"
 
 
-def test_a_run_without_its_own_follows_its_project(live: Live, job: Job) -> None:
-    with live.client(Role.VIEWER) as viewer:
-        told = viewer.get(path(job.run)).json()
-        assert (told["scope"], told["run"]) == ("project", job.run)
-        assert told["version"] == viewer.get("/v1/policy").json()["version"]
-        assert viewer.get(path("never-heard-of")).status_code == 404
-
-
 def test_what_a_run_does_not_say_is_what_its_project_says(live: Live, job: Job) -> None:
     with live.person("Root", Role.ADMIN) as admin:
         put = admin.put(path(job.run), json={"policy": OWN, "version": 0})

@@ -35,17 +35,6 @@ def undisturbed(engine: sql.Engine, last: int) -> bytes:
     return known(engine, "undisturbed")
 
 
-def test_a_calm_message_moves_the_detector_without_writing_what_it_knows(
-    engine: sql.Engine,
-) -> None:
-    job = Job(engine, settings=SELDOM)
-    job.start()
-    before = value(engine, "select state from detector_states")
-    job.train(1, 120, save_every=10**9)
-    assert rows(engine, "select step, state_step, version from detector_states") == [(120, 0, 13)]
-    assert value(engine, "select state from detector_states") == before
-
-
 def test_replicas_in_turn_know_what_one_alone_would_know(engine: sql.Engine) -> None:
     """Each remembers the run as it was when it last saw it, and reads the samples since."""
     job, memories = Job(engine, settings=SELDOM), (Monitors(), Monitors(), None)
