@@ -92,8 +92,8 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_server": 35_600,
     "spikeguard_dashboard": 3_620,
     "spikeguard_trainer": 2_465,
-    "benchmarks": 15_025,
-    "tests": 57_160,
+    "benchmarks": 13_786,
+    "tests": 50_844,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
