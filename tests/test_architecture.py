@@ -92,7 +92,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_server": 35_600,
     "spikeguard_dashboard": 3_620,
     "spikeguard_trainer": 2_465,
-    "benchmarks": 13_786,
+    "benchmarks": 13_789,
     "tests": 50_844,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")

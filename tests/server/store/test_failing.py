@@ -8,7 +8,6 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_protocol import AttemptEnded
 from tests.server.store.jobs import Job, rows, spiking, value
 
 NOTED = "select action from audit where action like 'detection.%' order by number"
@@ -70,15 +69,6 @@ def test_an_incident_that_is_not_followed_any_more_is_closed_and_says_why(
         ("closed", "run_ended", "detection failed and began anew")
     ]
     assert value(engine, "select open_incident from runs") is None
-
-
-def test_a_run_can_end_while_its_detector_fails(engine: sql.Engine) -> None:
-    job = Job(engine, monitors=None)
-    job.start()
-    job.train(1, 200)
-    poison(engine)
-    job.send(AttemptEnded("finished"))
-    assert value(engine, "select state from runs") == "ended"
 
 
 def test_a_message_that_takes_too_long_to_judge_is_stored_and_the_next_one_is_judged(

@@ -11,7 +11,7 @@ from spikeguard_server.store.reads.history import read_targets
 from spikeguard_server.store.reads.runs import read_run
 from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import Job, healthy, spiking
+from tests.server.store.jobs import Job, healthy
 
 
 def snapshot(step: int) -> TargetSaved:
@@ -22,20 +22,6 @@ def shown(engine: sql.Engine, job: Job) -> set[str]:
     with engine.connect() as connection:
         row = read_run(connection, run_key(job.message(sequence=1).run_id), timedelta(seconds=60))
         return {t.row.name for t in read_targets(connection, RunRow.of(row)) if t.protected}
-
-
-def test_a_snapshot_one_step_before_the_onset_is_not_the_one_that_agents_keep(
-    engine: sql.Engine,
-) -> None:
-    job = Job(engine)
-    job.start()
-    job.train(1, 200, batch=50, save_every=10**6)
-    job.send(snapshot(200))
-    job.train(201, 220, save_every=10**6)
-    job.send(snapshot(220))
-    ack = job.train(221, 240, spiking(221), save_every=10**6)
-    assert ack.protected == ("memory-200",)
-    assert shown(engine, job) == {"memory-200"}
 
 
 def test_a_warning_keeps_the_newest_from_before_it_and_not_a_newer_one(
