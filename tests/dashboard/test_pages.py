@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from html import unescape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import streamlit as st
-from streamlit.testing.v1 import AppTest
 
 import spikeguard_dashboard
-from spikeguard_dashboard.views.incident import tab_title
 from spikeguard_protocol.findings import RULES
+from tests.agent.integrations.lazy import LazyModule
 from tests.dashboard import story
 from tests.dashboard.stand_in import ADA_TOKEN, World, answer_json, error, serving
 
+if TYPE_CHECKING:
+    import streamlit as st
+    from streamlit.components.v2 import manifest_scanner
+    from streamlit.testing import v1 as streamlit_testing
+
+    from spikeguard_dashboard.views import incident as incident_view
+else:
+    st = LazyModule("streamlit")
+    manifest_scanner = LazyModule("streamlit.components.v2.manifest_scanner")
+    streamlit_testing = LazyModule("streamlit.testing.v1")
+    incident_view = LazyModule("spikeguard_dashboard.views.incident")
+
 APP = Path(spikeguard_dashboard.__file__).with_name("app.py")
 TIMEOUT_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def _main_stays() -> Iterator[None]:
+    """Streamlit's AppTest puts its script in the place of `__main__` and leaves it there."""
+    before = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = before
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _components_are_sought_once() -> Iterator[None]:
+    """Streamlit's AppTest reads what every installed package says of itself each time it runs."""
+    found = cache(manifest_scanner.scan_component_manifests)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("streamlit.components.v2.manifest_scanner.scan_component_manifests", found)
+        yield
 
 
 @pytest.fixture
@@ -74,14 +104,14 @@ def broken_script() -> None:
     refreshed(arrive(), draw)
 
 
-def opened(script: Callable[[], None], **query: str) -> AppTest:
-    test = AppTest.from_function(script, default_timeout=TIMEOUT_S)
+def opened(script: Callable[[], None], **query: str) -> streamlit_testing.AppTest:
+    test = streamlit_testing.AppTest.from_function(script, default_timeout=TIMEOUT_S)
     for name, value in query.items():
         test.query_params[name] = value
     return test.run()
 
 
-def said(test: AppTest) -> str:
+def said(test: streamlit_testing.AppTest) -> str:
     """Everything that the page says in HTML, and no stack trace."""
     assert not test.exception, test.exception
     return unescape("\n".join(element.proto.body for element in test.get("html")))
@@ -89,7 +119,7 @@ def said(test: AppTest) -> str:
 
 @pytest.mark.usefixtures("address")
 def test_the_first_page_lists_runs_with_what_they_need_first() -> None:
-    text = said(AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
+    text = said(streamlit_testing.AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
     assert text.index("llama-8b-c4") < text.index("vision/vit-g")
     assert "a decision on incident 2" in text
     assert "2 attempts alive" in text
@@ -126,7 +156,7 @@ def test_filters_are_asked_of_the_server_and_stand_in_the_address(world: World) 
 @pytest.mark.usefixtures("address")
 def test_runs_are_compared_by_step_or_tokens_without_what_was_undone() -> None:
     runs = ["llama-8b-c4", "llama-8b-old"]
-    test = AppTest.from_function(compare_script, default_timeout=TIMEOUT_S)
+    test = streamlit_testing.AppTest.from_function(compare_script, default_timeout=TIMEOUT_S)
     test.query_params["run"], test.query_params["by"] = runs, "tokens"
     text = said(test.run())
     assert "by tokens trained" in text
@@ -304,7 +334,7 @@ def test_an_unknown_run_is_said_in_the_servers_words() -> None:
 
 @pytest.mark.usefixtures("address")
 def test_when_the_server_goes_away_the_last_answer_stays_and_its_age_is_said(world: World) -> None:
-    test = AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run()
+    test = streamlit_testing.AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run()
     world.broken = lambda: error(503, "starting", "The server is starting", "It asks again")
     text = said(test.run())
     assert "The server is starting. What you see is" in text
@@ -317,7 +347,7 @@ def test_when_the_server_goes_away_the_last_answer_stays_and_its_age_is_said(wor
 )
 def test_a_strangers_answer_is_no_stack_trace(world: World, body: object) -> None:
     world.broken = lambda: answer_json(200, body)
-    text = said(AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
+    text = said(streamlit_testing.AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
     assert "not in the form that this version expects" in text
 
 
@@ -336,7 +366,7 @@ def test_whatever_else_goes_wrong_while_drawing_is_no_stack_trace() -> None:
 
 def test_a_wrong_setting_is_said_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPIKEGUARD_SERVER", "localhost:8000")
-    text = said(AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
+    text = said(streamlit_testing.AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
     assert "http://HOST:PORT" in text
 
 
@@ -351,9 +381,9 @@ def test_names_and_reasons_from_outside_do_not_become_html(world: World) -> None
 
 def test_the_tab_says_how_much_waits(world: World) -> None:
     incident = world.incidents[0]
-    assert tab_title(incident) == "(1) llama-8b-c4#2"  # type: ignore[arg-type]
+    assert incident_view.tab_title(incident) == "(1) llama-8b-c4#2"  # type: ignore[arg-type]
     incident["commands"] = []
-    assert tab_title(incident) == "llama-8b-c4#2"  # type: ignore[arg-type]
+    assert incident_view.tab_title(incident) == "llama-8b-c4#2"  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("address")
