@@ -93,7 +93,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_dashboard": 3_620,
     "spikeguard_trainer": 2_465,
     "benchmarks": 13_789,
-    "tests": 50_844,
+    "tests": 50_486,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
