@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -45,7 +45,6 @@ from benchmarks.agent_overhead_loops import (
     spike_detection,
     zclip_on_host,
 )
-from benchmarks.agent_overhead_pairs import paired
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
 from spikeguard.state.host_copies import tree_bytes
@@ -88,7 +87,6 @@ class Plan:
     server_steps: int
     server_turns: int
     budget_s: float
-    brief: bool = False  # the agent beside clipping only, and no servers
 
 
 class Spent(NamedTuple):
@@ -131,17 +129,12 @@ def interleaved(
     return seconds
 
 
-def all_loops(size: Size, device: str, folder: Path, brief: bool) -> dict[str, Loop]:
-    """By name; `brief`: the agent's and what it is compared with, nothing else."""
-    loops = {
-        CLIP: clipped(size, device),
-        AGENT: guarded(size, device, folder / "default"),
-    }
-    if brief:
-        return loops
+def all_loops(size: Size, device: str, folder: Path) -> dict[str, Loop]:
+    """By name."""
     return {
         "bare": bare(size, device),
-        **loops,
+        CLIP: clipped(size, device),
+        AGENT: guarded(size, device, folder / "default"),
         **{
             name: guarded(size, device, folder / str(number), **settings)
             for number, (name, settings) in enumerate(CADENCES.items())
@@ -155,7 +148,7 @@ def all_loops(size: Size, device: str, folder: Path, brief: bool) -> dict[str, L
 
 def compare(size: Size, device: str, plan: Plan, folder: Path) -> dict[str, Any]:
     """Whole steps of the first `plan.loops` loops, then updates of all."""
-    loops = all_loops(size, device, folder, plan.brief)
+    loops = all_loops(size, device, folder)
     guard = loops[AGENT].guard
     assert guard is not None
     steps = {n: loops[n].step for n in list(loops)[: plan.loops]}
@@ -245,17 +238,9 @@ def _unsynced_alone(size: Size, folder: Path, steps: int = 1000) -> dict[str, An
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--quick", action="store_true", help="a small model, fewer steps")
-    asked.add_argument("--brief", action="store_true", help="only the agent and clipping")
     asked.add_argument("--json", action="store_true")
     asked.add_argument("--rounds", type=int, help="whole steps of each loop")
-    asked.add_argument(
-        "--against", type=Path, metavar="CHECKOUT", help="the agent of another checkout, in turns"
-    )
-    asked.add_argument("--turns", type=int, default=10, help="of --against")
     chosen = asked.parse_args()
-    if chosen.against is not None:
-        sys.stdout.write(paired(chosen.against, chosen.turns, chosen.quick))
-        return
     device = "cuda" if torch.cuda.is_available() else "cpu"
     size = SMALL if chosen.quick else LARGE if device == "cuda" else REFERENCE
     if chosen.quick:
@@ -264,8 +249,6 @@ def main() -> None:
         plan = Plan(10, chosen.rounds or 300, 10 * CYCLE, 1_000, 20, 300.0)
     else:
         plan = Plan(4, chosen.rounds or 15, 5 * CYCLE, 1_000, 20, 420.0)
-    if chosen.brief:
-        plan = replace(plan, rounds=chosen.rounds or 1, updates=CYCLE, brief=True)
     if device == "cpu":
         torch.set_num_threads(1)
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
@@ -277,11 +260,9 @@ def main() -> None:
         if device == "cuda":
             found["sync_debug"] = _unsynced_alone(size, folder / "sync")
         found |= compare(size, device, plan, folder)
-        found["guard_step_by_server"] = {}
-        if not plan.brief:
-            found["guard_step_by_server"] = against_servers(
-                plan.server_steps, plan.server_turns, plan.budget_s, folder
-            )
+        found["guard_step_by_server"] = against_servers(
+            plan.server_steps, plan.server_turns, plan.budget_s, folder
+        )
         found["startup"] = startup(1 if chosen.quick else 3)
     found["took_s"] = time.monotonic() - began
     sys.stdout.write(json.dumps(found, indent=1) + "\n" if chosen.json else table(found))

@@ -6,11 +6,7 @@ turns, so that whatever else the machine does hits both; the ratio is taken turn
 the 4 workers that it starts by default; ours has 1 server process, then 2 and 4. Messages of one
 sample are ours alone.
 
-`--without NAME ...` measures what a mechanism of the message's way buys: volleys of the server as
-shipped and of one without it take turns; no MLflow.
-
     python -m benchmarks.ingest [--quick] [--json] [--without-mlflow] [--environment DIR]
-    python -m benchmarks.ingest --without pipeline queue [--quick] [--json]
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ import json
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -39,14 +35,12 @@ from benchmarks.ingest_servers import (
     prepare,
     spikeguard,
 )
-from benchmarks.ingest_without import MECHANISMS
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
 
 CLIENTS = 8
 WARM_MESSAGES = 4  # of 200 samples: baselines are full, statements are prepared
 METRICS = 5
-UNCOUNTED = {"SPIKEGUARD_REQUESTS_PER_S": "1000000"}  # the framework would count messages, too
 
 
 @dataclass
@@ -154,39 +148,6 @@ def measure(options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     return result
 
 
-def measure_without(
-    names: Sequence[str], turns: int, size: float, say: Callable[[str], None]
-) -> dict[str, Any]:
-    """The server's rate over its rate without each of the mechanisms, turn by turn."""
-    result: dict[str, Any] = {}
-    with ExitStack() as stack:
-        url, directory = stack.enter_context(postgres("ingest"))
-        database, log = new_database(url, "ours"), directory / "spikeguard.log"
-        token = prepare(database)
-        usual = Ours(token, stack.enter_context(spikeguard(database, 1, log)), "usual")
-        for name in names:
-            with spikeguard(database, 1, log, without=name, **UNCOUNTED) as ports:
-                lacking = Ours(token, ports, f"without-{name}")
-                result[f"without {name}"] = _gains(usual, lacking, turns, size)
-                lacking.close()
-            say(f"without {name}: {_gain_line(result[f'without {name}'])}")
-    return result
-
-
-def _gains(usual: Ours, lacking: Ours, turns: int, size: float) -> dict[str, Any]:
-    """Its gain by samples a message."""
-    found: dict[str, Any] = {}
-    for batch, messages in ((200, round(30 * size)), (1, round(150 * size))):
-        pairs = [(usual.volley(batch, messages), lacking.volley(batch, messages))
-                 for _ in range(turns)]  # fmt: skip
-        found[f"batch_{batch}"] = Spread.of([mine.rate / other.rate for mine, other in pairs])
-    return found
-
-
-def _gain_line(gains: Mapping[str, Spread]) -> str:
-    return "; ".join(f"{batch} times {gain}" for batch, gain in gains.items())
-
-
 def _beside(
     ours: Ours,
     theirs: Theirs | None,
@@ -240,18 +201,10 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer and shorter turns")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--without-mlflow", action="store_true", help="measure ours alone")
-    parser.add_argument(
-        "--without", nargs="+", choices=sorted(MECHANISMS), help="what each of these buys"
-    )
     parser.add_argument("--environment", help="where MLflow's environment is made, or lies already")
     options = parser.parse_args()
     began = time.monotonic()
     say = partial(print, file=sys.stderr, flush=True)
-    if options.without:
-        turns, size = (5, 0.4) if options.quick else (9, 1.0)
-        gains = measure_without(options.without, turns, size, say)
-        print(json.dumps({"machine": machine(), **_plain(gains)}) if options.json else "")
-        return 0
     result = measure(options, say)
     where = {"machine": machine(), "clients": CLIENTS, "metrics": METRICS}
     if options.json:

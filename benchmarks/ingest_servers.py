@@ -36,8 +36,6 @@ MLFLOW = ("mlflow==3.17.2", "psycopg[binary]==3.3.9")
 START_S = 120.0
 HOST = "127.0.0.1"
 _API = "/api/2.0/mlflow"
-_BALANCER = Path(__file__).parents[1] / "deploy" / "balancer" / "haproxy.cfg"
-TRUSTED = {"SPIKEGUARD_TRUSTED_PROXIES": HOST}  # of a server behind `balancer`
 
 
 @contextmanager
@@ -72,40 +70,18 @@ def prepare(url: str) -> str:
 
 
 @contextmanager
-def spikeguard(
-    url: str, processes: int, log: Path, *, without: str | None = None, **settings: str
-) -> Iterator[list[int]]:
-    """`spikeguard serve`, so many processes on one database; yields their ports. `without` names a
-    mechanism of `ingest_without` that is left out."""
+def spikeguard(url: str, processes: int, log: Path, **settings: str) -> Iterator[list[int]]:
+    """`spikeguard serve`, so many processes on one database; yields their ports."""
     environment = {
         **os.environ, "DATABASE_URL": url, "OMP_NUM_THREADS": "1", **settings
     }  # fmt: skip
     ports = [free_port() for _ in range(processes)]
-    program = ["benchmarks.ingest_without", without] if without else ["spikeguard_cli.main"]
-    serve = [sys.executable, "-m", *program, "serve", "--port"]
+    serve = [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port"]
     started = [_start([*serve, str(port)], environment, log) for port in ports]
     try:
         for port, process in zip(ports, started, strict=True):
             _await(f"http://{HOST}:{port}/readyz", process, log)
         yield ports
-    finally:
-        _end(started)
-
-
-@contextmanager
-def balancer(replicas: Sequence[int], log: Path) -> Iterator[int]:
-    """The stack's HAProxy before one server or two, by their ports; yields its own."""
-    port = free_port()
-    names = {f"REPLICA_{'AB'[n]}": f"{HOST}:{each}" for n, each in enumerate(replicas)}
-    path = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
-    program = shutil.which("haproxy", path=path)
-    if program is None:
-        raise RuntimeError("haproxy is not installed")
-    environment = {**os.environ, "BALANCER_BIND": f"{HOST}:{port}", **names}
-    started = [_start([program, "-q", "-db", "-f", str(_BALANCER)], environment, log)]
-    try:
-        _await(f"http://{HOST}:{port}/readyz", started[0], log)
-        yield port
     finally:
         _end(started)
 

@@ -4,7 +4,7 @@ One server process on one embedded Postgres, 8 connections. Runs are added up to
 with 200 samples, so that its detector is at work; then volleys of messages of 20 samples go round
 all of them. At the end the first ten send once more, beside all that is stored by then.
 
-    python -m benchmarks.many_runs [--quick] [--json] [--plot FILE]
+    python -m benchmarks.many_runs [--quick] [--json]
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import cycle, islice
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -141,39 +140,13 @@ def line_of(row: dict[str, Any]) -> str:
     )
 
 
-def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
-    """The cost over the number of runs."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), dpi=110, layout="constrained")
-    axes = figure.subplots()
-    grown = [row for row in rows if row["sending"] == row["runs"]]
-    runs = [row["runs"] for row in grown]
-    for name, title in (("server_us", "server, detection included"), ("postgres_us", "Postgres")):
-        spreads = [row[name] for row in grown]
-        middle = [spread.median for spread in spreads]
-        low = [spread.median - spread.least for spread in spreads]
-        high = [spread.most - spread.median for spread in spreads]
-        axes.errorbar(runs, middle, yerr=(low, high), marker="o", capsize=4, label=title)
-    axes.set(xscale="log", xlabel="runs that send", ylabel="CPU time, µs a sample")
-    axes.set_xticks(runs, [f"{count:,}" for count in runs])
-    axes.minorticks_off()
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    figure.savefig(file)
-
-
 def main() -> int:
     """Measure and print."""
     asked = ArgumentParser(description=__doc__)
     asked.add_argument("--quick", action="store_true", help="up to 1,000 runs, shorter volleys")
     asked.add_argument("--json", action="store_true")
-    asked.add_argument("--plot", type=Path, help="a PNG of the cost over the number of runs")
     chosen = asked.parse_args()
     rows = measure(chosen.quick, lambda line: print(line, file=sys.stderr, flush=True))
-    if chosen.plot is not None:
-        draw(rows, chosen.plot)
     if chosen.json:
         plain = [{k: asdict(v) if isinstance(v, Spread) else v for k, v in r.items()} for r in rows]
         print(json.dumps({"machine": machine(), "rows": plain}, indent=1))

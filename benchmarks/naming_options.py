@@ -1,4 +1,4 @@
-"""How the scores of destabilised runs are asked for and told: `naming`, `causes` and `verdict`.
+"""How the scores of destabilised runs are asked for and told: `naming` and `causes`.
 
 Law: the half that no constant was chosen on is what is scored unless the other is named.
 """
@@ -22,16 +22,11 @@ def read_options(
     description: str | None,
     quick: str,
     arguments: Sequence[str] | None,
-    halves: bool = True,
 ) -> Namespace:
-    """The command line of `python -m benchmarks.NAME`; `quick` says what `--quick` leaves.
-
-    `halves`: whether one half of the runs had constants chosen on it.
-    """
+    """The command line of `python -m benchmarks.NAME`; `quick` says what `--quick` leaves."""
     parser = ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
     parser.add_argument("--runs", type=Path, default=RUNS, help="where the runs are kept")
-    if halves:
-        parser.add_argument("--half", choices=("held_out", "tuning"), default="held_out")
+    parser.add_argument("--half", choices=("held_out", "tuning"), default="held_out")
     parser.add_argument("--out", type=Path, help="file for the result")
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--json", action="store_true")

@@ -93,8 +93,8 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_server": 35_600,
     "spikeguard_dashboard": 3_620,
     "spikeguard_trainer": 2_475,
-    "benchmarks": 15_025,
-    "tests": 57_750,
+    "benchmarks": 13_789,
+    "tests": 51_400,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -20,25 +20,20 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from spikeguard import Guard, Settings, UserCheckpoints, attach
-from spikeguard.loop.capabilities import WIDTH, no, table_of, update_abilities, yes
-from spikeguard.optim.update_skipper import UpdateSkipper
+from spikeguard import Guard, Settings, attach
 from spikeguard.state.changing_attributes import COMPARED
 from spikeguard_protocol import (
     Ability,
     Answer,
     AttemptStarted,
-    Medium,
     ResultState,
-    Rollback,
     ScaleLr,
     Verb,
     abilities_from_settings,
 )
 
 from .heard import parts_of
-from .job import FAST, Job, Loader, assert_same, order, result, target_at
-from .optimizer_kinds import Lookahead
+from .job import FAST, Job, Loader, assert_same, order, result
 from .wire import Wire, await_that, served
 
 TABLE = "what can be done in this job:"
@@ -94,29 +89,6 @@ def test_what_needs_a_hand_makes_the_table_a_warning_with_its_remedy(
     guard.finish()
 
 
-def test_an_optimizer_that_is_not_fused_is_told_on_a_gpu_with_both_remedies() -> None:
-    """As torch's AdamW is made by default; nobody has paid for the host to wait."""
-    optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters())
-    skipper = UpdateSkipper([optimizer], True)
-    (row, *_) = update_abilities([optimizer], skipper, FAST, True, unable="AdamW", rateless="")
-    assert row.answer is Answer.NO
-    assert row.reason.startswith("AdamW takes no found_inf")
-    for remedy in ("fused=True", "skip_by_sync=True"):
-        assert remedy in row.remedy
-
-
-def test_what_was_asked_for_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    settings = replace(FAST, snapshot_every=0, drop_non_finite=False)
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        job = Job(tmp_path, settings=settings)
-        job.train_to(2)
-    assert not tables(caplog)
-    answers = told(job.guard)
-    assert (answers["skip_update"], answers["rewind_from_memory"]) == ("no", "no")
-    assert answers["rollback"] == "yes"  # to a checkpoint
-    job.guard.finish()
-
-
 def test_the_server_is_told_with_the_introduction(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         settings = replace(FAST, snapshot_bytes=1)
@@ -129,33 +101,6 @@ def test_the_server_is_told_with_the_introduction(tmp_path: Path) -> None:
         assert rows["rewind_from_memory"].remedy.startswith("Raise it")
         assert wire.records(AttemptStarted)[-1].settings["optimizer"] == "AdamW"
         job.guard.finish()
-
-
-def test_an_optimizer_without_a_rate_is_not_offered_a_lower_one(tmp_path: Path) -> None:
-    class Rateless(torch.optim.Optimizer):
-        def __init__(self, parameters: list[nn.Parameter]) -> None:
-            super().__init__(parameters, {})
-
-        def step(self, closure: object = None) -> None:  # type: ignore[override]
-            del closure
-
-    model = nn.Linear(4, 4)
-    guard = attach(model, Rateless(list(model.parameters())), run="test", directory=tmp_path)
-    (row,) = [each for each in guard.state().abilities if each.name == "scale_lr"]
-    assert row.answer is Answer.NO
-    assert "no learning rate" in row.reason
-    guard.finish()
-
-
-def test_the_table_is_aligned_and_its_lines_are_short() -> None:
-    rows = (yes("clip"), no("rewind_from_memory", "because " * 39 + "because", "Do this"))
-    lines = table_of(rows).splitlines()
-    assert lines[0] == "  clip                yes"
-    assert lines[1].startswith("  rewind from memory  no   because because")
-    assert all(line.startswith(" " * 27 + "because") for line in lines[2:])
-    assert len(lines) > 3
-    assert max(map(len, lines)) <= WIDTH
-    assert lines[-1].endswith("Do this")
 
 
 class Outer(torch.optim.SGD):
@@ -309,17 +254,6 @@ def test_an_attribute_that_training_changes_is_named_and_no_other(
         assert not any(name in row.reason for name in ("alias", "hidden", "weight"))
 
 
-def test_what_may_be_state_is_named_at_attach(tmp_path: Path) -> None:
-    model = Remembering(torch.ones(4), leave)
-    guard = attach(model, Counting(model.parameters()), run="test", directory=tmp_path)
-    row = restored(guard)
-    assert row is not None
-    assert row.answer is Answer.UNKNOWN
-    for place in ("attribute value of the model", "attribute Counting.recent"):
-        assert place in row.reason
-    assert "attach(state=[...])" in row.reason
-
-
 def test_an_optimizers_queue_is_named_and_what_is_restored_is_not(tmp_path: Path) -> None:
     model = nn.Linear(8, 8)
     row = restored(trained(model, Counting(model.parameters()), tmp_path))
@@ -410,50 +344,3 @@ def test_a_hook_with_state_of_its_own_is_named(tmp_path: Path) -> None:
             assert named is (state is not None)
     finally:
         dist.destroy_process_group()
-
-
-def test_an_optimizer_that_saves_its_own_way_goes_back_as_the_remedy_says(tmp_path: Path) -> None:
-    """Lookahead shows no groups in its state: both rows of the table say what to give."""
-    torch.manual_seed(2)
-    model = nn.Linear(8, 8)
-    optimizer = Lookahead(torch.optim.AdamW(model.parameters(), lr=1e-2))
-    guard = attach(model, optimizer, run="test", directory=tmp_path, settings=FAST)
-    for batch in guard.batches(Loader()):
-        guard.loss(model(batch).square().mean()).backward()
-        optimizer.step()
-        guard.step()
-        if guard.steps == 2:
-            break
-    rows = {row.name: row for row in guard.state().abilities}
-    guard.finish()
-    assert "UserCheckpoints" in rows["rollback"].remedy
-    assert rows["rollback"].remedy == rows["rewind_from_memory"].remedy
-
-    def save(folder: Path) -> None:
-        torch.save((model.state_dict(), optimizer.state_dict()), folder / "own.pt")
-
-    def load(folder: Path) -> None:
-        weights, moments = torch.load(folder / "own.pt", weights_only=False)
-        model.load_state_dict(weights)
-        optimizer.load_state_dict(moments)
-
-    kept = UserCheckpoints(tmp_path / "kept", save, load, every=5)
-    guard = attach(
-        model, optimizer, run="test", directory=tmp_path, settings=FAST, checkpoints=kept
-    )
-    job = SimpleNamespace(guard=guard)
-    seen: dict[int, list[Any]] = {}
-    for batch in guard.batches(Loader()):
-        guard.loss(model(batch).square().mean()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        guard.step()
-        if guard.steps == 8 and guard.steps not in seen:
-            order(job, Rollback(target_at(job, 5, Medium.DISK), 5))
-        now = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
-        assert_same(now, seen.setdefault(guard.steps, now))
-        if guard.steps == 10:
-            break
-    guard.finish()
-    assert guard.faults == {}
-    assert result(job, "test#1.1").state is ResultState.APPLIED

@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from spikeguard import AttachError, attach
 
 from .optimizer_kinds import Lookahead, Sam
-from .other_optimizers import KINDS, Kind, Training, missing
-
-HERE = [kind for kind in KINDS if not missing(kind)]
 
 
 class Silent:
@@ -118,57 +114,3 @@ def test_every_live_object_is_the_same_with_the_same_content(
     assert before.keys() == after.keys()
     assert [c for _, c in after.values()] == [c for _, c in before.values()]
     assert vars(optimizer).get("step") is step
-
-
-def test_a_schedule_still_reaches_the_optimizer_inside(tmp_path: Path) -> None:
-    model, _ = job()
-    optimizer = sam(model.parameters())
-    assert isinstance(optimizer, Sam)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
-    rates: list[float] = []
-    optimizer.inner.register_step_pre_hook(lambda o, *_: rates.append(o.param_groups[0]["lr"]))
-    guard = attach(model, optimizer, run="test", directory=tmp_path)
-    for _ in range(3):
-        guard.loss(model(torch.ones(2, 4)).square().mean()).backward()
-        optimizer.step()
-        schedule.step()
-        guard.step()
-    guard.finish()
-    assert rates == [0.1, 0.05, 0.025]
-
-
-def bits(tree: Any) -> Any:
-    """All that can be reached of an optimizer's, with a copy of each tensor's bytes."""
-    if isinstance(tree, Tensor):
-        if hasattr(tree, "__tensor_flatten__"):
-            return [bits(getattr(tree, name)) for name in tree.__tensor_flatten__()[0]]
-        flat = tree.detach().clone().contiguous().reshape(-1)
-        return (tuple(tree.shape), tree.data_ptr(), flat.view(torch.uint8).tolist())
-    if isinstance(tree, dict):
-        return {id(k) if isinstance(k, Tensor) else str(k): bits(v) for k, v in tree.items()}
-    return [bits(value) for value in tree] if isinstance(tree, list | tuple) else repr(tree)
-
-
-@pytest.mark.parametrize("steps", [0, 3])
-@pytest.mark.parametrize("kind", HERE, ids=lambda kind: kind.name)
-def test_capturing_the_state_of_an_optimizer_changes_no_bit_of_it(
-    kind: Kind, steps: int, tmp_path: Path
-) -> None:
-    """Before its first step, when it has no state, and later: no step is made, nobody's hook runs,
-    weights, moments, counters, rates and random numbers are what and where they were."""
-    training = Training(kind.make, tmp_path)
-    training.train_to(steps)
-    called: list[Any] = []
-    handle = register_optimizer_step_pre_hook(lambda *_: called.append("step"))
-
-    def known() -> Any:
-        held = [[each.state, each.param_groups] for each in training.optimizers]
-        numbers = torch.get_rng_state().tolist()
-        return bits([held, list(training.model.parameters())]), numbers
-
-    before = known()
-    assert training.guard.checkpoint() is not None
-    assert known() == before
-    assert called == []
-    handle.remove()
-    training.finish()

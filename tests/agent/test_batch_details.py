@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from spikeguard import AttachError
-from spikeguard.measure.batch_contents import histogram_of, reference_of, worst_of
+from spikeguard.measure.batch_contents import reference_of, worst_of
 from spikeguard.measure.batch_ring import BYTES, WINDOW, BatchRing, KeptItems, bytes_of
 from spikeguard_protocol import BatchDetail
 from spikeguard_trainer.data import Batch
@@ -81,11 +80,6 @@ def test_no_text_leaves_a_job_that_gives_no_decoder_or_forbids_it(tmp_path: Path
         )
 
 
-def test_a_job_without_a_recorder_tells_nothing(tmp_path: Path) -> None:
-    told, _ = details(tmp_path, decode=text_of, flight_recorder=0)
-    assert told == {}
-
-
 def leaves(_: list[int]) -> str:
     raise SystemExit("a tokenizer of the job's own, out of memory")
 
@@ -112,30 +106,12 @@ def test_a_decoder_that_hangs_delays_no_step_and_no_sample(tmp_path: Path) -> No
     assert told == {}
 
 
-def test_a_wrong_decoder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(AttachError, match=r"decode=\.\.\..*Give a function of a list of token ids"):
-        TextJob(tmp_path, decode="gpt2")
-
-
 def ring_of(steps: int, rows: list[list[int]]) -> BatchRing:
     ring = BatchRing(steps)
     for step, ids in enumerate(rows, start=1):
         ring.show_tokens(torch.tensor([ids]))
         ring.close(0, step, step - 1)
     return ring
-
-
-def test_the_histogram_before_holds_no_batch_that_is_told() -> None:
-    ring = ring_of(3, [[1, 1, 2, 3]] * 5 + [[9, 9, 9, 1]])
-    before, taken = ring.before(), ring.take(6)
-    assert [batch.step for batch in taken] == [4, 5, 6]
-    assert before is not None
-    assert (before.batches, before.last) == (3, 3)
-    found = histogram_of(taken[-1].rows, reference_of(before), None)
-    assert found is not None
-    assert found.bins[:3] == (0.75, 0.25, 0.0)
-    assert found.bins_before[:3] == pytest.approx((0.0, 0.5, 0.5))
-    assert (found.ids[0], found.shares[0], found.shares_before[0]) == (9, 0.75, 0.0)
 
 
 def test_without_losses_the_worst_sequence_is_the_one_with_the_rarest_tokens() -> None:
@@ -147,22 +123,6 @@ def test_without_losses_the_worst_sequence_is_the_one_with_the_rarest_tokens() -
     worst = worst_of(batch, reference)
     assert worst is not None
     assert (worst.place, worst.loss, worst.ids) == (1, None, [1, 2, 77, 78])
-
-
-def test_a_sequence_with_a_loss_that_is_no_number_is_the_worst() -> None:
-    ring = BatchRing(1)
-    ring.show_losses(torch.tensor([2.0, float("nan"), 9.0]))
-    ring.close(0, 1, 0)
-    worst = worst_of(ring.take(1)[0], None)
-    assert worst is not None
-    assert worst.place == 1
-
-
-def test_what_a_rollback_undid_is_no_past() -> None:
-    ring = ring_of(4, [[1, 2]] * 3)
-    ring.show_tokens(torch.tensor([[5, 6]]))
-    ring.close(1, 2, 1)
-    assert [(batch.segment, batch.step) for batch in ring.take(9)] == [(1, 2)]
 
 
 def test_items_are_kept_in_bounds_and_named_by_position() -> None:

@@ -23,8 +23,7 @@ from spikeguard.optim.clipping import (
     clip_grad_norm_,
     rule_of,
 )
-from spikeguard.optim.clipping.rules import clipped_to
-from spikeguard_protocol import Medium, Rollback, Samples
+from spikeguard_protocol import Medium, Rollback
 
 from .job import FAST, Job, assert_same, order, target_at
 from .wire import Wire, served
@@ -78,13 +77,6 @@ def test_a_level_that_moved_for_good_is_adopted(factor: float, window: int) -> N
     late = slice(160, None)
     free = [c for c, n in zip(clipped[late], moved[40:], strict=True) if c > 0.99 * n]
     assert len(free) >= 0.95 * len(moved[40:])
-
-
-def test_a_monstrous_step_does_not_set_the_level_that_is_adopted() -> None:
-    rule = ZClip(max_threshold=None)
-    clipped = run(rule, LEVEL * 2 + [1e6] + [2.0 * n for n in LEVEL] * 3 + [40.0])
-    assert clipped[120] < 1.3
-    assert clipped[-1] < 10.0
 
 
 def test_minimum_and_maximum_bound_the_limit() -> None:
@@ -185,30 +177,13 @@ def test_a_wrong_setting_names_itself_and_the_remedy(wrong: Any) -> None:
         wrong()
 
 
-RULES = [
-    lambda: Fixed(0.3),
-    lambda: ZClip(warm_up=5, patience=5),
-    lambda: ZClip(warm_up=5, window=8),
-    lambda: AdaGC(warm_up=5),
-    lambda: Hybrid(ZClip(warm_up=5), AdaGC(warm_up=5)),
-]
-
-
-@pytest.mark.parametrize("make", RULES)
-def test_the_factor_is_what_the_global_norm_was_multiplied_by(make: Any) -> None:
-    rule = make()
-    for each in [[0.3, 0.4]] * 20 + [[0.3, 9.0], [math.nan, 1.0], [0.0, 0.0]]:
-        norms = torch.tensor(each)
-        raw = torch.linalg.vector_norm(norms)
-        clipped = rule.judge(raw, norms)
-        left = torch.linalg.vector_norm(norms * clipped.factor)
-        expected = float(left / raw) if float(raw) > 0.0 else 1.0
-        expected = 1.0 if math.isnan(expected) else expected
-        assert float(clipped.signals["clip_factor"]) == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.parametrize("make", RULES)
-@pytest.mark.parametrize("medium", list(Medium))
+@pytest.mark.parametrize(
+    ("medium", "make"),
+    [
+        (Medium.MEMORY, lambda: Hybrid(ZClip(warm_up=5, patience=5), AdaGC(warm_up=5))),
+        (Medium.DISK, lambda: Hybrid(ZClip(warm_up=5, window=8), AdaGC(warm_up=5))),
+    ],
+)
 def test_what_a_rule_has_learnt_goes_back_with_the_training_state(
     tmp_path: Path, make: Any, medium: Medium
 ) -> None:
@@ -229,36 +204,9 @@ def test_what_a_rule_has_learnt_goes_back_with_the_training_state(
     back.guard.finish()
 
 
-def test_a_new_attempt_takes_up_what_the_rule_had_learnt(tmp_path: Path) -> None:
-    first = Job(tmp_path, clip=ZClip(warm_up=5, max_threshold=None))
-    first.train_to(25)
-    first.guard.finish()
-    rule = ZClip(warm_up=5, max_threshold=None)
-    second = Job(tmp_path, clip=rule)
-    assert second.guard.resume() == 25
-    second.train_step()
-    assert float(rule.state_dict()["baseline"]["state"][0]) == 26.0
-    second.guard.finish()
-
-
 def norm_of_gradients(job: Job) -> float:
     held = [p.grad for p in job.model.parameters() if p.grad is not None]
     return math.sqrt(sum(g.square().sum().item() for g in held))
-
-
-@pytest.mark.parametrize("norm", [0.0, 0.05, 0.19, 9.0, math.inf, math.nan])
-def test_what_is_told_of_plain_clipping_is_what_torch_made_of_the_gradients(norm: float) -> None:
-    weights = nn.Parameter(torch.zeros(4))
-    weights.grad = torch.full((4,), norm / 2)
-    raw = torch.nn.utils.clip_grad_norm_(weights, 0.2)
-    told = clipped_to(float(raw), 0.2)
-    left = torch.linalg.vector_norm(weights.grad)
-    assert told["grad_norm_clipped"] == pytest.approx(float(left), rel=1e-4, nan_ok=True)
-    assert told["grad_clipped"] == float(norm > 0.2)
-    expected = float(left / raw) if 0.0 < norm < math.inf else {0.0: 1.0, math.inf: 0.0}.get(norm)
-    assert told["clip_factor"] == pytest.approx(
-        math.nan if expected is None else expected, rel=1e-4, nan_ok=True
-    )
 
 
 def test_the_plain_call_tells_the_norm_on_both_sides_and_whether_it_clipped(tmp_path: Path) -> None:
@@ -279,24 +227,6 @@ def test_the_plain_call_tells_the_norm_on_both_sides_and_whether_it_clipped(tmp_
     for n in range(1, 13):
         assert shares[0, n] == pytest.approx(norms[n - 1] / raw[0, n], rel=1e-4)
     assert max(step for _, step in clipped) == 12  # only measured: nothing to tell
-
-
-def test_the_gradients_are_scaled_and_the_statistics_reported(tmp_path: Path) -> None:
-    with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url, clip=ZClip(warm_up=5, max_threshold=0.05))
-        norms: list[float] = []
-        job.spoil = lambda j: norms.append(norm_of_gradients(j))
-        job.train_to(12)
-        job.guard.finish()
-        clipped, raw = wire.column("grad_norm_clipped"), wire.column("grad_norm")
-        assert [clipped[0, n] for n in range(1, 13)] == pytest.approx(norms, rel=1e-4)
-        assert all(raw[0, n] > 0.05 and clipped[0, n] < 0.050001 for n in range(1, 13))
-        shares = wire.column("clip_factor")
-        expected = [clipped[0, n] / raw[0, n] for n in range(1, 13)]
-        assert [shares[0, n] for n in range(1, 13)] == pytest.approx(expected, rel=1e-4)
-        names = set(wire.records(Samples)[-1].signals)
-    assert {"grad_clipped", "grad_norm_z", "grad_norm_mean", "clip_rate", "spike_rate"} <= names
-    assert FAST.drop_z == 0.0
 
 
 @pytest.mark.parametrize("rule", [None, Fixed(1.0)])

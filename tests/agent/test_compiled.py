@@ -98,11 +98,11 @@ def _same(before: Any, after: Any) -> bool:
 
 
 @pytest.mark.parametrize("backend", ["eager", INDUCTOR])
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
 def test_a_compiled_step_drops_a_non_finite_update_and_is_else_what_it_was(
-    tmp_path: Path, kind: Any, backend: str
+    tmp_path: Path, backend: str
 ) -> None:
     """Spoilt once while it is traced and once later; the rest to the bit as if not compiled."""
+    kind = torch.optim.AdamW
     with served(Wire()) as wire:
         compiled = Trained(wire, tmp_path / "compiled", kind, backend, fused=True)
         told = {name: wire.column(name) for name in ("update_dropped", "grad_norm", "update_norm")}

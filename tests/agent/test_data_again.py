@@ -115,10 +115,7 @@ def augmented(kind: str) -> DataLoader[Tensor]:
         data = Augmented(rng.random, rng=rng)
     elif kind == "python":
         own = random.Random(3)
-        data = Augmented(own.random, rng=own)
-    elif kind == "legacy":
-        old = np.random.RandomState(3)
-        data = Augmented(lambda: float(old.rand()), rng=[old])
+        data = Augmented(own.random, rng=[own])
     else:
         drawn = seeded()
         data = Augmented(lambda: float(torch.rand((), generator=drawn)), rng={"of": drawn})
@@ -142,7 +139,6 @@ def stateful(**given: Any) -> StatefulDataLoader[Tensor]:
 EXACT: dict[str, Callable[[], Any]] = {
     "global": shuffled,
     "generator": lambda: shuffled(generator=seeded()),
-    "sampler": lambda: shuffled(shuffle=None, sampler=RandomSampler(Rows(), generator=seeded())),
     "weighted": lambda: shuffled(
         shuffle=None, sampler=WeightedRandomSampler([1.0, 2.0] * 40, 80, generator=seeded())
     ),
@@ -151,15 +147,11 @@ EXACT: dict[str, Callable[[], Any]] = {
     ),
     "numpy": lambda: augmented("numpy"),
     "python": lambda: augmented("python"),
-    "legacy": lambda: augmented("legacy"),
     "torch": lambda: augmented("torch"),
     "torchdata": lambda: StatefulDataLoader(Rows(), batch_size=4, shuffle=True, generator=seeded()),
 }
 WORKERS: dict[str, Callable[[], Any]] = {
-    "persistent": lambda: shuffled(num_workers=1, persistent_workers=True),
-    "persistent, generator": lambda: shuffled(
-        num_workers=1, persistent_workers=True, generator=seeded()
-    ),
+    "persistent": lambda: shuffled(num_workers=1, persistent_workers=True, generator=seeded()),
     "numpy in workers": lambda: DataLoader(
         GlobalNoise(), batch_size=4, shuffle=True, num_workers=1
     ),
@@ -253,7 +245,7 @@ def test_a_loader_that_gives_other_data_is_refused_before_anything_changes(
 @pytest.mark.slow
 def test_a_refused_rollback_changes_no_batch_and_no_random_number(tmp_path: Path) -> None:
     """Nor for loaders whose own place has to be found again: workers that persist, a state."""
-    for kind in ("persistent", "generator", "torchdata", "shuffle buffer"):
+    for kind in ("persistent", "torchdata", "shuffle buffer"):
         make = {**EXACT, **WORKERS, **REFUSED}[kind]
         whole, job = Passes(tmp_path / f"{kind} a", make()), Passes(tmp_path / f"{kind} b", make())
         whole.run()

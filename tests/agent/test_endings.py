@@ -127,22 +127,6 @@ def test_whatever_hangs_sigterm_ends_within_the_cap(tmp_path: Path, first: str) 
         assert time.monotonic() - began < CAP_S + 0.5  # the process itself ends too
 
 
-@pytest.mark.parametrize("offline", [False, True])
-def test_a_hung_disk_holds_nobody_up_at_the_end(tmp_path: Path, offline: bool) -> None:
-    server = None if offline else "http://127.0.0.1:9"
-    job = Job(tmp_path, server=server, settings=BRIEF)
-    reader = hang(job)
-    job.train_to(20)
-    began = time.monotonic()
-    job.guard.finish()
-    assert time.monotonic() - began < CAP_S
-    outbox = parts_of(job.guard).outbox
-    assert outbox is not None
-    assert not outbox.closed
-    os.close(reader)
-    await_that(lambda: outbox.closed)
-
-
 def of_another_thread(call: Callable[[], None]) -> list[BaseException]:
     """What `call` raised there."""
     raised: list[BaseException] = []
@@ -169,26 +153,3 @@ def test_finish_may_be_called_from_any_thread(tmp_path: Path) -> None:
         assert wire.records(AttemptEnded)[-1].reason == "finished"
     assert job.guard.faults == {}
     assert not job.optimizer._optimizer_step_pre_hooks
-
-
-def test_an_end_that_fails_in_one_place_is_made_in_all_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise ValueError("signal only works in main thread")
-
-    with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(10)
-        with monkeypatch.context() as patched:
-            for owner, name in (
-                (job.guard._endings, "undo"),
-                (job.guard._optimizers.watched[0].handles[0], "remove"),
-                (job.guard._optional, "end"),
-            ):
-                patched.setattr(owner, name, fail)
-            job.guard.finish()
-        job.guard._endings.undo()
-        assert wire.records(AttemptEnded)[-1].reason == "finished"
-    assert job.guard.faults == {"finish": 3}
-    assert not job.optimizer._optimizer_step_post_hooks

@@ -12,7 +12,6 @@ import spikeguard.measure.flight_recorder
 from spikeguard import Settings
 from spikeguard.measure.flight_recorder import FlightRecorder
 from spikeguard.measure.readback import Pending, Row
-from spikeguard.settings import with_environment
 from spikeguard_protocol import LayerNorms, encode
 
 from .text_job import TextJob
@@ -103,26 +102,6 @@ def test_what_waits_is_bounded_in_bytes_as_they_would_be_sent() -> None:
     size = sum(len(encode(detail()) + b"\n") for detail in sent[:-1])
     assert 0.5 * limit < size <= limit
     assert len(recorder) == recorder.bytes == 0
-
-
-def test_detail_larger_than_the_limit_is_not_kept_at_all() -> None:
-    recorder = FlightRecorder(Settings(flight_recorder=5), 1_000)
-    for step in range(1, 9):
-        recorder.pass_on(a_row(step, 100), False)
-    assert [d.step for d in recorder.pass_on(a_row(9, 100), True)] == [9]
-
-
-def test_the_recorder_is_on_until_the_environment_turns_it_off() -> None:
-    asked = with_environment(Settings(), {"SPIKEGUARD_FLIGHT_RECORDER": "0"})
-    assert (Settings().flight_recorder, asked.flight_recorder) == (64, 0)
-
-
-def test_after_a_rollback_steps_are_told_with_their_segments() -> None:
-    recorder = FlightRecorder(Settings(flight_recorder=4))
-    for segment, step in ((0, 7), (0, 8), (1, 6), (1, 7)):
-        recorder.pass_on(a_row(step, 2)._replace(segment=segment), False)
-    sent = recorder.pass_on(a_row(8, 2)._replace(segment=1), True)
-    assert [(d.segment, d.step) for d in sent] == [(0, 7), (0, 8), (1, 6), (1, 7), (1, 8)]
 
 
 @pytest.mark.parametrize("steps", [0, 3])

@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn, optim
-from torch.distributed import optim as backward_optimizers
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate
@@ -174,6 +173,8 @@ def test_a_wrapper_that_shares_its_groups_is_taken() -> None:
 
 
 def test_an_optimizer_that_steps_in_the_backward_pass_is_refused() -> None:
+    from torch.distributed import optim as backward_optimizers  # which takes a while to import
+
     model = network()
     apply: Any = vars(backward_optimizers)["_apply_optimizer_in_backward"]
     apply(optim.SGD, model.parameters(), {"lr": 0.1})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import re
 import resource
 from collections.abc import Iterator
@@ -67,12 +65,6 @@ def test_cut_at_any_byte_it_holds_what_was_whole(tmp_path: Path) -> None:
         assert [r.state for r in journal.unfinished()] in ([], [ResultState.APPLIED])
         journal.end(DONE)
         assert Journal(path, RUN).results == {"test#1.1": DONE}
-
-
-def test_an_interrupted_command_without_lasting_effect_failed(tmp_path: Path) -> None:
-    Journal(tmp_path / "journal.jsonl", RUN).begin("test#1.2", 7)
-    (result,) = Journal(tmp_path / "journal.jsonl", RUN).unfinished()
-    assert result.state is ResultState.FAILED
 
 
 def test_other_ranks_learn_what_rank_0_read(tmp_path: Path) -> None:
@@ -152,24 +144,6 @@ def test_a_line_that_somebody_left_open_is_closed_first(tmp_path: Path) -> None:
         file.write(b'{"entry": "beg')
     journal.begin("test#1.2", 70, BatchRange(45, 50))
     assert Journal(path, RUN).skips.ranges == [BatchRange(45, 50)]
-
-
-def test_an_order_that_could_not_be_made_durable_leaves_no_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The bytes had landed when fsync failed: a restart must not carry out what was refused."""
-    path = tmp_path / "journal.jsonl"
-    journal = Journal(path, RUN)
-
-    def failing(_: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(os, "fsync", failing)
-        with pytest.raises(OSError, match="Input/output"):
-            journal.begin("test#1.1", 60, BatchRange(45, 50), [Abandonment(A0, 40)])
-    again = Journal(path, RUN)
-    assert (again.skips.ranges, again.abandonments, again.begun) == ([], [], {})
 
 
 def by_hand(path: Path) -> str:

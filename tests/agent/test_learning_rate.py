@@ -111,10 +111,6 @@ def test_a_cap_lowers_a_rate_that_jumped_and_leaves_the_usual_ones_as_they_are(
     guard.finish()
 
 
-def test_a_single_step_is_scaled_whole() -> None:
-    assert LrScale(0.5, 10, 1).at(11) == 0.5
-
-
 def test_an_order_to_scale_survives_a_step_that_fails() -> None:
     """An optimizer step that raises leaves no scaled rate behind."""
     model = nn.Linear(4, 4)

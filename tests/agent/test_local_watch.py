@@ -96,11 +96,6 @@ def test_with_a_server_the_server_tells(
     assert told(caplog) == []
 
 
-def test_it_can_be_switched_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spiked(tmp_path, settings=FAST).guard.finish()
-    assert told(caplog) == []
-
-
 def test_without_numpy_it_says_once_that_spikes_are_not_looked_for(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import re
 import socket
 import threading
 import time
@@ -54,24 +52,6 @@ def test_no_answer_makes_the_agent_hammer(tmp_path: Path, what: str, lie: Answer
         wire.intercept = lambda _: None
         job.train_to(6)
         await_that(lambda: (0, 6) in wire.column("loss"))
-        job.guard.finish()
-
-
-def test_a_server_that_takes_one_and_asks_for_it_again_is_not_hammered(tmp_path: Path) -> None:
-    """In turns: "I wait for the first message", and that it is stored."""
-    with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url, settings=QUIET)
-        job.train_to(3)
-        await_that(lambda: (0, 3) in wire.column("loss"))
-        first: Answer = (200, {}, encode(Ack(1)))
-        again: Answer = (409, {}, b'{"expected": 1}')
-        wire.intercept = lambda message: again if message.sequence > 1 else first
-        before, until = wire.received, time.monotonic() + 3 * LOOKED_S
-        while time.monotonic() < until:  # there is always something to send
-            job.train_to(job.guard.steps + 20)
-            time.sleep(EACH_S / 10)
-        assert wire.received - before <= 3 * MOST
-        wire.intercept = lambda _: None
         job.guard.finish()
 
 
@@ -175,38 +155,6 @@ def test_what_a_server_asks_to_keep_is_bounded(tmp_path: Path) -> None:
         job.guard.finish()
 
 
-def test_attempts_that_come_and_go_do_not_fill_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with served(Wire()) as wire:
-        flips = iter(range(10_000))
-        wire.bend = lambda ack: json.dumps(
-            {**json.loads(ack), "live_attempts": 1 + next(flips) % 2}
-        ).encode()
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(3)
-        await_that(lambda: wire.received > 20)
-        job.guard.finish()
-    assert sum("attempts of this run are alive" in r.getMessage() for r in caplog.records) <= 3
-
-
-def test_what_a_server_says_cannot_forge_lines_of_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    wicked = "no\n2026-01-01 INFO all is well\x1b[2J\x9b1m"
-    error = json.dumps({"error": {"message": wicked}}).encode()
-    with served(Wire()) as wire:
-        wire.intercept = lambda _: (401, {}, error)
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(2)
-        await_that(lambda: job.guard.faults.get("server (ask_later)"))
-        job.guard.finish()
-    lines = [r.getMessage() for r in caplog.records if "all is well" in r.getMessage()]
-    assert lines
-    assert all(re.search("[\x00-\x1f\x7f-\x9f]", line) is None for line in lines)
-
-
 def test_an_upload_to_a_server_that_stores_nothing_ends_with_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,23 +173,3 @@ def test_an_upload_to_a_server_that_stores_nothing_ends_with_an_error(
         assert "and says that it stored" in capsys.readouterr().err
         assert main(["sync", str(tmp_path), "--server", wire.url]) == 0
         assert set(wire.column("loss")) == {(0, 1), (0, 2), (0, 3)}
-
-
-def test_an_upload_to_a_server_that_asks_again_for_what_it_stored_ends_with_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    job = Job(tmp_path, settings=replace(FAST, snapshot_every=0))
-    job.train_to(1_000)  # two messages
-    job.guard.finish()
-    with served(Wire()) as wire:
-
-        def lie(message: Message) -> Answer | None:
-            if wire.received > 100:
-                return 401, {}, b""
-            asked = {"error": {"message": "a gap"}, "expected": 1}
-            return (409, {}, json.dumps(asked).encode()) if message.sequence > 1 else None
-
-        wire.intercept = lie
-        assert main(["sync", str(tmp_path), "--server", wire.url]) == 1
-        assert wire.received < 30
-    assert "asked 8 times for messages that it had stored" in capsys.readouterr().err

@@ -223,22 +223,6 @@ def test_an_order_that_cannot_be_read_is_refused_by_its_name_and_holds_up_no_mes
     assert job.guard.state().lr_scale is None
 
 
-def test_a_flood_of_orders_is_left_without_an_answer_and_costs_no_step(tmp_path: Path) -> None:
-    limits = replace(FAST, orders_an_hour=5)
-    with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url, settings=limits)
-        job.train_to(2)
-        await_that(lambda: wire.messages)
-        for number in range(1, 501):
-            wire.order(Watch(number), number)
-        await_that(lambda: job.train_step() and len(wire.records(CommandResult)) == 5)
-        job.train_to(job.guard.steps + 20)
-        job.guard.finish()
-        assert len(wire.records(CommandResult)) == 5
-    assert job.guard.faults["order_flood"] > 0
-    assert len((tmp_path / "guard/journal.jsonl").read_text().splitlines()) == 1 + 2 * 5
-
-
 def test_every_order_stands_in_the_jobs_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -310,14 +294,6 @@ def test_a_frozen_rate_in_a_checkpoint_is_not_taken_up_again(
     assert again.guard.state().lr_scale is None
     assert "not repeated: it multiplies the learning rate by 1e-300" in caplog.text
     again.guard.finish()
-
-
-def test_a_damaged_line_of_the_journal_is_named_with_its_number(tmp_path: Path) -> None:
-    Journal(tmp_path / "guard/journal.jsonl", RUN).begin("test#1.1", 3)
-    path = tmp_path / "guard/journal.jsonl"
-    path.write_text(path.read_text().replace('"scaling": null', '"scaling": {"asked": true}'))
-    with pytest.raises(ValueError, match=r"attach\(directory=.*line 2 of .* is damaged"):
-        Job(tmp_path)
 
 
 def test_defaults_allow_whatever_the_usual_policy_proposes() -> None:

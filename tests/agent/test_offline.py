@@ -15,7 +15,7 @@ from spikeguard.cli.sync import homes, run_of, sync, upload
 from spikeguard.uplink.earlier_attempts import earlier_outboxes
 from spikeguard.uplink.transport import Transport
 from spikeguard_cli.command import CommandFailed
-from spikeguard_protocol import AttemptEnded, AttemptStarted, RunId, Samples
+from spikeguard_protocol import AttemptEnded, AttemptStarted, Gap, RunId, Samples
 from spikeguard_replay.reading import read_log
 from tests.agent.job import Job
 from tests.agent.wire import Wire, served
@@ -72,7 +72,10 @@ def test_what_an_offline_run_measured_is_read_by_replay(tmp_path: Path, given: s
     assert read_log(tmp_path / "guard").steps.tolist() == [*range(1, 31), *range(1, 21)]
 
 
-def test_replay_leaves_out_what_was_damaged_on_disk_and_tells_it(tmp_path: Path) -> None:
+def test_what_was_damaged_on_disk_is_told_by_replay_and_declared_to_the_server(
+    tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One bit changed, and the last bytes gone."""
     trained_offline(tmp_path, 30)
     (segment,) = tmp_path.glob("guard/outbox/*/*.jsonl")
     data = bytearray(segment.read_bytes())
@@ -81,6 +84,12 @@ def test_replay_leaves_out_what_was_damaged_on_disk_and_tells_it(tmp_path: Path)
     log = read_log(tmp_path / "guard")
     assert 20 < len(log) < 30
     assert "damaged bytes left out" in log.described()
+    aim(monkeypatch, wire)
+    assert sync(asked(tmp_path)) == 0
+    gaps = wire.records(Gap)
+    assert any("damaged on disk" in gap.reason for gap in gaps)
+    lost = sum(gap.samples_lost for gap in gaps)
+    assert len(wire.column("loss")) + lost == 30 > lost > 0
 
 
 def test_a_second_sync_sends_nothing(
@@ -138,16 +147,6 @@ def test_an_attempt_that_still_runs_is_left_alone(
     job.guard.finish()
 
 
-def test_a_later_attempt_with_a_server_sends_what_the_offline_one_left(
-    tmp_path: Path, wire: Wire
-) -> None:
-    offline = trained_offline(tmp_path).attempt
-    job = Job(tmp_path, server=wire.url)
-    job.train_to(3)
-    job.guard.finish()
-    assert wire.records(AttemptEnded, offline) == [AttemptEnded("finished")]
-
-
 def test_a_directory_that_holds_no_run_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="journal"):
         homes(tmp_path)
@@ -156,18 +155,6 @@ def test_a_directory_that_holds_no_run_is_refused_by_name(tmp_path: Path) -> Non
     (tmp_path / "journal.jsonl").write_text("not json\n")
     with pytest.raises(CommandFailed, match="name of its run"):
         run_of(tmp_path)
-
-
-def test_a_folder_that_only_shares_the_outboxs_name_is_no_run(tmp_path: Path) -> None:
-    """A mail program's, say: it has no attempts, and its path need not be a run's name."""
-    (tmp_path / "my mail" / "of 2025" / "outbox" / "drafts").mkdir(parents=True)
-    (tmp_path / "a" / "outbox").parent.mkdir()
-    (tmp_path / "a" / "outbox").write_text("a file")
-    attempt = tmp_path / "default" / "test" / "outbox" / "0123456789abcdef"
-    attempt.mkdir(parents=True)
-    assert homes(tmp_path) == [tmp_path / "default/test"]
-    attempt.rmdir()  # all was sent
-    assert homes(tmp_path) == []
 
 
 def test_without_a_server_to_sync_to_it_says_what_to_set(

@@ -20,7 +20,7 @@ from spikeguard.measure.signals.attention import QUERIES, AttentionLogits
 from spikeguard.measure.signals.layers import MOST as MOST_LAYERS
 from spikeguard.measure.signals.layers import layers_named
 from spikeguard.measure.signals.sequences import WorstSequence
-from spikeguard.measure.signals.tokens import BUCKETS, ENTROPY, MOST, UNSEEN, TokenStatistics
+from spikeguard.measure.signals.tokens import ENTROPY, MOST, UNSEEN, TokenStatistics
 from spikeguard_protocol import OPTIONAL_SIGNALS, LayerNorms, Samples
 
 from .heard import parts_of
@@ -152,20 +152,6 @@ def test_what_is_not_finite_is_reported_as_it_is_and_harms_nothing() -> None:
     assert math.isnan(logits.take()["attention_logit_max"])
     logits.see(torch.tensor([[-math.inf, 4.0]]))  # masked
     assert logits.take()["attention_logit_max"] == 4.0
-
-
-def test_ids_that_no_vocabulary_has_are_counted_like_any_other() -> None:
-    """An id out of range would fault a CUDA device for good: each has its bucket."""
-    tokens = TokenStatistics()
-    strange = torch.tensor([[-100, -100, 2**40, BUCKETS - 1]])
-    tokens.show(strange)
-    told = tokens.take()
-    assert told[ENTROPY] == pytest.approx(1.5 * math.log(2.0))
-    assert told[UNSEEN] == 1.0
-    tokens.show(strange.to(torch.int32)[:, :2])
-    assert tokens.take()[UNSEEN] == 0.0
-    tokens.show(torch.empty(0, dtype=torch.int64))
-    assert tokens.take() == {}
 
 
 def test_tokens_shown_without_an_end_of_a_step_take_no_more_and_more_memory() -> None:
@@ -359,42 +345,6 @@ def test_what_cannot_be_measured_is_counted_and_the_loop_goes_on(tmp_path: Path)
         job.guard.finish()
         assert set(wire.column(ENTROPY)) == {(0, 1), (0, 2), (0, 3)}
     assert job.guard.faults == {"tokens": 1, "sequence_losses": 1, "attention_logit": 3}
-
-
-def test_a_switch_turns_off_what_the_loop_shows(tmp_path: Path) -> None:
-    with served(Wire()) as wire:
-        off: dict[str, Any] = dict.fromkeys(
-            ("token_statistics", "worst_sequence", "attention_logits"), False
-        )
-        job = TextJob(tmp_path, server=wire.url, sampled_signals_every=1, **off)
-        for _ in range(3):
-            job.guard.attention_logit(torch.ones(2))
-            job.train_step()
-        job.guard.finish()
-        assert wire.column("loss")
-        assert [name for name in OPTIONAL_SIGNALS if wire.column(name)] == []
-
-
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"activation_layers": "blocks.0"}, "activation_layers is 'blocks.0'. Give a tuple"),
-    ({"activation_layers": ("",)}, "activation_layers is .* Give a tuple of module names"),
-    ({"token_statistics": "yes"}, "token_statistics is 'yes'. Give True or False"),
-    ({"sampled_signals_every": 0}, "sampled_signals_every is 0. Give at least 1"),
-    (
-        {"sampled_signals_every": math.nan},
-        "sampled_signals_every is nan. Give a whole number, at least 1",
-    ),
-    ({"flight_recorder": 5_000}, "flight_recorder is 5000. Give at most 1000"),
-    ({"flight_recorder": None}, "flight_recorder is None. Give a whole number, at least 0"),
-]
-
-
-@pytest.mark.parametrize(("chosen", "said"), WRONG)
-def test_a_setting_that_cannot_be_names_field_limit_and_remedy(
-    chosen: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(AttachError, match=said):
-        Settings(**chosen)
 
 
 def test_a_layer_that_is_not_there_is_refused_before_anything_began(tmp_path: Path) -> None:

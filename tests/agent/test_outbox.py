@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +15,6 @@ from spikeguard.uplink.earlier_attempts import earlier_outboxes
 from spikeguard.uplink.messages import EncodedMessage
 from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import (
-    AttemptEnded,
-    AttemptStarted,
     BatchRange,
     CommandResult,
     Gap,
@@ -27,12 +24,9 @@ from spikeguard_protocol import (
     ResultState,
     RunId,
     Samples,
-    SegmentReason,
-    SegmentStarted,
     TargetSaved,
 )
 
-from .forks import exit_status, start_script
 from .test_journal import disk_full_at
 from .wire import await_that
 
@@ -100,15 +94,6 @@ def test_an_empty_outbox_sends_heartbeats_that_are_numbered(tmp_path: Path) -> N
         box.acknowledge(sequence)
     box.close()
     assert not (tmp_path / ATTEMPT).exists()
-
-
-def test_a_message_that_is_not_acknowledged_comes_again_unchanged(tmp_path: Path) -> None:
-    box = outbox(tmp_path)
-    box.put(sample(1))
-    first = oldest(box)
-    box.put(sample(2))
-    assert oldest(box).records == first.records
-    box.close()
 
 
 def test_a_full_outbox_drops_the_oldest_samples_and_says_how_many(tmp_path: Path) -> None:
@@ -233,15 +218,6 @@ def test_a_limit_of_256_mib_holds_seven_hundred_thousand_steps(tmp_path: Path) -
     box.close()
 
 
-def test_a_message_refused_for_good_becomes_a_gap_of_its_own_number(tmp_path: Path) -> None:
-    box = outbox(tmp_path)
-    box.put(sample(1))
-    message = oldest(box)
-    box.replace_by_gap(message.sequence, "422: bad")
-    assert oldest(box).records == (Gap(1, 1, "422: bad", 1),)
-    box.close()
-
-
 def test_a_file_that_somebody_removed_becomes_a_gap_and_blocks_nothing(tmp_path: Path) -> None:
     told: list[str] = []
     box = Outbox(tmp_path / ATTEMPT, RUN, ATTEMPT, 2**20, told.append)
@@ -259,40 +235,6 @@ def test_a_file_that_somebody_removed_becomes_a_gap_and_blocks_nothing(tmp_path:
     assert steps[0] == 1
     assert declared == 1_001 - len(steps) > 0
     assert any("damaged on disk" in line for line in told)
-    box.close()
-
-
-def test_numbers_that_the_server_misses_are_one_gap_however_many(tmp_path: Path) -> None:
-    """And the attempt introduces itself again: whoever misses them may have forgotten it."""
-    box = outbox(tmp_path)
-    introduction = (
-        AttemptStarted(None, 1, ("rollback",), "0.1"),
-        SegmentStarted(0, SegmentReason.START, None, 0),
-    )
-    for record in introduction:
-        box.put(record)
-    for _ in range(1_000):
-        box.acknowledge(oldest(box).sequence)
-    box.put(sample(9))
-    assert oldest(box).sequence == 1_001
-    box.declare_lost(2)
-    assert (oldest(box).sequence, oldest(box).records) == (
-        2, (Gap(2, 1_000, "no longer held", 0), *introduction)
-    )  # fmt: skip
-    box.acknowledge(2)
-    assert (oldest(box).sequence, oldest(box).records) == (1_001, (sample(9),))
-    box.close()
-
-
-def test_a_loop_that_outruns_the_disk_loses_samples_that_are_counted(tmp_path: Path) -> None:
-    box = outbox(tmp_path)
-    for step in range(1, 5_011):
-        box.put(sample(step))
-    box.put(RESULT)
-    records = everything(box)
-    assert sum(r.samples_lost for r in records if isinstance(r, Gap)) == 10
-    assert box.dropped == {"samples": 10}
-    assert records[-1] == RESULT
     box.close()
 
 
@@ -336,46 +278,6 @@ def test_without_a_disk_the_newest_messages_stay_in_memory(tmp_path: Path) -> No
     box.close()
 
 
-@pytest.mark.slow
-def test_what_a_killed_attempt_left_is_sent_by_the_next(tmp_path: Path) -> None:
-    """SIGKILL in the middle, also in the middle of a line."""
-    script = f"""
-import time
-from pathlib import Path
-from spikeguard.uplink.outbox import Outbox
-from spikeguard_protocol import BatchRange, RunId, Samples
-box = Outbox(Path({str(tmp_path)!r}) / {ATTEMPT!r}, RunId("default", "test"), {ATTEMPT!r}, 2**20)
-box.start()
-for step in range(1, 51):
-    box.put(Samples(0, (step,), {{"loss": (float("nan"),)}}, (BatchRange(step, step + 1),)))
-box.acknowledge(box.next_message().sequence)
-box.put(Samples(0, (51,), {{"loss": (1.0,)}}, (None,)))
-time.sleep(0.3)
-print("ready", flush=True)
-time.sleep(60)
-"""
-    said = tmp_path / "said.txt"
-    process = start_script(script, said)
-    await_that(lambda: said.exists() and "ready" in said.read_text())
-    assert earlier_outboxes(tmp_path, RUN) == []  # alive: it holds the lock
-    process.kill()
-    assert exit_status(process, 30) == -signal.SIGKILL
-    (file,) = (tmp_path / ATTEMPT).glob("*.jsonl")
-    whole = file.read_bytes()
-    with file.open("ab") as half:
-        half.write(whole[: len(whole) // 100])
-    (found,) = earlier_outboxes(tmp_path, RUN)
-    message = oldest(found)
-    assert message.sequence == 2
-    assert [r.steps for r in message.records if isinstance(r, Samples)] == [(51,)]
-    found.acknowledge(2)
-    ended = oldest(found)
-    assert (ended.sequence, type(ended.records[0])) == (3, AttemptEnded)
-    found.acknowledge(3)
-    found.close()
-    assert not (tmp_path / ATTEMPT).exists()
-
-
 def left_behind(folder: Path) -> Path:
     """What a killed attempt leaves: one message, and its lock file."""
     box = outbox(folder)
@@ -405,16 +307,6 @@ def test_folders_and_files_that_are_not_ours_are_passed_over(tmp_path: Path) -> 
     assert found.attempt == ATTEMPT
     found.close()
     assert (tmp_path / "backup of monday").exists()
-
-
-def test_an_outbox_in_memory_loses_nothing_within_its_bound() -> None:
-    box = Outbox(None, RUN, ATTEMPT, 2**20)
-    box.start()
-    for step in range(1, 1_201):
-        box.put(sample(step))
-    steps = [s for r in everything(box) if isinstance(r, Samples) for s in r.steps]
-    assert steps == list(range(1, 1_201))
-    box.close()
 
 
 def test_a_closed_outbox_writes_to_nobody_elses_file(tmp_path: Path) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 
 from spikeguard_protocol import Samples
 
@@ -94,36 +92,3 @@ def test_no_more_than_sixteen_names_are_taken_and_a_log_that_is_no_table_is_a_fa
     assert job.guard.faults == {"log": 3}
     names = {n for s in wire.records(Samples) for n in s.signals if n.startswith("expert_")}
     assert names == {f"expert_{n}" for n in range(16)}
-
-
-def test_what_was_logged_reaches_the_users_own_tracker(tmp_path: Path) -> None:
-    from spikeguard import Forward, attach
-
-    seen: dict[int, dict[str, float]] = {}
-    model = nn.Linear(4, 4)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    forward = Forward(lambda values, step: seen.update({step: values}))
-    guard = attach(model, optimizer, run="test", directory=tmp_path, forward=forward)
-    for _ in range(3):
-        guard.loss(model(torch.ones(2, 4)).square().mean()).backward()
-        guard.log({"router_entropy": 1.5})
-        optimizer.step()
-        guard.step()
-    guard.finish()
-    assert [seen[step]["train/router_entropy"] for step in (1, 2, 3)] == [1.5] * 3
-
-
-def test_logging_three_numbers_costs_less_than_a_promise_allows(tmp_path: Path) -> None:
-    """5 us; the fastest of many rounds, since this machine has other work."""
-    job = Job(tmp_path)
-    values: dict[str, float | Tensor] = {"a": 1.0, "b": 2.0, "c": 3.0}
-
-    def round_s() -> float:
-        began = time.perf_counter()
-        for _ in range(1_000):
-            job.guard.log(values)
-        return (time.perf_counter() - began) / 1_000
-
-    fastest_s = min(round_s() for _ in range(20))
-    job.guard.finish()
-    assert fastest_s < 5e-6

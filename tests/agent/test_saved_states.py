@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -170,60 +168,6 @@ def test_how_many_snapshots_fit_is_told_before_the_first(
         guard.step()
     assert expected == pytest.approx(guard.state().snapshot_bytes, rel=0.02)
     guard.finish()
-
-
-class OneMoment(torch.optim.Optimizer):
-    """As Lion is: two betas, and one moment of half the parameter's width."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"lr": 0.1, "betas": (0.9, 0.99)})
-
-    def step(self, _: Any = None) -> None:  # type: ignore[override]
-        for parameter in self.param_groups[0]["params"]:
-            self.state[parameter]["exp_avg"] = parameter.grad.to(torch.bfloat16)
-
-
-@pytest.mark.parametrize(("room", "kept"), [(1.6, True), (1.2, False)])
-def test_the_moments_of_another_optimizer_are_measured_and_not_guessed(
-    tmp_path: Path, room: float, kept: bool
-) -> None:
-    """A ring that holds what it has made is open; one that does not is shut when that is known."""
-    model = nn.Linear(512, 512, bias=False)
-    optimizer = OneMoment(model.parameters())
-    settings = Settings(snapshot_every=2, snapshot_bytes=int(room * 2**20))
-    guard = attach(model, optimizer, run="test", directory=tmp_path, settings=settings)
-    assert guard.state().snapshots is not None
-    for batch in guard.batches([torch.ones(2, 512)] * 4):
-        model(batch).sum().backward()
-        optimizer.step()
-        guard.step()
-    held = guard.state().snapshots
-    assert (held is not None and len(held) == 1) is kept
-    guard.finish()
-
-
-@pytest.mark.parametrize(("room", "warned"), [(1, True), (2, False)])
-def test_a_ring_of_one_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, room: int, warned: bool
-) -> None:
-    model = nn.Linear(512, 256)
-    optimizer = torch.optim.AdamW(model.parameters())
-    settings = Settings(snapshot_bytes=room * 2**21)
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        attach(model, optimizer, run="test", directory=tmp_path, settings=settings).finish()
-    assert any("one way back, replaced every time" in r.message for r in caplog.records) is warned
-
-
-def test_buffers_are_used_again() -> None:
-    ring = Ring(keep=2, pinned=0, limit=10**6)
-    fill(ring, range(2))
-    first = ring.load("memory-0")
-    assert first is not None
-    where = first["model"]["weight"].data_ptr()
-    fill(ring, range(2, 3))
-    again = ring.load("memory-2")
-    assert again is not None
-    assert again["model"]["weight"].data_ptr() == where
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
@@ -399,18 +343,6 @@ def test_a_checkpoint_without_its_manifest_is_none(tmp_path: Path) -> None:
     again.guard.finish()
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.train_to(51)
-    job.guard.finish()
-    newest = CheckpointDirectory(tmp_path / "checkpoints").targets()[-1]
-    file = tmp_path / "checkpoints" / newest.name / "__0_0.distcp"
-    file.write_bytes(file.read_bytes()[:1000])
-    again = Job(tmp_path)
-    assert again.guard.resume() == 25
-    again.guard.finish()
-
-
 def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.train_to(26)
@@ -475,31 +407,6 @@ def test_a_checkpoint_that_another_attempt_is_writing_is_left_alone(tmp_path: Pa
     (folder / "__0_0.distcp").write_bytes(b"half of it")
     Job(tmp_path).guard.finish()
     assert (folder / "__0_0.distcp").exists()
-
-
-def test_the_thread_that_wrote_a_checkpoint_has_let_go_of_its_group_when_the_attempt_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It tells of the end before its own: here it takes its time in between."""
-    save = spikeguard.state.dcp_files.save
-
-    def dawdling(*arguments: Any) -> Any:
-        saved = save(*arguments)
-        register = saved.add_done_callback
-
-        def then_dawdle(call: Any) -> None:
-            register(call)
-            register(lambda _: time.sleep(0.3))
-
-        monkeypatch.setattr(saved, "add_done_callback", then_dawdle)
-        return saved
-
-    monkeypatch.setattr(spikeguard.state.dcp_files, "save", dawdling)
-    job = Job(tmp_path)
-    job.train_to(25)
-    job.guard.finish()
-    assert [t.name for t in threading.enumerate() if "AsyncCheckpoint" in t.name] == []
-    assert job.guard.faults == {}
 
 
 class Scaled(nn.Linear):

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import spikeguard.uplink.backlog
 import spikeguard.uplink.sender
+from benchmarks.agent_overhead_servers import misbehaving
 from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import (
     AttemptEnded,
@@ -259,56 +260,22 @@ def test_a_server_that_is_away_makes_nobody_give_up_what_a_dead_attempt_left(
 
 
 @contextmanager
-def hung() -> Iterator[str]:
-    """Accepts connections and never answers."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    held: list[socket.socket] = []
-    done = threading.Event()
-
-    def accept() -> None:
-        listener.settimeout(0.05)
-        while not done.is_set():
-            try:
-                held.append(listener.accept()[0])
-            except TimeoutError:
-                continue
-
-    thread = threading.Thread(target=accept)
-    thread.start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    done.set()
-    thread.join()
-    for connection in (*held, listener):
-        connection.close()
-
-
-@contextmanager
-def answering(answer: Answer | None) -> Iterator[str]:
-    wire = Wire()
-    wire.intercept = lambda _: answer
-    with served(wire):
+def healthy() -> Iterator[str]:
+    with served(Wire()) as wire:
         yield wire.url
 
 
 @contextmanager
-def answering_nobody() -> Iterator[str]:
-    yield "http://127.0.0.1:9"
-
-
-@contextmanager
 def with_a_full_disk() -> Iterator[str]:
-    with disk_full_at(2_000), answering(None) as url:
+    with disk_full_at(2_000), healthy() as url:
         yield url
 
 
+BAD = ("absent", "hung", "500", "429", "garbage")
 SERVERS: dict[str, Callable[[], AbstractContextManager[str]]] = {
-    "absent": answering_nobody,
-    "hung": hung,
-    "errors": lambda: answering((500, {}, b"no")),
-    "busy": lambda: answering((429, {"Retry-After": "1"}, b"no")),
-    "garbage": lambda: answering((200, {}, b"\xff\xfe")),
-    "healthy": lambda: answering(None),
+    "healthy": healthy,
     "full disk": with_a_full_disk,
+    **{kind: partial(misbehaving, kind) for kind in BAD},
 }
 
 

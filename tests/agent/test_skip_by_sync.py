@@ -148,17 +148,6 @@ def test_an_update_left_out_leaves_weights_and_all_that_is_known_of_them(
     training.guard.finish()
 
 
-def test_an_update_left_out_is_reported_as_dropped(tmp_path: Path) -> None:
-    with served(Wire()) as wire:
-        training = Training("sgd", {3}, server=wire.url, directory=tmp_path)
-        for _ in range(5):
-            training.step()
-        await_that(lambda: len(wire.column("loss")) == 5)
-        training.guard.finish()
-    dropped = wire.column("update_dropped")
-    assert [step for (_, step), value in dropped.items() if value] == [3]
-
-
 def test_what_is_not_paid_for_on_a_gpu_is_said_by_attach_and_only_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

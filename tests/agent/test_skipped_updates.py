@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch import nn
 
 from spikeguard import Settings, attach
 from spikeguard.optim.buffers import copy_where
-from spikeguard.optim.update_skipper import non_finite
 from spikeguard_protocol import Samples
 
 from .job import FAST, Job, assert_same
@@ -62,28 +60,6 @@ def test_a_dropped_step_leaves_weights_moments_and_counters_as_they_were(
     job.guard.finish()
 
 
-class Stepped:
-    """A small model and an optimizer of a kind, whose gradients can be spoilt."""
-
-    def __init__(self, make: Callable[[Any], torch.optim.Optimizer]) -> None:
-        torch.manual_seed(11)
-        self.first = nn.Linear(4, 6)
-        self.model = nn.Sequential(self.first, nn.Linear(6, 4))
-        self.optimizer = make(list(self.model.parameters()))
-        self.guard = attach(self.model, self.optimizer, run="test", settings=FAST)
-
-    def step(self, spoilt: float | None = None) -> None:
-        self.guard.loss(self.model(torch.ones(2, 4)).square().mean()).backward()
-        if spoilt is not None:
-            self.first.weight.grad[0, 0] = spoilt  # type: ignore[index]
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.guard.step()
-
-    def everything(self) -> Any:
-        return copy.deepcopy((self.model.state_dict(), self.optimizer.state_dict()))
-
-
 SGD = torch.optim.SGD
 AdamW = torch.optim.AdamW
 KINDS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -101,30 +77,6 @@ KINDS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "capturable": lambda p: AdamW(p, lr=0.1, capturable=True, fused=True),
     "maximize": lambda p: AdamW(p, lr=0.1, maximize=True, fused=True),
 }
-
-
-@pytest.mark.parametrize("value", NOT_FINITE)
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_a_dropped_step_never_was_for_any_fused_optimizer(
-    kind: str, value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Weights and all that the optimizer keeps, at once and three steps later."""
-    monkeypatch.chdir(tmp_path)
-    job = Stepped(KINDS[kind])
-    assert job.guard.state().facts["update_skipper"] == "drop"
-    for _ in range(3):
-        job.step()
-    before = job.everything()
-    job.step(value)
-    assert_same(job.everything(), before)
-    assert not hasattr(job.optimizer, "found_inf")
-    job.guard.finish()
-    straight = Stepped(KINDS[kind])
-    for one, steps in ((job, 3), (straight, 6)):
-        for _ in range(steps):
-            one.step()
-    assert_same(job.everything(), straight.everything())
-    straight.guard.finish()
 
 
 class Normed(nn.Module):
@@ -319,13 +271,6 @@ def test_what_moves_its_weights_before_its_step_is_back_where_it_stood(
     assert {float(s["step"]) for s in optimizer.state.values()} == {7.0}
 
 
-def test_the_optimizer_keeps_no_attribute_after_the_step() -> None:
-    job = Job()
-    job.train_to(3)
-    assert not hasattr(job.optimizer, "found_inf")
-    job.guard.finish()
-
-
 @pytest.mark.parametrize("poisoned", [False, True])
 def test_a_grad_scalers_own_flag_is_obeyed_and_left_as_found(poisoned: bool) -> None:
     """A scaler at work hands the fused optimizer its flag; ours is or-ed into it for the step."""
@@ -378,26 +323,6 @@ def under_a_scaler(optimizer: Any, model: nn.Module, per_device: tuple[float, ..
     found.update({torch.device("cpu", n): torch.tensor(v) for n, v in enumerate(per_device)})
     found.pop(torch.device("cpu"))
     scaler.step(optimizer)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_the_verdict_on_an_update_is_exactly_0_or_1(dtype: torch.dtype) -> None:
-    for norm, loss in product((0.0, 3.0, 1e38, *NOT_FINITE), (None, 0.0, -3.0, *NOT_FINITE)):
-        given = None if loss is None else torch.tensor(loss, dtype=dtype)
-        flag = non_finite(torch.tensor(norm, dtype=dtype), given)
-        bad = not (math.isfinite(norm) and math.isfinite(loss or 0.0))
-        assert (flag.item(), flag.shape, flag.dtype) == (float(bad), (), torch.float32)
-
-
-def test_fused_adam_takes_a_count_of_two_for_no_overflow() -> None:
-    """Why ours must be exactly 0 or 1: torch's own adds up two devices to 2.0, and that one lets
-    pass; the counters go back by two."""
-    model = nn.Linear(4, 4)
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    under_a_scaler(optimizer, model, (0.0, 0.0))
-    under_a_scaler(optimizer, model, (1.0, 1.0))
-    assert not torch.isfinite(model.weight).all()
-    assert optimizer.state[model.weight]["step"] == 0.0
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])

@@ -59,15 +59,6 @@ def test_one_slow_copy_changes_nothing_and_lasting_ones_do(taken: Taken) -> None
     assert taken([0.05, 0.05, 0.6, 0.6, 0.6, 0.6], 1.0).wanted() == 200
 
 
-def test_a_step_is_due_or_not_whatever_is_agreed_within_it(taken: Taken) -> None:
-    """Weights are compared where a snapshot is due, before the ranks agree on another interval."""
-    cadence = taken([], 1.0)
-    assert cadence.due(20)
-    cadence.agree(100)
-    assert cadence.due(20)
-    assert not cadence.due(40)
-
-
 def test_a_number_that_was_given_holds_whatever_it_costs(taken: Taken) -> None:
     cadence = taken([5.0, 5.0], 0.1, snapshot_every=7)
     assert (cadence.wanted(), cadence.interval, cadence.finest) == (0, 7, 7)

@@ -59,33 +59,11 @@ def values(found: Reduced) -> dict[str, float]:
     return found.values(found.row.read())
 
 
-def test_every_rank_reads_what_rank_0_said() -> None:
-    word = Word(3, True, ((20, 0), (40, 1)))
-    assert reduced([row(1.0), row(2.0), row(3.0)], word=word).word == word
-    assert reduced([None, None]).word == Word()
-
-
 def test_a_vote_is_as_long_for_a_thousand_ranks_as_for_two() -> None:
     few, many = (Voter(1, ranks).vote(None, row(1.0))[0] for ranks in (2, 1_024))
     assert [len(each) for each in few] == [len(each) for each in many]
     assert len(many.largest) == len(LARGEST)
     assert 8 * sum(map(len, many)) < 600  # bytes
-
-
-def test_a_loss_is_weighed_over_the_ranks_and_the_worst_is_told() -> None:
-    found = reduced([row(1.0, weight=300.0), row(4.0, weight=100.0)])
-    told = values(found)
-    assert (told["loss"], told["loss_rank_max"], found.worst_rank) == (1.75, 4.0, 1)
-    assert told["grad_norm"] == 0.5
-    assert not told.keys() & {LOSS_SUM, LOSS_WEIGHT, LOW, HIGH, "replicas_apart"}
-
-
-def test_the_worst_rank_is_that_of_the_worst_sequence_where_one_is_shown() -> None:
-    rows: list[Row | None] = [row(9.0), row(1.0, loss_sequence_max=3.0), row(2.0)]
-    assert reduced(rows).worst_rank == 1
-    assert values(reduced(rows))["loss_sequence_max"] == 3.0
-    assert reduced([row(5.0), row(5.0)]).worst_rank == 0
-    assert reduced([None, None]).worst_rank == 0
 
 
 @pytest.mark.parametrize("value", [0.0, -1.5, 3.25e-30, -math.inf, math.inf, 3.4e38, 1e-45])
@@ -97,45 +75,6 @@ def test_a_value_travels_with_its_rank_bit_for_bit_and_in_order(value: float) ->
     assert own == math.inf or ranked(math.inf, 9) > packed
     assert own == -math.inf or ranked(-math.inf, 0) < packed
     assert value_of(ranked(math.nan, 1)) == math.inf
-
-
-def test_the_loss_is_that_of_the_ranks_that_have_one() -> None:
-    """Rank 0 of a pipeline computes none, and tells that of the last stage."""
-    none = Row(9, 0, 9, 1.0, None, None, {}, {"grad_norm": torch.tensor(0.5)})
-    told = values(reduced([none, row(3.0, weight=2.0), none, row(1.0, weight=2.0)], sharded=True))
-    assert (told["loss"], told["loss_rank_max"], told["grad_norm"]) == (2.0, 3.0, 0.5)
-
-
-def test_a_loss_that_is_nan_on_one_rank_is_nan_for_all_and_the_worst_infinite() -> None:
-    told = values(reduced([row(1.0), row(math.nan)]))
-    assert math.isnan(told["loss"])
-    assert told["loss_rank_max"] == math.inf
-
-
-def test_the_parts_of_a_norm_add_up_where_every_rank_has_one() -> None:
-    told = values(reduced([row(1.0, param_norm=3.0), row(1.0, param_norm=4.0)], sharded=True))
-    assert told["param_norm"] == 5.0
-    alone = values(reduced([row(1.0, param_norm=3.0), row(1.0)], sharded=True))
-    assert "param_norm" not in alone
-
-
-def test_the_largest_snapshot_is_known_once_every_rank_has_taken_one() -> None:
-    def largest(*sizes: int) -> int:
-        return reduced([row(1.0)] * len(sizes), sizes=list(sizes)).snapshot_bytes
-
-    assert largest(0, 0, 0) == largest(300, 0, 200) == 0
-    assert largest(300, 2**53, 200) == 2**53
-
-
-def test_the_ranks_take_the_longest_interval_that_one_of_them_asks_for() -> None:
-    assert reduced([row(1.0)] * 3, intervals=[20, 100, 0]).snapshot_interval == 100
-    assert reduced([row(1.0)] * 2).snapshot_interval == 0
-
-
-def test_a_rank_that_has_ended_is_named_while_another_goes_on() -> None:
-    assert reduced([row(1.0), None, row(1.0)], ended=[False, True, False]).ended_rank == 1
-    assert reduced([None, None], ended=[True, True]).ended_rank is None
-    assert reduced([row(1.0), row(1.0)]).ended_rank is None
 
 
 # ---- replicas ------------------------------------------------------------------------------------
@@ -179,21 +118,6 @@ def test_ranks_with_other_weights_are_named_and_equal_ones_need_no_gather(gather
     assert gathered.held["gathers"] == 1
 
 
-def test_only_ranks_that_hold_the_same_part_are_compared(gathered: Any) -> None:
-    """Four ranks hold two halves, each twice: sums over all of them are 0 where pairs agree."""
-    halves, checked = (0, 1, 0, 1), check(4, known=True, same_as=(0, 1, 0, 1))
-    assert gathered(checked, bits(5.0, 8.0, 5.0, 8.0), same_as=halves).equal is True
-    found = gathered(checked, bits(5.0, 8.0, 5.0, 7.0), same_as=halves)
-    assert (found.equal, found.ranks) == (False, (3,))
-
-
-@pytest.mark.parametrize("rows", [[None, *bits(6.0)], bits(5.0, step=8) + bits(6.0)])
-def test_a_rank_that_fell_out_of_step_is_not_compared(
-    rows: list[Row | None], gathered: Any
-) -> None:
-    assert gathered(check(2, known=True), rows).equal is None
-
-
 def test_ranks_that_differ_from_the_beginning_are_no_replicas_unless_they_have_to_be(
     gathered: Any,
 ) -> None:
@@ -205,22 +129,6 @@ def test_ranks_that_differ_from_the_beginning_are_no_replicas_unless_they_have_t
     assert gathered(later, bits(5.0, 5.0)).equal is True
     assert gathered(later, bits(5.0, 6.0)).equal is False
     assert not check(2, same_as=(0, 1)).compares
-
-
-def test_an_update_that_one_replica_left_out_is_told_of_that_step(gathered: Any) -> None:
-    rows: list[Row | None] = [
-        row(1.0, update_dropped=0.0),
-        row(1.0, update_dropped=1.0, grad_norm=math.nan),
-        row(1.0, update_dropped=0.0),
-    ]
-    found = gathered(check(3, known=True), rows)
-    assert found.ranks == (1,)
-    assert "left out or not finite on rank 1 and made on rank 0, 2" in found.said
-    assert values(reduced(rows))["update_dropped"] == 1.0
-    both = [row(1.0, update_dropped=1.0, grad_norm=math.nan)] * 2
-    assert gathered(check(2, known=True), both) == (None, (), "")
-    unsure = check(2)  # of gradients that may be each rank's own
-    assert gathered(unsure, rows[:2]) == (None, (), "")
 
 
 def test_updates_left_out_at_every_step_by_one_rank_are_not_gathered_each_time(

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -124,17 +123,6 @@ def test_every_panel_reads_the_provisioned_data_source(path: Path) -> None:
     for panel in _dashboard(path)["panels"]:
         assert panel["datasource"]["uid"] == source["uid"]
         assert panel["description"]
-
-
-@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_no_two_panels_of_a_dashboard_overlap(path: Path) -> None:
-    panels = _dashboard(path)["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        apart = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-        assert beside or apart, (one, other)
-    assert all(p["gridPos"]["x"] + p["gridPos"]["w"] <= 24 for p in panels)
 
 
 def test_grafana_finds_its_dashboards_where_they_are_mounted() -> None:

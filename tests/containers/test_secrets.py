@@ -57,16 +57,6 @@ def test_no_two_secrets_are_alike_and_none_is_short(
     assert min(map(len, values)) >= 43  # 32 bytes in base64
 
 
-def test_two_stacks_share_no_secret(make_secrets: ModuleType, mine: Copies, root: Path) -> None:
-    make_secrets.main(root, mine)
-    first = set(_contents(root).values())
-    for path in list(root.rglob("*")):
-        if path.is_file():
-            path.unlink()
-    make_secrets.main(root, mine)
-    assert first.isdisjoint(_contents(root).values())
-
-
 def test_every_file_is_readable_by_its_owner_alone(
     make_secrets: ModuleType, mine: Copies, root: Path
 ) -> None:
@@ -93,18 +83,6 @@ def test_a_copy_that_was_lost_is_handed_out_again(
     (root / "trainer/token").unlink()
     make_secrets.main(root, mine)
     assert _contents(root) == before
-
-
-def test_a_run_that_was_cut_short_is_taken_up_again(
-    make_secrets: ModuleType, mine: Copies, root: Path
-) -> None:
-    """What a kill leaves is a name that nobody reads, never half a secret."""
-    (root / "vault/.trainer_token.fresh").write_text("half")
-    make_secrets.main(root, mine)
-    token = (root / "vault/trainer_token").read_text()
-    assert token != "half"
-    assert (root / "trainer/token").read_text() == token
-    assert not list(root.rglob("*.fresh"))
 
 
 def test_both_sides_of_a_service_know_the_same_secret(

@@ -1,24 +1,17 @@
 """A believable world: a run that waits for a decision, one that recovered, one gone silent.
 
-The loss is a real training log's where such logs are at hand, else it is drawn from a power law
-with noise. Everything else is derived from it.
+The loss is drawn from a power law with noise. Everything else is derived from it.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import random
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from tests.dashboard.stand_in import World
 
-TRACE = (
-    Path(__file__).parents[3]
-    / "shared/data/traces/csv/mlperfv5.1_Cisco_hpf_n8_llama31_8b_result_1.csv"
-)
 ONSET, PEAK, DETECTED = 1246, 1266, 1247
 BACK_TO = 1200
 ATTEMPT = "9f2c51d07ab34e86"
@@ -40,17 +33,9 @@ GROWTH: Plain = {
 }  # fmt: skip
 
 
-def losses() -> list[float]:
-    """About 1,400 losses with a spike at `ONSET`."""
-    return list(_losses())
-
-
 @cache
-def _losses() -> list[float]:
-    if TRACE.exists():
-        with TRACE.open() as file:
-            read = [float(row["loss"]) for row in csv.DictReader(file)]
-        return read[:1400]
+def losses() -> list[float]:
+    """1,400 losses with a spike at `ONSET`."""
     noise = random.Random(7)
     return [
         2.6 + 9 * (step + 12) ** -0.42 + noise.gauss(0, 0.03) + _bump(step)

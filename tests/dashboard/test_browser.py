@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -121,13 +119,6 @@ def _most_often(asked: Counter[str]) -> int:
     return max((often for path, often in asked.items() if path != "/v1/me"), default=0)
 
 
-def time_goes_on(world: World) -> None:
-    """What a refresh may bring while the proposal stays the same."""
-    world.incidents[0]["newest_step"] = 1_401_000
-    proposal = world.incidents[0]["proposal"]
-    proposal["expires_in_s"], proposal["cost"]["seconds"] = 59.0, 599.0
-
-
 def fits_a_phone(page: Any) -> None:
     page.wait_for_timeout(SETTLE_MS)
     width = "document.querySelector('[data-testid=stMain]').scrollWidth"
@@ -158,7 +149,11 @@ def test_nothing_runs_out_of_a_phones_width(ada: Any, address: str) -> None:
         page.wait_for_url("**/incident/default/llama-8b-c4/2")
 
 
-def test_a_chart_whose_code_could_not_be_fetched_is_asked_for_again(ada: Any, address: str) -> None:
+def test_new_data_appears_by_itself_and_what_is_unchanged_is_left_alone(
+    ada: Any, address: str, world: World
+) -> None:
+    """A refresh that brings nothing new must not redraw a curve: that is what flickers. A chart
+    whose code could not be fetched at first is asked for again."""
     lost: list[str] = []
 
     def lose_the_first(route: Any) -> None:
@@ -171,17 +166,9 @@ def test_a_chart_whose_code_could_not_be_fetched_is_asked_for_again(ada: Any, ad
     with opened(ada, "about:blank") as page:
         page.route("**/*VegaLite*.js", lose_the_first)
         page.goto(address + INCIDENT)
-        page.locator("canvas.marks, svg.marks").first.wait_for(timeout=90_000)
-    assert lost
-
-
-def test_new_data_appears_by_itself_and_what_is_unchanged_is_left_alone(
-    ada: Any, address: str, world: World
-) -> None:
-    """A refresh that brings nothing new must not redraw a curve: that is what flickers."""
-    with opened(ada, address + INCIDENT) as page:
         marks = page.locator("canvas.marks, svg.marks")
-        marks.nth(2).wait_for()
+        marks.nth(2).wait_for(timeout=90_000)
+        assert lost
         await_refreshes(page, world, 1)
         page.evaluate("document.querySelectorAll('.marks').forEach(mark => mark.dataset.same = 1)")
         before = marks.count()
@@ -240,12 +227,3 @@ def test_no_other_site_may_frame_the_dashboard(address: str) -> None:
     assert "frame-ancestors 'self'" in headers["Content-Security-Policy"]
     assert headers["X-Frame-Options"] == "SAMEORIGIN"
     assert headers["X-Content-Type-Options"] == "nosniff"
-
-
-def answer_to(address: str, host: str, *headers: str, path: str = "/") -> int:
-    """The status of an answer to who calls the dashboard by the name `host`."""
-    place = urlsplit(address)
-    lines = (f"GET {path} HTTP/1.1", f"Host: {host}", *headers, "", "")
-    with socket.create_connection((place.hostname or "", place.port or 0), 20) as connection:
-        connection.sendall("\r\n".join(lines).encode())
-        return int(connection.recv(64).split()[1])

@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from html import unescape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import streamlit as st
-from streamlit.testing.v1 import AppTest
 
 import spikeguard_dashboard
-from spikeguard_dashboard.views.incident import tab_title
 from spikeguard_protocol.findings import RULES
+from tests.agent.integrations.lazy import LazyModule
 from tests.dashboard import story
 from tests.dashboard.stand_in import ADA_TOKEN, World, answer_json, error, serving
 
+if TYPE_CHECKING:
+    import streamlit as st
+    from streamlit.components.v2 import manifest_scanner
+    from streamlit.testing import v1 as streamlit_testing
+
+    from spikeguard_dashboard.views import incident as incident_view
+else:
+    st = LazyModule("streamlit")
+    manifest_scanner = LazyModule("streamlit.components.v2.manifest_scanner")
+    streamlit_testing = LazyModule("streamlit.testing.v1")
+    incident_view = LazyModule("spikeguard_dashboard.views.incident")
+
 APP = Path(spikeguard_dashboard.__file__).with_name("app.py")
 TIMEOUT_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def _main_stays() -> Iterator[None]:
+    """Streamlit's AppTest puts its script in the place of `__main__` and leaves it there."""
+    before = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = before
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _components_are_sought_once() -> Iterator[None]:
+    """Streamlit's AppTest reads what every installed package says of itself each time it runs."""
+    found = cache(manifest_scanner.scan_component_manifests)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("streamlit.components.v2.manifest_scanner.scan_component_manifests", found)
+        yield
 
 
 @pytest.fixture
@@ -74,26 +104,22 @@ def broken_script() -> None:
     refreshed(arrive(), draw)
 
 
-def opened(script: Callable[[], None], **query: str) -> AppTest:
-    test = AppTest.from_function(script, default_timeout=TIMEOUT_S)
+def opened(script: Callable[[], None], **query: str) -> streamlit_testing.AppTest:
+    test = streamlit_testing.AppTest.from_function(script, default_timeout=TIMEOUT_S)
     for name, value in query.items():
         test.query_params[name] = value
     return test.run()
 
 
-def said(test: AppTest) -> str:
+def said(test: streamlit_testing.AppTest) -> str:
     """Everything that the page says in HTML, and no stack trace."""
     assert not test.exception, test.exception
     return unescape("\n".join(element.proto.body for element in test.get("html")))
 
 
-def drew_charts(test: AppTest) -> bool:
-    return bool(test.get("vega_lite_chart") or test.get("arrow_vega_lite_chart"))
-
-
 @pytest.mark.usefixtures("address")
 def test_the_first_page_lists_runs_with_what_they_need_first() -> None:
-    text = said(AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
+    text = said(streamlit_testing.AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
     assert text.index("llama-8b-c4") < text.index("vision/vit-g")
     assert "a decision on incident 2" in text
     assert "2 attempts alive" in text
@@ -130,7 +156,7 @@ def test_filters_are_asked_of_the_server_and_stand_in_the_address(world: World) 
 @pytest.mark.usefixtures("address")
 def test_runs_are_compared_by_step_or_tokens_without_what_was_undone() -> None:
     runs = ["llama-8b-c4", "llama-8b-old"]
-    test = AppTest.from_function(compare_script, default_timeout=TIMEOUT_S)
+    test = streamlit_testing.AppTest.from_function(compare_script, default_timeout=TIMEOUT_S)
     test.query_params["run"], test.query_params["by"] = runs, "tokens"
     text = said(test.run())
     assert "by tokens trained" in text
@@ -263,24 +289,6 @@ def test_an_incident_tells_story_kind_and_proposal() -> None:
 
 
 @pytest.mark.usefixtures("address")
-def test_a_run_whose_process_died_says_to_look_at_the_job(world: World) -> None:
-    """Beside the last command, while its incident is open or ended with the run."""
-    died = "Look at the job: attempt 1 sent nothing any more and never said why."
-    incident, run = world.incidents[0], world.runs[0]
-    asked = {"run": "llama-8b-c4", "number": "2"}
-    run.update(look_at_job=died, state="silent", age_s=90.0)
-    text = said(opened(incident_script, **asked))
-    assert died in text
-    assert "Nothing came from this run for 1 min 30 s. What is shown may be out of date." in text
-    incident["commands"][-1]["state"], incident["proposal"] = "run_ended", None
-    assert died in said(opened(incident_script, **asked))
-    incident.update(state="closed", outcome="run_ended", closed_step=1400)
-    assert died in said(opened(incident_script, **asked))
-    incident["outcome"] = "healed"
-    assert died not in said(opened(incident_script, **asked))
-
-
-@pytest.mark.usefixtures("address")
 def test_many_revisions_are_folded_into_those_that_changed_the_kind(world: World) -> None:
     """A long incident is looked at again every few steps; the page stays short."""
     first, *_, last = world.incidents[0]["revisions"]
@@ -337,7 +345,7 @@ def test_an_unknown_run_is_said_in_the_servers_words() -> None:
 
 @pytest.mark.usefixtures("address")
 def test_when_the_server_goes_away_the_last_answer_stays_and_its_age_is_said(world: World) -> None:
-    test = AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run()
+    test = streamlit_testing.AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run()
     world.broken = lambda: error(503, "starting", "The server is starting", "It asks again")
     text = said(test.run())
     assert "The server is starting. What you see is" in text
@@ -350,7 +358,7 @@ def test_when_the_server_goes_away_the_last_answer_stays_and_its_age_is_said(wor
 )
 def test_a_strangers_answer_is_no_stack_trace(world: World, body: object) -> None:
     world.broken = lambda: answer_json(200, body)
-    text = said(AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
+    text = said(streamlit_testing.AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
     assert "not in the form that this version expects" in text
 
 
@@ -369,7 +377,7 @@ def test_whatever_else_goes_wrong_while_drawing_is_no_stack_trace() -> None:
 
 def test_a_wrong_setting_is_said_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPIKEGUARD_SERVER", "localhost:8000")
-    text = said(AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
+    text = said(streamlit_testing.AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
     assert "http://HOST:PORT" in text
 
 
@@ -384,9 +392,9 @@ def test_names_and_reasons_from_outside_do_not_become_html(world: World) -> None
 
 def test_the_tab_says_how_much_waits(world: World) -> None:
     incident = world.incidents[0]
-    assert tab_title(incident) == "(1) llama-8b-c4#2"  # type: ignore[arg-type]
+    assert incident_view.tab_title(incident) == "(1) llama-8b-c4#2"  # type: ignore[arg-type]
     incident["commands"] = []
-    assert tab_title(incident) == "llama-8b-c4#2"  # type: ignore[arg-type]
+    assert incident_view.tab_title(incident) == "llama-8b-c4#2"  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("address")

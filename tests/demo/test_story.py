@@ -64,13 +64,6 @@ def test_nothing_is_told_twice() -> None:
     assert story.tell(INCIDENT) == []
 
 
-def test_a_new_revision_of_a_proposal_is_told_again() -> None:
-    story = Story()
-    story.tell(INCIDENT)
-    newer = {**COMMAND, "revision": 2, "reason": "the target moved"}
-    assert any("the target moved" in line for line in story.tell({**INCIDENT, "commands": [newer]}))
-
-
 def test_the_decision_carries_the_name_of_who_made_it() -> None:
     story = Story()
     approved = {**COMMAND, "state": "approved", "decided_by": "ada"}
@@ -115,13 +108,6 @@ def test_the_last_words_fit_what_became_of_it(
         assert "not decided" not in lines[-1]
 
 
-def test_a_fault_that_moved_nothing_is_told_as_that() -> None:
-    lines, well = ending([], 0)
-    assert "no spike was seen" in lines[-1]
-    assert well
-    assert not ending([], 1)[1]
-
-
 def test_the_run_goes_on_until_a_person_has_decided_and_it_is_settled() -> None:
     assert undecided([], 300, 250)
     assert not undecided([], 351, 250)
@@ -135,9 +121,3 @@ def test_the_run_goes_on_until_a_person_has_decided_and_it_is_settled() -> None:
     again = [{**COMMAND, "state": "rejected"}, {**COMMAND, "number": 2}]
     assert undecided([{**INCIDENT, "commands": again}], 300, 250)
     assert not undecided([_closed("healed")], 300, 250)
-
-
-def test_a_proposal_that_ran_out_is_told_before_the_one_that_the_runs_end_cut_short() -> None:
-    late = [{**COMMAND, "state": "expired"}, {**COMMAND, "number": 2, "state": "run_ended"}]
-    incident = {**_closed("run_ended"), "commands": late}
-    assert "not decided in time" in ending([incident], 0)[0][-1]

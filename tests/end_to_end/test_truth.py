@@ -101,20 +101,6 @@ def test_what_may_be_said_follows_what_was_injected() -> None:
         assert not false_statements(Said("proposal", words, 89), _happened())
 
 
-def test_two_figures_for_one_thing_in_one_view_are_a_contradiction() -> None:
-    view = Said("page", "loss is 3.1 above trend\nBecause loss is 2.6 above trend", 89)
-    assert [one.why for one in false_statements(view, _happened())] == [
-        "two figures for one thing in one view"
-    ]
-
-
-def test_a_message_of_a_decision_does_not_carry_the_title_of_a_new_spike() -> None:
-    title = "run#1: lingering spike at step 51, grad norm first"
-    told = Said("message", title, 89, frozenset({"approved"}))
-    assert false_statements(told, _happened())
-    assert not false_statements(replace(told, topics=frozenset({"opened"})), _happened())
-
-
 def test_a_step_log_does_not_take_a_restart_for_a_command() -> None:
     log = _log(rolled_back=True)
     steps = [

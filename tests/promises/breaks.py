@@ -55,7 +55,8 @@ BREAKS = {
     "attach-changes-nothing": Break(
         f"{AGENT}/guard.py",
         "        self._process, self._thread = os.getpid(), get_ident()\n",
-        "        self._process, self._thread = os.getpid(), get_ident()\n        torch.rand(1)\n",
+        "        self._process, self._thread = os.getpid(), get_ident()\n"
+        '        __import__("torch").rand(1)\n',
     ),
     "nothing-raised": Break(
         f"{AGENT}/faults.py",
@@ -352,8 +353,8 @@ BREAKS = {
     # ---- detection and judgement ----
     "one-behaviour": Break(
         f"{CORE}/monitor/monitor.py",
-        "        state.traces.take(sample)\n",
-        "        state.traces.take(sample)\n        state.drops += len(events)\n",
+        "            state.judged_step = sample.step\n",
+        "            state.judged_step = sample.step + bool(events)\n",
     ),
     "non-finite-at-once": Break(
         f"{CORE}/monitor/opening.py",

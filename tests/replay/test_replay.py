@@ -64,17 +64,6 @@ def test_json_is_exactly_one_object(log: Path, capsys: pytest.CaptureFixture[str
     assert incident["peak_loss"] == pytest.approx(5.0, abs=0.2)
 
 
-def test_an_open_incident_has_no_closed_step(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    losses = [*plateau(200), 5.0, 5.0, 5.0]
-    path = tmp_path / "run.csv"
-    path.write_text("step,loss\n" + "\n".join(f"{n},{loss}" for n, loss in enumerate(losses)))
-    run(REPLAY, str(path), "--json")
-    (incident,) = json.loads(capsys.readouterr().out)["incidents"]
-    assert incident["closed_step"] is None
-
-
 def test_a_file_that_ends_in_nan_stays_valid_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -219,25 +219,6 @@ def test_a_file_that_no_memory_holds_is_refused_by_its_size(tmp_path: Path) -> N
         samples_in(path)
 
 
-def test_what_never_ends_is_refused_once_it_gave_more_than_a_log_may_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spikeguard_replay.source.LARGEST", 2**20)
-    (path := tmp_path / "loss.csv").symlink_to("/dev/zero")
-    with pytest.raises(CommandFailed, match="at most: cut the log"):
-        samples_in(path)
-
-
-def test_a_run_of_mlflow_that_no_memory_holds_is_refused_by_its_size(tmp_path: Path) -> None:
-    (tmp_path / "metrics").mkdir()
-    (tmp_path / "meta.yaml").write_text("")
-    for name in ("loss", "lr"):
-        with (tmp_path / "metrics" / name).open("wb") as file:
-            file.truncate(3 * 2**29)  # each would do
-    with pytest.raises(CommandFailed, match="at most: cut the log"):
-        samples_in(tmp_path)
-
-
 def read_samples_of(path: Path, run: str) -> list[Sample]:
     return samples_in(path, LogOptions(run=run))
 

@@ -8,12 +8,10 @@ import re
 from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
-from io import BytesIO
 from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt as CommonMark
-from PIL import Image
 
 from spikeguard_core.diagnosis.cause.layers import FirstLayer
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK
@@ -23,7 +21,6 @@ from spikeguard_protocol import (
     Cause,
     CommandState,
     Outcome,
-    Rollback,
     SegmentReason,
 )
 from spikeguard_server.http.pages.picture_cache import PictureCache
@@ -31,7 +28,7 @@ from spikeguard_server.report import LeftOutFact, PostMortem, ReportFormat, rend
 from spikeguard_server.report.evidence import MOST_REVISIONS
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.heading import summary_of
-from spikeguard_server.report.plots import png_of, svg_of
+from spikeguard_server.report.plots import svg_of
 from spikeguard_server.report.symptoms import spent_by
 from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.writing import document_of
@@ -137,11 +134,6 @@ def test_a_document_stays_under_200_kb(
     assert 2_000 < len(written(facts, form)) < MAX_BYTES
 
 
-def test_pictures_stand_on_the_white_of_the_paper(healed: PostMortem) -> None:
-    picture = Image.open(BytesIO(png_of(healed))).convert("RGB")
-    assert picture.getpixel((0, 0)) == (255, 255, 255)
-
-
 @pytest.mark.parametrize("form", list(ReportFormat))
 def test_the_same_facts_give_the_same_bytes(form: ReportFormat, rolled_back: PostMortem) -> None:
     assert render(rolled_back, form) == written(rolled_back, form)
@@ -175,18 +167,6 @@ def test_the_page_is_whole_and_fetches_and_runs_nothing(rolled_back: PostMortem)
     assert "url(" not in style
     assert "prefers-color-scheme:dark" in style
     assert "@media print" in style
-
-
-def test_what_people_wrote_cannot_become_markup(rolled_back: PostMortem) -> None:
-    nasty = '<script>alert(1)</script> | `x` [a](http://b) "quoted" & \n# not a heading'
-    command = replace(rolled_back.commands[-1], decided_by="eve<b>", decision_reason=nasty)
-    facts = words(replace(rolled_back, commands=(command,), notes=(nasty,)))
-    assert "<script" not in html(facts)
-    assert nasty.split("\n")[0] in Page(html(facts)).text
-    text = markdown(facts)
-    assert "<script" not in text.replace("\\<script", "")
-    assert "\n# not a heading" not in text
-    assert "](http" not in text.replace("\\](http", "")
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
@@ -267,25 +247,6 @@ def test_steps_in_damage_that_no_rollback_undid_count_up_to_the_end_of_a_run_tha
     assert cost["money"] > 0
 
 
-def test_steps_and_batches_that_a_job_says_lie_far_apart_are_counted_without_being_listed(
-    rolled_back: PostMortem,
-) -> None:
-    branch, far = replace(rolled_back.curves[0], kept_to=None), 10**12
-    values = {name: (*column, column[-1]) for name, column in branch.values.items()}
-    branch = replace(branch, steps=(*branch.steps, far), values=values)
-    incident = replace(rolled_back.incident, outcome=Outcome.RUN_ENDED, closed_step=far)
-    command = rolled_back.commands[-1]
-    assert isinstance(command.action, Rollback)
-    skips = [
-        replace(command, action=replace(command.action, skip=BatchRange(first, end)))
-        for first, end in ((5, 10), (2, 7), (10**9, far), (3, 4))
-    ]
-    facts = replace(rolled_back, commands=tuple(skips), curves=(branch,), incident=incident)
-    cost = body(facts)["cost"]
-    assert cost["in_damage"] == pytest.approx(far - incident.onset_step, abs=2)
-    assert cost["batches_skipped"] == 8 + far - 10**9
-
-
 def test_dropped_updates_count_each_once_and_with_the_time_that_they_took(
     healed: PostMortem,
 ) -> None:
@@ -363,16 +324,6 @@ def test_without_samples_there_is_text_and_no_picture(healed: PostMortem) -> Non
     assert "data:image" not in markdown(empty)
     assert "<svg" not in html(empty)
     assert "Peak loss" in html(empty)
-
-
-def test_a_loss_that_never_was_finite_is_said_so(healed: PostMortem) -> None:
-    blind = replace(healed.incident, peak_loss=None, pre_loss=None, trend=None, excess=None)
-    curves = tuple(
-        replace(c, values={"loss": tuple(math.nan for _ in c.steps)}) for c in healed.curves
-    )
-    facts = replace(healed, incident=blind, curves=curves)
-    assert "the loss was not finite" in html(facts)
-    assert png_of(facts).startswith(b"\x89PNG")
 
 
 def test_a_long_history_of_revisions_keeps_its_turns_its_first_and_its_last(
@@ -504,14 +455,6 @@ def test_the_picture_draws_what_was_undone_apart(rolled_back: PostMortem) -> Non
     assert "rollback to step 1,200" in svg
     assert "onset 1,203" in svg
     assert "earlier trend" in svg
-
-
-def test_the_inline_picture_takes_its_colours_from_the_page(rolled_back: PostMortem) -> None:
-    svg = svg_of(rolled_back)
-    assert svg.startswith("<svg ")
-    assert "var(--kept)" in svg
-    assert "#1f5f9f" not in svg
-    assert "DejaVu" not in svg
 
 
 def test_thinning_keeps_extremes_ends_and_what_is_not_finite() -> None:
@@ -759,21 +702,3 @@ def test_a_cause_is_never_called_certain(healed: PostMortem) -> None:
     likely = healed.incident.causes[0]
     sure = replace(healed.incident, causes=(replace(likely, confidence=0.998),))
     assert "100%" not in markdown(replace(healed, incident=sure)).split("# Appendix")[0]
-
-
-def test_the_words_of_a_peak_and_of_the_onset_never_stand_in_one_another(
-    rolled_back: PostMortem,
-) -> None:
-    """The peak of a spike that came back stands before the onset of the first, on its left."""
-    onset = rolled_back.incident.onset_step
-    earlier = replace(rolled_back.incident, peak_step=onset - 60)
-    drawn = svg_of(replace(rolled_back, incident=earlier))
-    assert height_of(drawn, "onset") - height_of(drawn, "peak") > 8.0
-
-
-def height_of(svg: bytes | str, words: str) -> float:
-    """Where on a picture words stand, from its top."""
-    text = svg if isinstance(svg, str) else svg.decode()
-    found = re.search(rf"<text[^>]*?y=\"([\d.]+)\"[^>]*>{words}", text)
-    assert found is not None
-    return float(found[1])

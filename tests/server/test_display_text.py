@@ -19,12 +19,7 @@ PARSING = frozenset(
     }
 )
 # The agent's own closed set of words for why it ended; an account at an identity provider.
-KNOWN = frozenset(
-    {
-        *("ingest/records.py", "ingest/receive.py", "domain/lifecycle/job_end.py"),
-        "store/identity_subjects.py",
-    }
-)
+KNOWN = frozenset({"ingest/records.py", "ingest/receive.py", "store/identity_subjects.py"})
 
 
 def displayed(node: ast.AST) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spikeguard_protocol import plain_json
 from spikeguard_server.http.json_reader import read_json
 
-EXAMPLES = 400
+EXAMPLES = 100
 DEEP = 100_000  # beyond what either reader goes into
 NUMBERS = st.one_of(
     st.integers(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False, allow_infinity=False)

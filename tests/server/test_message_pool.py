@@ -97,17 +97,6 @@ def let_go(gates: list[threading.Event], jobs: list[Future[Any]]) -> None:
         job.result(PATIENCE_S)
 
 
-def test_who_floods_one_run_waits_behind_its_own_messages(pool: MessagePool) -> None:
-    """With one flooding run before it, a healthy run's message is the next but one."""
-    gates, seen = [blocked(pool, "a"), blocked(pool, "b")], list[str]()
-    jobs: list[Future[Any]] = [
-        pool.take("client", "a", 1, lambda: seen.append("a")) for _ in range(5)
-    ]
-    jobs.append(pool.take("client", "healthy", 1, lambda: seen.append("healthy")))
-    let_go(gates, jobs)
-    assert seen.index("healthy") <= 2
-
-
 def test_who_floods_many_runs_waits_behind_its_own_messages_too(pool: MessagePool) -> None:
     """Thirty runs of another client before it, and a healthy client's message is among the next."""
     gates, seen = [blocked(pool, "a", "flood"), blocked(pool, "b", "flood")], list[str]()
@@ -152,26 +141,6 @@ def test_turns_are_shared_by_the_time_they_take() -> None:
     pool.stop(PATIENCE_S)
 
 
-def test_who_was_away_neither_saved_up_turns_nor_pays_for_the_past() -> None:
-    pool = MessagePool(workers=1, waiting=WAITING)
-    for _ in range(5):
-        pool.take("busy", "run", 1, lambda: time.sleep(0.02)).result(PATIENCE_S)
-    gates, seen = [blocked(pool, "x", "a"), blocked(pool, "x", "b")], list[str]()
-
-    def work(name: str) -> None:
-        seen.append(name)
-        time.sleep(0.005)
-
-    jobs = [
-        pool.take(name, number, 1, partial(work, name))
-        for number in range(10)
-        for name in ("busy", "fresh")
-    ]
-    let_go(gates, jobs)
-    assert abs(seen[:10].count("busy") - seen[:10].count("fresh")) <= 6
-    pool.stop(PATIENCE_S)
-
-
 def fill(pool: MessagePool, clients: int, lines: int, size: int) -> None:
     for number in range(300):
         pool.take(number % clients, number % lines, size, lambda: None)
@@ -199,23 +168,6 @@ def test_what_does_not_fit_is_refused_with_the_limit(
     assert refused.value.headers["Retry-After"] == "1"
     for gate in gates:
         gate.set()
-
-
-def test_one_client_leaves_room_for_the_next(pool: MessagePool) -> None:
-    gates = [blocked(pool, "first", "x"), blocked(pool, "second", "y")]
-    with pytest.raises(Busy):
-        fill(pool, 1, 61, 1)
-    behind = [pool.take("another", number, 1, lambda: "done") for number in range(WAITING // 5)]
-    for gate in gates:
-        gate.set()
-    assert [job.result(PATIENCE_S) for job in behind] == ["done"] * len(behind)
-
-
-def test_room_is_made_again(pool: MessagePool) -> None:
-    for _ in range(3 * MAX_EACH):
-        pool.take("client", "run", MAX_BYTES, lambda: None).result(PATIENCE_S)
-    while pool.length:
-        threading.Event().wait(0.01)
 
 
 def test_what_fails_fails_for_its_sender_alone(pool: MessagePool) -> None:

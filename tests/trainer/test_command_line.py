@@ -41,15 +41,6 @@ def test_a_preset_fills_in_what_is_not_given(tmp_path: Path) -> None:
     assert (options.lr, options.steps, options.name) == (0.1, 400, "a")
 
 
-def test_the_help_explains_faults_environment_and_exit_status(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit):
-        parse_options(["--help"])
-    text = capsys.readouterr().out
-    assert all(word in text for word in ("lr_bump", "SPIKEGUARD_SERVER", "exit status"))
-
-
 @pytest.mark.slow
 def test_a_run_leaves_a_row_for_every_step_and_a_summary(tmp_path: Path) -> None:
     said = jobs.run_process(tmp_path, "--steps", "12", "--run", "short", "--step-time", "0.02")

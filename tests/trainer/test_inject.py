@@ -109,15 +109,6 @@ def test_gradient_ascent_is_avoided_by_skipping_its_batches(tmp_path: Path) -> N
         assert same(lab.gradients(), before)
 
 
-def test_gradient_ascent_turns_the_gradient_round(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "gradient_ascent@10:1:2")
-    gradients, rates = lab.gradients(), lab.rates()
-    with lab.injector.strike(10, 9):
-        assert same(lab.gradients(), [-g for g in gradients])
-        assert lab.rates() == [2 * rate for rate in rates]
-    assert lab.rates() == rates
-
-
 def test_lr_bump_is_neither_kept_nor_undone_by_the_scheduler(tmp_path: Path) -> None:
     lab, calm = Lab(tmp_path, "lr_bump@10:2:7"), Lab(tmp_path)
     for step in range(9, 14):
@@ -138,27 +129,6 @@ def test_lr_bump_is_taken_back_when_the_step_fails(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), lab.injector.strike(10, 9):
         raise RuntimeError
     assert lab.rates() == before
-
-
-def test_weight_scale_multiplies_matrices_and_leaves_gains(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "weight_scale@10:1:3")
-    before = lab.weights()
-    with lab.injector.strike(10, 9):
-        assert same(lab.weights(), [w * 3 if w.dim() >= 2 else w for w in before])
-
-
-def test_weight_noise_is_as_large_as_it_says_and_the_same_each_time(tmp_path: Path) -> None:
-    for name in "ab":
-        (tmp_path / name).mkdir()
-    labs = [Lab(tmp_path / name, "weight_noise@10:1:0.5") for name in "ab"]
-    before = labs[0].weights()
-    for lab in labs:
-        with lab.injector.strike(10, 9):
-            pass
-    assert same(labs[0].weights(), labs[1].weights())
-    for old, new in zip(before, labs[0].weights(), strict=True):
-        if old.dim() >= 2:
-            assert ((new - old).norm() / old.norm()).item() == pytest.approx(0.5, rel=0.2)
 
 
 def test_moment_reset_shrinks_the_second_moment_and_keeps_the_step_counter(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from spikeguard_protocol import Ack, BatchRange, Order, Rollback, TargetDeleted
+from spikeguard_protocol import Ack, BatchRange, Order, Rollback
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples/lightning"))
 import lightning_trainer as pl
@@ -43,25 +43,6 @@ class Protecting(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         found = self.watched.guard.state().checkpoints
         self.held[state.global_step] = sorted(target.step for target in found)
-
-
-class Deleted(TrainerCallback):  # type: ignore[misc]
-    """When the report says of a checkpoint that it is gone."""
-
-    def __init__(self) -> None:
-        self.watched: Any = None
-        self.told: dict[str, int] = {}
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        guard = self.watched.guard
-        plain = guard._report
-
-        def report(record: Any) -> None:
-            if isinstance(record, TargetDeleted):
-                self.told[record.name] = guard.steps
-            plain(record)
-
-        guard._report = report
 
 
 class ByHand(pl.NextToken):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +13,6 @@ import pytest
 import torch
 
 import spikeguard
-from benchmarks import real_jobs
 from benchmarks import real_jobs_loops as loops
 from benchmarks import real_jobs_public as public
 from benchmarks.real_jobs_cells import _roll_back
@@ -145,19 +143,3 @@ def test_torchtitan_skips_a_nan_and_goes_back(layout: str, tmp_path: Path) -> No
         assert all(each.steps(rank)[NAN]["held"] for rank in range(command.ranks))
     assert [result.state for result in noisy.server.results()] == ["applied"]
     assert noisy.digests() == sound.digests()
-
-
-def test_rows_that_were_measured_are_not_run_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Unless they are named, or were shorter; the table is made of the file."""
-    monkeypatch.delenv("NANOGPT", raising=False)
-    file = tmp_path / "found.json"
-    row = {"lines": 3, "steps": 280, "cells": {"spike": {"holds": True, "said": "1 steps"}}}
-    rows = {name: {"title": ROWS[name].title, **row} for name in ROWS}
-    rows["nanogpt"] = rows["nanogpt"] | {"steps": 160}
-    file.write_text(json.dumps({"rows": rows}))
-    assert real_jobs.main(["--out", str(file), "--cache", str(tmp_path), "--quick"]) == 0
-    assert "| nanoGPT | 3 | 160 | yes (1 steps) |" in capsys.readouterr().out
-    assert real_jobs.main(["--out", str(file), "--cache", str(tmp_path)]) == 0
-    assert "| nanoGPT | 12 | 280 | not run: clone it" in capsys.readouterr().out

@@ -424,14 +424,6 @@ def test_a_checkpoint_of_a_frameworks_of_which_a_bit_changed_is_passed_over(
         attempt(out)
 
 
-def test_what_is_let_go_is_reported_at_the_next_step(tmp_path: Path) -> None:
-    server, deleted = callbacks.Protecting(until=26), callbacks.Deleted()
-    pruned_attempt(tmp_path, server, deleted)
-    assert server.held[22] == [10, 20]
-    assert server.held[27] == [20]
-    assert deleted.told["checkpoint-10"] <= 27
-
-
 @each
 def test_the_server_hears_what_the_restart_did(attempt: Any, tmp_path: Path) -> None:
     """Capabilities first, then the result from the attempt that carried it out."""
@@ -602,26 +594,6 @@ def test_what_a_framework_says_itself_is_refused_by_name_when_it_is_given_too(
             hugging_face.watch(SimpleNamespace(), run="test", **given)
 
 
-def test_a_trainer_may_be_called_by_keywords(tmp_path: Path) -> None:
-    """As subclasses do; what is watched is told all the same."""
-    trainer = hf.make_trainer(tmp_path, steps=2)
-    watched = hugging_face.watch(trainer, run="test")
-    step = trainer.training_step
-    trainer.training_step = lambda model, inputs, *_: step(model=model, inputs=inputs)
-
-    class Clipping(transformers.TrainerCallback):  # type: ignore[misc]
-        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            clip = trainer.accelerator.clip_grad_norm_
-            trainer.accelerator.clip_grad_norm_ = lambda held, limit: clip(
-                parameters=held, max_norm=limit, norm_type=2
-            )
-
-    trainer.add_callback(Clipping())
-    trainer.train()
-    assert watched.guard is not None
-    assert (watched.guard.steps, watched.guard.faults) == (2, {})
-
-
 def test_a_module_that_steps_its_optimizers_by_hand_is_refused_with_what_to_do(
     tmp_path: Path,
 ) -> None:
@@ -631,19 +603,3 @@ def test_a_module_that_steps_its_optimizers_by_hand_is_refused_with_what_to_do(
         trainer.fit(callbacks.ByHand(), watched.loader(pl.make_loader(64)))
     assert "attach(model, [OPTIMIZERS])" in refused.value.remedy
     assert watched.guard is None
-
-
-@each
-def test_a_clip_rule_is_named_to_the_framework_and_what_it_learnt_is_told(
-    attempt: Any, tmp_path: Path
-) -> None:
-    """`Trainer` clips to 1.0 at most, Lightning by nothing: both by the rule."""
-    with served(Wire()) as wire:
-        guard, _ = attempt(tmp_path / "out", clip="zclip", server=wire.url)
-        means, left = wire.column("grad_norm_mean"), wire.column("grad_norm_clipped")
-        raw, limit = wire.column("grad_norm"), wire.column("clip_limit")
-    assert guard.faults == {}
-    assert means[0, 30] > 0.0
-    assert set(left) == set(raw)
-    assert all(left[n] <= raw[n] * 1.0001 for n in raw)
-    assert limit[0, 30] > means[0, 30]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
-from benchmarks.destabilised import SIGNALS, Job, parameters
+from benchmarks.destabilised import SIGNALS, Job
 from benchmarks.naming_plan import (
     FLOOR,
     FORK,
@@ -97,27 +95,6 @@ def test_a_fork_repeats_to_the_bit_and_differs_by_the_fault_alone() -> None:
     difference = struck.rows[:, loss] - first.rows[:, loss]
     assert (difference[:2] == 0.0).all()  # it strikes after the second loss
     assert abs(difference[2]) > 0.01
-
-
-def test_the_norms_of_the_parameters_make_up_the_norm() -> None:
-    text = np.random.default_rng(3).integers(32, 64, 4_000).astype(np.uint8)
-    made = Job(Corpus("random", text, text), Healthy(1, 0.95, 1.0)).train(3)
-    assert made.layers.shape == (3, 2, len(parameters()))
-    whole = np.sqrt((made.layers.astype(np.float64) ** 2).sum(axis=2))
-    assert whole[:, 0] == pytest.approx(made.rows[:, SIGNALS.index("grad_norm")], rel=1e-4)
-    assert whole[:, 1] == pytest.approx(made.rows[:, SIGNALS.index("param_norm")], rel=1e-4)
-
-
-def test_bytes_never_trained_on_are_told_apart() -> None:
-    text = np.random.default_rng(3).integers(32, 64, 4_000).astype(np.uint8)
-    job = Job(Corpus("random", text, text), Healthy(1, 0.95, 1.0))
-    job.train(4)
-    strange = job.train(2, [Fault(FaultName.BAD_BATCH, 5, 2, 1.0)]).rows
-    unseen = strange[:, SIGNALS.index("unseen_tokens")]
-    assert unseen[0] > 0.5
-    assert unseen[1] < 0.05
-    entropy = strange[0, SIGNALS.index("token_entropy")]
-    assert math.log(128) < entropy <= math.log(256)
 
 
 def test_the_interval_is_wilsons() -> None:

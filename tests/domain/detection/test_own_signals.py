@@ -139,8 +139,7 @@ def test_without_a_word_of_the_policy_a_signal_is_not_judged() -> None:
     assert warned(Monitor().observe(rows(moved(1.7, 0.02, -0.5)))) == []
 
 
-@pytest.mark.parametrize("opens", ["precursor", "incident"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "opens"), [(0, "precursor"), (1, "incident")])
 def test_batches_and_a_stop_and_reload_change_nothing(seed: int, opens: str) -> None:
     """With moves, gaps, values that are not finite, and a spike of the loss."""
     rng = np.random.default_rng(seed)

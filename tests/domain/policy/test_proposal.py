@@ -69,25 +69,6 @@ def test_a_healing_spike_is_watched_for_200_steps_and_never_rolled_back() -> Non
     )
 
 
-STUCK = incident(
-    kind=Kind.DIVERGENT,
-    confidence=0.95,
-    reason="stuck: 10 updates in a row had to be dropped, the weights stand still",
-    dropped=True,
-    newest_step=1209,
-    excess=0.0,
-    worst_z={"grad_norm": math.inf, "update_dropped": math.inf},
-)
-
-
-def test_a_run_that_is_stuck_is_rolled_back_at_once() -> None:
-    """Also where a dropped update is given longer to be followed by calm steps."""
-    for policy in (Policy(), Policy(calm_steps=100)):
-        proposal = ask(situation(STUCK, step=1209), policy)
-        assert rollback(proposal).step < 1200
-        assert "Stuck: 10 updates in a row" in proposal.reason
-
-
 @pytest.mark.parametrize(
     ("kind", "peak", "age", "step", "acted"),
     [
@@ -144,30 +125,6 @@ def test_whoever_said_no_to_a_stop_without_a_way_back_is_not_asked_again() -> No
 
 
 # --- going back ---
-
-
-@pytest.mark.parametrize(("peak", "size"), [(1200, 5), (1210, 15 - 1), (1220, 20)])
-def test_of_a_few_bad_batches_5_to_20_are_skipped(peak: int, size: int) -> None:
-    skip = rollback(ask(situation(incident(peak_step=peak, settled=True)))).skip
-    assert skip is not None
-    assert (skip.first, len(skip)) == (1198, size)
-
-
-def test_the_skip_reaches_the_newest_bad_batch_within_the_scale_of_the_run() -> None:
-    late = incident(kind=Kind.DIVERGENT, peak_step=1340)
-    skip = rollback(ask(situation(late))).skip
-    assert skip == BatchRange(1198, 1198 + 60)  # 5 % of 1200
-    far = incident(
-        kind=Kind.DIVERGENT, peak_step=40_000, anomalous_step=40_000, onset_step=12_000,
-        onset_batches=BatchRange(11_999, 12_000), first_moves={}, settled=True,
-    )  # fmt: skip
-    wide = rollback(ask(situation(far, step=40_000))).skip
-    assert wide is not None
-    assert len(wide) == 500
-    short = incident(kind=Kind.DIVERGENT, peak_step=1340, onset_step=300, first_moves={})
-    small = rollback(ask(situation(replace(short, onset_batches=BatchRange(299, 300)), step=360)))
-    assert small.skip is not None
-    assert len(small.skip) == 20
 
 
 # --- when it comes back ---
@@ -235,14 +192,6 @@ def test_a_loop_that_cannot_go_back_is_told_from_where_to_restart_and_what_helps
         assert "The loop does not take its items from guard.batches()." in asked.reason
         assert "Iterate over guard.batches(loader)." in asked.reason
         assert "restart the job from ckpt-1150 (disk, step 1150, 50 steps before" in asked.reason
-
-
-def test_a_checkpoint_in_memory_is_nothing_to_restart_from() -> None:
-    in_memory = (target(1190, Health.HEALTHY, Medium.MEMORY),)
-    no_rollback = EVERY_VERB - {Verb.ROLLBACK}
-    asked = ask(situation(targets=in_memory, capabilities=no_rollback, abilities=(UNFED,)))
-    assert "A rollback cannot be carried out" in asked.reason
-    assert "restart the job" not in asked.reason
 
 
 def test_what_heals_by_itself_is_no_reason_to_restart() -> None:

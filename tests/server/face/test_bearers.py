@@ -33,17 +33,6 @@ def test_a_revoked_token_works_for_not_one_message_more(live: Live, job: Job) ->
     assert job.send().sequence == job.sequence
 
 
-def test_a_token_of_another_project_stores_nothing_however_often_it_was_good(
-    live: Live, job: Job
-) -> None:
-    with live.bearing(live.token(Grant(Role.AGENT, project="mine"))) as agent:
-        for _ in range(2):
-            refused = agent.post("/v1/messages", content=encode(job.message()))
-            assert refused.status_code == 403
-            job.sequence -= 1
-    assert job.send().sequence == job.sequence
-
-
 def of_run(live: Live, run: str, project: str = "default") -> httpx.Client:
     """Calls with an agent's token that is good for one run."""
     return live.bearing(live.token(Grant(Role.AGENT, project, run=run)))

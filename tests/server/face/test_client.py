@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 import socket
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -265,27 +263,3 @@ def test_a_server_that_says_nothing_is_given_up_on_after_the_calls_timeout() -> 
             Client(f"http://127.0.0.1:{port}", "x", timeout_s=0.3).me()
     assert refused.value.code == "timeout"
     assert time.monotonic() - began < 10.0
-
-
-def test_a_redirect_takes_no_token_elsewhere() -> None:
-    class Elsewhere(BaseHTTPRequestHandler):
-        """Points to itself under another path."""
-
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_response(307)
-            self.send_header("Location", "/thief")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    asked: list[str] = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        client = Client(f"http://127.0.0.1:{server.server_address[1]}", "secret")
-        with pytest.raises(ApiError, match="307"):
-            list(client.runs())
-        server.shutdown()
-    assert len(asked) == 1

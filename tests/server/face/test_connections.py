@@ -3,7 +3,6 @@ server process, and its memory."""
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -21,7 +20,7 @@ from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
 from tests.programs import serve
 from tests.server.conftest import Databases
-from tests.server.face.conftest import Job, Live
+from tests.server.face.conftest import Live
 
 KEEP_ALIVE_S = 2.0
 MORE_MIB = 16  # that eight attacks may cost
@@ -90,17 +89,6 @@ def flood(connection: socket.socket, piece: bytes, most: int) -> int:
     return sent
 
 
-def ask(connection: socket.socket) -> bytes:
-    """One whole call, which keeps the connection."""
-    connection.sendall(HEADER + b"\r\n")
-    answer = b""
-    while not answer.endswith(b"}"):
-        part = connection.recv(2000)
-        assert part, answer
-        answer += part
-    return answer
-
-
 HEADER = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -131,39 +119,3 @@ def test_an_endless_header_costs_the_server_no_memory(
             time.sleep(0.02)
     assert max(done.result() for done in attacks) < 64 * 10**6
     assert max(highest, served.mib()) - before < MORE_MIB
-
-
-def test_a_body_in_small_chunks_is_taken(served: Served) -> None:
-    """As a program that writes line by line sends it."""
-    said = {"token": served.live.tokens[Role.OPERATOR], "name": "Ada Lovelace"}
-    lines = [b" " * 40] * 1_500 + [json.dumps(said).encode()]
-    kind = {"Content-Type": "application/json"}
-    with served.live.client() as client:
-        answer = client.post("/v1/sessions", content=iter(lines), headers=kind)
-    assert answer.status_code == 200, answer.text
-
-
-def test_who_needs_no_token_has_nothing_made_anew(served: Served) -> None:
-    """Documents of 300 kB, each a tenth of a second of a core to write."""
-    for page in ("/openapi.json", "/docs"):
-        assert httpx.get(f"{served.live.url}{page}", timeout=60).status_code == 200
-    began = sum(served.process.cpu_times()[:2])
-    with served.live.client() as nobody:
-        for _ in range(60):
-            assert nobody.get("/openapi.json").status_code == nobody.get("/docs").status_code
-    assert sum(served.process.cpu_times()[:2]) - began < 0.7
-
-
-def test_who_waits_for_an_answer_is_not_hung_up_on(served: Served) -> None:
-    """A long-poll, and a client that keeps its connection between calls: both for longer than an
-    idle one is kept."""
-    lasts_s = KEEP_ALIVE_S + 1.5
-    job = Job(served.live, "patient").start()
-    with served.live.client(Role.AGENT) as agent, ThreadPoolExecutor(1) as pool:
-        began = time.monotonic()
-        poll = pool.submit(agent.get, f"{job.path}/orders", params={"wait_s": lasts_s})
-        with served.dial() as connection:
-            while time.monotonic() - began < lasts_s:
-                assert ask(connection).startswith(b"HTTP/1.1 200 ")
-                time.sleep(0.2)
-        assert poll.result(20).status_code == 200

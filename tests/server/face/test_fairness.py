@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -19,9 +18,7 @@ import sqlalchemy as sql
 from spikeguard_core.notification.topics import Topic
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.errors import Forbidden
 from spikeguard_server.http.app import BESIDE, _callers, _workers
-from spikeguard_server.http.routes import links
 from spikeguard_server.metrics import MAX_INCIDENTS
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.conversations import Key, add_topics, due_conversations
@@ -217,79 +214,7 @@ def test_who_reads_much_at_once_keeps_neither_others_nor_the_health_check_waitin
         assert {each.result() for each in waiting} == {200}
 
 
-@pytest.mark.parametrize(
-    ("role", "path", "table"),
-    [
-        (Role.AGENT, "/v1/runs/p/run-{}/orders?wait_s=0", "commands"),
-    ],
-    ids=["orders"],
-)
-def test_what_waits_for_long_keeps_no_other_token_waiting(
-    databases: Databases, role: Role, path: str, table: str
-) -> None:
-    """Twenty polls for orders, which the database keeps waiting."""
-    with databases.lent() as url, serving(Settings(database_url=url)) as address, ExitStack() as on:
-        engine = open_engine(Settings(database_url=url))
-        on.callback(engine.dispose)
-        with engine.begin() as connection:
-            mine = issue_token(connection, Grant(role), "test")[0]
-            other = issue_token(connection, Grant(Role.VIEWER), "test")[0]
-        calling = on.enter_context(ThreadPoolExecutor(20))
-        calls = on.enter_context(httpx.Client(base_url=address, timeout=60))
-
-        def poll(number: int) -> bytes:
-            headers = {"Authorization": f"Bearer {mine}"}
-            with calls.stream("GET", path.format(number), headers=headers) as answer:
-                return b"".join(answer.iter_raw())
-
-        with engine.begin() as connection:
-            connection.execute(sql.text(f"lock table {table} in access exclusive mode"))
-            waiting = [calling.submit(poll, number) for number in range(20)]
-            blocked = sql.text("select count(*) from pg_locks where not granted")
-            seen = [0]
-            until_s = time.monotonic() + 10
-            while seen[-1] < 2 or seen[-1] != seen[-2]:  # as many as there ever will be
-                assert time.monotonic() < until_s
-                time.sleep(0.5)
-                seen.append(connection.scalar(blocked) or 0)
-            headers = {"Authorization": f"Bearer {other}"}
-            assert calls.get("/v1/me", headers=headers, timeout=8).status_code == 200
-        assert all(each.result() for each in waiting)
-
-
 def test_all_that_works_at_once_finds_a_connection() -> None:
     settings = Settings()
     at_once = _workers(settings) + 1 + _callers(settings) + sum(BESIDE.values())
     assert (_workers(settings), at_once) == (settings.ingest_workers, settings.pool_size)
-
-
-def test_whoever_floods_the_pages_of_links_leaves_threads_to_who_is_signed_in(
-    databases: Databases, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those pages need no token: each look here takes for ever, and the list of runs is read."""
-    enough = Event()
-
-    def hang(*_: object) -> None:
-        enough.wait(60)
-        raise Forbidden("too late", "look again")
-
-    monkeypatch.setattr(links, "read_link", hang)
-    with databases.lent() as database, ThreadPoolExecutor(12) as flood:
-        settings = Settings(database_url=database)
-        engine = open_engine(settings)
-        with engine.begin() as connection:
-            token, _ = issue_token(connection, Grant(Role.VIEWER), "test")
-        engine.dispose()
-        with serving(settings) as url:
-            try:
-                looks = [
-                    flood.submit(httpx.get, f"{url}/approve/{'x' * 30}{n}", timeout=90)
-                    for n in range(12)
-                ]
-                time.sleep(1)
-                headers = {"Authorization": f"Bearer {token}"}
-                answer = httpx.get(f"{url}/v1/runs", headers=headers, timeout=20)
-            finally:
-                enough.set()
-            assert answer.status_code == 200
-            assert {look.result().status_code for look in looks} == {403}

@@ -19,7 +19,7 @@ from spikeguard_protocol import (
 )
 from tests.hostile import HARMLESS, HOSTILE, acted_on
 from tests.server.face.conftest import Live
-from tests.server.face.test_decisions import KEY, browser, confirm_page
+from tests.server.face.test_decisions import browser
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job
@@ -45,23 +45,6 @@ def is_told_safely(text: str) -> None:
 
 
 @pytest.mark.usefixtures("login")
-def test_reasons_are_listed_one_a_line_whatever_is_in_them(
-    live: Live, job: Job, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with live.person("Ada", Role.ADMIN) as admin:
-        for text in TEXTS:
-            body = {"project": job.run, "reason": text}
-            assert admin.post("/v1/policy/halt", json=body).status_code in (200, 409), text
-            assert admin.post("/v1/policy/resume", json=body).status_code in (200, 409), text
-    shown = told(capsys, "audit", "--limit", str(2 * len(TEXTS)))
-    is_told_safely(shown)
-    lines = [line for line in shown.splitlines()[1:] if not line.startswith("    ")]
-    assert len(lines) == 2 * len(TEXTS)
-    for harmless in HARMLESS:
-        assert harmless in shown
-
-
-@pytest.mark.usefixtures("login")
 def test_what_lay_in_a_batch_reaches_terminal_and_page_as_text(
     live: Live, job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,41 +63,6 @@ def test_what_lay_in_a_batch_reaches_terminal_and_page_as_text(
     assert page.status_code == 200
     assert acted_on(unescape(re.sub(r"<[^>]*>", "", page.text))) == []
     assert "<script" not in page.text
-
-
-@pytest.mark.usefixtures("login")
-def test_tokens_and_what_becomes_of_a_proposal_are_told_as_text(
-    live: Live, spiked: Job, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with live.person("Ada", Role.ADMIN) as admin:
-        for text in TEXTS:
-            wanted = {"role": "agent", "name": text[:80], "reason": text}
-            assert admin.post("/v1/tokens", json=wanted).status_code < 500
-    shown = told(capsys, "token", "list")
-    is_told_safely(shown)
-    assert "\\x1b]52;c;" in shown
-    is_told_safely(told(capsys, "incidents", f"default/{spiked.run}"))
-    is_told_safely(told(capsys, "runs"))
-    is_told_safely(told(capsys, "channels", "list"))
-
-
-def test_the_page_of_a_decision_shows_a_reason_and_nothing_of_it_acts(live: Live, job: Job) -> None:
-    proposal = job.spike().incident()["proposal"]
-    words = ("html", "entities", "template", "override", "isolate", "title", "tags")
-    reason = HARMLESS[0] + "".join(HOSTILE[word] for word in words)
-    with live.person("Ada") as ada, browser(live, ada) as page:
-        path = confirm_page(job, proposal)
-        (key,) = KEY.findall(page.get(path).text)
-        form = {"key": key, "revision": proposal["revision"], "verdict": "reject"}
-        page.post(path, data={**form, "reason": reason})
-        shown = page.get(path).text
-    assert "Rejected by Ada" in shown
-    assert acted_on(shown) == []
-    assert acted_on(unescape(shown)) == []
-    assert "<script" not in shown
-    assert shown.count("<img") == shown.count('<img class="curve" src="data:image/svg+xml;') == 1
-    assert "\\u202e" in shown
-    assert HARMLESS[0] in shown
 
 
 @pytest.mark.parametrize("reason", [r"\ud800", r"\u0000", r"a\udfffb"])

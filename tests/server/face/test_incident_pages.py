@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from typing import TYPE_CHECKING, Any
 
@@ -82,19 +81,6 @@ def test_a_snooze_from_the_page_silences_the_incident_once_and_decides_nothing(
         (made,) = silences(ada, job)
     assert (made["incident"], made["created_by"]) == (1, "Ada")
     assert job.incident()["proposal"]["state"] == "proposed"
-
-
-def test_of_several_snoozes_at_once_one_is_a_silence(live: Live, spiked: Job) -> None:
-    with live.person("Ada") as ada, browser(live, ada) as page:
-        path = first_view(spiked)
-        (key,) = KEY.findall(page.get(path).text)
-        form = {"key": key, "verdict": "snooze"}
-        with ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(lambda _: page.post(path, data=form).status_code, range(8)))
-        assert answers == [303] * 8
-        (made,) = silences(ada, spiked)
-    with live.person("Ada") as ada:
-        ada.delete(f"/v1/silences/default/{made['number']}")
 
 
 def test_who_may_not_decide_sees_everything_and_no_button(live: Live, spiked: Job) -> None:

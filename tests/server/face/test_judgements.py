@@ -9,10 +9,8 @@ from html import unescape
 from typing import TYPE_CHECKING, Any
 
 import httpx
-import pytest
 
 from spikeguard_protocol import (
-    AttemptEnded,
     CommandResult,
     ResultState,
     Role,
@@ -62,24 +60,6 @@ def post_mortem(job: Job, client: httpx.Client) -> str:
     return answer.text
 
 
-@pytest.mark.parametrize("waited", [0, 350])
-def test_the_same_rollback_gets_the_same_judgement_at_once_and_hours_later(
-    job: Job, waited: int
-) -> None:
-    job.spike()
-    if waited:
-        job.train(waited, excess=3.0)
-    command = approve(job)
-    roll_back(job, command, 470)
-    incident = job.incident()
-    assert (incident["outcome"], incident["closed_step"]) == ("recovered", 401 + 50)
-    assert incident["reason"] == "loss is on trend 50 steps past the onset"
-    (judged,) = [c for c in incident["commands"] if c["state"] == "judged"]
-    assert judged["judgement"] == (
-        "the incident ended as recovered: the loss came back to its trend after it"
-    )
-
-
 def test_every_view_says_what_a_rollback_bought_on_the_batches_of_both_branches(job: Job) -> None:
     """The undone branch stood 3 nats above; a trend would say so less surely."""
     job.spike()
@@ -106,20 +86,6 @@ def test_every_view_says_what_a_rollback_bought_on_the_batches_of_both_branches(
         log_in(ada, job.live.tokens[Role.OPERATOR], "Ada")
         page = unescape(ada.get(f"/incident/default/{job.run}/1").text)
     assert done["effect"][1:] in page
-
-
-def test_a_run_that_ends_before_the_judgement_is_told_so_with_how_far_it_came(job: Job) -> None:
-    job.spike()
-    roll_back(job, approve(job), 420)
-    job.send(AttemptEnded("finished"))
-    incident = job.incident()
-    said = (
-        "the run ended 19 steps past the onset, before rollback could be judged (50 steps past "
-        "it): loss is on trend"
-    )
-    assert (incident["outcome"], incident["reason"]) == ("run_ended", said)
-    (judged,) = [c for c in incident["commands"] if c["state"] == "judged"]
-    assert judged["judgement"] == f"not judged: {said}"
 
 
 def test_a_proposal_whose_spike_healed_is_withdrawn_and_blames_nobody(job: Job) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,6 @@ from tests.server.face.conftest import LINK_KEY
 from tests.server.notify.listener import Listener, listening
 
 if TYPE_CHECKING:
-    import httpx
-
     from tests.server.face.conftest import Job, Live
 
 LABEL = "Decide without signing in"
@@ -88,24 +85,6 @@ def test_a_link_leads_to_a_page_and_looking_changes_nothing(
         audit = viewer.get(f"{job.path}/audit").json()["items"]
     [entry] = [entry for entry in audit if entry["action"] == "approve" and "Ada" in entry["actor"]]
     assert f"by a link of channel to-{job.run} from 127.0.0.1" in entry["reason"]
-
-
-def test_of_two_people_at_once_one_wins_and_the_other_is_told(
-    live: Live, job: Job, listener: Listener
-) -> None:
-    path = linked(live, job, listener, person="Grace Hopper")
-    command = command_of(job)
-    where, body = f"{job.command_path(command)}/approve", {"revision": command["revision"]}
-    with live.client() as holder, live.person("Ada") as ada, ThreadPoolExecutor(4) as pool:
-        by_link = [pool.submit(holder.post, path, data={"verdict": "approve"}) for _ in range(3)]
-        by_api = pool.submit(ada.post, where, json=body)
-        answers: list[httpx.Response] = [done.result(30) for done in [*by_link, by_api]]
-    won = [answer for answer in answers if answer.status_code in (200, 303)]
-    lost = [answer for answer in answers if answer.status_code == 409]
-    assert (len(won), len(lost)) == (1, 3), [a.text for a in answers]
-    winner = command_of(job)["decided_by"]
-    assert winner in ("Ada", "Grace Hopper (by a link)")
-    assert all(winner.split(" (")[0] in answer.text for answer in lost)
 
 
 def test_who_is_signed_in_decides_in_their_own_name(

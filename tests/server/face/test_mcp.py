@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from spikeguard_server.access.grants import Grant
 from tests.server.face.browsers import cookie_of
 from tests.server.face.conftest import Job, Live
 
-pytest.importorskip("mcp")
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")
 
 Call = tuple[str, dict[str, Any]]
 

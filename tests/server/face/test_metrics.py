@@ -39,7 +39,6 @@ from spikeguard_server.jobs.postmortems import settle_postmortems
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, Metrics, RunGauges, fleet_text
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reads.fleet import read_fleet
-from tests.server.face.serving import serving
 from tests.server.store import jobs as store_jobs
 from tests.server.store.test_ticker import pass_time
 
@@ -142,29 +141,6 @@ def eventually(live: Live, mine: Any, holds: Callable[[float], bool]) -> float:
     return z
 
 
-def test_every_replica_tells_the_same_of_the_fleet(live: Live, face_url: str, spiked: Job) -> None:
-    """Whichever of them Prometheus asks: what is told of runs stands in the database."""
-    del spiked
-    with serving(Settings(database_url=face_url)) as url:
-        until = time.monotonic() + 12  # the numbers of either may be five seconds old
-        while (told := _lasting(live)) != (theirs := _lasting(replace(live, url=url))):
-            assert time.monotonic() < until, _differing(told, theirs)
-            time.sleep(0.2)
-    assert {"spikeguard_run_last_step", "spikeguard_incidents_open"} <= told.keys()
-
-
-def _differing(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    names = one.keys() | other.keys()
-    return {n: (one.get(n), other.get(n)) for n in names if one.get(n) != other.get(n)}
-
-
-def _lasting(live: Live) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
-    """What does not grow with the time of asking."""
-    fleet = scrape(live, "/metrics/fleet")
-    passing = ("_age_", "_left_")
-    return {name: values for name, values in fleet.items() if not any(p in name for p in passing)}
-
-
 def test_a_run_counts_as_out_of_budget_once_the_policy_has_approved_as_often_as_it_may(
     engine: sql.Engine,
 ) -> None:
@@ -235,27 +211,6 @@ def test_what_an_incident_came_to_is_counted_once_however_often_its_post_mortem_
     assert found("spikeguard_lost_money_total", currency="EUR", **mine) == lost * 0.5
     assert found("spikeguard_saved_steps_total", **mine) == 100  # the newest on disk was at 100
     assert found("spikeguard_saved_money_total", currency="EUR", **mine) == 50.0
-
-
-def test_a_deleted_run_takes_nothing_from_what_is_counted(live: Live, job: Job) -> None:
-    """Prometheus takes a counter that falls for one that began anew."""
-    job.spike()
-    job.send(AttemptEnded("finished"))
-    with live.engine.begin() as connection:
-        connection.execute(sql.text("update attempts set dropped_samples = dropped_samples + 7"))
-    with live.engine.connect() as connection:
-        before = read_fleet(connection)
-    assert sum(before.closed_incidents.values()) > 0
-    assert before.dropped_samples >= 7
-    with live.person("Ada", Role.ADMIN) as admin:
-        assert admin.post(f"{job.path}/archive").status_code == 200
-        gone = admin.delete(job.path, params={"reason": "a trial"})
-        assert gone.status_code == 204, gone.text
-    with live.engine.connect() as connection:
-        after = read_fleet(connection)
-    assert after.closed_incidents == before.closed_incidents
-    assert after.commands == before.commands
-    assert after.dropped_samples == before.dropped_samples
 
 
 def _exposed(text: bytes) -> Callable[..., float | None]:
@@ -338,61 +293,6 @@ def _execute(engine: sql.Engine, *statements: str) -> None:
             connection.execute(sql.text(statement))
 
 
-def test_a_spike_of_the_oldest_run_is_shown_though_500_newer_ones_are_trained(
-    engine: sql.Engine,
-) -> None:
-    """Of the rest the silent, then those that began last, whoever spoke last; who is left out is
-    counted."""
-    store_jobs.Job(engine, run="flagship").start()
-    store_jobs.Job(engine, run="quiet").start()
-    job = store_jobs.Job(engine)
-    job.start()
-    job.train(1, 400, batch=100)
-    job.train(401, 560, store_jobs.spiking(401), batch=40)
-    new = "md5('run' || n)::uuid, 'new-' || n, now() + interval '1 hour', now() + interval '1 hour'"
-    _execute(
-        engine,
-        "insert into runs (run_id, name, created_at, last_message_at, project, state, attempts,"
-        f" incidents) select {new}, 'default', 'live', 1, 0 from generate_series(1, {MAX_RUNS}) n",
-        "update runs set created_at = now() - interval '60 days' where name in ('gpt', 'flagship')",
-        "update runs set last_message_at = now() + interval '2 hours' where name = 'flagship'",
-        "update runs set state = 'silent', last_message_at = now() - interval '2 hours' "
-        "where name = 'quiet'",
-    )
-    with engine.connect() as connection:
-        fleet = read_fleet(connection)
-    assert [run.run for run in fleet.live[:2]] == ["gpt", "quiet"]
-    assert len(fleet.live) == MAX_RUNS
-    assert "flagship" not in {run.run for run in fleet.live}
-    assert fleet.not_shown == 3
-    spike = fleet.live[0]
-    assert spike.incident_open
-    assert spike.kind in {"divergent", "lingering"}
-    assert spike.approval_age_s is not None
-    assert (fleet.live[1].kind, fleet.live[1].approval_age_s) == (None, None)
-    told = fleet_text(fleet).decode()
-    assert "spikeguard_runs_not_shown 3.0" in told
-    kind = f'kind="{spike.kind}"'
-    labels = f'{{incident="1",{kind},project="default",run="gpt"}}'
-    assert f"spikeguard_run_incident_info{labels} 1.0" in told
-
-
-def test_the_same_runs_are_named_whichever_of_them_spoke_last(engine: sql.Engine) -> None:
-    new = "md5('run' || n)::uuid, 'new-' || n, now(), now() + n * interval '1 second'"
-    _execute(
-        engine,
-        "insert into runs (run_id, name, created_at, last_message_at, project, state, attempts,"
-        f" incidents) select {new}, 'default', 'live', 1, 0 from generate_series(1, {MAX_RUNS + 9})"
-        " n",
-    )
-    named = []
-    for _ in range(2):
-        with engine.connect() as connection:
-            named.append([run.run for run in read_fleet(connection).live])
-        _execute(engine, "update runs set last_message_at = now() + random() * interval '1 hour'")
-    assert named[0] == named[1]
-
-
 def test_a_run_that_crashed_of_its_spike_is_told_until_the_spike_is_closed_and_has_no_age(
     engine: sql.Engine,
 ) -> None:
@@ -431,49 +331,6 @@ def test_nothing_is_told_of_a_run_that_has_ended(engine: sql.Engine) -> None:
         "spikeguard_run_loss_nats",
     }
     assert told[1] == []
-
-
-def _vacuum(engine: sql.Engine) -> None:
-    """Until indexes alone may be read: not before everybody sees all rows."""
-    hidden = "select 1 from pg_class where relname in ('attempts', 'incidents', 'commands')"
-    hidden += " and relallvisible < relpages / 2"
-    deadline = time.monotonic() + 20
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(sql.text("vacuum analyze attempts, incidents, commands"))
-        while connection.scalar(sql.text(hidden)):
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-            connection.execute(sql.text("vacuum attempts, incidents, commands"))
-
-
-def test_the_fleet_is_told_without_reading_what_history_has_piled_up(engine: sql.Engine) -> None:
-    """Closed incidents, finished commands and lost samples are counted in indexes alone."""
-    job = store_jobs.Job(engine)
-    job.start()
-    job.train(1, 400, batch=100)
-    job.train(401, 560, store_jobs.spiking(401), batch=40)
-    job.send(AttemptEnded("finished"))
-    many = (("attempts", "number"), ("incidents", "number"), ("commands", "incident"))
-    for table, key in many:
-        own = "'number', n" if key == "number" else "'incident', n, 'number', c.number"
-        extra = ", 'id', 'x' || n" if table == "attempts" else ""
-        _execute(
-            engine,
-            f"insert into {table} select (jsonb_populate_record(c, jsonb_build_object({own}{extra})"
-            f")).* from {table} c, generate_series(2, 3000) n where c.{key} = 1",
-        )
-    _vacuum(engine)
-    asked: list[tuple[str, Any]] = []
-    with engine.connect() as connection:
-        sql.event.listen(
-            connection, "before_cursor_execute", lambda *call: asked.append((call[2], call[3]))
-        )
-        read_fleet(connection)
-    whole = re.compile(r"Seq Scan on (attempts|incidents|commands)")
-    with engine.connect() as connection:
-        for statement, values in asked:
-            plan = connection.exec_driver_sql(f"EXPLAIN {statement}", values).scalars().all()
-            assert not whole.search("\n".join(plan)), (statement, plan)
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not here")

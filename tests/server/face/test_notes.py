@@ -147,45 +147,6 @@ def test_what_an_attempt_trains_with_otherwise_is_found_and_judged(live: Live, j
     assert "attempt 2 began with lr 0.0003 → 0.0001" in (entry["reason"] or "")
 
 
-def test_long_settings_of_many_attempts_make_no_long_answer(live: Live, job: Job) -> None:
-    """60 attempts made each look at their run 25 MB."""
-    job.train(100)
-    for number in range(4):
-        long = {f"s{n}": f"{number}{'x' * 1_900}" for n in range(60)}
-        job = restart(job, job.step, settings={**long, "optimizer": f"AdamW {number}"})
-        job.train(10)
-    job.send(AttemptEnded("finished"))  # so that no note waits to be judged
-    with live.client(Role.VIEWER) as viewer:
-        answers = [viewer.get(f"{job.path}{part}") for part in ("", "/notes", "/interventions")]
-        shown, noted = answers[0].json(), answers[1].json()["items"]
-    assert sum(len(answer.content) for answer in answers) < 400_000
-    assert shown["attempts"][0]["settings"]["optimizer"] == "AdamW 3"
-    assert shown["attempts"][0]["settings"]["s0"].endswith("xxx... (1,901 characters)")
-    assert noted[0]["text"].startswith("optimizer AdamW 2 → AdamW 3, s0 2xxx")
-
-
-def test_what_was_told_in_one_instant_is_listed_once_whatever_the_page(
-    live: Live, job: Job
-) -> None:
-    job.train(100)
-    with live.person("Ada") as person:
-        for n in range(12):
-            noted = person.post(f"{job.path}/notes", json={"text": f"change {n}", "step": 50})
-            assert noted.status_code == 201, noted.text
-        with live.engine.begin() as connection:
-            of_run = "run_id = (select run_id from runs where name = %s)"
-            connection.exec_driver_sql(f"update notes set at = now() where {of_run}", (job.run,))
-        told, cursor = list[str](), dict[str, str]()
-        while True:
-            asked = {"limit": "5", **cursor}
-            page = person.get(f"{job.path}/interventions", params=asked).json()
-            told += [one["id"].rpartition("-")[2] for one in page["items"]]
-            if not page["next_cursor"]:
-                break
-            cursor = {"cursor": page["next_cursor"]}
-    assert told == [str(n) for n in range(12, 0, -1)]
-
-
 def test_an_attempt_that_goes_on_as_before_is_no_change(live: Live, job: Job) -> None:
     job.train(300, lr=3e-4)
     again = restart(job, 300, settings={"host": "another"})

@@ -10,20 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spikeguard_protocol import Role
-from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.cli.sockets import listen
-from spikeguard_server.settings import Settings
-from spikeguard_server.store.engine import open_engine
-from spikeguard_trainer.stage.ports import free_port
-from tests.dashboard.test_browser import dashboard
 from tests.server.face.browsers import cookie_of
-from tests.server.face.conftest import Job, Live, ticking
+from tests.server.face.conftest import Job, Live
 from tests.server.face.test_judgements import roll_back
 from tests.server.face.test_links import LABEL, SECRET
 from tests.server.notify.listener import Listener, listening
@@ -174,50 +167,3 @@ def _ends(message: dict[str, Any], key: str) -> bool:
     """Whether it closes the conversation and says how it ended."""
     closed = message["key"] == key and message["status"] == "resolved"
     return closed and "recovered" in message["title"]
-
-
-@pytest.fixture
-def overlooked(face_url: str, tmp_path: Path) -> Iterator[tuple[Live, str]]:
-    """A server whose sign-in page leads to a dashboard, and where that dashboard is."""
-    port = free_port()
-    with listen("127.0.0.1", 0) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        pages = f"http://127.0.0.1:{port}"
-        settings = Settings(database_url=face_url, public_url=url, dashboard_url=pages)
-        engine = open_engine(settings)
-        with ticking(settings, engine, listener), dashboard(url, tmp_path, port):
-            with engine.begin() as connection:
-                tokens = {role: issue_token(connection, Grant(role), "test")[0] for role in Role}
-            yield Live(url, engine, tokens), pages
-        engine.dispose()
-
-
-def test_from_the_dashboard_a_person_signs_in_approves_and_comes_back_to_the_post_mortem(
-    overlooked: tuple[Live, str], browser: Any
-) -> None:
-    """The dashboard beside a real server; the sign-in page leads back to it."""
-    live, pages = overlooked
-    job = Job(live, "overlooked").start().spike()
-    page = browser.new_context().new_page()
-    page.set_default_timeout(SHOW_MS)
-    page.goto(pages, wait_until="commit")
-    page.get_by_role("link", name="Sign in at the server").click()
-    page.get_by_label("Access token").fill(live.tokens[Role.OPERATOR])
-    page.get_by_label("Your name").fill("Ada Lovelace")
-    page.get_by_role("button", name="Log in").click()
-    page.wait_for_url(f"{pages}/**")
-    page.get_by_text("Signed in as Ada Lovelace").wait_for()
-    incident = f"{pages}/incident?run=default/{job.run}&number=1"
-    page.goto(incident, wait_until="commit")
-    page.get_by_role("link", name="Look at it and decide").click()
-    page.get_by_role("link", name="Decide").click()
-    page.get_by_role("button", name="Approve").click()
-    page.get_by_text("Approved by Ada Lovelace").first.wait_for()
-    (command,) = (c for c in job.incident()["commands"] if c["state"] == "approved")
-    roll_back(job, command, job.step)
-    until(job, lambda i: i["has_postmortem"])
-    page.goto(incident, wait_until="commit")
-    with page.expect_download() as download:
-        page.get_by_role("button", name="HTML, to print").click()
-    assert "Ada Lovelace" in Path(download.value.path()).read_text()
-    page.context.close()

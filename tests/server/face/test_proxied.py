@@ -215,28 +215,6 @@ def ingress(face_url: str) -> Iterator[str]:
         yield found
 
 
-@pytest.mark.parametrize(
-    ("address", "recorded"), [("127.0.0.2", "203.0.113.7"), ("127.0.0.3", "127.0.0.3")]
-)
-def test_the_record_names_the_address_that_a_trusted_proxy_names_and_no_other(
-    live: Live, job: Job, ingress: str, address: str, recorded: str
-) -> None:
-    job.spike()
-    proposal = job.incident()["proposal"]
-    with live.person("Ada") as ada, browser(ingress, address) as through:
-        through.headers = {
-            "Authorization": ada.headers["Authorization"], "X-Forwarded-For": "203.0.113.7",
-        }  # fmt: skip
-        decided = through.post(
-            f"{job.command_path(proposal)}/reject",
-            json={"revision": proposal["revision"], "reason": "not now"},
-        )
-        assert decided.status_code == 200, decided.text
-        log = ada.get(f"{job.path}/audit").json()["items"]
-    [entry] = [entry for entry in log if entry["action"] == "reject"]
-    assert entry["reason"] == f"not now (by the API from {recorded})"
-
-
 def test_to_be_trusted_with_an_address_is_not_to_be_trusted_with_a_person(
     live: Live, ingress: str
 ) -> None:

@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -22,25 +21,14 @@ from spikeguard_protocol import (
     AttemptStarted,
     BatchDetail,
     LayerNorms,
-    Medium,
-    Record,
     Role,
-    Samples,
-    SegmentId,
-    SegmentPoint,
-    SegmentReason,
-    SegmentStarted,
-    TargetDeleted,
-    TargetSaved,
     TokenHistogram,
     abilities_to_settings,
 )
 from spikeguard_protocol.encoding import from_json
-from spikeguard_server.access.grants import Grant
 from spikeguard_server.http.bodies.evidence import BatchEvidence, LayersBody
 from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, IncidentList
 from spikeguard_server.http.bodies.run_shapes import AuditList, RunDetail, RunList, SeriesBody
-from tests.server.store.jobs import asked
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -241,14 +229,6 @@ def test_a_list_is_read_page_by_page_without_loss_or_repetition(live: Live, spik
     assert len(pages) > 2
 
 
-def test_runs_are_listed_newest_first_over_pages(live: Live, spiked: Job, job: Job) -> None:
-    del spiked
-    first = get(live, "/v1/runs", limit=1)
-    second = get(live, "/v1/runs", limit=1, cursor=first["next_cursor"])
-    assert first["items"][0]["name"] == job.run
-    assert second["items"][0]["created_at"] <= first["items"][0]["created_at"]
-
-
 @pytest.mark.parametrize("cursor", ["x", "bm90IGpzb24", "WyJhIiwgImIiXQ", "W251bGwsIG51bGxd"])
 def test_a_cursor_of_another_making_is_refused(live: Live, cursor: str) -> None:
     for path in ("/v1/runs", "/v1/incidents", "/v1/runs/default/spiked/audit"):
@@ -298,25 +278,6 @@ def test_norms_by_layer_around_an_incident_come_as_a_table(live: Live, job: Job)
     with live.client(Role.VIEWER) as client:
         for query in ({"signal": "no name"}, {"signal": "a\x00"}, {"rows": 0}, {"rows": 49}):
             assert client.get(path, params=query).status_code == 422
-
-
-def test_a_table_of_layers_stays_small_where_each_step_tells_of_others(
-    live: Live, job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ten steps of six layers each would be a table of 60 by 10, and so would the map and the
-    picture of the post-mortem; of the norms 20 are read on each side of the onset."""
-    monkeypatch.setattr("spikeguard_server.store.layers.MAX_LAYERS", 6)
-    monkeypatch.setattr("spikeguard_server.store.layers.MOST_NORMS", 20)
-    job.spike()
-    onset = job.incident()["onset_step"]
-    for step in range(onset - 5, onset + 5):
-        named = {"x" * 1_900 + f"{step}.{layer}": 1.0 for layer in range(6)}
-        job.send(LayerNorms(0, step, "grad_norm", named))
-    told = get(live, f"{job.path}/incidents/1/layers")
-    assert told["steps"] == list(range(onset - 3, onset + 3))
-    assert [len(row) for row in told["norms"]] == [6] * 6
-    assert told["map"]["layers"] == 6
-    assert max(map(len, told["layers"])) == 200
 
 
 def a_batch(step: int, rank: int = 0, loss: float | None = 2.0, **said: Any) -> BatchDetail:
@@ -382,41 +343,6 @@ def test_a_closed_incident_has_a_post_mortem_to_read_and_to_keep(
     assert f'filename="{ended.run}-1-postmortem.{form}"' in answer.headers["content-disposition"]
     assert answer.content.lower().lstrip().startswith(beginning)
     assert "script-src" not in answer.headers["content-security-policy"]
-
-
-def test_who_asks_for_many_post_mortems_at_once_keeps_nobody_else_from_theirs(
-    live: Live, new_job: Callable[[str], Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each takes a second or more of a core to draw; whoever waits holds no thread."""
-    jobs = [new_job(f"drawn-{n}").spike() for n in range(2)]
-    for job in jobs:
-        end(job)
-    greedy, other = (live.token(Grant(Role.VIEWER, person=name)) for name in ("Greta", "Otto"))
-    monkeypatch.setattr("spikeguard_server.jobs.postmortems.keep_report", lambda *_: None)
-
-    def slowly(*_: Any) -> bytes:
-        time.sleep(0.5)
-        return b"drawn"
-
-    monkeypatch.setattr("spikeguard_server.jobs.postmortems.render", slowly)
-
-    def ask(token: str, job: Job) -> tuple[int, float]:
-        began = time.monotonic()
-        with live.bearing(token) as calls:
-            status = calls.get(f"{job.path}/incidents/1/postmortem").status_code
-        return status, time.monotonic() - began
-
-    with ThreadPoolExecutor(20) as pool, live.client(Role.VIEWER) as reader:
-        many = [pool.submit(ask, greedy, jobs[0]) for _ in range(6)]
-        time.sleep(0.2)
-        one = pool.submit(ask, other, jobs[1])
-        began = time.monotonic()
-        assert reader.get("/v1/runs").status_code == 200
-        assert time.monotonic() - began < 3.0
-        status, waited_s = one.result()
-        answers = [each.result() for each in many]
-    assert [status, *(status for status, _ in answers)] == [200] * 7
-    assert waited_s < max(waited_s for _, waited_s in answers)
 
 
 @pytest.fixture(scope="module")
@@ -499,36 +425,6 @@ def test_of_a_run_with_very_many_segments_and_targets_the_newest_are_shown(
     assert [target["step"] for target in told["targets"]] == list(range(1102, 102, -1))
 
 
-def test_the_curves_of_many_short_segments_are_read_together(live: Live, job: Job) -> None:
-    """A run may have a thousand; what one look costs is not to grow with each of them."""
-    job.send(job.steps(3, mine=1.5))
-    long = Samples(1, tuple(range(1, 401)), {"loss": (2.0,) * 400}, (None,) * 400)
-    records: list[Record] = [_back(job, 1), long]
-    for number in range(2, 101):
-        steps, column = (number, number + 1), {"loss": (float(number), 2.0)}
-        records += [_back(job, number), Samples(number, steps, column, (None,) * 2)]
-    job.send(*records)
-    with asked(live.engine, "chunks") as statements:
-        series = get(live, f"{job.path}/series", signals="loss,mine", points=20_000)
-    assert len(statements) < 10
-    told = {one["number"]: one for one in series["segments"]}
-    assert [one["number"] for one in series["segments"] if not one["current"]] == sorted(
-        one["number"] for one in series["segments"] if not one["current"]
-    )
-    assert told[0]["values"]["mine"] == [1.5] * 3
-    assert len(told[1]["steps"]) == 400
-    assert all(told[n]["steps"] == [n, n + 1] for n in range(2, 101))
-    assert all(told[n]["values"]["loss"] == [n, 2.0] for n in range(2, 101))
-    inside = get(live, f"{job.path}/series", first=50, last=50)["segments"]
-    assert {one["number"]: one["steps"] for one in inside} == {1: [50], 49: [50], 50: [50]}
-
-
-def _back(job: Job, number: int) -> SegmentStarted:
-    """The run goes on from its beginning."""
-    start = SegmentPoint(SegmentId(job.attempt, 0), 0)
-    return SegmentStarted(number, SegmentReason.ROLLBACK, start, 0)
-
-
 def test_a_spike_of_long_ago_is_shown_however_often_the_run_went_on_elsewhere(
     live: Live, new_job: Callable[[str], Job]
 ) -> None:
@@ -542,49 +438,6 @@ def test_a_spike_of_long_ago_is_shown_however_often_the_run_went_on_elsewhere(
         connection.execute(sql.text(more), {"run": job.run})
     told = get(live, f"{job.path}/incidents/1/series")
     assert [segment["number"] for segment in told["segments"]] == [0]
-
-
-def test_what_changes_all_the_time_is_told_in_bounds(
-    live: Live, new_job: Callable[[str], Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A loss that climbs for long is judged anew every few steps, and a target that comes and goes
-    has its proposal revised each time. Whoever looks, and the post-mortem, get so many of them."""
-    monkeypatch.setattr("spikeguard_server.store.incidents.MOST_REVISIONS", 40)
-    job = new_job("never-the-same").spike()
-    target = job.incident()["proposal"]["arguments"]
-    saved = TargetSaved(target["target"], 0, target["step"], target["step"], Medium.DISK)
-    for _ in range(13):
-        job.send(TargetDeleted(saved.name))
-        job.send(saved)
-    with live.client(Role.VIEWER) as client:
-        listed = client.get("/v1/incidents", params={"run": f"default/{job.run}"}).json()["items"]
-    told = listed[0]["proposal"]
-    numbers = [revision["number"] for revision in told["revisions"]]
-    assert numbers == list(range(told["revision"] - 19, told["revision"] + 1))
-    steps = tuple(range(job.step + 1, job.step + 801))
-    job.send(Samples(0, steps, {"loss": tuple(5 + 0.01 * n for n in steps)}, (None,) * 800))
-    numbers = [revision["number"] for revision in job.incident()["revisions"]]
-    assert numbers[:40] == list(range(1, 41))
-    assert (len(numbers), numbers[-1] > 80) == (80, True)
-    end(job)
-    document = get(live, f"{job.path}/incidents/1/postmortem", format="json")
-    assert (len(document["revisions"]), document["revision_count"] > 80) == (80, True)
-
-
-def test_of_a_run_that_was_started_again_and_again_the_newest_attempts_are_shown(
-    live: Live, job: Job
-) -> None:
-    """Each may say much of itself, and whoever looks at the run gets all that is shown."""
-    again = sql.text(
-        "insert into attempts select (jsonb_populate_record(a, jsonb_build_object("
-        "'number', n, 'id', 'f' || lpad(to_hex(n), 15, '0')))).* from attempts a"
-        " join runs using (run_id) cross join generate_series(2, 130) n"
-        " where runs.name = :run and a.number = 1"
-    )
-    with live.engine.begin() as connection:
-        connection.execute(again, {"run": job.run})
-    numbers = [attempt["number"] for attempt in get(live, job.path)["attempts"]]
-    assert numbers == list(range(130, 30, -1))
 
 
 def test_an_answer_of_several_reads_is_of_one_moment(live: Live, job: Job) -> None:

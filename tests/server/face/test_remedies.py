@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from spikeguard_protocol import (
     AttemptEnded,
     BatchesSkipped,
@@ -20,54 +18,11 @@ from spikeguard_protocol import (
     SegmentStarted,
 )
 from tests.server.face.test_judgements import approve, post_mortem
-from tests.server.face.test_pages import log_in
-from tests.server.face.test_standing_still import postmortem
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
 
 CALM = {"lr": 3e-3, "update_norm": 30.0, "param_norm": 50.0}
-
-
-@pytest.fixture
-def raised(job: Job) -> dict[str, Any]:
-    """The learning rate rises 40-fold for ten steps, and the loss stays up from the second on."""
-    for _ in range(4):
-        job.send(job.steps(100, **CALM), job.saved())
-    job.train(1, **CALM | {"lr": 0.12})
-    for _ in range(9):
-        job.train(1, excess=3.0, **CALM | {"lr": 0.12})
-    for _ in range(10):
-        job.train(40, excess=3.0, **CALM)
-        incident = job.incident()
-        if incident["proposal"] is not None and incident["proposal"]["verb"] == "rollback":
-            return incident
-    raise AssertionError(f"nothing was proposed: {incident}")
-
-
-def test_a_raised_learning_rate_skips_no_batch_and_is_lowered_past_its_steps(
-    job: Job, live: Live, raised: dict[str, Any]
-) -> None:
-    proposal = raised["proposal"]
-    arguments = proposal["arguments"]
-    assert (arguments["step"], arguments["skip"]) == (300, None)
-    assert arguments["lr_factor"] == 0.05
-    assert 300 + 0.9 * arguments["lr_steps"] > 410
-    assert "learning rate too high: the learning rate rose 40-fold" in proposal["reason"]
-    assert "No batch is skipped" in proposal["reason"]
-    assert "few batches" not in proposal["reason"]
-    assert raised["remedy"]["diagnosis"] == "lr_too_high"
-    assert [check for check in proposal["checks"] if "schedule" in check]
-    with live.client() as browser:
-        log_in(browser, live.tokens[Role.OPERATOR], "Ada")
-        page = browser.get(f"/confirm/{job.project}/{job.run}/1/{proposal['number']}").text
-    assert "Check first" in page
-    assert "Compare the learning rate with the schedule" in page
-    job.send(AttemptEnded("finished"))
-    told = postmortem(job)
-    follow_ups = told[told.index("## Follow-ups") :]
-    assert "raised from step 401 to 410" in follow_ups
-    assert "Look at the data" not in follow_ups
 
 
 def test_the_policy_can_switch_a_remedy_off(job: Job, live: Live) -> None:

@@ -142,20 +142,6 @@ def test_what_nobody_fetches_in_time_or_of_an_attempt_that_ended_is_void(
     assert [c["state"] for c in ada.run_commands(run)] == ["void", "undelivered"]
 
 
-def test_no_id_comes_twice_though_the_run_was_deleted(
-    live: Live, project: str, training: Job
-) -> None:
-    """A job's journal outlives the server's run, and would take the second for the first."""
-    eve, run = client_of(live, project, "Eve", Role.ADMIN), run_of(training)
-    assert eve.order(run, "stop", "wrong config")["id"] == f"{project}/gpt#0.1"
-    training.send(AttemptEnded("crashed"))
-    eve.delete_run(run, "a trial")
-    again = Job(live, "gpt", project=project).start()
-    again.train(10)
-    assert eve.order(run, "stop", "wrong again")["id"] == f"{project}/gpt#0.2"
-    assert [c["number"] for c in eve.run_commands(run)] == [2]
-
-
 def test_one_of_each_verb_at_a_time_and_what_was_not_fetched_is_taken_back(
     live: Live, project: str, training: Job
 ) -> None:
@@ -207,25 +193,6 @@ def test_the_kill_switch_stops_it_and_takes_back_what_was_not_fetched(
     assert [c["state"] for c in ada.run_commands(run)] == ["halted"]
     error = refusal(lambda: ada.order(run, "stop", "x"))
     assert (error.status, "kill switch" in str(error)) == (409, True)
-
-
-def test_the_kill_switch_takes_back_what_a_silent_run_had_not_fetched(
-    live: Live, project: str, training: Job
-) -> None:
-    """Nothing that was approved before it is carried out after it: neither what waited nor, once
-    more, what was on its way. What is ordered later goes out."""
-    ada, run = client_of(live, project), run_of(training)
-    ada.order(run, "checkpoint_now", "before the maintenance")
-    assert len(orders(training)) == 1
-    ada.order(run, "stop", "wrong config")
-    ada.halt(project, "a bad checkpoint went round")
-    client_of(live, project, "Eve", Role.ADMIN).resume(project, "it was the right one")
-    assert orders(training) == []
-    assert {c["verb"]: c["state"] for c in ada.run_commands(run)} == {
-        "checkpoint_now": "delivered", "stop": "halted",
-    }  # fmt: skip
-    ada.order(run, "stop", "wrong config")
-    assert [type(order.action) for order in orders(training)] == [Stop]
 
 
 Typed = Callable[..., str]

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spikeguard_cli.main import main
-from spikeguard_core.policy.settings import DEFAULT_POLICY, over, policy_to_mapping
-from spikeguard_core.setting_fields import PolicyError
 from spikeguard_protocol import Role
 
 if TYPE_CHECKING:
@@ -21,14 +19,6 @@ OWN = {"act_confidence": 0.55, "approval": {"rollback": {"mode": "auto"}}}
 
 def path(run: str) -> str:
     return f"/v1/runs/default/{run}/policy"
-
-
-def test_a_run_without_its_own_follows_its_project(live: Live, job: Job) -> None:
-    with live.client(Role.VIEWER) as viewer:
-        told = viewer.get(path(job.run)).json()
-        assert (told["scope"], told["run"]) == ("project", job.run)
-        assert told["version"] == viewer.get("/v1/policy").json()["version"]
-        assert viewer.get(path("never-heard-of")).status_code == 404
 
 
 def test_what_a_run_does_not_say_is_what_its_project_says(live: Live, job: Job) -> None:
@@ -105,16 +95,6 @@ def test_the_kill_switch_stays_the_projects(live: Live, job: Job) -> None:
         finally:
             assert admin.post("/v1/policy/resume", json=switch).status_code == 200
         assert admin.get(path(job.run)).json()["policy"]["halted"] is False
-
-
-def test_a_run_lies_over_its_project_verb_by_verb() -> None:
-    usual = policy_to_mapping(DEFAULT_POLICY)
-    assert policy_to_mapping(over(DEFAULT_POLICY, {})) == usual
-    own = policy_to_mapping(over(DEFAULT_POLICY, {"approval": {"stop": {"mode": "auto"}}}))
-    assert own["approval"]["stop"]["mode"] == "auto"
-    assert {**own["approval"], "stop": usual["approval"]["stop"]} == usual["approval"]
-    with pytest.raises(PolicyError):
-        over(DEFAULT_POLICY, {"scope": "run"})
 
 
 def test_the_command_writes_shows_and_drops_the_policy_of_a_run(

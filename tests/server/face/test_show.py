@@ -118,16 +118,6 @@ def test_a_browser_is_led_to_the_decision_or_else_to_the_incident(job: Job, type
     )
 
 
-def test_a_spike_of_one_step_in_a_million_is_drawn() -> None:
-    """Each column spans the least to the most of its steps."""
-    steps = range(1_000_000)
-    values = [9.0 if step == 700_123 else 2.0 for step in steps]
-    top = drawn(Curve(steps, values), 80, 8, {})[0]
-    places = [place for place, dots in enumerate(top[9:]) if dots != " "]
-    assert top.split()[0] == "9"
-    assert places == [700_123 * 141 // 999_999 // 2]
-
-
 def test_a_loss_that_is_not_finite_is_marked_and_breaks_the_curve() -> None:
     values = [2.0, 2.1, float("nan"), 2.2, None, 2.0]
     lines = drawn(Curve(range(6), values), 21, 2, {2: "onset"})

@@ -81,12 +81,6 @@ def test_a_link_leads_on_to_the_page_of_a_command_and_nowhere_else(live: Live, s
     assert elsewhere.headers["location"] == "/login"
 
 
-def test_the_secret_of_a_link_is_no_bearer_token(live: Live) -> None:
-    secret = urlsplit(made(live)).path.rpartition("/")[2]
-    with live.bearing(secret) as client:
-        assert client.get("/v1/me").status_code == 401
-
-
 def test_a_link_is_void_after_its_time(live: Live) -> None:
     path = made(live, "Late")
     mine = (tokens.c.person == "Late", tokens.c.name == "sign-in link")
@@ -144,15 +138,6 @@ def test_a_link_that_came_through_a_proxy_is_refused_and_not_spent(live: Live, h
     assert refused.status_code == 403
     assert "own machine" in refused.text
     assert spend(live, path).status_code == 303
-
-
-def test_a_link_makes_nobody_more_than_they_are(live: Live) -> None:
-    with live.client() as browser:
-        browser.post(made(live, "Vera", role=Role.VIEWER))
-        session = browser.cookies[COOKIE]
-    with live.bearing(bearer_of(live.engine, session)) as client:
-        me = client.get("/v1/me").json()
-    assert (me["name"], me["role"]) == ("Vera", "viewer")
 
 
 def test_a_link_and_the_session_it_opened_stand_in_the_audit(live: Live) -> None:

@@ -186,13 +186,3 @@ def test_a_bad_channel_names_the_field(plain: dict[str, object], field: str) -> 
     with pytest.raises(ChannelError) as refused:
         channel(**plain)
     assert refused.value.field == field
-
-
-def test_a_channel_shows_nothing_of_what_is_secret() -> None:
-    target = {"url": "https://hooks.example/services/T0/B0/word", "secret": "another-hidden-word"}
-    found = channel(kind="webhook", target=target)
-    shown = f"{found!r} {found.shown_target()} {found.rules()}"
-    assert "word" not in shown
-    assert found.shown_target()["url"] == "https://hooks.example/…"
-    slack = channel(kind="apprise", target={"url": "slack://TokenA/TokenB/TokenC"})
-    assert slack.shown_target() == {"url": "slack://…"}

@@ -10,7 +10,6 @@ from spikeguard_server.metrics import Fleet, Metrics
 from spikeguard_server.notify.button import press
 from spikeguard_server.notify.notifier import look
 from spikeguard_server.notify.telling import deliver
-from spikeguard_server.notify.upkeep import drop_channel
 from spikeguard_server.store.reads.fleet import read_fleet
 
 if TYPE_CHECKING:
@@ -37,23 +36,6 @@ def counted(metrics: Metrics) -> dict[tuple[str, str], float]:
     }
 
 
-def test_what_stays_behind_is_counted_until_it_is_told(desk: Desk, listener: Listener) -> None:
-    metrics = Metrics(CollectorRegistry())
-    desk.webhook(listener)
-    before = fleet(desk)
-    assert before.notices_waiting > 1  # in the outbox
-    assert before.oldest_notice_s > 0
-    look(desk.engine, desk.settings)
-    desk.later(300)
-    late = fleet(desk)
-    assert late.notices_waiting == 1  # a conversation
-    assert late.oldest_notice_s > 299
-    told(desk, metrics)
-    after = fleet(desk)
-    assert (after.notices_waiting, after.oldest_notice_s, after.failing) == (0, 0.0, {})
-    assert counted(metrics) == {("webhook", "sent"): 1}
-
-
 def test_a_message_that_is_given_up_counts_as_failing_until_something_arrives(
     desk: Desk, listener: Listener
 ) -> None:
@@ -66,16 +48,6 @@ def test_a_message_that_is_given_up_counts_as_failing_until_something_arrives(
     told(desk, metrics)
     assert fleet(desk).failing == {"webhook": 1}
     press(desk.engine, desk.settings, "default", "oncall", "Ada")
-    assert fleet(desk).failing == {}
-
-
-def test_a_removed_channel_fails_no_more(desk: Desk, listener: Listener) -> None:
-    desk.webhook(listener)
-    listener.answers.append((401, {}))
-    told(desk, Metrics(CollectorRegistry()))
-    assert fleet(desk).failing == {"webhook": 1}
-    with desk.engine.begin() as connection:
-        drop_channel(connection, "default", "oncall", "Ada")
     assert fleet(desk).failing == {}
 
 

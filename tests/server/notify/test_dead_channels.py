@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from time import monotonic
@@ -13,20 +12,17 @@ import sqlalchemy as sql
 
 from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_core.notification.delivery import GIVE_UP_AFTER
-from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.notify.dispatch import UNREADABLE
 from spikeguard_server.notify.notifier import (
     LANES,
     OF_A_PROJECT,
     STOP_TIMEOUT_S,
-    TROUBLED,
     Notifier,
     look,
 )
 from spikeguard_server.store.channels import write_channel
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener, listening
-from tests.server.store.jobs import Job, rows, value
+from tests.server.store.jobs import rows, value
 
 MANY = 210  # conversations of one channel, more than are handed out at a time
 PROMPT_S = 8.0  # sooner than a channel that hangs is given up
@@ -140,64 +136,6 @@ def test_a_message_that_fails_for_what_it_says_keeps_no_other_of_its_channel_wai
     assert desk.results().count("given_up") == 1
 
 
-def test_what_comes_while_another_fails_for_what_it_says_waits_as_after_one_failure(
-    desk: Desk, dead: Listener
-) -> None:
-    desk.webhook(dead, "pager")
-    look(desk.engine, desk.settings)
-    execute(desk, "update conversations set failures = 8")
-    dead.bad = '"spikeguard/default/gpt#1"'
-    with ThreadPoolExecutor(1) as pool:
-        telling = pool.submit(desk.tell)
-        dead.wait_for(bool)
-        tell_much(desk, "pager", 1)
-        execute(
-            desk,
-            "update conversations set failures = 0, leased_until = null where incident > 1000",
-        )
-        dead.free.set()
-        telling.result(30)
-    soon = "select failures, due_at < now() + interval '6 seconds' from conversations order by 1"
-    assert rows(desk.engine, soon) == [(0, True), (9, False)]
-
-
-def test_what_was_not_tried_is_not_given_up_with_what_was(desk: Desk, dead: Listener) -> None:
-    """And the channel is asked ever more seldom, however much it is to be told."""
-    dead.free.set()
-    desk.webhook(dead, "dead")
-    look(desk.engine, desk.settings)
-    tell_much(desk, "dead", FEW)
-    dead.answers = [(503, {})] * GIVE_UP_AFTER
-    for _ in range(GIVE_UP_AFTER):
-        desk.tell()
-        desk.later(901)
-    assert len(dead.received) == GIVE_UP_AFTER
-    while desk.tell():
-        pass
-    assert set(desk.results()) == {"failed", "sent"}
-    assert desk.results().count("sent") == FEW + 1
-    assert "try 2 in 900 s" in desk.log()[GIVE_UP_AFTER - 1][2]
-
-
-def test_channels_that_did_not_answer_lately_leave_room_for_those_that_do(
-    desk: Desk, dead: Listener, listener: Listener
-) -> None:
-    for number in range(LANES + 2):
-        desk.webhook(dead, f"dead-{number}")
-    dead.answers = [(503, {})] * (LANES + 2)
-    dead.free.set()
-    desk.webhook(listener, "pager", cooldown_s=0)
-    command, revision = desk.command, desk.revision
-    desk.tell()
-    dead.free.clear()
-    desk.later(60)
-    with notifying(desk, dead) as notifier:
-        dead.wait_for(lambda told: len(told) == LANES + 2 + TROUBLED - 1)
-        approve(desk.engine, command, revision, "Ada")
-        listener.wait_for(lambda told: len(told) == 2, PROMPT_S)
-        assert sum(lane.troubled for lane in notifier._lanes.values()) == TROUBLED - 1
-
-
 def test_a_project_whose_channels_all_hang_leaves_room_for_another_ones(
     desk: Desk, dead: Listener, listener: Listener
 ) -> None:
@@ -217,65 +155,6 @@ def test_a_project_whose_channels_all_hang_leaves_room_for_another_ones(
             "from conversations c where channel = 'dead-0'",
         )
         listener.wait_for(bool, PROMPT_S)
-
-
-def of_a_channel(desk: Desk) -> None:
-    execute(desk, "update channels set kind = 'pigeon' where name = 'newer'")
-
-
-def of_a_run(desk: Desk) -> None:
-    Job(desk.engine, run="newer").start()
-    execute(
-        desk,
-        "insert into notices (run_id, at, topic) "
-        "select run_id, now(), 'of a newer release' from runs where name = 'newer'",
-    )
-
-
-@pytest.mark.parametrize("written", [of_a_channel, of_a_run])
-def test_what_only_a_newer_release_can_read_keeps_no_other_channel_or_run_from_being_told(
-    desk: Desk, listener: Listener, written: Callable[[Desk], None]
-) -> None:
-    desk.webhook(listener, "pager")
-    desk.webhook(listener, "newer")
-    written(desk)
-    desk.tell()
-    assert ("pager", "sent") in [entry[:2] for entry in desk.log()]
-    results = {result for channel, result, _ in desk.log() if channel == "newer"}
-    assert results == {"held" if written is of_a_channel else "sent"}
-    assert value(desk.engine, "select count(*) from notices") == (written is of_a_run)
-
-
-def test_a_conversation_of_a_channel_of_a_newer_release_waits_for_one_that_reads_it(
-    desk: Desk, listener: Listener
-) -> None:
-    desk.webhook(listener, "newer")
-    look(desk.engine, desk.settings)
-    of_a_channel(desk)
-    desk.tell()
-    assert [(c, r) for c, r, reason in desk.log() if reason.startswith(UNREADABLE)] == [
-        ("newer", "held")
-    ]
-    execute(desk, "update channels set kind = 'webhook'")
-    desk.later(61)
-    desk.tell()
-    assert len(listener.received) == 1
-
-
-@pytest.mark.parametrize(("about", "arrives"), [(["spikes", "decisions"], 1), (["runs"], 0)])
-def test_what_happens_while_only_a_newer_release_can_read_the_channel_waits_for_it(
-    desk: Desk, listener: Listener, about: list[str], arrives: int
-) -> None:
-    """Which tells then what the channel asks for."""
-    desk.webhook(listener, "newer", about=about)
-    of_a_channel(desk)
-    desk.tell()
-    assert listener.received == []
-    execute(desk, "update channels set kind = 'webhook'")
-    desk.later(61)
-    desk.tell()
-    assert len(listener.received) == arrives
-    assert desk.results() == ["held", "sent" if arrives else "dropped"]
 
 
 def test_a_conversation_that_cannot_be_told_is_put_off_and_the_next_is_told(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import sys
@@ -16,7 +15,7 @@ from spikeguard_core.notification.topics import Topic
 from spikeguard_core.policy.finding import FirstMove
 from spikeguard_protocol import Kind
 from spikeguard_protocol.escaping import chat_text
-from spikeguard_server.log_format import JsonFormatter, LineFormatter
+from spikeguard_server.log_format import LineFormatter
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.kinds import Carriage, carry
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, title_of
@@ -131,17 +130,3 @@ def test_the_servers_log_holds_one_line_a_message_and_indents_what_is_below(text
     assert first.startswith("ERROR spikeguard_server: run ")
     assert all(line.startswith("    ") for line in below)
     assert acted_on("\n".join([first, *below])) == []
-
-
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_a_log_of_json_is_one_line_of_ascii_that_holds_the_text_as_it_was(text: str) -> None:
-    try:
-        raise RuntimeError(text)
-    except RuntimeError:
-        told = sys.exc_info()
-    record = logging.LogRecord("spikeguard_server", 40, "", 0, "run %s failed", (text,), told)
-    line = JsonFormatter().format(record)
-    assert line.isascii()
-    assert line.isprintable()
-    assert json.loads(line)["message"] == f"run {text} failed"
-    assert text in json.loads(line)["exception"]

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_core.notification.delivery import NewSilence
-from spikeguard_protocol import AttemptEnded, Medium, TargetSaved
+from spikeguard_protocol import AttemptEnded
 from spikeguard_protocol.signature import SignatureRefused, verify
 from spikeguard_server.ingest.decisions import approve, reject
 from spikeguard_server.notify.notifier import STOP_TIMEOUT_S, Notifier, look
@@ -21,12 +21,11 @@ from spikeguard_server.store.channels import add_silence, end_silence
 from spikeguard_server.store.conversations import claim, wake
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener, listening
-from tests.server.store.jobs import SECOND, Job, columns, rows, spiking, value
+from tests.server.store.jobs import SECOND, Job, columns, spiking, value
 from tests.server.store.test_commands import ONSET
 from tests.server.store.test_ticker import pass_time
 
 KEY = "spikeguard/default/gpt#1"
-QUIET = "spikeguard/default/gpt#0"
 
 
 def healed(engine: sql.Engine) -> Job:
@@ -37,23 +36,6 @@ def healed(engine: sql.Engine) -> Job:
     job.train(401, 900, spiking(ONSET, length=4), batch=100)
     assert value(engine, "select state from incidents") == "closed"
     return job
-
-
-def test_what_happened_waits_in_the_outbox_of_its_own_transaction(desk: Desk) -> None:
-    engine, job = desk.engine, desk.job
-    before = rows(engine, "select topic, incident, command from notices order by id")
-    assert before[0] == ("opened", 1, None)
-    assert before[-1] == ("proposed", 1, desk.command.number)
-    saved = TargetSaved("step-560", 0, 560, 560, Medium.DISK)
-    with desk.engine.begin() as connection:
-        connection.execute(sql.text("alter table audit rename to hidden"))
-    with pytest.raises(sql.exc.ProgrammingError):
-        job.train(561, 760, spiking(ONSET, 9.0))
-    with desk.engine.begin() as connection:
-        connection.execute(sql.text("alter table hidden rename to audit"))
-    assert rows(engine, "select topic, incident, command from notices order by id") == before
-    job.sequence -= 1
-    job.send(saved)
 
 
 def test_one_message_tells_the_present_and_the_outbox_is_empty(
@@ -193,23 +175,6 @@ def test_what_is_refused_for_good_is_given_up_and_the_next_thing_told_anew(
     assert desk.results() == ["given_up", "sent"]
 
 
-def test_what_no_channel_of_the_project_gets_is_not_told_in_circles(
-    desk: Desk, listener: Listener
-) -> None:
-    desk.channel("pagerduty", "pager", target={"routing_key": "old", "url": listener.url})
-    desk.webhook(listener, "later", level=3, kinds=["outlier_batch"], about=["runs"])
-    desk.webhook(listener, "off", enabled=False)
-    listener.answers = [(401, {}), (404, {})]
-    for _ in range(4):
-        desk.tell()
-    lost = [(channel, reason) for channel, result, reason in desk.log() if result == "given_up"]
-    assert lost == [
-        ("pager", "answered 401 (try 1); later is told"),
-        ("later", "answered 404 (try 1); no other channel can be told"),
-    ]
-    assert len(listener.received) == 2
-
-
 def test_a_stand_in_says_what_happened_and_who_did_not_get_it(
     desk: Desk, listener: Listener
 ) -> None:
@@ -223,19 +188,6 @@ def test_a_stand_in_says_what_happened_and_who_did_not_get_it(
     assert "decide: roll back" in told["title"]
     assert "Not delivered to pager" in told["text"]
     assert told["urgency"] == "urgent"
-
-
-def test_a_replica_that_may_not_reach_a_channel_leaves_it_to_one_that_may(
-    desk: Desk, listener: Listener
-) -> None:
-    desk.webhook(listener)
-    other = replace(desk, settings=replace(desk.settings, notify_networks=""))
-    other.tell()
-    assert desk.results() == ["failed"]
-    desk.later(10)
-    desk.tell()
-    assert desk.results() == ["failed", "sent"]
-    assert len(listener.received) == 1
 
 
 def test_a_channel_that_is_down_for_hours_is_given_up_and_no_secret_is_logged(desk: Desk) -> None:
@@ -379,15 +331,6 @@ def test_a_run_that_was_silent_once_is_not_told_of_each_time_it_ends(
     assert calm.log() == logged
 
 
-def test_a_run_that_was_told_to_be_silent_is_told_to_be_over(
-    calm: Desk, listener: Listener
-) -> None:
-    job = fallen_silent(calm, listener)
-    job.send(AttemptEnded("finished"))
-    calm.tell()
-    assert [r.json()["status"] for r in listener.received] == ["firing", "resolved"]
-
-
 @pytest.mark.parametrize("channels", [0, 1])
 def test_a_run_that_simply_finishes_leaves_nothing_behind(
     calm: Desk, listener: Listener, channels: int
@@ -460,22 +403,6 @@ def test_a_message_names_what_was_not_finite_and_the_first_signal_to_move(
     assert body in message["text"]
     assert "First to move: grad norm, step 401." in message["text"]
     assert (message["incident"]["signal"], message["incident"]["signal_step"]) == ("grad_norm", 401)
-
-
-def test_of_two_signals_at_one_step_the_loss_moved_first(calm: Desk, listener: Listener) -> None:
-    """A step has its loss before its gradient."""
-    calm.webhook(listener)
-    job = calm.job
-    job.start()
-    job.train(1, 400, batch=100)
-    told = columns(range(401, 413), spiking(402, 3.0))
-    norms = (told.signals["grad_norm"][0], *(30.0,) * 11)
-    job.send(replace(told, signals={**told.signals, "grad_norm": norms}))
-    calm.tell()
-    message = listener.received[0].json()
-    assert message["incident"]["signal"] == "loss"
-    assert "First to move" not in message["text"]
-    assert "norm first" not in message["title"]
 
 
 def test_an_ended_run_says_whether_its_job_wants_a_look(calm: Desk, listener: Listener) -> None:

@@ -117,31 +117,3 @@ def test_a_fresh_sign_in_asks_whoever_is_signed_in_there_again_and_makes_admin_t
     made = httpx.post(f"{server}/v1/tokens", json=wanted, headers=headers, timeout=30)
     assert made.status_code == 201, made.text
     browser.close()
-
-
-def test_a_provider_that_comes_back_with_other_keys_is_believed_again(
-    server: str, ports: tuple[int, int]
-) -> None:
-    for _ in range(2):
-        with provider(ports[1], server + CALLBACK, PEOPLE):
-            browser = Browser()
-            assert come_back(browser, server, "ada").status_code == 303
-            browser.close()
-
-
-@pytest.mark.usefixtures("issuer")
-def test_a_code_is_good_once_and_only_with_its_verifier(server: str) -> None:
-    browser, thief = Browser(), Browser()
-    begun = browser.get(f"{server}/login/oidc")
-    kept = browser.at(server).cookies["spikeguard_oidc"]
-    back = browser.sign_in(begun.headers["location"], "ada", server + CALLBACK)
-    thief.get(f"{server}/login/oidc")
-    assert "was not begun in this browser" in thief.get(back).text
-    done = browser.get(back)
-    assert done.status_code == 303, done.text
-    thief.at(server).cookies.clear()
-    thief.at(server).cookies.set("spikeguard_oidc", kept)
-    again = thief.get(back)
-    assert (again.status_code, "invalid_grant" in again.text) == (403, True)
-    browser.close()
-    thief.close()

@@ -110,7 +110,7 @@ class Job:
         curve: Curve = healthy,
         *,
         segment: int = 0,
-        batch: int = 10,
+        batch: int = 20,
         save_every: int = 100,
         shift: int = 0,
     ) -> Ack:

@@ -43,10 +43,6 @@ class Site:
     server: sql.Engine
 
     @property
-    def owner_url(self) -> str:
-        return self.owner.url.render_as_string(hide_password=False)
-
-    @property
     def url(self) -> str:
         return self.server.url.render_as_string(hide_password=False)
 

@@ -9,11 +9,10 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.suspicion import Mark
 from spikeguard_protocol import BatchRange, Cause, LayerNorms, Record, Samples
 from spikeguard_server.store.incidents import find_incident
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import Job, asked, healthy
+from tests.server.store.jobs import Job, healthy
 
 LAYERS = [f"blocks.{number}.weight" for number in range(12)]
 FAULTY = "blocks.7.weight"
@@ -57,19 +56,6 @@ def calm(engine: sql.Engine) -> Job:
     return job
 
 
-def test_an_incident_keeps_its_causes_and_what_speaks_for_them(engine: sql.Engine) -> None:
-    job = calm(engine)
-    job.send(samples(ONSET, ONSET + 19, {ONSET: 6.0, ONSET + 1: 5.0}))
-    found = incident(engine, job)
-    assert found.causes[0].cause is Cause.BAD_BATCH
-    assert {one.cause for one in found.causes} == set(Cause)
-    assert math.isclose(sum(one.confidence for one in found.causes), 1.0)
-    assert any(f"step {ONSET}" in reason for reason in found.causes[0].reasons)
-    assert found.causes[0].mark == Mark(ONSET, ONSET + 1)
-    assert found.causes[-1].mark is None
-    assert found.first_layer is None  # none moved
-
-
 @pytest.mark.parametrize("with_layers", [True, False])
 def test_one_layer_that_moved_before_the_loss_is_named(
     engine: sql.Engine, with_layers: bool
@@ -102,20 +88,3 @@ def test_a_layer_that_is_not_finite_survives_the_database(engine: sql.Engine) ->
     assert found.first_layer is not None
     assert found.first_layer.ratio == math.inf
     assert FAULTY in " ".join(found.causes[0].reasons)
-
-
-def test_layers_are_read_a_few_times_a_message_however_much_happens_in_it(
-    engine: sql.Engine,
-) -> None:
-    """200 steps of 18 kB beside 4,096 layers took 10 s of a core: a read an event."""
-    job = calm(engine)
-    told: list[Record] = [layers(ONSET - 2, **{FAULTY: 40.0})]
-    for step in range(ONSET, ONSET + 40):
-        jump = {step: 6.0 + step % 7}
-        told += [samples(step, step, jump), layers(step, **{FAULTY: 40.0})]
-    with asked(engine, "FROM layer_norms") as statements:
-        job.send(*told)
-    assert 1 <= len(statements) <= 8  # two a read
-    first = incident(engine, job).first_layer
-    assert first is not None
-    assert first.layer == FAULTY

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,25 +11,19 @@ import sqlalchemy as sql
 
 from spikeguard_core.policy.settings import DEFAULT_POLICY, ApprovalMode, ApprovalRule
 from spikeguard_protocol import (
-    Action,
-    CheckpointNow,
     CommandId,
     ResultState,
     Rollback,
-    ScaleLr,
     SegmentId,
     SegmentPoint,
     Verb,
-    to_json,
-    verb_of,
 )
-from spikeguard_server.errors import NotFound, RevisionChanged, ServiceError, WrongState
+from spikeguard_server.errors import RevisionChanged, ServiceError, WrongState
 from spikeguard_server.ingest.decisions import approve, reject
 from spikeguard_server.store.policies import write_policy
-from tests.server.store.jobs import FIRST, SECOND, Job, drawn, healthy, rows, spiking, value
+from tests.server.store.jobs import FIRST, SECOND, Job, healthy, rows, spiking, value
 
 ONSET = 401
-JUDGED = "select number, judgement from commands where state = 'judged'"
 WAITING = "select incident, number, revision from commands where state = 'proposed'"
 
 
@@ -61,33 +54,6 @@ def test_a_lasting_spike_proposes_a_rollback_and_orders_nothing(spiked: sql.Engi
     assert [o for o in ack.orders if isinstance(o.action, Rollback)] == []
     assert ack.attentive
     assert "step-300" in ack.protected
-
-
-def test_an_approved_rollback_is_ordered_until_its_result_is_stored(spiked: sql.Engine) -> None:
-    job, command, revision = waiting(spiked)
-    approve(spiked, command, revision, "Ada")
-    first = job.train(561, 570, spiking(ONSET))
-    again = job.train(571, 580, spiking(ONSET))
-    for ack in (first, again):
-        [order] = [o for o in ack.orders if o.command == str(command)]
-        assert order.attempt == FIRST
-        assert order.expires_in_s > 0
-        assert isinstance(order.action, Rollback)
-    ack = job.report(str(command), ResultState.APPLIED, 580)
-    assert str(command) not in [o.command for o in ack.orders]
-    decided = "select decided_by, applied_step, state from commands where number = "
-    assert rows(spiked, f"{decided}{command.number}") == [("Ada", 580, "applied")]
-
-
-def test_after_a_rollback_the_run_heals_and_the_command_is_judged(spiked: sql.Engine) -> None:
-    job, command, revision = waiting(spiked)
-    approve(spiked, command, revision, "Ada")
-    job.train(561, 570, spiking(ONSET))
-    job.roll_back(str(command), 300, at_step=570, position=300)
-    job.train(301, 700, healthy, segment=1, shift=20, batch=50)
-    assert rows(spiked, "select state, outcome from incidents") == [("closed", "recovered")]
-    assert state_of(spiked, command) == "judged"
-    assert value(spiked, "select open_incident from runs") is None
 
 
 def test_a_spike_that_comes_back_after_a_rollback_is_the_same_incident(
@@ -142,14 +108,6 @@ def test_of_two_people_who_approve_at_once_one_wins_and_the_other_is_told(
     assert answers == ["WrongState", "WrongState", "WrongState", "approved"]
     subject = f"select count(*) from audit where action = 'approve' and subject = '{command}'"
     assert value(spiked, subject) == 1
-
-
-def test_approving_another_revision_than_the_current_one_is_refused(spiked: sql.Engine) -> None:
-    _, command, revision = waiting(spiked)
-    with pytest.raises(RevisionChanged) as refused:
-        approve(spiked, command, revision + 1, "Ada")
-    assert refused.value.extra["current"]["revision"] == revision
-    assert state_of(spiked, command) == "proposed"
 
 
 def test_a_target_that_vanished_meanwhile_makes_a_new_revision_that_must_be_seen(
@@ -259,12 +217,6 @@ def test_a_rejected_command_is_not_proposed_again_at_once(spiked: sql.Engine) ->
     assert value(spiked, reason) == "it is the learning rate"
 
 
-@pytest.mark.parametrize("name", ["gpt#1.77", "gpt#77.1", "nobody#1.1", "gpt#1.99999999999"])
-def test_there_is_nothing_to_decide_on_what_does_not_exist(spiked: sql.Engine, name: str) -> None:
-    with pytest.raises(NotFound):
-        approve(spiked, CommandId.parse(name), 1, "Ada")
-
-
 def test_a_policy_may_approve_by_itself_and_signs_with_its_version(engine: sql.Engine) -> None:
     rule = ApprovalRule(ApprovalMode.AUTO, budget=1, cooldown_s=0.0)
     approval = {**DEFAULT_POLICY.approval, Verb.ROLLBACK: rule}
@@ -372,14 +324,6 @@ def test_every_change_of_a_command_stands_in_the_audit(spiked: sql.Engine) -> No
     assert numbers == [*range(1, len(numbers) + 1)]
 
 
-@pytest.mark.parametrize(
-    "change", ["update audit set actor = 'x'", "delete from audit", "truncate audit"]
-)
-def test_the_audit_refuses_every_change(spiked: sql.Engine, change: str) -> None:
-    with pytest.raises(sql.exc.ProgrammingError, match="append-only"), spiked.begin() as connection:
-        connection.execute(sql.text(change))
-
-
 def test_the_samples_around_an_incident_are_copied_with_all_segments(spiked: sql.Engine) -> None:
     job, command, revision = waiting(spiked)
     approve(spiked, command, revision, "Ada")
@@ -390,37 +334,3 @@ def test_the_samples_around_an_incident_are_copied_with_all_segments(spiked: sql
         "select segment, min(step), max(step), count(*) from incident_samples group by 1 order by 1"
     )
     assert rows(spiked, spans) == [(0, 201, 570, 370), (1, 301, 400, 100)]
-
-
-@pytest.mark.parametrize(
-    ("action", "said"),
-    [
-        (CheckpointNow(), "nothing to judge: saving a checkpoint"),
-        (ScaleLr(0.5, 100), "nobody can tell: gpt#1.{rollback} followed"),
-    ],
-    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
-)
-def test_of_all_that_was_carried_out_the_rollback_that_cured_it_has_the_credit(
-    spiked: sql.Engine, action: Action, said: str
-) -> None:
-    """In the record and in the post-mortem."""
-    job, command, revision = waiting(spiked)
-    approve(spiked, command, revision, "Ada")
-    job.train(561, 570, spiking(ONSET))
-    assert command.number > 1
-    with spiked.begin() as connection:  # as if the first had been this one, and had been done
-        done = "state = 'applied', applied_step = 560, verb = :verb, arguments = (:action)::jsonb"
-        connection.execute(
-            sql.text(f"update commands set {done} where number = 1"),
-            {"verb": verb_of(action).value, "action": json.dumps(to_json(action))},
-        )
-    job.roll_back(str(command), 300, at_step=570, position=300)
-    job.train(301, 700, healthy, segment=1, shift=20, batch=50)
-    judged = {row[0]: str(row[1]) for row in rows(spiked, JUDGED)}
-    cure = "the incident ended as recovered: the loss came back to its trend after it"
-    assert judged[command.number] == cure
-    assert judged[1].startswith(said.format(rollback=command.number))
-    text = " ".join(drawn(spiked).decode().replace("\\#", "#").split())
-    assert f"Rollback gpt#1.{command.number} (270 steps): {cure}" in text
-    quiet = verb_of(action) is Verb.CHECKPOINT_NOW
-    assert quiet or judged[1] in text  # that nothing was to be judged is no news

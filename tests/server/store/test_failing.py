@@ -8,7 +8,6 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_protocol import AttemptEnded
 from tests.server.store.jobs import Job, rows, spiking, value
 
 NOTED = "select action from audit where action like 'detection.%' order by number"
@@ -47,7 +46,7 @@ def test_a_detector_that_goes_on_failing_begins_anew_and_sees_the_next_spike(
     job.start()
     job.train(1, 200)
     poison(engine)
-    job.train(201, 230)
+    job.train(201, 230, batch=10)
     assert rows(engine, NOTED) == [("detection.failed",), ("detection.restarted",)]
     job.train(231, 500, save_every=10**9)
     assert value(engine, "select failures from detector_states") == 0
@@ -65,20 +64,11 @@ def test_an_incident_that_is_not_followed_any_more_is_closed_and_says_why(
     job.train(1, 300, spiking(251))
     assert value(engine, "select open_incident from runs") == 1
     poison(engine)
-    job.train(301, 330, spiking(251))
+    job.train(301, 330, spiking(251), batch=10)
     assert rows(engine, "select state, outcome, record->>'reason' from incidents") == [
         ("closed", "run_ended", "detection failed and began anew")
     ]
     assert value(engine, "select open_incident from runs") is None
-
-
-def test_a_run_can_end_while_its_detector_fails(engine: sql.Engine) -> None:
-    job = Job(engine, monitors=None)
-    job.start()
-    job.train(1, 200)
-    poison(engine)
-    job.send(AttemptEnded("finished"))
-    assert value(engine, "select state from runs") == "ended"
 
 
 def test_a_message_that_takes_too_long_to_judge_is_stored_and_the_next_one_is_judged(

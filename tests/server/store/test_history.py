@@ -9,7 +9,7 @@ import sqlalchemy as sql
 
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import SegmentId, SegmentPoint, SegmentReason, SegmentStarted
-from spikeguard_server.errors import NotSignedIn, SequenceGap
+from spikeguard_server.errors import NotSignedIn
 from spikeguard_server.ingest import Monitors, receive
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.settings import Settings
@@ -23,7 +23,6 @@ from tests.server.store.jobs import (
     columns,
     healthy,
     rows,
-    saved_at,
     spiking,
     value,
 )
@@ -148,30 +147,6 @@ def test_a_short_message_has_no_long_history_judged_again(engine: sql.Engine) ->
     assert "more than 4,000 rows" in value(engine, SHORTENED)
 
 
-def test_a_run_that_asks_for_its_history_again_and_again_gets_it_no_more(
-    engine: sql.Engine,
-) -> None:
-    job = over_a_long_history(engine)
-    assert job.monitors is not None
-    job.monitors.rebuilds.charge(run_key(job.message(sequence=1).run_id), None, 5.0)
-    job.send(SegmentStarted(1, SegmentReason.ROLLBACK, UNJUDGED, 0))
-    assert "has used up its time" in value(engine, SHORTENED)
-    job.train(1, 20, segment=1)
-    assert value(engine, "select last_step from runs") == 20
-
-
-def test_a_message_that_leaves_a_hole_does_not_have_the_detector_read_anew(
-    engine: sql.Engine,
-) -> None:
-    job = Job(engine)
-    job.start()
-    job.train(1, 50)
-    with pytest.raises(SequenceGap):
-        job.post(job.message(sequence=99))
-    assert job.monitors is not None
-    assert job.monitors.take(run_key(job.message(sequence=1).run_id)) is not None
-
-
 def test_a_token_of_another_run_does_not_have_the_detector_read_anew(engine: sql.Engine) -> None:
     job, stranger = Job(engine), sha256(b"no token of this run").digest()
     job.start()
@@ -180,17 +155,3 @@ def test_a_token_of_another_run_does_not_have_the_detector_read_anew(engine: sql
         receive(engine, job.message(), monitors=job.monitors, bearer=stranger)
     assert job.monitors is not None
     assert job.monitors.take(run_key(job.message(sequence=1).run_id)) is not None
-
-
-def test_checkpoints_without_end_keep_no_snapshots_without_end(engine: sql.Engine) -> None:
-    """Each would take up to 100 kB of disk: of one message only a few, of a run so many."""
-    job = Job(engine, settings=Settings(detector_snapshots_kept=20))
-    job.start()
-    count = "select count(*) from detector_snapshots"
-    steps = range(1, 951)
-    job.send(columns(steps, healthy), *(saved_at(step) for step in steps))
-    assert value(engine, count) == 12  # the segment's beginning, two, and one a hundred steps
-    for begin in range(1001, 1031):
-        job.send(columns([begin], healthy), saved_at(begin))
-    assert value(engine, count) == 20
-    assert value(engine, "select max(step) from detector_snapshots") == 1030

@@ -8,21 +8,16 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import (
-    AttemptEnded,
     BatchRange,
     Gap,
-    LayerNorms,
     Message,
     RunId,
     Samples,
     SegmentId,
     SegmentPoint,
-    SegmentReason,
-    SegmentStarted,
     TargetDeleted,
 )
 from spikeguard_server.errors import SequenceGap, Unready
-from spikeguard_server.ingest.receive import reached
 from spikeguard_server.store.samples import read_samples
 from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import (
@@ -92,27 +87,6 @@ def test_a_gap_sent_in_place_of_the_first_lost_message_reaches_its_end(engine: s
     assert job.post(job.message(sequence=7)).sequence == 7
 
 
-@pytest.mark.parametrize(
-    ("last", "sequence", "gaps", "expected"),
-    [
-        (3, 4, [], 4),
-        (3, 5, [], None),
-        (3, 2, [], 3),
-        (3, 6, [(4, 5)], 6),
-        (3, 6, [(5, 5)], None),
-        (3, 9, [(7, 8), (4, 6)], 9),
-        (3, 4, [(4, 8)], 8),
-        (3, 4, [(6, 8)], 4),
-        (0, 3, [(1, 2)], 3),
-    ],
-)
-def test_numbers_are_reached_without_holes(
-    last: int, sequence: int, gaps: list[tuple[int, int]], expected: int | None
-) -> None:
-    records = tuple(Gap(first, end, "", 0) for first, end in gaps)
-    assert reached(last, Message("p", "r", FIRST, sequence, 0.0, records)) == expected
-
-
 def test_an_attempt_whose_start_was_lost_is_registered_all_the_same(engine: sql.Engine) -> None:
     """Otherwise a first message that was refused for good would block the outbox for ever."""
     job = Job(engine)
@@ -153,26 +127,6 @@ def test_a_value_that_comes_later_for_a_known_step_fills_in_and_never_overwrites
     job.send(Samples(0, (1,), {"loss": (3.0,)}, (None,)))
     job.send(Samples(0, (1,), {"loss": (9.0,), "param_norm": (70.0,)}, (None,)))
     assert rows(engine, "select loss, param_norm from samples") == [(3.0, 70.0)]
-
-
-def test_text_that_postgres_cannot_hold_is_stored_without_what_it_cannot(
-    engine: sql.Engine,
-) -> None:
-    job = Job(engine)
-    job.start()
-    job.send(LayerNorms(0, 1, "a\x00b", {"w\ud800": 1.0}), AttemptEnded("oo\x00ps"))
-    assert value(engine, "select end_reason from attempts") == "oo\ufffdps"
-
-
-def test_numbers_at_the_edge_of_the_protocol_fit(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
-    top = 2**53
-    job.send(
-        SegmentStarted(top, SegmentReason.RESUME, None, top),
-        Samples(top, (top,), {"loss": (1.0,)}, (BatchRange(top - 1, top),)),
-    )
-    assert value(engine, "select last_step from runs") == top
 
 
 def test_samples_of_an_older_attempt_are_history(engine: sql.Engine) -> None:

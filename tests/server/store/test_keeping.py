@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from time import thread_time
 
 import sqlalchemy as sql
 
@@ -12,7 +11,7 @@ from spikeguard_server.store.reads.history import read_targets
 from spikeguard_server.store.reads.runs import read_run
 from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import Job, healthy, spiking, value
+from tests.server.store.jobs import Job, healthy
 
 
 def snapshot(step: int) -> TargetSaved:
@@ -23,20 +22,6 @@ def shown(engine: sql.Engine, job: Job) -> set[str]:
     with engine.connect() as connection:
         row = read_run(connection, run_key(job.message(sequence=1).run_id), timedelta(seconds=60))
         return {t.row.name for t in read_targets(connection, RunRow.of(row)) if t.protected}
-
-
-def test_a_snapshot_one_step_before_the_onset_is_not_the_one_that_agents_keep(
-    engine: sql.Engine,
-) -> None:
-    job = Job(engine)
-    job.start()
-    job.train(1, 200, batch=50, save_every=10**6)
-    job.send(snapshot(200))
-    job.train(201, 220, save_every=10**6)
-    job.send(snapshot(220))
-    ack = job.train(221, 240, spiking(221), save_every=10**6)
-    assert ack.protected == ("memory-200",)
-    assert shown(engine, job) == {"memory-200"}
 
 
 def test_a_warning_keeps_the_newest_from_before_it_and_not_a_newer_one(
@@ -57,26 +42,3 @@ def test_a_warning_keeps_the_newest_from_before_it_and_not_a_newer_one(
     assert ack.attentive
     assert ack.protected == ("memory-200",)
     assert shown(engine, job) == {"memory-200"}
-
-
-ENDED_WITH_THE_RUN = """
-insert into incidents select made.* from incidents i, generate_series(2, 1500) n,
-lateral jsonb_populate_record(null::incidents, to_jsonb(i) || jsonb_build_object(
-    'number', n, 'state', 'closed', 'outcome', 'run_ended')) made
-"""
-
-
-def test_a_message_is_quick_however_many_incidents_of_its_run_ended_unjudged(
-    engine: sql.Engine,
-) -> None:
-    """300 of them beside 1,000 checkpoints took each message of 234 bytes 1.5 s of a core."""
-    job = Job(engine)
-    job.start()
-    job.send(*(TargetSaved(f"t{n}", 0, n % 200, n, Medium.DISK) for n in range(1000)))
-    job.train(1, 300, spiking(251), batch=300, save_every=10**9)
-    with engine.begin() as connection:
-        connection.execute(sql.text(ENDED_WITH_THE_RUN))
-    began_s = thread_time()
-    job.train(301, 301, spiking(251))
-    assert thread_time() - began_s < 2.0
-    assert value(engine, "select open_incident from runs") == 1

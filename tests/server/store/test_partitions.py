@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
-from typing import Any
 
 import pytest
 import sqlalchemy as sql
@@ -14,12 +13,10 @@ from spikeguard_protocol import LayerNorms, RunId, SegmentId, SegmentPoint
 from spikeguard_server.ingest.detection import load_detection
 from spikeguard_server.jobs.housekeeping import let_go
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.partitions import (
     PartitionKind,
     drop_partition,
     make_partitions,
-    old_weeks,
     partition,
 )
 from spikeguard_server.store.tables.core import run_key
@@ -158,52 +155,11 @@ def test_a_message_that_is_written_while_its_partition_is_to_go_keeps_it(
     assert value(engine, "select count(*) from samples") == 410
 
 
-def test_who_still_trains_in_a_week_is_found_without_reading_all_segments(
-    engine: sql.Engine,
-) -> None:
-    """All ingest waits for the second look, however many segments there ever were."""
-    trained(engine)
-    week = age(engine, 35)
-    with engine.begin() as connection:
-        more = "jsonb_build_object('segment', n, 'week', current_date)"
-        for statement in (
-            f"insert into segments select (jsonb_populate_record(s, {more})).* "
-            "from segments s, generate_series(1, 5000) n",
-            "insert into attempts select (jsonb_populate_record(a, jsonb_build_object("
-            "'number', n, 'id', 'x' || n, 'last_message_at', now()))).* "
-            "from attempts a, generate_series(2, 2000) n",
-            "analyze segments",
-            "analyze attempts",
-        ):
-            connection.execute(sql.text(statement))
-    asked: list[tuple[str, Any]] = []
-    with engine.connect() as connection:
-        sql.event.listen(
-            connection, "before_cursor_execute", lambda *call: asked.append((call[2], call[3]))
-        )
-        assert drop_partition(connection, PartitionKind.SAMPLES, week, 30.0)
-        connection.rollback()
-    looks = [(statement, values) for statement, values in asked if "segments" in statement]
-    assert len(looks) == 2
-    with engine.connect() as connection:
-        for statement, values in looks:
-            plan = connection.exec_driver_sql(f"EXPLAIN {statement}", values).scalars().all()
-            assert not any("Seq Scan on segments" in line for line in plan), plan
-
-
 def test_nothing_goes_unless_it_is_asked_for(engine: sql.Engine) -> None:
     trained(engine)
     age(engine, 700)
     let_go(engine, Settings())
     assert value(engine, "select count(*) from samples") == 400
-
-
-@pytest.mark.parametrize("kind", list(PartitionKind))
-def test_the_newest_week_is_never_old(engine: sql.Engine, kind: PartitionKind) -> None:
-    trained(engine)
-    with engine.begin() as connection:
-        connection.execute(sql.text("update attempts set last_message_at = '2000-01-01'"))
-        assert old_weeks(connection, kind, 1.0) == []
 
 
 def test_a_run_that_comes_back_later_is_taken_and_its_detector_knows_it(engine: sql.Engine) -> None:
@@ -261,18 +217,3 @@ def test_no_partition_is_made_of_another_time(engine: sql.Engine, week: str) -> 
     with engine.connect() as connection, pytest.raises(sql.exc.DBAPIError, match="than a year"):
         connection.execute(made)
     assert parts(engine) == before
-
-
-def test_a_role_with_another_search_path_finds_the_tables(engine: sql.Engine) -> None:
-    """A role may change its own defaults, and every later connection would find none."""
-    trained(engine)
-    role = f'alter role current_user in database "{engine.url.database}"'
-    with engine.begin() as connection:
-        connection.execute(sql.text(f"{role} set search_path = pg_temp"))
-    fresh = open_engine(Settings(database_url=engine.url.render_as_string(hide_password=False)))
-    try:
-        assert rows(fresh, "select count(*) from runs") == [(1,)]
-    finally:
-        fresh.dispose()
-        with engine.begin() as connection:
-            connection.execute(sql.text(f"{role} reset search_path"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -18,7 +17,6 @@ import psutil
 import psycopg
 import pytest
 
-from spikeguard_server.cli import embedded_postgres as postgres
 from spikeguard_server.cli.embedded_postgres import EmbeddedError, embedded, running
 
 OWNER = """
@@ -84,17 +82,6 @@ def test_nobody_else_reaches_it_and_no_parent_is_loosened(home: Path) -> None:
     assert {path: path.stat().st_mode for path in (home, *home.parents)} == before
 
 
-def test_a_killed_owner_takes_its_server_along(home: Path) -> None:
-    owner = own(home / "pg")
-    assert servers(home / "pg")
-    owner.kill()
-    owner.wait()
-    deadline = time.monotonic() + 30
-    while servers(home / "pg"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_killed_owner_and_keeper_leave_a_server_that_the_next_owner_stops(home: Path) -> None:
     owner = own(home / "pg")
     postmaster = postmaster_of(home / "pg")
@@ -140,17 +127,6 @@ def test_a_child_that_hangs_after_its_server_was_killed_keeps_no_new_one_out(hom
     assert servers(home / "pg") == []
 
 
-def test_a_killed_keeper_counts_as_an_end_and_leaves_nothing(home: Path) -> None:
-    with running(home / "pg", durable=False) as server:
-        assert not server.ended()
-        postmaster = postmaster_of(home / "pg")
-        keeper = postmaster.parent()
-        assert keeper is not None
-        keeper.kill()
-        until(server.ended)
-    assert servers(home / "pg") == []
-
-
 def test_a_socket_lock_with_a_pid_that_is_somebody_elses_by_now_stops_no_start(home: Path) -> None:
     with embedded(home / "pg", durable=False):
         pass
@@ -173,25 +149,6 @@ def until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def test_a_second_owner_is_told_to_go_elsewhere(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgres, "OWNER_TIMEOUT_S", 0.2)
-    with (
-        embedded(home / "pg", durable=False),
-        pytest.raises(EmbeddedError, match="another process"),
-        embedded(home / "pg"),
-    ):
-        pass
-
-
-def test_ctrl_c_ends_owner_and_server(home: Path) -> None:
-    owner = own(home / "pg")
-    owner.send_signal(signal.SIGINT)
-    owner.wait(30)
-    assert servers(home / "pg") == []
 
 
 def test_a_directory_that_holds_something_else_is_refused(home: Path) -> None:

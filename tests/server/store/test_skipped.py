@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import (
@@ -19,7 +18,7 @@ from spikeguard_server.report.writing import document_of
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import FIRST, SECOND, Job, columns, healthy, rows, spiking, value
+from tests.server.store.jobs import FIRST, SECOND, Job, healthy, rows, spiking, value
 
 KEY = run_key(RunId("default", "gpt"))
 STORED = "select batch_first, batch_end, rank, names from skipped_batches order by 1, 3"
@@ -44,33 +43,6 @@ def test_told_twice_by_whatever_attempt_is_stored_once(engine: sql.Engine) -> No
     again.start(SegmentPoint(SegmentId(FIRST, 0), 1))
     again.send(left_out(7, names=("another",)))
     assert rows(engine, STORED) == [(7, 8, 0, ["doc-7"]), (7, 8, 1, []), (8, 9, 0, ["doc-8"])]
-
-
-def test_names_that_come_later_take_the_place_of_none(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
-    job.send(left_out(7, end=10))
-    job.send(left_out(7, names=("doc\x00-7",)), left_out(8, names=("\ud800",)))
-    assert rows(engine, STORED) == [(7, 8, 0, ["doc\ufffd-7"]), (8, 9, 0, ["?"])]
-
-
-@pytest.mark.parametrize("command", ["other#1.1", "gpt#99999999999.1", None])
-def test_a_command_that_is_none_of_the_runs_is_not_taken_for_one(
-    engine: sql.Engine, command: str | None
-) -> None:
-    job = Job(engine)
-    job.start()
-    job.send(left_out(7, command=command))
-    assert value(engine, "select command from skipped_batches") is None
-
-
-def test_a_message_with_samples_beside_loses_none(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
-    job.train(1, 40)
-    job.send(left_out(7), columns(range(41, 51), healthy))
-    assert value(engine, "select max(step) from samples") == 50
-    assert len(rows(engine, STORED)) == 1
 
 
 def ordered(engine: sql.Engine) -> tuple[Job, str]:

@@ -105,18 +105,3 @@ def test_an_attempt_that_is_followed_again_has_its_entry(engine: sql.Engine) -> 
         ("attempt.followed", "attempt 2", "attempt 1"),
         ("live", "ended", "live"),
     ]
-
-
-def test_a_run_that_is_over_by_its_silence_has_its_entry(engine: sql.Engine) -> None:
-    watched(engine)
-    assert pass_time(engine, SILENT_S)
-    assert pass_time(engine, SETTINGS.ended_after_s + 1)
-    assert told(engine)[-1] == ("ended", "silent", "ended")
-
-
-def test_a_calm_message_leaves_no_entry(engine: sql.Engine) -> None:
-    job = watched(engine)
-    before = told(engine)
-    job.train(41, 200)
-    job.send()
-    assert told(engine) == before == [STARTED]

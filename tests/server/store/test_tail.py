@@ -9,14 +9,14 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_protocol import AttemptEnded, RunId, Samples
+from spikeguard_protocol import AttemptEnded, RunId
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.detection import KeptMonitor, load_detection
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import Job, columns, healthy, rows, spiking, value
+from tests.server.store.jobs import Job, rows, spiking, value
 
 SELDOM = Settings(detector_snapshot_steps=10**6)
 CURVE = spiking(251, length=40)
@@ -33,17 +33,6 @@ def undisturbed(engine: sql.Engine, last: int) -> bytes:
     job.start()
     job.train(1, last, CURVE, batch=last, save_every=10**9)
     return known(engine, "undisturbed")
-
-
-def test_a_calm_message_moves_the_detector_without_writing_what_it_knows(
-    engine: sql.Engine,
-) -> None:
-    job = Job(engine, settings=SELDOM)
-    job.start()
-    before = value(engine, "select state from detector_states")
-    job.train(1, 120, save_every=10**9)
-    assert rows(engine, "select step, state_step, version from detector_states") == [(120, 0, 13)]
-    assert value(engine, "select state from detector_states") == before
 
 
 def test_replicas_in_turn_know_what_one_alone_would_know(engine: sql.Engine) -> None:
@@ -156,22 +145,6 @@ def test_a_backlog_does_not_bring_a_lost_attempt_back(engine: sql.Engine) -> Non
     assert value(engine, "select lost from attempts") is False
 
 
-def test_a_value_filled_in_later_was_not_seen_by_any_replica(engine: sql.Engine) -> None:
-    """It stands in the samples, but the detector had judged its step without it."""
-    job = Job(engine, settings=SELDOM)
-    job.start()
-    job.train(1, 100, save_every=10**9)
-    steps = tuple(range(41, 101))
-    job.send(Samples(0, steps, {"adam_v_norm": tuple(1.0 + s for s in steps)}, (None,) * 60))
-    here = known(engine, "gpt")
-    job.monitors = Monitors()
-    job.send(columns([101], healthy))
-    other = Job(engine, run="other", settings=SELDOM)
-    other.start()
-    other.train(1, 100, save_every=10**9)
-    assert here == known(engine, "other")
-
-
 def test_a_memory_of_what_the_database_lost_is_forgotten(engine: sql.Engine) -> None:
     """A backup that was restored knows less than the replica does."""
     job = Job(engine, settings=Settings(detector_snapshot_steps=50))
@@ -195,23 +168,3 @@ def test_a_memory_of_what_the_database_lost_is_forgotten(engine: sql.Engine) -> 
         found = load_detection(connection, key, job.monitors)
     assert found.monitor.dump() == known(engine, "gpt")
     assert found.place.step == 60
-
-
-def test_a_calm_message_that_cannot_be_written_leaves_no_trace(engine: sql.Engine) -> None:
-    """Neither in the database nor in the replica's memory."""
-    job = Job(engine, settings=SELDOM)
-    job.start()
-    job.train(1, 100, save_every=10**9)
-    before = known(engine, "gpt")
-    with engine.begin() as connection:
-        connection.execute(sql.text("alter table segments rename to hidden"))
-    lost = job.message(columns(range(101, 111), lambda _: 5.0))
-    with pytest.raises(sql.exc.ProgrammingError):
-        job.post(lost)
-    with engine.begin() as connection:
-        connection.execute(sql.text("alter table hidden rename to segments"))
-    assert known(engine, "gpt") == before
-    assert value(engine, "select max(step) from samples") == 100
-    job.sequence -= 1
-    job.train(101, 120, save_every=10**9)
-    assert known(engine, "gpt") == undisturbed(engine, 120)

@@ -14,7 +14,7 @@ from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.jobs.postmortems import settle_postmortems
-from spikeguard_server.jobs.ticker import Ticker, tick
+from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.due import runs_due
@@ -44,20 +44,6 @@ def test_a_run_that_sends_nothing_falls_silent_and_is_live_again_with_its_next_m
     assert value(engine, "select state from runs") == "silent"
     job.train(1, 10)
     assert value(engine, "select state from runs") == "live"
-
-
-def test_a_replica_whose_own_clock_stands_still_moves_no_deadline(
-    spiked: sql.Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiting(spiked)
-    tick(spiked, SETTINGS)
-    expires = value(spiked, "select expires_at from commands")
-    for clock in ("clock_gettime", "monotonic"):
-        real = getattr(time, clock)
-        monkeypatch.setattr(time, clock, lambda *of, real=real: real(*of) - 120)  # it was paused
-    tick(spiked, SETTINGS)
-    assert value(spiked, "select expires_at from commands") == expires
-    assert rows(spiked, "select action from audit where subject like '%clock%'") == []
 
 
 def test_a_proposal_expires_to_nothing_though_the_run_goes_on(spiked: sql.Engine) -> None:
