@@ -14,7 +14,7 @@ from typing import Protocol
 from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.finding import NOTHING_NAMED, DataRecord
+from spikeguard_core.policy.data_sources import NOTHING_NAMED, DataRecord
 from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
 from spikeguard_protocol import (
     BatchDetail,
