@@ -508,6 +508,7 @@ class IncidentDetail(TypedDict):
     assignee: str | None  # whose it is; null: nobody's
     trend: Trend | None
     proposal: Command | None
+    base_rates: str  # how spikes end here, and whose figures these are
     revisions: list[IncidentRevision]  # the first 500 and the newest 500
     evidence: Evidence
     causes: list[Cause]  # the likeliest first

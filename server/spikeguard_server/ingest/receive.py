@@ -138,7 +138,9 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
         run = _begin_run(connection, received, opening, former)
     detection = detection_after(received.failure, connection, key, opening.state, kept)
     if received.failure is None:
-        detection.use(choice_of(opening.detection))
+        known = monitors or Monitors()
+        rates = known.base_rates(connection, message.project)
+        detection.use(choice_of(opening.detection, rates.lasting_odds))
     if former is not None:  # so that no replica takes the deleted run's detector for this one's
         detection.version = max(detection.version, former.detector_version)
     rebuilds = monitors.rebuilds if monitors is not None else RebuildBudgets()

@@ -46,6 +46,7 @@ from spikeguard_server.store.effects import with_effects
 from spikeguard_server.store.incidents import (
     Attempts,
     attempts_by_number,
+    base_rates_of,
     precursors_of,
     read_incident,
     revisions_of,
@@ -99,6 +100,7 @@ def postmortem_facts(
         written_at=now,
         curves=curves,
         followed_to=row.followed_to,
+        base_rates=base_rates_of(connection, run.project),
         revisions=tuple(revisions_of(connection, row)),
         revision_count=row.revisions,
         commands=tuple(commands),

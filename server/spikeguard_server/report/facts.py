@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from spikeguard_core.diagnosis.base_rates import PUBLISHED, BaseRates
 from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident import Incident
@@ -114,6 +115,7 @@ class PostMortem:
     curves: tuple[RecordedCurve, ...]  # in the order in which they were trained
     followed_to: int | None = None  # samples up to this step still come; None = all are here
     revisions: tuple[RevisionRow, ...] = ()  # oldest first; of many the first and the last
+    base_rates: BaseRates = PUBLISHED  # of the project's spikes
     revision_count: int = 0  # how many there were
     commands: tuple[CommandRow, ...] = ()  # oldest first
     responses: tuple[ResponseRow, ...] = ()  # oldest first; the newest of many

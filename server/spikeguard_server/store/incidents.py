@@ -15,6 +15,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
+from spikeguard_core.diagnosis.base_rates import BaseRates, learnt
 from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import (
@@ -120,6 +121,18 @@ def doubtful_incidents(connection: sql.Connection, run_id: UUID) -> list[Inciden
     unforgiven = sql.or_(_I.outcome.is_(None), _I.outcome == Outcome.RUN_ENDED.value)
     newest = SELECT.where(_I.run_id == run_id, unforgiven).order_by(_I.number.desc())
     return [found.incident for found in rows(connection, newest.limit(MOST_DOUBTFUL))]
+
+
+def base_rates_of(connection: sql.Connection, project: str) -> BaseRates:
+    """How the spikes of a project ended that were judged to their end."""
+    judged = (Outcome.HEALED.value, Outcome.RECOVERED.value, Outcome.LEVEL_ACCEPTED.value)
+    ended = (
+        sql.select(_I.kind, sql.func.count())
+        .join(tables.runs, tables.runs.c.run_id == _I.run_id)
+        .where(tables.runs.c.project == project, _I.outcome.in_(judged))
+        .group_by(_I.kind)
+    )
+    return learnt({Kind(kind): count for kind, count in connection.execute(ended)})
 
 
 def save_incident(

@@ -44,7 +44,7 @@ from spikeguard_server.http.bodies.run_shapes import SegmentRef, TrendBody
 from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.store.commands import command_revisions_of, commands_of, commands_waiting
 from spikeguard_server.store.effects import with_effects
-from spikeguard_server.store.incidents import precursors_of, revisions_of
+from spikeguard_server.store.incidents import base_rates_of, precursors_of, revisions_of
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.reads.costs import Pace, read_pace
 from spikeguard_server.store.reads.incidents import read_peaks, read_precedents
@@ -86,6 +86,7 @@ def incident_detail(connection: sql.Connection, row: IncidentRow) -> IncidentDet
     return IncidentDetail(
         **_facts(row),
         proposal=None if asked is None else next(b for b in bodies if b.number == asked.number),
+        base_rates=base_rates_of(connection, row.run.project).sentence,
         revisions=[IncidentRevision.model_validate(one) for one in revisions_of(connection, row)],
         evidence=EvidenceBody(
             first_moves=dict(incident.first_moves),
