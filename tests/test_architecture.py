@@ -87,13 +87,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_530,
     "spikeguard_client": 1_810,
     "spikeguard": 22_620,
-    "spikeguard_core": 10_960,
+    "spikeguard_core": 11_030,
     "spikeguard_replay": 3_660,
     "spikeguard_server": 35_600,
     "spikeguard_dashboard": 3_620,
     "spikeguard_trainer": 2_465,
     "benchmarks": 15_025,
-    "tests": 57_250,
+    "tests": 57_480,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -12,13 +12,13 @@ import math
 
 from spikeguard_core.detection.noise import NORMAL_MAD, median
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.diagnosis.base_rates import with_odds
 from spikeguard_core.diagnosis.forecast import PLATEAU_ROWS, Outlook, trust
 from spikeguard_core.diagnosis.incident_tracker import (
     SETTLED_ROWS,
     Episode,
     unseen_judgement,
 )
+from spikeguard_core.diagnosis.kind_rates import with_odds
 from spikeguard_core.diagnosis.silent_failures import stuck_judgement
 from spikeguard_core.events import Judgement
 from spikeguard_protocol import Kind, Verb

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from spikeguard_core.detection.noise import median
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.diagnosis.base_rates import with_odds
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART, Evidence
+from spikeguard_core.diagnosis.kind_rates import with_odds
 from spikeguard_core.events import Judgement, Trend
 from spikeguard_protocol import BatchRange, Kind, Signal, Verb
 

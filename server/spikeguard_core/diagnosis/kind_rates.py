@@ -58,8 +58,10 @@ def learnt(endings: Mapping[Kind, int]) -> BaseRates:
         return replace(PUBLISHED, endings=sum(own))
     published = (PUBLISHED.recoverable, PUBLISHED.lingering, PUBLISHED.divergent)
     both = ENOUGH + sum(own)
-    shares = [(ENOUGH * rate + n) / both for rate, n in zip(published, own, strict=True)]
-    return BaseRates(*shares, sum(own))
+    heals, lingers, diverges = (
+        (ENOUGH * rate + n) / both for rate, n in zip(published, own, strict=True)
+    )
+    return BaseRates(heals, lingers, diverges, sum(own))
 
 
 def with_odds(lasting: float, odds: float) -> float:

@@ -24,7 +24,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_core.detection.sample import SampleColumns
-from spikeguard_core.diagnosis.base_rates import PUBLISHED, BaseRates
+from spikeguard_core.diagnosis.kind_rates import PUBLISHED, BaseRates
 from spikeguard_core.events import Event
 from spikeguard_core.monitor.monitor import Monitor, OlderStateVersion, UnknownStateVersion
 from spikeguard_core.monitor.state import DetectorChoice

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from spikeguard_core.diagnosis.base_rates import PUBLISHED, BaseRates
+from spikeguard_core.diagnosis.kind_rates import PUBLISHED, BaseRates
 from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident import Incident
@@ -118,6 +118,8 @@ class PostMortem:
     base_rates: BaseRates = PUBLISHED  # of the project's spikes
     revision_count: int = 0  # how many there were
     commands: tuple[CommandRow, ...] = ()  # oldest first
+    own_acts: tuple[CommandRow, ...] = ()  # of the job, by its emergency rule
+    newest_step: int = 0  # of the run, when it was written
     responses: tuple[ResponseRow, ...] = ()  # oldest first; the newest of many
     left_out: tuple[LeftOutFact, ...] = ()  # by position; the first of `left_out_count`
     left_out_count: int = 0

@@ -15,7 +15,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
-from spikeguard_core.diagnosis.base_rates import BaseRates, learnt
+from spikeguard_core.diagnosis.kind_rates import BaseRates, learnt
 from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import (

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from spikeguard_core.diagnosis.base_rates import learnt
 from spikeguard_core.diagnosis.classifier import TURN, classify
 from spikeguard_core.diagnosis.forecast import look_ahead, tolerance_of, trust
 from spikeguard_core.diagnosis.incident_tracker import Episode
+from spikeguard_core.diagnosis.kind_rates import learnt
 from spikeguard_core.events import Closed, Event, Judgement, Revised, Trend
 from spikeguard_core.monitor.monitor import DetectionSettings, Monitor
 from spikeguard_protocol import Kind, Outcome
