@@ -515,6 +515,7 @@ class IncidentDetail(TypedDict):
     remedy: Remedy
     first_layer: FirstLayer | None
     commands: list[Command]
+    own_acts: list[str]  # what the job did by its emergency rule
     assigned_at: str | None
     assigned_by: str | None
     responses: list[Response]  # the newest 200, oldest first

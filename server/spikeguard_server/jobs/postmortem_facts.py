@@ -40,7 +40,7 @@ from spikeguard_server.report.facts import (
     RecordedCurve,
 )
 from spikeguard_server.store.batches import read_batches
-from spikeguard_server.store.commands import commands_of
+from spikeguard_server.store.commands import commands_of, own_rule_acts
 from spikeguard_server.store.data_records import data_record_of
 from spikeguard_server.store.effects import with_effects
 from spikeguard_server.store.incidents import (
@@ -104,6 +104,8 @@ def postmortem_facts(
         revisions=tuple(revisions_of(connection, row)),
         revision_count=row.revisions,
         commands=tuple(commands),
+        own_acts=tuple(own_rule_acts(connection, run.run_id, incident.onset_step, row.closed_at)),
+        newest_step=run.last_step or incident.newest_step,
         responses=tuple(read_responses(connection, run.run_id, number)),
         left_out=left_out,
         left_out_count=left_out_count,

@@ -246,6 +246,7 @@ class IncidentDetail(IncidentBody):
     remedy: RemedyBody
     first_layer: FirstLayerBody | None
     commands: list[CommandBody]
+    own_acts: list[str] = Field(description="what the job did by its emergency rule")
     assigned_at: datetime | None
     assigned_by: str | None
     responses: list[ResponseBody] = Field(description="the newest 200, oldest first")
