@@ -488,4 +488,6 @@ def test_updates_dropped_in_a_row_lower_the_rate_on_all_ranks_at_one_step(
     lowered = [step for step in range(1, 61) if rates[step] < 0.01]
     assert lowered == list(range(applied.step + 1, applied.step + 11))
     assert rates[lowered[0]] == pytest.approx(0.005)
+    told = wire.records(AttemptStarted)[0].settings  # by which the server knows what it was
+    assert (told["emergency_factor"], told["emergency_steps"]) == ("0.5", "10")
     assert 24 <= applied.step <= 30  # the rows of two steps ago are read, and so are the votes

@@ -14,7 +14,7 @@ import pickle
 import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,6 +22,7 @@ from threading import Lock
 from uuid import UUID
 
 import sqlalchemy as sql
+from sqlalchemy.exc import SQLAlchemyError
 
 from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.diagnosis.kind_rates import PUBLISHED, BaseRates
@@ -47,7 +48,7 @@ from spikeguard_server.store.detectors import (
     nearest_snapshot,
     save_state,
 )
-from spikeguard_server.store.incidents import base_rates_of
+from spikeguard_server.store.incidents import base_rates_by_project
 from spikeguard_server.store.runs import line_to
 from spikeguard_server.store.samples import read_samples
 
@@ -81,7 +82,8 @@ class Monitors:
         self.rebuilds = RebuildBudgets()
         self._kept: OrderedDict[UUID, KeptMonitor] = OrderedDict()
         self._packed: OrderedDict[UUID, bytes] = OrderedDict()  # of a `KeptMonitor`
-        self._rates: dict[str, tuple[float, BaseRates]] = {}  # by project, good until (monotonic)
+        self._rates: Mapping[str, BaseRates] = {}  # by project
+        self._learn_at = 0.0  # monotonic
         self._lock = Lock()
 
     def take(self, run_id: UUID) -> KeptMonitor | None:
@@ -103,13 +105,18 @@ class Monitors:
         for run, old in oldest:
             self._pack(run, old)
 
-    def base_rates(self, connection: sql.Connection, project: str) -> BaseRates:
-        """How the project's spikes ended, as it stood at most `RATES_S` ago."""
-        until, rates = self._rates.get(project, (0.0, PUBLISHED))
-        if (now := time.monotonic()) >= until:
-            rates = base_rates_of(connection, project)
-            self._rates[project] = (now + RATES_S, rates)
-        return rates
+    def learn_rates(self, engine: sql.Engine) -> None:
+        """Look how the spikes of each project ended, at most every `RATES_S`; in a transaction of
+        its own, since a message's names one run alone."""
+        if (now := time.monotonic()) < self._learn_at:
+            return
+        self._learn_at = now + RATES_S
+        with suppress(SQLAlchemyError), engine.connect() as connection:
+            self._rates = base_rates_by_project(connection)
+
+    def base_rates(self, project: str) -> BaseRates:
+        """How the project's spikes ended, as it was looked up last."""
+        return self._rates.get(project, PUBLISHED)
 
     def _pack(self, run_id: UUID, kept: KeptMonitor) -> None:
         body = pickle.dumps(kept, pickle.HIGHEST_PROTOCOL)

@@ -14,7 +14,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_core.lifecycle import command_life
-from spikeguard_core.lifecycle.command_life import WAITING, CommandEvent
+from spikeguard_core.lifecycle.command_life import EXECUTED, WAITING, CommandEvent
 from spikeguard_core.policy.settings import Policy, PolicyScope
 from spikeguard_core.policy.situation import PastCommand
 from spikeguard_protocol import (
@@ -308,7 +308,7 @@ def own_rule_acts(
 ) -> list[CommandRow]:
     """What the job did by its emergency rule from `first_step` on, until then, oldest first."""
     mine = _SELECT.where(_C.run_id == run_id, _C.incident == RUN_ITSELF, _C.number >= OWN_RULE)
-    mine = mine.where(_C.applied_step >= first_step)
+    mine = mine.where(_C.applied_step >= first_step, _C.state.in_(EXECUTED))
     mine = mine if until is None else mine.where(_C.finished_at <= until)
     return _found(connection, mine.order_by(_C.number).limit(MOST_REVISIONS))
 

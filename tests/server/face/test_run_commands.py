@@ -307,15 +307,18 @@ def test_what_the_emergency_rule_of_the_job_did_is_told_with_the_incident(live: 
     at, named = job.step, f"{job.project}/{job.run}#0.{OWN_RULE + job.step}"
     for _ in range(2):
         answer(job, named, ResultState.APPLIED, "x0.5 for 100 steps")
+    refused = f"{job.project}/{job.run}#0.{OWN_RULE + 1}"
+    answer(job, refused, ResultState.REFUSED, "orders_a_day is used up")
     job.send(CommandResult(f"{named}9", ResultState.APPLIED, "no rule's", at))
     job.send(CommandResult(f"{job.project}/{job.run}#0.7", ResultState.APPLIED, "nor that", at))
     told = f"multiplied the learning rate by 0.5 after step {at:,}, for 100 steps; "
     [act] = job.incident()["own_acts"]
     assert told + f"is undone after step {at + 100:,}." in act
     with live.person("Ada") as ada:
-        [ordered] = ada.get(f"{job.path}/commands").json()["items"]
+        [ordered, other] = ada.get(f"{job.path}/commands").json()["items"]
         assert (ordered["verb"], ordered["state"]) == ("scale_lr", "applied")
         assert named.endswith(ordered["id"])
+        assert (other["state"], other["result"]) == ("refused", "orders_a_day is used up")
         assert ordered["proposed_by"] == "the emergency rule of the job"
         made = ada.post(
             f"{job.path}/commands", json={"verb": "checkpoint_now", "reason": "the disk goes down"}

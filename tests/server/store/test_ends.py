@@ -117,6 +117,8 @@ def test_twenty_endings_of_a_project_are_its_base_rates(engine: sql.Engine) -> N
     assert rates.endings == 20
     assert rates.lingering == pytest.approx((20 * 0.15 + 20) / 40)
     job = Job(engine)
+    assert job.monitors is not None
+    job.monitors.learn_rates(engine)
     job.start()
     job.train(1, ONSET - 1)
     job.train(ONSET, ONSET + 2, spiking(ONSET))
