@@ -88,13 +88,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_530,
     "spikeguard_client": 1_810,
     "spikeguard": 22_140,
-    "spikeguard_core": 11_150,
+    "spikeguard_core": 11_350,
     "spikeguard_replay": 3_660,
     "spikeguard_server": 35_600,
     "spikeguard_dashboard": 3_620,
     "spikeguard_trainer": 2_475,
     "benchmarks": 13_789,
-    "tests": 51_400,
+    "tests": 51_700,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

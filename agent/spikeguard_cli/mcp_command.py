@@ -122,26 +122,35 @@ def _tools(client: Client) -> Iterator[Callable[..., Any]]:
 
     def suggest(
         run: str,
-        order: Literal["rollback", "skip", "scale-lr", "checkpoint", "stop", "watch"],
+        order: Literal["rollback", "skip", "scale-lr", "apply", "checkpoint", "stop", "watch"],
         target: str | None = None,
         skip_first: int | None = None,
         skip_last: int | None = None,
         factor: float | None = None,
         steps: int | None = None,
+        mitigation: str | None = None,
     ) -> Plain:
         """Preview an order: what it would do and cost, and the address at which a person looks at
-        it and decides. Nothing is ordered. `target` is a name from list_options."""
+        it and decides. Nothing is ordered. `target` and `mitigation` are names from list_options;
+        `apply` takes a mitigation and steps, and so may a rollback."""
         id, verb = RunId.parse(run), VERBS[order].value
         offered = cast(Plain, client.options(id))
-        (choice,) = (one for one in offered["verbs"] if one["verb"] == verb)
+        choice = next((one for one in offered["verbs"] if one["verb"] == verb), None)
+        if choice is None:
+            raise CommandFailed(f"{order} is not offered of this run now: see list_options")
+        if mitigation is not None and mitigation not in offered["mitigations"]:
+            raise CommandFailed(f"the job has registered no {mitigation}: see list_options")
         if target is not None and target not in {one["name"] for one in offered["targets"]}:
             raise CommandFailed(f"the run cannot go back to {target}: see list_options")
         skip = None if skip_first is None or skip_last is None else [skip_first, skip_last + 1]
-        body = {"verb": verb, "target": target, "skip": skip, "factor": factor, "steps": steps}
+        body = {
+            "verb": verb, "target": target, "skip": skip, "factor": factor, "steps": steps,
+            "mitigation": mitigation,
+        }  # fmt: skip
         given = {name: value for name, value in body.items() if value is not None}
         asked = {
             "verb": verb, "to": target, "skip_first": skip_first, "skip_last": skip_last,
-            "factor": factor, "steps": steps, "review": "true",
+            "factor": factor, "steps": steps, "mitigation": mitigation, "review": "true",
         }  # fmt: skip
         query = urlencode({name: value for name, value in asked.items() if value is not None})
         return {

@@ -539,12 +539,14 @@ class IncidentDetail(TypedDict):
     assignee: str | None  # whose it is; null: nobody's
     trend: Trend | None
     proposal: Command | None
+    base_rates: str  # how spikes end here, and whose figures these are
     revisions: list[IncidentRevision]  # the first 500 and the newest 500
     evidence: Evidence
     causes: list[Cause]  # the likeliest first
     remedy: Remedy
     first_layer: FirstLayer | None
     commands: list[Command]
+    own_acts: list[str]  # what the job did by its emergency rule
     assigned_at: str | None
     assigned_by: str | None
     responses: list[Response]  # the newest 200, oldest first

@@ -23,6 +23,7 @@ from spikeguard_protocol.encoding import (
 from spikeguard_protocol.errors import ProtocolError, UnknownVersion
 from spikeguard_protocol.identity import (
     DEFAULT_PROJECT,
+    OWN_RULE,
     RUN_ITSELF,
     CommandId,
     IncidentId,
@@ -95,6 +96,7 @@ __all__ = [
     "MAX_NAME",
     "MAX_NAMES",
     "OPTIONAL_SIGNALS",
+    "OWN_RULE",
     "RUN_ITSELF",
     "STANDARD_SIGNALS",
     "VERSION",

@@ -21,6 +21,7 @@ TAGS_FACT = "tags"  # what an attempt tells of itself: its run's tags, with comm
 MAX_STEP = 2**53  # the largest integer that every JSON reader keeps exactly
 MAX_DIGITS = 19  # of the number of an incident or a command
 DEFAULT_PROJECT = "default"
+OWN_RULE = 1_000_000_000  # from this number on a command is the job's own: no server counts so far
 RUN_ITSELF = 0  # in place of an incident's number, in the id of a command of the run itself
 
 

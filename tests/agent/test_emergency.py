@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from spikeguard import AttachError, Settings, attach
-from spikeguard.commands.emergency import OWN
 from spikeguard_cli.main import main
-from spikeguard_protocol import ResultState, ScaleLr
+from spikeguard_protocol import OWN_RULE, ResultState, ScaleLr
 
 from .job import FAST, Job, order
 
@@ -79,7 +78,7 @@ def test_it_lives_through_a_restart_and_is_undone_by_hand(
     again.guard.resume()
     assert again.guard.state().lr_scale is not None
     again.guard.finish()
-    assert main(["journal", str(tmp_path / "guard"), "--undo", f"test#0.{OWN + 22}"]) == 0
+    assert main(["journal", str(tmp_path / "guard"), "--undo", f"test#0.{OWN_RULE + 22}"]) == 0
     assert "is undone from the next start" in capsys.readouterr().out
     last = Job(tmp_path, settings=settings)
     last.guard.resume()

@@ -169,16 +169,16 @@ def plain_run(played: dict[str, Played]) -> Played:
 
 
 def run_ranks(
-    wire: Wire, folder: Path, steps: int, case: str = "", name: str = "alone"
+    wire: Wire, folder: Path, steps: int, case: str = "", name: str = "alone", ranks: int = 2
 ) -> tuple[int, list[Any]]:
     """One case in processes of its own, which may end badly: the worse status, what they saw."""
     scenes = {name: partial(train, steps=steps, case=case, server=wire.url)}
-    status = max((each or 0 for each in ended(begin(folder, 2, scenes), 100)), key=abs)
-    return status, seen_by(folder / name)
+    status = max((each or 0 for each in ended(begin(folder, ranks, scenes), 100)), key=abs)
+    return status, seen_by(folder / name, ranks)
 
 
-def seen_by(folder: Path) -> list[Any]:
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
+def seen_by(folder: Path, ranks: int = 2) -> list[Any]:
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
 
 
 def test_all_ranks_roll_back_at_the_same_step_and_a_restart_by_elastic_keeps_it(
@@ -447,15 +447,29 @@ def test_a_nan_on_one_rank_is_dropped_on_all(played: dict[str, Played]) -> None:
 def test_a_mitigation_is_on_at_the_same_steps_on_all_ranks_or_on_none(
     case: str, played: dict[str, Played]
 ) -> None:
-    """Of the gradient's norm a tenth is left while it is on."""
     wire, seen, _ = played[case]
+    if case == "mitigation":
+        assert_on_for_ten_steps(wire, seen)
+        return
+    (told,) = set(wire.records(CommandResult))
+    assert seen[0]["trail"] == seen[1]["trail"]
+    assert told.state is ResultState.FAILED
+    assert "not on rank 1" in told.reason
+
+
+def test_four_ranks_switch_a_mitigation_on_and_off_at_the_same_steps(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        switches_on(wire)
+        status, seen = run_ranks(wire, tmp_path, 60, "mitigation", ranks=4)
+    assert (status, len(seen)) == (0, 4)
+    assert_on_for_ten_steps(wire, seen)
+
+
+def assert_on_for_ten_steps(wire: Wire, seen: list[Any]) -> None:
+    """Of the gradient's norm a tenth is left while it is on."""
     (told,) = set(wire.records(CommandResult))
     norms = {step: value for (_, step), value in wire.column("grad_norm").items()}
-    assert seen[0]["trail"] == seen[1]["trail"]
-    if case == "broken_mitigation":
-        assert told.state is ResultState.FAILED
-        assert "not on rank 1" in told.reason
-        return
+    assert all(rank["trail"] == seen[0]["trail"] for rank in seen)
     assert told.state is ResultState.APPLIED
     first, last = told.step + 1, told.step + 10
     assert norms[first] < 0.4 * norms[first - 1]
@@ -474,4 +488,6 @@ def test_updates_dropped_in_a_row_lower_the_rate_on_all_ranks_at_one_step(
     lowered = [step for step in range(1, 61) if rates[step] < 0.01]
     assert lowered == list(range(applied.step + 1, applied.step + 11))
     assert rates[lowered[0]] == pytest.approx(0.005)
+    told = wire.records(AttemptStarted)[0].settings  # by which the server knows what it was
+    assert (told["emergency_factor"], told["emergency_steps"]) == ("0.5", "10")
     assert 24 <= applied.step <= 30  # the rows of two steps ago are read, and so are the votes

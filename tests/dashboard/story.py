@@ -293,6 +293,8 @@ def incident(**changes: Any) -> Plain:
         "responses": responses(),
         "precedents": [],
         "has_postmortem": False,
+        "base_rates": "80% are taken to heal, 15% to linger and 5% to diverge",
+        "own_acts": [],
     }
     return {**detail, **changes}
 

@@ -15,6 +15,7 @@ from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.settings import Settings
 from spikeguard.state.lineage import Progress
 from spikeguard_protocol import (
+    OWN_RULE,
     RUN_ITSELF,
     CommandId,
     IncidentId,
@@ -25,14 +26,13 @@ from spikeguard_protocol import (
     Signal,
 )
 
-OWN = 1_000_000_000  # from this number on a command is the job's own: no server counts so far
 GOOD_FOR_S = 600.0
 _DROPPED, _SKIPPED = Signal.UPDATE_DROPPED.value, OptionalSignal.STEP_SKIPPED.value
 
 
 def by_own_rule(command: str) -> bool:
     """Whether the job itself ordered that command."""
-    return CommandId.parse(command).number >= OWN
+    return CommandId.parse(command).number >= OWN_RULE
 
 
 class EmergencyRule:
@@ -69,7 +69,7 @@ class EmergencyRule:
     def _order(self, step: int) -> None:
         settings, attempt = self._settings, self._progress.attempt
         action = ScaleLr(settings.emergency_factor, settings.emergency_steps)
-        command = str(CommandId(IncidentId(self._run, RUN_ITSELF), OWN + step))
+        command = str(CommandId(IncidentId(self._run, RUN_ITSELF), OWN_RULE + step))
         self._in_a_row, self._quiet_until = 0, step + settings.emergency_steps
         order = Order(command, attempt, action, GOOD_FOR_S, None)
         self._inbox.own = (Delivery(order, time.monotonic()),)

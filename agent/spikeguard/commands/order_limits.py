@@ -38,6 +38,7 @@ TOLD = (
     "rollbacks_a_day",
     "orders_a_day",
 )  # settings that travel to the server, which then proposes nothing beyond them
+EMERGENCY = ("emergency_drops", "emergency_factor", "emergency_steps")  # where the rule is on
 
 
 def allowed_verbs(settings: Settings) -> frozenset[Verb]:
@@ -47,7 +48,8 @@ def allowed_verbs(settings: Settings) -> frozenset[Verb]:
 
 def told(settings: Settings) -> dict[str, str]:
     """The limits as text, for the attempt's own description."""
-    values = {name: getattr(settings, name) for name in TOLD}
+    names = (*TOLD, *EMERGENCY) if settings.emergency_drops else TOLD
+    values = {name: getattr(settings, name) for name in names}
     return {n: ",".join(v) if isinstance(v, tuple) else str(v) for n, v in values.items()}
 
 

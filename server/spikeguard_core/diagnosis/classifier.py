@@ -13,7 +13,12 @@ import math
 from spikeguard_core.detection.noise import NORMAL_MAD, median
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.forecast import PLATEAU_ROWS, Outlook, trust
-from spikeguard_core.diagnosis.incident_tracker import SETTLED_ROWS, Episode
+from spikeguard_core.diagnosis.incident_tracker import (
+    SETTLED_ROWS,
+    Episode,
+    unseen_judgement,
+)
+from spikeguard_core.diagnosis.kind_rates import with_odds
 from spikeguard_core.diagnosis.silent_failures import stuck_judgement
 from spikeguard_core.events import Judgement
 from spikeguard_protocol import Kind, Verb
@@ -39,7 +44,7 @@ def classify(episode: Episode, outlook: Outlook | None, settings: DetectionSetti
         return _nonfinite(episode, settings)
     if episode.trend is None or not episode.recent:
         return Judgement(Kind.RECOVERABLE, 0.5, "finite again; no baseline to compare with")
-    return _height(episode) or _climbing(episode) or _course(episode, outlook)
+    return _height(episode) or _climbing(episode) or _course(episode, outlook, settings)
 
 
 def hold(before: Judgement, now: Judgement) -> Judgement:
@@ -116,13 +121,13 @@ def _climbing(episode: Episode) -> Judgement | None:
     return Judgement(Kind.DIVERGENT, sure, reason)
 
 
-def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
+def _course(episode: Episode, outlook: Outlook | None, settings: DetectionSettings) -> Judgement:
     if episode.slow:  # what rose for so long is not expected to heal before it has
         sure = min(0.9, 0.6 + 0.001 * episode.rows)
         return Judgement(Kind.LINGERING, sure, f"{_above(episode, outlook)} after a slow rise")
     if outlook is None:
-        return _undecided(episode)
-    lasting = outlook.lasting * trust(episode.since_turn)
+        return _undecided(episode, settings.lasting_odds)
+    lasting = with_odds(outlook.lasting * trust(episode.since_turn), settings.lasting_odds)
     if outlook.fall <= 0.0 and outlook.excess > outlook.tolerance:
         lasting = max(lasting, 0.65 if episode.rows >= NOT_FALLING_ROWS else 0.5)
     if lasting < 0.5:
@@ -140,7 +145,7 @@ def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
     return Judgement(Kind.LINGERING, sure, _too_slow(episode, outlook))
 
 
-def _undecided(episode: Episode) -> Judgement:
+def _undecided(episode: Episode, lasting_odds: float) -> Judgement:
     rise = "last rise" if episode.peak_excess > 0.0 else "onset"
     reason = f"{_above(episode)}, {_steps(episode, episode.since_turn)} after its {rise}"
     if episode.rows >= NOT_FALLING_ROWS and episode.since_turn < HIGH_ROWS:
@@ -148,7 +153,7 @@ def _undecided(episode: Episode) -> Judgement:
     if episode.since_peak < UNSEEN_ROWS:
         if episode.recurrences:
             return Judgement(Kind.LINGERING, RETURNED, reason)
-        return Judgement(Kind.RECOVERABLE, 0.55, reason)
+        return unseen_judgement(lasting_odds, reason)
     kind = Kind.DIVERGENT if episode.rises >= 3 else Kind.LINGERING
     return Judgement(kind, 0.6, reason)
 

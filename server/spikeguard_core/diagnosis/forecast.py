@@ -15,7 +15,7 @@ from statistics import NormalDist
 
 from spikeguard_core.detection.noise import median
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.diagnosis.incident_tracker import Episode
+from spikeguard_core.diagnosis.incident_tracker import LASTS, Episode
 from spikeguard_core.events import Trend
 
 FEWEST = 6  # rows since the last rise that a course can be seen in
@@ -29,7 +29,6 @@ WANDER = 0.4  # how much the power of one excess changes as it falls
 BUMP = 0.15  # how much a mean of it wanders, as a part of itself
 DOUBT, DESCENT_DOUBT = 0.12, 0.2  # of the trend: a part of a scale, a part of its own descent
 PLATEAU_ROWS = 36.0  # for about so long a real spike may stay up before it falls
-GUESS = 0.45  # probability of lasting damage while nothing but its height was seen
 PLACES = (-1.75, -1.15, -0.67, -0.32, 0.0, 0.32, 0.67, 1.15, 1.75)  # in deviations of the power
 
 
@@ -141,4 +140,4 @@ def trust(rows: float) -> float:
 
     At first it is a guess whether it heals.
     """
-    return max(GUESS, -math.expm1(-((rows / PLATEAU_ROWS) ** 2)))
+    return max(LASTS, -math.expm1(-((rows / PLATEAU_ROWS) ** 2)))

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from spikeguard_core.detection.noise import median
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART, Evidence
+from spikeguard_core.diagnosis.kind_rates import with_odds
 from spikeguard_core.events import Judgement, Trend
 from spikeguard_protocol import BatchRange, Kind, Signal, Verb
 
 CURES = (Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR, Verb.APPLY)  # commands that are judged
+LASTS = 0.45  # probability of lasting damage while nothing but its height was seen
 SETTLED_ROWS = 40  # newest rows that tell the level
 RECENT = 128  # rows of excess that are kept
 SMOOTH = 7  # rows of a median that follows the excess
@@ -321,7 +323,11 @@ def slow_judgement(level: float, best: float, best_step: int) -> Judgement:
 
 
 def first_judgement(
-    z: float, nonfinite: str | None, dropped: bool, downward: bool = False
+    z: float,
+    nonfinite: str | None,
+    dropped: bool,
+    downward: bool = False,
+    lasting_odds: float = 1.0,
 ) -> Judgement:
     """What is held at the onset, from experience with spikes rather than from this one.
 
@@ -338,6 +344,14 @@ def first_judgement(
     if downward:
         reason = f"loss fell {z:.0f} deviations below its level, to many times its size"
         return Judgement(Kind.DIVERGENT, 0.8, reason)
-    return Judgement(
-        Kind.RECOVERABLE, 0.55, f"loss is {z:.1f} deviations above trend; most such spikes heal"
-    )
+    most = "heal" if lasting_odds * LASTS / (1.0 - LASTS) < 1.0 else "of this project last"
+    reason = f"loss is {z:.1f} deviations above trend; most such spikes {most}"
+    return unseen_judgement(lasting_odds, reason)
+
+
+def unseen_judgement(lasting_odds: float, reason: str) -> Judgement:
+    """What is held of a spike of which nothing but its height was seen."""
+    lasts = with_odds(LASTS, lasting_odds)
+    if lasts < 0.5:
+        return Judgement(Kind.RECOVERABLE, 1.0 - lasts, reason)
+    return Judgement(Kind.LINGERING, lasts, reason)

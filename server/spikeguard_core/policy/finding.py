@@ -4,88 +4,28 @@ view asks here, so that no two of them name another signal."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from spikeguard_core.diagnosis.cause.of_return import same_batches
 from spikeguard_core.lifecycle.damage import LOOKBACK_STEPS, had_non_finite, rise_batches, rose
 from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.data_sources import (
+    NOTHING_NAMED,
+    DataRecord,
+    listed,
+    numbered,
+    struck_twice,
+)
 from spikeguard_core.policy.remedies import ACTING, Diagnosis, GoBack, Remedy, remedy_of
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.suspicion import Mark, Ranking, Suspicion, known_in
 from spikeguard_protocol import BatchRange, Cause, Kind, Signal
 from spikeguard_protocol.phrases import batches_phrase, sure_phrase
 
-MOST_TOLD = 3  # sources in a sentence
-LONGEST = 60  # characters of a name in a sentence
 LIKELY = 0.6  # confidence from which a cause tells where the incident began
 RETREAT = 0.1  # of confidence below the one to act at, until what waits for a person is taken back
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """The names of what one incident's commands left out."""
-
-    incident: int  # number
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DataRecord:
-    """What the record names of the data of an incident and of earlier ones."""
-
-    here: tuple[str, ...] = ()
-    earlier: tuple[LeftOut, ...] = ()  # put down to the data, oldest first
-
-
-NOTHING_NAMED = DataRecord()
-
-
-@dataclass(frozen=True, slots=True)
-class SharedSource:
-    """A source that is behind an incident and behind earlier ones."""
-
-    name: str
-    incidents: tuple[int, ...]  # the earlier ones
-
-
-def source_of(name: str) -> str:
-    """The source of `shard:offset`; a document id is a source of its own."""
-    head, _, offset = name.rpartition(":")
-    return head if head and offset.isdecimal() else name
-
-
-def shared_sources(record: DataRecord) -> tuple[SharedSource, ...]:
-    """The sources of this incident's data that were left out in earlier ones too."""
-    found = []
-    for source in _sources(record.here):
-        incidents = [one.incident for one in record.earlier if source in _sources(one.names)]
-        if incidents:
-            found.append(SharedSource(source, tuple(incidents)))
-    return tuple(found)
-
-
-def listed(names: Sequence[str]) -> str:
-    """The sources of `names` for a sentence: the first few, and how many more there are."""
-    sources = _sources(names)
-    told = ", ".join(_cut(source) for source in sources[:MOST_TOLD])
-    more = len(sources) - MOST_TOLD
-    return f"{told} and {more} more" if more > 0 else told
-
-
-def numbered(incidents: Sequence[int]) -> str:
-    """Incidents by their numbers, for a sentence."""
-    *most, last = [str(number) for number in sorted(set(incidents))]
-    return f"incidents {', '.join(most)} and {last}" if most else f"incident {last}"
-
-
-def _sources(names: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(source_of(name) for name in names))
-
-
-def _cut(source: str) -> str:
-    return source if len(source) <= LONGEST else f"{source[:LONGEST]}..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +136,9 @@ def follow_ups_of(
 
 
 def _source_before(remedy: Remedy, data: DataRecord) -> str:
-    """What earlier incidents left out, where it may be behind this one too."""
-    if not data.earlier:
+    """What was in the data of earlier incidents, where it may be behind this one too and nothing
+    says that it is."""
+    if not data.earlier or struck_twice(data):
         return ""
     names = [name for one in data.earlier for name in one.names]
     earlier = numbered([one.incident for one in data.earlier])
@@ -206,11 +147,8 @@ def _source_before(remedy: Remedy, data: DataRecord) -> str:
 
 def _source(remedy: Remedy, data: DataRecord) -> str:
     """Whether an earlier incident's source is behind this one, as far as the record names both."""
-    shared = shared_sources(data)
-    if not shared:
-        return remedy.source_not_known
-    earlier = numbered([number for one in shared for number in one.incidents])
-    return remedy.source_again.format(sources=listed([one.name for one in shared]), earlier=earlier)
+    twice = struck_twice(data)
+    return remedy.source_again.format(same_source_twice=twice) if twice else remedy.source_not_known
 
 
 def _at_its_batches(incident: Incident) -> bool:

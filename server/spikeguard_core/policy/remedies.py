@@ -114,15 +114,13 @@ _SOURCE_NOT_KNOWN = (
     "the data mix: a change of the job's data order, or a mitigation that the job registers."
 )
 _SAME_SOURCE = (
-    "The same source twice: {sources}. It is in the batches that were left out here and in those "
-    "of {earlier}, where the data is the likely cause too. Take it out of the data mix: a change "
-    "of the job's data order, or for a while a mitigation that the job registers. If much of the "
-    "mix is of that source, look at the documents first."
+    "{same_source_twice} The data is the likely cause of all of them. Take it out of the data mix: "
+    "a change of the job's data order, or for a while a mitigation that the job registers. If much "
+    "of the mix is of that source, look at the documents first."
 )
 _SOURCES_BEFORE = (
-    "The data is the likely cause of {earlier} too. Sources left out then: {names}. If this "
-    "data is of one of them, take it out of the data mix: this command skips its batches "
-    "once."
+    "The data is the likely cause of {earlier} too. Its sources: {names}. If this data is of one "
+    "of them, take it out of the data mix: this command skips its batches once."
 )
 _DATA_ON_PURPOSE = (
     "Is this data there on purpose (a new source, language or tokenizer)? Then reject: the loss "

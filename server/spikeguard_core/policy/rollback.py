@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from spikeguard_core.diagnosis.cause.of_return import same_batches
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import few_batches, rise_batches
+from spikeguard_core.policy.data_sources import (
+    NOTHING_NAMED,
+    DataRecord,
+    cost_without,
+    struck_twice,
+    suiting,
+)
 from spikeguard_core.policy.finding import Finding, diagnose
 from spikeguard_core.policy.remedies import DATA, Diagnosis, Rate, Skip
 from spikeguard_core.policy.settings import Policy
@@ -52,7 +60,7 @@ def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str, Diagn
     action = Rollback(
         choice.target.name, choice.target.step, skip, factor, steps, cap, apply, apply_steps
     )
-    return action, _reason(choice, action, finding, situation), finding.remedy.diagnosis
+    return action, _reason(choice, action, finding, situation, policy), finding.remedy.diagnosis
 
 
 def said_of(situation: Situation) -> str:
@@ -137,29 +145,53 @@ def _skipped(batches: BatchRange, skip: BatchRange | None) -> bool:
 def _mitigation(
     choice: ChosenTarget, finding: Finding, situation: Situation, policy: Policy
 ) -> tuple[str | None, int | None]:
-    """What the job has registered, in its order, once going back without it did not hold. Where the
-    rate is to blame, or what comes back hangs on its batches, that is mended first."""
+    """What leaves out a source that struck twice, at once. Else what the job has registered, in its
+    order, once going back without it did not hold. Where the rate is to blame, or what comes back
+    hangs on its batches, that is mended first."""
+    step = choice.target.step
+    suits = suiting(situation.mitigations, blamed_data(finding, situation))
+    if untried := untried_mitigation(step, situation, policy, suits):
+        return untried
     gone_back = _gone_back(situation)
     if not situation.incident.recurrences or not gone_back:
         return None, None
     rate_first = finding.remedy.rate is not Rate.KEEP and gone_back[-1].lr_factor is None
     if rate_first or with_its_batches(finding, situation):
         return None, None
-    return untried_mitigation(choice.target.step, situation, policy) or (None, None)
+    return untried_mitigation(step, situation, policy, situation.mitigations) or (None, None)
+
+
+def blamed_data(finding: Finding, situation: Situation) -> DataRecord:
+    """What is named of the data, where the finding blames it."""
+    return situation.data if finding.remedy.diagnosis in DATA else NOTHING_NAMED
 
 
 def untried_mitigation(
-    from_step: int, situation: Situation, policy: Policy
+    from_step: int, situation: Situation, policy: Policy, names: Iterable[str]
 ) -> tuple[str, int] | None:
-    """The first that the job has registered and this incident has not tried, and for how long it
-    goes on with it from `from_step` on."""
+    """The first of `names` that this incident has not tried, and for how long it goes on with it
+    from `from_step` on."""
     tried = {action.apply for action in _gone_back(situation)}
-    untried = (name for name in situation.mitigations if name not in tried)
+    untried = (name for name in names if name not in tried)
     name = next(untried, None) if situation.can(Verb.APPLY) else None
-    if name is None:
+    return None if name is None else (name, _mitigated_steps(from_step, situation, policy))
+
+
+def again_with_mitigation(last: Rollback, situation: Situation, policy: Policy) -> Rollback | None:
+    """The rollback `last` once more, then on with what was not tried, first what leaves out a
+    source that struck twice; None where the job has nothing more."""
+    suits = suiting(situation.mitigations, blamed_data(finding_of(situation, policy), situation))
+    untried = untried_mitigation(last.step, situation, policy, [*suits, *situation.mitigations])
+    if untried is None:
         return None
+    name, steps = untried
+    return Rollback(last.target, last.step, last.skip, apply=name, apply_steps=steps)
+
+
+def _mitigated_steps(from_step: int, situation: Situation, policy: Policy) -> int:
+    """As long as a rate would be lowered, and past where it began."""
     past = situation.incident.newest_onset_step - from_step
-    return name, lr_steps(from_step, policy) + max(0, past)
+    return lr_steps(from_step, policy) + max(0, past)
 
 
 def _lr(
@@ -231,7 +263,9 @@ def _past(
     return max(LEAST_FACTOR, factor), steps
 
 
-def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation: Situation) -> str:
+def _reason(
+    choice: ChosenTarget, action: Rollback, finding: Finding, situation: Situation, policy: Policy
+) -> str:
     """The verdict; the cause; what is done and why; what is left alone."""
     incident, remedy = situation.incident, finding.remedy
     again = incident.recurrences
@@ -243,20 +277,26 @@ def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation:
         finding.sentence,
         f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}. "
         f"{remedy.because} {low} {remedy.because_again if with_it else ''} "
-        f"{going_on(action, situation)}",
+        f"{going_on(action, situation, policy)}",
         remedy.left_alone if action.skip is None else "",
     )
 
 
-def going_on(action: Rollback, situation: Situation) -> str:
+def going_on(action: Rollback, situation: Situation, policy: Policy) -> str:
+    """With what the run goes on, why, and what that costs; the source that struck twice."""
+    data = blamed_data(finding_of(situation, policy), situation)
+    twice, costs = struck_twice(data), ""
+    if twice:
+        steps = action.apply_steps or _mitigated_steps(action.step, situation, policy)
+        costs = cost_without(data, steps)
     if action.apply is None:
-        return ""
-    cost = situation.mitigations.get(action.apply, "")
-    costs = f", which costs {cost}" if cost else ""
-    return (
-        f"Going back alone did not hold: go on with {action.apply} for {action.apply_steps:,} "
-        f"steps{costs}."
-    )
+        by_hand = "No mitigation of the job's leaves it out: that is a change of its data order."
+        return f"{twice} {costs} {by_hand}" if twice else ""
+    suits = action.apply in suiting(situation.mitigations, data)
+    price = situation.mitigations.get(action.apply, "")
+    on = f"o on with {action.apply} for {action.apply_steps:,} steps"
+    on = f"{on}, which costs {price}." if price else f"{on}."
+    return f"{twice} G{on} {costs}" if suits else f"{twice} Going back alone did not hold: g{on}"
 
 
 def _skipping(skip: BatchRange | None, finding: Finding, situation: Situation) -> str:

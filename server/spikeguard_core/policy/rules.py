@@ -15,13 +15,13 @@ from spikeguard_core.lifecycle.damage import (
 from spikeguard_core.policy.finding import RETREAT, alone_moved
 from spikeguard_core.policy.remedies import DATA, Diagnosis, GoBack, Skip
 from spikeguard_core.policy.rollback import (
+    again_with_mitigation,
     finding_of,
     going_on,
     gone_back_from,
     lr_steps,
     recovery,
     said_of,
-    untried_mitigation,
     with_its_batches,
 )
 from spikeguard_core.policy.settings import ApprovalMode, Policy
@@ -285,9 +285,9 @@ def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
         return None
     last, names = executed[-1], {target.name for target in situation.targets}
     if len(executed) >= 2 and _returned_twice(executed):
-        if last.target in names and (other := untried_mitigation(last.step, situation, policy)):
-            back = Rollback(last.target, last.step, last.skip, apply=other[0], apply_steps=other[1])
-            return _alone_or_asked(back, f"{data} {going_on(back, situation)}", None, policy)
+        if last.target in names and (back := again_with_mitigation(last, situation, policy)):
+            said = f"{data} {going_on(back, situation, policy)}"
+            return _alone_or_asked(back, said, None, policy)
         return Opinion(
             Stop(), f"{data} It was widened once already: replacing the data is yours to do."
         )

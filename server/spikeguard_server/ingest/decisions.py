@@ -199,7 +199,7 @@ def _approve(decision: _Decision) -> RevisionChanged | WrongState | None:
     assert incident is not None
     targets = targets_with_health(decision.connection, run, attempt, attempts, policy)
     situation = situation_of(
-        decision.connection, run, attempt, incident, targets=targets, now=decision.now
+        decision.connection, run, attempt, incident, policy, targets=targets, now=decision.now
     )
     proposal = propose(situation, policy)
     only_watched = isinstance(proposal.action, Watch) and command.verb != Verb.WATCH

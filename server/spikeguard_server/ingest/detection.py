@@ -11,18 +11,21 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
 from uuid import UUID
 
 import sqlalchemy as sql
+from sqlalchemy.exc import SQLAlchemyError
 
 from spikeguard_core.detection.sample import SampleColumns
+from spikeguard_core.diagnosis.kind_rates import PUBLISHED, BaseRates
 from spikeguard_core.events import Event
 from spikeguard_core.monitor.monitor import Monitor, OlderStateVersion, UnknownStateVersion
 from spikeguard_core.monitor.state import DetectorChoice
@@ -45,6 +48,7 @@ from spikeguard_server.store.detectors import (
     nearest_snapshot,
     save_state,
 )
+from spikeguard_server.store.incidents import base_rates_by_project
 from spikeguard_server.store.runs import line_to
 from spikeguard_server.store.samples import read_samples
 
@@ -52,6 +56,7 @@ NOWHERE = Place(0, 0, 0)
 FREE_SNAPSHOTS = 2  # of one message, each up to 100 kB; more only `SNAPSHOT_ROWS` judged rows apart
 SNAPSHOT_ROWS = 100
 MOST_SNAPSHOTS = 16  # of one message
+RATES_S = 60.0  # between two looks at how a project's spikes ended
 TAIL_STEPS = 2000  # so many at most are read again where no replica remembers the run
 
 
@@ -77,6 +82,8 @@ class Monitors:
         self.rebuilds = RebuildBudgets()
         self._kept: OrderedDict[UUID, KeptMonitor] = OrderedDict()
         self._packed: OrderedDict[UUID, bytes] = OrderedDict()  # of a `KeptMonitor`
+        self._rates: Mapping[str, BaseRates] = {}  # by project
+        self._learn_at = 0.0  # monotonic
         self._lock = Lock()
 
     def take(self, run_id: UUID) -> KeptMonitor | None:
@@ -97,6 +104,19 @@ class Monitors:
             oldest = [self._kept.popitem(last=False) for _ in range(over)]
         for run, old in oldest:
             self._pack(run, old)
+
+    def learn_rates(self, engine: sql.Engine) -> None:
+        """Look how the spikes of each project ended, at most every `RATES_S`; in a transaction of
+        its own, since a message's names one run alone."""
+        if (now := time.monotonic()) < self._learn_at:
+            return
+        self._learn_at = now + RATES_S
+        with suppress(SQLAlchemyError), engine.connect() as connection:
+            self._rates = base_rates_by_project(connection)
+
+    def base_rates(self, project: str) -> BaseRates:
+        """How the project's spikes ended, as it was looked up last."""
+        return self._rates.get(project, PUBLISHED)
 
     def _pack(self, run_id: UUID, kept: KeptMonitor) -> None:
         body = pickle.dumps(kept, pickle.HIGHEST_PROTOCOL)
@@ -324,9 +344,10 @@ def read_monitor(state: bytes) -> Monitor:
 
 
 @lru_cache(maxsize=256)
-def choice_of(detection: str | None) -> DetectorChoice:
-    """How the policy wants a run judged, its `detection` as JSON."""
-    return choose(json.loads(detection) if detection is not None else {}, "detection.")
+def choice_of(detection: str | None, lasting_odds: float) -> DetectorChoice:
+    """How the policy wants a run judged, its `detection` as JSON, at the project's base rates."""
+    choice = choose(json.loads(detection) if detection is not None else {}, "detection.")
+    return replace(choice, settings=replace(choice.settings, lasting_odds=lasting_odds))
 
 
 @dataclass(frozen=True, slots=True)

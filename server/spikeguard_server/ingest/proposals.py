@@ -51,7 +51,7 @@ def answer_incident(intake: Intake, incident: Incident) -> None:
     commands = commands_of(connection, run.run_id, incident.number)
     waiting = next((c for c in commands if c.state in WAITING), None)
     situation = situation_of(
-        connection, run, intake.attempt, incident, targets=intake.targets, now=now
+        connection, run, intake.attempt, incident, policy, targets=intake.targets, now=now
     )
     proposal = propose(situation, policy)
     if waiting is not None and not _in_time(intake, waiting):

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
+from spikeguard_core.diagnosis.kind_rates import PUBLISHED
 from spikeguard_protocol import Ack, AttemptEnded, AttemptStarted, Gap, Message, ProtocolError
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.identity.permissions import check_scope
@@ -138,7 +139,8 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
         run = _begin_run(connection, received, opening, former)
     detection = detection_after(received.failure, connection, key, opening.state, kept)
     if received.failure is None:
-        detection.use(choice_of(opening.detection))
+        rates = monitors.base_rates(message.project) if monitors is not None else PUBLISHED
+        detection.use(choice_of(opening.detection, rates.lasting_odds))
     if former is not None:  # so that no replica takes the deleted run's detector for this one's
         detection.version = max(detection.version, former.detector_version)
     rebuilds = monitors.rebuilds if monitors is not None else RebuildBudgets()

@@ -12,12 +12,14 @@ from spikeguard_core.lifecycle.command_life import EVENT_OF_RESULT, CommandEvent
 from spikeguard_core.lifecycle.command_outcome import after_end
 from spikeguard_core.lifecycle.incident_life import acted
 from spikeguard_protocol import (
+    OWN_RULE,
     RUN_ITSELF,
     CommandId,
     CommandResult,
     CommandState,
     Outcome,
     ResultState,
+    ScaleLr,
     verb_of,
 )
 from spikeguard_server.entities import CommandRow
@@ -30,11 +32,13 @@ from spikeguard_server.store.commands import (
     correct_result,
     find_command,
     move_command,
+    record_own_rule,
     unfinished_commands,
 )
 from spikeguard_server.store.effects import await_effect
 from spikeguard_server.store.incidents import find_incident, save_incident
 from spikeguard_server.store.reports import want_report
+from spikeguard_server.store.runs import attempt_settings
 from spikeguard_server.store.stored_text import storable
 
 MAX_NUMBER = 2**31 - 1
@@ -43,7 +47,7 @@ OTHER_DATA = "other data, "  # how the agent begins a result that it corrects
 
 def take_result(intake: Intake, result: CommandResult) -> None:
     """Store what the agent says of a command, unless that is known already."""
-    command = _command(intake, result)
+    command = _command(intake, result) or _of_own_rule(intake, result)
     event = EVENT_OF_RESULT[result.state]
     actor = Actor(f"attempt {intake.attempt.number}", ActorKind.AGENT)
     if command is None:
@@ -100,6 +104,24 @@ def _command(intake: Intake, result: CommandResult) -> CommandRow | None:
     if named.number > MAX_NUMBER or named.incident.number > MAX_NUMBER:
         return None
     return find_command(intake.connection, intake.run_id, named.incident.number, named.number)
+
+
+def _of_own_rule(intake: Intake, result: CommandResult) -> CommandRow | None:
+    """What the job ordered by its emergency rule, as the attempt's settings say it; None where it
+    is no such order."""
+    named = CommandId.parse(result.command)
+    of_rule = named.incident.number == RUN_ITSELF and OWN_RULE <= named.number <= MAX_NUMBER
+    if named.incident.run != intake.run.id or not of_rule:
+        return None
+    told = attempt_settings(intake.connection, intake.run_id, intake.attempt.number)
+    try:
+        action = ScaleLr(float(told["emergency_factor"]), int(told["emergency_steps"]))
+    except (KeyError, ValueError):
+        return None
+    return record_own_rule(
+        intake.connection, intake.run, named.number, action, intake.attempt.number, intake.policy,
+        intake.now,
+    )  # fmt: skip
 
 
 def _applied(intake: Intake, command: CommandRow, step: int) -> None:

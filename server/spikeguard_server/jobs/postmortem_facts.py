@@ -40,12 +40,13 @@ from spikeguard_server.report.facts import (
     RecordedCurve,
 )
 from spikeguard_server.store.batches import read_batches
-from spikeguard_server.store.commands import commands_of
+from spikeguard_server.store.commands import commands_of, own_rule_acts
 from spikeguard_server.store.data_records import data_record_of
 from spikeguard_server.store.effects import with_effects
 from spikeguard_server.store.incidents import (
     Attempts,
     attempts_by_number,
+    base_rates_of,
     precursors_of,
     read_incident,
     revisions_of,
@@ -99,9 +100,12 @@ def postmortem_facts(
         written_at=now,
         curves=curves,
         followed_to=row.followed_to,
+        base_rates=base_rates_of(connection, run.project),
         revisions=tuple(revisions_of(connection, row)),
         revision_count=row.revisions,
         commands=tuple(commands),
+        own_acts=tuple(own_rule_acts(connection, run.run_id, incident.onset_step, row.closed_at)),
+        newest_step=run.last_step or incident.newest_step,
         responses=tuple(read_responses(connection, run.run_id, number)),
         left_out=left_out,
         left_out_count=left_out_count,

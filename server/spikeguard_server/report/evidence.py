@@ -112,8 +112,9 @@ def classification_of(facts: PostMortem) -> tuple[Block, ...]:
         f"{word(incident.kind).capitalize()}, with a confidence of {incident.confidence:.0%}: "
         f"{_reason_of_kind(facts).rstrip('.')}."
     )
+    expected = Paragraph(facts.base_rates.sentence)
     if not facts.revisions:
-        return (final,)
+        return (final, expected)
     rows = tuple(
         (f"{r.step:,}", time_of(r.at), word(r.kind), f"{r.confidence:.0%}", r.reason)
         for r in _telling(facts)
@@ -123,8 +124,13 @@ def classification_of(facts: PostMortem) -> tuple[Block, ...]:
         ("step", "time", "classified as", "confidence", "because"), rows, frozenset({0, 3})
     )
     if not left_out:
-        return (final, table)
-    return (final, table, Paragraph(f"{plural(left_out, 'revision')} in between left out."))
+        return (final, expected, table)
+    return (
+        final,
+        expected,
+        table,
+        Paragraph(f"{plural(left_out, 'revision')} in between left out."),
+    )
 
 
 def _reason_of_kind(facts: PostMortem) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK
-from spikeguard_protocol import CommandState, Verb, verb_of
+from spikeguard_protocol import CommandState, ScaleLr, Verb, verb_of
 from spikeguard_protocol.phrases import action_phrase, ended_phrase, response_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, ResponseRow
@@ -113,6 +113,9 @@ def _turns(facts: PostMortem) -> list[tuple[datetime, str, str]]:
     ]
     found += [(r.at, "", _responded(r)) for r in facts.responses if r.text is None]
     found += _restarts(facts)
+    for act in facts.own_acts:
+        said = own_rule_sentence(act, facts.newest_step)
+        found.append((act.finished_at or act.proposed_at, _step(act.applied_step), said))
     for command in facts.commands:
         if verb_of(command.action) in (Verb.WATCH, Verb.CHECKPOINT_NOW):
             continue
@@ -129,6 +132,18 @@ def _turns(facts: PostMortem) -> list[tuple[datetime, str, str]]:
             end = "carried out" if done else COMMAND_STATE_WORDS[command.state]
             found.append((command.finished_at, _step(command.applied_step), end))
     return found
+
+
+def own_rule_sentence(command: CommandRow, newest_step: int) -> str:
+    """What the job did by its emergency rule, and whether that is over at `newest_step`."""
+    action, first = command.action, command.applied_step or 0
+    assert isinstance(action, ScaleLr)
+    end = first + action.steps
+    until = f"is undone after step {end:,}" if newest_step < end else f"undone after step {end:,}"
+    return (
+        f"The job's emergency rule multiplied the learning rate by {action.factor:g} after step "
+        f"{first:,}, for {count(action.steps)} steps; {until}."
+    )
 
 
 def _restarts(facts: PostMortem) -> list[tuple[datetime, str, str]]:

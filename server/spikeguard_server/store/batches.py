@@ -91,12 +91,17 @@ def prune_batches(
 
 
 def read_batches(
-    connection: sql.Connection, run_id: UUID, place: tuple[int, int], onset_step: int
+    connection: sql.Connection,
+    run_id: UUID,
+    place: tuple[int, int],
+    onset_step: int,
+    near: int = NEAR,
 ) -> list[BatchDetail]:
-    """Of the segment `place` (attempt, segment) near an onset, by step and rank."""
-    near = _C.step.between(onset_step - NEAR, onset_step + NEAR)
+    """Of the segment `place` (attempt, segment) about an onset, by step and rank: at most `near`
+    steps from it."""
+    about = _C.step.between(onset_step - near, onset_step + near)
     mine = (_C.run_id == run_id) & (_C.attempt == place[0]) & (_C.segment == place[1])
-    query = sql.select(_C.detail).where(mine, near).order_by(_C.step, _C.rank)
+    query = sql.select(_C.detail).where(mine, about).order_by(_C.step, _C.rank)
     return [from_json(BatchDetail, json.loads(text)) for text in connection.scalars(query)]
 
 

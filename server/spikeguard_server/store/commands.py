@@ -14,14 +14,16 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_core.lifecycle import command_life
-from spikeguard_core.lifecycle.command_life import WAITING, CommandEvent
+from spikeguard_core.lifecycle.command_life import EXECUTED, WAITING, CommandEvent
 from spikeguard_core.policy.settings import Policy, PolicyScope
 from spikeguard_core.policy.situation import PastCommand
 from spikeguard_protocol import (
+    OWN_RULE,
     RUN_ITSELF,
     Action,
     CommandState,
     RunId,
+    ScaleLr,
     Verb,
     from_json,
     to_json,
@@ -45,6 +47,7 @@ from spikeguard_server.store.tables.core import audit as audit_table
 
 MAX_RUN_COMMANDS: Final = 1000  # that people order of a run itself
 MOST_REVISIONS: Final = 20  # the newest of a command, which every list that names it carries
+EMERGENCY_RULE: Final = "the emergency rule of the job"
 PROPOSE: Final = "propose"  # the audit's word for it
 FAILED: Final = (
     CommandState.REFUSED, CommandState.FAILED, CommandState.UNKNOWN, CommandState.UNDELIVERED,
@@ -280,6 +283,34 @@ def create_command(
         after=CommandState.PROPOSED.value, reason=f"{verb_of(action)}: {reason}",
     )  # fmt: skip
     return command
+
+
+def record_own_rule(
+    connection: sql.Connection, run: RunRow, number: int, action: ScaleLr, attempt: int,
+    policy: Policy, now: datetime,
+) -> CommandRow:  # fmt: skip
+    """What the job began by its emergency rule, on its way like an order that was delivered."""
+    reason = "so many updates in a row were left out as its settings name"
+    connection.execute(
+        sql.insert(commands).values(
+            run_id=run.run_id, incident=RUN_ITSELF, number=number, revision=1, attempt=attempt,
+            state=CommandState.DELIVERED.value, expires_at=now, proposed_at=now, decided_at=now,
+            automatic=False, proposed_by=EMERGENCY_RULE, decided_by=EMERGENCY_RULE,
+            **_revision(action, reason, policy),
+        )
+    )  # fmt: skip
+    (command,) = commands_by_key(connection, run.run_id, [(RUN_ITSELF, number)]).values()
+    return command
+
+
+def own_rule_acts(
+    connection: sql.Connection, run_id: UUID, first_step: int, until: datetime | None
+) -> list[CommandRow]:
+    """What the job did by its emergency rule from `first_step` on, until then, oldest first."""
+    mine = _SELECT.where(_C.run_id == run_id, _C.incident == RUN_ITSELF, _C.number >= OWN_RULE)
+    mine = mine.where(_C.applied_step >= first_step, _C.state.in_(EXECUTED))
+    mine = mine if until is None else mine.where(_C.finished_at <= until)
+    return _found(connection, mine.order_by(_C.number).limit(MOST_REVISIONS))
 
 
 def _next_number(connection: sql.Connection, run_id: UUID, incident: int) -> int:

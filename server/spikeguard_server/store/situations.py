@@ -27,6 +27,7 @@ from spikeguard_core.policy.targeting import (
 from spikeguard_protocol import Rollback, SegmentId, SegmentPoint, Verb, abilities_from_settings
 from spikeguard_protocol.abilities import mitigations_from_settings
 from spikeguard_server.store.commands import past_commands, unfinished_commands
+from spikeguard_server.store.data_records import data_record_of
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
     Attempts,
@@ -45,6 +46,7 @@ def situation_of(
     run: RunRow,
     attempt: AttemptRow,
     incident: Incident,
+    policy: Policy,
     *,
     targets: tuple[Target, ...],
     now: datetime,
@@ -54,7 +56,9 @@ def situation_of(
     The pace is left out: proposals do not depend on it, costs are reckoned when they are read.
     """
     past = past_commands(connection, run.run_id, now, incident.number)
-    return Situation(incident=incident, past=past, **_job(connection, run, attempt, targets))
+    data = data_record_of(connection, run.run_id, incident, policy)
+    job = _job(connection, run, attempt, targets)
+    return Situation(incident=incident, past=past, data=data, **job)
 
 
 def run_situation_of(

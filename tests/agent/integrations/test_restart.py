@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 
-from spikeguard import AttachError, ResumeError, guard_of
+from spikeguard import AttachError, Mitigation, ResumeError, guard_of
 from spikeguard.data.skips import Skips
 from spikeguard.errors import EXIT_ROLL_BACK
 from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
@@ -27,8 +27,10 @@ from spikeguard.settings import Settings
 from spikeguard.state.owned_folders import claim
 from spikeguard_protocol import (
     Ack,
+    Apply,
     AttemptStarted,
     BatchRange,
+    CheckpointNow,
     CommandResult,
     Order,
     ResultState,
@@ -472,6 +474,50 @@ def test_a_lowered_rate_lives_on_after_a_restart(attempt: Any, tmp_path: Path) -
     guard, _ = attempt(tmp_path / "out")
     assert guard.state().lr_scale.factor == 0.5
     assert guard.state().lr_scale.start == 10
+
+
+@each
+def test_a_mitigation_is_on_for_the_ordered_steps(attempt: Any, tmp_path: Path) -> None:
+    held: list[Any] = []
+    told: list[tuple[str, int]] = []
+
+    def ordered(guard: Any) -> Apply:
+        held.append(guard)
+        return Apply("swap-data", 5)
+
+    swap = Mitigation(
+        "swap-data",
+        lambda: told.append(("on", held[0].steps)),
+        lambda: told.append(("off", held[0].steps)),
+    )
+    guard, _ = attempt(tmp_path / "out", 12, ordered, mitigations=[swap])
+    assert told == [("on", 13), ("off", 18)]
+    assert guard.state().results[COMMAND].state is ResultState.APPLIED
+    assert guard.faults == {}
+
+
+@each
+def test_a_run_that_went_back_by_restart_goes_on_with_the_mitigation(
+    attempt: Any, tmp_path: Path
+) -> None:
+    """From step 10 to 18; the start that was told to go back never switched it on."""
+    calls, seen = list[str](), list[Any]()
+    swap = Mitigation("swap-data", lambda: calls.append("on"), lambda: calls.append("off"))
+
+    def back(guard: Any) -> Rollback:
+        return Rollback(target_at(guard, 10), 10, SKIP, apply="swap-data", apply_steps=8)
+
+    with pytest.raises(SystemExit):
+        attempt(tmp_path / "out", 17, back, mitigations=[swap])
+    assert calls == []
+
+    def look(guard: Any) -> CheckpointNow:
+        seen.append(guard.mitigations)
+        return CheckpointNow()
+
+    guard, _ = attempt(tmp_path / "out", 17, look, mitigations=[swap])
+    assert (set(seen), calls) == ({("swap-data",)}, ["on", "off"])
+    assert guard.mitigations == ()
 
 
 def test_a_nan_that_trainer_hides_from_its_log_is_reported(tmp_path: Path) -> None:

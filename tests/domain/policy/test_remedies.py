@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
+from spikeguard_core.policy.data_sources import DataRecord, IncidentData
 from spikeguard_core.policy.finding import (
-    DataRecord,
     FirstMove,
-    LeftOut,
     checks_of,
     diagnose,
     first_move_of,
@@ -237,6 +236,50 @@ def recurred_without_its_batches(gone_back: Rollback) -> Situation:
     )  # fmt: skip
 
 
+TWICE = DataRecord(
+    here=("c4:7", "web-de:2"),
+    earlier=(IncidentData(1, ("web-de:9", "c4:8")),),
+    calm=tuple((f"c4:{n}", "web-de:4" if n == 3 else "c4:0") for n in range(8)),
+)
+
+
+def test_a_source_that_struck_twice_is_named_with_what_leaving_it_out_costs() -> None:
+    """What most batches hold is in any two of them, and says nothing."""
+    asked = replace(about(Cause.BAD_BATCH, mark=Mark(1200, 1201)), data=TWICE)
+    action, proposal = ask(asked)
+    assert (action.apply, action.skip is None) == (None, False)
+    assert "The same source twice: web-de, here and in incident 1. " in proposal.reason
+    cost = "Leaving it out for 300 steps costs about 6.2% of their data (1 of 16 names in the 8"
+    assert cost in proposal.reason
+    assert "No mitigation of the job's leaves it out" in proposal.reason
+    unseen = replace(asked, data=replace(TWICE, calm=()))
+    assert "c4, web-de, here and in incident 1. What leaving" in ask(unseen)[1].reason
+    for other in (Cause.LR_TOO_HIGH, Cause.UNKNOWN):
+        assert "twice" not in ask(replace(about(other), data=TWICE))[1].reason
+
+
+@pytest.mark.parametrize(
+    ("registered", "applied"),
+    [
+        ({"tight-clip": "", "swap-data": "20 % a step"}, "swap-data"),
+        ({"swap-data": "", "without-web-de": "20 % a step"}, "without-web-de"),
+        ({"tight-clip": ""}, None),
+    ],
+)
+def test_a_source_that_struck_twice_is_left_out_where_the_job_can(
+    registered: dict[str, str], applied: str | None
+) -> None:
+    """At once, with the batches skipped as well; a person decides."""
+    asked = replace(about(Cause.BAD_BATCH, mark=Mark(1200, 1201)), data=TWICE)
+    action, proposal = ask(replace(asked, mitigations=registered))
+    assert action.apply == applied
+    assert action.skip is not None
+    assert "twice: web-de" in proposal.reason
+    assert (f"Go on with {applied} for" in proposal.reason) is (applied is not None)
+    assert ("which costs 20 % a step" in proposal.reason) is (applied is not None)
+    assert proposal.by_person is (applied is not None)
+
+
 def test_where_it_came_back_is_looked_at_before_and_after() -> None:
     seen = returned(Cause.LR_TOO_HIGH, Rollback("mem-1190", 1190)).incident
     assert "It came back with batch 1,200: " in checks_of(seen, DEFAULT_POLICY)[-1]
@@ -310,14 +353,15 @@ def test_only_a_source_that_both_incidents_left_out_is_the_same_source() -> None
     """`shard:offset` is of its shard; a document that is no such name is a source of its own."""
     bad = incident(causes=blamed(Cause.BAD_BATCH))
     here = ("shard-1:7", "https://example.org:8", "doc-3")
-    before = (LeftOut(2, ("shard-1:900", "doc-4")), LeftOut(5, ("doc-3", "https:9")))
+    before = (IncidentData(2, ("shard-1:900", "doc-4")), IncidentData(5, ("doc-3", "https:9")))
 
     def last(data: DataRecord) -> str:
         return follow_ups_of(bad, DEFAULT_POLICY, (), data)[-1]
 
-    assert "twice: shard-1, doc-3. " in last(DataRecord(here, before))
-    assert "of incidents 2 and 5, where" in last(DataRecord(here, before))
-    assert "of incident 5, where" in last(DataRecord(("doc-3",), before))
+    assert "twice: shard-1, doc-3, here and in incidents 2 and 5. " in last(
+        DataRecord(here, before)
+    )
+    assert "twice: doc-3, here and in incident 5. " in last(DataRecord(("doc-3",), before))
     for unknown in (DataRecord(here), DataRecord((), before), DataRecord(("doc-5",), before)):
         assert last(unknown).startswith("Find the source")
     assert "same source" not in " ".join(
@@ -326,9 +370,9 @@ def test_only_a_source_that_both_incidents_left_out_is_the_same_source() -> None
 
 
 def test_sources_of_earlier_incidents_are_to_be_checked_for_data_alone() -> None:
-    data = DataRecord((), (LeftOut(2, tuple(f"shard-{n}:1" for n in range(5))),))
+    data = DataRecord((), (IncidentData(2, tuple(f"shard-{n}:1" for n in range(5))),))
     check = checks_of(incident(causes=blamed(Cause.RARE_TOKENS)), DEFAULT_POLICY, data)[-1]
-    assert "incident 2 too. Sources left out then: shard-0, shard-1, shard-2 and 2 more." in check
+    assert "incident 2 too. Its sources: shard-0, shard-1, shard-2 and 2 more." in check
     rate = checks_of(incident(causes=blamed(Cause.LR_TOO_HIGH)), DEFAULT_POLICY, data)
     assert not [text for text in rate if "shard" in text]
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from spikeguard_cli.main import main
-from spikeguard_protocol import Role
+from spikeguard_protocol import AttemptStarted, Role, SegmentReason, SegmentStarted
+from spikeguard_protocol.abilities import mitigations_to_settings
 from spikeguard_server.access.grants import Grant
 from tests.server.face.browsers import cookie_of
-from tests.server.face.conftest import Job, Live
+from tests.server.face.conftest import VERBS, Job, Live
 
 pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")
 
@@ -52,6 +53,15 @@ def test_an_assistant_reads_an_incident_and_suggests_what_a_person_then_decides(
 ) -> None:
     proposal = spiked.incident()["proposal"]
     rollback = {"run": spiked.run, "order": "rollback", "target": "step-200", "skip_first": 200}
+    swap = {"mitigation": "swap-data", "steps": 50}
+    swapping = Job(live, "swapping")
+    swapping.send(
+        AttemptStarted(
+            None, 1, (*VERBS, "apply"), "test", settings=mitigations_to_settings({"swap-data": ""})
+        ),
+        SegmentStarted(0, SegmentReason.START, None, 0),
+    )
+    swapping.train(20)
     tools, answers = asked(
         live,
         [
@@ -62,11 +72,15 @@ def test_an_assistant_reads_an_incident_and_suggests_what_a_person_then_decides(
             ("list_options", {"run": spiked.run}),
             ("suggest", {**rollback, "skip_last": 209}),
             ("suggest", {**rollback, "target": "step-7"}),
+            ("suggest", {"run": "swapping", "order": "apply", **swap}),
+            ("suggest", {"run": "swapping", "order": "apply", "mitigation": "tight-clip"}),
+            ("suggest", {"run": spiked.run, "order": "apply", "steps": 50}),
             ("read_incident", {"incident": "nothing#1"}),
         ],
     )
     assert not tools & {"approve", "reject", "order"}
-    runs, incidents, incident, curves, options, suggested, unknown, missing = answers
+    runs, incidents, incident, curves, options, suggested, unknown, *others, missing = answers
+    applied, other, none = others
     assert spiked.run in {run["id"] for run in runs}
     assert [one["id"] for one in incidents] == [f"{spiked.run}#1"]
     assert incident["proposal"]["id"] == proposal["id"]
@@ -75,6 +89,10 @@ def test_an_assistant_reads_an_incident_and_suggests_what_a_person_then_decides(
     assert "step-200" in {target["name"] for target in options["targets"]}
     assert "roll back to step 200" in " ".join(suggested["would"])
     assert "cannot go back to step-7" in unknown
+    assert "apply swap-data for 50 steps" in " ".join(applied["would"])
+    assert "mitigation=swap-data" in applied["decide_at"]
+    assert "has registered no tight-clip" in other
+    assert "apply is not offered" in none
     assert "no" in missing.lower()
     assert spiked.incident()["proposal"]["revision"] == proposal["revision"]  # nothing was done
     assert spiked.incident()["commands"][-1]["state"] == "proposed"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from spikeguard_protocol import (
     AttemptEnded,
+    AttemptStarted,
+    BatchDetail,
     BatchesSkipped,
     BatchRange,
     CommandResult,
@@ -17,10 +19,13 @@ from spikeguard_protocol import (
     SegmentReason,
     SegmentStarted,
 )
+from spikeguard_protocol.abilities import mitigations_to_settings
+from tests.server.face.conftest import VERBS, Job
 from tests.server.face.test_judgements import approve, post_mortem
+from tests.server.face.test_pages import log_in
 
 if TYPE_CHECKING:
-    from tests.server.face.conftest import Job, Live
+    from tests.server.face.conftest import Live
 
 CALM = {"lr": 3e-3, "update_norm": 30.0, "param_norm": 50.0}
 
@@ -84,9 +89,27 @@ def leave_out(job: Job, command: dict[str, Any], segment: int, names: tuple[str,
     job.step = target
 
 
+def name_batches(job: Job, segment: int, onset: int, names: tuple[str, ...]) -> None:
+    """What lay in the batch of step `onset`, and in the eight before it."""
+    calm = (
+        BatchDetail(segment, step, 0, step, (f"shard-3:{step}", f"shard-8:{step}"))
+        for step in range(onset - 8, onset)
+    )
+    job.send(*calm, BatchDetail(segment, onset, 0, onset, names))
+
+
 def test_a_source_behind_two_incidents_is_named_before_approving_and_the_next_morning(
-    job: Job,
+    live: Live,
 ) -> None:
+    """With what leaving it out costs, and left out where the job can."""
+    job = Job(live, "twice")
+    job.send(
+        AttemptStarted(
+            None, 1, (*VERBS, "apply"), "test", tokens_per_step=4096,
+            settings=mitigations_to_settings({"tight-clip": "", "swap-data": "20 % a step"}),
+        ),
+        SegmentStarted(0, SegmentReason.START, None, 0),
+    )  # fmt: skip
     for _ in range(4):
         train(job, 100, 0)
     first = bad_data(job, 0)
@@ -99,11 +122,23 @@ def test_a_source_behind_two_incidents_is_named_before_approving_and_the_next_mo
     second = bad_data(job, 1)
     assert second["number"] == 2
     (check,) = [text for text in second["proposal"]["checks"] if "incident 1" in text]
-    assert "Sources left out then: shard-17, shard-3." in check
-    leave_out(job, approve(job), 2, ("shard-17:88", "shard-8:1"))
+    assert "Its sources: shard-17, shard-3." in check
+    name_batches(job, 1, second["onset_step"], ("shard-17:88", "shard-3:5"))
+    train(job, 1, 1, excess=3.0)
+    proposal = job.incident()["proposal"]
+    assert proposal["arguments"]["apply"] == "swap-data"
+    twice = "The same source twice: shard-17, here and in incident 1."
+    cost = "costs less than 6.2% of their data (0 of 16 names in the 8 batches just before)."
+    for sentence in (twice, cost):
+        assert sentence in proposal["reason"]
+    assert not [text for text in proposal["checks"] if "shard" in text]
+    with live.client() as browser:
+        log_in(browser, live.tokens[Role.OPERATOR], "Ada")
+        assert twice in browser.get(f"/confirm/{job.project}/{job.run}/2/{proposal['number']}").text
+    leave_out(job, approve(job), 2, ("shard-8:88", "shard-8:1"))
     said = job.incident()["remedy"]["follow_ups"][-1]
-    assert said.startswith("The same source twice: shard-17. ")
-    assert "those of incident 1, where" in said
+    assert said.startswith(twice)
     job.send(AttemptEnded("finished"))
-    with job.live.client(Role.VIEWER) as viewer:
+    with live.client(Role.VIEWER) as viewer:
         assert said in post_mortem(job, viewer)
+        assert cost in post_mortem(job, viewer)

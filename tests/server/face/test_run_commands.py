@@ -13,6 +13,7 @@ import sqlalchemy as sql
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client
 from spikeguard_protocol import (
+    OWN_RULE,
     AttemptEnded,
     AttemptStarted,
     CheckpointNow,
@@ -28,6 +29,8 @@ from spikeguard_protocol import (
 )
 from spikeguard_server.access.grants import Grant
 from tests.server.face.conftest import VERBS, Job, Live
+from tests.server.face.test_judgements import post_mortem
+from tests.server.face.test_pages import log_in
 
 _PROJECTS = count(1)
 
@@ -255,3 +258,43 @@ def test_one_command_stops_every_live_run_of_a_project_and_names_the_one_that_it
         assert Stop() in [order.action for order in orders(job)]
     assert orders(bound) == []
     assert "takes stop alone" in typed("run", "*", "checkpoint", "--reason", "x", status=1)
+
+
+def test_what_the_emergency_rule_of_the_job_did_is_told_with_the_incident(live: Live) -> None:
+    """The job ordered it itself; the server learns of it by its result."""
+    job = Job(live, "emergency")
+    job.send(
+        AttemptStarted(
+            None, 1, VERBS, "test",
+            settings={"emergency_factor": "0.5", "emergency_steps": "100"},
+        ),
+        SegmentStarted(0, SegmentReason.START, None, 0),
+    )  # fmt: skip
+    job.spike()
+    at, named = job.step, f"{job.project}/{job.run}#0.{OWN_RULE + job.step}"
+    for _ in range(2):
+        answer(job, named, ResultState.APPLIED, "x0.5 for 100 steps")
+    refused = f"{job.project}/{job.run}#0.{OWN_RULE + 1}"
+    answer(job, refused, ResultState.REFUSED, "orders_a_day is used up")
+    job.send(CommandResult(f"{named}9", ResultState.APPLIED, "no rule's", at))
+    job.send(CommandResult(f"{job.project}/{job.run}#0.7", ResultState.APPLIED, "nor that", at))
+    told = f"multiplied the learning rate by 0.5 after step {at:,}, for 100 steps; "
+    [act] = job.incident()["own_acts"]
+    assert told + f"is undone after step {at + 100:,}." in act
+    with live.person("Ada") as ada:
+        [ordered, other] = ada.get(f"{job.path}/commands").json()["items"]
+        assert (ordered["verb"], ordered["state"]) == ("scale_lr", "applied")
+        assert named.endswith(ordered["id"])
+        assert (other["state"], other["result"]) == ("refused", "orders_a_day is used up")
+        assert ordered["proposed_by"] == "the emergency rule of the job"
+        made = ada.post(
+            f"{job.path}/commands", json={"verb": "checkpoint_now", "reason": "the disk goes down"}
+        ).json()
+        assert made["number"] == 1
+    job.train(110, excess=3.0)
+    job.send(AttemptEnded("finished"))
+    with live.client(Role.VIEWER) as viewer:
+        assert told + f"undone after step {at + 100:,}." in post_mortem(job, viewer)
+    with live.client() as browser:
+        log_in(browser, live.tokens[Role.VIEWER], "Vera")
+        assert told in browser.get(f"/incident/{job.project}/{job.run}/1").text

@@ -239,12 +239,14 @@ class ActionTally(Shape):
 class IncidentDetail(IncidentBody):
     """An incident with its revisions, its evidence and every command."""
 
+    base_rates: str = Field(description="how spikes end here, and whose figures these are")
     revisions: list[IncidentRevision] = Field(description="the first 500 and the newest 500")
     evidence: EvidenceBody
     causes: list[CauseBody] = Field(description="the likeliest first")
     remedy: RemedyBody
     first_layer: FirstLayerBody | None
     commands: list[CommandBody]
+    own_acts: list[str] = Field(description="what the job did by its emergency rule")
     assigned_at: datetime | None
     assigned_by: str | None
     responses: list[ResponseBody] = Field(description="the newest 200, oldest first")

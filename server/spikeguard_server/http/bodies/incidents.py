@@ -42,9 +42,15 @@ from spikeguard_server.http.bodies.incident_shapes import (
 )
 from spikeguard_server.http.bodies.run_shapes import SegmentRef, TrendBody
 from spikeguard_server.report.heading import heading_of, summary_of
-from spikeguard_server.store.commands import command_revisions_of, commands_of, commands_waiting
+from spikeguard_server.report.record import own_rule_sentence
+from spikeguard_server.store.commands import (
+    command_revisions_of,
+    commands_of,
+    commands_waiting,
+    own_rule_acts,
+)
 from spikeguard_server.store.effects import with_effects
-from spikeguard_server.store.incidents import precursors_of, revisions_of
+from spikeguard_server.store.incidents import base_rates_of, precursors_of, revisions_of
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.reads.costs import Pace, read_pace
 from spikeguard_server.store.reads.incidents import read_peaks, read_precedents
@@ -86,6 +92,7 @@ def incident_detail(connection: sql.Connection, row: IncidentRow) -> IncidentDet
     return IncidentDetail(
         **_facts(row),
         proposal=None if asked is None else next(b for b in bodies if b.number == asked.number),
+        base_rates=base_rates_of(connection, row.run.project).sentence,
         revisions=[IncidentRevision.model_validate(one) for one in revisions_of(connection, row)],
         evidence=EvidenceBody(
             first_moves=dict(incident.first_moves),
@@ -99,6 +106,10 @@ def incident_detail(connection: sql.Connection, row: IncidentRow) -> IncidentDet
         remedy=_remedy(pace, known),
         first_layer=None if first is None else FirstLayerBody.model_validate(first),
         commands=bodies,
+        own_acts=[
+            own_rule_sentence(act, pace.step)
+            for act in own_rule_acts(connection, row.run_id, incident.onset_step, row.closed_at)
+        ],
         assigned_at=row.assigned_at,
         assigned_by=row.assigned_by,
         responses=[ResponseBody.model_validate(r) for r in read_responses(connection, *row.key)],

@@ -250,6 +250,7 @@ class OpenEndpoint:
 
     def _store(self, body: bytes, bearer: bytes) -> Ack:
         services, message = self.services, _decode(body)
+        services.monitors.learn_rates(services.engine)
         ack = receive(
             services.engine, message, settings=services.settings, monitors=services.monitors,
             bearer=bearer,

@@ -16,7 +16,7 @@ from spikeguard_core.lifecycle.command_life import WAITING
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.job_end import QUIET
 from spikeguard_core.policy.cost import PACE_STEPS, StepTime, pace_of
-from spikeguard_core.policy.finding import NOTHING_NAMED, DataRecord
+from spikeguard_core.policy.data_sources import NOTHING_NAMED, DataRecord
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import RunSituation, Situation, Target
 from spikeguard_protocol import Health, Signal
