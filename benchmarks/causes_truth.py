@@ -8,7 +8,7 @@ Law: fixed before any run was scored, by what the fault does and what is measure
   is measured tells it from ordinary steps: `unknown` is right.
 - weight_scale, weight_noise: the weights were changed by no update
 - bit_flip: the same, in one weight; a fault in that layer is right too
-- moment_reset: the second moment is too small
+- moment_reset, gradient_jump: the second moment is too small, for such a gradient
 - nan_grad: a NaN was computed
 """
 
@@ -27,6 +27,7 @@ RIGHT: dict[FaultName, frozenset[Cause]] = {
     FaultName.WEIGHT_SCALE: frozenset({Cause.WEIGHT_CORRUPTION}),
     FaultName.WEIGHT_NOISE: frozenset({Cause.WEIGHT_CORRUPTION}),
     FaultName.MOMENT_RESET: frozenset({Cause.STALE_SECOND_MOMENT}),
+    FaultName.GRADIENT_JUMP: frozenset({Cause.STALE_SECOND_MOMENT}),
     FaultName.BIT_FLIP: frozenset({Cause.WEIGHT_CORRUPTION, Cause.LAYER_FAULT}),
     FaultName.NAN_GRAD: frozenset({Cause.NON_FINITE_SOURCE}),
 }

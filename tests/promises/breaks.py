@@ -363,8 +363,8 @@ BREAKS = {
     ),
     "settings-by-name": Break(
         f"{SERVER}/ingest/receive.py",
-        "        detection.use(choice_of(opening.detection))\n",
-        "        choice_of(opening.detection)\n",
+        "        detection.use(choice_of(opening.detection, rates.lasting_odds))\n",
+        "        choice_of(opening.detection, rates.lasting_odds)\n",
     ),
     "rollback-judged": Break(
         f"{CORE}/monitor/monitor.py",
