@@ -93,7 +93,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_server": 35_600,
     "spikeguard_dashboard": 3_620,
     "spikeguard_trainer": 2_475,
-    "benchmarks": 13_789,
+    "benchmarks": 13_791,
     "tests": 51_700,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
