@@ -246,6 +246,29 @@ def test_a_rollback_of_a_loop_that_fetches_ahead_equals_a_run_without_the_batche
     assert all(map(torch.equal, loop.bits(), other.bits()))
 
 
+def test_a_loop_that_ends_before_its_rollback_says_so_and_the_next_start_carries_it_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = Loop(tmp_path, every=4)
+    items = iter(loop.guard.batches(Numbers()))
+    held = [next(items) for _ in range(6)]
+    with caplog.at_level(logging.INFO, "spikeguard"):
+        for made in range(14):
+            if made == 11:
+                command = order(loop, Rollback(target_at(loop, 8, Medium.DISK), 8))
+            held.append(next(items))
+            loop.train(held.pop(0))
+    (said,) = (r.getMessage() for r in caplog.records if command in r.getMessage())
+    assert "rollback to step 8 is carried out after 6 more steps" in said
+    assert "the next start carries it out" in said
+    loop.guard.finish()
+    again = Loop(tmp_path, every=4)
+    assert again.guard.resume() == 8
+    again.train(torch.ones(1, 1))
+    assert result(again, command).state is ResultState.APPLIED
+    again.guard.finish()
+
+
 def test_a_skip_of_what_was_fetched_already_is_refused(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
     loop.train_ahead(iter(loop.guard.batches(Numbers())), 5)

@@ -28,6 +28,11 @@ from spikeguard.topology.rank_group import World, all_agree, all_gather
 from spikeguard_protocol import Apply, Order, Rollback, ScaleLr, SegmentReason, SegmentStarted
 from spikeguard_protocol.phrases import batches_phrase
 
+WAITS = (
+    "%s: the rollback to step %d is carried out after %d more step%s, which train what the loop "
+    "has fetched; where the loop ends before, the next start carries it out"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -161,6 +166,8 @@ class Rollbacks:
         self._under_way = _Return(order, action, prepared, held, held)
         if held:
             self._recovery.hold(target)
+            if self._world.leads:
+                log.info(WAITS, order.command, target.step, held, "" if held == 1 else "s")
             return None
         return self._finish(self._under_way)
 

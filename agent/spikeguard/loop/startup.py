@@ -79,7 +79,7 @@ def _log_journal(parts: Parts) -> None:
         until = scale.start + scale.steps
         log.info("the learning rate stays x%g until step %d, as ordered", scale.factor, until)
     if journal.abandonments:
-        log.info("%d stretches of steps stay abandoned", len(journal.abandonments))
+        log.info("steps given up by rollbacks stay so: %d times", len(journal.abandonments))
 
 
 def introduction(parts: Parts, capabilities: tuple[Verb, ...]) -> AttemptStarted:

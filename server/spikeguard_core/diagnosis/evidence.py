@@ -23,6 +23,7 @@ STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
 BUFFERS_NOT_FINITE = OptionalSignal.BUFFERS_NOT_FINITE.value
 UNCHANGED_PARAMETERS = OptionalSignal.UNCHANGED_PARAMETERS.value
 ADAM_BETA2 = OptionalSignal.ADAM_BETA2.value
+RATES_OF_GROUPS = tuple(f"lr_group_{number}" for number in range(1, 8))  # where not the first's
 REPLICAS_APART = "replicas_apart"  # ranks whose weights were not those of the most; by the agent
 REPLICA_APART = "replica_apart"  # the lowest of them
 RANKS_LOST_STEP = "ranks_lost_step"  # 1.0 where the sample is rank 0's alone; by the agent
@@ -37,6 +38,7 @@ WATCHED: tuple[str, ...] = (
     ADAM_BETA2,
     Signal.PARAM_NORM.value,
     Signal.LR.value,
+    *RATES_OF_GROUPS,
     TOKEN_ENTROPY,
     UNSEEN_TOKENS,
     WORST_SEQUENCE,

@@ -404,6 +404,26 @@ def test_a_learning_rate_that_rose_before_the_loss_is_blamed() -> None:
     assert "rose 10-fold, from 0.003 to 0.03, at step 297" in reasons(found)
 
 
+def test_the_rate_of_another_group_that_jumped_is_blamed_and_no_device() -> None:
+    """It is told only while it is not the first group's."""
+
+    def raised(step: int) -> Mapping[str, float]:
+        moved = {"param_norm": 58.0 + 0.01 * step} if step >= ONSET else {}
+        rate = {"lr_group_1": 0.3} if ONSET - 1 <= step < ONSET + 12 else {}
+        return moved | rate | ({"loss": 3.0 + 0.5 * (step - ONSET)} if step > ONSET else {})
+
+    found = newest(told(raised))
+    assert found[0].cause is Cause.LR_TOO_HIGH
+    assert "the learning rate of group 1 rose 100-fold, from 0.003 to 0.3, at step 300" in reasons(
+        found
+    )
+    assert all(one.cause is not Cause.WEIGHT_CORRUPTION for one in worth_showing(found))
+    mark = found[0].mark
+    assert mark is not None
+    assert (mark.first_step, mark.last_step) == (300, 312)
+    assert mark.usual is None  # a cap is one on the first group's rate
+
+
 def test_a_gradient_that_is_not_finite_before_the_loss_comes_from_the_backward_pass() -> None:
     def poisoned(step: int) -> Mapping[str, float]:
         if step < ONSET:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spikeguard_core.detection.noise import NORMAL_MAD, median
-from spikeguard_core.diagnosis.evidence import Evidence, Trace
+from spikeguard_core.diagnosis.evidence import RATES_OF_GROUPS, Evidence, Trace
 from spikeguard_protocol import Signal
 
 LEAD = 3  # steps before the onset that what caused it may have struck
@@ -58,6 +58,17 @@ def ratios(evidence: Evidence, name: str) -> list[tuple[int, float]]:
         return []
     rows = evidence.whole(name).rows()
     return [(s, v / level) for s, v in rows if s >= evidence.onset_step - LEAD]
+
+
+def group_rates(evidence: Evidence) -> dict[int, Trace]:
+    """The learning rates of parameter group 0 and of those that had another rate at some step, all
+    at the steps of group 0's. A group tells its own only where it is not group 0's."""
+    first = evidence.whole(Signal.LR.value)
+    found = {0: first}
+    for number, name in enumerate(RATES_OF_GROUPS, 1):
+        if own := dict(evidence.whole(name).rows()):
+            found[number] = Trace(first.steps, [own.get(s, rate) for s, rate in first.rows()])
+    return found
 
 
 def first_measured(evidence: Evidence, names: tuple[str, ...]) -> str | None:
@@ -115,10 +126,13 @@ def _move(evidence: Evidence, a: tuple[int, float], b: tuple[int, float]) -> Mov
 def _explained(evidence: Evidence, first: int, last: int) -> tuple[float | None, bool]:
     """Sum of |update| of the steps in (first, last], and whether all were measured.
 
-    `update_norm` is |theta after - theta before| / lr; a step that has none counts as the largest
+    `update_norm` is |theta after - theta before| / lr, each group's by its own rate, so the largest
+    of the rates bounds the change; a step that has none counts as the largest
     of those measured from `first` on, up to the first after `last`.
     """
-    norms, rates = (evidence.whole(s.value) for s in (Signal.UPDATE_NORM, Signal.LR))
+    norms, groups = evidence.whole(Signal.UPDATE_NORM.value), group_rates(evidence)
+    largest = map(max, zip(*(each.values for each in groups.values()), strict=True))
+    rates = Trace(groups[0].steps, list(largest))
     near = [value for step, value in norms.rows() if first <= step <= last]
     near += [value for step, value in norms.rows() if step > last][:1]
     if not near or not rates.steps or not math.isfinite(sum(near) + sum(rates.values)):

@@ -9,35 +9,58 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
-from spikeguard_core.diagnosis.evidence import Evidence
+from spikeguard_core.detection.noise import median
+from spikeguard_core.diagnosis.cause.measured import group_rates
+from spikeguard_core.diagnosis.evidence import Evidence, Trace
 from spikeguard_core.suspicion import Clue, Mark
-from spikeguard_protocol import Cause, Signal
+from spikeguard_protocol import Cause
 
 RISE = 1.3  # of the learning rate within the steps that are kept before the onset
 
 
 def clues_of_rate(evidence: Evidence) -> Iterator[Clue]:
-    """Whether the learning rate rose shortly before the onset."""
-    known = [r for r in evidence.whole(Signal.LR.value).rows() if math.isfinite(r[1])]
+    """Whether the learning rate rose shortly before the onset: the first parameter group's, unless
+    that of another group rose more."""
+    rates = group_rates(evidence)
+    first, *others = (_clue_of(evidence, rates[0], trace, n) for n, trace in rates.items())
+    if first is not None:
+        known = [first, *(clue for clue in others if clue is not None)]
+        yield max(known, key=lambda clue: round(clue.weight, 1))
+
+
+def _clue_of(evidence: Evidence, first: Trace, trace: Trace, group: int) -> Clue | None:
+    """`first`: the rate of the first group; `trace`: that of the group of this number."""
+    known = [r for r in trace.rows() if math.isfinite(r[1])]
     rows = [row for row in known if row[0] <= evidence.onset_step]
     if len(rows) < 2:
-        return
-    first, lowest = min(rows, key=lambda row: row[1])
-    later = [row for row in rows if row[0] > first]
-    usual = max(lowest, evidence.first_rate or 0.0)
+        return None
+    began_low, lowest = min(rows, key=lambda row: row[1])
+    later = [row for row in rows if row[0] > began_low]
+    usual = max(lowest, (evidence.first_rate or 0.0) * _share(first, trace))
     highest = max((rate for _, rate in later), default=lowest)
     if not later or lowest <= 0.0 or highest < RISE * usual:
-        yield Clue(Cause.LR_TOO_HIGH, -1.0, "the learning rate had not risen before the onset")
-        return
+        return Clue(Cause.LR_TOO_HIGH, -1.0, "the learning rate had not risen before the onset")
     rise = highest / usual
     began = next(s for s, value in later if value >= RISE * usual)
+    learning_rate = f"learning rate of group {group}" if group else "learning rate"
     reason = (
-        f"the learning rate rose {rise:.3g}-fold, from {usual:.3g} to {highest:.3g}, at step "
+        f"the {learning_rate} rose {rise:.3g}-fold, from {usual:.3g} to {highest:.3g}, at step "
         f"{began}, {_ahead(evidence.onset_step - began)}"
     )
     weight = min(6.0, 1.0 + 2.0 * math.log(rise))
-    yield Clue(Cause.LR_TOO_HIGH, weight, reason, _raised(known, began, lowest, usual))
+    mark = _raised(known, began, lowest, usual)
+    if group:  # a cap is one on the first group's rate, which may not have moved
+        mark = replace(mark, usual=None)
+    return Clue(Cause.LR_TOO_HIGH, weight, reason, mark)
+
+
+def _share(first: Trace, trace: Trace) -> float:
+    """How many times the first group's rate a group has as a rule."""
+    pairs = zip(first.values, trace.values, strict=True)
+    shares = [own / rate for rate, own in pairs if rate > 0.0 and math.isfinite(own / rate)]
+    return median(shares) if shares else 1.0
 
 
 def _raised(rows: list[tuple[int, float]], began: int, lowest: float, usual: float) -> Mark:
