@@ -84,17 +84,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_745,
-    "spikeguard_cli": 3_530,
-    "spikeguard_client": 1_810,
-    "spikeguard": 22_140,
-    "spikeguard_core": 11_380,
-    "spikeguard_replay": 3_660,
-    "spikeguard_server": 35_600,
-    "spikeguard_dashboard": 3_620,
+    "spikeguard_protocol": 2_740,
+    "spikeguard_cli": 3_340,
+    "spikeguard_client": 1_765,
+    "spikeguard": 22_135,
+    "spikeguard_core": 11_385,
+    "spikeguard_replay": 3_160,
+    "spikeguard_server": 31_730,
+    "spikeguard_dashboard": 3_605,
     "spikeguard_trainer": 2_475,
-    "benchmarks": 13_791,
-    "tests": 51_700,
+    "benchmarks": 13_790,
+    "tests": 51_175,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -23,7 +23,8 @@ from spikeguard_core.diagnosis.silent_failures import stuck_judgement
 from spikeguard_core.events import Judgement
 from spikeguard_protocol import Kind, Verb
 
-TURN = 0.62  # confidence that it takes to change one's mind
+TURN = 0.62  # confidence that it takes to change one's mind,
+FREE_TURNS, TURN_MORE, MOST_TURN = 4, 0.04, 0.9  # more for each change past these, up to this
 CLIMB_ROWS = 60  # a real spike may climb this long before its peak
 CLIMB_PART, FAR_CLIMB_ROWS = 3.0, 24  # times the loss before: fewer rows will do
 STAYS_PART = 4.0  # times the loss before: one that stays so high is lost, below that it lingers
@@ -47,9 +48,11 @@ def classify(episode: Episode, outlook: Outlook | None, settings: DetectionSetti
     return _height(episode) or _climbing(episode) or _course(episode, outlook, settings)
 
 
-def hold(before: Judgement, now: Judgement) -> Judgement:
-    """Keep the kind while the evidence for another one is no better than a guess."""
-    if now.kind is before.kind or now.confidence >= TURN:
+def hold(before: Judgement, now: Judgement, changes: int) -> Judgement:
+    """Keep the kind while the evidence for another one is little better than a guess. After many
+    `changes` it takes more: a loss that swings would be renamed at every swing."""
+    least = min(MOST_TURN, TURN + TURN_MORE * max(0, changes - FREE_TURNS))
+    if now.kind is before.kind or now.confidence >= least:
         return now
     return Judgement(before.kind, 0.5, now.reason)
 

@@ -64,6 +64,7 @@ class Episode:
     recent: list[float] = field(default_factory=list)  # excess over trend, finite rows only
     recent_values: list[float] = field(default_factory=list)
     settled: bool = False
+    changes: int = 0  # of the kind, as the loss went by itself
     told: Judgement | None = None
     told_peak: float | None = None
     told_row: int = 0

@@ -99,7 +99,9 @@ class Course:
     def _by_itself(self, sample: Sample, loss: float, events: list[Event]) -> None:
         episode, settings = self.episode, self.state.settings
         outlook = look_ahead(episode, settings)
-        episode.judgement = hold(episode.judgement, classify(episode, outlook, settings))
+        before, now = episode.judgement, classify(episode, outlook, settings)
+        episode.judgement = hold(before, now, episode.changes)
+        episode.changes += episode.judgement.kind is not before.kind
         if episode.stayed and episode.judgement.kind is Kind.RECOVERABLE and not episode.calm_rows:
             # A second spike that falls to where the loss stayed has not healed.
             episode.judgement = replace(episode.judgement, kind=Kind.LINGERING)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -205,3 +206,14 @@ def test_what_heals_to_the_level_before_says_so_whatever_the_trend_promised(seed
     assert (end.outcome, end.judgement.kind) == (Outcome.HEALED, Kind.RECOVERABLE)
     assert "back at the level before it" in end.judgement.reason
     assert "stopped falling" not in end.judgement.reason
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_loss_that_swings_is_not_renamed_at_every_swing(seed: int) -> None:
+    """Each swing looks like healing on its way down: 70 changes of the kind, were all told."""
+    rows, noise = np.arange(1_100), np.random.default_rng(seed).standard_normal(1_100)
+    losses = np.array(plateau(1_400, seed=seed))
+    losses[300:] += 1.5 + 0.6 * np.sin(rows / 9) + 0.2 * noise
+    told = [e for e in Monitor().observe(samples(list(losses))) if isinstance(e, Revised)]
+    assert sum(a.judgement.kind is not b.judgement.kind for a, b in pairwise(told)) <= 12
+    assert told[-1].judgement.kind is not Kind.RECOVERABLE
