@@ -177,10 +177,12 @@ def untried_mitigation(
     return None if name is None else (name, _mitigated_steps(from_step, situation, policy))
 
 
-def again_with_mitigation(last: Rollback, situation: Situation, policy: Policy) -> Rollback | None:
+def with_mitigation(
+    last: Rollback, finding: Finding, situation: Situation, policy: Policy
+) -> Rollback | None:
     """The rollback `last` once more, then on with what was not tried, first what leaves out a
     source that struck twice; None where the job has nothing more."""
-    suits = suiting(situation.mitigations, blamed_data(finding_of(situation, policy), situation))
+    suits = suiting(situation.mitigations, blamed_data(finding, situation))
     untried = untried_mitigation(last.step, situation, policy, [*suits, *situation.mitigations])
     if untried is None:
         return None
@@ -277,14 +279,14 @@ def _reason(
         finding.sentence,
         f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}. "
         f"{remedy.because} {low} {remedy.because_again if with_it else ''} "
-        f"{going_on(action, situation, policy)}",
+        f"{going_on(action, finding, situation, policy)}",
         remedy.left_alone if action.skip is None else "",
     )
 
 
-def going_on(action: Rollback, situation: Situation, policy: Policy) -> str:
+def going_on(action: Rollback, finding: Finding, situation: Situation, policy: Policy) -> str:
     """With what the run goes on, why, and what that costs; the source that struck twice."""
-    data = blamed_data(finding_of(situation, policy), situation)
+    data = blamed_data(finding, situation)
     twice, costs = struck_twice(data), ""
     if twice:
         steps = action.apply_steps or _mitigated_steps(action.step, situation, policy)
@@ -292,11 +294,12 @@ def going_on(action: Rollback, situation: Situation, policy: Policy) -> str:
     if action.apply is None:
         by_hand = "No mitigation of the job's leaves it out: that is a change of its data order."
         return f"{twice} {costs} {by_hand}" if twice else ""
-    suits = action.apply in suiting(situation.mitigations, data)
     price = situation.mitigations.get(action.apply, "")
-    on = f"o on with {action.apply} for {action.apply_steps:,} steps"
-    on = f"{on}, which costs {price}." if price else f"{on}."
-    return f"{twice} G{on} {costs}" if suits else f"{twice} Going back alone did not hold: g{on}"
+    price = f", which costs {price}" if price else ""
+    on = f"go on with {action.apply} for {action.apply_steps:,} steps{price}."
+    if action.apply in suiting(situation.mitigations, data):
+        return f"{twice} {on[0].upper()}{on[1:]} {costs}"
+    return f"{twice} Going back alone did not hold: {on}".strip()
 
 
 def _skipping(skip: BatchRange | None, finding: Finding, situation: Situation) -> str:

@@ -15,7 +15,6 @@ from spikeguard_core.lifecycle.damage import (
 from spikeguard_core.policy.finding import RETREAT, alone_moved
 from spikeguard_core.policy.remedies import DATA, Diagnosis, GoBack, Skip
 from spikeguard_core.policy.rollback import (
-    again_with_mitigation,
     finding_of,
     going_on,
     gone_back_from,
@@ -23,6 +22,7 @@ from spikeguard_core.policy.rollback import (
     recovery,
     said_of,
     with_its_batches,
+    with_mitigation,
 )
 from spikeguard_core.policy.settings import ApprovalMode, Policy
 from spikeguard_core.policy.situation import PastCommand, Situation
@@ -280,13 +280,13 @@ def _given_up(situation: Situation, policy: Policy) -> Opinion | None:
 def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
     """The spike came back where the last skip ended: the stretch of bad data is longer."""
     executed = _executed_rollbacks(situation)
-    data = _returning_data(situation, executed, policy)
-    if not data or finding_of(situation, policy).remedy.skip is Skip.NOTHING:
+    data, finding = _returning_data(situation, executed, policy), finding_of(situation, policy)
+    if not data or finding.remedy.skip is Skip.NOTHING:
         return None
     last, names = executed[-1], {target.name for target in situation.targets}
     if len(executed) >= 2 and _returned_twice(executed):
-        if last.target in names and (back := again_with_mitigation(last, situation, policy)):
-            said = f"{data} {going_on(back, situation, policy)}"
+        if last.target in names and (back := with_mitigation(last, finding, situation, policy)):
+            said = f"{data} {going_on(back, finding, situation, policy)}"
             return _alone_or_asked(back, said, None, policy)
         return Opinion(
             Stop(), f"{data} It was widened once already: replacing the data is yours to do."
