@@ -25,7 +25,7 @@ from spikeguard_protocol import CommandId, IncidentId, Signal
 from spikeguard_server.jobs.command_judge import WENT_BACK, judge_command
 from spikeguard_server.jobs.run_history import Row, RunHistory, trend_at, values_of
 from spikeguard_server.log_format import add_context
-from spikeguard_server.retries import survive
+from spikeguard_server.retries import survive_each
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.effects import SOURCE
@@ -49,10 +49,9 @@ def judge_notes(engine: sql.Engine, stopping: Event | None = None) -> None:
     """Look at what is due, one note after the other, `AT_ONCE` of them or until `stopping`."""
     with engine.connect() as connection:
         found = due_notes(connection, AT_ONCE)
-    for due in found:
-        if stopping is not None and stopping.is_set():
-            return
-        survive(partial(_look_at, engine, due), f"note {due.number} of {due.run_id}")
+    survive_each(
+        found, partial(_look_at, engine), lambda due: f"note {due.number} of {due.run_id}", stopping
+    )
 
 
 def _look_at(engine: sql.Engine, due: DueNote) -> None:

@@ -15,7 +15,7 @@ import sqlalchemy as sql
 
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.stability import score, trends
-from spikeguard_server.retries import survive
+from spikeguard_server.retries import survive_each
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.stability import (
     STEPS,
@@ -33,10 +33,7 @@ def look_at_stability(engine: sql.Engine, stopping: Event | None = None) -> None
     """Look at the runs that trained on, or at those before `stopping`."""
     with engine.connect() as connection:
         moved = runs_moved_on(connection, AT_ONCE)
-    for row in moved:
-        if stopping is not None and stopping.is_set():
-            return
-        survive(partial(_look, engine, row), f"stability of run {row.run_id}")
+    survive_each(moved, partial(_look, engine), lambda row: f"stability of {row.run_id}", stopping)
 
 
 def _look(engine: sql.Engine, row: sql.Row[Any]) -> None:

@@ -23,7 +23,7 @@ from spikeguard_server.jobs.housekeeping import roll, tidy, warn_of_expiry
 from spikeguard_server.jobs.note_judge import judge_notes
 from spikeguard_server.jobs.postmortems import CountIncident, settle_postmortems
 from spikeguard_server.jobs.stability import look_at_stability
-from spikeguard_server.retries import survive
+from spikeguard_server.retries import survive, survive_each
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.due import runs_due
@@ -93,12 +93,9 @@ def tick(engine: sql.Engine, settings: Settings, stopping: Event | None = None) 
     """Do everything that is due now, or what comes before `stopping`."""
     with engine.connect() as connection:
         due = runs_due(connection, settings, database_now(connection))
-    for run_id in due:
-        if stopping is not None and stopping.is_set():
-            return
-        survive(partial(_pass, engine, run_id, settings), f"run {run_id}")
+    survive_each(due, partial(_pass, engine, settings), lambda run_id: f"run {run_id}", stopping)
 
 
-def _pass(engine: sql.Engine, run_id: UUID, settings: Settings) -> None:
+def _pass(engine: sql.Engine, settings: Settings, run_id: UUID) -> None:
     with engine.begin() as connection:
         let_time_pass(connection, run_id, settings)
