@@ -84,13 +84,13 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_740,
+    "spikeguard_protocol": 2_750,
     "spikeguard_cli": 3_340,
     "spikeguard_client": 1_765,
-    "spikeguard": 22_135,
-    "spikeguard_core": 11_385,
+    "spikeguard": 22_145,
+    "spikeguard_core": 11_390,
     "spikeguard_replay": 3_160,
-    "spikeguard_server": 31_730,
+    "spikeguard_server": 31_740,
     "spikeguard_dashboard": 3_605,
     "spikeguard_trainer": 2_475,
     "benchmarks": 13_790,

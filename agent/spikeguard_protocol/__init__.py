@@ -70,6 +70,7 @@ from spikeguard_protocol.orders import (
 )
 from spikeguard_protocol.vocabulary import (
     OPTIONAL_SIGNALS,
+    RATES_OF_GROUPS,
     STANDARD_SIGNALS,
     Answer,
     Cause,
@@ -97,6 +98,7 @@ __all__ = [
     "MAX_NAMES",
     "OPTIONAL_SIGNALS",
     "OWN_RULE",
+    "RATES_OF_GROUPS",
     "RUN_ITSELF",
     "STANDARD_SIGNALS",
     "VERSION",

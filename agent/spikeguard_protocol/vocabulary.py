@@ -206,6 +206,10 @@ class Signal(StrEnum):
     UPDATE_DROPPED = "update_dropped"  # 1.0 where the agent kept this step's update out
 
 
+# Learning rates of the parameter groups after group 0, each where it is not group 0's.
+RATES_OF_GROUPS: Final = tuple(f"lr_group_{number}" for number in range(1, 8))
+
+
 class OptionalSignal(StrEnum):
     """Signals of some runs, most of them where asked for; they travel like the user's own."""
 

@@ -10,25 +10,32 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from spikeguard_protocol import OptionalSignal
+from spikeguard_protocol import RATES_OF_GROUPS, OptionalSignal
 
 ADAM_BETA2: Final = OptionalSignal.ADAM_BETA2.value
 LOSS_SCALE: Final = OptionalSignal.LOSS_SCALE.value
-MOST_RATES: Final = 8  # groups whose rates are told
 
 
 def rates_of_groups(
     optimizers: Sequence[Optimizer], number: int, rates: Sequence[Any], first: Any
 ) -> Mapping[str, float | Tensor]:
-    """Rates of one optimizer's groups that are not the `first` group's, as `lr_group_1`, ...,
-    counted over all optimizers."""
+    """Rates of one optimizer's groups that are not the `first` group's, by their signals, counted
+    over all optimizers. One on a device is another one where it is another tensor."""
     before = sum(len(each.param_groups) for each in optimizers[:number])
     told = dict[str, float | Tensor]()
     for place, rate in enumerate(rates, before):
-        other = rate is not first if isinstance(rate, Tensor) else rate not in (None, first)
-        if other and 0 < place < MOST_RATES:
-            told[f"lr_group_{place}"] = rate if isinstance(rate, Tensor) else float(rate)
+        if rate is not None and 0 < place <= len(RATES_OF_GROUPS) and not _is_same(rate, first):
+            told[RATES_OF_GROUPS[place - 1]] = (
+                rate.clone() if isinstance(rate, Tensor) else float(rate)
+            )
     return told
+
+
+def _is_same(rate: Any, first: Any) -> bool:
+    """Tensors are not compared by value: the host would wait."""
+    if isinstance(rate, Tensor) or isinstance(first, Tensor):
+        return rate is first
+    return bool(rate == first)
 
 
 def beta2_of(optimizers: Iterable[Optimizer]) -> dict[str, float]:

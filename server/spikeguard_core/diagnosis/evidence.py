@@ -14,7 +14,7 @@ from itertools import pairwise
 from spikeguard_core.detection.noise import median
 from spikeguard_core.detection.sample import Sample, SampleColumns
 from spikeguard_core.events import Trend
-from spikeguard_protocol import BatchRange, OptionalSignal, Signal
+from spikeguard_protocol import RATES_OF_GROUPS, BatchRange, OptionalSignal, Signal
 
 TOKEN_ENTROPY = OptionalSignal.TOKEN_ENTROPY.value
 UNSEEN_TOKENS = OptionalSignal.UNSEEN_TOKENS.value
@@ -23,7 +23,6 @@ STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
 BUFFERS_NOT_FINITE = OptionalSignal.BUFFERS_NOT_FINITE.value
 UNCHANGED_PARAMETERS = OptionalSignal.UNCHANGED_PARAMETERS.value
 ADAM_BETA2 = OptionalSignal.ADAM_BETA2.value
-RATES_OF_GROUPS = tuple(f"lr_group_{number}" for number in range(1, 8))  # where not the first's
 REPLICAS_APART = "replicas_apart"  # ranks whose weights were not those of the most; by the agent
 REPLICA_APART = "replica_apart"  # the lowest of them
 RANKS_LOST_STEP = "ranks_lost_step"  # 1.0 where the sample is rank 0's alone; by the agent

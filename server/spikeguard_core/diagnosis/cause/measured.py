@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spikeguard_core.detection.noise import NORMAL_MAD, median
-from spikeguard_core.diagnosis.evidence import RATES_OF_GROUPS, Evidence, Trace
-from spikeguard_protocol import Signal
+from spikeguard_core.diagnosis.evidence import Evidence, Trace
+from spikeguard_protocol import RATES_OF_GROUPS, Signal
 
 LEAD = 3  # steps before the onset that what caused it may have struck
 GRAD_NORMS = (Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value)
@@ -127,8 +127,8 @@ def _explained(evidence: Evidence, first: int, last: int) -> tuple[float | None,
     """Sum of |update| of the steps in (first, last], and whether all were measured.
 
     `update_norm` is |theta after - theta before| / lr, each group's by its own rate, so the largest
-    of the rates bounds the change; a step that has none counts as the largest
-    of those measured from `first` on, up to the first after `last`.
+    of the rates bounds the change; a step that has none counts as the largest of those measured
+    from `first` on, up to the first after `last`.
     """
     norms, groups = evidence.whole(Signal.UPDATE_NORM.value), group_rates(evidence)
     largest = map(max, zip(*(each.values for each in groups.values()), strict=True))
