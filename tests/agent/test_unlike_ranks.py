@@ -31,7 +31,7 @@ PASSES = 3
 TARGET = 20  # step of a snapshot
 SETTINGS = {"snapshot_every": TARGET}
 BUDGETED = 110  # steps
-COPY_S = 0.02  # that a snapshot takes on rank 1, at least
+COPY_S = 0.25  # that a snapshot takes on rank 1, at least
 
 
 def item(number: int, rank: int) -> tuple[Tensor, Tensor]:
@@ -221,7 +221,7 @@ def test_all_ranks_take_snapshots_as_rarely_as_the_slowest_ones_budget_allows(se
     assert ranks[0]["snapshots"] == ranks[1]["snapshots"]
     assert ranks[0]["snapshots"][:2] == [20, 40]
     assert len(ranks[0]["snapshots"]) < BUDGETED // 20
-    assert "20 steps" not in ranks[0]["reason"]
+    assert "every 20 steps" not in ranks[0]["reason"]
     for rank in ranks:
         assert "a copy takes" in rank["reason"]
         assert "(Settings.snapshot_budget is 5 %)" in rank["reason"]
