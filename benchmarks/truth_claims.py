@@ -129,7 +129,7 @@ def _level(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
     """`1.2 above trend`, `above trend now 0.695 at step 533`, `0.36 nats above its trend`."""
     log = happened.log
     newest = len(log.rows) if said.row is None else min(len(log.rows), said.row + 5)
-    for value, step, now in _levels(sentence):
+    for value, error, step, now in _levels(sentence):
         if step is not None:  # a step comes again after a rollback: now is the newest of them
             rows = [i for i, row in enumerate(log.rows[:newest]) if row.step == step]
             rows = rows[-1:] if now else rows
@@ -137,7 +137,7 @@ def _level(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
             rows = list(range(0 if said.row is None else max(0, said.row - _age(said)), newest))
         near = {j for i in rows for j in range(max(0, i - 8), min(len(log.rows), i + 2))}
         seen = [log.excess(log.rows[i]) for i in near] + [log.smooth[i] for i in near]
-        if seen and not any(_close(value, excess) for excess in seen):
+        if seen and not any(_close(value, excess, error) for excess in seen):
             place = f"at step {step}" if step is not None else "by then"
             finite = [x for x in seen if math.isfinite(x)]
             span = f"{min(finite):.2f} to {max(finite):.2f}" if finite else "not finite"
@@ -177,22 +177,24 @@ def _newest(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
             yield f"it was {min(means):.2f} to {max(means):.2f} above the twin"
 
 
-def _levels(sentence: str) -> Iterator[tuple[float, int | None, bool]]:
-    """Differences to the trend, with their step and whether they are said to be of now."""
+def _levels(sentence: str) -> Iterator[tuple[float, float, int | None, bool]]:
+    """Differences to the trend, each with its error as far as one is said, its step, and whether it
+    is said to be of now."""
     sentence = _NEWEST.sub("", _STRETCH.sub("", sentence))
     named = rf"above trend now {NUMBER}(?: nats(?: per token)?)?(?:,| at) step {NUMBER}"
     for match in re.finditer(named, sentence, re.I):
-        yield _number(match[1]), int(_number(match[2])), True
-    above = r"(?: ± [\d.]+)?(?: nats)? above (?:its |the )?(?:earlier )?trend"
+        yield _number(match[1]), 0.0, int(_number(match[2])), True
+    above = rf"(?: ± {NUMBER})?(?: nats)? above (?:its |the )?(?:earlier )?trend"
     plain = rf"{NUMBER}{above}(?: at step {NUMBER})?"
     for match in re.finditer(plain, sentence):
-        yield _number(match[1]), int(_number(match[2])) if match[2] else None, False
+        step = int(_number(match[3])) if match[3] else None
+        yield _number(match[1]), _number(match[2] or "0"), step, False
 
 
-def _close(value: float, excess: float) -> bool:
+def _close(value: float, excess: float, error: float = 0.0) -> bool:
     if not math.isfinite(excess):
         return not math.isfinite(value)
-    return abs(value - excess) <= LEVEL_NATS + LEVEL_SHARE * abs(excess)
+    return abs(value - excess) <= max(error, LEVEL_NATS + LEVEL_SHARE * abs(excess))
 
 
 def _one_view(words: str, said: Said) -> Iterator[tuple[str, str]]:
@@ -200,8 +202,8 @@ def _one_view(words: str, said: Said) -> Iterator[tuple[str, str]]:
     if said.where not in VIEWS:
         return
     found = list(_levels(words.replace("\n", " ; ")))
-    steps = {step for _, step, _ in found if step is not None}
-    values = [value for value, step, _ in found if step is None or len(steps) == 1]
+    steps = {step for _, _, step, _ in found if step is not None}
+    values = [value for value, _, step, _ in found if step is None or len(steps) == 1]
     if not values:
         return
     low, high = min(values), max(values)

@@ -315,6 +315,7 @@ class Incident(TypedDict):
     pre_loss: float | None  # the trend just before the onset, nats
     peak_loss: float | None  # nats
     excess: float | None  # of the loss over the trend at `newest_step`, nats
+    height: str | None  # `excess` in words, with its error where that matters
     newest_step: int  # the newest that was judged
     dropped: bool  # whether the agent kept the onset's update out
     stuck: bool  # whether updates were dropped in a row, so that weights stand still
@@ -526,6 +527,7 @@ class IncidentDetail(TypedDict):
     pre_loss: float | None  # the trend just before the onset, nats
     peak_loss: float | None  # nats
     excess: float | None  # of the loss over the trend at `newest_step`, nats
+    height: str | None  # `excess` in words, with its error where that matters
     newest_step: int  # the newest that was judged
     dropped: bool  # whether the agent kept the onset's update out
     stuck: bool  # whether updates were dropped in a row, so that weights stand still

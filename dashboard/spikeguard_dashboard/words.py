@@ -221,13 +221,10 @@ def _since(incident: Incident) -> str:
         return "; update after update is dropped, the weights stand still"
     if incident["dropped"]:
         return "; the guard kept that update out of the weights"
-    excess = incident["excess"]
-    if excess is None or not math.isfinite(excess):
+    height = incident["height"]
+    if height is None:
         return "; it has not come back"
-    place = "above" if excess >= 0 else "below"
-    return (
-        f"; at step {count(incident['newest_step'])} it is {figure(abs(excess), 2)} {place} trend"
-    )
+    return f"; at step {count(incident['newest_step'])} it is {height}"
 
 
 def waiting(proposal: Command | None) -> bool:

@@ -210,6 +210,7 @@ def incident(**changes: Any) -> Plain:
         "pre_loss": 3.7664,
         "peak_loss": 5.1857,
         "excess": 0.31,
+        "height": "0.31 above trend",
         "newest_step": 1400,
         "dropped": False,
         "stuck": False,

@@ -12,7 +12,14 @@ import math
 
 from spikeguard_core.detection.noise import NORMAL_MAD, median
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.diagnosis.forecast import PLATEAU_ROWS, Outlook, trust
+from spikeguard_core.diagnosis.forecast import (
+    PLATEAU_ROWS,
+    Outlook,
+    nats,
+    side,
+    told_height,
+    trust,
+)
 from spikeguard_core.diagnosis.incident_tracker import (
     SETTLED_ROWS,
     Episode,
@@ -94,11 +101,11 @@ def _height(episode: Episode) -> Judgement | None:
     low = min(newest)
     if low - before >= HIGH_PART * max(abs(before), episode.scale):
         times = f", {low / before:.3g} times the loss before" if before > 0.0 else ""
-        return Judgement(Kind.DIVERGENT, 0.95, f"loss is {_nats(low)}{times}")
+        return Judgement(Kind.DIVERGENT, 0.95, f"loss is {nats(low)}{times}")
     clear = before > CLEAR * episode.scale  # of a level about 0 nothing is told by its size
     left = clear and before < LEFT_BEHIND * episode.guess
     if left and median(newest) >= AT_GUESS * episode.guess:
-        reason = f"loss is {_nats(median(newest))}, as high as where the run began"
+        reason = f"loss is {nats(median(newest))}, as high as where the run began"
         sure = 0.85 if episode.rows >= GUESS_ROWS else 0.65
         return Judgement(Kind.DIVERGENT, sure, reason)
     return None
@@ -140,7 +147,7 @@ def _course(episode: Episode, outlook: Outlook | None, settings: DetectionSettin
         return Judgement(Kind.DIVERGENT, sure, f"{_above(episode, outlook)} and rising")
     spread = NORMAL_MAD * median([abs(e - outlook.excess) for e in episode.recent[-48:]])
     if episode.rises >= 3 and spread > 5 * episode.scale:
-        reason = f"{_above(episode, outlook)}, oscillating by {_nats(spread)} without settling"
+        reason = f"{_above(episode, outlook)}, oscillating by {nats(spread)} without settling"
         return Judgement(Kind.DIVERGENT, sure, reason)
     before, newest = episode.trend.level if episode.trend else 0.0, episode.recent_values
     if 0.0 < STAYS_PART * before <= min(newest[-HIGH_ROWS:]):
@@ -166,18 +173,10 @@ def _above(episode: Episode, outlook: Outlook | None = None) -> str:
     row, the mean that the outlook judges by, with its 95 % interval."""
     excess, step = episode.told_excess, episode.newest_step
     if outlook is None or abs(excess) >= episode.scale:
-        return f"loss is {_nats(abs(excess))} {_side(excess)} trend at step {step}"
-    mean = f"{_nats(abs(outlook.excess))} ± {_nats(outlook.doubt)} {_side(outlook.excess)} trend"
+        assert episode.trend is not None
+        return f"loss is {told_height(excess, episode.trend, step)} at step {step}"
+    mean = f"{nats(abs(outlook.excess))} ± {nats(outlook.doubt)} {side(outlook.excess)} trend"
     return f"loss is {mean} over the newest {_steps(episode, outlook.width)}"
-
-
-def _side(excess: float) -> str:
-    return "above" if excess > 0 else "below"
-
-
-def _nats(value: float) -> str:
-    """Two digits, or all of those before the point."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def _healing(episode: Episode, outlook: Outlook) -> str:
@@ -190,7 +189,7 @@ def _healing(episode: Episode, outlook: Outlook) -> str:
         return f"{_above(episode, outlook)}{back}"
     slope = -outlook.slope / episode.gap
     return (
-        f"{_above(episode, outlook)}{back} and falling {_nats(slope)} a step: "
+        f"{_above(episode, outlook)}{back} and falling {nats(slope)} a step: "
         f"expected back in {rows * episode.gap:.0f} steps"
     )
 
@@ -210,7 +209,7 @@ def _too_slow(episode: Episode, outlook: Outlook) -> str:
     if outlook.fall < outlook.error:
         return f"{_above(episode, outlook)} and has stopped falling"
     slope = -outlook.slope / episode.gap
-    return f"{_above(episode, outlook)} and falling only {_nats(slope)} a step, ever slower"
+    return f"{_above(episode, outlook)} and falling only {nats(slope)} a step, ever slower"
 
 
 def after_command(episode: Episode, settings: DetectionSettings) -> str:

@@ -27,7 +27,8 @@ USUAL_POWER, USUAL_SPREAD = 1.25, 0.45  # of the fall of such excesses, before a
 STEEPENS = 0.3  # by how much the power still to come exceeds the one that was measured
 WANDER = 0.4  # how much the power of one excess changes as it falls
 BUMP = 0.15  # how much a mean of it wanders, as a part of itself
-DOUBT, DESCENT_DOUBT = 0.12, 0.2  # of the trend: a part of a scale, a part of its own descent
+DOUBT, DESCENT_DOUBT = 0.12, 0.4  # of the trend: a part of a scale, a part of its own descent
+TOLD_DOUBT = 0.25  # of a height, from which on it is told with its error
 PLATEAU_ROWS = 36.0  # for about so long a real spike may stay up before it falls
 PLACES = (-1.75, -1.15, -0.67, -0.32, 0.0, 0.32, 0.67, 1.15, 1.75)  # in deviations of the power
 
@@ -129,6 +130,24 @@ def doubt_of(trend: Trend, step: int) -> float:
     """How far off the trend, extrapolated to `step`, may be, nats."""
     descent = abs(trend.level - trend.at(step))
     return math.hypot(DOUBT * trend.scale, DESCENT_DOUBT * descent)
+
+
+def told_height(excess: float, trend: Trend, step: int) -> str:
+    """`0.34 ± 0.3 above trend`: how far off a loss lies at `step`, with the 95 % error of the trend
+    there where that matters."""
+    doubt = NORMAL_95 * doubt_of(trend, step)
+    error = f" ± {nats(doubt)}" if doubt >= TOLD_DOUBT * abs(excess) else ""
+    return f"{nats(abs(excess))}{error} {side(excess)} trend"
+
+
+def side(excess: float) -> str:
+    """Of the trend."""
+    return "above" if excess > 0 else "below"
+
+
+def nats(value: float) -> str:
+    """Two digits, or all of those before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def _chance(above: float, *deviations: float) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spikeguard_core.diagnosis.cause.layers import FirstLayer
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART
+from spikeguard_core.diagnosis.forecast import told_height
 from spikeguard_core.events import Trend
 from spikeguard_core.suspicion import Ranking
 from spikeguard_protocol import BatchRange, IncidentState, Kind, Outcome, SegmentId, Signal
@@ -58,6 +60,13 @@ class Incident:
     def stuck(self) -> bool:
         """Whether so many updates in a row were dropped that the weights stood still."""
         return Signal.UPDATE_DROPPED in self.worst_z
+
+    @property
+    def height(self) -> str | None:
+        """`excess` in words; None where it is not known."""
+        if self.excess is None or not math.isfinite(self.excess) or self.trend is None:
+            return None
+        return told_height(self.excess, self.trend, self.newest_step)
 
     @property
     def of_named_signal(self) -> bool:

@@ -116,8 +116,9 @@ def _judged(incident: Incident, step: int, judgement: Judgement) -> Incident:
     stands = incident.state is IncidentState.OPEN and stands_out(incident, incident.excess)
     if judgement.kind is Kind.RECOVERABLE and stands and cause is not None:
         reason = f"{CAUSE_WORDS[cause.cause]}, which training seldom heals"
-        if incident.excess is not None:
-            reason = f"loss is {incident.excess:.2g} above trend at step {step}; {reason}"
+        height = replace(incident, newest_step=step).height
+        if height is not None:
+            reason = f"loss is {height} at step {step}; {reason}"
         judgement = Judgement(Kind.LINGERING, cause.confidence, reason)
     return replace(
         incident,

@@ -61,7 +61,7 @@ class SpikeNews:
     peak_step: int
     pre_loss: float | None
     peak_loss: float | None
-    excess: float | None
+    height: str | None  # of the loss over its trend
     newest_step: int
     recurrences: int
     opened_at: datetime
@@ -293,10 +293,8 @@ def _losses(spike: SpikeNews) -> str:
         known.append(f"loss before {number(spike.pre_loss)}")
     if spike.peak_loss is not None and spike.rose:
         known.append(f"peak {number(spike.peak_loss)} at step {count(spike.peak_step)}")
-    if spike.excess is not None:
-        place = "below" if spike.excess < 0 else "above"
-        height = number(abs(spike.excess), 3)
-        known.append(f"{height} {place} trend at step {count(spike.newest_step)}")
+    if spike.height is not None:
+        known.append(f"{spike.height} at step {count(spike.newest_step)}")
     return f"; {', '.join(known)}" if known else ""
 
 

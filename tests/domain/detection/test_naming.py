@@ -197,6 +197,26 @@ def test_a_small_lasting_shift_is_said_with_the_mean_that_shows_it(seed: int) ->
     assert any("±" in one.reason for one in lingering)
 
 
+@pytest.mark.parametrize("power", [0.3, 0.6, 1.0])
+@pytest.mark.parametrize("onset", [150, 330])
+def test_a_height_far_past_what_was_seen_is_said_with_the_doubt_of_the_trend(
+    onset: int, power: float
+) -> None:
+    """The descent slows down where nobody has seen it: a trend carried on promises too much."""
+    steps = np.arange(1, 4 * onset)
+    slowed = np.minimum(steps, onset + np.maximum(0.0, steps - onset) / 3.0)
+    level = 1.5 + 4.0 / (1.0 + slowed / 20.0) ** power
+    losses = level + 0.1 * np.random.default_rng(onset).standard_normal(len(steps))
+    losses[onset:] += 0.3 + 2.0 * np.exp(-np.arange(len(steps) - onset) / 10.0)
+    told = [e for e in Monitor().observe(samples(list(losses))) if isinstance(e, Revised)]
+    late = [e.judgement.reason for e in told if e.step > 2 * onset]
+    found = [re.search(r"loss is ([\d.]+)(?: ± ([\d.]+))? above trend", said) for said in late]
+    heights = [(float(one[1]), float(one[2] or 0.0)) for one in found if one]
+    assert heights
+    within = [abs(height - 0.3) <= error + 0.1 for height, error in heights]
+    assert sum(within) >= 0.9 * len(within)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_heals_to_the_level_before_says_so_whatever_the_trend_promised(seed: int) -> None:
     """The curve descends up to the spike and is flat after it."""

@@ -41,7 +41,7 @@ def message(text: str) -> ChannelMessage:
     )
     spike = SpikeNews(
         "gpt#1", Kind.LINGERING, 0.9, text, "open", None, "lingering spike", text,
-        FirstMove(text, 3), 3, 4, 2.0, 5.0, 1.0, 9, 0, NOW, None,
+        FirstMove(text, 3), 3, 4, 2.0, 5.0, text, 9, 0, NOW, None,
         waiting=waiting, cause=text, last_command=text, decided=f"rejected by {text}",
     )  # fmt: skip
     title = title_of(TOPICS, "gpt", "live", spike, "default")

@@ -21,7 +21,8 @@ def spike(**changes: Any) -> SpikeNews:
         id="gpt#1", kind=Kind.DIVERGENT, confidence=0.5, reason="finite again", state="open",
         outcome=None, heading="divergent spike", summary="The loss rose",
         first=FirstMove("grad_norm", 250), onset_step=250, peak_step=250, pre_loss=2.1,
-        peak_loss=2.1, excess=0.0, newest_step=290, recurrences=0, opened_at=AT, closed_at=None,
+        peak_loss=2.1, height="0 above trend", newest_step=290, recurrences=0, opened_at=AT,
+        closed_at=None,
     )  # fmt: skip
     return replace(known, **changes)
 

@@ -138,6 +138,7 @@ class IncidentBody(Shape):
     pre_loss: Number | None = Field(description="the trend just before the onset, nats")
     peak_loss: Number | None = Field(description="nats")
     excess: Number | None = Field(description="of the loss over the trend at `newest_step`, nats")
+    height: str | None = Field(description="`excess` in words, with its error where that matters")
     newest_step: int = Field(description="the newest that was judged")
     dropped: bool = Field(description="whether the agent kept the onset's update out")
     stuck: bool = Field(

@@ -59,7 +59,7 @@ from spikeguard_server.store.responses import read_responses
 _COPIED = (
     "number", "state", "kind", "confidence", "reason", "settled", "onset_step", "detected_step",
     "peak_step", "closed_step", "onset_batches", "signal", "pre_loss", "peak_loss", "excess",
-    "newest_step", "dropped", "stuck", "apart", "recurrences", "outcome", "trend",
+    "height", "newest_step", "dropped", "stuck", "apart", "recurrences", "outcome", "trend",
 )  # fmt: skip
 _ROW = ("opened_at", "closed_at", "acknowledged_at", "acknowledged_by", "assignee")
 _COMMAND = (

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from spikeguard_core.diagnosis.forecast import told_height
 from spikeguard_core.events import Trend
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITING
 from spikeguard_core.lifecycle.damage import aftermath_of
@@ -313,12 +314,13 @@ def loss_expected(incident: Mapping[str, Any]) -> tuple[str, str] | None:
         return None
     step = incident["newest_step"] + aftermath_of(incident["onset_step"])
     excess = incident["excess"]
-    back = Trend(**incident["trend"]).at(step)
+    trend = Trend(**incident["trend"])
+    back = trend.at(step)
     there = f"at step {step:,} about {number(back)}, on its trend"
     match Kind(incident["kind"]):
         case Kind.LINGERING if excess is not None and excess > 0.0:
-            about = f"at step {step:,} about {number(back + excess)}"
-            left = f"{about}, {number(excess, 2)} above its trend"
+            height = told_height(excess, trend, step)
+            left = f"at step {step:,} about {number(back + excess)}, {height}"
         case Kind.LINGERING:
             left = f"at step {step:,} above its trend, by less than a row's noise"
         case _ if Signal.UPDATE_DROPPED in incident["evidence"]["worst_z"]:
