@@ -71,15 +71,15 @@ def tests() -> list[Row]:
             f"such pair among the calm rows (of which at most {s.usual_most:g} counts); and more "
             f"than {s.rise_part:g} rises (see *lift*; at most {s.rise_most:g} scales); one of "
             f"them lies above the median of the newest {at.SHORT} calm rows, or {s.falling_part:g} "
-            "times the noise above the row before it. While "
-            f"fewer than {of.YOUNG} calm rows are known, one of them also lies {s.steep_part:g} "
+            f"times the noise above the row before it; and one of them {s.steep_part:g} "
             f"times the noise above the row before it, or at z {s.steep_z:g}",
             "spikes, at most one row late",
         ],
         [
             "lift",
             f"the median of {of.LOCAL} rows lies {s.lift_z:g} scales above that of the {at.WIDE} "
-            f"before them, or that of {at.NEAR} rows {s.long_lift_z:g}; and {s.lift_usual:g} times "
+            f"before them, or that of {at.NEAR} rows {s.long_lift_z:g} (while few rows are known "
+            f"times 1 + ({loss_test.FEW_ROWS:g} / rows)²); and {s.lift_usual:g} times "
             f"the highest such lift among the calm rows; and more than {s.rise_part:g} rises "
             f"(at most {s.rise_most:g} scales). A *rise* is what the level usually gains from "
             f"{of.BLOCK} rows to the next in the newest {of.BLOCKS} times: the highest tenth "

@@ -110,7 +110,11 @@ def test_ranks_that_have_parted_are_told_of_and_no_rise_of_the_loss() -> None:
 
 def test_a_loss_that_went_non_finite_is_told_without_a_figure_for_the_excess() -> None:
     plain = story.incident(
-        peak_loss="nan", excess="nan", height=None, summary="The loss was not finite", loss_rose=False
+        peak_loss="nan",
+        excess="nan",
+        height=None,
+        summary="The loss was not finite",
+        loss_rose=False,
     )
     incident = read(Incident, plain)
     assert words.story(incident).startswith("Step 1,246: the loss was not finite; ")

@@ -35,6 +35,7 @@ from spikeguard_core.events import Trend
 from spikeguard_protocol import BatchRange
 
 BEFORE = 24  # calm rows that tell the loss before
+FEW_ROWS = 45.0  # of few rows a lift has to be higher: times 1 + (45 / rows) squared
 MOST_FALL = 0.5  # of the level that a forecast may fall by
 SLOPE_BLOCKS = 4  # whose levels show a slope
 RECENT = 40  # rows that are looked back at when an incident opens
@@ -323,8 +324,10 @@ class LossTest:
     def _is_lifted(self, judged: Judged, settings: DetectionSettings) -> NDArray[np.bool_]:
         usual, scale = settings.lift_usual, judged.scale
         rise = self._usual_rise(scale, settings)
-        short = np.maximum(settings.lift_z * scale, usual * self.baseline.lift)
-        long = np.maximum(settings.long_lift_z * scale, usual * self.baseline.long_lift)
+        rows = np.maximum(1, self.baseline.count + np.arange(len(scale)))
+        few = 1.0 + (FEW_ROWS / rows) ** 2
+        short = np.maximum(settings.lift_z * few * scale, usual * self.baseline.lift)
+        long = np.maximum(settings.long_lift_z * few * scale, usual * self.baseline.long_lift)
         lifted: NDArray[np.bool_] = judged.lift >= np.maximum(short, rise)
         lifted |= judged.long_lift >= np.maximum(long, rise)
         return lifted & (judged.values > judged.level)

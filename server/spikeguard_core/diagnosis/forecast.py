@@ -27,7 +27,8 @@ USUAL_POWER, USUAL_SPREAD = 1.25, 0.45  # of the fall of such excesses, before a
 STEEPENS = 0.3  # by how much the power still to come exceeds the one that was measured
 WANDER = 0.4  # how much the power of one excess changes as it falls
 BUMP = 0.15  # how much a mean of it wanders, as a part of itself
-DOUBT, DESCENT_DOUBT = 0.12, 0.4  # of the trend: a part of a scale, a part of its own descent
+DOUBT, DESCENT_DOUBT = 0.12, 0.4  # of the trend: a part of a scale, a part of its own descent;
+KIND_DOUBT = 0.2  # the kind is judged with less: more takes small lasting damage for healed
 TOLD_DOUBT = 0.25  # of a height, from which on it is told with its error
 PLATEAU_ROWS = 36.0  # for about so long a real spike may stay up before it falls
 PLACES = (-1.75, -1.15, -0.67, -0.32, 0.0, 0.32, 0.67, 1.15, 1.75)  # in deviations of the power
@@ -94,12 +95,12 @@ def look_ahead(episode: Episode, settings: DetectionSettings) -> Outlook | None:
     end = 0.9 * episode.horizon(settings) + since - episode.since_peak
     room = math.log(max(end, late_at) / late_at)
     tolerance = tolerance_of(episode, settings)
-    doubt = doubt_of(episode.trend, episode.newest_step)
+    doubt = doubt_of(episode.trend, episode.newest_step, KIND_DOUBT)
     parts = [math.exp(-max(0.0, power + spread * place) * room) for place in PLACES]
     chances = [_chance(late * part - tolerance, noise[0] * part, doubt) for part in parts]
     lasting = sum(w * chance for w, chance in zip(_WEIGHTS, chances, strict=True))
     present = _chance(late - tolerance, noise[0], doubt)
-    half = NORMAL_95 * math.hypot(noise[0], doubt)
+    half = NORMAL_95 * math.hypot(noise[0], doubt_of(episode.trend, episode.newest_step))
     return Outlook(late, width, half, tolerance, fall, error, power, late_at, lasting, present)
 
 
@@ -126,10 +127,10 @@ def _weighed(power: float, error: float) -> tuple[float, float]:
     return mean, (usual + seen) ** -0.5
 
 
-def doubt_of(trend: Trend, step: int) -> float:
-    """How far off the trend, extrapolated to `step`, may be, nats."""
+def doubt_of(trend: Trend, step: int, of_descent: float = DESCENT_DOUBT) -> float:
+    """Standard error of the trend, extrapolated to `step`, nats."""
     descent = abs(trend.level - trend.at(step))
-    return math.hypot(DOUBT * trend.scale, DESCENT_DOUBT * descent)
+    return math.hypot(DOUBT * trend.scale, of_descent * descent)
 
 
 def told_height(excess: float, trend: Trend, step: int) -> str:
