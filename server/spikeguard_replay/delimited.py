@@ -19,7 +19,8 @@ from spikeguard_replay.log import run_of
 from spikeguard_replay.names import LOSS, NAMES, STEP, canonical, without_fillers
 from spikeguard_replay.table import Table, is_blank, number_of, with_point
 
-DELIMITERS: Final = (",", ";", "\t", "|", " ")
+ONE_COLUMN: Final = "\x1f"  # which no log holds: a line is a cell
+DELIMITERS: Final = (",", ";", "\t", "|", " ", ONE_COLUMN)
 NO_CELLS: Final = ("#", "sep=")  # how comments begin, and Excel's line about the delimiter
 SAMPLE: Final = 40  # lines from which the dialect is told
 CHUNK: Final = 10_000  # rows turned into columns at once
@@ -64,7 +65,8 @@ def _scored(lines: Sequence[str], delimiter: str) -> tuple[int, Dialect | None]:
         rows = [row for row in Dialect(delimiter, True, False).rows(iter(lines)) if any(row)]
     except csv.Error:
         return no_table
-    if len(rows) < 2 or len(rows[0]) < 2:
+    alone = delimiter == ONE_COLUMN and not any(set(row[0]) & {*DELIMITERS[:4]} for row in rows)
+    if len(rows) < 2 or (len(rows[0]) < 2 and not alone):
         return no_table
     known = len({without_fillers(canonical(cell), LOSS) for cell in rows[0]} & _KNOWN) > 1
     body = [row for row in rows[1:] if len(row) == len(rows[0])]
@@ -80,7 +82,7 @@ def _scored(lines: Sequence[str], delimiter: str) -> tuple[int, Dialect | None]:
     comma = comma and delimiter not in (",", " ")
     numeric = with_comma if comma else dotted
     header = all(number_of(with_point(cell)) is None for cell in rows[0])
-    odd = delimiter == " " and not known
+    odd = delimiter in (" ", ONE_COLUMN) and not known
     if not any(numeric) or ((odd or not header) and not all(numeric)):
         return no_table
     return sum(numeric), Dialect(delimiter, header, comma)

@@ -9,6 +9,7 @@ from typing import Any
 from spikeguard_cli.command import CommandFailed
 from spikeguard_replay.table import Table
 
+FEWEST = 3  # numbers that are a log
 SUMMARY = "train_runtime"  # Hugging Face's entry about the whole run, no measurement of its step
 
 
@@ -26,7 +27,7 @@ def flat(record: Mapping[str, Any], before: str = "", depth: int = 0) -> Iterato
 def records_in(document: Any) -> list[Any] | None:
     """The longest list of records in a document, however deep; None where there is none."""
     if isinstance(document, list):
-        return document if any(isinstance(one, dict) for one in document) else None
+        return document if any(isinstance(one, dict) for one in document) else _unnamed(document)
     if not isinstance(document, dict):
         return None
     if isinstance(history := document.get("log_history"), list):
@@ -37,6 +38,15 @@ def records_in(document: Any) -> list[Any] | None:
         return [dict(zip(lists, row, strict=False)) for row in zip(*lists.values(), strict=False)]
     inner = [records_in(one) for one in document.values()]
     return max((one for one in inner if one), key=len, default=None)
+
+
+def _unnamed(rows: list[Any]) -> list[dict[str, Any]] | None:
+    """Bare numbers, or lists of as many each, with their columns numbered."""
+    cells = [one if isinstance(one, list) else [one] for one in rows]
+    numbers = all(isinstance(cell, int | float | None) for row in cells for cell in row)
+    if len(rows) < FEWEST or not numbers or len({len(row) for row in cells}) != 1:
+        return None
+    return [{f"column {n}": cell for n, cell in enumerate(row, start=1)} for row in cells]
 
 
 def read_document(name: str, text: str) -> Table:

@@ -12,7 +12,7 @@ from spikeguard_protocol.sealed_lines import SPOOLED
 from spikeguard_replay import stores
 from spikeguard_replay.choice import log_of
 from spikeguard_replay.console import LineReader
-from spikeguard_replay.delimited import dialect_of, read_delimited
+from spikeguard_replay.delimited import ONE_COLUMN, dialect_of, read_delimited
 from spikeguard_replay.log import Log, LogOptions
 from spikeguard_replay.objects import read_document, records_in
 from spikeguard_replay.source import HEAD, STANDARD_INPUT, Source
@@ -69,7 +69,9 @@ def read_source(source: Source, options: LogOptions = NOTHING) -> Log:
     text.detach()
     dialect = None if first.lstrip()[:1] == "{" else dialect_of(first + rest, len(rest) < HEAD)
     if dialect is not None:
-        form = {"\t": "TSV", " ": "a table", ";": "CSV with `;`"}.get(dialect.delimiter, "CSV")
+        form = {"\t": "TSV", " ": "a table", ONE_COLUMN: "one column", ";": "CSV with `;`"}.get(
+            dialect.delimiter, "CSV"
+        )
         table = read_delimited(name, source.text(), dialect, options.run)
         return log_of(name, form, table, options)
     reader = LineReader()

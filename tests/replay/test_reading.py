@@ -101,6 +101,21 @@ def test_a_cell_is_a_number_however_it_is_written(
     assert repr(rows[-1][1]["loss"]) == repr(value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2.5\n2.25\n2.125\n",
+        "loss\n2.5\n2.25\n2.125\n",
+        "[2.5, 2.25, 2.125]",
+        "[\n 2.5,\n 2.25,\n 2.125\n]",
+        "[[1, 2.5], [2, 2.25], [3, 2.125]]",
+        '{"betas": [0.9, 0.95], "losses": [2.5, 2.25, 2.125]}',
+    ],
+)
+def test_bare_losses_are_a_log(log: Callable[[str], Path], text: str) -> None:
+    assert rows_in(log(text)) == [(1, {"loss": 2.5}), (2, {"loss": 2.25}), (3, {"loss": 2.125})]
+
+
 def test_a_printed_data_frame_is_read(log: Callable[[str], Path]) -> None:
     rows = "".join(f"{n}     {n * 10}  2.5        0.5\n" for n in range(5))
     assert rows_in(log("    step  loss  grad_norm\n" + rows)) == [
