@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from spikeguard_protocol import Role
-from spikeguard_server.access.oidc_roles import is_careful, read_accesses
+from spikeguard_server.identity.sign_in_roles import read_accesses
 from spikeguard_server.log_format import FORMS
 
 PREFIX = "SPIKEGUARD_"
@@ -184,7 +183,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     _check_networks("NOTIFY_NETWORKS", found.get("notify_networks", ""))
     _check_networks("TRUSTED_PROXIES", found.get("trusted_proxies", ""))
     _check_networks("SIGN_IN_PROXIES", found.get("sign_in_proxies", ""))
-    _check_roles(found)
+    if found.get("sign_in_roles") or found.get("sign_in_proxies"):
+        _check_roles("SIGN_IN_ROLES", found.get("sign_in_roles", ""), projects=False)
     for name in ("DASHBOARD_URL", "PUBLIC_URL"):
         _check_url(name, found.get(name.lower(), ""))
     found["oidc_client_secret"] = found.get("oidc_client_secret") or _secret(
@@ -219,13 +219,17 @@ def networks_of(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
     return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
 
 
-def sign_in_roles(text: str) -> dict[str, Role]:
-    """Group -> role of `sign_in_roles`; `*` is everybody. Raise `KeyError`."""
-    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
-    return {group.strip(): _PEOPLE[role.strip()] for group, _, role in pairs}
-
-
-_PEOPLE = {role.value: role for role in (Role.VIEWER, Role.OPERATOR, Role.ADMIN)}
+def is_careful(address: str) -> bool:
+    """Whether what travels to `address` cannot be read on the way: https, or on this machine."""
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname or "", parts.port
+        local = host == "localhost" or (parts.scheme == "http" and ip_address(host).is_loopback)
+    except ValueError:
+        return False
+    return (
+        port != 0 and bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and local))
+    )
 
 
 def _check_networks(name: str, text: str) -> None:
@@ -237,15 +241,19 @@ def _check_networks(name: str, text: str) -> None:
         ) from None
 
 
-def _check_roles(found: Mapping[str, Any]) -> None:
+def _check_roles(name: str, text: str, *, projects: bool) -> None:
+    example = "vision=operator@vision, *=viewer" if projects else "*=viewer"
     try:
-        roles = sign_in_roles(found.get("sign_in_roles", ""))
-    except KeyError:
-        roles = {}
-    if bool(roles) is not bool(found.get("sign_in_roles") or found.get("sign_in_proxies")):
+        given = read_accesses(text)
+        got = "" if given else "Got none"
+    except ValueError as error:
+        given, got = (), str(error)
+    if not projects and any(access.project for _, access in given):
+        got = "A role in one project comes by OIDC alone"
+    if got:
         raise SettingError(
-            PREFIX + "SIGN_IN_ROLES", "says which group has which role, with commas between them",
-            "Write ml-oncall=operator, *=viewer; roles are viewer, operator and admin",
+            PREFIX + name, "says which group has which role, with commas between them",
+            f"Write ml-oncall=operator, {example}; roles are viewer, operator and admin. {got}",
         )  # fmt: skip
 
 
@@ -283,21 +291,7 @@ def _check_oidc(found: Mapping[str, Any]) -> None:
         raise SettingError(
             PREFIX + "OIDC_SCOPES", "has openid among them", "Write openid email groups"
         )
-    _check_oidc_roles(found.get("oidc_roles", ""))
-
-
-def _check_oidc_roles(text: str) -> None:
-    limit = "says which group has which role, with commas between them"
-    try:
-        got = "" if read_accesses(text) else "Got none"
-    except ValueError as error:
-        got = str(error)
-    if got:
-        raise SettingError(
-            PREFIX + "OIDC_ROLES", limit,
-            "Write ml-oncall=operator, vision=operator@vision, *=viewer; roles are viewer, "
-            f"operator and admin. {got}",
-        )  # fmt: skip
+    _check_roles("OIDC_ROLES", found.get("oidc_roles", ""), projects=True)
 
 
 def _check_url(name: str, text: str) -> None:

@@ -20,11 +20,16 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from spikeguard_protocol import Role
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Forbidden
-from spikeguard_server.settings import Settings, networks_of, sign_in_roles
+from spikeguard_server.identity.sign_in_roles import (
+    PEOPLE,
+    accesses_of,
+    best_access,
+    read_accesses,
+)
+from spikeguard_server.settings import Settings, networks_of
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
 PEER: Final = "spikeguard.peer"
-_RANK: Final = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 
 
 class Peer:
@@ -55,7 +60,7 @@ class SignedIn:
 
     def outranked_by(self, role: Role) -> bool:
         """Whether `role` is more than the proxy gives now."""
-        return self.role is None or _RANK.index(role) > _RANK.index(self.role)
+        return self.role is None or PEOPLE.index(role) > PEOPLE.index(self.role)
 
 
 def not_let_in() -> Forbidden:
@@ -95,7 +100,6 @@ def _single(headers: Headers, name: str) -> str | None:
 
 
 def _role(settings: Settings, groups: str) -> Role | None:
-    roles = sign_in_roles(settings.sign_in_roles)
-    mine = {part.strip() for part in groups.split(",")} | {"*"}
-    found = [roles[group] for group in mine if group in roles]
-    return max(found, key=_RANK.index, default=None)
+    mine = [part.strip() for part in groups.split(",")]
+    best = best_access(accesses_of(mine, read_accesses(settings.sign_in_roles)))
+    return None if best is None else best.role

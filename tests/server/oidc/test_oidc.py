@@ -20,7 +20,12 @@ from joserfc.jwk import KeySet, RSAKey
 
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.access.oidc_roles import Access, accesses_of, best_access, read_accesses
+from spikeguard_server.identity.sign_in_roles import (
+    Access,
+    accesses_of,
+    best_access,
+    read_accesses,
+)
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
@@ -128,7 +133,6 @@ WRONG: dict[str, Claims] = {
     "expired": {"exp": 1},
     "no end": {"exp": None},
     "an end that is no time": {"exp": "tomorrow"},
-    "issued long ago": {"iat": 1},
     "issued in the future": {"iat": 2**40, "exp": 2**41},
     "no subject": {"sub": None},
     "empty subject": {"sub": ""},
@@ -153,7 +157,8 @@ def test_a_token_of_which_anything_is_wrong_signs_nobody_in(desk: Desk) -> None:
 def test_only_a_signature_by_a_key_of_the_provider_counts(desk: Desk) -> None:
     desk.liar.signs_with = new_key("first")  # the right name, another key
     with desk.browser() as browser:
-        assert "signature is not good" in desk.sign_in(browser).text
+        assert "bad signature" in desk.sign_in(browser).text
+    desk.liar.description = {"id_token_signing_alg_values_supported": ["none", "HS256", "RS256"]}
     public = RSAKey.import_key(desk.liar.keys.keys[0].as_dict(private=False)).as_pem(private=False)
     for algorithm in ("HS256", "none"):
         with desk.browser() as browser:
@@ -161,7 +166,7 @@ def test_only_a_signature_by_a_key_of_the_provider_counts(desk: Desk) -> None:
             token = forged(desk.liar, desk.liar.codes[code], algorithm, public)
             desk.liar.instead = token
             answer = desk.finish(browser, code, state)
-            assert (answer.status_code, "it cannot be read" in answer.text) == (403, True)
+            assert (answer.status_code, "is not allowed" in answer.text) == (403, True)
             assert "spikeguard_session" not in browser.cookies
 
 
@@ -224,9 +229,10 @@ def test_an_answer_counts_once_in_the_browser_that_began_it(desk: Desk) -> None:
 
 WRITTEN = {
     "deep": b"[" * 2_900,
-    "far": b'["%b","%b","%b",%b]' % (*3 * (43 * b"a",), 400 * b"9"),
-    "short": b'["","","",%d]' % time.time(),
-    "no text": b'["%b","%b","",%d]' % (*2 * (43 * rb"\ud800",), time.time()),
+    "an object": b'{"state": "state"}',
+    "no list of texts": b'["","",false,["state"]]',
+    "no JSON": b"state",
+    "no text": rb'["","",false,"\ud800","\ud800","\ud800"]',
 }
 
 
@@ -234,9 +240,10 @@ def test_what_no_sign_in_put_into_the_browser_is_none(desk: Desk) -> None:
     for what, written in WRITTEN.items():
         with desk.browser() as browser:
             browser.cookies.set("spikeguard_oidc", base64.urlsafe_b64encode(written).decode())
-            answer = desk.finish(browser, "code", "state")
-            assert answer.status_code == 403, what
-            assert "was not begun in this browser" in answer.text
+            for state in ("state", "", "\ufffd"):
+                answer = desk.finish(browser, "code", state)
+                assert answer.status_code == 403, what
+                assert "was not begun in this browser" in answer.text
 
 
 def test_nobody_is_sent_elsewhere_and_no_caller_says_where_the_provider_answers_to(
@@ -252,20 +259,11 @@ def test_nobody_is_sent_elsewhere_and_no_caller_says_where_the_provider_answers_
         assert "evil" not in answer.headers["location"]
 
 
-def test_an_answer_of_another_issuer_is_refused(desk: Desk) -> None:
-    """A mix-up: RFC 9207, where the provider says that it names itself or does so unasked."""
-    with desk.browser() as browser:
-        code, state = desk.liar.code(desk.begin(browser))
-        answer = desk.finish(browser, code, state, iss="https://evil.example")
-        assert "another issuer" in answer.text
-        code, state = desk.liar.code(desk.begin(browser))
-        assert desk.finish(browser, code, state, iss=desk.liar.issuer).status_code == 303
-
-
 ELSEWHERE: list[tuple[Claims, str]] = [
     ({"issuer": "https://evil.example"}, "describes another issuer"),
     ({"token_endpoint": "http://evil.example/token"}, "names no token_endpoint at https"),
     ({"jwks_uri": 7}, "names no jwks_uri at https"),
+    ({"jwks_uri": None}, "names no jwks_uri at https"),
     ({"authorization_endpoint": "javascript:alert(1)"}, "names no authorization_endpoint"),
 ]
 
@@ -294,8 +292,6 @@ def test_a_provider_that_is_down_is_said_on_the_page_where_a_token_still_signs_i
             liar.answers.set()
             liar.status = 500
             assert "answered 500" in browser.get("/login/oidc").text
-            liar.status, liar.description = 200, {"padding": "x" * 600_000}
-            assert "did not end its answer" in browser.get("/login/oidc").text
             with engine.begin() as connection:
                 grant = Grant(Role.VIEWER, person="Grace")
                 token = issue_token(connection, grant, "test")[0]

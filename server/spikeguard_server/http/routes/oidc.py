@@ -1,7 +1,7 @@
 """Sign-in by OIDC: on to the identity provider, and back from it.
 
-An answer counts in the browser that began, once, within ten minutes. Where people are sent to
-follows from settings alone. No thread waits for the provider.
+An answer counts once, in the browser that began. Where people are sent to follows from settings
+alone. No thread waits for the provider.
 """
 
 from __future__ import annotations
@@ -13,29 +13,18 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_protocol.escaping import printable
-from spikeguard_server.access.oidc_attempt import (
-    CALLBACK,
-    LASTS_S,
-    Identity,
-    SignInAttempt,
-    not_believed,
-    read_attempt,
-)
-from spikeguard_server.access.oidc_roles import accesses_of, best_access, read_accesses
-from spikeguard_server.access.oidc_sessions import Account, end_lost_accesses, open_oidc_session
-from spikeguard_server.access.person_names import read_person
+from spikeguard_server.access.oidc_sessions import open_oidc_session
 from spikeguard_server.errors import Forbidden, NotFound, ServiceError
 from spikeguard_server.http.dependencies import Services, ServicesDep
 from spikeguard_server.http.routes.pages import entered, login_form, safe_next
-from spikeguard_server.identity.permissions import new_secret, same_key
-from spikeguard_server.store.clock import database_now
+from spikeguard_server.identity.permissions import same_key
 
 if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
     from spikeguard_server.access.oidc import Provider
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 _COOKIE: Final = "spikeguard_oidc"
-_DAY_S: Final = 86_400.0
+LASTS_S: Final = 600  # between the beginning and the answer
 Said = Annotated[str, Query(max_length=4000)]
 
 
@@ -49,36 +38,30 @@ async def begin(
 ) -> Response:
     """On to the provider. `fresh`: it asks the person anew, which making admin tokens needs;
     `project`: the session is for that one, where the person's groups give several."""
-    provider = _provider(services)
-    path = safe_next(services.settings, next)
-    now_s = await run_in_threadpool(_now, services)
-    attempt = SignInAttempt(
-        new_secret(), new_secret(), new_secret(), int(now_s), path, project, fresh
-    )
+    provider, path = _provider(services), safe_next(services.settings, next)
     try:
-        address = await provider.address(attempt)
+        address, cookie = await provider.begin(path, project, fresh)
     except ServiceError as refusal:
         return await run_in_threadpool(_refused, services, request, path, refusal)
     answer = RedirectResponse(address, status_code=303)
     answer.set_cookie(
-        _cookie(services), attempt.cookie(), max_age=LASTS_S, path="/", httponly=True,
+        _cookie(services), cookie, max_age=LASTS_S, path="/", httponly=True,
         samesite="lax", secure=services.secure,
     )  # fmt: skip
     return answer
 
 
-@router.get(CALLBACK, summary="Back from the identity provider")
+@router.get("/login/oidc/callback", summary="Back from the identity provider")
 async def finish(
     services: ServicesDep,
     request: Request,
     code: Said = "",
     state: Said = "",
-    iss: Said = "",
     error: Said = "",
 ) -> Response:
     """Sets the session's cookie and goes on to where the person came from."""
-    provider, now_s = _provider(services), await run_in_threadpool(_now, services)
-    attempt = read_attempt(request.cookies.get(_cookie(services), ""), now_s)
+    provider = _provider(services)
+    attempt = provider.attempt(request.cookies.get(_cookie(services), ""))
     path = "/login" if attempt is None else safe_next(services.settings, attempt.next_path)
     try:
         if attempt is None or not same_key(state, attempt.state):
@@ -91,8 +74,10 @@ async def finish(
                 f"The identity provider did not sign you in ({printable(error)[:60] or 'no code'})",
                 "Sign in again, or with an access token",
             )
-        identity = await provider.identify(code, iss, attempt, now_s)
-        secret, lasts_s = await run_in_threadpool(_open, services, identity, attempt)
+        identity = await provider.identify(code, attempt)
+        secret, lasts_s = await run_in_threadpool(
+            open_oidc_session, services.engine, services.settings, identity, attempt.project
+        )
     except ServiceError as refusal:
         answer = await run_in_threadpool(_refused, services, request, path, refusal)
     else:
@@ -107,38 +92,6 @@ def _refused(services: Services, request: Request, path: str, refusal: ServiceEr
     return login_form(services, request, next_path=path, refusal=refusal)
 
 
-def _open(services: Services, identity: Identity, attempt: SignInAttempt) -> tuple[str, float]:
-    """A session for whom the provider has signed in; raise `Forbidden`."""
-    settings = services.settings
-    given = read_accesses(settings.oidc_roles)
-    accesses = accesses_of(identity.claims.get(settings.oidc_groups_claim), given)
-    subject = f"{settings.oidc_issuer} {identity.subject}"
-    account = Account(subject, _person(services, identity), identity.signed_in_s)
-    with services.engine.begin() as connection:
-        end_lost_accesses(connection, account, accesses)
-    access = best_access(accesses, attempt.project)
-    if access is None:
-        where = f" for project {printable(attempt.project)[:60]}" if attempt.project else ""
-        raise Forbidden(
-            f"You are signed in, and in none of the groups that are let in here{where}",
-            "Ask an admin: SPIKEGUARD_OIDC_ROLES names the groups",
-        )
-    lasts_s, grant_s = settings.session_hours * 3600, settings.oidc_grant_days * _DAY_S
-    with services.engine.begin() as connection:
-        return open_oidc_session(connection, account, access, lasts_s, grant_s)
-
-
-def _person(services: Services, identity: Identity) -> str:
-    name = services.settings.oidc_person_claim
-    told = identity.claims.get(name)
-    if not isinstance(told, str) or not told.strip():
-        raise not_believed(f"it does not say who you are (claim {name})")
-    verified = identity.claims.get("email_verified", True)  # some providers say it in words
-    if name == "email" and verified not in (True, "true"):
-        raise not_believed("your e-mail address is not verified there")
-    return read_person(told)
-
-
 def _provider(services: Services) -> Provider:
     if services.provider is None:
         raise NotFound(
@@ -150,8 +103,3 @@ def _provider(services: Services) -> Provider:
 def _cookie(services: Services) -> str:
     """Where https is, of a name that no other host of the domain can set."""
     return f"__Host-{_COOKIE}" if services.secure else _COOKIE
-
-
-def _now(services: Services) -> float:
-    with services.snapshot() as connection:
-        return database_now(connection).timestamp()

@@ -1,19 +1,15 @@
-"""What the settings of sign-in by OIDC say: which group gives which role and project, and which
-addresses of a provider may be asked. Pure."""
+"""Which group of an identity provider gives which role, in all projects or in one. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from spikeguard_protocol import Role
 from spikeguard_protocol.identity import NAME_PATTERN
 
-PEOPLE: Final = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
-MOST_GROUPS: Final = 10_000  # of one person
+PEOPLE: Final = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)  # each may what the one before may
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,39 +36,17 @@ def _pair(text: str) -> tuple[str, Access]:
 
 
 def accesses_of(groups: Any, given: Collection[tuple[str, Access]]) -> frozenset[Access]:
-    """What somebody in `groups`, as the provider tells them, may do."""
-    words = groups if isinstance(groups, list) else [groups] if isinstance(groups, str) else []
-    mine = {word for word in words[:MOST_GROUPS] if isinstance(word, str)} | {"*"}
+    """What somebody in `groups`, a list or one word, may do; `*` is everybody."""
+    words = groups if isinstance(groups, list) else [groups]
+    mine = {word for word in words if isinstance(word, str)} | {"*"}
     return frozenset(access for group, access in given if group in mine)
 
 
-def best_access(accesses: Collection[Access], project: str) -> Access | None:
+def best_access(accesses: Collection[Access], project: str = "") -> Access | None:
     """The one of `accesses` that a session gets; with `project` the best one for that. None: none
     reaches there."""
     fitting = [a for a in accesses if not project or a.project in (None, project)]
     if not fitting:
         return None
-    best = max(fitting, key=lambda a: (_RANK[a.role], a.project is None, a.project or ""))
+    best = max(fitting, key=lambda a: (PEOPLE.index(a.role), a.project is None, a.project or ""))
     return Access(best.role, project) if project else best
-
-
-_RANK: Mapping[Role, int] = {role: rank for rank, role in enumerate(PEOPLE)}
-
-
-def is_careful(address: str) -> bool:
-    """Whether what travels to `address` cannot be read on the way."""
-    try:
-        parts = urlsplit(address)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return False
-    if parts.scheme == "https":
-        return bool(host) and port != 0
-    return parts.scheme == "http" and _is_this_machine(host)
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
