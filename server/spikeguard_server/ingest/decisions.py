@@ -33,8 +33,10 @@ from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.commands import (
     action_at,
+    commands_about,
     find_command,
     move_command,
+    past_about,
     stood_at,
 )
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
@@ -198,9 +200,11 @@ def _approve(decision: _Decision) -> RevisionChanged | WrongState | None:
     assert attempt is not None
     assert incident is not None
     targets = targets_with_health(decision.connection, run, attempt, attempts, policy)
+    known = commands_about(decision.connection, run.run_id, decision.now, incident.number)
     situation = situation_of(
-        decision.connection, run, attempt, incident, policy, targets=targets, now=decision.now
-    )
+        decision.connection, run, attempt, incident, policy,
+        targets=targets, past=past_about(known, decision.now, incident.number),
+    )  # fmt: skip
     proposal = propose(situation, policy)
     only_watched = isinstance(proposal.action, Watch) and command.verb != Verb.WATCH
     if proposal.action is None or only_watched:

@@ -6,6 +6,7 @@ what changes is a revision, what is replaced says so.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import sqlalchemy as sql
@@ -31,12 +32,13 @@ from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import (
     by_policy,
+    commands_about,
     commands_of,
     create_command,
     move_command,
+    past_about,
     revise_command,
     stood_at,
-    unfinished_commands,
 )
 from spikeguard_server.store.escalations import begin_escalation
 from spikeguard_server.store.runs import RunRow
@@ -48,17 +50,20 @@ _VOID = TAKEN_BACK | {CommandState.UNKNOWN}
 def answer_incident(intake: Intake, incident: Incident) -> None:
     """Ask the policy about `incident` and write down what it wants."""
     connection, run, policy, now = intake.connection, intake.run, intake.policy, intake.now
-    commands = commands_of(connection, run.run_id, incident.number)
+    known = commands_about(connection, run.run_id, now, incident.number)
+    commands = [command for command in known if command.incident == incident.number]
     waiting = next((c for c in commands if c.state in WAITING), None)
     situation = situation_of(
-        connection, run, intake.attempt, incident, policy, targets=intake.targets, now=now
-    )
+        connection, run, intake.attempt, incident, policy,
+        targets=intake.targets, past=past_about(known, now, incident.number),
+    )  # fmt: skip
     proposal = propose(situation, policy)
     if waiting is not None and not _in_time(intake, waiting):
         _end(connection, run, waiting, CommandEvent.EXPIRE, WHY_LATE[waiting.state], now)
         commands, waiting = commands_of(connection, run.run_id, incident.number), None
     if waiting is None:
-        command = _first(intake, incident, commands, proposal)
+        busy = proposal.action is not None and _ordered_of_run(known, proposal.action)
+        command = None if busy else _first(intake, incident, commands, proposal)
     else:
         command = _again(intake, waiting, incident, proposal)
     if command is not None and not proposal.by_person:
@@ -81,20 +86,18 @@ def _in_time(intake: Intake, command: CommandRow) -> bool:
     return command.valid(intake.now, intake.run.last_step)
 
 
-def _ordered_of_run(intake: Intake, action: Action) -> bool:
+def _ordered_of_run(known: Iterable[CommandRow], action: Action) -> bool:
     """Whether a person's order of the run itself is on its way, which changes the training too."""
-    if verb_of(action) not in CURES:
-        return False
-    return any(
+    return verb_of(action) in CURES and any(
         command.incident == RUN_ITSELF and command.verb in CURES and command.state in IN_FLIGHT
-        for command in unfinished_commands(intake.connection, intake.run_id)
+        for command in known
     )
 
 
 def _first(
     intake: Intake, incident: Incident, commands: list[CommandRow], proposal: Proposal
 ) -> CommandRow | None:
-    if proposal.action is None or _ordered_of_run(intake, proposal.action):
+    if proposal.action is None:
         return None
     last = commands[-1] if commands else None
     void = last.number if last and last.state in _VOID else None

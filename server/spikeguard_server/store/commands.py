@@ -6,7 +6,7 @@ only ever added. Commands of the run itself have the number `RUN_ITSELF` in plac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 from uuid import UUID
@@ -55,6 +55,7 @@ FAILED: Final = (
 Key = tuple[UUID, int]  # run, incident
 _C, _R = commands.c, runs.c
 _ORDER: Final = (_C.incident, _C.number)
+_LATELY: Final = timedelta(days=2)  # other commands of the run that the policy counts
 # As the index of unfinished commands says it.
 _UNFINISHED: Final = sql.text("commands.state IN ('proposed', 'approved', 'delivered')")
 _SELECT: Final = (
@@ -187,15 +188,34 @@ def action_at(connection: sql.Connection, command: CommandRow, revision: int) ->
 
 
 def past_commands(
-    connection: sql.Connection, run_id: UUID, now: datetime, incident: int | None = None
+    connection: sql.Connection, run_id: UUID, now: datetime
 ) -> tuple[PastCommand, ...]:
-    """What the policy is told: every command of the run of the last two days; where `incident` is
-    given all of its own too, and none of the run itself."""
-    wanted = _C.proposed_at > now - timedelta(days=2)
-    if incident is not None:
-        wanted = sql.or_(_C.incident == incident, wanted) & (_C.incident != RUN_ITSELF)
-    found = _found(connection, _SELECT.where(_C.run_id == run_id, wanted).order_by(*_ORDER))
+    """What the policy is told of a run: every command of the last two days."""
+    lately = _C.proposed_at > now - _LATELY
+    found = _found(connection, _SELECT.where(_C.run_id == run_id, lately).order_by(*_ORDER))
     return tuple(_past(row, now) for row in found)
+
+
+def commands_about(
+    connection: sql.Connection, run_id: UUID, now: datetime, incident: int
+) -> list[CommandRow]:
+    """Every command that counts for what is proposed about an incident: its own, those of the last
+    two days, and those that are not finished."""
+    lately = _C.proposed_at > now - _LATELY
+    wanted = sql.or_(_C.incident == incident, lately, _UNFINISHED)
+    return _found(connection, _SELECT.where(_C.run_id == run_id, wanted).order_by(*_ORDER))
+
+
+def past_about(
+    commands: Iterable[CommandRow], now: datetime, incident: int
+) -> tuple[PastCommand, ...]:
+    """Of `commands_about`, what the policy is told: none of the run itself."""
+    return tuple(
+        _past(row, now)
+        for row in commands
+        if row.incident == incident
+        or (row.incident != RUN_ITSELF and row.proposed_at > now - _LATELY)
+    )
 
 
 def _past(row: CommandRow, now: datetime) -> PastCommand:

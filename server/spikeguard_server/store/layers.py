@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -31,10 +31,12 @@ def read_layers(
     c = layer_norms.c
     mine = sql.and_(c.run_id == run_id, c.attempt == place[0], c.segment == place[1])
     mine = mine if signal is None else mine & (c.signal == signal)
-    rows: Sequence[Any] = [
-        *_nearest(connection, mine & (c.step < before[0]), c.step.desc(), before[1]),
-        *_nearest(connection, mine & (c.step >= after[0]), c.step.asc(), after[1]),
-    ]
+    rows = connection.execute(
+        sql.union_all(
+            _nearest(mine & (c.step < before[0]), c.step.desc(), before[1]),
+            _nearest(mine & (c.step >= after[0]), c.step.asc(), after[1]),
+        )
+    )
     return list(_layers_of(sorted(rows, key=lambda row: (row.step, row.signal))))
 
 
@@ -52,14 +54,11 @@ def _layers_of(rows: Iterable[Any]) -> Iterator[LayerRow]:
 
 
 def _nearest(
-    connection: sql.Connection,
-    which: sql.ColumnElement[bool],
-    order: sql.ColumnElement[Any],
-    most: int,
-) -> Sequence[Any]:
+    which: sql.ColumnElement[bool], order: sql.ColumnElement[Any], most: int
+) -> sql.Select[Any]:
     """The first `most` rows, fewer where they hold more norms than anybody can look at."""
     c = layer_norms.c
     norms = sql.func.sum(sql.func.cardinality(c.norms)).over(order_by=(order, c.signal))
     near = sql.select(c.step, c.signal, c.names, c.norms, norms.label("so_far")).where(which)
     found = near.order_by(order, c.signal).limit(most).subquery()
-    return connection.execute(sql.select(found).where(found.c.so_far <= MOST_NORMS)).all()
+    return sql.select(found).where(found.c.so_far <= MOST_NORMS)

@@ -16,7 +16,7 @@ from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.order_limits import read_limits
 from spikeguard_core.policy.settings import Policy
-from spikeguard_core.policy.situation import RunSituation, Situation, Target
+from spikeguard_core.policy.situation import PastCommand, RunSituation, Situation, Target
 from spikeguard_core.policy.targeting import (
     Alarm,
     Doubts,
@@ -49,13 +49,12 @@ def situation_of(
     policy: Policy,
     *,
     targets: tuple[Target, ...],
-    now: datetime,
+    past: tuple[PastCommand, ...],
 ) -> Situation:
     """What there is to know before proposing anything about `incident`, with `attempt` live.
 
     The pace is left out: proposals do not depend on it, costs are reckoned when they are read.
     """
-    past = past_commands(connection, run.run_id, now, incident.number)
     data = data_record_of(connection, run.run_id, incident, policy)
     job = _job(connection, run, attempt, targets)
     return Situation(incident=incident, past=past, data=data, **job)
