@@ -19,7 +19,7 @@ from benchmarks.reference.pages import FOLDER, PAGES
 from benchmarks.reference.source import meaning_of
 from spikeguard import Settings as AgentSettings
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.policy.detection import SETTINGS
+from spikeguard_core.policy.detection import Detection
 from spikeguard_core.policy.settings import Policy
 from spikeguard_protocol import Cause, Signal
 from spikeguard_protocol.vocabulary import OptionalSignal
@@ -124,7 +124,7 @@ def test_every_option_that_a_command_takes_stands_on_the_page() -> None:
         ("policy.md", [one.name for one in fields(Policy) if one.name != "scope"]),
         ("signals.md", [*Signal, *OptionalSignal]),
         ("causes.md", [*Cause, "replicas_apart"]),
-        ("detection.md", [one.name for one in SETTINGS]),
+        ("detection.md", [one.name for one in fields(Detection) if one.name != "signals"]),
         ("detection.md", [one.name for one in fields(DetectionSettings)]),
     ],
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+import math
+from dataclasses import Field, fields
 from enum import StrEnum
+from typing import Any, get_type_hints
 
 from benchmarks.reference.source import meaning_of
-from benchmarks.reference.table import number, span, table
+from benchmarks.reference.table import number, shown, span, table
 from spikeguard_core.detection.own_signals import (
     MOST_OWN,
     USUAL_LIMITS,
@@ -17,7 +18,8 @@ from spikeguard_core.detection.own_signals import (
     OwnChoice,
 )
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.policy.detection import MOST_ROWS, SETTINGS, Setting
+from spikeguard_core.policy.detection import Detection, SignalSettings
+from spikeguard_core.setting_fields import settings_of
 
 HEAD = """# Detection settings
 
@@ -48,34 +50,41 @@ Internal: the same for every run, changed with the code. The settings above move
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD, _declared(SETTINGS), OWN, _own(), *(_words(kind) for kind in (Direction, Opens))]
+    parts = [HEAD, _declared(), OWN, _own(), *(_words(kind) for kind in (Direction, Opens))]
     return "\n".join([*parts, LIMITS, _limits(), CONSTANTS, _constants()])
 
 
-def _declared(settings: Sequence[Setting]) -> str:
+def _declared() -> str:
     rows = [
         (
-            f"`{one.name}`", number(one.default), span(one.least, one.most),
-            one.unit + (", whole" if one.whole else ""), one.meaning,
+            f"`{name}`", number(one.default), span(one.metadata["limit"].least,
+            one.metadata["limit"].most), one.metadata["limit"].unit + _whole(one),
+            one.metadata["meaning"],
         )
-        for one in settings
+        for name, one in settings_of(Detection).items()
+        if one.metadata["limit"] is not None
     ]  # fmt: skip
     return table(("setting", "default", "range", "unit", "meaning"), rows)
 
 
+def _whole(one: Field[Any]) -> str:
+    return ", whole" if get_type_hints(Detection)[one.name] is int else ""
+
+
 def _own() -> str:
     rows = [
-        ("`direction`", "", _listed(Direction), "which way it has to move; needed without a limit"),
-        ("`above`", "", "any number", "beyond this value it is away, in the signal's own unit"),
-        ("`below`", "", "any number", "the same on the other side"),
-        ("`rows`", "2", f"1 to {MOST_ROWS:,}", "rows in a row beyond a limit that it takes"),
-        ("`opens`", f"`{Opens.PRECURSOR}`", _listed(Opens), "what it opens when it is away"),
-        (
-            "`precursor_threshold`", "as above", "as above",
-            "distance from its baseline, in `direction`, at which it is away",
-        ),
-    ]  # fmt: skip
+        (f"`{name}`", shown(one.default), _range(one), one.metadata["meaning"])
+        for name, one in settings_of(SignalSettings).items()
+    ]
     return table(("setting", "default", "range", "meaning"), rows)
+
+
+def _range(one: Field[Any]) -> str:
+    words = {"direction": Direction, "opens": Opens}
+    limit = one.metadata["limit"]
+    if limit is None:
+        return _listed(words[one.name])
+    return "any number" if limit.least == -math.inf else span(limit.least, limit.most)
 
 
 def _limits() -> str:

@@ -65,8 +65,11 @@ def check_ranges(table: Any) -> None:
 
 
 def _check_range(path: str, value: float, limit: Limit) -> None:
-    if not (math.isfinite(value) and limit.least <= value <= limit.most):
-        raise PolicyError(path, f"lies in [{limit.least:g}, {limit.most:g}]", f"Got {value}")
+    if math.isfinite(value) and limit.least <= value <= limit.most:
+        return
+    span = f"lies in [{limit.least:g}, {limit.most:g}] {limit.unit}".rstrip()
+    said = "is a finite number" if limit.least == -math.inf else span
+    raise PolicyError(path, said, f"Got {value}")
 
 
 def check_digits(plain: Any, path: str = "") -> None:
@@ -105,10 +108,10 @@ def _read(kind: Any, value: Any, path: str) -> Any:
     if origin is UnionType:
         [some] = [one for one in inner if one is not NoneType]
         return None if value is None else _read(some, value, path)
-    if origin is tuple:
+    if origin in (tuple, frozenset):
         if not isinstance(value, list | tuple):
             raise PolicyError(path, "takes a list", f"Got {value!r:.60}")
-        return tuple(_read(inner[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+        return origin(_read(inner[0], item, f"{path}[{i}]") for i, item in enumerate(value))
     if origin is not None:  # a mapping
         if not isinstance(value, Mapping):
             raise PolicyError(path, "takes a table", f"Got {value!r:.60}")
@@ -126,7 +129,8 @@ def _read(kind: Any, value: Any, path: str) -> Any:
             raise PolicyError(path, f"is one of {', '.join(kind)}", f"Got {value!r:.60}")
         return kind(value)
     accepted, limit = _PLAIN[kind]
-    if type(value) not in accepted:
+    whole = kind is int and isinstance(value, float) and value.is_integer()
+    if type(value) not in accepted and not whole:
         raise PolicyError(path, limit, f"Got {value!r:.60}")
     return kind(value)
 

@@ -123,8 +123,8 @@ def test_values_of_a_setting_stand_side_by_side_in_one_table_and_one_picture(
     [
         (("--set", "threshold"), "write NAME=VALUE"),
         (("--set", "threshold=4,x"), "write NAME=VALUE,VALUE,…, of numbers"),
-        (("--set", "treshold=5"), "treshold: is no setting of detection. Known: threshold"),
-        (("--set", "threshold=-1"), "threshold: takes a number from 2 to 1000"),
+        (("--set", "treshold=5"), "treshold: is no setting. Known: band, confirm_rows"),
+        (("--set", "threshold=-1"), r"threshold: lies in \[2, 1000\] deviations"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_its_limit(

@@ -7,12 +7,13 @@ secret in it (its target) is never shown, never logged, and never part of an err
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from spikeguard_core.notification.topics import About
+from spikeguard_core.setting_fields import PolicyError, read_settings, setting
 from spikeguard_protocol import Kind, ProtocolError
 from spikeguard_protocol.identity import NAME_PATTERN
 
@@ -51,18 +52,26 @@ _TARGETS: Mapping[ChannelKind, _Fields] = {
 class Channel:
     """One place where a project's people are told. `target` holds secrets."""
 
-    project: str
-    name: str
-    kind: ChannelKind
-    target: Mapping[str, str] = field(repr=False)
-    about: frozenset[About] = frozenset(About)
-    kinds: frozenset[Kind] = frozenset(Kind)  # of incidents; those of no interest are not told
-    runs: tuple[str, ...] = ()  # names, with * at the end for any ending; empty = all
-    level: int = 0  # 0 = at once; n = from the n-th escalation of an incident on
-    cooldown_s: float = 120.0  # between two messages of one incident that ask nothing
-    links: bool = False  # messages carry a link with which whoever holds it may decide
-    person: str | None = None  # whose channel it is: who follows a link from it decides as them
-    enabled: bool = True
+    project: str = ""
+    name: str = ""
+    kind: ChannelKind = setting(ChannelKind.WEBHOOK, "how a message travels")
+    target: Mapping[str, Any] = field(
+        default_factory=dict, repr=False, metadata={"meaning": "where to", "limit": None}
+    )
+    about: frozenset[About] = setting(frozenset(About), "what is told")
+    kinds: frozenset[Kind] = setting(frozenset(Kind), "of which incidents")
+    runs: tuple[str, ...] = setting((), "names, with * at the end for any ending; empty: all")
+    level: int = setting(
+        0, "0: at once; n: from the n-th escalation of an incident on", 0, MAX_LEVEL
+    )
+    cooldown_s: float = setting(
+        120.0, "between two messages of one incident that ask nothing", 0, 86_400, "seconds"
+    )
+    links: bool = setting(False, "messages carry a link with which whoever holds it may decide")
+    person: str | None = setting(
+        None, "whose channel it is: who follows a link from it decides as them"
+    )
+    enabled: bool = setting(True, "false: nothing is sent")
 
     def shown_target(self) -> dict[str, str]:
         """What may be shown of the target: enough to tell two apart."""
@@ -97,36 +106,18 @@ def channel_from_mapping(project: str, name: str, plain: Mapping[str, Any]) -> C
     """Read what a person wrote; what is left out keeps its default. Raise `ChannelError`."""
     if not NAME_PATTERN.fullmatch(name):
         raise ChannelError("name", "is 1 to 64 letters, digits, '.', '_' or '-'", f"Got {name!r}")
-    for key in plain:
-        if key not in _KNOWN:
-            raise ChannelError(str(key)[:80], "is no setting", f"Known: {', '.join(_KNOWN)}")
-    kind = _word("kind", plain.get("kind"), ChannelKind)
-    return Channel(
-        project,
-        name,
-        kind,
-        _target(kind, plain.get("target", {})),
-        about=_words("about", plain.get("about"), About, frozenset(About)),
-        kinds=_words("kinds", plain.get("kinds"), Kind, frozenset(Kind)),
-        runs=_runs(plain.get("runs", [])),
-        level=int(_number("level", plain.get("level", 0), 0, MAX_LEVEL, whole=True)),
-        cooldown_s=_number("cooldown_s", plain.get("cooldown_s", 120.0), 0, 86_400),
-        links=_flag("links", plain.get("links", False)),
-        person=_person(plain.get("person")),
-        enabled=_flag("enabled", plain.get("enabled", True)),
-    )
+    given = {key: value for key, value in plain.items() if value is not None}
+    try:
+        read = read_settings(Channel, {"kind": None, **given})
+    except PolicyError as error:
+        raise ChannelError(error.field, error.limit, error.remedy) from None
+    _check_runs(read.runs)
+    target, person = _target(read.kind, read.target), _person(read.person)
+    return replace(read, project=project, name=name, target=target, person=person)
 
 
-_KNOWN = (
-    "kind", "target", "about", "kinds", "runs", "level", "cooldown_s", "links", "person",
-    "enabled",
-)  # fmt: skip
-
-
-def _target(kind: ChannelKind, plain: Any) -> dict[str, str]:
+def _target(kind: ChannelKind, plain: Mapping[str, Any]) -> dict[str, str]:
     known = _TARGETS[kind]
-    if not isinstance(plain, Mapping):
-        raise ChannelError("target", "is a table", f"A {kind} takes {', '.join(known.needed)}")
     for name in plain:
         if name not in known.needed and name not in known.optional:
             names = ", ".join([*known.needed, *known.optional])
@@ -179,49 +170,19 @@ def _text(name: str, value: Any, *, empty: bool = False) -> str:
     return value.strip()
 
 
-def _word(name: str, value: Any, words: type[StrEnum]) -> Any:
-    try:
-        return words(value)
-    except ValueError:
-        raise ChannelError(name, f"is one of {', '.join(words)}", f"Got {value!r:.40}") from None
-
-
-def _words(name: str, value: Any, words: type[StrEnum], default: frozenset[Any]) -> frozenset[Any]:
-    if value is None:
-        return default
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise ChannelError(name, "takes a list of words", f"Known: {', '.join(words)}")
-    return frozenset(_word(name, word, words) for word in value)
-
-
-def _runs(value: Any) -> tuple[str, ...]:
-    listed = isinstance(value, Sequence) and not isinstance(value, str)
-    if not listed or len(value) > 100:
+def _check_runs(names: Sequence[str]) -> None:
+    if len(names) > 100:
         raise ChannelError("runs", "takes a list of at most 100 names", 'Write ["gpt-*"]')
-    for name in value:
-        if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name.removesuffix("*") or "x"):
+    for name in names:
+        if not NAME_PATTERN.fullmatch(name.removesuffix("*") or "x"):
             raise ChannelError(
                 "runs", "holds names, with * at the end at most", f"Got {name!r:.60}"
             )
-    return tuple(value)
 
 
-def _number(name: str, value: Any, least: float, most: float, *, whole: bool = False) -> float:
-    kinds: tuple[type, ...] = (int,) if whole else (int, float)
-    if type(value) not in kinds or not least <= value <= most:
-        raise ChannelError(name, f"lies in [{least:g}, {most:g}]", f"Got {value!r:.40}")
-    return float(value)
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ChannelError(name, "is true or false", f"Got {value!r:.40}")
-    return value
-
-
-def _person(value: Any) -> str | None:
+def _person(value: str | None) -> str | None:
     if value is None:
         return None
-    if not isinstance(value, str) or not 1 <= len(value.strip()) <= 80 or not value.isprintable():
+    if not 1 <= len(value.strip()) <= 80 or not value.isprintable():
         raise ChannelError("person", "is a name of 1 to 80 characters", "Or leave it out")
     return " ".join(value.split())

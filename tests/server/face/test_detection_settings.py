@@ -74,13 +74,13 @@ def test_the_audit_tells_what_changed_of_detection(live: Live, job: Job) -> None
     ("detection", "field", "says"),
     [
         ({"treshold": 5}, "detection.treshold", "threshold"),
-        ({"threshold": 1}, "detection.threshold", "from 2 to 1000"),
+        ({"threshold": 1}, "detection.threshold", "lies in [2, 1000] deviations"),
         ({"detector": "ewma"}, "detection.detector", "threshold"),
         ({"signals": {"loss": {"precursor_threshold": 9}}}, "detection.signals.loss", "threshold"),
         (
             {"signals": {"grad_norm": {"precursor_threshold": 1}}},
             "detection.signals.grad_norm.precursor_threshold",
-            "from 2 to 1000",
+            "lies in [2, 1000] deviations",
         ),
         (
             {"signals": {"own": {}}},

@@ -176,7 +176,7 @@ def channel(**plain: object) -> Channel:
         ({"kind": "webhook", "target": {"url": "https://x", "secret": "short"}}, "target.secret"),
         ({"kind": "pagerduty", "target": {"routing_key": "x", "word": "y"}}, "target.word"),
         ({"kind": "apprise", "target": {"url": "slack"}}, "target.url"),
-        ({"kind": "apprise", "target": {"url": "a://b"}, "about": ["lunch"]}, "about"),
+        ({"kind": "apprise", "target": {"url": "a://b"}, "about": ["lunch"]}, "about[0]"),
         ({"kind": "apprise", "target": {"url": "a://b"}, "level": 9}, "level"),
         ({"kind": "apprise", "target": {"url": "a://b"}, "runs": ["*a"]}, "runs"),
         ({"kind": "apprise", "target": {"url": "a://b"}, "color": "red"}, "color"),
