@@ -43,9 +43,10 @@ def _number(default: float, least: float, most: float, meaning: str) -> Any:
     return field(default=default, metadata={**limits, "meaning": meaning})
 
 
-def _text(default: str, meaning: str, *, secret: bool = False) -> Any:
-    """A text; a secret one is never shown, and may lie in a file."""
-    return field(default=default, metadata={"meaning": meaning}, repr=not secret)
+def _text(default: str, meaning: str, *, secret: bool = False, words: tuple[str, ...] = ()) -> Any:
+    """A text, one of `words` where there are some; a secret one is never shown, and may lie in a
+    file."""
+    return field(default=default, metadata={"meaning": meaning, "words": words}, repr=not secret)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +163,14 @@ class Settings:
         365.0, 1, 3660, "how long a training job's token lasts at most"
     )
     decisions_by: str = _text(
-        "anybody", "`named`: only tokens, proxies and providers that name a person decide"
+        "anybody",
+        "`named`: only tokens, proxies and providers that name a person decide",
+        words=("anybody", "named"),
     )
     log_format: str = _text(
-        "", "of the log: `json`, one object a line, or `text`; unset: text on a terminal alone"
+        "",
+        "of the log: `json`, one object a line, or `text`; unset: text on a terminal alone",
+        words=tuple(FORMS),
     )
 
 
@@ -191,8 +196,6 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         environment, PREFIX + "OIDC_CLIENT_SECRET"
     )
     _check_oidc(found)
-    _check_deciders(found.get("decisions_by", "anybody"))
-    _check_log_format(found.get("log_format", ""))
     _check_silence(found)
     key = found.get("link_key") or _secret(environment, PREFIX + "LINK_KEY")
     found["link_key"] = _link_key(key)
@@ -306,11 +309,6 @@ def _check_url(name: str, text: str) -> None:
         )
 
 
-def _check_deciders(text: str) -> None:
-    if text not in ("anybody", "named"):
-        raise SettingError(PREFIX + "DECISIONS_BY", "is anybody or named", f"Got {text!r:.80}")
-
-
 def _check_silence(found: Mapping[str, float]) -> None:
     """A run is silent before its orders are lost, and these before it has ended: in another order
     a live run's orders are given up, or a run ends that nobody was told is silent."""
@@ -328,11 +326,6 @@ def _check_silence(found: Mapping[str, float]) -> None:
             )
 
 
-def _check_log_format(text: str) -> None:
-    if text and text not in FORMS:
-        raise SettingError(PREFIX + "LOG_FORMAT", "is json or text", f"Got {text!r:.80}")
-
-
 def _link_key(text: str) -> str:
     if text and len(text) < LEAST_LINK_KEY:
         raise SettingError(
@@ -343,6 +336,8 @@ def _link_key(text: str) -> str:
 
 def _value(name: str, text: str, limits: Mapping[str, Any], kind: type) -> Any:
     if kind is str:
+        if limits["words"] and text not in limits["words"]:
+            raise SettingError(name, f"is {' or '.join(limits['words'])}", f"Got {text!r:.80}")
         return text
     try:
         value = cast(Callable[[str], float], kind)(text)
