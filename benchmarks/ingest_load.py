@@ -57,11 +57,12 @@ class Run:
     curves: Curves
     sequence: int = 0
     step: int = 0
+    project: str = "default"
 
     def message(self, *records: Record) -> bytes:
         """The next message."""
         self.sequence += 1
-        made = Message("default", self.name, self.attempt, self.sequence, 0.0, records)
+        made = Message(self.project, self.name, self.attempt, self.sequence, 0.0, records)
         return encode(made)
 
     def start(self) -> bytes:
@@ -79,9 +80,10 @@ class Run:
         return Samples(0, steps, columns, EvenRanges(steps[0] - 1, 1, count))
 
 
-def new_run(name: str, number: int) -> Run:
+def new_run(name: str, number: int, project: str = "default") -> Run:
     """The run `number` of a benchmark."""
-    return Run(f"{name}-{number}", f"{number + 1:016x}", Curves(Random(number)))
+    curves = Curves(Random(number))
+    return Run(f"{name}-{number}", f"{number + 1:016x}", curves, project=project)
 
 
 @dataclass

@@ -35,6 +35,8 @@ from spikeguard_trainer.stage.ports import free_port
 MLFLOW = ("mlflow==3.17.2", "psycopg[binary]==3.3.9")
 START_S = 120.0
 HOST = "127.0.0.1"
+TRUSTED = {"SPIKEGUARD_TRUSTED_PROXIES": HOST}  # of a server behind `balancer`
+_BALANCER = Path(__file__).parents[1] / "deploy" / "balancer" / "haproxy.cfg"
 _API = "/api/2.0/mlflow"
 
 
@@ -82,6 +84,23 @@ def spikeguard(url: str, processes: int, log: Path, **settings: str) -> Iterator
         for port, process in zip(ports, started, strict=True):
             _await(f"http://{HOST}:{port}/readyz", process, log)
         yield ports
+    finally:
+        _end(started)
+
+
+@contextmanager
+def balancer(replicas: Sequence[int], log: Path) -> Iterator[int]:
+    """The stack's HAProxy before one server or two, by their ports; yields its own."""
+    port = free_port()
+    names = {f"REPLICA_{'AB'[n]}": f"{HOST}:{each}" for n, each in enumerate(replicas)}
+    program = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+    if program is None:
+        raise RuntimeError("haproxy is not installed: apt-get install haproxy")
+    environment = {**os.environ, "BALANCER_BIND": f"{HOST}:{port}", **names}
+    started = [_start([program, "-q", "-db", "-f", str(_BALANCER)], environment, log)]
+    try:
+        _await(f"http://{HOST}:{port}/readyz", started[0], log)
+        yield port
     finally:
         _end(started)
 

@@ -1,13 +1,18 @@
 """From the anomalous message leaving to the approved command arriving, among many live runs.
 
-Server processes (one, unless told otherwise) on an embedded Postgres (durable). So many runs each
-send one step a second, spread over the second and over the processes. A few of them a second lose
-their loss to NaN, once each, and others come in their place: the answer to that message should
-bring the rollback, which the policy approves by itself. Timed from the request's first byte to the
-answer's last; where the answer brings no order the run polls on, once a second, until it does. Load
-generator, server and database share the machine; requests are made before the clock starts.
+One replica of the server or two, behind the stack's HAProxy (Debian's package), on an embedded
+Postgres (durable). So many runs each send one step a second, spread over the second. A few of them
+a second lose their loss to NaN, once each, and others come in their place: the answer to that
+message should bring the rollback, which the policy approves by itself. Timed from the request's
+first byte to the answer's last; where the answer brings no order the run polls on, once a second,
+until it does. Load generator, server and database share the machine; requests are made before the
+clock starts.
 
-    python -m benchmarks.spike_to_command [--quick] [--json] [--runs N ...] [--processes N ...]
+`--flood`: a client with the token of another project sends messages of 200 samples back to back
+over 32 connections meanwhile.
+
+    python -m benchmarks.spike_to_command [--quick] [--flood] [--json] [--runs N ...]
+                                          [--replicas N ...]
 """
 
 from __future__ import annotations
@@ -20,14 +25,26 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import product
+from multiprocessing import get_context
+from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ingest_load import Run, new_run
-from benchmarks.ingest_servers import HOST, new_database, prepare, spikeguard
+from benchmarks.ingest_load import Line, Run, new_run
+from benchmarks.ingest_servers import (
+    HOST,
+    TRUSTED,
+    balancer,
+    new_database,
+    prepare,
+    spikeguard,
+)
 from benchmarks.machine import machine
 from benchmarks.spread import quantile
 from spikeguard_core.policy.settings import (
@@ -36,8 +53,8 @@ from spikeguard_core.policy.settings import (
     Policy,
     policy_to_mapping,
 )
-from spikeguard_protocol import Medium, Samples, TargetSaved, Verb, decode_ack
-from spikeguard_server.access.grants import put_policy
+from spikeguard_protocol import Medium, Role, Samples, TargetSaved, Verb, decode_ack
+from spikeguard_server.access.grants import Grant, issue_token, put_policy
 from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
@@ -50,6 +67,11 @@ BEFORE = 5  # messages of a run that will spike: the server knows it as one of t
 PATIENCE = 5  # messages that a command may take to come
 START_AT_ONCE = 8
 RETRY_AFTER_S = 1.0  # as the server asks
+FLOODING = 32  # connections
+FLOOD_EACH = 200  # messages over each
+LARGE = 200  # samples in one of them
+OTHER = "other"  # whose token floods
+_SPAWN = get_context("spawn")
 
 
 @dataclass
@@ -122,18 +144,19 @@ class Found:
     """What one fleet size showed."""
 
     runs: int
-    processes: int
+    replicas: int
     command_s: list[float] = field(default_factory=list)  # NaN leaving -> rollback arriving
     messages: list[int] = field(default_factory=list)  # that it took
     calm_s: list[float] = field(default_factory=list)  # latency of the live runs' messages
     refused: int = 0  # messages, for overload
     late: int = 0  # messages that left over an interval late: the machine could not keep up
+    flood: Counter[int] = field(default_factory=Counter)  # answers to the other project's messages
 
     def shown(self) -> dict[str, Any]:
         """Percentiles in milliseconds."""
         return {
             "runs": self.runs,
-            "processes": self.processes,
+            "replicas": self.replicas,
             "spikes": len(self.command_s),
             "in_first_answer": sum(count == 1 for count in self.messages),
             "command_p50_ms": _ms(self.command_s, 0.5),
@@ -143,6 +166,7 @@ class Found:
             "messages": len(self.calm_s),
             "refused": self.refused,
             "late": self.late,
+            "flood_answers": {str(status): count for status, count in self.flood.items()},
         }
 
 
@@ -190,12 +214,12 @@ def _calm_steps(agent: Agent, count: int) -> list[bytes]:
     return [agent.next_step() for _ in range(count)]
 
 
-async def _fleet(ports: Sequence[int], token: str, runs: int, seconds: float) -> Found:
-    spikes, name = round(seconds * SPIKES_A_SECOND), f"f{runs}-{len(ports)}"
+async def _fleet(port: int, token: str, found: Found, seconds: float) -> None:
+    runs, spikes = found.runs, round(seconds * SPIKES_A_SECOND)
+    name = f"f{runs}-{found.replicas}"
     soon = round(BEFORE * INTERVAL_S * SPIKES_A_SECOND)  # of the live runs will have spiked
     before, lasting = (BEFORE, runs - soon) if runs > soon else (0, runs)
-    count = spikes + lasting
-    agents = [Agent(new_run(name, n), ports[n % len(ports)], token) for n in range(count)]
+    agents = [Agent(new_run(name, n), port, token) for n in range(spikes + lasting)]
     gate = asyncio.Semaphore(START_AT_ONCE)
 
     async def start(agent: Agent) -> None:
@@ -208,7 +232,7 @@ async def _fleet(ports: Sequence[int], token: str, runs: int, seconds: float) ->
     last = [(_calm_steps(agent, before), _lost_loss(agent)) for agent in agents[lasting:]]
     for agent in agents:
         await agent.renew()
-    found, began = Found(runs, len(ports)), time.perf_counter()
+    began = time.perf_counter()
     live = [
         _live(agent, requests, began + INTERVAL_S * n / lasting, found)
         for n, (agent, requests) in enumerate(zip(agents, ready, strict=False))
@@ -221,51 +245,109 @@ async def _fleet(ports: Sequence[int], token: str, runs: int, seconds: float) ->
     for agent in agents:
         found.refused += agent.refused
         agent.close()
-    return found
+
+
+@contextmanager
+def _flooded(port: int, token: str, found: Found) -> Iterator[None]:
+    """A process of its own floods while the body runs."""
+    told: Queue[Any] = _SPAWN.Queue()
+    end = _SPAWN.Event()
+    process = _SPAWN.Process(target=_flood, args=(port, token, found.runs, end, told))
+    process.start()
+    told.get()  # it has read its code and begins
+    yield
+    end.set()
+    found.flood.update(told.get())
+    process.join()
+
+
+def _flood(port: int, token: str, number: int, end: Any, told: Queue[Any]) -> None:
+    """Many runs' messages, made before and sent as fast as they go, counted by their answers."""
+    lines = [Line((HOST, port), "/v1/messages", token) for _ in range(FLOODING)]
+
+    def made(line: Line, run: Run) -> list[bytes]:
+        messages = [run.start(), *(run.message(run.samples(LARGE)) for _ in range(FLOOD_EACH))]
+        return [line.request(message) for message in messages]
+
+    def pour(line: Line, requests: Sequence[bytes]) -> Counter[int]:
+        answers, waiting = Counter[int](), iter(requests)
+        request = next(waiting, b"")
+        while request and not end.is_set():
+            status, _ = line.ask(request)
+            answers[status] += 1
+            request = next(waiting, b"") if status == 200 else request
+        line.close()
+        return answers
+
+    runs = [new_run(f"flood-{number}", n, OTHER) for n in range(FLOODING)]
+    requests = [made(line, run) for line, run in zip(lines, runs, strict=True)]
+    for line in lines:
+        line.renew()
+    told.put("begun")
+    with ThreadPoolExecutor(FLOODING) as pool:
+        told.put(sum(pool.map(pour, lines, requests), Counter[int]()))
 
 
 def measure(
-    sizes: Sequence[int], processes: Sequence[int], seconds: float, say: Callable[[str], None]
+    sizes: Sequence[int],
+    replicas: Sequence[int],
+    seconds: float,
+    say: Callable[[str], None],
+    *,
+    flood: bool,
 ) -> list[Found]:
-    """Every fleet size with every number of processes, one after the other on one database."""
+    """Every fleet size on every number of replicas, one after the other on one database."""
     directory = Path(tempfile.mkdtemp(prefix="spikeguard-spikes-", dir="/tmp"))
     directory.chmod(0o755)  # the account that Postgres runs as must be able to pass
-    found = []
+    every = [Found(size, count) for size, count in product(sizes, replicas)]
     try:
         with embedded(directory / "postgres") as url:
-            database = new_database(url, "spikes")
+            database, log = new_database(url, "spikes"), directory / "log"
             token = prepare(database)
-            _approve_rollbacks(database)
-            for size, count in product(sizes, processes):
-                with spikeguard(database, count, directory / "log") as ports:
-                    found.append(asyncio.run(_fleet(ports, token, size, seconds)))
-                say(str(found[-1].shown()))
+            other = _set_up(database)
+            for found in every:
+                with (
+                    spikeguard(database, found.replicas, log, **TRUSTED) as ports,
+                    balancer(ports, log) as port,
+                    _flooded(port, other, found) if flood else nullcontext(),
+                ):
+                    asyncio.run(_fleet(port, token, found, seconds))
+                say(str(found.shown()))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    return found
+    return every
 
 
-def _approve_rollbacks(database: str) -> None:
+def _set_up(database: str) -> str:
+    """Let the policy approve rollbacks; the token of another project."""
     auto = ApprovalRule(ApprovalMode.AUTO, budget=100, cooldown_s=0.0)
     policy = Policy(approval={**Policy().approval, Verb.ROLLBACK: auto})
     engine = open_engine(Settings(database_url=database))
     with engine.begin() as connection:
         put_policy(connection, "default", policy_to_mapping(policy), "benchmark")
+        other = issue_token(connection, Grant(Role.AGENT, OTHER), "benchmark")[0]
     engine.dispose()
+    return other
 
 
 def main() -> int:
     """Print the table or one JSON object."""
     parser = ArgumentParser(prog="python -m benchmarks.spike_to_command", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="1 and 50 runs, 8 s each")
+    parser.add_argument("--quick", action="store_true", help="50 runs, 8 s")
+    parser.add_argument("--flood", action="store_true", help="another project floods meanwhile")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--runs", type=int, nargs="+", help="other fleet sizes")
-    parser.add_argument("--processes", type=int, nargs="+", default=[1], help="of the server")
+    parser.add_argument("--replicas", type=int, nargs="+", choices=(1, 2), help="of the server")
     options = parser.parse_args()
-    sizes = options.runs or ((1, 50) if options.quick else (1, 100, 500, 1000))
+    sizes = options.runs or ((50,) if options.quick else (300, 500, 1000))
+    replicas = options.replicas or ((1,) if options.quick else (1, 2))
     seconds = 8.0 if options.quick else 25.0
     found = measure(
-        sizes, options.processes, seconds, lambda line: print(line, file=sys.stderr, flush=True)
+        sizes,
+        replicas,
+        seconds,
+        lambda line: print(line, file=sys.stderr, flush=True),
+        flood=options.flood,
     )
     rows = [entry.shown() for entry in found]
     if options.json:

@@ -23,7 +23,7 @@ from tests.server.conftest import Databases
 from tests.server.face.conftest import Live
 
 KEEP_ALIVE_S = 2.0
-MORE_MIB = 16  # that eight attacks may cost
+MORE_MIB = 8 * 2  # that eight attacks may cost together
 SETTINGS = {"SPIKEGUARD_KEEP_ALIVE_S": KEEP_ALIVE_S}
 
 
