@@ -69,7 +69,7 @@ def _check_range(path: str, value: float, limit: Limit) -> None:
         return
     span = f"lies in [{limit.least:g}, {limit.most:g}] {limit.unit}".rstrip()
     said = "is a finite number" if limit.least == -math.inf else span
-    raise PolicyError(path, said, f"Got {value}")
+    raise PolicyError(path, said, f"Got {value!s:.60}")
 
 
 def check_digits(plain: Any, path: str = "") -> None:
