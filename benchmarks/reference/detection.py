@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, get_type_hints
 
 from benchmarks.reference.source import meaning_of
-from benchmarks.reference.table import number, shown, span, table
+from benchmarks.reference.table import shown, span, table
 from spikeguard_core.detection.own_signals import (
     MOST_OWN,
     USUAL_LIMITS,
@@ -57,7 +57,7 @@ def page() -> str:
 def _declared() -> str:
     rows = [
         (
-            f"`{name}`", number(one.default), span(one.metadata["limit"].least,
+            f"`{name}`", shown(one.default), span(one.metadata["limit"].least,
             one.metadata["limit"].most), one.metadata["limit"].unit + _whole(one),
             one.metadata["meaning"],
         )
