@@ -36,14 +36,13 @@ from spikeguard_server.store.commands import (
     commands_about,
     find_command,
     move_command,
-    past_about,
     stood_at,
 )
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
 from spikeguard_server.store.links import spend_link
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import RunRow, find_attempt, lock_run
-from spikeguard_server.store.situations import situation_of, targets_with_health
+from spikeguard_server.store.situations import past_of, situation_of, targets_with_health
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.core import run_key
 
@@ -203,7 +202,7 @@ def _approve(decision: _Decision) -> RevisionChanged | WrongState | None:
     known = commands_about(decision.connection, run.run_id, decision.now, incident.number)
     situation = situation_of(
         decision.connection, run, attempt, incident, policy,
-        targets=targets, past=past_about(known, decision.now, incident.number),
+        targets=targets, past=past_of(known, decision.now, incident.number),
     )  # fmt: skip
     proposal = propose(situation, policy)
     only_watched = isinstance(proposal.action, Watch) and command.verb != Verb.WATCH

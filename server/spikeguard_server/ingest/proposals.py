@@ -36,13 +36,12 @@ from spikeguard_server.store.commands import (
     commands_of,
     create_command,
     move_command,
-    past_about,
     revise_command,
     stood_at,
 )
 from spikeguard_server.store.escalations import begin_escalation
 from spikeguard_server.store.runs import RunRow
-from spikeguard_server.store.situations import situation_of
+from spikeguard_server.store.situations import past_of, situation_of
 
 _VOID = TAKEN_BACK | {CommandState.UNKNOWN}
 
@@ -55,7 +54,7 @@ def answer_incident(intake: Intake, incident: Incident) -> None:
     waiting = next((c for c in commands if c.state in WAITING), None)
     situation = situation_of(
         connection, run, intake.attempt, incident, policy,
-        targets=intake.targets, past=past_about(known, now, incident.number),
+        targets=intake.targets, past=past_of(known, now, incident.number),
     )  # fmt: skip
     proposal = propose(situation, policy)
     if waiting is not None and not _in_time(intake, waiting):

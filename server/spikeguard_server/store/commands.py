@@ -6,7 +6,7 @@ only ever added. Commands of the run itself have the number `RUN_ITSELF` in plac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 from uuid import UUID
@@ -16,7 +16,6 @@ import sqlalchemy as sql
 from spikeguard_core.lifecycle import command_life
 from spikeguard_core.lifecycle.command_life import EXECUTED, WAITING, CommandEvent
 from spikeguard_core.policy.settings import Policy, PolicyScope
-from spikeguard_core.policy.situation import PastCommand
 from spikeguard_protocol import (
     OWN_RULE,
     RUN_ITSELF,
@@ -55,7 +54,7 @@ FAILED: Final = (
 Key = tuple[UUID, int]  # run, incident
 _C, _R = commands.c, runs.c
 _ORDER: Final = (_C.incident, _C.number)
-_LATELY: Final = timedelta(days=2)  # other commands of the run that the policy counts
+LATELY: Final = timedelta(days=2)  # other commands of the run that the policy counts
 # As the index of unfinished commands says it.
 _UNFINISHED: Final = sql.text("commands.state IN ('proposed', 'approved', 'delivered')")
 _SELECT: Final = (
@@ -187,50 +186,14 @@ def action_at(connection: sql.Connection, command: CommandRow, revision: int) ->
     return None if found is None else _action(found)
 
 
-def past_commands(
-    connection: sql.Connection, run_id: UUID, now: datetime
-) -> tuple[PastCommand, ...]:
-    """What the policy is told of a run: every command of the last two days."""
-    lately = _C.proposed_at > now - _LATELY
-    found = _found(connection, _SELECT.where(_C.run_id == run_id, lately).order_by(*_ORDER))
-    return tuple(_past(row, now) for row in found)
-
-
 def commands_about(
-    connection: sql.Connection, run_id: UUID, now: datetime, incident: int
+    connection: sql.Connection, run_id: UUID, now: datetime, incident: int | None = None
 ) -> list[CommandRow]:
-    """Every command that counts for what is proposed about an incident: its own, those of the last
-    two days, and those that are not finished."""
-    lately = _C.proposed_at > now - _LATELY
-    wanted = sql.or_(_C.incident == incident, lately, _UNFINISHED)
+    """Every command of the run that counts for the next one: those of `LATELY`, those that are not
+    finished, and where `incident` is given all of its own."""
+    wanted = sql.or_(_C.proposed_at > now - LATELY, _UNFINISHED)
+    wanted = wanted if incident is None else sql.or_(_C.incident == incident, wanted)
     return _found(connection, _SELECT.where(_C.run_id == run_id, wanted).order_by(*_ORDER))
-
-
-def past_about(
-    commands: Iterable[CommandRow], now: datetime, incident: int
-) -> tuple[PastCommand, ...]:
-    """Of `commands_about`, what the policy is told: none of the run itself."""
-    return tuple(
-        _past(row, now)
-        for row in commands
-        if row.incident == incident
-        or (row.incident != RUN_ITSELF and row.proposed_at > now - _LATELY)
-    )
-
-
-def _past(row: CommandRow, now: datetime) -> PastCommand:
-    age = None if row.decided_at is None else max(0.0, (now - row.decided_at).total_seconds())
-    return PastCommand(
-        action=row.action,
-        state=row.state,
-        incident=row.incident,
-        auto=row.automatic,
-        applied_step=row.applied_step,
-        decided_step=row.decided_step,
-        decided_s_ago=age,
-        cause=row.cause,
-        ordered_by=row.proposed_by,
-    )
 
 
 def waiting(table: Any = commands) -> sql.ColumnElement[bool]:

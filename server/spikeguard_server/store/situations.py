@@ -5,7 +5,7 @@ Law: reads only. Whoever decides by what is gathered here holds the run's lock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -24,9 +24,17 @@ from spikeguard_core.policy.targeting import (
     health_of,
     worth_keeping,
 )
-from spikeguard_protocol import Rollback, SegmentId, SegmentPoint, Verb, abilities_from_settings
+from spikeguard_protocol import (
+    RUN_ITSELF,
+    Rollback,
+    SegmentId,
+    SegmentPoint,
+    Verb,
+    abilities_from_settings,
+)
 from spikeguard_protocol.abilities import mitigations_from_settings
-from spikeguard_server.store.commands import past_commands, unfinished_commands
+from spikeguard_server.entities import CommandRow
+from spikeguard_server.store.commands import LATELY, commands_about, unfinished_commands
 from spikeguard_server.store.data_records import data_record_of
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
@@ -70,8 +78,37 @@ def run_situation_of(
 ) -> RunSituation:
     """What there is to know before a person orders anything of the run, with `attempt` live."""
     targets = targets_with_health(connection, run, attempt, attempts, policy)
-    past = past_commands(connection, run.run_id, now)
+    past = past_of(commands_about(connection, run.run_id, now), now)
     return RunSituation(past=past, **_job(connection, run, attempt, targets))
+
+
+def past_of(
+    commands: Iterable[CommandRow], now: datetime, incident: int | None = None
+) -> tuple[PastCommand, ...]:
+    """Of `commands_about`, what the policy is told: all of `incident`, of others those of `LATELY`;
+    of the run itself none where there is an incident."""
+    others = {RUN_ITSELF} if incident is not None else set[int]()
+    return tuple(
+        _past(row, now)
+        for row in commands
+        if row.incident == incident
+        or (row.incident not in others and row.proposed_at > now - LATELY)
+    )
+
+
+def _past(row: CommandRow, now: datetime) -> PastCommand:
+    age = None if row.decided_at is None else max(0.0, (now - row.decided_at).total_seconds())
+    return PastCommand(
+        action=row.action,
+        state=row.state,
+        incident=row.incident,
+        auto=row.automatic,
+        applied_step=row.applied_step,
+        decided_step=row.decided_step,
+        decided_s_ago=age,
+        cause=row.cause,
+        ordered_by=row.proposed_by,
+    )
 
 
 def _job(
