@@ -88,13 +88,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_340,
     "spikeguard_client": 1_765,
     "spikeguard": 22_145,
-    "spikeguard_core": 11_420,
+    "spikeguard_core": 11_327,
     "spikeguard_replay": 3_174,
-    "spikeguard_server": 31_740,
+    "spikeguard_server": 31_595,
     "spikeguard_dashboard": 3_605,
     "spikeguard_trainer": 2_475,
-    "benchmarks": 13_795,
-    "tests": 51_214,
+    "benchmarks": 13_904,
+    "tests": 51_209,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
