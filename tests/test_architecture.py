@@ -87,14 +87,14 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_750,
     "spikeguard_cli": 3_340,
     "spikeguard_client": 1_765,
-    "spikeguard": 22_145,
-    "spikeguard_core": 11_327,
+    "spikeguard": 22_253,
+    "spikeguard_core": 11_377,
     "spikeguard_replay": 3_174,
-    "spikeguard_server": 31_595,
-    "spikeguard_dashboard": 3_605,
+    "spikeguard_server": 31_605,
+    "spikeguard_dashboard": 3_600,
     "spikeguard_trainer": 2_475,
     "benchmarks": 13_904,
-    "tests": 51_209,
+    "tests": 51_350,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

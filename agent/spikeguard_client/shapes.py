@@ -133,6 +133,7 @@ class Target(TypedDict):
     position: int
     medium: str
     health: str
+    damage: str | None  # what lies in its tensors; null: nothing was found
     protected: bool
 
 
@@ -419,6 +420,7 @@ class TargetOption(TypedDict):
     position: int  # the next batch in the data order
     medium: str
     health: str
+    damage: str | None  # what lies in its tensors; null: nothing was found
     saved_at: str
     age_s: float
     reachable: bool  # false: further back than the job's own limit

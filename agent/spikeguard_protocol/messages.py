@@ -256,12 +256,15 @@ class TargetSaved:
     step: int  # taken after this step
     position: int  # the next position in the data order
     medium: Medium
+    damage: str | None = field(default=None, metadata=LEFT_OUT_IF_NONE)  # found in its tensors
 
     def __post_init__(self) -> None:
         _check_target(self.name)
         check_count("segment", self.segment)
         check_count("step", self.step)
         check_count("position", self.position)
+        if self.damage is not None:
+            _check_text("damage", self.damage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,7 @@ class Health(StrEnum):
 
     PENDING = "pending"  # not enough steps have passed since it was taken
     SUSPECT = "suspect"  # a spike began near it, or one was open
+    DAMAGED = "damaged"  # its tensors hold what no training heals; it is never proposed
     HEALTHY = "healthy"  # enough steps have passed, and no spike began near it
 
 

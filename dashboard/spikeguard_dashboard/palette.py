@@ -88,6 +88,7 @@ TONE: Mapping[str, str] = {
     "healthy": "good",
     "pending": "calm",
     "suspect": "warn",
+    "damaged": "bad",
     "waiting": "ask",
     "yes": "good",
     "no": "warn",

@@ -239,6 +239,55 @@ def test_a_weight_that_never_was_finite_does_not_keep_the_run_from_going_back(
     job.guard.finish()
 
 
+def spoilt(job: Job, kind: str) -> None:
+    """One value of the first weight, or of its second moment: as a bad transfer leaves it."""
+    weight = next(job.model.parameters())
+    with torch.no_grad():
+        if kind == "weight":
+            weight[0, 0] = float("nan")
+        else:
+            job.optimizer.state[weight]["exp_avg_sq"][0, 0] = -1e-3
+
+
+@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("weight", "1 of 256 values of model.0.weight are not finite"),
+        ("moment", "optimizer.state.0.weight.exp_avg_sq, a mean of squares, has values below 0"),
+    ],
+)
+def test_a_checkpoint_that_holds_what_no_training_heals_is_told_so_kept_apart_and_passed_over(
+    tmp_path: Path, kind: str, said: str, background: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many follow: the newest whole one is never removed for them."""
+    where = tmp_path / "checkpoints"
+
+    def checkpoints() -> CheckpointDirectory:
+        return CheckpointDirectory(where, every=10, keep=2, healthy_after=0, background=background)
+
+    job = Job(tmp_path, checkpoints=checkpoints())
+    for step in (10, 20, 25):
+        job.train_to(step)
+        await_that(lambda: not job.guard.state().saving)
+    spoilt(job, kind)
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        name = job.guard.checkpoint()
+        (there,) = (target for target in checkpoints().targets() if target.name == name)
+        assert there.damage == said
+        for step in (30, 40, 50, 60):
+            job.train_to(step)
+            await_that(lambda: not job.guard.state().saving)
+        job.guard.finish()
+    found = {target.step: target.damage for target in checkpoints().targets()}
+    assert [step for step, damage in found.items() if damage is None] == [20]
+    assert f"{name} is written and damaged: {said}." in caplog.text
+    again = Job(tmp_path, checkpoints=checkpoints())
+    assert again.guard.resume() == 20
+    again.guard.finish()
+    assert "was passed over: damaged" in caplog.text
+
+
 def test_ranks_that_share_the_checking_read_every_byte_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from spikeguard.commands.journal import Journal
 from spikeguard.data.feed import DataFeed
-from spikeguard.faults import Faults
+from spikeguard.faults import Faults, log
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.state.async_saver import Finished, Saves
@@ -269,6 +269,11 @@ class Recovery:
             return
         if not self.abandoned(target):
             self._report(target.record())
+        if target.damage is not None:
+            log.warning(
+                "%s is written and damaged: %s. It is not proposed as a target", target.name,
+                target.damage,
+            )  # fmt: skip
         self._prune(self.checkpoints)
 
     def _target(self, kind: str, medium: Medium) -> Target:
@@ -357,9 +362,10 @@ class Recovery:
             self._report(TargetDeleted(name))
 
     def candidates(self) -> list[Target]:
-        """Checkpoints to resume from, newest first."""
+        """Checkpoints to resume from: newest first, those that are damaged last."""
         found = self.checkpoints.targets() if self.checkpoints is not None else []
-        return [target for target in reversed(found) if not self.abandoned(target)]
+        there = [target for target in reversed(found) if not self.abandoned(target)]
+        return sorted(there, key=lambda target: target.damage is not None)
 
     def sweep(self, live: Iterable[str] = ()) -> None:
         """Remove what a crash left half written; at start, rank 0 only. `live`: other attempts."""

@@ -5,7 +5,6 @@ Tensor by tensor; of two checkpoints the earlier one is read beside the later on
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -15,6 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from spikeguard.state.tensor_damage import SECOND_MOMENT, not_finite
 from spikeguard_protocol.findings import Finding
 
 ROWS: Final = 1_000  # of a table of tokens, at least
@@ -88,15 +88,13 @@ def _is_weight(name: str, tensor: Tensor) -> bool:
 
 def _look_at(seen: Look, name: str, tensor: Tensor) -> None:
     values = tensor.float() if tensor.element_size() < 4 else tensor
-    finite = torch.isfinite(values)
-    if not bool(finite.all()):
-        if not _is_mask(name, values):
-            bad = int(finite.numel() - int(finite.sum()))
+    if not bool(torch.isfinite(values).all()):
+        if bad := not_finite(name, values):
             seen.not_finite.append(f"{name} ({bad:,} of {values.numel():,})")
         return
     least, most = (float(each) for each in values.aminmax())
     last = _last(name)
-    if last == "exp_avg_sq":
+    if last == SECOND_MOMENT:
         if least < 0.0:
             seen.negative.append(name)
         if tensor.dtype is torch.bfloat16:
@@ -105,14 +103,6 @@ def _look_at(seen: Look, name: str, tensor: Tensor) -> None:
         seen.constant.append(f"{name} (all {least:g})")
     elif _is_weight(name, tensor) and values.dim() == 2 and values.shape[0] >= ROWS:
         seen.rows += _far_rows(name, values)
-
-
-def _is_mask(name: str, values: Tensor) -> bool:
-    """Minus infinity beside zeros alone, as attention masks are."""
-    finite = values[torch.isfinite(values)]
-    return "mask" in name.lower() or (
-        bool((values[~torch.isfinite(values)] == -math.inf).all()) and not bool(finite.any())
-    )
 
 
 def _far_rows(name: str, values: Tensor) -> list[str]:

@@ -30,7 +30,7 @@ class GuardState:
     lr_scale: LrScale | None  # that an order has put on the learning rate
     snapshots: tuple[Target, ...] | None  # in memory, oldest first; None: there can be none
     snapshot_bytes: int  # of this rank's memory, that the newest of them takes
-    checkpoints: tuple[Target, ...]  # to resume from, newest first; none if nobody can list them
+    checkpoints: tuple[Target, ...]  # in the order of a resume; none if nobody can list them
     saving: bool  # a checkpoint is being written beside the loop
     protected: frozenset[str]  # snapshots and checkpoints that the server asks to keep
     attentive: bool  # the server asks for the slow signals at every step

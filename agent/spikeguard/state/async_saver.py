@@ -13,12 +13,11 @@ import concurrent.futures
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spikeguard.faults import Faults, log
 from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.state.file_sums import FileSum
 from spikeguard.state.staging_buffers import Staged
 from spikeguard.state.targets import Target
 from spikeguard.topology.rank_group import World, all_agree
@@ -78,16 +77,17 @@ class Saves:
         return True
 
     def _write(self, target: Target, staged: Staged, written: Future[None]) -> None:
-        from spikeguard.state.dcp_files import save
+        from spikeguard.state.dcp_files import Written, save
 
-        sums: dict[str, FileSum] = {}
+        files = Written()
 
         def done(saved: Future[Any]) -> None:
             self._thread = threading.current_thread()
             problem = saved.exception()
             try:
                 if problem is None and self._world.leads:
-                    self.directory.write_manifest(target, self._world.size, sums)
+                    self._target = replace(target, damage=files.damage)
+                    self.directory.write_manifest(self._target, self._world.size, files.sums)
             except Exception as error:
                 problem = error
             if problem is None:
@@ -97,7 +97,7 @@ class Saves:
 
         try:
             folder = self.directory.folder(target.name)
-            saved = save(folder, self._world.rank, staged, self._world.ties.saving, sums)
+            saved = save(folder, self._world.rank, staged, self._world.ties.saving, files)
         except BaseException as error:  # DCP's own is no Exception
             written.set_exception(error)
             raise

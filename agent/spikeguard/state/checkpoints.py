@@ -4,8 +4,9 @@
 our marker, DCP's files (`dcp_files`), then rank 0's manifest, once every rank has written. The
 manifest lists the checksums of every file; a folder without one is no checkpoint.
 Only rank 0 writes manifests and removes folders. Never removed to make room: what the server
-protects, the newest, the newest that `healthy_after` steps have been built on, and the next that
-will be: so there always is one that a spike seen today does not reach.
+protects, the newest, and of those whose tensors are whole the newest, the newest that
+`healthy_after` steps have been built on, and the next that will be: so there always is one that a
+spike seen today does not reach.
 Reading unpickles: a checkpoint is trusted like the code of the job.
 """
 
@@ -28,6 +29,7 @@ from spikeguard.state.lineage import plain_lineage, read_lineage
 from spikeguard.state.owned_folders import MARKER
 from spikeguard.state.replicated_parts import Boxes, Reader
 from spikeguard.state.targets import NAME, Target, Tree
+from spikeguard.state.tensor_damage import MOST
 from spikeguard_protocol import Medium
 from spikeguard_protocol.plain_files import read_plain
 
@@ -190,10 +192,11 @@ class CheckpointDirectory:
             self._restart_clock(target.name)
         over = [n for n in abandoned if self._kept_s(n, bool(protected)) >= ABANDONED_KEPT_S]
         old = [target.name for target in live[: -self.keep]]
+        whole = [target for target in live if target.damage is None]
         spared = [name for name in old if name in protected][-MOST_PROTECTED:]
-        stand = [target.name for target in live if step - target.step >= self.healthy_after]
-        young = [target.name for target in live if step - target.step < self.healthy_after]
-        kept = {*spared, *stand[-1:], *young[:1]}
+        stand = [target.name for target in whole if step - target.step >= self.healthy_after]
+        young = [target.name for target in whole if step - target.step < self.healthy_after]
+        kept = {*spared, *stand[-1:], *young[:1], *(target.name for target in whole[-1:])}
         return sorted(over) + [name for name in old if name not in kept]
 
     def _kept_s(self, name: str, incident: bool) -> float:
@@ -238,6 +241,7 @@ def seal_manifest(folder: Path, target: Target, world_size: int, files: FileSums
         "lineage": plain_lineage(target.lineage),
         "world_size": world_size,
         "files": {name: files[name].plain() for name in sorted(files)},
+        **({} if target.damage is None else {"damage": target.damage}),
     }
     temporary = folder / f".{MANIFEST}"
     with temporary.open("w") as file:
@@ -257,7 +261,10 @@ def open_manifest(folder: Path) -> Manifest:
             raise ValueError("step and lineage do not agree")
         if plain["format"] == FORMAT and plain.pop("crc32", None) != _crc(plain):
             raise ValueError("it has changed since it was written")
-        target = Target(folder.name, plain["position"], lineage, Medium.DISK)
+        position, damage = plain["position"], plain.get("damage")
+        if damage is not None:
+            damage = str(damage)[:MOST]
+        target = Target(folder.name, position, lineage, Medium.DISK, damage)
         files = {name: FileSum.read(each) for name, each in plain.get("files", {}).items()}
         return Manifest(target, int(plain["world_size"]), plain["format"], files)
     except (KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:

@@ -15,7 +15,8 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,10 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from spikeguard.state.file_sums import FileSum, Running
 from spikeguard.state.owned_folders import claim
-from spikeguard.state.replicated_parts import Part, joined
+from spikeguard.state.replicated_parts import Part, joined, names_in
 from spikeguard.state.staging_buffers import Staged
 from spikeguard.state.targets import Tree
+from spikeguard.state.tensor_damage import damage_of, described, trained
 
 ALONE = r"torch\.distributed is (disabled|unavailable)"  # said at every save of one process
 
@@ -67,6 +69,7 @@ class _Saving(DefaultSavePlanner):
         super().__init__(flatten_state_dict=False)
         self._staged, self._rank = staged, rank
         self._tensors: dict[str, Tensor] = {}
+        self.trained = trained(names_in(staged.own))
 
     def create_local_plan(self) -> SavePlan:
         if self._staged.copied is not None:
@@ -140,13 +143,26 @@ class _SummedFiles(FileSystem):
         self.sums[Path(new_path).name] = self.sums.pop(Path(path).name)
 
 
-class _Writer(FileSystemWriter):
-    """Takes what it is given as staged, and tells rank 0 the checksums of what all have written."""
+@dataclass(slots=True)
+class Written:
+    """What all ranks have written; on rank 0 complete once the save is done."""
 
-    def __init__(self, folder: Path, sums: dict[str, FileSum]) -> None:
+    sums: dict[str, FileSum] = field(default_factory=dict)
+    found: list[str] = field(default_factory=list)
+
+    @property
+    def damage(self) -> str | None:
+        return described(self.found)
+
+
+class _Writer(FileSystemWriter):
+    """Takes what it is given as staged, and tells rank 0 the checksums of what all have written
+    and the damage in it."""
+
+    def __init__(self, folder: Path, written: Written) -> None:
         super().__init__(folder, sync_files=True)
         self.fs: FileSystem = _SummedFiles()
-        self._sums = sums
+        self._written = written
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return state_dict
@@ -157,16 +173,18 @@ class _Writer(FileSystemWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
         results = super().write_data(plan, planner).value()
-        mine = WriteResult(_SUMS, 0, _summed(self.fs))
+        mine = WriteResult(_SUMS, 0, (_summed(self.fs), _damage(plan, planner)))
         told: Any = torch.futures.Future()
         told.set_result([*results, mine])
         return told
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         for result in (each for ranks in results for each in ranks if each.index == _SUMS):
-            self._sums.update(result.storage_data)
+            sums, found = result.storage_data
+            self._written.sums.update(sums)
+            self._written.found += found
         super().finish(metadata, [[r for r in rank if r.index != _SUMS] for rank in results])
-        self._sums.update(_summed(self.fs))  # and of the index itself
+        self._written.sums.update(_summed(self.fs))  # and of the index itself
 
 
 _SUMS = MetadataIndex("spikeguard.sums")  # stands for no tensor
@@ -177,21 +195,30 @@ def _summed(files: FileSystem) -> dict[str, FileSum]:
     return dict(files.sums)
 
 
+def _damage(plan: SavePlan, planner: SavePlanner) -> list[str]:
+    """Of the tensors that this rank has written; looked at on the host, in the writing thread."""
+    assert isinstance(planner, _Saving)
+    found: list[str] = []
+    with suppress(Exception):  # a look that fails leaves the checkpoint as good as it is
+        for item in plan.items:
+            if item.index.fqn in planner.trained:
+                damage = damage_of(item.index.fqn, planner.lookup_object(item.index))
+                found += [] if damage is None else [damage]
+    return found
+
+
 def save(
     folder: Path,
     rank: int,
     staged: Staged,
     group: dist.ProcessGroup | None,
-    sums: dict[str, FileSum],
+    written: Written,
 ) -> Future[Metadata]:
-    """Begin to write; all ranks, with what each has staged. Fails on all if it does on one.
-
-    `sums`: on rank 0 holds those of all files once the future is done.
-    """
+    """Begin to write; all ranks, with what each has staged. Fails on all if it does on one."""
     warnings.filterwarnings("ignore", message=ALONE)
     future = async_save(
         {},
-        storage_writer=_Writer(folder, sums),
+        storage_writer=_Writer(folder, written),
         planner=_Saving(staged, rank),
         process_group=group,
     )

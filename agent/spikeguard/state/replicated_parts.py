@@ -8,7 +8,7 @@ Law: pure bookkeeping on a tree of tensors; what is taken apart here is put toge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -98,6 +98,15 @@ def is_plain(tree: Any) -> bool:
 def is_mark(value: Any) -> bool:
     """Whether it stands where a shared tensor stood; there is no tensor in it."""
     return isinstance(value, dict) and _MARK in value
+
+
+def names_in(own: Any) -> Iterator[str]:
+    """What the shared tensors are called that stood in a rank's own tree."""
+    if is_mark(own):
+        yield own[_MARK]
+    elif isinstance(own, dict | list | tuple) and not is_plain(own):
+        for each in own.values() if isinstance(own, dict) else own:
+            yield from names_in(each)
 
 
 def as_it_lay(_: str, mark: Tree) -> Box:

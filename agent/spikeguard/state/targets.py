@@ -21,6 +21,7 @@ class Target:
     position: int
     lineage: Lineage  # ends where it was taken
     medium: Medium
+    damage: str | None = None  # what its writer found in the tensors; None: nothing, or not looked
 
     @property
     def segment(self) -> SegmentId:
@@ -32,7 +33,8 @@ class Target:
 
     def record(self) -> TargetSaved:
         """How the server hears of it."""
-        return TargetSaved(self.name, self.segment.number, self.step, self.position, self.medium)
+        segment = self.segment.number
+        return TargetSaved(self.name, segment, self.step, self.position, self.medium, self.damage)
 
 
 NAME = re.compile(r"checkpoint-[0-9]{8,}-[0-9a-f]{8}\.[0-9]+")  # of a checkpoint, by `target_name`

@@ -380,12 +380,8 @@ def _notes(notes: Sequence[Note], visit: Visit) -> tuple[Html, Html]:
 
 
 def _targets(detail: RunDetail) -> Html:
-    columns = [
-        Column("Target"),
-        Column("After step", numeric=True),
-        Column("Where"),
-        Column("Health"),
-    ]
+    columns = [Column("Target"), Column("After step", numeric=True)]
+    columns += [Column("Where"), Column("Health")]
     rows: list[Sequence[Content]] = [
         [
             target["name"],
@@ -393,6 +389,7 @@ def _targets(detail: RunDetail) -> Html:
             target["medium"],
             markup.joined(
                 markup.chip(target["health"]),
+                *((markup.soft(target["damage"]),) if target["damage"] else ()),
                 markup.soft("kept while an incident is open") if target["protected"] else "",
             ),
         ]

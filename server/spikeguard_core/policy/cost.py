@@ -114,9 +114,10 @@ def _steps_lost(action: Action, situation: RunSituation) -> int:
 
 
 def _newest_on_disk(situation: RunSituation) -> int:
-    """The step from which a stopped run would go on; 0 where nothing was saved.
+    """The step from which a stopped run would go on; 0 where nothing whole was saved.
 
     One beyond the run's step was left behind when the run went back.
     """
-    saved = (t.step for t in situation.targets if t.medium is Medium.DISK)
+    whole = (t for t in situation.targets if t.damage is None)
+    saved = (t.step for t in whole if t.medium is Medium.DISK)
     return max((step for step in saved if step <= situation.step), default=0)

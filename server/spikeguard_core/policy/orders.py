@@ -254,6 +254,8 @@ def _too_far(target: Target, situation: RunSituation) -> Refusal | None:
 def _health(target: Target) -> str:
     if target.health is Health.HEALTHY:
         return ""
+    if target.damage is not None:
+        return f"{target.name} is damaged: {target.damage}."
     why = {
         Health.PENDING: "too few steps have passed since it was taken to know that it is good",
         Health.SUSPECT: "it was taken in or shortly before a spike, and may hold its damage",

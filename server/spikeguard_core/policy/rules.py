@@ -425,6 +425,8 @@ def _why_no_target(situation: Situation, policy: Policy) -> str:
     if not situation.targets:
         return "there is no checkpoint or snapshot"
     oldest = min(situation.targets, key=lambda t: t.step)
+    if oldest.damage is not None:
+        return f"every checkpoint is damaged (of {oldest.name}, {oldest.damage})"
     return (
         f"no target lies {policy.margin_steps} steps or more before the onset at step "
         f"{situation.incident.newest_onset_step} (the oldest is {oldest.name}, step {oldest.step})"
@@ -436,12 +438,9 @@ def _slow_down(situation: Situation, policy: Policy, why: str) -> Opinion:
         isinstance(p.action, ScaleLr) and p.state in EXECUTED for p in situation.of_incident
     )
     if scaled or not situation.can(Verb.SCALE_LR):
-        tried = (
-            "a lower learning rate did not help" if scaled else "the learning rate cannot be scaled"
-        )
-        return Opinion(
-            Stop(), f"It diverges, there is no way back ({why}) and {tried}. {said_of(situation)}"
-        )
+        lower = "did not help" if scaled else "is not possible"
+        why = f"there is no way back ({why}) and a lower learning rate {lower}"
+        return Opinion(Stop(), f"It diverges, {why}. {said_of(situation)}")
     factor, steps = policy.lr_factors[0], lr_steps(situation.incident.newest_onset_step, policy)
     return Opinion(
         ScaleLr(factor, steps),

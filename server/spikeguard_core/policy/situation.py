@@ -33,6 +33,7 @@ class Target:
     position: int  # the next position in the data order
     medium: Medium
     health: Health
+    damage: str | None = None  # what lies in its tensors; with `Health.DAMAGED` alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 Health: pending until `horizon` steps have passed with no onset; suspect if an onset or a precursor
 fell inside the horizon or an incident was open when it was taken; healthy otherwise. It returns
 when the incident closes without damage or its damage is rolled back: what lies off the run's
-present lineage does not count, so a rollback clears what it undid.
+present lineage does not count, so a rollback clears what it undid. Damaged, and never chosen, if
+the agent found values in it that no training heals.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from spikeguard_core.diagnosis.lineage import Lineage
@@ -95,6 +96,25 @@ def health_of(
     return Health.HEALTHY if newest_step - taken.step >= horizon_steps else Health.PENDING
 
 
+def with_damage(targets: Iterable[Target]) -> tuple[Target, ...]:
+    """Of one lineage, by step; the damaged ones marked so.
+
+    Checkpoints are looked at when they are written. A snapshot in memory is not: it has the damage
+    of the newest checkpoint before it, since what lies in weights and moments stays there.
+    """
+    marked, last = [], None
+    for target in sorted(targets, key=lambda t: (t.step, t.medium is Medium.MEMORY)):
+        if target.medium is Medium.DISK:
+            last = target if target.damage is not None else None
+        if last is not None:
+            damage = (
+                last.damage if target is last else f"taken after {last.name}, where {last.damage}"
+            )
+            target = replace(target, health=Health.DAMAGED, damage=damage)
+        marked.append(target)
+    return tuple(marked)
+
+
 UNDONE = frozenset({CommandState.REFUSED, CommandState.FAILED})  # the target may be gone
 
 
@@ -114,6 +134,20 @@ def choose_target(
 
     `mark`: where the cause shows, if it is known.
     """
+    choice = _chosen(situation, policy, back, mark)
+    if choice is None:
+        return None
+    newer = [t for t in _before(situation, policy, mark) if t.step > choice.target.step]
+    damaged = next((t for t in reversed(newer) if t.damage is not None), None)
+    if damaged is None:
+        return choice
+    why = f"{damaged.name} is newer and damaged: {damaged.damage}"
+    return replace(choice, reason=f"{choice.reason} ({why})")
+
+
+def _chosen(
+    situation: Situation, policy: Policy, back: GoBack, mark: Mark | None
+) -> ChosenTarget | None:
     incident = situation.incident
     usable = _usable(situation, policy, mark)
     if not usable or back is GoBack.NO:
@@ -155,6 +189,7 @@ def worth_keeping(
     of a warning; and every one that is `ordered`.
     """
     kept = {target.name for target in targets if target.name in ordered}
+    targets = _whole(targets)
     cause = cause_step(incident) if incident is not None else warned_step
     if cause is None:
         return frozenset(kept)
@@ -167,10 +202,10 @@ def worth_keeping(
     return frozenset(kept)
 
 
-def left_if_job_dies(targets: Iterable[Target], incident: Incident, policy: Policy) -> str:
+def left_if_job_dies(targets: Sequence[Target], incident: Incident, policy: Policy) -> str:
     """What a restart could go back to if the job died now: disk outlives it, memory does not."""
     struck = _struck(incident, diagnose(incident, policy).mark)
-    last, known = last_usable_step(struck, policy), sorted(targets, key=_step)
+    last, known = last_usable_step(struck, policy), sorted(_whole(targets), key=_step)
     on_disk = [t for t in known if t.medium is Medium.DISK]
     good = [t for t in on_disk if t.step <= last]
     in_memory = [t for t in known if t.medium is Medium.MEMORY and t.step <= last]
@@ -185,17 +220,22 @@ def left_if_job_dies(targets: Iterable[Target], incident: Incident, policy: Poli
         said = "nothing is on disk to go on from"
     if in_memory and (not good or in_memory[-1].step > good[-1].step):
         said = f"{said}; step {in_memory[-1].step:,} is in memory only and would be gone"
+    damaged = [t for t in targets if t.damage is not None and t.medium is Medium.DISK]
+    if damaged:
+        oldest = min(damaged, key=_step)
+        said = f"{said}; {oldest.name} is damaged: {oldest.damage}"
     return f"If the job dies now: {said}"
 
 
 def _usable(situation: Situation, policy: Policy, mark: Mark | None = None) -> list[Target]:
-    """Targets before the cause, oldest first, without those that failed here before.
+    """Whole targets before the cause, oldest first, without those that failed here before.
 
     The loss of step k was computed with the weights after k - 1, so the margin of two steps
     leaves out the update that may have done it.
     """
     refused = {action.target for action, state in rollbacks(situation) if state in UNDONE}
-    existing = [t for t in _before(situation, policy, mark) if t.name not in refused]
+    before = _whole(_before(situation, policy, mark))
+    existing = [t for t in before if t.name not in refused]
     tried = [action.step for action, state in rollbacks(situation) if state in EXECUTED]
     untried = [t for t in existing if not tried or t.step < min(tried)]
     return untried or existing
@@ -209,7 +249,7 @@ def _before(situation: Situation, policy: Policy, mark: Mark | None) -> list[Tar
 
 def _but(chosen: Target, situation: Situation, policy: Policy, mark: Mark | None) -> str:
     """Why a newer one from before the cause is not taken; empty where `chosen` is the newest."""
-    newest = _before(situation, policy, mark)[-1]
+    newest = _whole(_before(situation, policy, mark))[-1]
     if newest.step == chosen.step:
         return ""
     refused = {action.target for action, state in rollbacks(situation) if state in UNDONE}
@@ -217,6 +257,11 @@ def _but(chosen: Target, situation: Situation, policy: Policy, mark: Mark | None
         "after which it was there again"
     )  # fmt: skip
     return f" but for step {newest.step}, {why}"
+
+
+def _whole(targets: Iterable[Target]) -> list[Target]:
+    """Those in which no damage was found."""
+    return [target for target in targets if target.damage is None]
 
 
 def _step(target: Target) -> int:

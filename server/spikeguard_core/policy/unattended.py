@@ -16,7 +16,7 @@ from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.policy.proposal import Proposal, propose
 from spikeguard_core.policy.settings import ApprovalMode, Policy
 from spikeguard_core.policy.situation import PastCommand, Situation, Target
-from spikeguard_core.policy.targeting import Alarm, Doubts, alarms_of, health_of
+from spikeguard_core.policy.targeting import Alarm, Doubts, alarms_of, health_of, with_damage
 from spikeguard_protocol import (
     Ability,
     Action,
@@ -92,7 +92,7 @@ class UnattendedRun:
             incident=incident,
             step=step,
             position=step,
-            targets=tuple(self._target(one, step, doubts) for one in saved),
+            targets=with_damage(self._target(one, step, doubts) for one in saved),
             capabilities=self.capabilities,
             abilities=self.abilities,
             mitigations=self.mitigations,
@@ -104,7 +104,9 @@ class UnattendedRun:
     def _target(self, saved: TargetSaved, newest: int, doubts: Doubts) -> Target:
         taken, horizon = SegmentPoint(self.segment, saved.step), self.policy.health_horizon_steps
         health = health_of(taken, newest_step=newest, doubts=doubts, horizon_steps=horizon)
-        return Target(saved.name, self.segment, saved.step, saved.position, saved.medium, health)
+        return Target(
+            saved.name, self.segment, saved.step, saved.position, saved.medium, health, saved.damage
+        )
 
     def _note(self, proposal: Proposal, situation: Situation) -> Unanswered | None:
         action, waiting = proposal.action, self._waiting

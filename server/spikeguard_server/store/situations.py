@@ -22,6 +22,7 @@ from spikeguard_core.policy.targeting import (
     Doubts,
     alarms_of,
     health_of,
+    with_damage,
     worth_keeping,
 )
 from spikeguard_protocol import (
@@ -143,7 +144,7 @@ def targets_with_health(
     alarms = _alarms(connection, run, attempts, rows, policy.health_horizon_steps)
     doubts = Doubts(alarms, lineage)
     targets = [_target(row, run, attempts, doubts, policy) for row in rows]
-    return tuple(t for t in targets if lineage.holds(SegmentPoint(t.segment, t.step)))
+    return with_damage(t for t in targets if lineage.holds(SegmentPoint(t.segment, t.step)))
 
 
 def _target(
@@ -160,7 +161,7 @@ def _target(
         doubts=doubts,
         horizon_steps=policy.health_horizon_steps,
     )
-    return Target(row.name, segment, row.step, row.position, row.medium, health)
+    return Target(row.name, segment, row.step, row.position, row.medium, health, row.damage)
 
 
 def kept_targets(

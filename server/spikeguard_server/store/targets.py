@@ -10,6 +10,7 @@ import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_protocol import Medium, TargetSaved
+from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
 MAX_TARGETS = 1000  # of a run, that are looked at: whoever looks at the run, or a proposal, waits
@@ -25,6 +26,7 @@ class TargetRow:
     step: int
     position: int
     medium: Medium
+    damage: str | None = None  # what its writer found in its tensors
 
 
 def save_target(
@@ -34,7 +36,7 @@ def save_target(
     values = {
         "attempt": attempt, "segment": saved.segment, "step": saved.step,
         "position": saved.position, "medium": saved.medium.value, "saved_at": now,
-        "deleted_at": None,
+        "deleted_at": None, "damage": saved.damage and storable(saved.damage),
     }  # fmt: skip
     written = insert(tables.targets).values(run_id=run_id, name=saved.name, **values)
     connection.execute(
@@ -64,13 +66,13 @@ def targets_of(connection: sql.Connection, run_id: UUID, attempt: int) -> list[T
     itself, those of the highest steps."""
     c = tables.targets.c
     rows = connection.execute(
-        sql.select(c.name, c.attempt, c.segment, c.step, c.position, c.medium)
+        sql.select(c.name, c.attempt, c.segment, c.step, c.position, c.medium, c.damage)
         .where(c.run_id == run_id, c.deleted_at.is_(None))
         .where(sql.or_(c.medium == Medium.DISK.value, c.attempt == attempt))
         .order_by(c.step.desc(), c.name)
         .limit(MAX_TARGETS)
     ).all()[::-1]
-    return [TargetRow(*row[:5], medium=Medium(row.medium)) for row in rows]
+    return [TargetRow(*row[:5], Medium(row.medium), row.damage) for row in rows]
 
 
 def forget_memory(connection: sql.Connection, run_id: UUID, attempt: int, now: datetime) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import thread_time
 
 import pytest
@@ -9,9 +10,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
-from spikeguard_core.policy.targeting import Alarm, Doubts, alarms_of, health_of
-from spikeguard_protocol import Health, IncidentState, Outcome, SegmentId, SegmentPoint
-from tests.domain.policy.situations import incident
+from spikeguard_core.policy.proposal import propose
+from spikeguard_core.policy.settings import DEFAULT_POLICY
+from spikeguard_core.policy.situation import Target
+from spikeguard_core.policy.targeting import (
+    Alarm,
+    Doubts,
+    alarms_of,
+    health_of,
+    left_if_job_dies,
+    with_damage,
+    worth_keeping,
+)
+from spikeguard_protocol import (
+    Health,
+    IncidentState,
+    Kind,
+    Medium,
+    Outcome,
+    Rollback,
+    SegmentId,
+    SegmentPoint,
+)
+from tests.domain.policy.situations import incident, situation, target
 
 FIRST, SECOND, THIRD = (SegmentId("00c0ffee00c0ffee", n) for n in range(3))
 STRAIGHT = lineage_of({FIRST: None}, FIRST)
@@ -117,3 +138,44 @@ def test_many_incidents_that_ended_with_the_run_cost_a_message_nothing_to_speak_
     ]
     assert thread_time() - began_s < 1.0
     assert found.count(Health.SUSPECT) == 750
+
+
+# ---- damage -----------------------------------------------------------------------------------
+
+NAN = "3 of 768 values of model.wte.weight are not finite"
+
+
+def damaged(step: int) -> Target:
+    return replace(target(step), damage=NAN)
+
+
+def test_a_damaged_checkpoint_is_never_proposed_nor_a_snapshot_that_was_taken_after_it() -> None:
+    """The next older whole one is, and the reason says why not the newer."""
+    near = target(1190, Health.SUSPECT, Medium.MEMORY)
+    targets = with_damage((target(900), target(1000), damaged(1150), near))
+    assert [t.health for t in targets] == ["healthy", "healthy", "damaged", "damaged"]
+    proposal = propose(situation(targets=targets), DEFAULT_POLICY)
+    assert isinstance(proposal.action, Rollback)
+    assert proposal.action.target == "ckpt-1000"
+    assert f"(mem-1190 is newer and damaged: taken after ckpt-1150, where {NAN})" in proposal.reason
+
+
+def test_a_checkpoint_that_is_whole_again_clears_the_snapshots_after_it() -> None:
+    newest = target(1190, Health.HEALTHY, Medium.MEMORY)
+    targets = with_damage((damaged(1000), target(1150), newest))
+    assert [t.damage for t in targets] == [NAN, None, None]
+
+
+def test_where_every_checkpoint_is_damaged_none_is_proposed_and_the_reason_says_so() -> None:
+    targets = with_damage((damaged(900), damaged(1000)))
+    proposal = propose(situation(incident(kind=Kind.DIVERGENT), targets=targets), DEFAULT_POLICY)
+    assert not isinstance(proposal.action, Rollback)
+    assert f"every checkpoint is damaged (of ckpt-900, {NAN})" in proposal.reason
+
+
+def test_a_damaged_target_neither_outlives_its_ring_nor_counts_as_a_way_back() -> None:
+    targets = (target(1000), damaged(1150))
+    kept = worth_keeping(targets, DEFAULT_POLICY, incident=incident(), warned_step=None)
+    assert kept == {"ckpt-1000"}
+    said = left_if_job_dies(targets, incident(), DEFAULT_POLICY)
+    assert f"step 1,000 is on disk (ckpt-1000); ckpt-1150 is damaged: {NAN}" in said

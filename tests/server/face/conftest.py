@@ -156,6 +156,10 @@ class Job:
     def spike(self) -> Job:
         """Train calmly with checkpoints, then lose the trend until a rollback is proposed."""
         self.send(*(told for _ in range(4) for told in (self.steps(100), self.saved())))
+        return self.climb()
+
+    def climb(self) -> Job:
+        """Lose the trend until a rollback is proposed."""
         self.train(40, excess=3.0)
         for _ in range(10):
             self.train(40, excess=3.0)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from html import unescape
 from itertools import count
 from typing import Any, TypeVar
 
@@ -33,6 +34,7 @@ from spikeguard_protocol import (
 from spikeguard_server.access.grants import Grant
 from tests.server.face.browsers import cookie_of
 from tests.server.face.conftest import VERBS, Job, Live
+from tests.server.face.test_decisions import confirm_page
 from tests.server.face.test_run_commands import (  # noqa: F401 - typed is a fixture
     Typed,
     client_of,
@@ -92,6 +94,30 @@ def go_back(job: Job, command: str, step: int, segment: int) -> None:
 
 def train_on(job: Job, segment: int, steps: int, excess: float = 0.0) -> None:
     job.send(replace(job.steps(steps, excess), segment=segment))
+
+
+def test_a_proposal_passes_over_a_checkpoint_in_which_damage_was_found_and_every_face_says_why(
+    live: Live, project: str
+) -> None:
+    """A value that no batch reads moves no signal: only the checkpoint shows it."""
+    job = Job(live, "gpt", project=project).start()
+    nan = "3 of 768 values of model.wte.weight are not finite"
+    for damage in (None, None, nan, nan):
+        job.send(job.steps(100), replace(job.saved(), damage=damage))
+    proposal = job.climb().incident()["proposal"]
+    assert proposal["arguments"]["target"] == "step-200"
+    why = f"(step-300 is newer and damaged: {nan})"
+    assert why in proposal["reason"]
+    with live.client() as page:
+        token = live.token(Grant(Role.OPERATOR, project, person="Ada"))
+        page.cookies.set("spikeguard_session", cookie_of(live.engine, token))
+        first = unescape(page.get(f"/incident/{project}/gpt/1").text)
+        assert f"step 200 is on disk (step-200); step-300 is damaged: {nan}" in first
+        assert why in unescape(page.get(confirm_page(job, proposal)).text)
+        page.headers["authorization"] = f"Bearer {token}"
+        assert nan in unescape(page.get(f"/act/{project}/gpt").text)
+        known = page.get(job.path).json()["targets"]
+    assert [(t["health"], t["damage"]) for t in known][:2] == [("damaged", nan)] * 2
 
 
 def test_another_target_takes_the_place_of_the_proposal_by_one_act(

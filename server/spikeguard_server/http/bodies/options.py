@@ -54,7 +54,7 @@ def _target(target: Target, situation: RunSituation, options: Options) -> Target
     saved_at = options.saved_at[target.name]
     return TargetOption(
         name=target.name, step=target.step, position=target.position, medium=target.medium,
-        health=target.health, saved_at=saved_at,
+        health=target.health, damage=target.damage, saved_at=saved_at,
         age_s=max(0.0, (options.now - saved_at).total_seconds()),
         reachable=not out_of_reach(target, situation),
         cost=cost_body(

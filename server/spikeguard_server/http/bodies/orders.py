@@ -132,6 +132,7 @@ class TargetOption(Shape):
     position: int = Field(description="the next batch in the data order")
     medium: Medium
     health: Health
+    damage: str | None = Field(description="what lies in its tensors; null: nothing was found")
     saved_at: datetime
     age_s: float
     reachable: bool = Field(description="false: further back than the job's own limit")

@@ -167,6 +167,7 @@ class TargetBody(Shape):
     position: int
     medium: Medium
     health: Health
+    damage: str | None = Field(description="what lies in its tensors; null: nothing was found")
     protected: bool
 
 

@@ -118,6 +118,7 @@ def _target(target: ShownTarget) -> TargetBody:
         position=row.position,
         medium=row.medium,
         health=target.health,
+        damage=target.damage,
         protected=target.protected,
     )
 

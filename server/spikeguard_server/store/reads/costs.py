@@ -88,7 +88,7 @@ def read_pace(connection: sql.Connection, row: IncidentRow) -> Pace:
         targets=tuple(
             Target(
                 found.name, known.segment(found.attempt, found.segment), found.step,
-                found.position, found.medium, Health.PENDING,
+                found.position, found.medium, Health.PENDING, found.damage,
             )
             for found in targets_of(connection, run_id, here)
         ),

@@ -108,6 +108,7 @@ class ShownTarget:
     row: TargetRow
     attempt_id: str
     health: Health
+    damage: str | None
     protected: bool  # agents keep it: a decision may still want it
 
 
@@ -120,13 +121,15 @@ def read_targets(connection: sql.Connection, run: RunRow) -> list[ShownTarget]:
     known = attempts_by_number(connection, run.run_id)
     policy = policy_of(connection, run.project, run.run_id)
     judged = targets_with_health(connection, run, current, known, policy)
-    health = {target.name: target.health for target in judged}
+    marks = {target.name: (target.health, target.damage) for target in judged}
     incident = None
     if run.open_incident is not None:
         incident = find_incident(connection, run.run_id, run.open_incident)
     kept = kept_targets(connection, run, judged, incident, policy)  # as the agent is told
     found = reversed(targets_of(connection, run.run_id, current.number))
     return [
-        ShownTarget(t, known.ids[t.attempt], health.get(t.name, Health.SUSPECT), t.name in kept)
+        ShownTarget(
+            t, known.ids[t.attempt], *marks.get(t.name, (Health.SUSPECT, t.damage)), t.name in kept
+        )
         for t in found
     ]

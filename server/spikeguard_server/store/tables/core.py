@@ -204,6 +204,7 @@ targets = sql.Table(
     _needed("medium", sql.Text),
     _needed("saved_at", Time),
     sql.Column("deleted_at", Time),
+    sql.Column("damage", sql.Text),
     _of("attempts"),
 )
 

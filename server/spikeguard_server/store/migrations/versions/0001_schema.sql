@@ -109,6 +109,7 @@ CREATE TABLE targets (
     medium text NOT NULL,
     saved_at timestamptz NOT NULL,
     deleted_at timestamptz,
+    damage text,
     CONSTRAINT targets_pkey PRIMARY KEY (run_id, name),
     CONSTRAINT targets_attempts_fkey
         FOREIGN KEY (run_id, attempt) REFERENCES attempts (run_id, number)
