@@ -84,17 +84,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_750,
+    "spikeguard_protocol": 2_734,
     "spikeguard_cli": 3_340,
     "spikeguard_client": 1_765,
-    "spikeguard": 22_253,
-    "spikeguard_core": 11_377,
+    "spikeguard": 22_220,
+    "spikeguard_core": 11_401,
     "spikeguard_replay": 3_174,
-    "spikeguard_server": 31_605,
+    "spikeguard_server": 31_617,
     "spikeguard_dashboard": 3_600,
     "spikeguard_trainer": 2_475,
     "benchmarks": 13_904,
-    "tests": 51_350,
+    "tests": 51_383,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
@@ -182,8 +182,6 @@ def test_the_agent_removes_files_of_the_job_in_one_place_alone() -> None:
 def test_the_agent_brings_nothing_into_the_training_environment() -> None:
     for path in _files(PACKAGES["spikeguard"]):
         may = INTEGRATION_MAY if path.parent.name == "integrations" else AGENT_MAY
-        if path.name == "config.py":  # of a file to look at, where the command runs
-            may = may | {"yaml"}
         foreign = _tops(path) - sys.stdlib_module_names - PACKAGES.keys() - may
         assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
 

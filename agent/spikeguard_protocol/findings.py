@@ -183,14 +183,6 @@ _ALL = (
             "docs/doctor.md",
         ),
         (
-            "coarse_second_moment",
-            "The second moment is kept in bf16",
-            "With beta2 0.999 a step changes it by less than bf16 resolves: it stops following "
-            "the gradients.",
-            "Keep it in fp32, or use an 8-bit optimizer made for it.",
-            "arXiv 2010.06192, 2110.02861",
-        ),
-        (
             "rate_low",
             "The learning rate is below its optimizer's usual range",
             "Rates of one optimizer do not carry over to another: this one may learn hardly "
@@ -238,14 +230,6 @@ _ALL = (
             "precision's limits or in spikes.",
             "Decay the matrices (0.1), not norms and biases.",
             "arXiv 2310.04415, 2502.16982",
-        ),
-        (
-            "coupled_decay",
-            "Weight decay goes through Adam's normalisation",
-            "Adam adds the decay to the gradient and divides it by the second moment: it hardly "
-            "depends on the value given.",
-            "Use AdamW, or Adam(decoupled_weight_decay=True).",
-            "arXiv 1711.05101",
         ),
         (
             "no_clipping",

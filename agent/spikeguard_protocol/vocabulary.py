@@ -244,7 +244,7 @@ SPEAKS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     Cause.RARE_TOKENS: (OptionalSignal.UNSEEN_TOKENS.value, OptionalSignal.TOKEN_ENTROPY.value),
     Cause.STALE_SECOND_MOMENT: (Signal.ADAM_V_NORM.value, Signal.UPDATE_NORM.value),
-    Cause.LR_TOO_HIGH: (Signal.LR.value,),
+    Cause.LR_TOO_HIGH: (Signal.LR.value, *RATES_OF_GROUPS),
     Cause.WEIGHT_CORRUPTION: (Signal.PARAM_NORM.value,),
     Cause.LOSS_SCALE_OVERFLOW: (
         OptionalSignal.STEP_SKIPPED.value,

@@ -629,6 +629,20 @@ def test_a_loss_that_rose_behind_a_gradient_is_not_said_to_have_stayed(
     assert "the loss rose later" in str(text)
 
 
+def test_the_picture_shows_the_learning_rate_that_rose_and_not_the_first_groups(
+    healed: PostMortem,
+) -> None:
+    risen = (Suspicion(Cause.LR_TOO_HIGH, 0.95, ("the learning rate of group 1 rose 100-fold",)),)
+    one = healed.curves[0]
+    lasts = len(one.steps)
+    rates = {"lr": (3e-4,) * lasts, "lr_group_1": (3e-5,) * (lasts - 1) + (3e-3,)}
+    facts = replace(
+        healed, incident=replace(healed.incident, causes=risen),
+        curves=(replace(one, values={**one.values, **rates}),),
+    )  # fmt: skip
+    assert "Loss and learning rate of group 1 around" in markdown(facts)
+
+
 def test_a_picture_is_drawn_once_for_all_who_look_until_a_sample_comes(
     rolled_back: PostMortem,
 ) -> None:

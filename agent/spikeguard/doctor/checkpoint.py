@@ -36,7 +36,6 @@ class Look:
     constant: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)
     negative: list[str] = field(default_factory=list)
-    coarse: list[str] = field(default_factory=list)
     shapes: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=lambda: defaultdict(dict))
     unmoved: list[str] = field(default_factory=list)
     moved: int = 0
@@ -97,8 +96,6 @@ def _look_at(seen: Look, name: str, tensor: Tensor) -> None:
     if last == SECOND_MOMENT:
         if least < 0.0:
             seen.negative.append(name)
-        if tensor.dtype is torch.bfloat16:
-            seen.coarse.append(name)
     elif _is_weight(name, tensor) and values.dim() == 2 and least == most:
         seen.constant.append(f"{name} (all {least:g})")
     elif _is_weight(name, tensor) and values.dim() == 2 and values.shape[0] >= ROWS:
@@ -133,7 +130,6 @@ def findings_of(seen: Look) -> Iterator[Finding]:
         ("constant_matrix", seen.constant),
         ("rows_far_off", seen.rows),
         ("negative_second_moment", seen.negative),
-        ("coarse_second_moment", seen.coarse),
     ):
         if found:
             yield Finding(name, _listed(found))

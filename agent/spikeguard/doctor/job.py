@@ -165,6 +165,7 @@ def _groups(
         for number, group in enumerate(optimizer.param_groups):
             params = list(group["params"])
             matrices = [p for p in params if p.dim() >= 2 and id(p) not in apart]
+            coupled = kind == "Adam" and not group.get("decoupled_weight_decay")
             yield (
                 optimizer,
                 params,
@@ -172,8 +173,7 @@ def _groups(
                     where=f"{name}, group {number}" if len(optimizer.param_groups) > 1 else name,
                     family=family_of(kind, group),
                     rate=peak(group),
-                    decay=_number(group.get("weight_decay")),
-                    coupled=kind == "Adam" and not group.get("decoupled_weight_decay"),
+                    decay=None if coupled else _number(group.get("weight_decay")),
                     beta2=_beta2(group),
                     hidden=bool(matrices),
                     width=max((min(p.shape[-2:]) for p in matrices), default=1),

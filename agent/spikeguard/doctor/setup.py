@@ -60,8 +60,7 @@ class Group:
     where: str  # how a person finds it: `AdamW, group 0`
     family: Family | None = None
     rate: float | None = None  # the largest that is known of it
-    decay: float | None = None
-    coupled: bool = False  # the decay is added to the gradient
+    decay: float | None = None  # decoupled; None: not known, or a part of the gradient
     beta2: float | None = None
     hidden: bool = True  # holds matrices other than embeddings and the output layer
     width: int = WIDTH  # smaller side of its widest such matrix
@@ -123,7 +122,6 @@ def _of_language_models(setup: Setup, judged: list[Group]) -> Iterator[Finding]:
             if group.family is Family.ADAM and (group.beta2 or 0.0) >= SLOW_BETA2
         )
         yield from _named("beta2_high", slow)
-    yield from _named("coupled_decay", map(_coupled, judged))
     yield from _named("weight_decay_range", map(_decay, judged))
     decayed = [g for g in judged if g.family in (Family.ADAM, Family.MUON, Family.MUON_RMS)]
     if decayed and all(group.decay == 0.0 for group in decayed):
@@ -146,16 +144,10 @@ def _low(group: Group) -> str | None:
     return f"{group.where}: a rate of {group.rate:g}, usual from {least:g}"
 
 
-def _coupled(group: Group) -> str | None:
-    if group.family is Family.ADAM and group.coupled and group.decay:
-        return f"{group.where}: weight decay {group.decay:g} as a part of the gradient"
-    return None
-
-
 def _decay(group: Group) -> str | None:
     """Of AdamW alone: Lion's is larger, SGD's is times a larger rate, Muon's is scheduled."""
     decay = group.decay or 0.0
-    if group.family is not Family.ADAM or group.coupled or not decay:
+    if group.family is not Family.ADAM or not decay:
         return None
     if DECAY[0] <= decay <= DECAY[1]:
         return None

@@ -43,8 +43,8 @@ _TARGETS: Final = {
     "spiking": _Target(
         0.001,
         "have a loss that spikes",
-        "lower the peak rate, warm up longer, set beta2 to 0.95, or clip by a rule that follows "
-        "the norm (ZClip, AdaGC)",
+        "where its incidents blame bad batches, mend the data; else lower the peak rate, warm up "
+        "longer, set beta2 to 0.95, or clip by a rule that follows the norm (ZClip, AdaGC)",
     ),
     "clipped": _Target(
         0.2,

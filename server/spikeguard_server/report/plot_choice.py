@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from spikeguard_protocol import Signal
+from spikeguard_protocol import RATES_OF_GROUPS, Cause, Signal
 from spikeguard_protocol.vocabulary import SPEAKS_OF
 from spikeguard_server.report.facts import Pictured, PostMortem, RecordedCurve
 from spikeguard_server.report.wording import SIGMA, word
@@ -36,11 +36,23 @@ def signal_beside(facts: Pictured) -> str | None:
         for name, column in curve.values.items()
         if any(value is not None for value in column)
     }
+    if likely is not None and likely.cause is Cause.LR_TOO_HIGH:
+        rates = [name for name in wanted if name in measured]
+        wanted = sorted(rates, key=lambda name: -_rise(facts.curves, name))
     return next((name for name in (*wanted, *NORMS) if name in measured), None)
+
+
+def _rise(curves: Sequence[RecordedCurve], rate: str) -> float:
+    """How far it lies apart: the rate that is blamed is the one that moved most."""
+    columns = (curve.values.get(rate, ()) for curve in curves)
+    known = [value for column in columns for value in column if value is not None and value > 0.0]
+    return max(known) / min(known) if known else 0.0
 
 
 def named(signal: str) -> str:
     """A signal as a reader says it."""
+    if signal in RATES_OF_GROUPS:
+        return f"learning rate of group {signal.rpartition('_')[2]}"
     return "learning rate" if signal == Signal.LR else word(signal)
 
 

@@ -18,7 +18,7 @@ from spikeguard_core.diagnosis.evidence import WATCHED, gather_evidence
 from spikeguard_core.events import Closed, Event, Opened, Recurred, Revised, Trend
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import State
-from spikeguard_core.suspicion import Ranking, again, worth_showing
+from spikeguard_core.suspicion import Mark, Ranking, again, worth_showing
 from spikeguard_protocol import BatchRange, Cause, Outcome, Verb
 
 ONSET = 301
@@ -253,6 +253,44 @@ def test_updates_that_outgrow_their_gradients_point_to_the_second_moment() -> No
     found = newest(told(stale))
     assert found[0].cause is Cause.STALE_SECOND_MOMENT
     assert "2-fold" in reasons(found)
+
+
+def late(at: int) -> Change:
+    """The trainer's gradient_jump of 100 after 500 calm steps with a beta2 of .999: the growth of
+    gradient, update and loss in the first six steps, as they were measured."""
+    grew = ((96.5, 6.44, 0.0), (1.54, 5.78, 0.0), (2.49, 5.19, 0.23), (3.29, 4.67, 0.6))
+    grew += ((3.1, 4.26, 0.5), (2.75, 3.89, 0.75))
+
+    def change(step: int) -> Mapping[str, float]:
+        if step < at:
+            return {}
+        gradient, update, excess = grew[min(step - at, 5)]
+        calm = measured(step)
+        return {
+            "loss": calm["loss"] + excess, "adam_v_norm": calm["adam_v_norm"] * 18.4,
+            "grad_norm": calm["grad_norm"] * gradient, "update_norm": calm["update_norm"] * update,
+        }  # fmt: skip
+
+    return change
+
+
+@pytest.mark.parametrize("without", [(), ("adam_v_norm", "param_norm", "lr")])
+def test_a_gradient_that_the_second_moment_had_not_followed_is_said_where_the_loss_rose_after_it(
+    without: tuple[str, ...],
+) -> None:
+    found = newest(told(late(ONSET), without))
+    assert (found[0].cause, found[0].mark) == (Cause.STALE_SECOND_MOMENT, Mark(ONSET, ONSET))
+    assert found[0].confidence > 0.6
+    assert f"at step {ONSET} gradients grew 9" in reasons(found)
+    assert "the loss rose only after it" in reasons(found)
+
+
+def test_a_batch_whose_own_loss_stood_out_is_not_put_down_to_the_second_moment() -> None:
+    """Its gradient grows the updates too, since the second moment lags behind it as well."""
+    odd = {"loss": 9.0, "grad_norm": 96.0, "update_norm": 193.0}
+    found = newest(told(only_at(ONSET, **odd)))
+    assert found[0].cause is Cause.BAD_BATCH
+    assert of(found, Cause.STALE_SECOND_MOMENT) < 0.05
 
 
 def test_a_reset_second_moment_shows_in_the_sampled_updates_of_the_first_steps() -> None:

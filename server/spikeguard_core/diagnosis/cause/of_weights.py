@@ -105,17 +105,41 @@ def _outgrown(evidence: Evidence) -> Iterator[Clue]:
     if grew >= LARGE and grew >= GREW * asked:
         reason = (
             f"updates grew {grew:.3g}-fold by step {step} and gradients {asked:.2g}-fold: "
-            "the second moment that divides them was too small"
+            f"the second moment that divides them was too small{_lag(evidence)}"
         )
-        if (beta2 := own_beta2(evidence)) is not None:
-            lag = round(1.0 / (1.0 - beta2))
-            reason += f" (at the job's beta2 of {beta2:g} it follows within some {lag:,} steps)"
         weight = 3.0 + min(2.0, math.log(grew / asked / GREW))
         yield Clue(Cause.STALE_SECOND_MOMENT, weight, reason, _sudden(grown, step))
+    elif (late := _late(evidence, gradients)) is not None:
+        yield late
     elif grew < GREW:
         yield Clue(
             Cause.STALE_SECOND_MOMENT, -1.5, "the updates did not grow ahead of the gradients"
         )
+
+
+def _late(evidence: Evidence, gradients: list[tuple[int, float]]) -> Clue | None:
+    """A gradient that the second moment had not followed, at a step whose own loss was as ever: its
+    batch was none that stood out. Where it follows, Adam divides such a gradient away."""
+    asked = dict(gradients)
+    for step, grew in _first_updates(evidence):
+        jumped = asked.get(step, 0.0)
+        if step < evidence.onset_step and grew >= LARGE and LARGE <= jumped < math.inf:
+            reason = (
+                f"at step {step} gradients grew {jumped:.2g}-fold and updates {grew:.3g}-fold, and "
+                "the loss rose only after it: the second moment that divides them lags"
+                f"{_lag(evidence)}"
+            )
+            weight = 3.0 + min(1.0, math.log(grew / LARGE))
+            return Clue(Cause.STALE_SECOND_MOMENT, weight, reason, Mark(step, step))
+    return None
+
+
+def _lag(evidence: Evidence) -> str:
+    """How fast it follows, where the job told its beta2."""
+    if (beta2 := own_beta2(evidence)) is None:
+        return ""
+    steps = round(1.0 / (1.0 - beta2))
+    return f" (at the job's beta2 of {beta2:g} it follows within some {steps:,} steps)"
 
 
 def _first_updates(evidence: Evidence) -> list[tuple[int, float]]:
