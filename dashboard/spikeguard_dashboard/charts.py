@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, cast
 
 import altair as alt
@@ -25,6 +26,7 @@ from spikeguard_dashboard.series import Series, SeriesPart, Trend
 MAX_BAND_POINTS = 200
 BAND_STARTS_BEFORE = 60  # steps; further back the extrapolation says nothing
 LABEL_ROW_PX = 13
+LETTER_PX = 6  # of a name, at most on average
 LATE = 0.55  # of the window; from there on a name stands left of its line
 FEW_POINTS = 120
 FEW_DECADES = 200.0
@@ -338,9 +340,22 @@ def _span_layers(spans: Sequence[Span], frame: _Frame) -> list[alt.Chart]:
     edge = chart.mark_rule(color=colour, opacity=0.8, clip=True)
     if not frame.panel.first:
         return [shade, edge]
+    _leave_room(rows, frame)
     late = [row for row in rows if frame.late(row["step"])]
     early = [row for row in rows if row not in late]
     return [shade, edge, *_span_names(early, frame, "left"), *_span_names(late, frame, "right")]
+
+
+def _leave_room(rows: list[Row], frame: _Frame) -> None:
+    """Tells each name how far the next one is: `room`, as a share of the plot, and `needs`, in
+    pixels. Of two that would run into each other the newer one is shown."""
+    rows.sort(key=lambda row: row["step"])
+    low, high = frame.window
+    for row, after in pairwise(rows):
+        to_the_right = 0 if frame.late(row["step"]) else len(row["label"])
+        to_the_left = len(after["label"]) if frame.late(after["step"]) else 0
+        row["room"] = (after["step"] - row["step"]) / max(1, high - low)
+        row["needs"] = LETTER_PX * (to_the_right + to_the_left + 1)
 
 
 def _span_names(rows: list[Row], frame: _Frame, align: Literal["left", "right"]) -> list[alt.Chart]:
@@ -353,7 +368,8 @@ def _span_names(rows: list[Row], frame: _Frame, align: Literal["left", "right"])
         color=frame.colours.onset, align=align, baseline="bottom", fontSize=11,
         dx=3 if align == "left" else -3,
     )  # fmt: skip
-    return [name.encode(y=_at(-2), text=alt.Text("label:N"))]
+    narrow = alt.condition("datum.room * width < datum.needs", alt.value(0), alt.value(1))
+    return [name.encode(y=_at(-2), text=alt.Text("label:N"), opacity=narrow)]
 
 
 def _end(span: Span, high: int) -> int:

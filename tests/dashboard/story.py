@@ -501,6 +501,7 @@ def target(name: str, step: int, health: str, *, protected: bool) -> Plain:
         "position": step,
         "medium": "disk",
         "health": health,
+        "damage": None,
         "protected": protected,
     }
 

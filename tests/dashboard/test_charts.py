@@ -139,6 +139,24 @@ def test_the_name_of_a_late_incident_stands_left_of_its_first_step() -> None:
     assert names == {"1 lingering": "left", "2 lingering": "right"}
 
 
+def test_of_names_that_would_run_into_each_other_on_a_phone_the_newest_is_shown() -> None:
+    spans = [
+        Span(20, 22, "1 lingering"),
+        Span(35, 37, "2 lingering"),
+        Span(90, None, "3 divergent"),
+    ]
+    chart = signal_chart(series([2.0] * 100), Panel("loss"), ALL, spans=spans)
+    rows = {row["label"]: row for name in layers(chart, "text") for row in name["rows"]}
+
+    def shown(width: int) -> list[str]:  # as the condition of the mark has it
+        return [n for n, r in rows.items() if not r.get("room", 1) * width < r.get("needs", 0)]
+
+    assert shown(280) == ["2 lingering", "3 divergent"]
+    assert shown(1200) == ["1 lingering", "2 lingering", "3 divergent"]
+    conditions = {str(name["encoding"]["opacity"]["condition"]) for name in layers(chart, "text")}
+    assert all("datum.room * width < datum.needs" in condition for condition in conditions)
+
+
 def test_a_moment_outside_the_window_is_left_out() -> None:
     panel = Panel("loss", steps=(50, 60))
     marks = [Marker(10, "onset", "onset")]
