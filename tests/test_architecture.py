@@ -94,7 +94,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_dashboard": 3_616,
     "spikeguard_trainer": 2_475,
     "benchmarks": 13_904,
-    "tests": 51_402,
+    "tests": 51_404,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

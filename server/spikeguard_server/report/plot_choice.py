@@ -38,7 +38,7 @@ def signal_beside(facts: Pictured) -> str | None:
     }
     if likely is not None and likely.cause is Cause.LR_TOO_HIGH:
         rates = [name for name in wanted if name in measured]
-        wanted = sorted(rates, key=lambda name: -_rise(facts.curves, name))
+        wanted = tuple(sorted(rates, key=lambda name: -_rise(facts.curves, name)))
     return next((name for name in (*wanted, *NORMS) if name in measured), None)
 
 

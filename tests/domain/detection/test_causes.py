@@ -258,8 +258,10 @@ def test_updates_that_outgrow_their_gradients_point_to_the_second_moment() -> No
 def late(at: int) -> Change:
     """The trainer's gradient_jump of 100 after 500 calm steps with a beta2 of .999: the growth of
     gradient, update and loss in the first six steps, as they were measured."""
-    grew = ((96.5, 6.44, 0.0), (1.54, 5.78, 0.0), (2.49, 5.19, 0.23), (3.29, 4.67, 0.6))
-    grew += ((3.1, 4.26, 0.5), (2.75, 3.89, 0.75))
+    grew = (
+        (96.5, 6.44, 0.0), (1.54, 5.78, 0.0), (2.49, 5.19, 0.23),
+        (3.29, 4.67, 0.6), (3.1, 4.26, 0.5), (2.75, 3.89, 0.75),
+    )  # fmt: skip
 
     def change(step: int) -> Mapping[str, float]:
         if step < at:
