@@ -86,7 +86,7 @@ MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI doc
 BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_734,
     "spikeguard_cli": 3_340,
-    "spikeguard_client": 1_765,
+    "spikeguard_client": 1_767,
     "spikeguard": 22_220,
     "spikeguard_core": 11_401,
     "spikeguard_replay": 3_174,
