@@ -73,7 +73,7 @@ def torchrun(output: Path, *program: str, ranks: int, restarts: int = 0, **envir
     environment |= {"OMP_NUM_THREADS": "1"}
     environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # pytorch#135712: stale addresses
     source = f"import os; os.environ.update({environment!r})\n{LAUNCHER}"
-    return exit_status(start_script(source, output, *command[1:]), 120)
+    return exit_status(start_script(source, output, *command[1:]))
 
 
 def started(ranks: list[ForkServerProcess]) -> list[ForkServerProcess]:
@@ -82,7 +82,7 @@ def started(ranks: list[ForkServerProcess]) -> list[ForkServerProcess]:
     return ranks
 
 
-def ended(ranks: Sequence[ForkServerProcess], within_s: float = 120.0) -> list[int | None]:
+def ended(ranks: Sequence[ForkServerProcess], within_s: float = 300.0) -> list[int | None]:
     """Their exit statuses; none may hang."""
     for rank in ranks:
         rank.join(within_s)
@@ -113,7 +113,7 @@ def _as_a_program(
     ctypes.pythonapi.Py_Exit(status)  # waits for threads, runs what `atexit` holds
 
 
-def exit_status(process: ForkServerProcess, within_s: float) -> int:
+def exit_status(process: ForkServerProcess, within_s: float = 300.0) -> int:
     """Of one that ends by itself; minus the signal that ended it."""
     process.join(within_s)
     status = process.exitcode

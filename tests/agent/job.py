@@ -17,10 +17,15 @@ from spikeguard_protocol import Ack, Action, CommandResult, Medium, Order
 
 from .heard import hear
 
-FAST = Settings(
-    send_interval_s=0.02, timeout_s=2.0, backoff_s=0.2, snapshot_every=10, watch_alone=False
+FAST = Settings(  # of time-outs that no busy machine reaches
+    send_interval_s=0.02,
+    timeout_s=30.0,
+    flush_s=60.0,
+    backoff_s=0.2,
+    snapshot_every=10,
+    watch_alone=False,
 )
-BRIEF = replace(FAST, flush_s=1.0)  # where all is waited for in vain
+BRIEF = replace(FAST, timeout_s=2.0, flush_s=1.0)  # where all is waited for in vain
 FAR = 500  # steps
 
 

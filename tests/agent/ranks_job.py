@@ -25,10 +25,17 @@ from spikeguard import AttemptAborted, CheckpointDirectory, Settings, attach
 from spikeguard.commands import executor
 from spikeguard.commands.recovery import Recovery
 from spikeguard.loop.agreement import Agreement
+from tests.agent.wire import await_that
 
 FACTOR = {"by": 1.0}  # of the loss, while the mitigation is on
 ROWS = 8  # of a position, on all ranks together
 PACE_S = 0.005
+LATE_S = 4  # that a rank is waited for in the case of that name
+HELD = {  # the step at which rank 0 waits until what the server orders has come
+    **dict.fromkeys(("lied_to", "sender_killed", "broken_drain", "broken_load"), 40),
+    **dict.fromkeys(("mitigation", "broken_mitigation", "restarted"), 40),
+    "late": 100,
+}
 SPOILT = {"nan": (29,), "drops": range(20, 24)}  # steps before those whose gradients are not finite
 
 
@@ -74,7 +81,7 @@ def train(
             replica_checksum_every=10,
             activation_layers=("0",),
             sampled_signals_every=1,
-            agreement_timeout_s=1 if case == "late" else 100,
+            agreement_timeout_s=LATE_S if case == "late" else 600,
             emergency_drops=4 if case == "drops" else 0,
             emergency_steps=10,
         ),
@@ -181,11 +188,14 @@ def _train(
         before = guard.steps
         average.steps = before + 1
         time.sleep(PACE_S)  # two ranks that wait for a server would keep two cores busy
-        if case == "late" and rank == 0 and before == 24:
-            time.sleep(2.5)  # it saves, or evaluates, alone
-        began = time.monotonic()
+        if case == "late" and rank == 0 and before == 24:  # it saves, or evaluates, alone
+            await_that((folder / "voted").exists)
+            time.sleep(1.5 * LATE_S)  # from when rank 1 has begun to wait
+        if rank == 0 and before == HELD.get(case):
+            await_that(lambda: guard.state().orders or guard.state().results)
         guard.step()
-        seen["waited_s"] = max(seen.get("waited_s", 0.0), time.monotonic() - began)
+        if case == "late" and rank == 1 and before == 24:
+            (folder / "voted").touch()
         seen["held"] = max(seen["held"], len(guard._reporter._rows))
         if case == "sender_killed" and guard.state().orders and "killed" not in seen:
             seen["killed"] = before
@@ -240,5 +250,12 @@ def _kill_thread(name: str) -> None:
 
 if __name__ == "__main__":  # under torchrun
     dist.init_process_group("gloo")
-    train(Path(sys.argv[1]), dist.get_rank(), dist.get_world_size(), steps=int(sys.argv[2]))
+    first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    train(
+        Path(sys.argv[1]),
+        dist.get_rank(),
+        dist.get_world_size(),
+        steps=int(sys.argv[2]),
+        case="restarted" if first else "",
+    )
     dist.destroy_process_group()

@@ -336,24 +336,24 @@ def test_an_outbox_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> N
 
 
 STARTUP = """
-import json, sys, tempfile, time
+import json, sys, tempfile
 import torch
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-known, began = set(sys.modules), time.process_time()
+known = set(sys.modules)
 import spikeguard
 guard = spikeguard.attach(model, optimizer, run="r", directory=tempfile.mkdtemp())
-spent = time.process_time() - began
+brought = set(sys.modules) - known
 guard.finish()
-print(json.dumps([spent, sorted({name.split(".")[0] for name in set(sys.modules) - known})]))
+print(json.dumps(sorted(brought)))
 """
 
 
 @pytest.mark.slow
-def test_importing_and_attaching_take_under_a_second_and_bring_no_package() -> None:
+def test_importing_and_attaching_bring_few_modules_and_no_package() -> None:
     command = [sys.executable, "-c", STARTUP]
     told = subprocess.run(command, capture_output=True, text=True, check=True)
-    spent_s, packages = json.loads(told.stdout)
+    modules = json.loads(told.stdout)
     ours = {"spikeguard", "spikeguard_protocol", "torch"}
-    assert set(packages) - sys.stdlib_module_names <= ours
-    assert spent_s < 1.0
+    assert {name.partition(".")[0] for name in modules} - sys.stdlib_module_names <= ours
+    assert len(modules) < 200  # 146 were measured

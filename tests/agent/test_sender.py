@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +33,7 @@ from spikeguard_protocol import (
 )
 
 from .forks import exit_status, start_script
-from .job import FAST, Job
+from .job import BRIEF, FAST, Job
 from .test_journal import disk_full_at
 from .wire import Answer, Wire, await_that, served
 
@@ -163,18 +162,20 @@ def test_a_killed_job_loses_nothing_that_was_on_disk(tmp_path: Path) -> None:
     script = f"""
 import time
 from pathlib import Path
+from tests.agent.heard import parts_of
 from tests.agent.job import Job
+from tests.agent.wire import await_that
 job = Job(Path({str(tmp_path)!r}), server="http://127.0.0.1:9")
 job.train_to(40)
-time.sleep(0.3)
+await_that(lambda: parts_of(job.guard).outbox.written_ahead)
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
     said = tmp_path / "said.txt"
     process = start_script(script, said)
     await_that(lambda: said.exists() and "ready" in said.read_text())
     process.kill()
-    assert exit_status(process, 30) == -signal.SIGKILL
+    assert exit_status(process) == -signal.SIGKILL
     with served(Wire()) as wire:
         job = Job(tmp_path, server=wire.url)
         assert job.guard.resume() == 25
@@ -279,50 +280,15 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[str]]] = {
 }
 
 
-@dataclass
-class Steps:
-    """Seconds of each `guard.step`: by the clock, and of its thread alone."""
-
-    clock: list[float] = field(default_factory=list)
-    own: list[float] = field(default_factory=list)
-
-    def of(self, job: Job) -> None:
-        step = job.guard.step
-
-        def timed() -> None:
-            began, began_own = time.perf_counter(), time.thread_time()
-            step()
-            self.own.append(time.thread_time() - began_own)
-            self.clock.append(time.perf_counter() - began)
-
-        job.guard.step = timed  # type: ignore[method-assign]
-        job.train_to(120)
-
-
-@pytest.fixture(scope="module")
-def offline(tmp_path_factory: pytest.TempPathFactory) -> Steps:
-    steps = Steps()
-    job = Job(tmp_path_factory.mktemp("offline"))
-    steps.of(job)
-    job.guard.finish()
-    return steps
-
-
 @pytest.mark.parametrize("server", list(SERVERS))
-def test_guard_step_costs_the_same_whatever_the_server_does(
-    tmp_path: Path, server: str, offline: Steps
-) -> None:
-    """No call waits for the network: the slow part of a hung server is 2 s, ours is far below."""
+def test_no_step_waits_for_the_server_whatever_it_does(tmp_path: Path, server: str) -> None:
+    """The sender waits for an hour: for an answer that does not come, or for the next try."""
     others = set(threading.enumerate())
-    steps = Steps()
+    patient = replace(BRIEF, timeout_s=3_600.0, backoff_s=3_600.0)
     with SERVERS[server]() as url:
-        job = Job(tmp_path, server=url)
-        steps.of(job)
-        began = time.perf_counter()
+        job = Job(tmp_path, server=url, settings=patient)
+        job.train_to(120)
         job.guard.finish()
-        assert time.perf_counter() - began < 6.0
-    assert len(steps.clock) == 120
-    assert statistics.median(steps.own) < 3.0 * statistics.median(offline.own) + 30e-6
-    assert sorted(steps.clock)[-12] < 0.1  # the slowest tenth holds snapshots and checkpoints
+    assert job.guard.steps == 120
     left = set(threading.enumerate()) - others
     assert not [thread for thread in left if thread.name.startswith("spikeguard")]

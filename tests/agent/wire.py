@@ -73,7 +73,7 @@ class Wire:
     def order(self, action: Action, number: int = 1, **changes: Any) -> str:
         """Deliver an order for the newest attempt from the next answer on."""
         command = f"test#1.{number}"
-        details = {"expires_in_s": 60.0, "expires_at_step": None, **changes}
+        details = {"expires_in_s": 600.0, "expires_at_step": None, **changes}
         attempt = details.pop("attempt", None) or self.attempt
         self.orders.append(Order(command, attempt, action, **details))
         return command
@@ -104,7 +104,7 @@ class Wire:
         return Ack(sequence, waiting, self.attentive, self.protected)
 
 
-def await_that(condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+def await_that(condition: Callable[[], Any], timeout_s: float = 120.0) -> Any:
     """Wait until `condition()` is true; returns its value."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):

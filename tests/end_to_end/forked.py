@@ -10,7 +10,12 @@ from pathlib import Path
 from spikeguard_trainer.stage.processes import Children
 from tests.programs import SPIKEGUARD, start_module
 
-MODULES = ("spikeguard_trainer", "benchmarks.truth_job", "torch.distributed.run", SPIKEGUARD)
+MODULES = (
+    "spikeguard_trainer",
+    "tests.end_to_end.held_job",
+    "torch.distributed.run",
+    SPIKEGUARD,
+)
 
 
 class ForkingChildren(Children):

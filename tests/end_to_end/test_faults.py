@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 
+from benchmarks import truth_site
 from benchmarks.truth_cases import CASES
 from benchmarks.truth_rows import judge
 from benchmarks.truth_site import QUICK, Inbox, Site
 from spikeguard_trainer.stage.service import Service
+from tests.end_to_end import held_job
 from tests.end_to_end.forked import ForkingChildren
 
 LENGTHS = replace(QUICK, batch=16)
-pytestmark = pytest.mark.timeout(300)  # waits as long as something moves
 RECORDED = {"SPIKEGUARD_FLIGHT_RECORDER": "32"}
+ON_ITS_WAY = ("delivered", "applied", "judged")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,9 @@ def site(folder: Path, service: Service) -> Iterator[Site]:
     """Where `benchmarks.truth` trains a run and keeps all that can be read of it."""
     children, place = ForkingChildren(), folder / "truth"
     place.mkdir()
-    yield Site(place, service, Inbox(), children, LENGTHS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(truth_site, "JOB", held_job.__name__)
+        yield Site(place, service, Inbox(), children, LENGTHS)
     children.end()
 
 
@@ -46,11 +50,22 @@ def twins_loss(site: Site, twin: Future[list[dict[str, float]]]) -> Callable[[],
     """Validation loss of the twin, nats."""
 
     def loss() -> float:
-        twin.result(150)
+        twin.result()
         summary = json.loads((site.directory / "twin-0" / "summary.json").read_text())
         return float(summary["validation_loss"])
 
     return loss
+
+
+class Person(truth_site._Person):
+    """Decides at the second look, and lets the job go on once it has the order."""
+
+    def _look(self) -> list[dict[str, Any]]:
+        incidents = super()._look()
+        states = [command["state"] for each in incidents for command in each["commands"]]
+        if any(state in ON_ITS_WAY for state in states):
+            (self.job.directory / held_job.DECIDED).touch()
+        return incidents
 
 
 def _done(incidents: list[dict[str, Any]], verb: str) -> list[dict[str, Any]]:
@@ -75,10 +90,13 @@ def test_a_raised_learning_rate_is_rolled_back_and_what_is_said_of_it_is_true(
     """
     for name, value in RECORDED.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("benchmarks.truth_site.LOOK_EVERY_S", 0.5)
+    monkeypatch.setattr(truth_site, "LOOK_EVERY_S", 0.5)
+    monkeypatch.setattr(truth_site, "READING_STEPS", 0)
+    monkeypatch.setattr(truth_site, "REPORT_LIMIT_S", 120.0)
+    monkeypatch.setattr(truth_site, "_Person", Person)
     case = next(case for case in CASES if case.name == "lr-bump")
     record = site.row(case, 0, 0)
-    row = judge(record, twin.result(150))
+    row = judge(record, twin.result())
     assert row.incidents == row.named == row.outcomes_right == 1, row
     assert row.proposed
     assert row.outcomes == ["recovered"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -171,16 +170,14 @@ def test_a_tracker_that_hangs_costs_a_bounded_queue_and_no_step(tmp_path: Path) 
     def hung(values: dict[str, float], step: int) -> None:
         del values, step
         entered.set()
-        release.wait(20)
+        release.wait()
 
     forward = Forward(hung)
     job = Job(tmp_path, forward=forward)
     job.train_to(1)
-    assert entered.wait(5)
-    began = time.monotonic()
+    assert entered.wait(120)
     for step in range(2, WAITING + 12):
         forward.put(step, {"loss": 1.0})
-    assert time.monotonic() - began < 2.0
     assert forward.dropped == 10
     release.set()
     await_that(lambda: not forward._waiting)
