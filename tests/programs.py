@@ -89,7 +89,7 @@ def serve(
 
 
 def typed(
-    *words: str, environment: Mapping[str, str] | None = None, within_s: float = 60.0
+    *words: str, environment: Mapping[str, str] | None = None, within_s: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
     """`spikeguard WORDS`, once it has ended."""
     with tempfile.TemporaryDirectory(prefix="sg-typed-") as folder:

@@ -51,7 +51,7 @@ def typed(environment: Path, tmp_path: Path) -> Typed:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         program = environment / "bin" / words[0]
         return subprocess.run(
-            [program, *words[1:]], cwd=tmp_path, env={}, capture_output=True, text=True, timeout=60
+            [program, *words[1:]], cwd=tmp_path, env={}, capture_output=True, text=True, timeout=120
         )
 
     return run

@@ -52,7 +52,7 @@ def live(own):
         box.put(Samples(0, (step,), {"loss": (3.0,)}, (BatchRange(step - 1, step),)))
         time.sleep(0.0002)
     size = lambda: sum(p.stat().st_size for p in parent.glob("*/*.jsonl"))
-    end = time.monotonic() + 60.0
+    end = time.monotonic() + 120
     while not (box.written_ahead and told and size() <= limit) and time.monotonic() < end:
         time.sleep(0.01)
     time.sleep(0.1)

@@ -67,7 +67,7 @@ def killed(wire: Wire, folder: Path, point: str, choose: Callable[[Wire], Action
     job.start()
     await_that(lambda: wire.messages and (0, ORDERED_AT) in wire.column("loss"))
     wire.order(choose(wire))
-    job.join(30)
+    job.join(300)
     if job.exitcode is None:
         job.kill()
         job.join()

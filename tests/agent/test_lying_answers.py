@@ -135,7 +135,7 @@ def replying(reply: Reply) -> Iterator[Replying]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(5)
+        thread.join(120)
 
 
 @pytest.mark.parametrize(

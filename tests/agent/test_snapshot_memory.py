@@ -187,7 +187,7 @@ def test_memory_is_registered_before_it_is_needed(monkeypatch: pytest.MonkeyPatc
     staging.registers = True
     staging.prepare(own, parts, 3)
     assert staging._thread is not None
-    staging._thread.join(10)
+    staging._thread.join(120)
     sizes = list(runtime.registered)
     assert sum(sizes) == pytest.approx(3 * rank_bytes(SHAPES, 1, sharded=False), rel=0.01)
     for step in range(3):

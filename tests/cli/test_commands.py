@@ -158,7 +158,7 @@ def spikeguard(
 @pytest.mark.slow
 def test_help_names_every_command() -> None:
     command = [sys.executable, "-m", "spikeguard_cli.main", "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     for name in ("up", "serve", "login", "runs", "incidents", "approve", "reject", "postmortem",
                  "token", "replay", "journal"):  # fmt: skip
         assert re.search(rf"^    {name}\s", shown, re.MULTILINE), name
@@ -410,7 +410,7 @@ def answering(*parts: bytes, times: int = 1) -> Iterator[str]:
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    thread.join(5)
+    thread.join(120)
 
 
 @pytest.mark.parametrize("answer", [

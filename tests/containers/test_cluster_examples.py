@@ -46,7 +46,7 @@ def test_a_slurm_job_is_requeued_where_the_guard_asks_for_it(
     (tmp_path / "train").write_text(f"#!/bin/sh\n[ -d $1 ] && [ $RANK = 0 ] && exit {status}\n")
     (tmp_path / "train").chmod(0o755)
     job = start(tmp_path, "train")
-    job.communicate(timeout=30)
+    job.communicate(timeout=120)
     assert (tmp_path / "requeued").exists() is again
     assert job.returncode == (-signal.SIGKILL if again else status)
 
@@ -57,11 +57,11 @@ def test_a_slurm_job_near_its_time_limit_ends_its_ranks_and_is_requeued(tmp_path
         "#!/bin/bash\ntrap 'touch ended; exit 143' TERM\ntouch begun; while :; do sleep 0.05; done"
     )
     (tmp_path / "train").chmod(0o755)
-    job, until = start(tmp_path, "train"), time.monotonic() + 30
+    job, until = start(tmp_path, "train"), time.monotonic() + 120
     while not (tmp_path / "begun").exists() and time.monotonic() < until:
         time.sleep(0.02)
     job.send_signal(signal.SIGUSR1)
-    job.communicate(timeout=30)
+    job.communicate(timeout=120)
     assert (tmp_path / "ended").exists()
     assert (tmp_path / "requeued").read_text().split() == ["requeue", "7"]
 
@@ -97,7 +97,7 @@ def test_the_kubernetes_base_runs_an_image_as_its_own_user_on_its_port(part: str
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_the_kubernetes_base_renders() -> None:
     done = subprocess.run(
-        ["kubectl", "kustomize", BASE], capture_output=True, text=True, timeout=60
+        ["kubectl", "kustomize", BASE], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     images = re.findall(r"^ +image: (\S+)$", done.stdout, re.MULTILINE)

@@ -171,7 +171,7 @@ def test_prometheus_tells_the_alertmanager_of_the_stack() -> None:
 def test_an_alert_is_routed_by_how_bad_it_is(labels: str, receiver: str) -> None:
     config = f"--config.file={DEPLOY / 'alertmanager/alertmanager.yml'}"
     command = ["amtool", "config", "routes", "test", config, *labels.split()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.strip()) == (0, receiver), done.stderr
 
 
@@ -225,5 +225,5 @@ def test_the_alerts_fire_when_they_should_and_only_then() -> None:
 
 
 def _promtool(*arguments: str) -> None:
-    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

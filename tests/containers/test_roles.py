@@ -39,7 +39,10 @@ class Stack:
         programs = Path(spec.origin).parent / f"pginstall{MAJOR}" / "bin"
         given = {"PATH": f"{programs}:{os.environ['PATH']}", "PGHOST": self.host}
         subprocess.run(
-            ["sh", str(SCRIPT)], env={**given, "SECRETS": str(self.secrets)}, check=True, timeout=60
+            ["sh", str(SCRIPT)],
+            env={**given, "SECRETS": str(self.secrets)},
+            check=True,
+            timeout=120,
         )
 
     def url(self, role: str) -> str:

@@ -162,7 +162,7 @@ def _until(look: Callable[[], T | None], limit_s: float, what: Callable[[], str]
 def _status(url: str, token: str | None = None) -> int:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        with urlopen(Request(url, headers=headers), timeout=10) as answer:
+        with urlopen(Request(url, headers=headers), timeout=120) as answer:
             return int(answer.status)
     except HTTPError as error:
         return error.code

@@ -30,7 +30,7 @@ else:
     incident_view = LazyModule("spikeguard_dashboard.views.incident")
 
 APP = Path(spikeguard_dashboard.__file__).with_name("app.py")
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120.0
 
 
 @pytest.fixture(autouse=True)

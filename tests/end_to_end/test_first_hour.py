@@ -15,7 +15,7 @@ from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Service, awaiting
 
 PAGE = Path(__file__).parents[2] / "docs/first-hour.md"
-WAIT_S = 90.0
+WAIT_S = 120.0
 PACE = "sleep(int(sys.argv[1]) / 75_000)"  # nobody follows the shorter run
 
 

@@ -16,7 +16,7 @@ from tests.agent.forks import FORKED
 SIZE = ["--preset", "tiny", "--batch", "4", "--steps", "20000", "--step-time", "0.03"]
 TRAINER = str(Path(spikeguard_trainer.__file__).with_name("__main__.py"))
 TWO_RANKS = ["--standalone", "--nproc-per-node=2", *FORKED, "--", TRAINER]
-LIMIT_S = 90.0
+LIMIT_S = 120.0
 
 
 def wait_until(seen: Callable[[], Any]) -> Any:

@@ -150,7 +150,7 @@ def test_a_pipe_is_followed_to_its_end(log: Path) -> None:
         assert line, seen
         seen += line
     assert "at the end" not in seen
-    out, err = following.communicate("".join(text[330:]), timeout=60)
+    out, err = following.communicate("".join(text[330:]), timeout=120)
     assert out.splitlines()[-1].startswith("at the end, step 600: loss ")
     assert "closed at step" in out
     assert err.count("read as CSV") == 1
@@ -175,6 +175,6 @@ def test_a_file_is_followed_until_interrupted(log: Path, tmp_path: Path) -> None
     seen = following.stdout.readline() + following.stdout.readline()
     assert "#1  recoverable" in seen
     following.send_signal(signal.SIGINT)
-    out, _ = following.communicate(timeout=60)
+    out, _ = following.communicate(timeout=120)
     assert out.splitlines()[-1].startswith("at the end, step 600: loss ")
     assert following.returncode == 0

@@ -8,7 +8,6 @@ import math
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,7 +41,7 @@ from spikeguard_protocol import (
     TargetSaved,
     Verb,
 )
-from tests.agent.heard import hear
+from tests.agent.heard import hear, parts_of
 from tests.agent.integrations.lazy import LazyModule
 from tests.agent.wire import Wire, await_that, served
 
@@ -433,8 +432,10 @@ def test_the_server_hears_what_the_restart_did(attempt: Any, tmp_path: Path) -> 
 
         def ordered(guard: Any) -> Rollback:
             action = back_to_ten(guard)
-            wire.orders.append(Order(COMMAND, guard.attempt, action, 60.0, None))
-            time.sleep(0.3)  # for answers under way, which know nothing of it
+            wire.orders.append(Order(COMMAND, guard.attempt, action, 600.0, None))
+            await_that(
+                lambda: parts_of(guard).outbox.empty
+            )  # an answer under way knows nothing of it
             return action
 
         with pytest.raises(SystemExit):

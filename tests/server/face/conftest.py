@@ -72,7 +72,7 @@ class Live:
     def bearing(self, token: str | None) -> httpx.Client:
         """Calls with `token`."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=60, verify=_NO_TLS)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=120, verify=_NO_TLS)
 
     def token(self, grant: Grant) -> str:
         """A new token."""
@@ -256,7 +256,7 @@ def ticking(settings: Settings, engine: sql.Engine, listener: socket) -> Iterato
         yield
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(120)
 
 
 def _tokens(engine: sql.Engine) -> dict[Role, str]:

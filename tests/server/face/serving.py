@@ -35,5 +35,5 @@ def serving(settings: Settings, port: int = 0) -> Iterator[str]:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(20)
+            thread.join(120)
             engine.dispose()

@@ -410,7 +410,7 @@ def test_the_page_shows_what_would_be_done_and_does_it_once(
 
 
 def eventually(look: Callable[[], T], good: Callable[[T], bool]) -> T:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not good(found := look()):
         assert time.monotonic() < until, found
         time.sleep(0.1)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def test_the_page_lets_no_other_script_run(live: Live) -> None:
-    headers = httpx.get(f"{live.url}/docs", timeout=30).headers
+    headers = httpx.get(f"{live.url}/docs", timeout=120).headers
     policy = headers["content-security-policy"]
     assert "script-src 'self';" in policy
     assert "unsafe" not in policy
@@ -21,4 +21,4 @@ def test_the_page_lets_no_other_script_run(live: Live) -> None:
 
 
 def test_a_file_that_the_page_does_not_load_is_not_there(live: Live) -> None:
-    assert httpx.get(f"{live.url}/docs/redoc.standalone.js", timeout=30).status_code == 404
+    assert httpx.get(f"{live.url}/docs/redoc.standalone.js", timeout=120).status_code == 404

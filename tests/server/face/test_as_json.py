@@ -89,4 +89,4 @@ def test_a_reader_that_stops_is_no_error_of_the_command(tmp_path: Path) -> None:
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(60) == 141
+        assert process.wait(120) == 141

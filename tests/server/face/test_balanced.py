@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 CONFIGURATION = Path(__file__).parents[3] / "deploy" / "balancer" / "haproxy.cfg"
 RUN, UPGRADED = RunId("default", "balanced"), RunId("default", "upgraded")
-READY_S = 60.0
+READY_S = 120.0
 DOWN_S = 4.0  # the balancer asks every second and believes the second refusal
 
 
@@ -69,7 +69,7 @@ def ending(child: Popen[bytes]) -> Iterator[Popen[bytes]]:
 
 def is_ready(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/readyz", timeout=2).status_code == 200
+        return httpx.get(f"{url}/readyz", timeout=60).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -121,7 +121,7 @@ def agent(live: Live, job: Job) -> Iterator[tuple[Outbox, Inbox]]:
     outbox = Outbox(None, RUN, job.attempt, 2**24)
     outbox._open.sequence = job.sequence + 1
     inbox = Inbox()
-    line = Transport(live.url, live.tokens[Role.AGENT], 5.0)
+    line = Transport(live.url, live.tokens[Role.AGENT], 60.0)
     settings = AgentSettings(send_interval_s=0.05, backoff_s=0.5)
     sender = Sender(line, outbox, [], inbox, settings, Faults())
     sender.start()
@@ -129,7 +129,7 @@ def agent(live: Live, job: Job) -> Iterator[tuple[Outbox, Inbox]]:
         yield outbox, inbox
         await_that(lambda: outbox.empty)
     finally:
-        sender.finish(5.0)
+        sender.finish(120.0)
 
 
 @contextmanager
@@ -217,7 +217,7 @@ def test_a_replica_that_is_told_to_stop_takes_no_message_and_no_order_along(
         time.sleep(0.3)
         await_that(lambda: approved(operator))
         await_that(lambda: Verb.ROLLBACK in {verb_of(d.order.action) for d in inbox.deliveries})
-        one.wait(20)
+        one.wait(120)
         stored = job.step
         await_that(lambda: newest_step(live, RUN) > stored)
     count = "select count(*), count(distinct step), max(step) from samples where run_id = :run"

@@ -77,7 +77,7 @@ def test_a_live_server_tells_a_spike_and_logs_what_it_told(
         job.spike()
         listener.wait_for(lambda told: any(t["incident"]["proposal"] for t in told))
         asked: dict[str, str | int] = {"run": job.run, "channel": "live"}
-        until = time.monotonic() + 20  # it is written down once it was sent; more may be held
+        until = time.monotonic() + 120  # it is written down once it was sent; more may be held
         while "sent" not in {
             entry["result"] for entry in ada.get("/v1/deliveries", params=asked).json()["items"]
         }:

@@ -64,14 +64,14 @@ def served(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> It
             engine.dispose()
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(120)
 
 
 def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while time.monotonic() < until and process.poll() is None:
         try:
-            return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=30).close()
+            return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=120).close()
         except httpx.TransportError:
             time.sleep(0.1)
     raise AssertionError("the server did not start")

@@ -65,8 +65,8 @@ def test_what_comes_while_the_database_takes_no_writes_is_kept_by_agents_and_sto
     assert line.send(job.message(*job.beginning())).advice is Advice.STORED
     demote(postgres, database)
     waiting = [job.message(columns([step], healthy)) for step in (1, 2, 3)]
-    await_that(lambda: "takes no writes" in httpx.get(f"{url}/readyz", timeout=30).text)
-    assert httpx.get(f"{url}/readyz", timeout=30).status_code == 503
+    await_that(lambda: "takes no writes" in httpx.get(f"{url}/readyz", timeout=120).text)
+    assert httpx.get(f"{url}/readyz", timeout=120).status_code == 503
     for _ in range(6):  # as often as there are sessions, or more
         refused = line.send(waiting[0])
         assert (refused.advice, refused.reason[:3]) == (Advice.BACK_OFF, "503"), refused
@@ -74,7 +74,7 @@ def test_what_comes_while_the_database_takes_no_writes_is_kept_by_agents_and_sto
     promote(postgres, database)
     for message in waiting:
         await_that(partial(stored, line, message))
-    await_that(lambda: httpx.get(f"{url}/readyz", timeout=30).status_code == 200)
+    await_that(lambda: httpx.get(f"{url}/readyz", timeout=120).status_code == 200)
     line.close()
     engine.dispose()  # sessions that were ended while nobody used them
     assert rows(engine, "select last_sequence from attempts") == [(4,)]
@@ -97,7 +97,7 @@ def test_a_failure_of_the_database_puts_no_key_of_a_channel_into_the_log(
     headers = {"Authorization": f"Bearer {bearer(engine, Role.ADMIN)}"}
     with caplog.at_level(logging.WARNING):
         answer = httpx.put(
-            f"{url}/v1/channels/default/oncall", json=body, headers=headers, timeout=30
+            f"{url}/v1/channels/default/oncall", json=body, headers=headers, timeout=120
         )
     assert answer.status_code == 500
     assert "INSERT INTO channels" in caplog.text

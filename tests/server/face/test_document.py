@@ -50,7 +50,7 @@ UNITS = {  # field -> what its description names
 @pytest.fixture(scope="module")
 def document(live: Live) -> dict[str, Any]:
     """The document as anybody reads it."""
-    found: dict[str, Any] = httpx.get(f"{live.url}/openapi.json", timeout=60).json()
+    found: dict[str, Any] = httpx.get(f"{live.url}/openapi.json", timeout=120).json()
     return found
 
 

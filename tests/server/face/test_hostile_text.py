@@ -87,6 +87,6 @@ def test_a_terminal_that_lacks_a_character_is_shown_its_escape(live: Live, job: 
         "SPIKEGUARD_TOKEN": live.tokens[Role.ADMIN],
     }  # fmt: skip
     command = [sys.executable, "-m", "spikeguard_cli.main", "audit", "--limit", "1"]
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert rb"\u0410\u0434\u0430" in done.stdout

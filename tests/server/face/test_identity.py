@@ -153,7 +153,7 @@ def test_where_only_proven_names_decide_a_typed_one_decides_nothing(
     answers = []
     for session in sessions:
         headers = {"Authorization": f"Bearer {session.json()['token']}"}
-        with httpx.Client(base_url=named_only, headers=headers, timeout=30) as calls:
+        with httpx.Client(base_url=named_only, headers=headers, timeout=120) as calls:
             assert calls.get("/v1/runs").status_code == 200
             answers.append(calls.post("/v1/silences", json=silence))
     assert (answers[0].status_code, answers[1].status_code) == (403, 201)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import replace
 from html import unescape
 from typing import TYPE_CHECKING, Any
@@ -19,10 +18,12 @@ from spikeguard_protocol import (
     SegmentReason,
     SegmentStarted,
 )
+from tests.agent.wire import await_that
 from tests.server.face.test_pages import log_in
 
 if TYPE_CHECKING:
-    from tests.server.face.conftest import Job
+    from tests.agent.wire import await_that
+from tests.server.face.conftest import Job
 
 
 def approve(job: Job) -> dict[str, Any]:
@@ -50,10 +51,7 @@ def roll_back(job: Job, command: dict[str, Any], to: int) -> None:
 
 def post_mortem(job: Job, client: httpx.Client) -> str:
     """The Markdown of the newest incident's, once it is written."""
-    for _ in range(100):
-        if job.incident()["has_postmortem"]:
-            break
-        time.sleep(0.1)
+    await_that(lambda: job.incident()["has_postmortem"])
     number = job.incident()["number"]
     answer = client.get(f"{job.path}/incidents/{number}/postmortem", params={"format": "md"})
     assert answer.status_code == 200, answer.text
@@ -65,11 +63,12 @@ def test_every_view_says_what_a_rollback_bought_on_the_batches_of_both_branches(
     job.spike()
     command = approve(job)
     roll_back(job, command, 600)
-    for _ in range(100):
+
+    def judged() -> Any:
         (done,) = [c for c in job.incident()["commands"] if c["id"] == command["id"]]
-        if done["effect"]:
-            break
-        time.sleep(0.1)
+        return done["effect"] and done
+
+    done = await_that(judged)
     found = re.fullmatch(
         r"the loss lies ([\d.]+) ± ([\d.]+) nats below that of the branch that was undone, on "
         r"\d+ batches that both trained on",

@@ -45,7 +45,7 @@ def asked(live: Live, calls: list[Call]) -> tuple[set[str], list[Any]]:
                 answers.append(" ".join(text) if said.is_error else plain.get("result", plain))
             return tools, answers
 
-    return asyncio.run(asyncio.wait_for(ask(), 60))
+    return asyncio.run(asyncio.wait_for(ask(), 120))
 
 
 def test_an_assistant_reads_an_incident_and_suggests_what_a_person_then_decides(

@@ -106,7 +106,7 @@ def test_this_process_counts_what_it_took_by_call_and_not_by_path(live: Live, jo
 def test_the_fleet_shows_a_live_run_and_its_open_incident(live: Live, spiked: Job) -> None:
     del spiked
     mine = (("project", "default"), ("run", "spiked"))
-    until = time.monotonic() + 10  # the numbers may be five seconds old
+    until = time.monotonic() + 120  # the numbers may be five seconds old
     while (fleet := scrape(live, "/metrics/fleet")) and time.monotonic() < until:
         if fleet.get("spikeguard_run_incident_open", {}).get(mine) == 1:
             break
@@ -133,7 +133,7 @@ def test_a_signal_of_the_users_own_shows_its_deviation_in_the_direction_that_was
 
 def eventually(live: Live, mine: Any, holds: Callable[[float], bool]) -> float:
     """The deviation, once it `holds`: what the fleet shows may be five seconds old."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     z = math.nan
     while not holds(z) and time.monotonic() < until:
         z = scrape(live, "/metrics/fleet").get("spikeguard_run_signal_z", {}).get(mine, math.nan)
@@ -340,6 +340,6 @@ def test_names_and_help_are_what_promtool_expects(live: Live, spiked: Job) -> No
         for path in ("/metrics", "/metrics/fleet"):
             text = metrics.get(path).content
             checked = subprocess.run(
-                ["promtool", "check", "metrics"], input=text, capture_output=True, timeout=60
+                ["promtool", "check", "metrics"], input=text, capture_output=True, timeout=120
             )
             assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")

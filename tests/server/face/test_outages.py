@@ -47,12 +47,12 @@ class Site:
 
     def ready(self) -> tuple[int, str | None]:
         """What a balancer is told: the status, and the cause of a 503."""
-        answer = httpx.get(f"{self.live.url}/readyz", timeout=30)
+        answer = httpx.get(f"{self.live.url}/readyz", timeout=120)
         error: dict[str, Any] = answer.json().get("error", {})
         return answer.status_code, error.get("cause")
 
     def until(self, expected: tuple[int, str | None]) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while (found := self.ready()) != expected:
             assert time.monotonic() < deadline, found
             time.sleep(0.2)
@@ -88,10 +88,10 @@ def site() -> Iterator[Site]:
         log = folder / "log"
         words = {**os.environ, "DATABASE_URL": url, "SPIKEGUARD_TICK_S": "0.05"}
         process = serve(port, log=log, environment=words)
-        stack.callback(process.wait, 20)
+        stack.callback(process.wait, 120)
         stack.callback(process.terminate)
         site = Site(Live(f"http://127.0.0.1:{port}", engine, tokens), disk, log, database.close)
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < until:
             with suppress(httpx.TransportError):
                 site.ready()
@@ -141,7 +141,7 @@ def test_why_the_database_gives_no_connection_stands_in_the_log_alone(
     url = database_url.replace("spikeguard@", "late@")
     settings = Settings(database_url=url)
     with serving(settings) as server:
-        answer = httpx.get(f"{server}/readyz", timeout=30)
+        answer = httpx.get(f"{server}/readyz", timeout=120)
     survive(lambda: open_engine(settings).connect(), "the ticker")
     assert (answer.status_code, answer.json()["error"]["cause"]) == (503, "unreachable")
     assert "late" not in answer.text

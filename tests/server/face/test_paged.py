@@ -26,7 +26,7 @@ PHONE, LAPTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
 SIZES = (PHONE, LAPTOP)
 MOST_BYTES = 400_000  # of a page that is looked at before deciding
 SHOW_MS = 120_000
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 CAUSE = "bad data"  # as pages name it
 
 

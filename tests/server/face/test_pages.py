@@ -119,7 +119,7 @@ def test_another_sites_page_logs_nobody_out(live: Live, headers: dict[str, str])
     with live.person("Ada") as ada:
         token = ada.headers["Authorization"].removeprefix("Bearer ")
     cookie = {"spikeguard_session": cookie_of(live.engine, token)}
-    with httpx.Client(base_url=live.url, cookies=cookie, timeout=20) as page:
+    with httpx.Client(base_url=live.url, cookies=cookie, timeout=120) as page:
         refused = page.post("/logout", headers=headers)
         assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
         assert page.get("/inbox").status_code == 200

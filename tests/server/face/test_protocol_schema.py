@@ -62,7 +62,7 @@ ACK = Ack(4, (Order("gpt#1.1", ATTEMPT, ROLLBACK, 60.0, None),), True, ("step-1"
 @pytest.fixture(scope="module")
 def document(live: Live) -> dict[str, Any]:
     """The document as anybody reads it."""
-    found: dict[str, Any] = httpx.get(f"{live.url}/openapi.json", timeout=60).json()
+    found: dict[str, Any] = httpx.get(f"{live.url}/openapi.json", timeout=120).json()
     return found
 
 

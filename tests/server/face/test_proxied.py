@@ -40,7 +40,7 @@ def url(face_url: str) -> Iterator[str]:
 def browser(url: str, address: str = "127.0.0.2") -> httpx.Client:
     """A browser behind the proxy, or whoever calls from `address`."""
     transport = httpx.HTTPTransport(local_address=address)
-    return httpx.Client(base_url=url, transport=transport, timeout=20)
+    return httpx.Client(base_url=url, transport=transport, timeout=120)
 
 
 def person(client: httpx.Client, live: Live) -> tuple[str | None, str] | None:

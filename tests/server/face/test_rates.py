@@ -14,13 +14,13 @@ from spikeguard_server.http.rate_limits import BURST_S
 from spikeguard_server.settings import Settings
 from tests.server.face.serving import serving
 
-PER_S = 2.0  # on a busy machine, too, fewer come back than are taken
+PER_S = 1.0  # a machine that takes a second for a call would be let through
 BURST = int(PER_S * BURST_S)
 
 
 @pytest.fixture
 def calls(engine: sql.Engine, database_url: str) -> Iterator[tuple[httpx.Client, httpx.Client]]:
-    """Two viewers' clients of a server that lets each call five times a second."""
+    """Two viewers' clients of a server that lets each call so often a second."""
     with engine.begin() as connection:
         tokens = [issue_token(connection, Grant(Role.VIEWER), "test")[0] for _ in range(2)]
     settings = Settings(database_url=database_url, requests_per_s=PER_S)
@@ -33,7 +33,7 @@ def calls(engine: sql.Engine, database_url: str) -> Iterator[tuple[httpx.Client,
 
 def _client(url: str, token: str) -> httpx.Client:
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx.Client(base_url=url, headers=headers, timeout=20, verify=False)
+    return httpx.Client(base_url=url, headers=headers, timeout=120, verify=False)
 
 
 def test_a_token_that_calls_too_often_is_told_the_limit_and_when_to_come_back(

@@ -357,7 +357,7 @@ def ended(new_job: Callable[[str], Job]) -> Job:
 def end(job: Job) -> None:
     """End the job, and wait for its post-mortem."""
     job.send(AttemptEnded("stopped"))
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not job.incident()["has_postmortem"]:
         assert time.monotonic() < until, job.incident()
         time.sleep(0.2)

@@ -95,7 +95,7 @@ def test_comments_stand_in_the_incident_the_record_and_the_post_mortem(
             assert said in text
         assert "<script>" not in text
         ada.comment(incident, "the shard was fixed")
-        path, until = f"{job.path}/incidents/1/postmortem", time.monotonic() + 20
+        path, until = f"{job.path}/incidents/1/postmortem", time.monotonic() + 120
         while "the shard was fixed" not in viewer.get(path).text:
             assert time.monotonic() < until
             time.sleep(0.2)

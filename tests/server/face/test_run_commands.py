@@ -133,7 +133,7 @@ def test_what_nobody_fetches_in_time_or_of_an_attempt_that_ended_is_void(
             sql.text("select run_id from runs where project = :p"), {"p": project}
         ).scalar_one()
         connection.execute(sql.text(late), {"key": key})
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while next(iter(ada.run_commands(run)))["state"] != "undelivered":
         assert time.monotonic() < until
         time.sleep(0.05)

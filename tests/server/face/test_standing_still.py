@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def postmortem(job: Job) -> str:
     """In Markdown, once it is written."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not job.incident()["has_postmortem"]:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from urllib.parse import urlsplit
@@ -16,6 +15,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.http.routes import messages as express
+from spikeguard_server.ingest.quotas import SharedQuota
 from spikeguard_server.settings import Settings
 from tests.agent.wire import await_that
 from tests.server.face.serving import serving
@@ -39,9 +39,16 @@ def another(engine: sql.Engine) -> str:
 
 
 @pytest.fixture
-def url(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A server that holds little of what is on its way."""
-    monkeypatch.setattr(express, "MAX_INFLOW", INFLOW)
+def inflow(monkeypatch: pytest.MonkeyPatch) -> SharedQuota:
+    """What is on its way to the server, which holds little of it."""
+    held = SharedQuota(INFLOW, "bytes of messages are on their way")
+    monkeypatch.setattr(express, "SharedQuota", lambda *_: held)
+    return held
+
+
+@pytest.fixture
+def url(database_url: str, inflow: SharedQuota) -> Iterator[str]:
+    del inflow  # to be there before the server
     with serving(Settings(database_url=database_url)) as found:
         yield found
 
@@ -70,12 +77,12 @@ def test_a_token_is_refused_before_anything_of_its_message_has_come(url: str) ->
 
 
 def test_what_is_on_its_way_is_bounded_and_there_is_room_again_when_it_ends(
-    url: str, tokens: dict[Role, str], another: str
+    url: str, tokens: dict[Role, str], another: str, inflow: SharedQuota
 ) -> None:
     with ExitStack() as held:
         for token in (tokens[Role.AGENT], another):
             held.enter_context(begin(url, token, PART))
-        time.sleep(0.3)
+        await_that(lambda: inflow.held == 2 * PART)
         with begin(url, tokens[Role.AGENT], PART) as line:
             status, error = answer(line)
         assert (status, error["code"], error["limit"]) == (429, "busy", INFLOW)
@@ -86,7 +93,7 @@ def test_what_is_on_its_way_is_bounded_and_there_is_room_again_when_it_ends(
 
 def post(url: str, tokens: dict[Role, str], body: bytes) -> httpx.Response:
     headers = {"Authorization": f"Bearer {tokens[Role.AGENT]}"}
-    return httpx.post(f"{url}/v1/messages", content=body, headers=headers, timeout=30)
+    return httpx.post(f"{url}/v1/messages", content=body, headers=headers, timeout=120)
 
 
 def test_a_body_that_does_not_come_to_its_end_is_let_go(

@@ -39,7 +39,7 @@ class Listener:
     def __post_init__(self) -> None:
         self.free.set()
 
-    def wait_for(self, seen: Callable[[list[Any]], bool], within_s: float = 20.0) -> None:
+    def wait_for(self, seen: Callable[[list[Any]], bool], within_s: float = 120.0) -> None:
         """Until what came satisfies `seen`."""
         deadline = time.monotonic() + within_s
         while not seen([request.json() for request in self.received]):
@@ -60,7 +60,7 @@ def listening() -> Iterator[Listener]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             listener.received.append(Received(self.path, dict(self.headers), body, self.command))
             time.sleep(listener.delay_s)
-            listener.free.wait(60)
+            listener.free.wait()
             if listener.bad and listener.bad.encode() in body:
                 status, headers = 500, dict[str, str]()
             else:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from time import monotonic
 
 import pytest
 import sqlalchemy as sql
 
 from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_core.notification.delivery import GIVE_UP_AFTER
+from spikeguard_server.notify import wire
 from spikeguard_server.notify.notifier import (
     LANES,
     OF_A_PROJECT,
-    STOP_TIMEOUT_S,
     Notifier,
     look,
 )
@@ -25,13 +24,13 @@ from tests.server.notify.listener import Listener, listening
 from tests.server.store.jobs import rows, value
 
 MANY = 210  # conversations of one channel, more than are handed out at a time
-PROMPT_S = 8.0  # sooner than a channel that hangs is given up
 FEW = 30  # more than one channel is handed at a time
 
 
 @pytest.fixture
-def dead() -> Iterator[Listener]:
-    """What channels lead to that do not answer."""
+def dead(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
+    """What channels lead to that do not answer, for as long as a test may take."""
+    monkeypatch.setattr(wire, "ANSWER_S", 3_600.0)
     with listening() as found:
         found.free.clear()
         yield found
@@ -49,14 +48,13 @@ def notifying(desk: Desk, hanging: Listener | None = None) -> Iterator[Notifier]
         notifier.stop()
 
 
-def test_a_notifier_stops_in_time_however_many_channels_hang(desk: Desk, dead: Listener) -> None:
+def test_a_notifier_stops_however_many_channels_hang(desk: Desk, dead: Listener) -> None:
     for number in range(OF_A_PROJECT):
         desk.webhook(dead, f"dead-{number}")
     with notifying(desk, dead) as notifier:
         dead.wait_for(lambda told: len(told) == OF_A_PROJECT)
-        began = monotonic()
         notifier.stop()
-        assert monotonic() < began + STOP_TIMEOUT_S + 1
+        assert not notifier.alive
 
 
 def execute(desk: Desk, *statements: str) -> None:
@@ -87,7 +85,7 @@ def test_a_channel_with_much_to_tell_takes_no_other_ones_turn(
     tell_much(desk, "dead", MANY)
     assert {due.key.channel for due in look(desk.engine, desk.settings)} == {"dead", "pager"}
     with notifying(desk, dead):
-        listener.wait_for(bool, PROMPT_S)
+        listener.wait_for(bool)
 
 
 def test_what_a_channel_does_not_answer_once_it_is_not_asked_for_everything_else_too(
@@ -154,7 +152,7 @@ def test_a_project_whose_channels_all_hang_leaves_room_for_another_ones(
             "'channel', 'pager', 'project', 'other', 'leased_until', null))).* "
             "from conversations c where channel = 'dead-0'",
         )
-        listener.wait_for(bool, PROMPT_S)
+        listener.wait_for(bool)
 
 
 def test_a_conversation_that_cannot_be_told_is_put_off_and_the_next_is_told(
@@ -169,6 +167,6 @@ def test_a_conversation_that_cannot_be_told_is_put_off_and_the_next_is_told(
         "now() - interval '1 hour'))).* from conversations c",
     )
     with notifying(desk):
-        listener.wait_for(bool, PROMPT_S)
+        listener.wait_for(bool)
     odd = "select due_at > now() from conversations where incident = 7"
     assert rows(desk.engine, odd) == [(True,)]

@@ -6,7 +6,6 @@ import math
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from time import monotonic
 
 import pytest
 import sqlalchemy as sql
@@ -15,7 +14,8 @@ from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_protocol import AttemptEnded
 from spikeguard_protocol.signature import SignatureRefused, verify
 from spikeguard_server.ingest.decisions import approve, reject
-from spikeguard_server.notify.notifier import STOP_TIMEOUT_S, Notifier, look
+from spikeguard_server.notify import wire
+from spikeguard_server.notify.notifier import Notifier, look
 from spikeguard_server.notify.telling import deliver
 from spikeguard_server.store.channels import add_silence, end_silence
 from spikeguard_server.store.conversations import claim, wake
@@ -347,8 +347,11 @@ def test_a_run_that_simply_finishes_leaves_nothing_behind(
     assert value(calm.engine, "select count(*) from deliveries") == 0
 
 
-def test_a_hanging_channel_holds_up_no_other(desk: Desk, listener: Listener) -> None:
+def test_a_hanging_channel_holds_up_no_other(
+    desk: Desk, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor the server's stop."""
+    monkeypatch.setattr(wire, "ANSWER_S", 3_600.0)
     with listening() as hanging:
         hanging.free.clear()
         desk.webhook(hanging, "a-hanging-one")
@@ -357,10 +360,8 @@ def test_a_hanging_channel_holds_up_no_other(desk: Desk, listener: Listener) -> 
         notifier.start()
         listener.wait_for(bool)
         hanging.wait_for(bool)
-        began = monotonic()
         notifier.stop()
         assert not notifier.alive
-        assert monotonic() < began + 2 * STOP_TIMEOUT_S + 2
 
 
 @pytest.mark.parametrize("yes", [True, False])

@@ -20,7 +20,7 @@ import httpx
 
 HERE = Path(__file__).parent
 CLIENT_ID, CLIENT_SECRET = "spikeguard", "a secret of the tests"
-START_S = 60.0
+START_S = 120.0
 
 
 def missing() -> str | None:
@@ -51,7 +51,7 @@ def _wait(process: subprocess.Popen[bytes], issuer: str) -> None:
     give_up_at = time.monotonic() + START_S
     while time.monotonic() < give_up_at and process.poll() is None:
         try:
-            httpx.get(f"{issuer}/.well-known/openid-configuration", timeout=5)
+            httpx.get(f"{issuer}/.well-known/openid-configuration", timeout=120)
         except httpx.TransportError:
             time.sleep(0.1)
         else:
@@ -75,7 +75,7 @@ class Browser:
         site = str(httpx.URL(url).copy_with(path="/", query=None))
         if site not in self._clients:
             unkept = httpx.Limits(max_keepalive_connections=0)
-            self._clients[site] = httpx.Client(base_url=site, timeout=30, limits=unkept)
+            self._clients[site] = httpx.Client(base_url=site, timeout=120, limits=unkept)
         return self._clients[site]
 
     def get(self, url: str) -> httpx.Response:

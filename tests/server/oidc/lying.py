@@ -88,7 +88,7 @@ def lying() -> Iterator[Liar]:
 
         def _answer(self, form: dict[str, str]) -> None:
             liar.asked.append(self.path)
-            liar.answers.wait(60)
+            liar.answers.wait(120)
             status, said = ANSWERS[self.path](liar, form)
             content = json.dumps(said).encode()
             self.send_response(liar.status if liar.status != 200 else status)
@@ -109,7 +109,7 @@ def lying() -> Iterator[Liar]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(120)
 
 
 def _describe(liar: Liar, _: dict[str, str]) -> tuple[int, Claims]:

@@ -77,7 +77,7 @@ def come_back(browser: Browser, server: str, account: str, query: str = "") -> h
 def me(browser: Browser, server: str, engine: sql.Engine) -> Any:
     secret = bearer_of(engine, browser.at(server).cookies.get("spikeguard_session") or "none")
     headers = {"Authorization": f"Bearer {secret}"}
-    return httpx.get(f"{server}/v1/me", headers=headers, timeout=30).json()
+    return httpx.get(f"{server}/v1/me", headers=headers, timeout=120).json()
 
 
 @pytest.mark.usefixtures("issuer")
@@ -114,6 +114,6 @@ def test_a_fresh_sign_in_asks_whoever_is_signed_in_there_again_and_makes_admin_t
     secret = bearer_of(engine, browser.at(server).cookies["spikeguard_session"])
     wanted = {"role": "admin", "person": "Deputy"}
     headers = {"Authorization": f"Bearer {secret}"}
-    made = httpx.post(f"{server}/v1/tokens", json=wanted, headers=headers, timeout=30)
+    made = httpx.post(f"{server}/v1/tokens", json=wanted, headers=headers, timeout=120)
     assert made.status_code == 201, made.text
     browser.close()

@@ -154,12 +154,12 @@ def test_of_one_role_that_owns_everything_it_is_said_by_what_it_can_change_the_a
 
 def test_a_server_says_that_its_role_cannot_change_the_audit(site: Site) -> None:
     with serving(Settings(database_url=site.url)) as url:
-        assert httpx.get(f"{url}/readyz", timeout=30).json()["audit_protected"] is True
+        assert httpx.get(f"{url}/readyz", timeout=120).json()["audit_protected"] is True
 
 
 def test_a_server_of_one_role_says_that_its_audit_is_not_protected(database_url: str) -> None:
     with serving(Settings(database_url=database_url)) as url:
-        assert httpx.get(f"{url}/readyz", timeout=30).json()["audit_protected"] is False
+        assert httpx.get(f"{url}/readyz", timeout=120).json()["audit_protected"] is False
 
 
 def test_migrating_as_the_owner_takes_over_a_database_of_one_role(

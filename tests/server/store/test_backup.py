@@ -303,7 +303,7 @@ def test_a_backup_made_as_documented_is_its_owners_alone_and_outside_the_work_tr
     (programs / "docker").chmod(0o755)
     environment = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(home)}
     subprocess.run(
-        ["sh", "-c", f"umask 022\n{commands}"], cwd=tree, env=environment, check=True, timeout=60
+        ["sh", "-c", f"umask 022\n{commands}"], cwd=tree, env=environment, check=True, timeout=120
     )
     assert list(tree.iterdir()) == []
     made = {path.name: path for path in home.rglob("*") if path.is_file()}

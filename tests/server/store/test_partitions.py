@@ -124,7 +124,7 @@ CREATE TRIGGER hold AFTER UPDATE ON attempts FOR EACH ROW EXECUTE FUNCTION hold(
 def until_waiting(engine: sql.Engine, lock: str) -> None:
     """Until somebody waits for a lock of this type."""
     query = f"select count(*) from pg_locks where not granted and locktype = '{lock}'"
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while not value(engine, query):
         assert time.monotonic() < deadline
         time.sleep(0.01)

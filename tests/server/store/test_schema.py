@@ -77,7 +77,7 @@ def test_replicas_that_start_together_migrate_once(engine: sql.Engine) -> None:
         assert current_revision(connection) is None
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(migrate, engine) for _ in range(4)]:
-            done.result(60)
+            done.result(120)
     with engine.connect() as connection:
         assert current_revision(connection) == newest_revision()
 
@@ -91,7 +91,7 @@ def blocked_at(engine: sql.Engine, table: str) -> bool:
 
 
 def wait_until_blocked(engine: sql.Engine, table: str) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while not blocked_at(engine, table):
         assert time.monotonic() < until, f"nobody waits for {table}"
         time.sleep(0.02)
@@ -109,7 +109,7 @@ def test_a_migration_waits_for_a_message_that_is_being_taken(
             message.execute(sql.text("set local lock_timeout = '500ms'"))
             message.execute(sql.text("select from commands"))
             message.commit()
-            migration.result(60)
+            migration.result(120)
     with engine.connect() as connection:
         assert current_revision(connection) == "9999_later"
 
@@ -125,7 +125,7 @@ def test_a_migration_that_gets_in_somebodys_way_is_tried_again(
         wait_until_blocked(engine, "commands")
         reader.execute(sql.text("select from runs"))
         reader.commit()
-        migration.result(60)
+        migration.result(120)
     with engine.connect() as connection:
         assert current_revision(connection) == "9999_later"
 
@@ -156,7 +156,7 @@ def test_a_server_says_why_its_database_keeps_it_from_being_ready(
         with engine.begin() as connection:
             make_empty(connection)
     with serving(Settings(database_url=database_url)) as url:
-        answer = httpx.get(f"{url}/readyz", timeout=30)
+        answer = httpx.get(f"{url}/readyz", timeout=120)
     assert answer.status_code == 503
     error = answer.json()["error"]
     assert told in error["remedy"]

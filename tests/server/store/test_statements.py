@@ -19,6 +19,6 @@ def test_what_statements_share_has_its_columns_before_threads_share_it() -> None
         "                print(found.name, name)",
     ])  # fmt: skip
     ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
     )
     assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
