@@ -80,15 +80,6 @@ def test_it_stays_open_for_as_long_as_the_ranks_are_apart() -> None:
     assert folded(events).apart_since == 201
 
 
-def test_one_by_one_and_through_bytes_the_same_is_told() -> None:
-    whole = Monitor().observe(rows(1, 420, since_250))
-    monitor, single = Monitor(), list[Event]()
-    for row in rows(1, 420, since_250):
-        single += monitor.observe([row])
-        monitor = Monitor.load(monitor.dump())
-    assert single == whole
-
-
 def gone_back() -> tuple[Monitor, list[Event]]:
     """Parted at 250, back at 190 by a rollback; with what was told until then."""
     monitor, past = Monitor(), Monitor()

@@ -608,26 +608,6 @@ def test_a_ranking_holds_every_cause_once_and_adds_up_to_one() -> None:
             assert sure == sorted(sure, reverse=True)
 
 
-def test_signals_that_appear_late_leave_the_same_state_in_batches_and_after_a_reload() -> None:
-    """In whatever order they appear, at every step or now and then, through an incident."""
-    first = {"unseen_tokens": 200, "token_entropy": 210, "lr": 220, "param_norm": 230}
-    rows = []
-    for step in range(1, 421):
-        every = 7 if step < 300 else 1
-        hidden = [n for n, since in first.items() if step < since or (n == "lr" and step % every)]
-        rows.append(row(step, lasting({"loss": 6.0}), tuple(hidden)))
-    one, many, halted = Monitor(), Monitor(), Monitor()
-    told_one = [event for sample in rows for event in one.observe([sample])]
-    told_many = many.observe(rows)
-    told_halted = list[Event]()
-    for sample in rows:
-        told_halted += halted.observe([sample])
-        if sample.step % 13 == 0:
-            halted = Monitor.load(halted.dump())
-    assert repr(told_one) == repr(told_many) == repr(told_halted)
-    assert one.dump() == many.dump() == halted.dump()
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_no_measurement_is_too_strange_to_be_ranked(seed: int) -> None:
     """Zeros, huge values, gaps of any length, whatever is not finite."""

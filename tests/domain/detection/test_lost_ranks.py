@@ -55,12 +55,6 @@ def test_a_loss_that_is_lost_is_found_at_once_while_the_new_one_is_learned() -> 
     assert opened(Monitor(), told, 100) == [CALM + 6]
 
 
-def test_one_by_one_and_in_batches_the_state_is_the_same() -> None:
-    one, many = Monitor(), Monitor()
-    assert opened(one, rows(more=3.0), 1) == opened(many, rows(more=3.0), 700)
-    assert one.dump() == many.dump()
-
-
 def test_a_new_attempt_of_all_ranks_that_loses_step_again_begins_anew_again() -> None:
     """The marks end with the restart; the newest mark is an old one then."""
     again = [Sample(LOST + row.step, row.values) for row in rows(seed=7)]

@@ -122,13 +122,6 @@ def test_an_overflow_beside_an_open_incident_is_not_its_peak() -> None:
     assert (episode.peak_loss, episode.nonfinite_run) == (4.0, 0)
 
 
-def test_in_large_batches_overflows_are_told_as_one_by_one() -> None:
-    rows = [row(step, step in (7, 90, 91) or 200 <= step < 230) for step in range(1, ROWS)]
-    one, many = Monitor(), Monitor()
-    assert many.observe(rows) == [event for single in rows for event in one.observe([single])]
-    assert many.dump() == one.dump()
-
-
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_scaler_that_finds_no_scale_is_put_down_to_the_number_format(fused: bool) -> None:
     """Nothing was applied, so that there is nothing to go back from."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -137,26 +136,6 @@ def test_an_incident_names_the_signal_that_moved_before_its_loss() -> None:
 
 def test_without_a_word_of_the_policy_a_signal_is_not_judged() -> None:
     assert warned(Monitor().observe(rows(moved(1.7, 0.02, -0.5)))) == []
-
-
-@pytest.mark.parametrize(("seed", "opens"), [(0, "precursor"), (1, "incident")])
-def test_batches_and_a_stop_and_reload_change_nothing(seed: int, opens: str) -> None:
-    """With moves, gaps, values that are not finite, and a spike of the loss."""
-    rng = np.random.default_rng(seed)
-    own = [v + (1.0 if row % 400 > 380 else 0.0) for row, v in enumerate(steady(0.0, 0.1, 1500))]
-    own[700] = own[701] = math.nan
-    samples = [
-        Sample(s.step, {k: v for k, v in s.values.items() if k == "loss" or rng.random() < 0.9})
-        for s in rows(own, spiked(plateau(1500, seed=seed), 1000, 2.0, 15))
-    ]
-    one, many = watching("both", opens=opens), watching("both", opens=opens)
-    singly = [event for sample in samples for event in one.observe([sample])]
-    together = many.observe(samples[:640])
-    many = Monitor.load(many.dump())
-    together += many.observe(samples[640:1300]) + many.observe(samples[1300:])
-    assert repr(singly) == repr(together)
-    assert len(warned(singly)) + len(opened(singly)) >= 4
-    assert one.dump() == many.dump()
 
 
 def test_another_direction_keeps_what_was_learnt() -> None:

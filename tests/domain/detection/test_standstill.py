@@ -53,15 +53,6 @@ def test_a_second_standstill_long_after_the_first_is_warned_of_again() -> None:
     assert [event.step for event in warned(twice)] == [19, 1019]
 
 
-def test_in_large_batches_the_same_is_known_as_one_by_one() -> None:
-    shares = [0.3 + 0.69 * (300 < step < 340 or step > 900) for step in range(ROWS)]
-    one, many = Monitor(), Monitor()
-    told = [event for row in rows(shares) for event in one.observe([row])]
-    assert many.observe(rows(shares)) == told
-    assert len(told) == 2
-    assert one.dump() == many.dump()
-
-
 def test_no_incident_is_said_to_have_begun_with_it() -> None:
     stopped = [
         Sample(s.step, {**s.values, "unchanged_parameters": 0.99}) for s in rows([0.0] * ROWS)

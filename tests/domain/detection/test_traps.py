@@ -104,20 +104,20 @@ def shifted(rows: int, **signals: float) -> list[Sample]:
 )
 def test_no_level_is_accepted_of_a_run_that_cannot_learn(signals: dict[str, float]) -> None:
     monitor = Monitor()
-    assert not closed(monitor.observe(shifted(4000, **signals)))
+    assert not closed(monitor.observe(shifted(2000, **signals)))
     assert monitor.open
 
 
 def test_no_level_is_accepted_while_somebody_is_asked_and_waiting_does_not_blind() -> None:
     """Until they answer it stays open, and a second spike is seen from the level it is at."""
-    monitor, rows = Monitor(), shifted(4000)
+    monitor, rows = Monitor(), shifted(2600)
     assert len(opened(monitor.observe(rows[:600]))) == 1
     assert monitor.await_decision(True)
     asked = Monitor.load(monitor.dump())
-    assert not closed(asked.observe(rows[600:3000]))
-    risen = [Sample(s.step, {**s.values, "loss": s.values["loss"] + 0.4}) for s in rows[3000:3020]]
+    assert not closed(asked.observe(rows[600:2000]))
+    risen = [Sample(s.step, {**s.values, "loss": s.values["loss"] + 0.4}) for s in rows[2000:2020]]
     events = asked.observe(risen)
-    events += asked.observe(rows[3020:])
+    events += asked.observe(rows[2020:])
     kinds = [event.judgement.kind for event in events if isinstance(event, Revised)]
     assert Kind.DIVERGENT in kinds[:2]
     assert kinds[-1] is Kind.LINGERING

@@ -161,6 +161,7 @@ def test_between_migrate_and_the_first_new_replica_the_older_ones_take_every_cal
     until = time.monotonic() + DOWN_S
     while time.monotonic() < until:
         job.train(5)
+        time.sleep(0.2)
     assert Client(live.url, live.tokens[Role.OPERATOR]).run(UPGRADED)["name"] == UPGRADED.name
     assert newest_step(live, UPGRADED) == job.step
     stand_at(live, before)
