@@ -9,6 +9,8 @@ for the first, which costs half as much again and takes the core from the other 
 What collecting the tests imports is not garbage: none is looked for meanwhile, and later
 collections leave it out.
 
+Hypothesis stops no example for the time that it took: that is the machine's.
+
 The clients of a process share one TLS context: each would read all roots of the web's trust, 24 ms
 of a core, before it speaks plain http to a server of ours.
 """
@@ -24,6 +26,7 @@ from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any
 
+import hypothesis
 import pytest
 from httpx._config import create_ssl_context
 from httpx._transports import default
@@ -33,6 +36,10 @@ from tests.browser import browsing
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()
+hypothesis.settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("suite")
 vars(default)["create_ssl_context"] = lru_cache(create_ssl_context)
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 if shell := shutil.which("chromium-headless-shell"):  # a sixth less CPU than with a window's parts

@@ -107,7 +107,7 @@ def test_every_rule_hears_the_same_in_batches_and_after_a_reload() -> None:
     assert len({type(event) for event in singly}) >= 4
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(runs(), st.lists(st.integers(1, 60), min_size=1, max_size=5))
 def test_batches_change_nothing(rows: list[Sample], sizes: list[int]) -> None:
     one, many = Monitor(), Monitor()
@@ -115,7 +115,7 @@ def test_batches_change_nothing(rows: list[Sample], sizes: list[int]) -> None:
     assert one.dump() == many.dump()
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(runs(), st.data())
 def test_a_stop_and_reload_changes_nothing(rows: list[Sample], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(rows)))
@@ -126,7 +126,7 @@ def test_a_stop_and_reload_changes_nothing(rows: list[Sample], data: st.DataObje
     assert repr(before + second.observe(rows[cut:])) == repr(whole.observe(rows))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(runs(), st.data())
 def test_the_replay_of_a_prefix_is_a_prefix_of_the_replay(
     rows: list[Sample], data: st.DataObject
@@ -136,7 +136,7 @@ def test_the_replay_of_a_prefix_is_a_prefix_of_the_replay(
     assert repr(whole[: len(part)]) == repr(part)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(runs())
 def test_at_most_one_incident_is_open(rows: list[Sample]) -> None:
     monitor, depth = Monitor(), 0
