@@ -4,7 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SOURCES := agent server dashboard trainer benchmarks tests examples
-BESIDE  := --numprocesses 5 --dist loadfile --no-loadscope-reorder
+# A third and fourth use what the others wait; each costs 15 CPU seconds of imports and databases.
+WORKERS ?= 4
+BESIDE  := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Folders of which test-fast does not even read the files, whose imports take seconds.
 ALL_SLOW := agent/integrations end_to_end server
 

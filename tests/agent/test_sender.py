@@ -33,6 +33,7 @@ from spikeguard_protocol import (
 )
 
 from .forks import exit_status, start_script
+from .heard import parts_of
 from .job import BRIEF, FAST, Job
 from .test_journal import disk_full_at
 from .wire import Answer, Wire, await_that, served
@@ -292,3 +293,17 @@ def test_no_step_waits_for_the_server_whatever_it_does(tmp_path: Path, server: s
     assert job.guard.steps == 120
     left = set(threading.enumerate()) - others
     assert not [thread for thread in left if thread.name.startswith("spikeguard")]
+
+
+def test_a_disk_that_hangs_holds_up_no_step_and_loses_nothing(tmp_path: Path) -> None:
+    """The writer's lock is held, as it is while a write hangs: the loop never asks for it."""
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        outbox = parts_of(job.guard).outbox
+        assert outbox is not None
+        with outbox._io:
+            job.train_to(60)
+        job.guard.finish()
+        saved = [target.step for target in wire.records(TargetSaved)]
+    assert sorted(step for _, step in wire.column("loss")) == list(range(1, 61))
+    assert {10, 20, 30, 40, 50, 60} <= set(saved)

@@ -14,21 +14,10 @@ NOT_YET = {
 }
 
 
-@pytest.fixture(scope="module")
-def missed() -> set[str]:
-    """Bars of a third of what `python -m benchmarks.curves --quick` draws, about 10 CPU seconds."""
+def test_the_bars_that_are_held_stay_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a third of what `python -m benchmarks.curves --quick` draws, about 10 CPU seconds."""
     calm, events = curves.calm_draws(True)[::3], curves.event_draws(True)[::3]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curves, "calm_draws", lambda _: calm)
-        patch.setattr(curves, "event_draws", lambda _: events)
-        result, _ = curves.measure(quick=True, workers=2)
-    return {str(bar["bar"]) for bar in result["bars"] if not bar["held"]}
-
-
-@pytest.mark.xfail(strict=True, reason="recall, and false incidents of AR(1) of .9")
-def test_every_bar_is_held(missed: set[str]) -> None:
-    assert missed == set()
-
-
-def test_the_bars_that_are_held_stay_held(missed: set[str]) -> None:
-    assert missed <= NOT_YET
+    monkeypatch.setattr(curves, "calm_draws", lambda _: calm)
+    monkeypatch.setattr(curves, "event_draws", lambda _: events)
+    result, _ = curves.measure(quick=True, workers=2)
+    assert {str(bar["bar"]) for bar in result["bars"] if not bar["held"]} <= NOT_YET

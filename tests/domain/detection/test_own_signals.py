@@ -127,13 +127,6 @@ def test_what_opens_nothing_is_evidence_all_the_same() -> None:
     assert incident.first_moves == {NAME: 501, "loss": 511}
 
 
-def test_an_incident_names_the_signal_that_moved_before_its_loss() -> None:
-    losses = spiked(plateau(600), 510, 2.0, 30)
-    events = watching("down").observe(rows(moved(1.7, 0.02, -0.5), losses))
-    (incident,) = opened(events)
-    assert incident.first_moves == {NAME: 501, "loss": 511}
-
-
 def test_without_a_word_of_the_policy_a_signal_is_not_judged() -> None:
     assert warned(Monitor().observe(rows(moved(1.7, 0.02, -0.5)))) == []
 
