@@ -61,7 +61,7 @@ def pip(*words: str, into: Path | None = None) -> None:
     python = Path(sys.base_prefix) / "bin/python3"  # whose pip may be missing in .venv
     other = ("--python", str(into / "bin/python")) if into else ()
     done = subprocess.run(
-        [str(python), "-m", "pip", *other, *words], capture_output=True, text=True, timeout=170
+        [str(python), "-m", "pip", *other, *words], capture_output=True, text=True, timeout=500
     )
     if "Could not find a version" in done.stderr or "ConnectionError" in done.stderr:
         pytest.skip(f"no package index is reached: {done.stderr[-200:]}")

@@ -25,7 +25,7 @@ from .job import target_at
 from .ranks import here
 
 ROWS, WORDS, WIDTH = 8, 11, 10  # a batch of all ranks; sizes that no number of ranks divides
-SETTINGS = Settings(slow_signals_every=1, snapshot_every=4, send_interval_s=0.02)
+SETTINGS = Settings(slow_signals_every=1, snapshot_every=4, send_interval_s=0.02, flush_s=60.0)
 
 RULES: dict[str, Callable[[], Rule]] = {
     "fixed": lambda: Fixed(0.4),

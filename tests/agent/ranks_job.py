@@ -77,6 +77,7 @@ def train(
         directory=folder / "guard",
         settings=Settings(
             send_interval_s=0.02,
+            flush_s=3.0 if case == "sender_killed" else 60.0,
             snapshot_every=10,
             replica_checksum_every=10,
             activation_layers=("0",),

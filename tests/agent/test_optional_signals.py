@@ -174,7 +174,7 @@ def test_known_tokens_go_back_in_a_rollback_and_through_a_checkpoint(tmp_path: P
                 server=wire.url,
                 directory=tmp_path / "guard",
                 checkpoints=CheckpointDirectory(tmp_path / "saved", every=0, background=False),
-                settings=Settings(send_interval_s=0.02, snapshot_every=0),
+                settings=Settings(send_interval_s=0.02, flush_s=60.0, snapshot_every=0),
             )
             assert guard.resume() == attempt
             guard.tokens(torch.arange(8 * (1 + attempt)))
@@ -259,6 +259,7 @@ def attend(
     model = Attending()
     settings = Settings(
         send_interval_s=0.02,
+        flush_s=60.0,
         sampled_signals_every=3,
         activation_layers=("q", "k"),
         attention_layers=() if call else ("scores",),

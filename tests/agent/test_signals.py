@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def test_half_precision_norms_keep_full_precision() -> None:
 
 def test_positions_say_what_each_step_consumed(tmp_path: Path) -> None:
     with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url, settings=Settings(send_interval_s=0.02))
+        job = Job(tmp_path, server=wire.url, settings=FAST)
         job.train_to(5)
         job.guard.finish()
         ranges = [r for s in wire.records(Samples) for r in s.positions]
@@ -181,7 +182,7 @@ def test_a_second_live_attempt_is_said_once(caplog: pytest.LogCaptureFixture) ->
 def test_gradient_norms_by_parameter_come_when_asked_for(tmp_path: Path) -> None:
     seen: dict[str, float] = {}
     with served(Wire()) as wire:
-        settings = Settings(send_interval_s=0.02, layer_norms_every=5)
+        settings = replace(FAST, layer_norms_every=5)
         job = Job(tmp_path, server=wire.url, settings=settings)
         clip = job.guard.clip_grad_norm_
 

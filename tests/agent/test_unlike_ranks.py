@@ -65,7 +65,9 @@ class Scene:
             run="test",
             directory=folder,
             server=server if rank == 0 else None,
-            settings=Settings(send_interval_s=0.02, agreement_timeout_s=600, **settings),
+            settings=Settings(
+                send_interval_s=0.02, flush_s=60.0, agreement_timeout_s=600, **settings
+            ),
             **said,
         )
 
