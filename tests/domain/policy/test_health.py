@@ -148,6 +148,7 @@ def test_many_incidents_that_ended_with_the_run_cost_a_message_nothing_to_speak_
     finally:
         sys.settrace(None)
     assert found.count(Health.SUSPECT) == 750
+    assert ran < 300_000  # 75,000 were measured; of each pair it would be three million
 
 
 # ---- damage -----------------------------------------------------------------------------------
