@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import curves
+from benchmarks import curve_draws, curves
 
 pytestmark = pytest.mark.slow
 NOT_YET = {
@@ -16,7 +16,7 @@ NOT_YET = {
 
 def test_the_bars_that_are_held_stay_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a third of what `python -m benchmarks.curves --quick` draws, about 10 CPU seconds."""
-    calm, events = curves.calm_draws(True)[::3], curves.event_draws(True)[::3]
+    calm, events = curve_draws.calm_draws(True)[::3], curve_draws.event_draws(True)[::3]
     monkeypatch.setattr(curves, "calm_draws", lambda _: calm)
     monkeypatch.setattr(curves, "event_draws", lambda _: events)
     result, _ = curves.measure(quick=True, workers=2)
