@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TypeVar
 
+from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.events import Event
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import (
@@ -31,7 +32,6 @@ from spikeguard_protocol import (
     decode_message,
     encode,
 )
-from spikeguard_server.store.samples import as_domain
 from spikeguard_trainer.stage.ports import listening
 
 Kind = TypeVar("Kind")
@@ -114,7 +114,8 @@ class Server:
                 self._monitor = Monitor()  # what was learnt lies in steps that are given up
             if isinstance(record, Samples):
                 self.newest_step = record.steps[-1]
-                self.events += self._monitor.observe(as_domain(record))
+                columns = SampleColumns(record.steps, record.signals, record.positions)
+                self.events += self._monitor.observe(columns)
 
 
 @contextmanager

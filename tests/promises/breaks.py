@@ -276,18 +276,19 @@ BREAKS = {
     # ---- the server ----
     "stored-once": Break(
         f"{SERVER}/ingest/receive.py",
-        "if reach is not None and reach > intake.attempt.last_sequence:",
-        "if reach is not None:",
+        "if intake.reach > intake.attempt.last_sequence:",
+        "if intake.reach:",
     ),
     "stored-whole": Break(
         f"{SERVER}/ingest/receive.py",
-        "        _save(intake)\n    if received.monitors",
-        "    with engine.begin() as intake.connection:\n"
-        "        _save(intake)\n    if received.monitors",
+        "        _save(intake)\n    if not",
+        "        intake.connection\n"
+        "    with engine.begin() as intake.transaction:\n"
+        "        _save(intake)\n    if not",
     ),
     "gap-refused": Break(
         f"{SERVER}/ingest/receive.py",
-        "    if message.sequence > reach + 1:\n        return None\n",
+        "    if message.sequence > reach:\n        return None\n",
         "",
     ),
     "replicas-know-alike": Break(
@@ -362,8 +363,8 @@ BREAKS = {
     ),
     "settings-by-name": Break(
         f"{SERVER}/ingest/receive.py",
-        "        detection.use(choice_of(opening.detection, rates.lasting_odds))\n",
-        "        choice_of(opening.detection, rates.lasting_odds)\n",
+        "        detection.use(monitors.choice_for(message.project, opening.detection))\n",
+        "        monitors.choice_for(message.project, opening.detection)\n",
     ),
     "rollback-judged": Break(
         f"{CORE}/monitor/monitor.py",

@@ -7,6 +7,7 @@ database's clock, again and again until a result is stored.
 from __future__ import annotations
 
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, CommandEvent
+from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import Ack, CommandState, IncidentEnded, IncidentId, Order
 from spikeguard_protocol.paths import incident_page_path
 from spikeguard_server.entities import CommandRow
@@ -20,31 +21,29 @@ from spikeguard_server.store.situations import kept_targets
 
 def acknowledgement_of(intake: Intake) -> Ack:
     """The answer to the message that `intake` took in."""
-    live = _live_attempts(intake)
+    others = intake.others and intake.run.attempts > 1
+    live = _live_attempts(intake) if others else 1
     attentive = intake.current and intake.detection.monitor.attentive
-    waiting = intake.commands
-    commands = unfinished_commands(intake.connection, intake.run_id) if waiting else []
-    allowed = not_halted(intake, commands)
-    may_act = live == 1 and intake.current and intake.attempt.ended_at is None
+    commands, orders, incident = list[CommandRow](), list[Order](), intake.incident
+    if intake.commands:
+        commands = unfinished_commands(intake.connection, intake.run_id)
+    if commands:
+        allowed = not_halted(intake, commands)
+        may_act = live == 1 and intake.current and intake.attempt.ended_at is None
+        orders = _orders(intake, allowed) if may_act else []
     return Ack(
         sequence=intake.attempt.last_sequence,
-        orders=tuple(_orders(intake, allowed)) if may_act else (),
+        orders=tuple(orders),
         attentive=attentive,
-        protected=_protected(intake) if attentive or commands or _is_open(intake) else (),
+        protected=_protected(intake) if attentive or commands or incident is not None else (),
         live_attempts=live,
-        ended=_ended(intake),
+        ended=None if intake.closed is None else _ended(intake, intake.closed),
     )
 
 
-def _is_open(intake: Intake) -> bool:
-    return intake.incident is not None and intake.incident.outcome is None
-
-
-def _ended(intake: Intake) -> IncidentEnded | None:
+def _ended(intake: Intake, incident: Incident) -> IncidentEnded:
     """The incident that closed with this very message, for a note where the job keeps its own."""
-    incident = intake.incident
-    if incident is None or incident.outcome is None:
-        return None
+    assert incident.outcome is not None
     id = IncidentId(intake.run.id, incident.number)
     public = intake.settings.public_url.rstrip("/")
     address = f"{public}{incident_page_path(id)}"
@@ -53,8 +52,6 @@ def _ended(intake: Intake) -> IncidentEnded | None:
 
 def _live_attempts(intake: Intake) -> int:
     """How many attempts are thought to run; at least one, so that the last word of a run counts."""
-    if intake.run.attempts == 1 or not intake.others:
-        return 1
     mine = intake.attempt  # as it is after this message, which is written at the end
     rows = attempts_of(intake.connection, intake.run_id)
     known = [mine if row.number == mine.number else row for row in rows]

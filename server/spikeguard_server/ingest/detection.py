@@ -14,9 +14,9 @@ import pickle
 import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from threading import Lock
 from uuid import UUID
@@ -25,7 +25,7 @@ import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from spikeguard_core.detection.sample import SampleColumns
-from spikeguard_core.diagnosis.kind_rates import PUBLISHED, BaseRates
+from spikeguard_core.diagnosis.kind_rates import PUBLISHED
 from spikeguard_core.events import Event
 from spikeguard_core.monitor.monitor import Monitor, OlderStateVersion, UnknownStateVersion
 from spikeguard_core.monitor.state import DetectorChoice
@@ -43,16 +43,18 @@ from spikeguard_server.ingest.detector_rebuild import (
 from spikeguard_server.store.detectors import (
     Place,
     StateRow,
-    keep_snapshot,
     load_state,
     nearest_snapshot,
-    save_state,
+    snapshot,
+    update_of_state,
 )
 from spikeguard_server.store.incidents import base_rates_by_project
+from spikeguard_server.store.pipeline import Statement, ask
 from spikeguard_server.store.runs import line_to
 from spikeguard_server.store.samples import read_samples
 
 NOWHERE = Place(0, 0, 0)
+_PUBLISHED_ODDS = PUBLISHED.lasting_odds  # of a project that has no endings of its own
 FREE_SNAPSHOTS = 2  # of one message, each up to 100 kB; more only `SNAPSHOT_ROWS` judged rows apart
 SNAPSHOT_ROWS = 100
 MOST_SNAPSHOTS = 16  # of one message
@@ -82,7 +84,7 @@ class Monitors:
         self.rebuilds = RebuildBudgets()
         self._kept: OrderedDict[UUID, KeptMonitor] = OrderedDict()
         self._packed: OrderedDict[UUID, bytes] = OrderedDict()  # of a `KeptMonitor`
-        self._rates: Mapping[str, BaseRates] = {}  # by project
+        self._odds: Mapping[str, float] = {}  # by project
         self._learn_at = 0.0  # monotonic
         self._lock = Lock()
 
@@ -100,8 +102,9 @@ class Monitors:
             self._kept[run_id] = kept
             self._kept.move_to_end(run_id)
             self._packed.pop(run_id, None)
-            over = len(self._kept) - self._size
-            oldest = [self._kept.popitem(last=False) for _ in range(over)]
+            oldest = []
+            while len(self._kept) > self._size:
+                oldest.append(self._kept.popitem(last=False))
         for run, old in oldest:
             self._pack(run, old)
 
@@ -112,11 +115,13 @@ class Monitors:
             return
         self._learn_at = now + RATES_S
         with suppress(SQLAlchemyError), engine.connect() as connection:
-            self._rates = base_rates_by_project(connection)
+            rates = base_rates_by_project(connection)
+            self._odds = {project: found.lasting_odds for project, found in rates.items()}
 
-    def base_rates(self, project: str) -> BaseRates:
-        """How the project's spikes ended, as it was looked up last."""
-        return self._rates.get(project, PUBLISHED)
+    def choice_for(self, project: str, detection: str | None) -> DetectorChoice:
+        """How a run of the project is judged: by the policy's `detection`, as JSON, and by how the
+        project's spikes ended, as it was looked up last."""
+        return choice_of(detection, self._odds.get(project, _PUBLISHED_ODDS))
 
     def _pack(self, run_id: UUID, kept: KeptMonitor) -> None:
         body = pickle.dumps(kept, pickle.HIGHEST_PROTOCOL)
@@ -144,6 +149,7 @@ class Detection:
     _mark: tuple[int, bytes] | None = None  # newest step and bytes that a snapshot was kept of
     _bytes: bytes | None = None  # of the monitor as it stands, once somebody asked
     snapshots: int = 0  # that this message kept
+    unwritten: list[Statement] = field(default_factory=list)  # those that are not written yet
     _rows: int = 0  # judged since the last of them
     relearned: bool = False  # from the samples, since another release wrote the state
 
@@ -151,14 +157,16 @@ class Detection:
     def of(cls, run_id: UUID, monitor: Monitor, row: StateRow) -> Detection:
         """`monitor` as it stands by `row`."""
         return cls(
-            run_id, monitor, row.place, row.version, failures=row.failures,
+            run_id, monitor, Place(row.attempt, row.segment, row.step), row.version,
+            failures=row.failures,
             _state_step=row.state_step, _anchor=row.anchor,
         )  # fmt: skip
 
     @classmethod
     def anew(cls, connection: sql.Connection, run_id: UUID, row: StateRow) -> Detection:
         """The run of `row` learned anew: what an older release knew can't be read."""
-        line = line_to(connection, run_id, row.place, MOST_SEGMENTS)
+        place = Place(row.attempt, row.segment, row.step)
+        line = line_to(connection, run_id, place, MOST_SEGMENTS)
         found = cls.of(run_id, Rebuilder(connection, run_id, math.inf).relearn(line), row)
         found.relearned = True
         found._moved()
@@ -176,29 +184,28 @@ class Detection:
         self._moved()
 
     def observe(
-        self,
-        connection: sql.Connection,
-        samples: SampleColumns,
-        *,
-        every: int,
-        targets: Collection[int],
+        self, samples: SampleColumns, *, every: int, targets: Collection[int]
     ) -> list[Event]:
         """Take the samples that are new here; keep snapshots on the way."""
-        fresh = samples[bisect_right(samples.steps, self.place.step) :]
-        if len(fresh) < len(samples):
+        begin, count = bisect_right(samples.steps, self.place.step), len(samples.steps)
+        if begin:
             self._moved()  # what is filled in later was not seen when it was judged
         events: list[Event] = []
-        for part in _cut(fresh, every, targets):
-            step = part.steps[-1]
-            events += self.monitor.observe(part)
+        for end in range(begin + 1, count + 1):
+            step = samples.steps[end - 1]
+            due = step % every == 0 or step in targets
+            if not due and end < count:
+                continue
+            events += self.monitor.observe(samples[begin:end])
             self.place = Place(self.place.attempt, self.place.segment, step)
             self.changed, self._bytes, self.failures = True, None, 0
-            self._rows += len(part)
-            if step % every == 0 or step in targets:
-                self.keep(connection, at_target=step in targets)
+            self._rows += end - begin
+            if due:
+                self.keep(at_target=step in targets)
+            begin = end
         return events
 
-    def keep(self, connection: sql.Connection, *, at_target: bool = False) -> None:
+    def keep(self, *, at_target: bool = False) -> None:
         """Keep a snapshot of where the monitor stands; not where a message asks for many."""
         near = self._rows < SNAPSHOT_ROWS
         if self.snapshots >= (FREE_SNAPSHOTS if near else MOST_SNAPSHOTS):
@@ -206,7 +213,7 @@ class Detection:
         self.snapshots, self._rows = self.snapshots + 1, 0
         state = self._state()
         self._mark = (self.place.step, state)
-        keep_snapshot(connection, self.run_id, self.place, state, at_target=at_target)
+        self.unwritten.append(snapshot(self.run_id, self.place, state, at_target=at_target))
 
     def write_down(self) -> None:
         """Let the bytes alone say it: the samples behind them may be dropped some day."""
@@ -241,10 +248,11 @@ class Detection:
         self._moved()
         return self.monitor.end()
 
-    def row(self) -> StateRow | None:
-        """What to write; None if nothing changed. Asked once, at the end of the transaction."""
+    def updates(self) -> list[Statement]:
+        """The statements that write where the monitor stands, if anything changed, and what was
+        kept on the way. Asked once, at the end of the transaction."""
         if not self.changed:
-            return None
+            return self.unwritten
         self.version += 1
         state: bytes | None = None
         if not self._led:
@@ -253,18 +261,17 @@ class Detection:
             self._state_step, state = self.place.step, self._state()
         elif self._mark is not None:
             self._state_step, state = self._mark
-        return StateRow(
-            self.version, self.place, self._state_step, self._anchor, self.failures, state
-        )
+        here = self.place
+        row = StateRow(
+            self.version, here.attempt, here.segment, here.step, self._state_step, self._anchor,
+            self.failures, state,
+        )  # fmt: skip
+        return [*self.unwritten, update_of_state(self.run_id, row)]
 
     def save(self, connection: sql.Connection) -> None:
         """Write where the monitor stands, if anything changed."""
-        if (row := self.row()) is not None:
-            save_state(connection, self.run_id, row)
-
-    def kept(self) -> KeptMonitor:
-        """What to remember once it is committed."""
-        return KeptMonitor(self.version, self.place.step, self.monitor)
+        if updates := self.updates():
+            ask(connection, *updates)
 
     def _moved(self) -> None:
         """More than samples led here."""
@@ -274,15 +281,6 @@ class Detection:
         if self._bytes is None:
             self._bytes = self.monitor.dump()
         return self._bytes
-
-
-def _cut(samples: SampleColumns, every: int, targets: Collection[int]) -> Iterator[SampleColumns]:
-    """The samples in parts, each ending where a snapshot is due."""
-    begin, count = 0, len(samples)
-    for end, step in enumerate(samples.steps, 1):
-        if step % every == 0 or step in targets or end == count:
-            yield samples[begin:end]
-            begin = end
 
 
 def load_detection(
@@ -300,7 +298,7 @@ def detection_of(
     """The monitor that `row` tells of, from the bytes in it or from what was `kept`."""
     if row is None:
         return Detection(run_id, Monitor())
-    near = kept is not None and row.place.step - kept.step <= TAIL_STEPS
+    near = kept is not None and row.step - kept.step <= TAIL_STEPS
     if kept is not None and near and row.anchor <= kept.version <= row.version:
         monitor, step = kept.monitor, kept.step
     elif row.state is None:  # kept from a future that the database never had, or from long ago
@@ -310,10 +308,9 @@ def detection_of(
             monitor, step = read_monitor(row.state), row.state_step
         except OlderStateVersion:
             return Detection.anew(connection, run_id, row)
-    if step < row.place.step:
-        place = row.place
+    if step < row.step:
         monitor.observe(
-            read_samples(connection, run_id, place.attempt, place.segment, step + 1, place.step)
+            read_samples(connection, run_id, row.attempt, row.segment, step + 1, row.step)
         )
     return Detection.of(run_id, monitor, row)
 

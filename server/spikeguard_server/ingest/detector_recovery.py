@@ -14,14 +14,12 @@ import logging
 from typing import Final
 from uuid import UUID
 
-import sqlalchemy as sql
-
 from spikeguard_core.events import Closed, Judgement
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import CommandState, IncidentState, Outcome, verb_of
 from spikeguard_server.errors import ServiceError
-from spikeguard_server.ingest.detection import Detection, KeptMonitor, detection_of, read_monitor
+from spikeguard_server.ingest.detection import Detection, read_monitor
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.log_format import add_context
@@ -34,16 +32,10 @@ PATIENCE: Final = 3
 _log = logging.getLogger(__name__)
 
 
-def detection_after(
-    failure: str | None,
-    connection: sql.Connection,
-    run_id: UUID,
-    row: StateRow | None,
-    kept: KeptMonitor | None,
-) -> Detection:
-    """The detection that a message is taken with; after a failure as it stands in the row."""
-    if failure is None or row is None:
-        return detection_of(connection, run_id, row, kept)
+def detection_in(run_id: UUID, row: StateRow | None) -> Detection:
+    """The detection of a message that detection failed on, as it stands in the row."""
+    if row is None:
+        return Detection(run_id, Monitor())
     return Detection.of(run_id, _last_known(row), row)
 
 
@@ -103,8 +95,6 @@ NOT_SEEN = "the release of the server that took the run over does not see it"
 
 def take_over(intake: Intake) -> None:
     """Bring what was learned anew and what is written in line, once."""
-    if not intake.detection.relearned:
-        return
     intake.detection.relearned = False
     audit.append(
         intake.connection, intake.run_id, actor=audit.SERVER, action="detection.relearned",

@@ -20,6 +20,7 @@ from spikeguard_server.ingest.detection import Detection
 from spikeguard_server.ingest.detector_rebuild import RebuildBudgets
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.incidents import Attempts, attempts_by_number, find_incident
+from spikeguard_server.store.pipeline import Statement, ask
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import AttemptRow, RunRow
 from spikeguard_server.store.situations import targets_with_health
@@ -46,9 +47,8 @@ class StoredSteps:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The newest stored step of a segment; -1: none is."""
+    """The newest stored step of a segment of the attempt; -1: none is."""
 
-    attempt: int
     segment: int
     step: int
 
@@ -67,12 +67,14 @@ class LayersRead:
 class Intake:
     """A run under its lock. `run` and `attempt` change in place and are written at the end."""
 
-    connection: sql.Connection
+    transaction: sql.Connection  # for all but the last wait: `connection`
     settings: Settings
     now: datetime  # by the database's clock
     run: RunRow
     attempt: AttemptRow
     detection: Detection
+    reach: int = 0  # the highest sequence that is stored once this message is
+    unwritten: list[Statement] = field(default_factory=list)  # leaves with the next wait
     stored: list[StoredSteps] = field(default_factory=list)
     commands: bool = True  # whether any may be unfinished
     others: bool = True  # whether another attempt may not have ended
@@ -86,7 +88,18 @@ class Intake:
     rewritten: int = 0  # stored values that this message had written anew
     left_out: bool = False  # whether the audit says that there was no room for more of them
     copied: int = 0  # samples that this message had copied to incidents
+    closed: Incident | None = None  # the incident that closed with this message
+    over: bool = False  # whether the run ended with this message, as it was meant to
     _incident: Incident | None = None
+
+    @property
+    def connection(self) -> sql.Connection:
+        """For whoever asks the database: it has what was to be written so far."""
+        if unwritten := [*self.unwritten, *self.detection.unwritten]:
+            self.unwritten.clear()
+            self.detection.unwritten.clear()
+            ask(self.transaction, *unwritten)
+        return self.transaction
 
     @property
     def run_id(self) -> UUID:

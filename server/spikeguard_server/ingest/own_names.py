@@ -16,16 +16,15 @@ from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store.audit import SERVER, append
 
 MOST_OWN: Final = 128  # names of a run; a record has 64 at most
-_STANDARD: Final = frozenset(STANDARD_SIGNALS)
+STANDARD: Final = frozenset(STANDARD_SIGNALS)
 
 
 def within_own_names(intake: Intake, samples: Samples) -> Samples:
-    """The samples without what the run has no room for any more."""
-    if samples.signals.keys() <= _STANDARD:
-        return samples
+    """The samples, which have signals of the job's own, without what the run has no room for any
+    more."""
     known: list[str] = json.loads(intake.run.own_names or "[]")
     kept = frozenset(known[:MOST_OWN])
-    fresh = [name for name in samples.signals if name not in _STANDARD and name not in kept]
+    fresh = [name for name in samples.signals if name not in STANDARD and name not in kept]
     if not fresh:
         return samples
     room = max(0, MOST_OWN - len(known))

@@ -57,7 +57,7 @@ def begin_aftermath(intake: Intake, incident: Incident) -> None:
 def keep_aftermath(intake: Intake) -> None:
     """Keep what this message stored with the incidents that are followed."""
     run = intake.run
-    if run.followed_to is None or not intake.current:
+    if not intake.current:
         return
     followed = followed_incidents(intake.connection, intake.run_id)
     waiting = followed[-MOST_FOLLOWED:]

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from time import thread_time
 
+from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.lifecycle.command_life import CommandEvent
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import (
@@ -36,15 +37,16 @@ from spikeguard_protocol import (
 from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.detection import past_monitor
-from spikeguard_server.ingest.message_context import Intake, StoredSteps
+from spikeguard_server.ingest.message_context import Intake, StoredSteps, Tail
 from spikeguard_server.ingest.notes import note_attempt
-from spikeguard_server.ingest.own_names import within_own_names
+from spikeguard_server.ingest.own_names import STANDARD, within_own_names
 from spikeguard_server.ingest.post_incident import end_aftermath
 from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.run_tags import tag_as_told
 from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.store.audit import SERVER, append
 from spikeguard_server.store.batches import prune_batches, write_batches
+from spikeguard_server.store.chunks import SegmentKey, appended
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import find_incident
 from spikeguard_server.store.reports import want_report
@@ -60,8 +62,6 @@ from spikeguard_server.store.runs import (
 from spikeguard_server.store.samples import (
     MOST_REWRITTEN,
     VALUE_S,
-    append_samples,
-    as_domain,
     write_layer_norms,
     write_samples,
 )
@@ -75,18 +75,27 @@ ON_PURPOSE = ("finished", "stopped")
 def take_records(intake: Intake, message: Message) -> None:
     """Let every record of `message` have its effect."""
     targets = {r.step for r in message.records if isinstance(r, TargetSaved)}
+    skipped, details = list[BatchesSkipped](), list[BatchDetail]()
     for record in message.records:
         intake.check_cost()
-        _take(intake, record, targets)
-    take_skipped(intake, [r for r in message.records if isinstance(r, BatchesSkipped)])
-    details = [r for r in message.records if isinstance(r, BatchDetail)]
+        match record:
+            case Samples():
+                _take_samples(intake, record, targets)
+            case BatchesSkipped():
+                skipped.append(record)
+            case BatchDetail():
+                details.append(record)
+            case _:
+                _take(intake, record)
+    if skipped:
+        take_skipped(intake, skipped)
     if details:
         write_batches(intake.connection, intake.run_id, intake.attempt.number, details)
         newest = max(details, key=lambda detail: (detail.segment, detail.step))
         prune_batches(intake.connection, intake.run_id, intake.attempt.number, newest)
 
 
-def _take(intake: Intake, record: Record, targets: Collection[int]) -> None:
+def _take(intake: Intake, record: Record) -> None:
     connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
     match record:
         case AttemptStarted():
@@ -95,8 +104,6 @@ def _take(intake: Intake, record: Record, targets: Collection[int]) -> None:
             tag_as_told(intake, record)
         case SegmentStarted():
             _start_segment(intake, record)
-        case Samples():
-            _take_samples(intake, record, targets)
         case LayerNorms():
             write_layer_norms(connection, run_id, number, record)
             intake.layers.more = True
@@ -124,7 +131,7 @@ def _start_segment(intake: Intake, started: SegmentStarted) -> None:
     _rewind(intake, started)
     parent = started.parent
     intake.detection.enter(Place(number, started.segment, parent.step if parent else 0))
-    intake.detection.keep(intake.connection)
+    intake.detection.keep()
 
 
 def return_to_newest_segment(intake: Intake) -> None:
@@ -142,7 +149,7 @@ def return_to_newest_segment(intake: Intake) -> None:
     if past is not None:
         intake.detection.rewind(past)
     intake.detection.enter(here)
-    intake.detection.keep(intake.connection)
+    intake.detection.keep()
 
 
 def _past(intake: Intake, here: Place) -> Monitor | None:
@@ -186,17 +193,17 @@ def _place(intake: Intake, point: SegmentPoint) -> Place | None:
 
 
 def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) -> None:
-    samples = within_own_names(intake, samples)
-    run, number, segment = intake.run, intake.attempt.number, samples.segment
-    fresh = _store_samples(intake, samples)
-    intake.stored += [StoredSteps(number, segment, *steps) for steps in fresh]
-    if not intake.current or segment != run.current_segment:
+    if not samples.signals.keys() <= STANDARD:
+        samples = within_own_names(intake, samples)
+    run = intake.run
+    _store_samples(intake, samples)
+    if not intake.current or samples.segment != run.current_segment:
         return
     _show_newest(intake, samples)
     if intake.failure is not None:
         return
     events = intake.detection.observe(
-        intake.connection, as_domain(samples),
+        SampleColumns(samples.steps, samples.signals, samples.positions),
         every=intake.settings.detector_snapshot_steps, targets=targets,
     )  # fmt: skip
     monitor = intake.detection.monitor
@@ -208,23 +215,22 @@ def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) ->
         write_events(intake, events)
 
 
-def _store_samples(intake: Intake, samples: Samples) -> Sequence[tuple[int, int]]:
-    """Behind what is stored, as nearly always, or wherever they belong; returns [first, last] of
-    those that were not there before."""
-    connection, run_id, tail = intake.connection, intake.run_id, intake.tail
-    number, segment = intake.attempt.number, samples.segment
+def _store_samples(intake: Intake, samples: Samples) -> None:
+    """Behind what is stored, as nearly always, or wherever they belong."""
+    number, segment, tail = intake.attempt.number, samples.segment, intake.tail
     first, last = samples.steps[0], samples.steps[-1]
-    known = tail is not None and (tail.attempt, tail.segment) == (number, segment)
+    known = tail is not None and tail.segment == segment
     if tail is not None and known and first > tail.step:
-        append_samples(connection, run_id, number, samples)
-        intake.tail = replace(tail, step=last)
-        return [(first, last)]
+        intake.unwritten += appended(SegmentKey(intake.run_id, number, segment), samples)
+        intake.stored.append(StoredSteps(number, segment, first, last))
+        intake.tail = Tail(segment, last)
+        return
     fresh = _write_among(intake, samples)
-    if not extend_segment(connection, run_id, number, segment, first, last):
+    intake.stored += [StoredSteps(number, segment, *steps) for steps in fresh]
+    if not extend_segment(intake.connection, intake.run_id, number, segment, first, last):
         _start_lost_segment(intake, samples)
     if tail is not None and known:
-        intake.tail = replace(tail, step=max(tail.step, last))
-    return fresh
+        intake.tail = Tail(segment, max(tail.step, last))
 
 
 def _write_among(intake: Intake, samples: Samples) -> Sequence[tuple[int, int]]:
@@ -278,15 +284,17 @@ def _show_newest(intake: Intake, samples: Samples) -> None:
 
 
 def _newest(samples: Samples, signal: Signal, before: float | None) -> float | None:
-    column = samples.signals.get(signal, ())
-    return next((value for value in reversed(column) if value is not None), before)
+    for value in reversed(samples.signals.get(signal, ())):
+        if value is not None:
+            return value
+    return before
 
 
 def _save_target(intake: Intake, saved: TargetSaved) -> None:
     save_target(intake.connection, intake.run_id, intake.attempt.number, saved, intake.now)
     here = Place(intake.attempt.number, saved.segment, saved.step)
     if intake.current and intake.detection.place == here:
-        intake.detection.keep(intake.connection, at_target=True)
+        intake.detection.keep(at_target=True)
 
 
 def _end(intake: Intake, ended: AttemptEnded) -> None:
@@ -302,6 +310,7 @@ def _end(intake: Intake, ended: AttemptEnded) -> None:
         return
     run_lifecycle.stands(intake, ENDED, f"attempt {attempt.number} ended: {attempt.end_reason}")
     if over:
+        intake.over = True
         if intake.failure is None:
             write_events(intake, intake.detection.end())
         end_aftermath(intake)
@@ -312,8 +321,6 @@ MAX_NUMBER = 2**31 - 1
 
 def take_skipped(intake: Intake, records: Sequence[BatchesSkipped]) -> None:
     """Store `records`; a command of another run is none that anybody here knows."""
-    if not records:
-        return
     incidents = {record.command: _incident(intake, record.command) for record in records}
     known = [r if incidents[r.command] is not None else replace(r, command=None) for r in records]
     if not store_skipped(intake.connection, intake.run_id, known, intake.now):

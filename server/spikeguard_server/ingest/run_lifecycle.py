@@ -55,17 +55,14 @@ def lost(intake: Intake, attempt: AttemptRow, silent_s: float) -> None:
 
 
 def found(intake: Intake) -> None:
-    """It was lost, if it was, and is back."""
-    attempt = intake.attempt
-    if attempt.lost:
-        _append(intake, "attempt.found", None, _name(attempt.number), "it sends again")
-    attempt.lost = False
+    """It was lost, and is back."""
+    _append(intake, "attempt.found", None, _name(intake.attempt.number), "it sends again")
+    intake.attempt.lost = False
 
 
 def unarchive(intake: Intake) -> None:
     """A run that trains again is shown again."""
-    if intake.run.archived_at is not None:
-        _append(intake, "unarchived", "archived", None, f"{_name(intake.attempt.number)} sends")
+    _append(intake, "unarchived", "archived", None, f"{_name(intake.attempt.number)} sends")
     intake.run.archived_at = None
 
 

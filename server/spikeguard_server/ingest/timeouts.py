@@ -55,7 +55,8 @@ def let_time_pass(
         intake = Intake(connection, settings, now, run, attempt, detection)
         _lose(intake)
         if intake.current:
-            take_over(intake)
+            if detection.relearned:
+                take_over(intake)
             _fall_silent(intake)
             _expire_commands(intake)
             escalate(intake)

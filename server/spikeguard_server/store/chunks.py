@@ -17,7 +17,7 @@ from numpy import arange, concatenate, int64, ones
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, EvenRanges, Samples
 from spikeguard_server.store.curves import Column, Curves, join
 from spikeguard_server.store.packing import Numbers, floats, packed, whole_numbers
-from spikeguard_server.store.pipeline import later, read_arrays
+from spikeguard_server.store.pipeline import Statement, ask
 from spikeguard_server.store.tables.samples import chunks, rollups
 
 AT_ONCE: Final = 20_000  # steps that are read to be written anew, at most or so
@@ -34,6 +34,8 @@ _CASTS = {
     "even_first": "bigint", "even_size": "bigint", "batch_first": "bigint[]",
     "batch_end": "bigint[]",
 }  # fmt: skip
+_STANDARD: Final = frozenset(STANDARD_SIGNALS)
+_NOTHING: Final = dict.fromkeys(f"{name}_column" for name in COLUMNS)
 VALUES: Final = ", ".join(f"%({name}_column)s::{_CASTS.get(name, 'float8[]')}" for name in COLUMNS)
 
 
@@ -53,6 +55,12 @@ SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigin
 """
 
 
+_LENGTHEN = """
+UPDATE segments SET first_step = least(first_step, %(first)s), last_step = %(last)s
+WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+"""
+
+
 class SegmentKey(NamedTuple):
     """A segment by the keys of the database."""
 
@@ -61,11 +69,18 @@ class SegmentKey(NamedTuple):
     segment: int
 
 
+def appended(key: SegmentKey, samples: Samples) -> tuple[Statement, Statement]:
+    """The statements that store steps which lie behind all others of their segment, which is
+    there."""
+    chunk = chunk_of(samples)
+    return write_of(key, chunk), (_LENGTHEN, {**key._asdict(), **chunk})
+
+
 def chunk_of(samples: Samples) -> dict[str, Any]:
     """What `WRITE_CHUNK` takes beside the key of the segment."""
     signals, steps = samples.signals, samples.steps
-    own = sorted(name for name in signals if name not in STANDARD_SIGNALS)
-    found: dict[str, Any] = dict.fromkeys((f"{name}_column" for name in COLUMNS), None)
+    own = sorted(signals.keys() - _STANDARD)
+    found: dict[str, Any] = dict(_NOTHING)
     for name, values in signals.items():
         if name in STANDARD_SIGNALS:
             found[f"{name}_column"] = floats(values)
@@ -92,8 +107,8 @@ def _ranges(ranges: Sequence[BatchRange | None]) -> dict[str, Any]:
 def row_of(curves: Curves) -> dict[str, Any]:
     """The same of curves that are not empty."""
     steps = curves.steps
-    found: dict[str, Any] = dict.fromkeys((f"{name}_column" for name in COLUMNS), None)
-    own = sorted(name for name in curves.signals if name not in STANDARD_SIGNALS)
+    found: dict[str, Any] = dict(_NOTHING)
+    own = sorted(curves.signals.keys() - _STANDARD)
     for name in STANDARD_SIGNALS:
         if (column := curves.signals.get(name)) is not None and column.there.any():
             found[f"{name}_column"] = packed(column.values, column.there)
@@ -110,9 +125,9 @@ def row_of(curves: Curves) -> dict[str, Any]:
     return {**found, "first": int(steps[0]), "last": int(steps[-1])}
 
 
-def insert_chunk(connection: sql.Connection, key: SegmentKey, row: dict[str, Any]) -> None:
-    """Write one chunk; nobody has a step of it."""
-    later(connection, WRITE_CHUNK, {**key._asdict(), **row})
+def write_of(key: SegmentKey, row: dict[str, Any]) -> Statement:
+    """The statement that writes one chunk; nobody has a step of it."""
+    return WRITE_CHUNK, {**key._asdict(), **row}
 
 
 def delete_chunks(connection: sql.Connection, key: SegmentKey, first: int, last: int) -> None:
@@ -214,7 +229,7 @@ def short_segments(
         "segments": [key.segment for key in keys],
     }
     found: dict[SegmentKey, list[Curves]] = {key: [] for key in keys}
-    for values in read_arrays(connection, statement, which):
+    for values in ask(connection, (statement, which), prepare=False)[0]:
         row = dict(zip(columns, values, strict=True))
         found[SegmentKey(keys[0].run_id, row["attempt"], row["segment"])].append(_curves(row))
     return {key: join(parts) for key, parts in found.items()}
@@ -270,7 +285,7 @@ def _read(
         AND {begins} AND first_step <= %(last)s ORDER BY {order}
     """
     which = {**key._asdict(), "first": first, "last": last, "limit": limit}
-    rows = read_arrays(connection, statement, which)
+    rows = ask(connection, (statement, which), prepare=False)[0]
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
@@ -278,7 +293,7 @@ def _wanted(names: Iterable[str] | None) -> Iterable[str]:
     if names is None:
         return COLUMNS
     wanted = set(names)
-    extras = EXTRAS if wanted - set(STANDARD_SIGNALS) else ()
+    extras = EXTRAS if wanted - _STANDARD else ()
     return ("steps", *(n for n in STANDARD_SIGNALS if n in wanted), *extras, *RANGES)
 
 

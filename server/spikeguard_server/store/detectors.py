@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Final
+from operator import attrgetter
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_server.store.pipeline import later
+from spikeguard_server.store.pipeline import Statement, ask
 from spikeguard_server.store.tables import core as tables
 
 
@@ -30,13 +31,15 @@ class Place:
 class StateRow:
     """Where the detector stands, and what to reach it from.
 
-    `state` is what it knew at `state_step` of the place's segment; the samples stored since lead to
-    `place`. None: not to be written, or not read because the reader has a version from `anchor` on,
-    from which samples alone lead here too.
+    `state` is what it knew at `state_step` of the segment; the samples stored since lead to `step`.
+    None: not to be written, or not read because the reader has a version from `anchor` on, from
+    which samples alone lead here too.
     """
 
     version: int  # of the row: counts the messages that moved it
-    place: Place
+    attempt: int
+    segment: int
+    step: int
     state_step: int
     anchor: int  # the newest version that more than samples led to
     failures: int  # messages in a row that detection failed on
@@ -54,36 +57,27 @@ _LOAD = sql.select(
 def load_state(connection: sql.Connection, run_id: UUID, known: int) -> StateRow | None:
     """The state of the run, without its bytes for whoever has version `known` of it."""
     row = connection.execute(_LOAD, {"key": run_id, "known": known}).one_or_none()
-    return None if row is None else state_row(row)
-
-
-def state_row(row: Sequence[Any]) -> StateRow:
-    """A row of `STATE_COLUMNS` and the state."""
-    version, attempt, segment, step, state_step, anchor, failures, state = row
-    return StateRow(version, Place(attempt, segment, step), state_step, anchor, failures, state)
+    return None if row is None else StateRow(**row._mapping)
 
 
 _SAVED = (*STATE_COLUMNS, "state")
 _SAVE = f"""
-INSERT INTO detector_states (run_id, {", ".join(_SAVED)})
-VALUES (%(run_id)s, {", ".join(f"%({name})s" for name in _SAVED)})
+INSERT INTO detector_states ({", ".join(_SAVED)}, run_id)
+VALUES ({"%s, " * len(_SAVED)}%s)
 ON CONFLICT (run_id)
 DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _SAVED)}
 """
 _MOVE = f"""
-UPDATE detector_states SET {", ".join(f"{name} = %({name})s" for name in STATE_COLUMNS)}
-WHERE run_id = %(run_id)s
+UPDATE detector_states SET {", ".join(f"{name} = %s" for name in STATE_COLUMNS)} WHERE run_id = %s
 """
+_position, _whole = attrgetter(*STATE_COLUMNS), attrgetter(*_SAVED)
 
 
-def save_state(connection: sql.Connection, run_id: UUID, row: StateRow) -> None:
-    """Write where the detector stands, and its bytes if there are any."""
-    values = {
-        "version": row.version, "attempt": row.place.attempt, "segment": row.place.segment,
-        "step": row.place.step, "state_step": row.state_step, "anchor": row.anchor,
-        "failures": row.failures, "run_id": run_id, "state": row.state,
-    }  # fmt: skip
-    later(connection, _MOVE if row.state is None else _SAVE, values)
+def update_of_state(run_id: UUID, row: StateRow) -> Statement:
+    """The statement that writes where the detector stands, and its bytes if there are any."""
+    if row.state is None:
+        return _MOVE, (*_position(row), run_id)
+    return _SAVE, (*_whole(row), run_id)
 
 
 def detectors_on(connection: sql.Connection, week: date) -> list[UUID]:
@@ -103,15 +97,13 @@ DO UPDATE SET at_target = detector_snapshots.at_target OR excluded.at_target
 """
 
 
-def keep_snapshot(
-    connection: sql.Connection, run_id: UUID, place: Place, state: bytes, *, at_target: bool
-) -> None:
-    """Keep `state` as what the detector knew at `place`."""
+def snapshot(run_id: UUID, place: Place, state: bytes, *, at_target: bool) -> Statement:
+    """The statement that keeps `state` as what the detector knew at `place`."""
     row = {
         "run_id": run_id, "attempt": place.attempt, "segment": place.segment,
         "step": place.step, "state": state, "at_target": at_target,
     }  # fmt: skip
-    later(connection, _KEEP, row)
+    return _KEEP, row
 
 
 _NEAREST = """
@@ -172,4 +164,4 @@ _THIN = """
 
 def thin_snapshots(connection: sql.Connection, run_id: UUID, kept: int) -> None:
     """Delete snapshots of the run beyond `kept` and beyond `MOST_SNAPSHOT_BYTES`."""
-    later(connection, _THIN, {"run_id": run_id, "kept": kept, "bytes": MOST_SNAPSHOT_BYTES})
+    ask(connection, (_THIN, {"run_id": run_id, "kept": kept, "bytes": MOST_SNAPSHOT_BYTES}))

@@ -15,7 +15,6 @@ from psycopg.errors import ReadOnlySqlTransaction
 from sqlalchemy.exc import DisconnectionError
 
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.pipeline import send_queued
 
 CONNECT_TIMEOUT_S = 5
 IDLE_TRANSACTION_TIMEOUT_S = 60
@@ -39,11 +38,11 @@ def open_engine(settings: Settings) -> sql.Engine:
         pool_timeout=settings.pool_timeout_s,
         connect_args={
             "connect_timeout": CONNECT_TIMEOUT_S,
+            "prepare_threshold": 2**31,  # what is to be prepared says so
             "application_name": "spikeguard",
             "options": " ".join(f"-c {name}={value}" for name, value in limits.items()),
         },
     )
-    send_queued(engine)
     sql.event.listen(engine, "checkin", _rests)
     sql.event.listen(engine, "checkout", _check)
     sql.event.listen(engine, "handle_error", _judge)

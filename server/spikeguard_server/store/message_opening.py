@@ -13,7 +13,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_protocol import Role
-from spikeguard_server.store.detectors import STATE_COLUMNS, StateRow, state_row
+from spikeguard_server.store.detectors import STATE_COLUMNS, StateRow
 from spikeguard_server.store.pipeline import ask
 from spikeguard_server.store.runs import AttemptRow, RunRow
 
@@ -29,7 +29,8 @@ SELECT clock_timestamp(),
                AND ended_at IS NULL AND NOT lost),
        t.id, t.project, t.run,
        (SELECT coalesce(s.last_step, -1) FROM segments s JOIN runs r USING (run_id)
-        WHERE s.run_id = %(run)s AND s.attempt = a.number AND s.segment = r.current_segment),
+        WHERE s.run_id = %(run)s AND s.attempt = a.number AND s.segment = r.current_segment
+        AND r.current_attempt = a.number),
        {", ".join(f"a.{name}" for name in _ATTEMPT)},
        {", ".join(f"d.{name}" for name in STATE_COLUMNS)},
        CASE WHEN d.anchor > %(known)s THEN d.state END,
@@ -68,7 +69,7 @@ class Opening:
     bearer: Bearer | None
     commands: bool  # whether any is unfinished
     others: bool  # whether another attempt has not ended
-    newest_step: int | None  # stored of the attempt's segment of the current number; -1: none yet
+    newest_step: int | None  # stored of the segment that is trained, if in this attempt; -1: none
     detection: str | None  # JSON: what the policy in force says of it
 
 
@@ -94,7 +95,7 @@ def open_message(
         now,
         RunRow(*locked[0]) if locked else None,
         None if attempt_row[0] is None else AttemptRow(*attempt_row),
-        None if state[0] is None else state_row(state),
+        None if state[0] is None else StateRow(*state),
         None if token is None else Bearer(token, project, run),
         commands,
         others,

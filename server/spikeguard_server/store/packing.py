@@ -84,25 +84,7 @@ def packed(values: Numbers, there: Numbers) -> FloatColumn | WholeColumn:
     return FloatColumn(data) if floating else WholeColumn(data)
 
 
-def unpacked(data: bytes) -> tuple[Numbers, Numbers]:
-    """The numbers of an array as Postgres sends it (0 where NULL), and which of them are there."""
-    dimensions, gaps, element = _SHAPE.unpack_from(data)
-    form = _FLOAT if element == FLOAT8 else _WHOLE
-    native = form["value"].newbyteorder("=")
-    if not dimensions:
-        return np.empty(0, native), np.empty(0, bool)
-    count = _HEAD.unpack_from(data)[3]
-    if not gaps:
-        values = np.frombuffer(data, form, count, _HEAD.size)["value"]
-        return values.astype(native), np.ones(count, bool)
-    there, places = _places(data, count)
-    values = np.zeros(count, native)
-    octets = np.frombuffer(data, np.uint8)[places[:, None] + np.arange(8)]
-    values[there] = octets.reshape(-1).view(form["value"])
-    return values, there
-
-
-def _places(data: bytes, count: int) -> tuple[Numbers, Numbers]:
+def _places(data: Any, count: int) -> tuple[Numbers, Numbers]:
     """Which elements are there, and where the bytes of those begin."""
     lengths = np.frombuffer(data, ">i4", offset=_HEAD.size).tolist()
     there, places, at = np.zeros(count, bool), [], 0
@@ -115,13 +97,27 @@ def _places(data: bytes, count: int) -> tuple[Numbers, Numbers]:
     return there, np.array(places, int)
 
 
-class ArrayLoader(Loader):
-    """Reads arrays of numbers as `unpacked` does."""
+class _ArrayLoader(Loader):
+    """Arrays of numbers that a binary cursor reads."""
 
     format = Format.BINARY
 
     def load(self, data: Any) -> tuple[Numbers, Numbers]:
-        return unpacked(bytes(data))
+        """The numbers (0 where NULL), and which of them are there."""
+        dimensions, gaps, element = _SHAPE.unpack_from(data)
+        form = _FLOAT if element == FLOAT8 else _WHOLE
+        native = form["value"].newbyteorder("=")
+        if not dimensions:
+            return np.empty(0, native), np.empty(0, bool)
+        count = _HEAD.unpack_from(data)[3]
+        if not gaps:
+            values = np.frombuffer(data, form, count, _HEAD.size)["value"]
+            return values.astype(native), np.ones(count, bool)
+        there, places = _places(data, count)
+        values = np.zeros(count, native)
+        octets = np.frombuffer(data, np.uint8)[places[:, None] + np.arange(8)]
+        values[there] = octets.reshape(-1).view(form["value"])
+        return values, there
 
 
 class _FloatDumper(Dumper):
@@ -138,5 +134,7 @@ class _WholeDumper(Dumper):
         return obj.packed
 
 
+psycopg.adapters.register_loader(FLOAT8_ARRAY, _ArrayLoader)
+psycopg.adapters.register_loader(INT8_ARRAY, _ArrayLoader)
 psycopg.adapters.register_dumper(FloatColumn, _FloatDumper)
 psycopg.adapters.register_dumper(WholeColumn, _WholeDumper)

@@ -23,11 +23,11 @@ from spikeguard_server.store.chunks import (
     delete_chunks,
     heads,
     in_parts,
-    insert_chunk,
     read_curves,
     rollup_across,
     row_of,
     week_of,
+    write_of,
 )
 from spikeguard_server.store.curves import Curves, keep
 from spikeguard_server.store.pipeline import ask
@@ -154,4 +154,5 @@ def _put_together(
     inside = [head for head in found if head.first >= first and head.last < end]
     if len(inside) > SMALL_CHUNKS:
         delete_chunks(connection, key, inside[0].first, inside[-1].first)
-        insert_chunk(connection, key, row_of(block.between(inside[0].first, inside[-1].last)))
+        together = block.between(inside[0].first, inside[-1].last)
+        ask(connection, write_of(key, row_of(together)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +25,7 @@ from spikeguard_protocol import (
     SegmentStarted,
 )
 from spikeguard_server.store.detectors import Place
-from spikeguard_server.store.pipeline import later
+from spikeguard_server.store.pipeline import Statement, ask
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.samples import weeks
@@ -99,7 +100,7 @@ class SegmentRow:
 
 
 def _assigned(columns: Iterable[str]) -> str:
-    return ", ".join(f"{name} = %({name})s" for name in columns)
+    return ", ".join(f"{name} = %s" for name in columns)
 
 
 _RUN = [tables.runs.c[name] for name in RunRow.__dataclass_fields__]
@@ -143,14 +144,20 @@ def make_run(
 
 
 def save_run(connection: sql.Connection, run: RunRow) -> None:
-    """Write what stands in `run`, with what the transaction waits for next."""
-    later(connection, _SAVE_RUN, {name: getattr(run, name) for name in ("run_id", *_SAVED_OF_RUN)})
+    """Write what stands in `run`."""
+    ask(connection, update_of_run(run))
+
+
+def update_of_run(run: RunRow) -> Statement:
+    """The statement that writes what stands in `run` now."""
+    return _SAVE_RUN, _values_of_run(run)
 
 
 _SAVED_OF_RUN = [
     name for name in RunRow.__dataclass_fields__ if name not in {"run_id", "project", "name"}
 ]
-_SAVE_RUN = f"UPDATE runs SET {_assigned(_SAVED_OF_RUN)} WHERE run_id = %(run_id)s"
+_values_of_run = attrgetter(*_SAVED_OF_RUN, "run_id")
+_SAVE_RUN = f"UPDATE runs SET {_assigned(_SAVED_OF_RUN)} WHERE run_id = %s"
 
 
 def attempts_of(connection: sql.Connection, run_id: UUID) -> list[AttemptRow]:
@@ -228,18 +235,22 @@ def attempt_settings(connection: sql.Connection, run_id: UUID, attempt: int) -> 
 
 
 def save_attempt(connection: sql.Connection, run_id: UUID, attempt: AttemptRow) -> None:
-    """Write what stands in `attempt`, with what the transaction waits for next."""
-    values = {name: getattr(attempt, name) for name in ("number", *_SAVED_OF_ATTEMPT)}
-    later(connection, _SAVE_ATTEMPT, {"run_id": run_id, **values})
+    """Write what stands in `attempt`."""
+    ask(connection, update_of_attempt(run_id, attempt))
+
+
+def update_of_attempt(run_id: UUID, attempt: AttemptRow) -> Statement:
+    """The statement that writes what stands in `attempt` now."""
+    return _SAVE_ATTEMPT, (*_values_of_attempt(attempt), run_id)
 
 
 _SAVED_OF_ATTEMPT = (
     "last_message_at", "alive_at", "ended_at", "end_reason", "lost", "last_sequence",
     "dropped_samples",
 )  # fmt: skip
+_values_of_attempt = attrgetter(*_SAVED_OF_ATTEMPT, "number")
 _SAVE_ATTEMPT = f"""
-UPDATE attempts SET {_assigned(_SAVED_OF_ATTEMPT)}
-WHERE run_id = %(run_id)s AND number = %(number)s
+UPDATE attempts SET {_assigned(_SAVED_OF_ATTEMPT)} WHERE number = %s AND run_id = %s
 """
 
 
@@ -305,20 +316,6 @@ def extend_segment(
         {"key": run_id, "which": attempt, "number": segment, "first": first, "last": last},
     )
     return done.rowcount == 1
-
-
-_LENGTHEN = """
-UPDATE segments SET first_step = least(first_step, %(first)s), last_step = %(last)s
-WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
-"""
-
-
-def lengthen_segment(
-    connection: sql.Connection, run_id: UUID, attempt: int, segment: int, first: int, last: int
-) -> None:
-    """Steps [first, last] were stored behind all others of the segment, which is there."""
-    where = {"run_id": run_id, "attempt": attempt, "segment": segment}
-    later(connection, _LENGTHEN, {**where, "first": first, "last": last})
 
 
 def segments_of(connection: sql.Connection, run_id: UUID) -> list[SegmentRow]:

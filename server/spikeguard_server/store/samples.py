@@ -15,7 +15,7 @@ from uuid import UUID
 import numpy as np
 import sqlalchemy as sql
 
-from spikeguard_core.detection.sample import Sample, SampleColumns
+from spikeguard_core.detection.sample import Sample
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, LayerNorms, Samples
 from spikeguard_protocol.messages import MAX_NAME
 from spikeguard_server.store.chunks import (
@@ -26,16 +26,16 @@ from spikeguard_server.store.chunks import (
     chunk_of,
     delete_chunks,
     heads,
-    insert_chunk,
     newest_begin,
     read_curves,
     row_of,
     week_of,
+    write_of,
 )
 from spikeguard_server.store.curves import Curves, curves_of, merge_curves
 from spikeguard_server.store.detectors import Place
+from spikeguard_server.store.pipeline import ask
 from spikeguard_server.store.roll_ups import unroll
-from spikeguard_server.store.runs import lengthen_segment
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
@@ -70,21 +70,11 @@ def write_samples(
     values, written anew, allow, and `beside` of them of steps that are not told."""
     key = SegmentKey(run_id, attempt, samples.segment)
     if samples.steps[0] > _newest(connection, key):
-        insert_chunk(connection, key, chunk_of(samples))
+        ask(connection, write_of(key, chunk_of(samples)))
         return FilledIn([(samples.steps[0], samples.steps[-1])])
     if room <= 0:
         return FilledIn(left_out=len(samples.steps))
     return _fill_in(connection, key, curves_of(samples), room, beside)
-
-
-def append_samples(
-    connection: sql.Connection, run_id: UUID, attempt: int, samples: Samples
-) -> None:
-    """Store steps that lie behind all others of their segment, which is there; waits for nothing
-    of its own."""
-    key = SegmentKey(run_id, attempt, samples.segment)
-    insert_chunk(connection, key, chunk_of(samples))
-    lengthen_segment(connection, *key, samples.steps[0], samples.steps[-1])
 
 
 def _newest(connection: sql.Connection, key: SegmentKey) -> int:
@@ -156,13 +146,7 @@ def _parts(found: Sequence[ChunkHead], fresh: Curves) -> Iterator[tuple[int, int
 
 
 def _insert(connection: sql.Connection, key: SegmentKey, curves: Curves) -> None:
-    for part in curves.cut(CHUNK):
-        insert_chunk(connection, key, row_of(part))
-
-
-def as_domain(samples: Samples) -> SampleColumns:
-    """The same samples as the domain takes them."""
-    return SampleColumns(samples.steps, samples.signals, samples.positions)
+    ask(connection, *(write_of(key, row_of(part)) for part in curves.cut(CHUNK)))
 
 
 def read_samples(

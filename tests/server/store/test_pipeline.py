@@ -1,77 +1,53 @@
-"""What is to be written later goes out in its turn, in its own transaction, or not at all."""
+"""Statements that leave together: their rows, in their own transaction, or none of them."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sql
 from sqlalchemy.exc import DBAPIError
 
-from spikeguard_server.store.pipeline import ask, later
+from spikeguard_server.store.pipeline import ask
 
 WRITE = "INSERT INTO projects (name, created_at) VALUES (%(name)s, now())"
 READ = "SELECT name FROM projects WHERE name = %(name)s"
-NAME = {"name": "written-later"}
+NAME, OTHER = {"name": "written"}, {"name": "another"}
 
 
-def there(connection: sql.Connection) -> bool:
-    found = sql.text("SELECT count(*) FROM projects WHERE name = :name")
-    return bool(connection.execute(found, NAME).scalar_one())
-
-
-def committed(engine: sql.Engine) -> bool:
+def committed(engine: sql.Engine, name: dict[str, str]) -> bool:
     with engine.connect() as connection:
-        return there(connection)
+        found = connection.execute(
+            sql.text("SELECT count(*) FROM projects WHERE name = :name"), name
+        )
+        return bool(found.scalar_one())
 
 
-@pytest.mark.parametrize("asks", [there, lambda c: ask(c, (READ, NAME)) == [[(NAME["name"],)]]])
-def test_it_is_there_for_what_is_asked_next(
-    engine: sql.Engine, asks: Callable[[sql.Connection], bool]
-) -> None:
-    with engine.connect() as connection, connection.begin() as transaction:
-        later(connection, WRITE, NAME)
-        assert asks(connection)
-        transaction.rollback()
-    assert not committed(engine)
-
-
-def test_it_goes_out_with_the_commit(engine: sql.Engine) -> None:
-    write(engine, NAME)
-    assert committed(engine)
-
-
-def fail_after(engine: sql.Engine, *wanted: dict[str, str]) -> None:
+def write(engine: sql.Engine, *names: dict[str, str]) -> None:
     with engine.begin() as connection:
-        for values in wanted:
-            later(connection, WRITE, values)
+        ask(connection, *((WRITE, name) for name in names))
+
+
+def test_each_statement_sees_those_before_it(engine: sql.Engine) -> None:
+    with engine.begin() as connection:
+        found = ask(connection, (READ, NAME), (WRITE, NAME), (READ, NAME))
+        assert found == [[], [], [(NAME["name"],)]]
+    assert committed(engine, NAME)
+
+
+def fail_after(engine: sql.Engine, name: dict[str, str]) -> None:
+    with engine.begin() as connection:
+        ask(connection, (WRITE, name))
         raise RuntimeError
 
 
-def test_a_rollback_drops_it(engine: sql.Engine) -> None:
+def test_a_rollback_drops_them(engine: sql.Engine) -> None:
     with pytest.raises(RuntimeError):
         fail_after(engine, NAME)
-    assert not committed(engine)
+    assert not committed(engine, NAME)
 
 
-def test_it_goes_with_nobody_elses_transaction(engine: sql.Engine) -> None:
-    with engine.connect() as connection:
-        later(connection, WRITE, NAME)
-    for _ in range(3):
-        with engine.begin() as connection:
-            connection.execute(sql.text("SELECT 1"))
-    assert not committed(engine)
-
-
-def write(engine: sql.Engine, *wanted: dict[str, str]) -> None:
-    with engine.begin() as connection:
-        for values in wanted:
-            later(connection, WRITE, values)
-
-
-def test_one_that_fails_fails_its_transaction(engine: sql.Engine) -> None:
+def test_one_that_fails_fails_all_and_tells_no_value(engine: sql.Engine) -> None:
     write(engine, NAME)
-    with pytest.raises(DBAPIError):
-        write(engine, {"name": "another"}, NAME)
-    with engine.connect() as connection:
-        assert ask(connection, (READ, {"name": "another"})) == [[]]
+    with pytest.raises(DBAPIError) as failed:
+        write(engine, OTHER, NAME)
+    assert not committed(engine, OTHER)
+    assert "another" not in str(failed.value)

@@ -31,7 +31,7 @@ from spikeguard_server.store.chunks import (
     short_segments,
 )
 from spikeguard_server.store.curves import Column, Curves, join, keep
-from spikeguard_server.store.pipeline import read_arrays
+from spikeguard_server.store.pipeline import ask
 from spikeguard_server.store.reads.history import (
     MAX_SEGMENTS,
     SegmentLine,
@@ -156,8 +156,7 @@ def _copies(
     ]
     arrays = ("step", "batch_first", "batch_end", *values)
     columns = ", ".join(f"array_agg({column} ORDER BY step)" for column in arrays)
-    rows = read_arrays(
-        connection,
+    statement = (
         f"""SELECT attempt, segment, {columns} FROM incident_samples
         WHERE run_id = %(run_id)s AND incident = %(incident)s
         AND step BETWEEN %(first)s AND %(last)s
@@ -167,6 +166,7 @@ def _copies(
             **{f"own_{place}": name for place, name in enumerate(window.signals)},
         },
     )  # fmt: skip
+    (rows,) = ask(connection, statement, prepare=False)
     return {
         (attempt, segment): Curves(
             steps[0],
