@@ -23,7 +23,7 @@ _context: ContextVar[Mapping[str, str | int]] = ContextVar("log_context")
 
 def add_context(**known: str | int) -> None:
     """Every record from here on in this context (a request, a message, a job) has these fields."""
-    _context.set({**context(), **known})
+    _context.set({**_context.get({}), **known})
 
 
 def context() -> Mapping[str, str | int]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spikeguard_protocol import plain_json
-from spikeguard_server.http.json_reader import read_json
+from spikeguard_server.http.routes.messages import read_json
 
 EXAMPLES = 100
 DEEP = 100_000  # beyond what either reader goes into

@@ -24,6 +24,7 @@ from sqlalchemy.exc import InternalError as DatabaseInternalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from spikeguard_core.lifecycle.moves import IllegalMove as DomainIllegalMove
 from spikeguard_protocol import VERSION, ProtocolError, UnknownVersion
@@ -42,18 +43,14 @@ from spikeguard_server.errors import (
     WrongState,
 )
 from spikeguard_server.http.dependencies import Services, guard, is_page
+from spikeguard_server.http.every_request import REQUEST_ID, EveryRequest, Rates, TokenTurns
 from spikeguard_server.http.field_errors import invalid
 from spikeguard_server.http.openapi import DESCRIPTION, TAGS, describe
 from spikeguard_server.http.pages import refusal_page
-from spikeguard_server.http.proxies import Peer
-from spikeguard_server.http.rate_limits import RateLimit, Rates, TokenTurns
-from spikeguard_server.http.request_ids import HEADER as REQUEST_ID
-from spikeguard_server.http.request_ids import RequestIds
-from spikeguard_server.http.request_limits import BodyLimit, CarefulAnswers
-from spikeguard_server.http.request_metrics import RequestMetrics
+from spikeguard_server.http.proxies import believed_networks
 from spikeguard_server.http.responses import JsonReply, answer_of
 from spikeguard_server.http.routes.all_routes import include_all
-from spikeguard_server.http.routes.messages import JUDGES, OpenEndpoint
+from spikeguard_server.http.routes.messages import JUDGES, MessageIntake
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.ingest import MessagePool, Monitors
 from spikeguard_server.ingest.order_waiters import OrderWaiters
@@ -122,13 +119,13 @@ def create_app(
     include_all(app)
     app.openapi = describe(app)  # type: ignore[method-assign]
     _handle_errors(app)
-    app.state.messages = OpenEndpoint(services, pool)
-    app.add_middleware(RateLimit, rates=Rates(settings.requests_per_s), refuse=_answer)
-    app.add_middleware(RequestMetrics, metrics=services.metrics)
-    app.add_middleware(BodyLimit)
-    app.add_middleware(CarefulAnswers, headers=services.headers)
-    app.add_middleware(Peer, settings=settings)
-    app.add_middleware(RequestIds)
+    app.state.messages = MessageIntake(services, pool)
+    believed = [str(network) for network in believed_networks(settings)]
+    app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=believed)
+    app.add_middleware(
+        EveryRequest, metrics=services.metrics, rates=Rates(settings.requests_per_s),
+        headers=services.headers, refuse=_answer,
+    )  # fmt: skip
     return app
 
 

@@ -1,7 +1,7 @@
 """The dependencies of every endpoint: the services of this process, and the caller.
 
-Law: nothing global. `authorize` stands before every endpoint and looks up the call in
-`access.TABLE`; the JSON API knows bearer tokens only, the pages know the cookie only.
+Nothing is global. `_authorize` stands before every endpoint and looks up the call in
+`identity.permissions.TABLE`; the JSON API knows bearer tokens only, the pages know the cookie only.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.paths import SPEAKS_FOR
 from spikeguard_server.access.proxied_sessions import end_proxied_roles
 from spikeguard_server.errors import NotSignedIn
+from spikeguard_server.http.every_request import TokenTurns, caller_of, careful_headers
 from spikeguard_server.http.proxies import SignedIn, signed_in
-from spikeguard_server.http.rate_limits import TokenTurns, caller_of
-from spikeguard_server.http.request_limits import careful_headers
 from spikeguard_server.identity.actors import Actor, KnownBy
 from spikeguard_server.identity.permissions import (
     TABLE,
@@ -159,31 +158,26 @@ def session_secret(request: Request) -> str | None:
     return request.cookies.get(COOKIE)
 
 
-def find_by_secret(services: Services, secret: str | None) -> Caller | None:
-    """Who holds `secret`; None for none or for one that does not work."""
-    return _found(services, secret, hash_secret)
-
-
-def find_by_cookie(services: Services, request: Request) -> Caller | None:
-    """Who is signed in in the browser that a call came from; None for nobody."""
-    return _found(services, session_secret(request), hash_cookie)
-
-
-def _found(
-    services: Services, secret: str | None, hash_of: Callable[[str], bytes]
+def find_by_secret(
+    services: Services, secret: str | None, hash_of: Callable[[str], bytes] = hash_secret
 ) -> Caller | None:
+    """Who holds `secret`; None for none or for one that does not work."""
     if not secret or len(secret) > 200:
         return None
     with services.engine.connect() as connection:
         return find_caller(connection, hash_of(secret))
 
 
-def sign_in(services: Services, secret: str | None) -> Caller:
-    """Who holds the token `secret`; raise `NotSignedIn` for none or for one that does not work."""
-    return _known(find_by_secret(services, secret), secret)
+def find_by_cookie(services: Services, request: Request) -> Caller | None:
+    """Who is signed in in the browser that a call came from; None for nobody."""
+    return find_by_secret(services, session_secret(request), hash_cookie)
 
 
-def _known(caller: Caller | None, secret: str | None) -> Caller:
+def sign_in(
+    services: Services, secret: str | None, hash_of: Callable[[str], bytes] = hash_secret
+) -> Caller:
+    """Who holds `secret`; raise `NotSignedIn` for none or for one that does not work."""
+    caller = find_by_secret(services, secret, hash_of)
     if caller is None:
         raise NotSignedIn(
             "This token is unknown, expired or revoked" if secret else "There is no token",
@@ -207,7 +201,7 @@ async def _authorize(request: Request, services: ServicesDep) -> AsyncIterator[C
 def _judged(request: Request, services: Services, rule: AccessRule) -> Caller:
     """Who calls; raise `NotSignedIn`, `Forbidden` or `NoPerson` for who may not."""
     if is_page(request.url.path):
-        caller = _known(find_by_cookie(services, request), session_secret(request))
+        caller = sign_in(services, session_secret(request), hash_cookie)
     else:
         caller = sign_in(services, bearer_secret(request))
     if caller.known_by is KnownBy.PROXY:

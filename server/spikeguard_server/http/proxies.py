@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address
-from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from spikeguard_protocol import Role
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Forbidden
+from spikeguard_server.http.every_request import PEER
 from spikeguard_server.identity.sign_in_roles import (
     PEOPLE,
     accesses_of,
@@ -29,20 +27,6 @@ from spikeguard_server.identity.sign_in_roles import (
 from spikeguard_server.settings import Settings, networks_of
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
-PEER: Final = "spikeguard.peer"
-
-
-class Peer:
-    """Remembers who opened the connection before a proxy's word about the caller is taken."""
-
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        trusted = [str(network) for network in believed_networks(settings)]
-        self._app = ProxyHeadersMiddleware(app, trusted_hosts=trusted)  # type: ignore[arg-type]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope.get("client"):
-            scope[PEER] = scope["client"][0]
-        await self._app(scope, receive, send)  # type: ignore[arg-type]
 
 
 def believed_networks(settings: Settings) -> Networks:

@@ -7,7 +7,7 @@ not fit is refused at once with the limit that it broke.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextvars import copy_context
@@ -18,13 +18,44 @@ from time import monotonic
 from typing import Any, Final
 
 from spikeguard_server.errors import Busy
-from spikeguard_server.ingest.quotas import SharedQuota
 
 MAX_EACH: Final = 8  # messages of one run that wait; an agent sends one and waits for the answer
 MAX_BYTES: Final = 64 * 2**20  # of all messages that wait
 AHEAD_S: Final = 60.0  # an urgent message is due so long before it came
 BYTES_PER_S: Final = 32_000  # by so much a large one is due later: a backlog, behind live runs
+_WAIT: Final = "Wait, then send it again"
 MOST_CLIENTS: Final = 2000  # of which it is remembered what they had, beside those that wait
+
+
+class SharedQuota:
+    """Counts what of `most` is held, by client. Nobody holds more of it than is left to all others.
+    Refusals name it by `what`, in the plural."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most, self._what = most, what
+        self.held = 0  # by all clients
+        self._of: Counter[Hashable] = Counter()  # those who hold any
+
+    def take(self, client: Hashable, size: int = 1) -> None:
+        """Raise `Busy` where there is no room, or where this client would hold too much of it."""
+        free, mine = self._most - self.held, self._of[client]
+        if size > free:
+            raise Busy(f"{self._most} {self._what} already", _WAIT, limit=self._most)
+        if mine + size > free:
+            raise Busy(
+                f"{mine} {self._what} already from here, and room for {free} is left to all others",
+                _WAIT,
+                limit=mine,
+            )
+        self.held += size
+        self._of[client] += size
+
+    def give_back(self, client: Hashable, size: int = 1) -> None:
+        """So much of it is free again."""
+        self.held -= size
+        self._of[client] -= size
+        if not self._of[client]:
+            del self._of[client]
 
 
 @dataclass(slots=True)
@@ -61,12 +92,6 @@ class _Client:
                 "Send one, wait for its answer, then send the next",
                 limit=MAX_EACH,
             )
-
-    def next(self) -> _Job:
-        run = min(self.ready, key=self.ready.__getitem__)
-        del self.ready[run]
-        self.working += 1
-        return self.queues[run].popleft()
 
     def finish(self, job: _Job, took_s: float) -> None:
         self.working -= 1
@@ -110,7 +135,12 @@ class MessagePool:
         due = monotonic() + (-AHEAD_S if first else size / BYTES_PER_S)
         job = _Job(client, run, size, due, partial(named.run, work))
         with self._change:
-            self._reserve(job)
+            self._messages.take(client)
+            try:
+                self._bytes.take(client, size)
+            except Busy:
+                self._messages.give_back(client)
+                raise
             mine = self._clients.setdefault(client, _Client(self._served_s))
             mine.spent_s = max(mine.spent_s, self._served_s)  # nobody saves up turns
             try:
@@ -118,7 +148,10 @@ class MessagePool:
             except Busy:
                 self._free(job)
                 raise
-            self._start()
+            while len(self._threads) <= self._workers:
+                thread = Thread(target=self._work, name=f"ingest-{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
             self._change.notify()
         return job.done
 
@@ -135,23 +168,9 @@ class MessagePool:
         """Messages that wait or are being taken."""
         return self._messages.held
 
-    def _reserve(self, job: _Job) -> None:
-        self._messages.take(job.client)
-        try:
-            self._bytes.take(job.client, job.size)
-        except Busy:
-            self._messages.give_back(job.client)
-            raise
-
     def _free(self, job: _Job) -> None:
         self._messages.give_back(job.client)
         self._bytes.give_back(job.client, job.size)
-
-    def _start(self) -> None:
-        while len(self._threads) <= self._workers:
-            thread = Thread(target=self._work, name=f"ingest-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
@@ -161,7 +180,8 @@ class MessagePool:
             with self._change:
                 self._free(job)
                 self._clients[job.client].finish(job, monotonic() - began)
-                self._forget()
+                if len(self._clients) > MOST_CLIENTS:
+                    self._clients = {name: c for name, c in self._clients.items() if c.queues}
                 self._change.notify()
             if tell is not None:
                 tell()  # now: who is answered may send the next at once, and finds room
@@ -174,17 +194,19 @@ class MessagePool:
                     return None
                 self._change.wait()
             self._served_s = max(self._served_s, client.spent_s)
-            return client.next()
+            run = min(client.ready, key=client.ready.__getitem__)
+            del client.ready[run]
+            client.working += 1
+            return client.queues[run].popleft()
 
     def _whose_turn(self) -> _Client | None:
         """Of the clients with a run that is ready, the one that has had least."""
-        ready = (each for each in self._clients.values() if each.ready)
-        free = (each for each in ready if each.working < self._workers)
-        return min(free, key=lambda each: each.spent_s, default=None)
-
-    def _forget(self) -> None:
-        if len(self._clients) > MOST_CLIENTS:
-            self._clients = {name: each for name, each in self._clients.items() if each.queues}
+        least: _Client | None = None
+        for each in self._clients.values():
+            free = each.ready and each.working < self._workers
+            if free and (least is None or each.spent_s < least.spent_s):
+                least = each
+        return least
 
 
 def _done(job: _Job) -> Callable[[], None]:
