@@ -62,7 +62,7 @@ def picture_of(connection: sql.Connection, row: IncidentRow) -> IncidentPicture:
     """What the picture of an incident shows now."""
     run_id = row.run_id
     attempts = attempts_by_number(connection, run_id)
-    line = current_line(connection, run_id, read_segments(connection, run_id))
+    line = current_line(read_segments(connection, run_id))
     series = read_incident_series(connection, run_id, row.number, Window(_SHOWN, points=POINTS))
     numbers = {id: number for number, id in attempts.ids.items()}
     curves = [_curve(each, numbers, line.last_steps) for each in series["segments"]]

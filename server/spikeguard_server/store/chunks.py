@@ -208,8 +208,8 @@ def read_curves(
     names: Iterable[str] | None = None,
 ) -> Curves:
     """What is stored of steps [first, last]; `names`: of these signals only."""
-    rows = _read(connection, "chunks", key, first, last, names)
-    return join(_curves(row) for row in rows).between(first, last)
+    rows = _read(connection, _CHUNKS, key, first, last, names, _NO_LIMIT)
+    return join(map(_curves, rows)).between(first, last)
 
 
 def short_segments(
@@ -237,12 +237,16 @@ def short_segments(
 
 def curves_in_parts(
     connection: sql.Connection, key: SegmentKey, first: int, last: int, names: Iterable[str]
-) -> Iterator[Curves]:
-    """What is stored of steps [first, last], some chunks at a time."""
-    for part in in_parts(heads(connection, key, first, last)):
-        yield read_curves(
-            connection, key, max(first, part[0].first), min(last, part[-1].last), names
-        )
+) -> Iterator[tuple[Curves, int]]:
+    """What is stored of steps [first, last], and how many steps that is; `AT_ONCE` or so at a
+    time."""
+    while first <= last:
+        rows = _read(connection, _CHUNKS, key, first, last, names, AT_ONCE)
+        if not rows:
+            return
+        curves = join(map(_curves, rows)).between(first, last)
+        yield curves, len(curves.steps)
+        first = rows[-1]["last_step"] + 1
 
 
 def rollups_in_parts(
@@ -257,35 +261,50 @@ def rollups_in_parts(
     stand for; some blocks at a time, the newest first."""
     while most > 0 and last >= first:
         limit = min(BLOCKS_AT_ONCE, most)
-        rows = _read(connection, "rollups", key, first, last, names, limit)
+        rows = _read(connection, _ROLLUPS, key, first, last, names, limit)
         if rows:
-            yield join(_curves(row) for row in reversed(rows)), sum(row["count"] for row in rows)
+            yield join(map(_curves, reversed(rows))), sum(row["count"] for row in rows)
         if len(rows) < limit:
             return
         most, last = most - limit, rows[-1]["first_step"] - 1
 
 
+# Chunks that hold any of [first, last], in order: the first ones, of `limit` steps or so in all.
+_CHUNKS: Final = """
+SELECT {columns} FROM (
+    SELECT c.*, coalesce(sum(coalesce(cardinality(steps), last_step - first_step + 1)) OVER (
+        ORDER BY first_step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ), 0) AS before
+    FROM chunks c WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+    AND last_step >= %(first)s AND first_step <= %(last)s
+) AS found
+WHERE before < %(limit)s ORDER BY first_step
+"""
+# Roll-ups that begin in [first, last]: the newest `limit`, newest first.
+_ROLLUPS: Final = """
+SELECT {columns}, count FROM rollups
+WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+AND first_step BETWEEN %(first)s AND %(last)s ORDER BY first_step DESC LIMIT %(limit)s
+"""
+_NO_LIMIT: Final = 2**60
+
+
 def _read(
     connection: sql.Connection,
-    table: str,
+    statement: str,
     key: SegmentKey,
     first: int,
     last: int,
     names: Iterable[str] | None,
-    limit: int | None = None,
+    limit: int,
 ) -> list[dict[str, Any]]:
-    """Chunks that hold any of [first, last], in order; of roll-ups the newest that begin there."""
-    columns = ["first_step", "last_step", *_wanted(names)] + ["count"] * (table == "rollups")
-    begins, order = "last_step >= %(first)s", "first_step"
-    if table == "rollups":
-        begins, order = "first_step >= %(first)s", "first_step DESC LIMIT %(limit)s"
-    statement = f"""
-        SELECT {", ".join(columns)} FROM {table}
-        WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
-        AND {begins} AND first_step <= %(last)s ORDER BY {order}
-    """
+    """The rows of `_CHUNKS` or `_ROLLUPS`, with the columns that `names` need, by column."""
+    columns = ["first_step", "last_step", *_wanted(names)]
+    text = statement.format(columns=", ".join(columns))
     which = {**key._asdict(), "first": first, "last": last, "limit": limit}
-    rows = ask(connection, (statement, which), prepare=False)[0]
+    (rows,) = ask(connection, (text, which), prepare=False)
+    if statement is _ROLLUPS:
+        columns.append("count")
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
@@ -294,7 +313,7 @@ def _wanted(names: Iterable[str] | None) -> Iterable[str]:
         return COLUMNS
     wanted = set(names)
     extras = EXTRAS if wanted - _STANDARD else ()
-    return ("steps", *(n for n in STANDARD_SIGNALS if n in wanted), *extras, *RANGES)
+    return ("steps", *filter(wanted.__contains__, STANDARD_SIGNALS), *extras, *RANGES)
 
 
 def _curves(row: dict[str, Any]) -> Curves:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ class Column:
     def list(self) -> list[Any]:
         """Plain values; None where nothing was measured."""
         plain: list[Any] = self.values.tolist()
+        if self.there.all():
+            return plain
         return [v if t else None for v, t in zip(plain, self.there.tolist(), strict=True)]
 
 
@@ -55,7 +58,7 @@ class Curves:
     def between(self, first: int, last: int) -> Curves:
         """Steps [first, last]."""
         begin, end = np.searchsorted(self.steps, (first, last + 1))
-        return self.at(slice(begin, end))
+        return self if end - begin == len(self.steps) else self.at(slice(begin, end))
 
     def cut(self, size: int) -> Iterator[Curves]:
         """Parts of `size` steps."""
@@ -114,28 +117,30 @@ def _column(values: Sequence[Any], kind: Any) -> Column:
 
 def join(parts: Iterable[Curves]) -> Curves:
     """Parts that follow one another as one."""
-    found = [part for part in parts if len(part)]
+    found = [part for part in parts if len(part.steps)]
     if len(found) < 2:
         return found[0] if found else Curves(np.empty(0, np.int64))
-    names = dict.fromkeys(name for part in found for name in part.signals)
+    names = dict.fromkeys(chain(*(part.signals for part in found)))
+    columns = {name: _joined(found, [p.signals.get(name) for p in found]) for name in names}
     return Curves(
         np.concatenate([part.steps for part in found]),
-        {name: _joined([(p, p.signals.get(name)) for p in found], np.float64) for name in names},
-        _either([(part, part.first) for part in found]),
-        _either([(part, part.end) for part in found]),
+        {name: column for name, column in columns.items() if column is not None},
+        _joined(found, [part.first for part in found]),
+        _joined(found, [part.end for part in found]),
     )
 
 
-def _either(parts: Sequence[tuple[Curves, Column | None]]) -> Column | None:
-    return None if all(c is None for _, c in parts) else _joined(parts, np.int64)
-
-
-def _joined(parts: Sequence[tuple[Curves, Column | None]], kind: Any) -> Column:
-    filled = [_empty(len(part), kind) if c is None else c for part, c in parts]
-    return Column(
-        np.concatenate([column.values for column in filled]),
-        np.concatenate([column.there for column in filled]),
-    )
+def _joined(parts: Sequence[Curves], columns: Sequence[Column | None]) -> Column | None:
+    """The columns of `parts` as one; None where none of them has any."""
+    values, there = list[Numbers](), list[Numbers]()
+    kind = next((column.values.dtype for column in columns if column is not None), None)
+    if kind is None:
+        return None
+    for part, column in zip(parts, columns, strict=True):
+        known = _empty(len(part.steps), kind) if column is None else column
+        values.append(known.values)
+        there.append(known.there)
+    return Column(np.concatenate(values), np.concatenate(there))
 
 
 def _empty(count: int, kind: Any) -> Column:

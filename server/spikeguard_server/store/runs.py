@@ -333,7 +333,7 @@ _SEGMENTS = sql.select(
 
 def _segment(r: Any) -> SegmentRow:
     return SegmentRow(
-        r.attempt, r.segment, r.reason, _point(r), r.position, r.first_step, r.last_step
+        r.attempt, r.segment, r.reason, read_point(r), r.position, r.first_step, r.last_step
     )
 
 
@@ -397,7 +397,8 @@ def _point_columns(point: SegmentPoint | None) -> dict[str, Any]:
     }
 
 
-def _point(row: Any) -> SegmentPoint | None:
+def read_point(row: Any) -> SegmentPoint | None:
+    """The parent that a row of attempts or segments names."""
     if row.parent_attempt is None:
         return None
     return SegmentPoint(SegmentId(row.parent_attempt, row.parent_segment), row.parent_step)

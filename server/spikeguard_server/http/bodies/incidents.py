@@ -227,8 +227,7 @@ def _facts(row: IncidentRow) -> dict[str, Any]:
     }
 
 
-def series_body(series: Mapping[str, Any], row: IncidentRow | None) -> dict[str, Any]:
-    """Curves with the trend of the incident that they are looked at for."""
-    trend = None if row is None else row.incident.trend
-    shown = None if trend is None else TrendBody.model_validate(trend).model_dump()
-    return {**series, "trend": shown}
+def trend_body(row: IncidentRow) -> dict[str, Any] | None:
+    """The trend that an incident left, for the curves that are looked at for it."""
+    trend = row.incident.trend
+    return None if trend is None else TrendBody.model_validate(trend).model_dump()

@@ -29,12 +29,11 @@ from spikeguard_server.store.reads.history import (
     SegmentLine,
     ShownTarget,
     current_line,
-    read_point,
     read_segments,
     read_targets,
 )
 from spikeguard_server.store.reads.runs import job_of, read_attempts, read_warnings, run_id_of
-from spikeguard_server.store.runs import RunRow
+from spikeguard_server.store.runs import RunRow, read_point
 
 # Of one setting, or of one sentence of an ability: whoever looks gets 64 of them for 100 attempts.
 LONGEST_SETTING: Final = 300  # characters
@@ -58,7 +57,7 @@ def run_body(row: Row, silent_after: timedelta) -> RunBody:
 def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) -> RunDetail:
     """One run with its history."""
     segments = read_segments(connection, row.run_id)
-    line = current_line(connection, row.run_id, segments)
+    line = current_line(segments)
     attempts = read_attempts(connection, row.run_id)
     return RunDetail(
         **_facts(row, silent_after),

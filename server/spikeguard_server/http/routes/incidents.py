@@ -20,7 +20,7 @@ from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, Incide
 from spikeguard_server.http.bodies.incidents import (
     incident_bodies,
     incident_detail,
-    series_body,
+    trend_body,
 )
 from spikeguard_server.http.bodies.run_shapes import SeriesBody
 from spikeguard_server.http.dependencies import (
@@ -154,7 +154,7 @@ def get_incident_series(
     with services.snapshot() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
         series = read_incident_series(connection, row.run_id, number, wanted)
-    return JsonReply(series_body(series, row))
+    return JsonReply({**series, "trend": trend_body(row)})
 
 
 @router.get(

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.errors import Unprocessable
-from spikeguard_server.http.bodies.incidents import series_body
+from spikeguard_server.http.bodies.incidents import trend_body
 from spikeguard_server.http.bodies.run_shapes import (
     RunDetail,
     SeriesBody,
@@ -19,8 +19,8 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
 )
 from spikeguard_server.http.responses import JsonReply
-from spikeguard_server.store.incidents import open_incident
-from spikeguard_server.store.reads.history import existing_run
+from spikeguard_server.store.incidents import read_incident
+from spikeguard_server.store.reads.history import existing_run, run_named
 from spikeguard_server.store.reads.runs import (
     read_run,
 )
@@ -83,7 +83,8 @@ def get_series(
     """Steps `first` to `last` of every segment, the line that is trained now first."""
     wanted = window(signals, first, last, points)
     with services.snapshot() as connection:
-        key = existing_run(connection, run)
-        series = read_series(connection, key, wanted)
-        spike = open_incident(connection, key)
-    return JsonReply(series_body(series, spike))
+        row = run_named(connection, run)
+        series, trend = read_series(connection, row.run_id, wanted), None
+        if row.open_incident is not None:
+            trend = trend_body(read_incident(connection, row.run_id, run, row.open_incident))
+    return JsonReply({**series, "trend": trend})

@@ -15,13 +15,14 @@ from spikeguard_server.errors import NotFound
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.runs import RunRow, find_attempt
+from spikeguard_server.store.runs import RunRow, find_attempt, read_point, run_row
 from spikeguard_server.store.situations import kept_targets, targets_with_health
 from spikeguard_server.store.tables.core import attempts, run_key, runs, segments
 from spikeguard_server.store.tables.run_counts import deleted_runs
 from spikeguard_server.store.targets import TargetRow, targets_of
 
 MAX_SEGMENTS = 1000  # of a run, that are shown
+_G = segments.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +32,26 @@ class SegmentLine:
     id: SegmentId
     attempt: int  # number of the attempt within the run
     parent: SegmentPoint | None
-    row: Row
+    row: Row  # of the segment; `trained`: the run is followed on it
 
 
 def existing_run(connection: sql.Connection, run: RunId) -> UUID:
     """The key of a run that exists; raise `NotFound` otherwise."""
     key = run_key(run)
     if connection.scalar(sql.select(runs.c.run_id).where(runs.c.run_id == key)) is None:
-        raise NotFound(f"There is no run {run}", "`spikeguard runs` lists those there are")
+        raise _no_run(run)
     return key
+
+
+def run_named(connection: sql.Connection, run: RunId) -> RunRow:
+    """A run that exists; raise `NotFound` otherwise."""
+    if (row := run_row(connection, run_key(run))) is not None:
+        return row
+    raise _no_run(run)
+
+
+def _no_run(run: RunId) -> NotFound:
+    return NotFound(f"There is no run {run}", "`spikeguard runs` lists those there are")
 
 
 def recorded_run(connection: sql.Connection, run: RunId) -> UUID:
@@ -67,34 +79,23 @@ def named_segments(
 
 
 def _segments(run_id: UUID) -> sql.Select[Any]:
+    attempt = (attempts.c.run_id == _G.run_id) & (attempts.c.number == _G.attempt)
+    trained = (runs.c.current_attempt == _G.attempt) & (runs.c.current_segment == _G.segment)
     return (
-        sql.select(segments, attempts.c.id)
-        .join(
-            attempts,
-            sql.and_(
-                attempts.c.run_id == segments.c.run_id, attempts.c.number == segments.c.attempt
-            ),
-        )
+        sql.select(segments, attempts.c.id, trained.label("trained"))
+        .join(attempts, attempt)
+        .join(runs, runs.c.run_id == _G.run_id)
         .where(segments.c.run_id == run_id)
         .order_by(segments.c.attempt.desc(), segments.c.segment.desc())
     )
 
 
-def current_line(connection: sql.Connection, run_id: UUID, found: Sequence[SegmentLine]) -> Lineage:
+def current_line(found: Sequence[SegmentLine]) -> Lineage:
     """The path from the root to the segment that is trained now."""
-    here = sql.select(runs.c.current_attempt, runs.c.current_segment)
-    now = connection.execute(here.where(runs.c.run_id == run_id)).one()
     for entry in found:
-        if (entry.attempt, entry.id.number) == tuple(now):
+        if entry.row.trained:
             return lineage_of({other.id: other.parent for other in found}, entry.id)
     return Lineage({})
-
-
-def read_point(row: Row) -> SegmentPoint | None:
-    """The parent that a row of attempts or segments names."""
-    if row.parent_attempt is None:
-        return None
-    return SegmentPoint(SegmentId(row.parent_attempt, row.parent_segment), row.parent_step)
 
 
 def _segment(row: Row) -> SegmentLine:

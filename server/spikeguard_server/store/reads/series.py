@@ -10,14 +10,15 @@ thinned part by part, so that nothing a job sends makes a look at it take all me
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import STANDARD_SIGNALS, SegmentId
+from spikeguard_protocol import STANDARD_SIGNALS
 from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
 from spikeguard_server.errors import Unprocessable
 from spikeguard_server.store.chunks import (
@@ -43,6 +44,7 @@ from spikeguard_server.store.roll_ups import BLOCK, SPAN
 
 MAX_SIGNALS = 16  # a call
 MAX_POINTS = 20_000
+_NOTHING: Final = join([])
 GROUP: Final = AT_ONCE // SPAN  # short segments that are read at once
 _LIST = re.compile(r"\s*,\s*")
 
@@ -57,18 +59,18 @@ class Window:
     points: int = 2000
 
 
-class _Source(NamedTuple):
-    """A segment's row, and what is stored of it where that was read with others."""
+class _Span(NamedTuple):
+    """The steps of a segment that lie in the window, as far as its row tells."""
 
-    connection: sql.Connection
+    segment: SegmentLine
     key: SegmentKey
-    row: Any
-    ready: Curves | None
+    first: int
+    last: int
 
 
 def read_signals(text: str) -> tuple[str, ...]:
     """Read `loss,grad_norm`; raise `Unprocessable` for too many or for what is no name."""
-    names = tuple(dict.fromkeys(part for part in _LIST.split(text.strip()) if part))
+    names = tuple(dict.fromkeys(filter(None, _LIST.split(text.strip()))))
     if not 1 <= len(names) <= MAX_SIGNALS or not all(map(NAME_PATTERN.fullmatch, names)):
         raise Unprocessable(
             f"Takes 1 to {MAX_SIGNALS} names of signals with commas between them",
@@ -81,53 +83,38 @@ def read_signals(text: str) -> tuple[str, ...]:
 def read_series(connection: sql.Connection, run_id: UUID, window: Window) -> dict[str, Any]:
     """The curves of a run."""
     found = read_segments(connection, run_id)
-    line = current_line(connection, run_id, found)
-    spans = {(e.attempt, e.id.number): _span(e, window) for e in found}
-    total = sum(spans.values())
-    shown, truncated = dict[SegmentId, Mapping[str, Any]](), False
-    measured = [entry for entry in found if spans[entry.attempt, entry.id.number]]
-    for entry, ready in _with_short_ones(connection, run_id, measured, window.signals):
-        span = spans[entry.attempt, entry.id.number]
-        points = max(2, window.points * span // total) if total > window.points else span
-        key = SegmentKey(run_id, entry.attempt, entry.id.number)
-        blocks = max(2, MOST_BLOCKS * span // total)
-        source = _Source(connection, key, entry.row, ready)
-        curves, thinned = _stretch(source, window, points, blocks)
+    line, spans, short, total = current_line(found), list[_Span](), list[SegmentKey](), 0
+    for segment in found:
+        row, key = segment.row, SegmentKey(run_id, segment.attempt, segment.id.number)
+        if row.last_step is None:
+            continue
+        span = _Span(
+            segment, key, max(row.first_step, window.first), min(row.last_step, window.last)
+        )
+        if span.first > span.last:
+            continue
+        spans.append(span)
+        total += span.last - span.first + 1
+        if row.last_step - row.first_step < SPAN:
+            short.append(key)  # its samples are read, never its roll-ups where there are samples
+    stretches, truncated, ready = [], False, dict[SegmentKey, Curves]()
+    for span in spans:
+        if short[:1] == [span.key]:  # many in one statement, since a run may have a thousand
+            ready, short = short_segments(connection, short[:GROUP], window.signals), short[GROUP:]
+        curves, thinned = _stretch(connection, span, window, total, ready.get(span.key))
         truncated = truncated or thinned
-        if len(curves):
-            shown[entry.id] = _shown(entry, entry.id in line.last_steps, curves, window)
-    stretches = [shown[entry.id] for entry in found if entry.id in shown]
-    stretches.sort(key=lambda stretch: not stretch["current"])
+        if len(curves.steps):
+            current = span.segment.id in line.last_steps
+            stretches.append(_shown(span.segment, current, curves, window))
+    stretches.sort(key=itemgetter("current"), reverse=True)
     return {"signals": list(window.signals), "segments": stretches, "truncated": truncated}
-
-
-def _with_short_ones(
-    connection: sql.Connection,
-    run_id: UUID,
-    found: Sequence[SegmentLine],
-    names: tuple[str, ...],
-) -> Iterator[tuple[SegmentLine, Curves | None]]:
-    """Each segment, a short one with all that is stored of it: many of them in one statement, since
-    a run may have a thousand, and no more at once than is read of a long one."""
-    yield from ((entry, None) for entry in found if not _is_short(entry))
-    short = [entry for entry in found if _is_short(entry)]
-    for begin in range(0, len(short), GROUP):
-        entries = short[begin : begin + GROUP]
-        keys = [SegmentKey(run_id, entry.attempt, entry.id.number) for entry in entries]
-        ready = short_segments(connection, keys, names)
-        yield from zip(entries, (ready[key] for key in keys), strict=True)
-
-
-def _is_short(entry: SegmentLine) -> bool:
-    """Whether its samples are read, never its roll-ups where there are samples."""
-    return bool(entry.row.last_step - entry.row.first_step < SPAN)
 
 
 def read_incident_series(
     connection: sql.Connection, run_id: UUID, incident: int, window: Window
 ) -> dict[str, Any]:
     """The curves around an incident, from the copy that outlives the run's samples."""
-    line = current_line(connection, run_id, read_segments(connection, run_id))
+    line = current_line(read_segments(connection, run_id))
     copies = dict([*_copies(connection, run_id, incident, window).items()][-MAX_SEGMENTS:])
     named = named_segments(connection, run_id, copies)
     found = {(entry.attempt, entry.id.number): entry for entry in named}
@@ -140,7 +127,7 @@ def read_incident_series(
             copy, truncated = _thinned(copy, window.signals, points, width), True
         entry = found[place]
         stretches.append(_shown(entry, entry.id in line.last_steps, copy, window))
-    stretches.sort(key=lambda stretch: not stretch["current"])
+    stretches.sort(key=itemgetter("current"), reverse=True)
     return {"signals": list(window.signals), "segments": stretches, "truncated": truncated}
 
 
@@ -178,53 +165,54 @@ def _copies(
     }
 
 
-def _span(entry: SegmentLine, window: Window) -> int:
-    """How many steps of a segment lie in the window, at most."""
-    if entry.row.first_step is None or entry.row.last_step is None:
-        return 0
-    first, last = max(entry.row.first_step, window.first), min(entry.row.last_step, window.last)
-    return max(0, int(last - first + 1))
-
-
-def _stretch(source: _Source, window: Window, points: int, blocks: int) -> tuple[Curves, bool]:
-    """At most `points` samples of a segment, and whether some were left out."""
-    row = source.row
-    first, last = max(window.first, row.first_step), min(window.last, row.last_step)
-    span = last - first + 1
-    width = -(-span // max(1, points // (2 * len(window.signals))))
-    curves, count = _read(source, (first, last), width, window.signals, blocks)
-    if len(curves) > points:
-        curves = _thinned(curves, window.signals, points, width)
-    return curves, len(curves) < count
-
-
-def _read(
-    source: _Source, steps: tuple[int, int], width: int, names: tuple[str, ...], blocks: int
-) -> tuple[Curves, int]:
-    """The samples of [first, last], or their extremes where `width` steps become one stretch, and
-    how many samples there are. `blocks`: of so many roll-ups at most, the newest."""
-    connection, key, row, ready = source
-    first, last = steps
+def _stretch(
+    connection: sql.Connection, span: _Span, window: Window, total: int, ready: Curves | None
+) -> tuple[Curves, bool]:
+    """A segment's share of the window's points, where all spans have `total` steps, and whether
+    samples were left out. `ready`: what is stored of it, where that was read with others."""
+    _, key, first, last = span
+    row, names, steps = span.segment.row, window.signals, last - first + 1
+    points = max(2, window.points * steps // total) if total > window.points else steps
+    width = -(-steps // max(1, points // (2 * len(names))))  # so many become one stretch
     begin = -(-first // BLOCK) * BLOCK if first > row.first_step else first  # a block's beginning
     end = min((last + 1) // BLOCK * BLOCK, row.rolled_to or 0)
+    curves, count = _NOTHING, 0
     if width < SPAN or end <= begin:
-        parts = (
-            curves_in_parts(connection, key, first, last, names)
-            if ready is None
-            else [ready.between(first, last)]
-        )
-        curves, count = _joined(((part, len(part)) for part in parts), names, width, order=1)
-        if count or not row.rolled_to:
-            return curves, count
-        begin, end = first, last + 1  # the samples are gone
+        parts: Iterable[tuple[Curves, int]]
+        if ready is None:
+            parts = curves_in_parts(connection, key, first, last, names)
+        else:
+            part = ready.between(first, last)
+            parts = [(part, len(part.steps))]
+        curves, count = _joined(parts, names, width, order=1)
+        begin, end = first, last + 1
+    if not count and row.rolled_to:  # or the samples are gone
+        blocks = max(2, MOST_BLOCKS * steps // total)
+        curves, count = _rolled_up(connection, span, (begin, end), width, names, blocks)
+    if len(curves.steps) > points:
+        curves = _thinned(curves, names, points, width)
+    return curves, len(curves.steps) < count
+
+
+def _rolled_up(
+    connection: sql.Connection,
+    span: _Span,
+    rolled: tuple[int, int],
+    width: int,
+    names: tuple[str, ...],
+    blocks: int,
+) -> tuple[Curves, int]:
+    """The extremes of every `width` steps, of the newest `blocks` roll-ups in [begin, end) at most
+    and of the samples beside those, and how many samples there are."""
+    (begin, end), key = rolled, span.key
     over = rollup_across(connection, key, begin)  # one of several blocks
     since = begin if over is None else over.first
     newest_first = rollups_in_parts(connection, key, since, end - 1, names, blocks)
     found, count = _joined(newest_first, names, width, order=-1)
     middle = found.between(begin, end - 1)
     count -= len(found) - len(middle)
-    before = read_curves(connection, key, first, begin - 1, names)
-    after = read_curves(connection, key, end, last, names)
+    before = read_curves(connection, key, span.first, begin - 1, names)
+    after = read_curves(connection, key, end, span.last, names)
     return join([before, middle, after]), len(before) + count + len(after)
 
 
@@ -252,13 +240,16 @@ def _thinned(curves: Curves, names: tuple[str, ...], points: int, width: int) ->
 
 
 def _shown(entry: SegmentLine, current: bool, curves: Curves, window: Window) -> Mapping[str, Any]:
-    columns = {name: curves.signals.get(name) for name in window.signals}
-    nothing = [None] * len(curves)
+    nothing, values = [None] * len(curves.steps), dict[str, list[Any]]()
+    for name in window.signals:
+        column = curves.signals.get(name)
+        values[name] = nothing if column is None else column.list()
+    first, end = (nothing if c is None else c.list() for c in (curves.first, curves.end))
     return {
         "attempt": entry.id.attempt,
         "number": entry.id.number,
         "current": current,
         "steps": curves.steps.tolist(),
-        "values": {name: nothing if c is None else c.list() for name, c in columns.items()},
-        "batches": [None if r is None else [r.first, r.end] for r in curves.ranges()],
+        "values": values,
+        "batches": [None if a is None else (a, b) for a, b in zip(first, end, strict=True)],
     }
