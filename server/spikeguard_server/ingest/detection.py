@@ -48,8 +48,8 @@ from spikeguard_server.store.detectors import (
     snapshot,
     update_of_state,
 )
+from spikeguard_server.store.engine import Statement, ask
 from spikeguard_server.store.incidents import base_rates_by_project
-from spikeguard_server.store.pipeline import Statement, ask
 from spikeguard_server.store.runs import line_to
 from spikeguard_server.store.samples import read_samples
 

@@ -19,8 +19,8 @@ from spikeguard_protocol import Message, SegmentId
 from spikeguard_server.ingest.detection import Detection
 from spikeguard_server.ingest.detector_rebuild import RebuildBudgets
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import Statement, ask
 from spikeguard_server.store.incidents import Attempts, attempts_by_number, find_incident
-from spikeguard_server.store.pipeline import Statement, ask
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import AttemptRow, RunRow
 from spikeguard_server.store.situations import targets_with_health

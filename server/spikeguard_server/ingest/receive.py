@@ -31,8 +31,8 @@ from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.deleted_runs import Former, former_run
 from spikeguard_server.store.detectors import thin_snapshots
+from spikeguard_server.store.engine import ask
 from spikeguard_server.store.message_opening import Opening, open_message
-from spikeguard_server.store.pipeline import ask
 from spikeguard_server.store.runs import (
     LIVE,
     AttemptRow,

@@ -16,8 +16,8 @@ from numpy import arange, concatenate, int64, ones
 
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, EvenRanges, Samples
 from spikeguard_server.store.curves import Column, Curves, join
+from spikeguard_server.store.engine import Statement, ask
 from spikeguard_server.store.packing import Numbers, floats, packed, whole_numbers
-from spikeguard_server.store.pipeline import Statement, ask
 from spikeguard_server.store.tables.samples import chunks, rollups
 
 AT_ONCE: Final = 20_000  # steps that are read to be written anew, at most or so

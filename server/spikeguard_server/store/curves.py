@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,8 @@ import numpy as np
 from spikeguard_core.detection.sample import Sample
 from spikeguard_protocol import BatchRange, EvenRanges, Samples
 from spikeguard_server.store.packing import Numbers
+
+_FIRST, _END = "batch first", "batch end"  # beside names of signals, which have no space
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,27 +121,20 @@ def join(parts: Iterable[Curves]) -> Curves:
     found = [part for part in parts if len(part.steps)]
     if len(found) < 2:
         return found[0] if found else Curves(np.empty(0, np.int64))
-    names = dict.fromkeys(chain(*(part.signals for part in found)))
-    columns = {name: _joined(found, [p.signals.get(name) for p in found]) for name in names}
-    return Curves(
-        np.concatenate([part.steps for part in found]),
-        {name: column for name, column in columns.items() if column is not None},
-        _joined(found, [part.first for part in found]),
-        _joined(found, [part.end for part in found]),
-    )
-
-
-def _joined(parts: Sequence[Curves], columns: Sequence[Column | None]) -> Column | None:
-    """The columns of `parts` as one; None where none of them has any."""
-    values, there = list[Numbers](), list[Numbers]()
-    kind = next((column.values.dtype for column in columns if column is not None), None)
-    if kind is None:
-        return None
-    for part, column in zip(parts, columns, strict=True):
-        known = _empty(len(part.steps), kind) if column is None else column
-        values.append(known.values)
-        there.append(known.there)
-    return Column(np.concatenate(values), np.concatenate(there))
+    steps = np.concatenate([part.steps for part in found])
+    columns, begin = dict[str, Column](), 0
+    for part in found:
+        here = slice(begin, begin + len(part.steps))
+        ranges = ((_FIRST, part.first), (_END, part.end))
+        for name, column in (*part.signals.items(), *ranges):
+            if column is not None:
+                if name not in columns:
+                    columns[name] = _empty(len(steps), column.values.dtype)
+                columns[name].values[here] = column.values
+                columns[name].there[here] = column.there
+        begin = here.stop
+    first, end = columns.pop(_FIRST, None), columns.pop(_END, None)
+    return Curves(steps, columns, first, end)
 
 
 def _empty(count: int, kind: Any) -> Column:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_server.store.pipeline import Statement, ask
+from spikeguard_server.store.engine import Statement, ask
 from spikeguard_server.store.tables import core as tables
 
 

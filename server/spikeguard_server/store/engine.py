@@ -1,18 +1,21 @@
-"""The connection pool, with every timeout named.
+"""The database's connections: their pool with every timeout named, and statements that are waited
+for together.
 
-Law: a connection that rested for longer than `TRUSTED_S` is asked whether it lives before it is
-used; asking each time would be one round trip of every three.
+A connection that rested for longer than `TRUSTED_S` is asked whether it lives before it is used;
+asking each time would be one round trip of every three.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
 import psycopg
 import sqlalchemy as sql
 from psycopg.errors import ReadOnlySqlTransaction
-from sqlalchemy.exc import DisconnectionError
+from psycopg.types.numeric import Int8BinaryDumper
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from spikeguard_server.settings import Settings
 
@@ -20,6 +23,7 @@ CONNECT_TIMEOUT_S = 5
 IDLE_TRANSACTION_TIMEOUT_S = 60
 TRUSTED_S = 1.0
 _RESTED = "rested_since"
+Statement = tuple[str, Mapping[str, Any] | Sequence[Any]]  # with its values
 
 
 def open_engine(settings: Settings) -> sql.Engine:
@@ -72,6 +76,35 @@ def _judge(context: sql.ExceptionContext) -> None:
     """Refused to write: after a failover the address leads on, and these connections stayed."""
     if isinstance(context.original_exception, ReadOnlySqlTransaction):
         context.is_disconnect = True  # upon which the pool lets go of them all
+
+
+def ask(
+    connection: sql.Connection, *statements: Statement, prepare: bool = True
+) -> list[list[tuple[Any, ...]]]:
+    """The rows of each of `statements`, none of one that returns none, after one wait: they leave
+    by psycopg's pipeline.
+
+    Begins a transaction where none is open. Arrays of numbers come as `store.packing` reads them.
+    `prepare`: the text is one of few, and the database keeps its plan. What fails raises as
+    SQLAlchemy would raise it; statements behind it are not carried out.
+    """
+    raw: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
+    cursors = []
+    try:
+        with raw.pipeline():
+            for text, values in statements:
+                cursor = raw.cursor(binary=True)
+                # The driver's type of a number goes by its size, a prepared statement by its types.
+                cursor.adapters.register_dumper(int, Int8BinaryDumper)
+                cursors.append(cursor.execute(text, values, prepare=prepare))
+        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+    except psycopg.Error as error:
+        if raw.closed or isinstance(error, ReadOnlySqlTransaction):
+            connection.invalidate(error)
+        raise DBAPIError.instance(
+            "a statement of a pipeline", None, error, psycopg.Error,
+            hide_parameters=True, dialect=connection.dialect,
+        ) from error  # fmt: skip
 
 
 def is_standby(connection: sql.Connection) -> bool:

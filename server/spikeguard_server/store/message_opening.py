@@ -14,7 +14,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Role
 from spikeguard_server.store.detectors import STATE_COLUMNS, StateRow
-from spikeguard_server.store.pipeline import ask
+from spikeguard_server.store.engine import ask
 from spikeguard_server.store.runs import AttemptRow, RunRow
 
 _RUN = tuple(RunRow.__dataclass_fields__)

@@ -30,7 +30,7 @@ from spikeguard_server.store.chunks import (
     write_of,
 )
 from spikeguard_server.store.curves import Curves, keep
-from spikeguard_server.store.pipeline import ask
+from spikeguard_server.store.engine import ask
 from spikeguard_server.store.tables.core import segments
 from spikeguard_server.store.tables.samples import rollups, weeks
 

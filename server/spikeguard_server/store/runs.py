@@ -25,7 +25,7 @@ from spikeguard_protocol import (
     SegmentStarted,
 )
 from spikeguard_server.store.detectors import Place
-from spikeguard_server.store.pipeline import Statement, ask
+from spikeguard_server.store.engine import Statement, ask
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.samples import weeks

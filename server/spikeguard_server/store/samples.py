@@ -34,7 +34,7 @@ from spikeguard_server.store.chunks import (
 )
 from spikeguard_server.store.curves import Curves, curves_of, merge_curves
 from spikeguard_server.store.detectors import Place
-from spikeguard_server.store.pipeline import ask
+from spikeguard_server.store.engine import ask
 from spikeguard_server.store.roll_ups import unroll
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables

@@ -22,9 +22,45 @@ from spikeguard_server.store.tables.core import tokens
 
 EXPIRES_SOON: Final = timedelta(days=14)  # of a training job's token: time to warn
 _opener, _grant = tokens.alias("opener"), tokens.alias("grant_behind")
-# Columns are made when they are first asked for: two threads at once would make two of each, and a
-# statement of both fails (sqlalchemy issue 12302).
-_ = _opener.c, _grant.c
+
+
+def _works(table: sql.FromClause) -> sql.ColumnElement[bool]:
+    columns = table.c
+    unexpired = columns.expires_at.is_(None) | (columns.expires_at > sql.func.now())
+    return sql.and_(columns.revoked_at.is_(None), unexpired)
+
+
+def _lives(joined: sql.FromClause) -> sql.ColumnElement[bool]:
+    """Whether the row that was joined is there, and works."""
+    return sql.and_(joined.c.id.is_not(None), _works(joined))
+
+
+def _left(table: sql.FromClause) -> sql.ColumnElement[float]:
+    seconds = sql.extract("epoch", table.c.expires_at - sql.func.now())
+    return sql.cast(seconds, sql.Double)
+
+
+def _signed_in_s(table: sql.FromClause) -> sql.ColumnElement[float]:
+    since = sql.func.coalesce(table.c.signed_in_at, table.c.created_at)
+    seconds = sql.extract("epoch", sql.func.clock_timestamp() - since)
+    return sql.cast(seconds, sql.Double)
+
+
+# Made here, not by the first call: two threads at once would make two of each alias's columns, and
+# a statement of both fails (sqlalchemy issue 12302).
+_CALLER: Final = (
+    sql.select(
+        tokens,
+        _left(tokens).label("left"),
+        _left(_grant).label("grant_left"),
+        _grant.c.id.label("grant_id"),
+        _signed_in_s(tokens).label("age"),
+    )
+    .outerjoin(_opener, _opener.c.id == tokens.c.parent)
+    .outerjoin(_grant, _grant.c.id == tokens.c.made_with)
+    .where(tokens.c.hash == sql.bindparam("secret"), _works(tokens))
+    .where(tokens.c.parent.is_(None) | sql.and_(_lives(_opener), _lives(_grant)))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +100,7 @@ class Token:
 
 def find_caller(connection: sql.Connection, secret_hash: bytes) -> Caller | None:
     """Who holds the secret of this hash; None if it does not work (any more)."""
-    query = (
-        sql.select(
-            tokens,
-            _left(tokens).label("left"),
-            _left(_grant).label("grant_left"),
-            _grant.c.id.label("grant_id"),
-            _signed_in_s(tokens).label("age"),
-        )
-        .outerjoin(_opener, _opener.c.id == tokens.c.parent)
-        .outerjoin(_grant, _grant.c.id == tokens.c.made_with)
-        .where(tokens.c.hash == secret_hash, _works(tokens))
-        .where(tokens.c.parent.is_(None) | sql.and_(_lives(_opener), _lives(_grant)))
-    )
-    row = connection.execute(query).one_or_none()
+    row = connection.execute(_CALLER, {"secret": secret_hash}).one_or_none()
     if row is None:
         return None
     return Caller(
@@ -256,28 +279,6 @@ def _token(row: sql.Row[tuple[object, ...]]) -> Token:
         run=row.run,
         made_with=row.made_with,
     )
-
-
-def _works(table: sql.FromClause) -> sql.ColumnElement[bool]:
-    columns = table.c
-    unexpired = columns.expires_at.is_(None) | (columns.expires_at > sql.func.now())
-    return sql.and_(columns.revoked_at.is_(None), unexpired)
-
-
-def _lives(joined: sql.FromClause) -> sql.ColumnElement[bool]:
-    """Whether the row that was joined is there, and works."""
-    return sql.and_(joined.c.id.is_not(None), _works(joined))
-
-
-def _left(table: sql.FromClause) -> sql.ColumnElement[float]:
-    seconds = sql.extract("epoch", table.c.expires_at - sql.func.now())
-    return sql.cast(seconds, sql.Double)
-
-
-def _signed_in_s(table: sql.FromClause) -> sql.ColumnElement[float]:
-    since = sql.func.coalesce(table.c.signed_in_at, table.c.created_at)
-    seconds = sql.extract("epoch", sql.func.clock_timestamp() - since)
-    return sql.cast(seconds, sql.Double)
 
 
 def _in(seconds: float) -> sql.ColumnElement[datetime]:

@@ -32,7 +32,7 @@ from spikeguard_server.store.chunks import (
     short_segments,
 )
 from spikeguard_server.store.curves import Column, Curves, join, keep
-from spikeguard_server.store.pipeline import ask
+from spikeguard_server.store.engine import ask
 from spikeguard_server.store.reads.history import (
     MAX_SEGMENTS,
     SegmentLine,
@@ -97,7 +97,8 @@ def read_series(connection: sql.Connection, run_id: UUID, window: Window) -> dic
         total += span.last - span.first + 1
         if row.last_step - row.first_step < SPAN:
             short.append(key)  # its samples are read, never its roll-ups where there are samples
-    stretches, truncated, ready = [], False, dict[SegmentKey, Curves]()
+    stretches, truncated = [], False
+    ready: Mapping[SegmentKey, Curves] = {}
     for span in spans:
         if short[:1] == [span.key]:  # many in one statement, since a run may have a thousand
             ready, short = short_segments(connection, short[:GROUP], window.signals), short[GROUP:]
@@ -244,7 +245,8 @@ def _shown(entry: SegmentLine, current: bool, curves: Curves, window: Window) ->
     for name in window.signals:
         column = curves.signals.get(name)
         values[name] = nothing if column is None else column.list()
-    first, end = (nothing if c is None else c.list() for c in (curves.first, curves.end))
+    first = nothing if curves.first is None else curves.first.list()
+    end = nothing if curves.end is None else curves.end.list()
     return {
         "attempt": entry.id.attempt,
         "number": entry.id.number,

@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sql
 from sqlalchemy.exc import DBAPIError
 
-from spikeguard_server.store.pipeline import ask
+from spikeguard_server.store.engine import ask
 
 WRITE = "INSERT INTO projects (name, created_at) VALUES (%(name)s, now())"
 READ = "SELECT name FROM projects WHERE name = %(name)s"
