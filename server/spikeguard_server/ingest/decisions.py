@@ -1,17 +1,14 @@
 """A person's approval or rejection of a command.
 
-Law: one transaction under the run's lock. The decision names the revision that was seen, and what
-was seen is what is done; where another action or target is called for by now, the person is asked
-again.
-Validity is judged by the database's clock.
+One transaction under the run's lock. The decision names the revision that was seen, and what was
+seen is what is done; where another action or target is called for by now, the person is asked
+again. Validity is judged by the database's clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from uuid import UUID
 
 import sqlalchemy as sql
 
@@ -38,7 +35,7 @@ from spikeguard_server.store.commands import (
     move_command,
     stood_at,
 )
-from spikeguard_server.store.incidents import attempts_by_number, find_incident
+from spikeguard_server.store.incidents import attempts_by_number, find_row
 from spikeguard_server.store.links import spend_link
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import RunRow, find_attempt, lock_run
@@ -75,10 +72,6 @@ class _Decision:
     now: datetime
     way: Way
 
-    @property
-    def run_id(self) -> UUID:
-        return self.run.run_id
-
 
 def approve(
     engine: sql.Engine,
@@ -94,12 +87,18 @@ def approve(
     Raises `NotFound`; `RevisionChanged` where the proposal is another one by now, the new revision
     being stored; `IllegalMove` where it is decided, expired or void.
     """
-    _decide(engine, command, revision, person, now, CommandEvent.APPROVE, _approve, way)
+    with engine.begin() as connection:
+        decision = _open(connection, command, person, now, way)
+        refusal = _refused(decision, revision, CommandEvent.APPROVE) or _reconsidered(decision)
+        if refusal is None:
+            _decide(decision, CommandEvent.APPROVE)
+    if refusal is not None:  # what was learned on the way is stored
+        raise refusal
 
 
 def approve_own(connection: sql.Connection, command: CommandId, person: Actor, way: Way) -> None:
     """Say yes to what `person` has just ordered, in the same transaction."""
-    _say_yes(_open(connection, command, person, None, way))
+    _decide(_open(connection, command, person, None, way), CommandEvent.APPROVE)
 
 
 def reject(
@@ -113,30 +112,11 @@ def reject(
     way: Way = UNSAID,
 ) -> None:
     """Say no to `revision` of `command` in the name of `person`; raises as `approve` does."""
-
-    def act(decision: _Decision) -> RevisionChanged | WrongState | None:
-        _move(decision, CommandEvent.REJECT, reason)
-        return None
-
-    _decide(engine, command, revision, person, now, CommandEvent.REJECT, act, way)
-
-
-def _decide(
-    engine: sql.Engine,
-    id: CommandId,
-    revision: int,
-    person: str,
-    now: datetime | None,
-    event: CommandEvent,
-    act: Callable[[_Decision], RevisionChanged | WrongState | None],
-    way: Way,
-) -> None:
-    """Check, act, commit; what `act` learned on the way is stored before it is raised."""
     with engine.begin() as connection:
-        decision = _open(connection, id, person, now, way)
-        refusal = _refused(decision, revision, event) or act(decision)
+        decision = _open(connection, command, person, now, way)
+        refusal = _refused(decision, revision, CommandEvent.REJECT)
         if refusal is None:
-            _spend(decision)
+            _decide(decision, CommandEvent.REJECT, reason)
     if refusal is not None:
         raise refusal
 
@@ -151,15 +131,6 @@ def _open(
     if run is None or command is None:
         raise NotFound(f"There is no command {id}", "`spikeguard incidents` lists them")
     return _Decision(connection, run, command, person, now or database_now(connection), way)
-
-
-def _spend(decision: _Decision) -> None:
-    """A link decides once; raised inside the transaction, so that nothing was decided with it."""
-    link, way = decision.way.link, decision.way
-    if link is None:
-        return
-    if not spend_link(decision.connection, decision.run_id, link, decision.person, way.origin):
-        raise WrongState("This link was used before", "Sign in to see what became of it")
 
 
 def _refused(
@@ -185,58 +156,57 @@ def _same_offer(decision: _Decision, revision: int) -> bool:
     return action_at(decision.connection, command, revision) == command.action
 
 
-def _approve(decision: _Decision) -> RevisionChanged | WrongState | None:
-    run, command = decision.run, decision.command
-    attempts = attempts_by_number(decision.connection, run.run_id)
-    attempt = find_attempt(decision.connection, run.run_id, command.attempt)
-    policy = policy_of(decision.connection, run.project, run.run_id)
+def _reconsidered(decision: _Decision) -> RevisionChanged | WrongState | None:
+    """Why it cannot be approved as things stand now; None if it is still what is called for."""
+    connection, run, command = decision.connection, decision.run, decision.command
+    policy = policy_of(connection, run.project, run.run_id)
     if policy.halted:
         return WrongState(
             f"The kill switch of project {run.project} is on: nothing is approved",
             "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
         )
-    incident = find_incident(decision.connection, run.run_id, command.incident)
+    attempts = attempts_by_number(connection, run.run_id)
+    attempt = find_attempt(connection, run.run_id, command.attempt)
+    found = find_row(connection, run.run_id, command.incident)
     assert attempt is not None
-    assert incident is not None
-    targets = targets_with_health(decision.connection, run, attempt, attempts, policy)
-    known = commands_about(decision.connection, run.run_id, decision.now, incident.number)
+    assert found is not None
+    incident = found.incident
+    targets = targets_with_health(connection, run, attempt, attempts, policy)
+    known = commands_about(connection, run.run_id, decision.now, incident.number)
     situation = situation_of(
-        decision.connection, run, attempt, incident, policy,
+        connection, run, attempt, incident, policy,
         targets=targets, past=past_of(known, decision.now, incident.number),
     )  # fmt: skip
     proposal = propose(situation, policy)
     only_watched = isinstance(proposal.action, Watch) and command.verb != Verb.WATCH
     if proposal.action is None or only_watched:
         _end(decision, withdrawal(incident.kind), proposal.reason)
-        return _withdrawn(decision, proposal.reason)
+        return WrongState(
+            f"{command.id} is withdrawn: {proposal.reason}", "Wait for a new proposal"
+        )
     if differs(command.action, proposal.action):
-        revised = revise(decision.connection, command, proposal, policy, decision.now)
+        revised = revise(connection, command, proposal, policy, decision.now)
         return RevisionChanged(_current(decision, revised.revision))
-    _say_yes(decision)
     return None
 
 
-def _withdrawn(decision: _Decision, reason: str) -> WrongState:
-    id = decision.command.id
-    return WrongState(f"{id} is withdrawn: {reason}", "Wait for a new proposal")
-
-
-def _say_yes(decision: _Decision) -> None:
-    revision = decision.command.revision
-    _move(decision, CommandEvent.APPROVE, f"approved revision {revision} as shown")
-
-
-def _move(decision: _Decision, event: CommandEvent, reason: str) -> None:
-    """Move it in the person's name. `reason` is the person's own where they reject; an approval has
+def _decide(decision: _Decision, event: CommandEvent, reason: str | None = None) -> None:
+    """Move it in the person's name. `reason`: the person's own, where they reject; an approval has
     none, and its words stand in the audit alone."""
-    own = reason if event is CommandEvent.REJECT else None
+    revision, way = decision.command.revision, decision.way
+    told = f"approved revision {revision} as shown" if reason is None else reason
     move_command(
         decision.connection, decision.command, event,
-        actor=decision.person, reason=decision.way.words(reason), now=decision.now,
+        actor=decision.person, reason=way.words(told), now=decision.now,
         decided_by=storable(decision.person),
-        decision_reason=None if own is None else storable(own),
+        decision_reason=None if reason is None else storable(reason),
         decided_step=decision.run.last_step,
     )  # fmt: skip
+    # A link decides once: raised inside the transaction, so that nothing was decided with it.
+    if way.link is not None and not spend_link(
+        decision.connection, decision.run.run_id, way.link, decision.person, way.origin
+    ):
+        raise WrongState("This link was used before", "Sign in to see what became of it")
 
 
 def _end(decision: _Decision, event: CommandEvent, reason: str) -> None:

@@ -41,6 +41,12 @@ def append(
     """Add an entry. `run_id` is `tables.FLEET` for what belongs to no run; `actor` is an `Actor`
     wherever it is known what kind it is. `subject` is for people; programs find an entry by run,
     `incident` and `command`, or by `project` where it belongs to no run."""
+    identity: dict[str, str | int | None] = {}
+    if isinstance(actor, Actor):
+        identity = {
+            "actor_kind": actor.kind.value, "token": actor.token_id, "session": actor.session_id,
+            "known_by": None if actor.known_by is None else actor.known_by.value,
+        }  # fmt: skip
     if run_id == tables.FLEET:
         connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_FLEET_LOCK)))
     connection.execute(
@@ -49,17 +55,8 @@ def append(
             actor=storable(actor), action=action, subject=subject,
             project=project, incident=incident, command=command, before=before, after=after,
             reason=None if reason is None else storable(reason),
-            changes=[asdict(change) for change in changes], **_identity(actor),
+            changes=list(map(asdict, changes)), **identity,
         )
     )  # fmt: skip
     if run_id != tables.FLEET:
         add_notice_of_entry(connection, run_id, action, incident, command)
-
-
-def _identity(actor: str) -> dict[str, str | int | None]:
-    if not isinstance(actor, Actor):
-        return {}
-    return {
-        "actor_kind": actor.kind.value, "token": actor.token_id, "session": actor.session_id,
-        "known_by": None if actor.known_by is None else actor.known_by.value,
-    }  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any, Final, cast
 from uuid import UUID
 
@@ -70,13 +71,14 @@ _PLAIN: Final = tuple(
     name for name in CommandRow.__dataclass_fields__
     if name not in {"run", "action", "state", "policy_scope", "effect", "effect_known", "cost"}
 )  # fmt: skip
+_plain = attrgetter(*_PLAIN)
 
 
 def _row(row: Row) -> CommandRow:
     return CommandRow(
         run=RunId(row.project, row.name), action=_action(row.arguments),
         state=CommandState(row.state), policy_scope=PolicyScope(row.policy_scope),
-        **{name: row._mapping[name] for name in _PLAIN},
+        **dict(zip(_PLAIN, _plain(row), strict=True)),
     )  # fmt: skip
 
 
@@ -85,7 +87,7 @@ def _action(stored: Any) -> Action:
 
 
 def _found(connection: sql.Connection, query: sql.Select[Any]) -> list[CommandRow]:
-    return [_row(row) for row in connection.execute(query)]
+    return list(map(_row, connection.execute(query)))
 
 
 def find_command(

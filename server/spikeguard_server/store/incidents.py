@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -55,13 +56,14 @@ class Attempts:
 def attempts_by_number(connection: sql.Connection, run_id: UUID) -> Attempts:
     c = tables.attempts.c
     rows = connection.execute(sql.select(c.number, c.id).where(c.run_id == run_id))
-    return Attempts({row.number: row.id for row in rows})
+    return Attempts(dict(rows.all()))
 
 
 _I = tables.incidents.c
 _HAD: Final = ("acknowledged_at", "acknowledged_by", "assignee", "assigned_at", "assigned_by")
 _TIMES: Final = ("opened_at", "closed_at", "revisions", "followed_to", "reported_at", *_HAD)
 _ASKED_BY: Final = ("number", "state", "kind", "outcome", "onset_step")  # of the domain's record
+_times, _asked_by = attrgetter(*_TIMES), attrgetter(*_ASKED_BY)
 SELECT: Final[sql.Select[Any]] = (
     sql.select(tables.incidents, tables.runs.c.project, tables.runs.c.name)
     .add_columns(*(responders.c[name] for name in _HAD))
@@ -79,19 +81,17 @@ def rows(connection: sql.Connection, query: sql.Select[Any]) -> list[IncidentRow
 
 def incident_row(row: Any) -> IncidentRow:
     """A row of `SELECT`."""
-    told = row._mapping
-    record = {**row.record, **{name: told[name] for name in _ASKED_BY}}
+    record = {**row.record, **dict(zip(_ASKED_BY, _asked_by(row), strict=True))}
     return IncidentRow(
         run=RunId(row.project, row.name), run_id=row.run_id, attempt=row.attempt,
-        incident=from_json(Incident, record), **{name: told[name] for name in _TIMES},
+        incident=from_json(Incident, record), **dict(zip(_TIMES, _times(row), strict=True)),
     )  # fmt: skip
 
 
 def find_row(connection: sql.Connection, run_id: UUID, number: int) -> IncidentRow | None:
     """One incident; None if there is none of this number."""
-    return next(
-        iter(rows(connection, SELECT.where(_I.run_id == run_id, _I.number == number))), None
-    )
+    row = connection.execute(SELECT.where(_I.run_id == run_id, _I.number == number)).one_or_none()
+    return None if row is None else incident_row(row)
 
 
 def read_incident(connection: sql.Connection, run_id: UUID, run: RunId, number: int) -> IncidentRow:
@@ -245,7 +245,7 @@ def claim_precursors(
 
 def unclaimed_precursors(
     connection: sql.Connection, run_id: UUID, since_step: int
-) -> list[tuple[int, int, int]]:
+) -> Sequence[tuple[int, int, int]]:
     """(attempt, segment, step) of warnings from `since_step` on that no incident followed."""
     c = tables.precursors.c
     rows = connection.execute(
@@ -254,7 +254,7 @@ def unclaimed_precursors(
         .distinct()
         .limit(1000)
     )
-    return [(row.attempt, row.segment, row.step) for row in rows]
+    return rows.all()
 
 
 def follow_incident(connection: sql.Connection, run_id: UUID, number: int, to: int | None) -> None:

@@ -321,7 +321,7 @@ def extend_segment(
 def segments_of(connection: sql.Connection, run_id: UUID) -> list[SegmentRow]:
     """The run's tree of history."""
     query = _SEGMENTS.where(tables.segments.c.run_id == run_id)
-    return [_segment(row) for row in connection.execute(query)]
+    return list(map(_segment, connection.execute(query)))
 
 
 _G = tables.segments.c

@@ -142,26 +142,20 @@ def targets_with_health(
         return ()
     lineage = current_lineage(connection, run, attempts)
     alarms = _alarms(connection, run, attempts, rows, policy.health_horizon_steps)
-    doubts = Doubts(alarms, lineage)
-    targets = [_target(row, run, attempts, doubts, policy) for row in rows]
-    return with_damage(t for t in targets if lineage.holds(SegmentPoint(t.segment, t.step)))
-
-
-def _target(
-    row: TargetRow,
-    run: RunRow,
-    attempts: Attempts,
-    doubts: Doubts,
-    policy: Policy,
-) -> Target:
-    segment = attempts.segment(row.attempt, row.segment)
-    health = health_of(
-        SegmentPoint(segment, row.step),
-        newest_step=run.last_step or 0,
-        doubts=doubts,
-        horizon_steps=policy.health_horizon_steps,
-    )
-    return Target(row.name, segment, row.step, row.position, row.medium, health, row.damage)
+    doubts, found = Doubts(alarms, lineage), list[Target]()
+    for row in rows:
+        point = SegmentPoint(attempts.segment(row.attempt, row.segment), row.step)
+        if lineage.holds(point):
+            health = health_of(
+                point, newest_step=run.last_step or 0, doubts=doubts,
+                horizon_steps=policy.health_horizon_steps,
+            )  # fmt: skip
+            found.append(
+                Target(
+                    row.name, point.segment, row.step, row.position, row.medium, health, row.damage
+                )
+            )  # fmt: skip
+    return with_damage(found)
 
 
 def kept_targets(
@@ -217,8 +211,9 @@ def _alarms(
     horizon_steps: int,
 ) -> list[Alarm]:
     """Incidents that are not forgiven, and warnings too young to know that nothing followed."""
-    incidents = doubtful_incidents(connection, run.run_id)
-    alarms = [alarm for incident in incidents for alarm in alarms_of(incident)]
+    alarms = list[Alarm]()
+    for incident in doubtful_incidents(connection, run.run_id):
+        alarms += alarms_of(incident)
     since = max(rows[0].step, (run.last_step or 0) - horizon_steps)
     for attempt, segment, step in unclaimed_precursors(connection, run.run_id, since):
         alarms.append(Alarm(attempts.segment(attempt, segment), step, step))

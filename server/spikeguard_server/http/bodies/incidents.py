@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -67,6 +68,7 @@ _COMMAND = (
     "expires_at_step", "proposed_at", "proposed_by", "decided_at", "decided_by", "decision_reason",
     "delivered_at", "finished_at", "applied_step", "result", "end_reason", "judgement",
 )  # fmt: skip
+_command = attrgetter(*_COMMAND)
 
 
 def incident_bodies(connection: sql.Connection, rows: Sequence[IncidentRow]) -> list[IncidentBody]:
@@ -135,7 +137,7 @@ def command_body(
     waits = row.state in WAITING and row.verb is not Verb.WATCH
     checks = checks_of(pace.incident, pace.policy, pace.data) if waits and pace else ()
     return CommandBody(
-        **{name: getattr(row, name) for name in _COMMAND},
+        **dict(zip(_COMMAND, _command(row), strict=True)),
         id=str(row.id),
         incident=None if row.id.of_run else str(row.id.incident),
         arguments=plain_arguments(to_json(row.action)),
@@ -165,13 +167,12 @@ def _left_s(row: CommandRow, pace: Pace | None) -> float | None:
 
 def plain_arguments(stored: Any) -> dict[str, Any]:
     """An action's fields without the protocol's tags; ranges as `[a, b]`."""
-    return {name: _plain(value) for name, value in stored.items() if name != "type"}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping) and value.keys() >= {"first", "end"}:
-        return [value["first"], value["end"]]
-    return value
+    found = dict(stored)
+    found.pop("type", None)
+    for name, value in found.items():
+        if isinstance(value, Mapping) and value.keys() >= {"first", "end"}:
+            found[name] = [value["first"], value["end"]]
+    return found
 
 
 def cost_body(cost: Cost, policy: Policy) -> CostBody:

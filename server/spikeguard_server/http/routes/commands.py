@@ -5,10 +5,13 @@ A command belongs to an incident, or to the run itself where a person ordered it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from fastapi import APIRouter, Request
 
+from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, Verb
 from spikeguard_server.errors import NotFound, RevisionChanged, Unprocessable
 from spikeguard_server.http.bodies.incident_shapes import (
@@ -17,7 +20,7 @@ from spikeguard_server.http.bodies.incident_shapes import (
     CommandList,
     Rejection,
 )
-from spikeguard_server.http.bodies.incidents import command_bodies
+from spikeguard_server.http.bodies.incidents import command_bodies, command_body
 from spikeguard_server.http.bodies.options import options_body
 from spikeguard_server.http.bodies.orders import IncidentOrder, OptionsBody, RunOrder
 from spikeguard_server.http.dependencies import (
@@ -37,12 +40,17 @@ from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.ingest.decisions import Way, approve, approve_own, reject
 from spikeguard_server.ingest.orders import Ordered, SeenProposal, place_order
-from spikeguard_server.store.commands import find_command, list_run_commands
+from spikeguard_server.store.commands import (
+    command_revisions_of,
+    find_command,
+    list_run_commands,
+)
 from spikeguard_server.store.effects import with_effects
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.reads.costs import read_options, read_pace
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.runs import read_run
+from spikeguard_server.store.tables.core import run_key
 
 router = APIRouter(tags=["decisions"])
 _RUN = "/v1/runs/{project}/{name}"
@@ -163,7 +171,8 @@ def post_approval(
     What would be proposed now is found anew: a proposal that changed since is a 409 with the new
     revision, one that lost its reason is withdrawn."""
     person, way = person_of(caller), _over_the_api(request)
-    return _decided(services, Decision(command, "approve", approval.revision, person, way))
+    say_yes = partial(approve, services.engine, command, approval.revision, person, way=way)
+    return _decided(services, command, say_yes)
 
 
 @router.post(
@@ -200,25 +209,26 @@ def _rejected(
     services: Services, command: CommandId, said: Rejection, person: Actor, way: Way
 ) -> JsonReply:
     made = Decision(command, "reject", said.revision, person, way, said.reason)
-    return _decided(services, made)
+    return _decided(services, command, partial(decide, services, made))
 
 
-def _decided(services: Services, made: Decision) -> JsonReply:
+def _decided(services: Services, command: CommandId, act: Callable[[], None]) -> JsonReply:
     try:
-        decide(services, made)
+        act()
     except RevisionChanged:
-        raise RevisionChanged(read_body(services, made.command).model_dump()) from None
-    return JsonReply(read_body(services, made.command))
+        raise RevisionChanged(read_body(services, command).model_dump()) from None
+    return JsonReply(read_body(services, command))
 
 
 def read_body(services: Services, command: CommandId) -> CommandBody:
     """A command as it stands now; raise `NotFound` if there is none."""
-    of = command.incident
+    of, key, pace = command.incident, run_key(command.incident.run), None
     with services.snapshot() as connection:
-        key, pace = existing_run(connection, of.run), None
-        if not command.of_run:
-            pace = read_pace(connection, read_incident(connection, key, of.run, of.number))
         row = find_command(connection, key, of.number, command.number)
         if row is None:
             raise NotFound(f"There is no command {command}", "Open it from its incident")
-        return command_bodies(connection, with_effects(connection, [row]), pace)[0]
+        if not command.of_run:
+            pace = read_pace(connection, read_incident(connection, key, of.run, of.number))
+        if row.state in EXECUTED:
+            [row] = with_effects(connection, [row])
+        return command_body(row, command_revisions_of(connection, [row]), pace)
