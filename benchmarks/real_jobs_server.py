@@ -101,11 +101,8 @@ class Server:
                 command = f"row#1.{len(self.orders) + 1}"
                 self.orders.append(Order(command, message.attempt, action, EXPIRES_S, None))
             answered = {result.command for result in self.results()}
-            due = tuple(
-                order
-                for order in self.orders
-                if order.command not in answered and order.attempt == message.attempt
-            )
+            mine = (order for order in self.orders if order.attempt == message.attempt)
+            due = tuple(order for order in mine if order.command not in answered)
             return encode(Ack(len(stored), due, self._monitor.attentive, ()))
 
     def _look_at(self, message: Message) -> None:
@@ -114,8 +111,8 @@ class Server:
                 self._monitor = Monitor()  # what was learnt lies in steps that are given up
             if isinstance(record, Samples):
                 self.newest_step = record.steps[-1]
-                columns = SampleColumns(record.steps, record.signals, record.positions)
-                self.events += self._monitor.observe(columns)
+                told = SampleColumns(record.steps, record.signals, record.positions)
+                self.events += self._monitor.observe(told)
 
 
 @contextmanager

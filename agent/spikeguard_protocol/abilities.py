@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from spikeguard_protocol.errors import ProtocolError
 from spikeguard_protocol.messages import MAX_TEXT
@@ -84,8 +85,8 @@ def mitigations_from_settings(settings: Mapping[str, str]) -> dict[str, str]:
         return {}
     if not isinstance(told, dict):
         return {}
-    known = [(name, cost) for name, cost in told.items() if MITIGATION_PATTERN.fullmatch(name)]
-    return {name: str(cost)[:MAX_COST] for name, cost in known[:MOST_MITIGATIONS]}
+    known = islice(filter(MITIGATION_PATTERN.fullmatch, told), MOST_MITIGATIONS)
+    return {name: str(told[name])[:MAX_COST] for name in known}
 
 
 def _ability(key: str, settings: Mapping[str, str]) -> Ability | None:

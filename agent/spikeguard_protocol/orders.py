@@ -142,12 +142,13 @@ type_of_verb: dict[Verb, type] = {
     Verb.WATCH: Watch,
     Verb.STOP: Stop,
 }
+_VERB_OF = {kind: verb for verb, kind in type_of_verb.items()}
 Action = SkipBatches | Rollback | ScaleLr | Apply | CheckpointNow | Watch | Stop
 
 
 def verb_of(action: Action) -> Verb:
     """The word for what `action` orders."""
-    return next(verb for verb, kind in type_of_verb.items() if isinstance(action, kind))
+    return _VERB_OF[type(action)]
 
 
 def action_words(action: Action) -> str:

@@ -88,12 +88,12 @@ def cause_phrase(cause: str) -> str:
 
 def in_paragraphs(*parts: str) -> str:
     """A reason of those `parts` that say something, each a paragraph of its own."""
-    return PARAGRAPH.join(" ".join(part.split()) for part in parts if part.strip())
+    return PARAGRAPH.join(filter(None, map(" ".join, map(str.split, parts))))
 
 
 def paragraphs(reason: str) -> list[str]:
     """What `in_paragraphs` put together."""
-    return [part.strip() for part in reason.split(PARAGRAPH) if part.strip()]
+    return list(filter(None, map(str.strip, reason.split(PARAGRAPH))))
 
 
 def ended_phrase(state_words: str, because: str | None) -> str:

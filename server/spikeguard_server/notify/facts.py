@@ -116,13 +116,13 @@ def read_spike(connection: sql.Connection, row: IncidentRow) -> tuple[SpikeNews,
 
 
 def _if_job_dies(incident: Incident, pace: Pace) -> str:
-    if incident.outcome is not None or incident.kind not in ACTING or not pace.trains:
+    if incident.outcome is not None or incident.kind not in ACTING or not pace.situation.trains:
         return ""
-    return left_if_job_dies(pace.targets, incident, pace.policy)
+    return left_if_job_dies(pace.situation.targets, incident, pace.policy)
 
 
 def _waiting(row: CommandRow, pace: Pace) -> Waiting:
-    cost = cost_of(row.action, pace.situation(), pace.policy)
+    cost = cost_of(row.action, pace.situation, pace.policy)
     return Waiting(
         command=str(row.id),
         revision=row.revision,
@@ -132,10 +132,10 @@ def _waiting(row: CommandRow, pace: Pace) -> Waiting:
         cost_steps=cost.steps,
         price=_price(cost, pace.policy.currency),
         expires_in_s=max(0.0, row.expires_in_s),
-        can_wait_s=can_wait_s(row.expires_in_s, row.expires_at_step, pace.situation()),
+        can_wait_s=can_wait_s(row.expires_in_s, row.expires_at_step, pace.situation),
         a_minute=_a_minute(cost, pace.policy.currency),
         pace=_pace(cost),
-        checks=checks_of(pace.incident, pace.policy, pace.data),
+        checks=checks_of(pace.situation.incident, pace.policy, pace.situation.data),
     )
 
 

@@ -14,8 +14,10 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_core.audit.changes import FieldChange
+from spikeguard_core.notification.topics import topic_of
+from spikeguard_protocol import RUN_ITSELF
 from spikeguard_server.identity.actors import Actor, ActorKind
-from spikeguard_server.store.notices import add_notice_of_entry
+from spikeguard_server.store.notices import add_notice
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
@@ -58,5 +60,7 @@ def append(
             changes=list(map(asdict, changes)), **identity,
         )
     )  # fmt: skip
-    if run_id != tables.FLEET:
-        add_notice_of_entry(connection, run_id, action, incident, command)
+    if run_id == tables.FLEET or incident == RUN_ITSELF:
+        return  # whoever ordered something of the run itself follows it
+    if (topic := topic_of(action, incident, command)) is not None:
+        add_notice(connection, run_id, topic, incident, command)

@@ -76,14 +76,11 @@ _plain = attrgetter(*_PLAIN)
 
 def _row(row: Row) -> CommandRow:
     return CommandRow(
-        run=RunId(row.project, row.name), action=_action(row.arguments),
+        run=RunId(row.project, row.name),
+        action=from_json(Action, row.arguments, "arguments"),
         state=CommandState(row.state), policy_scope=PolicyScope(row.policy_scope),
         **dict(zip(_PLAIN, _plain(row), strict=True)),
     )  # fmt: skip
-
-
-def _action(stored: Any) -> Action:
-    return cast(Action, from_json(Action, stored, "arguments"))
 
 
 def _found(connection: sql.Connection, query: sql.Select[Any]) -> list[CommandRow]:
@@ -185,7 +182,7 @@ def action_at(connection: sql.Connection, command: CommandRow, revision: int) ->
     found = connection.scalar(
         sql.select(c.arguments).where(mine, c.command == command.number, c.number == revision)
     )
-    return None if found is None else _action(found)
+    return None if found is None else cast(Action, from_json(Action, found, "arguments"))
 
 
 def commands_about(

@@ -13,8 +13,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_core.notification.topics import Topic, topic_of
-from spikeguard_protocol import RUN_ITSELF
+from spikeguard_core.notification.topics import Topic
 from spikeguard_server.store.tables.core import commands, runs
 from spikeguard_server.store.tables.notices import conversations, notices
 
@@ -29,21 +28,6 @@ class Notice:
     topic: Topic
     incident: int | None
     verb: str | None  # of the command, where it is about one
-
-
-def add_notice_of_entry(
-    connection: sql.Connection,
-    run_id: UUID,
-    action: str,
-    incident: int | None,
-    command: int | None,
-) -> None:
-    """Put what an audit entry says into the outbox, if it is anything to tell people."""
-    if incident == RUN_ITSELF:
-        return  # whoever ordered something of the run itself follows it
-    topic = topic_of(action, incident, command)
-    if topic is not None:
-        add_notice(connection, run_id, topic, incident, command)
 
 
 def add_notice(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -26,6 +26,7 @@ from spikeguard_server.store.tables.core import FLEET, audit, projects
 from spikeguard_server.store.tables.policies import policies, run_policies
 
 _P, _R, _U = policies.c, run_policies.c, audit.c
+_ONE: Final = sql.select(sql.literal(1).label("one")).subquery("one")  # a row to join to
 MAX_PROJECTS: Final = 200  # whose switches are shown
 _SWITCHED: Final = "policy.halted"
 
@@ -36,17 +37,23 @@ def policy_of(
 ) -> Policy:  # fmt: skip
     """The policy in force, now or `at` a time: the run's own, else that of `project`, else the
     built-in one, which is version 1."""
-    query = sql.select(_P.version, _P.document).where(_P.project == project)
-    query = query if at is None else query.where(_P.at <= at)
-    row = connection.execute(query.order_by(_P.version.desc()).limit(1)).one_or_none()
+    theirs = sql.select(_P.version, _P.document).where(_P.project == project)
+    own = sql.select(_R.version, _R.document).where(_R.run_id == run_id)
+    if at is not None:
+        theirs, own = theirs.where(_P.at <= at), own.where(_R.at <= at)
+    p = theirs.order_by(_P.version.desc()).limit(1).subquery("of_project")
+    r = own.order_by(_R.version.desc()).limit(1).subquery("of_run")
+    both = _ONE.outerjoin(p, sql.true()).outerjoin(r, sql.true())
+    version, document, own_version, own_document = connection.execute(
+        sql.select(*p.c, *r.c).select_from(both)
+    ).one()
     found = DEFAULT_POLICY
-    if row is not None:
-        found = replace(policy_from_mapping(row.document), version=row.version)
-    own = None if run_id is None else _newest_of_run(connection, run_id, at)
-    if own is None or own.document is None:
+    if version is not None:
+        found = replace(policy_from_mapping(document), version=version)
+    if own_document is None:
         return found
-    policy = policy_from_mapping(own.document)
-    return replace(policy, version=own.version, scope=PolicyScope.RUN, halted=found.halted)
+    policy = policy_from_mapping(own_document)
+    return replace(policy, version=own_version, scope=PolicyScope.RUN, halted=found.halted)
 
 
 def halted_since(connection: sql.Connection, project: str, moment: datetime) -> bool:
@@ -83,8 +90,8 @@ def write_policy(connection: sql.Connection, project: str, policy: Policy, actor
 
 def newest_version(connection: sql.Connection, run_id: UUID) -> int:
     """The version of the run's own policy that was written last, in force or not; 0: none was."""
-    row = _newest_of_run(connection, run_id)
-    return 0 if row is None else int(row.version)
+    newest = sql.select(sql.func.max(_R.version)).where(_R.run_id == run_id)
+    return connection.scalar(newest) or 0
 
 
 def write_run_policy(
@@ -103,13 +110,6 @@ def write_run_policy(
         )
     )  # fmt: skip
     return version
-
-
-def _newest_of_run(connection: sql.Connection, run_id: UUID, at: datetime | None = None) -> Any:
-    query = sql.select(_R.version, _R.document).where(_R.run_id == run_id)
-    query = query if at is None else query.where(_R.at <= at)
-    row: Any = connection.execute(query.order_by(_R.version.desc()).limit(1)).one_or_none()
-    return row
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ def _job(
         "step": run.last_step or 0,
         "position": run.position,
         "targets": targets,
-        "capabilities": frozenset(Verb(word) for word in attempt.capabilities if word in _VERBS),
+        "capabilities": frozenset(map(Verb, _VERBS.intersection(attempt.capabilities))),
         "tokens_per_step": attempt.tokens_per_step,
         "limits": read_limits(settings),
         "abilities": abilities_from_settings(settings),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql
@@ -113,16 +113,10 @@ def find_caller(connection: sql.Connection, secret_hash: bytes) -> Caller | None
         run=row.run,
         grant_id=None if row.parent is None else row.grant_id,
         grant_left_s=row.left if row.parent is None else row.grant_left,
-        known_by=_known_by(row),
+        # How the person is known: a session says it.
+        known_by=None if row.person is None else KnownBy(row.known_by or KnownBy.TOKEN),
         signed_in_s=row.age,
     )
-
-
-def _known_by(row: Any) -> KnownBy | None:
-    """How the person of a token or a session is known; a session says it."""
-    if row.person is None:
-        return None
-    return KnownBy.TOKEN if row.known_by is None else KnownBy(row.known_by)
 
 
 def lock_grant(connection: sql.Connection, token_id: int) -> bool:

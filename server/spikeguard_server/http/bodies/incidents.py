@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -109,7 +110,7 @@ def incident_detail(connection: sql.Connection, row: IncidentRow) -> IncidentDet
         first_layer=None if first is None else FirstLayerBody.model_validate(first),
         commands=bodies,
         own_acts=[
-            own_rule_sentence(act, pace.step)
+            own_rule_sentence(act, pace.situation.step)
             for act in own_rule_acts(connection, row.run_id, incident.onset_step, row.closed_at)
         ],
         assigned_at=row.assigned_at,
@@ -135,7 +136,9 @@ def command_body(
 ) -> CommandBody:
     """A command; with a `pace` its cost as of now or, once it was carried out, as it was."""
     waits = row.state in WAITING and row.verb is not Verb.WATCH
-    checks = checks_of(pace.incident, pace.policy, pace.data) if waits and pace else ()
+    checks: Sequence[str] = ()
+    if waits and pace is not None:
+        checks = checks_of(pace.situation.incident, pace.policy, pace.situation.data)
     return CommandBody(
         **dict(zip(_COMMAND, _command(row), strict=True)),
         id=str(row.id),
@@ -162,7 +165,7 @@ def _left_s(row: CommandRow, pace: Pace | None) -> float | None:
         return None
     if pace is None:
         return max(0.0, row.expires_in_s)
-    return can_wait_s(row.expires_in_s, row.expires_at_step, pace.situation())
+    return can_wait_s(row.expires_in_s, row.expires_at_step, pace.situation)
 
 
 def plain_arguments(stored: Any) -> dict[str, Any]:
@@ -187,15 +190,19 @@ def cost_body(cost: Cost, policy: Policy) -> CostBody:
 
 def _cost(row: CommandRow, pace: Pace) -> Cost:
     """What it would cost now, what it did cost, or nothing where it never came to that."""
+    situation = pace.situation
     if row.state in EXECUTED:
-        return cost_of(row.action, pace.situation(row.applied_step), pace.policy)
+        if row.applied_step is not None:
+            situation = replace(situation, step=row.applied_step)
+        return cost_of(row.action, situation, pace.policy)
     if row.state in WAITING | IN_FLIGHT or row.state is CommandState.UNKNOWN:
-        return cost_of(row.action, pace.situation(), pace.policy)
-    return cost_of_steps(0, pace.situation(), pace.policy)
+        return cost_of(row.action, situation, pace.policy)
+    return cost_of_steps(0, situation, pace.policy)
 
 
 def _remedy(pace: Pace, known: Sequence[CommandRow]) -> RemedyBody:
-    finding = diagnose(pace.incident, pace.policy)
+    incident, data = pace.situation.incident, pace.situation.data
+    finding = diagnose(incident, pace.policy)
     skips = tuple(
         row.action.skip
         for row in known
@@ -206,7 +213,7 @@ def _remedy(pace: Pace, known: Sequence[CommandRow]) -> RemedyBody:
         known=finding.known,
         title=finding.remedy.title,
         sentence=finding.advice,
-        follow_ups=list(follow_ups_of(pace.incident, pace.policy, skips, pace.data)),
+        follow_ups=list(follow_ups_of(incident, pace.policy, skips, data)),
         evidence=list(EVIDENCE_ORDER[finding.remedy.diagnosis]),
     )
 

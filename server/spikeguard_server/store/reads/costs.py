@@ -13,10 +13,8 @@ from datetime import datetime
 import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.command_life import WAITING
-from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.job_end import QUIET
 from spikeguard_core.policy.cost import PACE_STEPS, StepTime, pace_of
-from spikeguard_core.policy.data_sources import NOTHING_NAMED, DataRecord
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import RunSituation, Situation, Target
 from spikeguard_protocol import Health, Signal
@@ -44,47 +42,25 @@ _S = incident_samples.c
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A run at the moment of reading."""
+    """The run of an incident at the moment of reading, by which costs are reckoned; what was
+    ordered before, and what the job can do, is left out."""
 
-    incident: Incident
-    step: int
-    step_time: StepTime
-    tokens_per_step: int | None
-    targets: tuple[Target, ...]
+    situation: Situation
     policy: Policy
-    data: DataRecord = NOTHING_NAMED  # of the incident's batches and of earlier ones'
-    trains: bool = True  # False: it sends nothing, so that nobody knows
-
-    def situation(self, step: int | None = None) -> Situation:
-        """What the domain reckons a cost from, now or at `step`."""
-        return Situation(
-            incident=self.incident,
-            step=self.step if step is None else step,
-            position=None,
-            targets=self.targets,
-            capabilities=frozenset(),
-            step_time_s=self.step_time.seconds,
-            step_time_of=self.step_time.of_steps,
-            tokens_per_step=self.tokens_per_step,
-            trains=self.trains,
-        )
 
 
 def read_pace(connection: sql.Connection, row: IncidentRow) -> Pace:
     """The pace of an incident's run."""
-    run_id, seen = row.run_id, row.incident
+    run_id, incident = row.run_id, row.incident
     known, run = attempts_by_number(connection, run_id), run_row(connection, run_id)
     assert run is not None
     here = run.current_attempt or row.attempt
-    policy, attempt = (
-        policy_of(connection, run.project, run_id),
-        find_attempt(connection, run_id, here),
-    )
-    return Pace(
-        incident=seen,
-        step=run.last_step or seen.newest_step,
-        step_time=read_step_time(connection, row),
-        tokens_per_step=None if attempt is None else attempt.tokens_per_step,
+    policy = policy_of(connection, run.project, run_id)
+    attempt, step_time = find_attempt(connection, run_id, here), read_step_time(connection, row)
+    situation = Situation(
+        incident=incident,
+        step=run.last_step or incident.newest_step,
+        position=None,
         targets=tuple(
             Target(
                 found.name, known.segment(found.attempt, found.segment), found.step,
@@ -92,10 +68,14 @@ def read_pace(connection: sql.Connection, row: IncidentRow) -> Pace:
             )
             for found in targets_of(connection, run_id, here)
         ),
-        policy=policy,
-        data=data_record_of(connection, run_id, seen, policy),
+        capabilities=frozenset(),
+        step_time_s=step_time.seconds,
+        step_time_of=step_time.of_steps,
+        tokens_per_step=None if attempt is None else attempt.tokens_per_step,
+        data=data_record_of(connection, run_id, incident, policy),
         trains=run.state not in QUIET,
     )  # fmt: skip
+    return Pace(situation, policy)
 
 
 def read_step_time(connection: sql.Connection, row: IncidentRow) -> StepTime:
@@ -111,7 +91,7 @@ def _times(connection: sql.Connection, which: sql.ColumnElement[bool]) -> list[f
     newest = sql.select(_S.step_time).where(which)
     newest = newest.order_by(_S.attempt.desc(), _S.segment.desc(), _S.step.desc())
     found = connection.execute(newest.limit(PACE_STEPS)).scalars()
-    return [value for value in found if math.isfinite(value)][::-1]
+    return list(filter(math.isfinite, found))[::-1]
 
 
 @dataclass(frozen=True, slots=True)
