@@ -30,7 +30,7 @@ from spikeguard_server.ingest.spikes import copy_stored
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.deleted_runs import Former, former_run
-from spikeguard_server.store.detectors import thin_snapshots
+from spikeguard_server.store.detectors import thinning
 from spikeguard_server.store.engine import ask
 from spikeguard_server.store.message_opening import Opening, open_message
 from spikeguard_server.store.runs import (
@@ -110,12 +110,12 @@ def _receive(engine: sql.Engine, received: Received) -> Ack:
 
 def _save(intake: Intake) -> None:
     """Write what has changed, and commit, in one wait."""
+    writes = [*intake.unwritten, *intake.detection.updates()]
     if intake.detection.snapshots:
-        thin_snapshots(intake.connection, intake.run_id, intake.settings.detector_snapshots_kept)
+        writes.append(thinning(intake.run_id, intake.settings.detector_snapshots_kept))
     ask(
         intake.transaction,
-        *intake.unwritten,
-        *intake.detection.updates(),
+        *writes,
         update_of_run(intake.run),
         update_of_attempt(intake.run_id, intake.attempt),
         ("COMMIT", {}),  # SQLAlchemy's own finds it done

@@ -24,7 +24,8 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.store.audit import SERVER, append
 from spikeguard_server.store.chunks import SegmentKey
 from spikeguard_server.store.deleted_runs import runs_with_curves_left
-from spikeguard_server.store.detectors import detectors_on, runs_with_snapshots, thin_snapshots
+from spikeguard_server.store.detectors import detectors_on, runs_with_snapshots, thinning
+from spikeguard_server.store.engine import ask
 from spikeguard_server.store.partitions import (
     PartitionKind,
     drop_partition,
@@ -134,7 +135,7 @@ def prune(engine: sql.Engine, kept: int) -> None:
 
 def _prune(engine: sql.Engine, run_id: UUID, kept: int) -> None:
     with engine.begin() as connection:
-        thin_snapshots(connection, run_id, kept)
+        ask(connection, thinning(run_id, kept))
 
 
 def warn_of_expiry(engine: sql.Engine) -> None:

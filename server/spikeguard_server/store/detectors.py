@@ -14,7 +14,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_server.store.engine import Statement, ask
+from spikeguard_server.store.engine import Statement
 from spikeguard_server.store.tables import core as tables
 
 
@@ -162,6 +162,7 @@ _THIN = """
 """
 
 
-def thin_snapshots(connection: sql.Connection, run_id: UUID, kept: int) -> None:
-    """Delete snapshots of the run beyond `kept` and beyond `MOST_SNAPSHOT_BYTES`."""
-    ask(connection, (_THIN, {"run_id": run_id, "kept": kept, "bytes": MOST_SNAPSHOT_BYTES}))
+def thinning(run_id: UUID, kept: int) -> Statement:
+    """The statement that deletes snapshots of the run beyond `kept` and beyond
+    `MOST_SNAPSHOT_BYTES`."""
+    return _THIN, {"run_id": run_id, "kept": kept, "bytes": MOST_SNAPSHOT_BYTES}
