@@ -25,7 +25,7 @@ from spikeguard_client import (
 )
 from spikeguard_client import Client as TypedClient
 from spikeguard_client import Series as SeriesAnswer
-from spikeguard_client.calls import NO_HEADERS, Calls, stranger, understood, with_query
+from spikeguard_client.calls import Calls, stranger, understood, with_query
 from spikeguard_client.reading import NotUnderstood, Page, read_page
 from spikeguard_dashboard.series import Series, series_of
 from spikeguard_protocol import IncidentId, ProtocolError, RunId
@@ -128,17 +128,13 @@ class Client:
         """What was ordered of a run itself, without an incident, newest first."""
         return self._calls(token).page(Command, f"{run_path(run)}/commands", limit=limit)
 
-    def _of(
-        self, token: str, *, headers: Mapping[str, str] = NO_HEADERS, timeout_s: float | None = None
-    ) -> TypedClient:
-        calls = self._calls(token, headers, timeout_s)
-        return TypedClient(self.server, token, timeout_s=calls.timeout_s, calls=calls)
+    def _of(self, token: str) -> TypedClient:
+        calls = self._calls(token)
+        return TypedClient(self.server, token, timeout_s=READ_TIMEOUT_S, calls=calls)
 
-    def _calls(
-        self, token: str, headers: Mapping[str, str] = NO_HEADERS, timeout_s: float | None = None
-    ) -> Calls:
+    def _calls(self, token: str) -> Calls:
         try:
-            return _PageCalls(self.server, token, timeout_s or READ_TIMEOUT_S, headers)
+            return _PageCalls(self.server, token, READ_TIMEOUT_S)
         except ProtocolError as error:
             raise ApiError(
                 "That is no token", _REMEDIES[401], code="no_token", status=401

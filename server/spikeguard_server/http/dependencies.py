@@ -302,8 +302,8 @@ async def _run(project: Project, name: Name) -> RunId:
 RunDep = Annotated[RunId, Depends(_run)]
 
 
-async def _command(run: RunDep, number: Number, command: Number) -> CommandId:
-    return CommandId(IncidentId(run, number), command)
+async def _command(project: Project, name: Name, number: Number, command: Number) -> CommandId:
+    return CommandId(IncidentId(RunId(project, name), number), command)
 
 
 CommandDep = Annotated[CommandId, Depends(_command)]

@@ -76,7 +76,7 @@ SELECT: Final[sql.Select[Any]] = (
 
 def rows(connection: sql.Connection, query: sql.Select[Any]) -> list[IncidentRow]:
     """The incidents that `query`, made of `SELECT`, asks for."""
-    return [incident_row(row) for row in connection.execute(query)]
+    return list(map(incident_row, connection.execute(query)))
 
 
 def incident_row(row: Any) -> IncidentRow:
