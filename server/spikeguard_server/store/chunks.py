@@ -208,7 +208,7 @@ def read_curves(
     names: Iterable[str] | None = None,
 ) -> Curves:
     """What is stored of steps [first, last]; `names`: of these signals only."""
-    rows = _read(connection, _CHUNKS, key, first, last, names, _NO_LIMIT)
+    rows = _read(connection, _CHUNKS, key, first, last, names)
     return join(map(_curves, rows)).between(first, last)
 
 
@@ -240,8 +240,9 @@ def curves_in_parts(
 ) -> Iterator[tuple[Curves, int]]:
     """What is stored of steps [first, last], and how many steps that is; `AT_ONCE` or so at a
     time."""
+    statement = _CHUNKS if last - first < AT_ONCE else _FIRST_CHUNKS
     while first <= last:
-        rows = _read(connection, _CHUNKS, key, first, last, names, AT_ONCE)
+        rows = _read(connection, statement, key, first, last, names, AT_ONCE)
         if not rows:
             return
         curves = join(map(_curves, rows)).between(first, last)
@@ -269,8 +270,14 @@ def rollups_in_parts(
         most, last = most - limit, rows[-1]["first_step"] - 1
 
 
-# Chunks that hold any of [first, last], in order: the first ones, of `limit` steps or so in all.
+# Chunks that hold any of [first, last], in order.
 _CHUNKS: Final = """
+SELECT {columns} FROM chunks
+WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+AND last_step >= %(first)s AND first_step <= %(last)s ORDER BY first_step
+"""
+# The first of them, of `limit` steps or so in all.
+_FIRST_CHUNKS: Final = """
 SELECT {columns} FROM (
     SELECT c.*, coalesce(sum(coalesce(cardinality(steps), last_step - first_step + 1)) OVER (
         ORDER BY first_step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -286,7 +293,6 @@ SELECT {columns}, count FROM rollups
 WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
 AND first_step BETWEEN %(first)s AND %(last)s ORDER BY first_step DESC LIMIT %(limit)s
 """
-_NO_LIMIT: Final = 2**60
 
 
 def _read(
@@ -296,9 +302,9 @@ def _read(
     first: int,
     last: int,
     names: Iterable[str] | None,
-    limit: int,
+    limit: int | None = None,
 ) -> list[dict[str, Any]]:
-    """The rows of `_CHUNKS` or `_ROLLUPS`, with the columns that `names` need, by column."""
+    """The rows of one of these statements, with the columns that `names` need, by column."""
     columns = ["first_step", "last_step", *_wanted(names)]
     text = statement.format(columns=", ".join(columns))
     which = {**key._asdict(), "first": first, "last": last, "limit": limit}

@@ -176,3 +176,15 @@ def test_any_window_keeps_its_extremes_in_no_more_points_than_asked(
         assert (segment["steps"][0], segment["steps"][-1]) == (first, last)
         assert all(loss[s - 1] == v for s, v in zip(segment["steps"], shown, strict=True))
         assert found["truncated"] is (last - first + 1 > points)
+
+
+def test_a_long_stretch_is_read_in_parts_and_no_step_is_lost(
+    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spikeguard_server.store.chunks.AT_ONCE", 50)
+    job = Job(engine)
+    job.start()
+    job.train(1, 400)
+    [stretch] = series(engine, "loss")["segments"]
+    assert stretch["steps"] == list(range(1, 401))
+    assert stretch["batches"][-1] == (399, 400)
