@@ -78,11 +78,9 @@ def optimizer_suspect(incident: Incident) -> bool:
 
 def had_non_finite(incident: Incident) -> bool:
     """Whether the loss or its gradient is, or was, NaN or infinite."""
+    worst = [incident.worst_z.get(signal, 0.0) for signal in FATAL]
     excess = 0.0 if incident.excess is None else incident.excess
-    for signal in FATAL:
-        if not math.isfinite(incident.worst_z.get(signal, 0.0)):
-            return True
-    return not math.isfinite(excess)
+    return not all(map(math.isfinite, [*worst, excess]))
 
 
 def rose(incident: Incident) -> bool:
