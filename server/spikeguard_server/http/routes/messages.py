@@ -127,16 +127,16 @@ async def take_message(request: Request) -> Response:
     """One message is one transaction. Sent twice it has its effect once and the same answer."""
     intake: MessageIntake = request.app.state.messages
     host = "" if request.client is None else request.client.host
-    bearer = await intake.admit(bearer_secret(request))
-    body = await intake.read(request, bearer)
+    sender = await intake.admit(bearer_secret(request))
+    body = await intake.read(request, sender)
     if body is None:  # nobody is there any more
         return Response(status_code=GONE)
-    ack = await intake.take(bearer, body, host)
+    ack = await intake.take(sender, body, host)
     headers = {WAIT_HEADER: f"{LONGEST_S:g}"} if ack.attentive else {}
     return Response(encode(ack), media_type="application/json", headers=headers)
 
 
-class Bearer(NamedTuple):
+class Sender(NamedTuple):
     """Whose secret a message came with."""
 
     hash: bytes
@@ -148,22 +148,22 @@ class RecentTokens:
 
     def __init__(self, seconds: float = KNOWN_S, most: int = MAX_KNOWN) -> None:
         self._seconds, self._most = seconds, most
-        self._known: dict[bytes, tuple[float, Bearer]] = {}  # by hash: no secret is kept
+        self._known: dict[bytes, tuple[float, Sender]] = {}  # by hash: no secret is kept
 
-    def find(self, secret: str | None) -> Bearer | None:
+    def find(self, secret: str | None) -> Sender | None:
         """Whose secret it is, if it was found good lately."""
         if not secret or len(secret) > LONGEST_SECRET:
             return None
-        until, bearer = self._known.get(hash_secret(secret), (0.0, None))
-        return bearer if monotonic() < until else None
+        until, sender = self._known.get(hash_secret(secret), (0.0, None))
+        return sender if monotonic() < until else None
 
-    def note(self, secret: str, project: str | None = None) -> Bearer:
+    def note(self, secret: str, project: str | None = None) -> Sender:
         """It is good now, for `project`."""
         if len(self._known) >= self._most:
             self._known.clear()
-        bearer = Bearer(hash_secret(secret), project)
-        self._known[bearer.hash] = (monotonic() + self._seconds, bearer)
-        return bearer
+        sender = Sender(hash_secret(secret), project)
+        self._known[sender.hash] = (monotonic() + self._seconds, sender)
+        return sender
 
 
 @dataclass
@@ -179,17 +179,17 @@ class MessageIntake:
         default_factory=lambda: SharedQuota(MAX_INFLOW, "bytes of messages are on their way")
     )
 
-    async def admit(self, secret: str | None) -> Bearer:
+    async def admit(self, secret: str | None) -> Sender:
         """Judge the token before anything of the message is read.
 
         One that was good a moment ago costs nothing.
         """
-        bearer = self.known.find(secret)
-        if bearer is None:
-            bearer = await run_sync(self._judge, secret, limiter=self.judges)
-        return bearer
+        sender = self.known.find(secret)
+        if sender is None:
+            sender = await run_sync(self._judge, secret, limiter=self.judges)
+        return sender
 
-    async def read(self, request: Request, bearer: Bearer) -> bytes | None:
+    async def read(self, request: Request, sender: Sender) -> bytes | None:
         """The whole body; None if the connection ended before it did. The tokens share
         `MAX_INFLOW` of those of which a part is still to come."""
         parts, size = list[bytes](), 0
@@ -199,7 +199,7 @@ class MessageIntake:
                     parts.append(message.get("body", b""))
                     if not message.get("more_body"):
                         return b"".join(parts)
-                    self.inflow.take(bearer.hash, len(parts[-1]))
+                    self.inflow.take(sender.hash, len(parts[-1]))
                     size += len(parts[-1])
             return None
         except TimeoutError:
@@ -208,9 +208,9 @@ class MessageIntake:
             ) from None
         finally:
             if size:
-                self.inflow.give_back(bearer.hash, size)
+                self.inflow.give_back(sender.hash, size)
 
-    async def take(self, bearer: Bearer, body: bytes, host: str) -> Ack:
+    async def take(self, sender: Sender, body: bytes, host: str) -> Ack:
         """Take one message; its acknowledgement.
 
         The token is judged once more in the message's own transaction (`permissions.TABLE` holds
@@ -224,8 +224,8 @@ class MessageIntake:
         urgent = run in self.attentive or (envelope is not None and envelope.urgent)
         try:
             waiting = self.pool.take(
-                bearer.project or bearer.hash, run, len(body),
-                partial(self._store, body, bearer), first=urgent,
+                sender.project or sender.hash, run, len(body),
+                partial(self._store, body, sender), first=urgent,
             )  # fmt: skip
         except Busy:
             del body
@@ -244,16 +244,16 @@ class MessageIntake:
         if len(self.attentive) > MAX_ATTENTIVE:
             del self.attentive[next(iter(self.attentive))]
 
-    def _judge(self, secret: str | None) -> Bearer:
-        bearer = self.known.find(secret)  # of many messages that waited the first was judged
-        if bearer is not None:
-            return bearer
+    def _judge(self, secret: str | None) -> Sender:
+        sender = self.known.find(secret)  # of many messages that waited the first was judged
+        if sender is not None:
+            return sender
         caller = sign_in(self.services, secret)
         check_access(caller, TABLE["POST", "/v1/messages"])
         assert secret is not None
         return self.known.note(secret, caller.project)
 
-    def _store(self, body: bytes, bearer: Bearer) -> Ack:
+    def _store(self, body: bytes, sender: Sender) -> Ack:
         services = self.services
         try:
             message = decode_message(body, read_json)
@@ -264,7 +264,7 @@ class MessageIntake:
         services.monitors.learn_rates(services.engine)
         ack = receive(
             services.engine, message, settings=services.settings, monitors=services.monitors,
-            bearer=bearer.hash,
+            bearer=sender.hash,
         )  # fmt: skip
         for record in message.records:
             if isinstance(record, Samples):
