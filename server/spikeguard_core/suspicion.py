@@ -97,11 +97,9 @@ def worth_showing(ranking: Ranking) -> Ranking:
 
 def known_in(ranking: Ranking) -> str:
     """What is known where the cause is not; empty: nothing."""
-    for one in ranking:
-        if one.cause is Cause.UNKNOWN and one.reasons:
-            said = one.reasons[0]
-            return "" if said == NOTHING or said.startswith(QUESTION) else said
-    return ""
+    mine = (one for one in ranking if one.cause is Cause.UNKNOWN)
+    said = next((reason for one in mine for reason in one.reasons[:1]), NOTHING)
+    return "" if said == NOTHING or said.startswith(QUESTION) else said
 
 
 def questions_in(ranking: Ranking) -> tuple[str, ...]:
