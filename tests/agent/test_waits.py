@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.optim import SGD, AdamW, Optimizer
 
 from spikeguard import Settings, attach
-from spikeguard.optim.clipping import AdaGC, Fixed, Hybrid, Rule
+from spikeguard.optim.clipping import AdaGC, Hybrid, Rule
 
 from .device import CUDA, Waits, device, model
 
@@ -31,7 +31,6 @@ EVERYTHING = Settings(
 LOOPS: dict[str, tuple[Rule | None, Settings]] = {
     "by default": (None, Settings()),
     "with everything at every step": (None, EVERYTHING),
-    "fixed": (Fixed(1.0), Settings()),
     "AdaGC": (AdaGC(), Settings()),
     "both, with everything": (Hybrid(), EVERYTHING),
 }

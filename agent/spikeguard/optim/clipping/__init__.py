@@ -6,18 +6,16 @@ Law: a rule turns norms into factors on the device; it never reads a gradient or
 
 from spikeguard.optim.clipping.adagc import AdaGC
 from spikeguard.optim.clipping.plain import ClipResult, clip_grad_norm_, rule_of
-from spikeguard.optim.clipping.rules import Clipped, ClipSignal, Fixed, Rule
-from spikeguard.optim.clipping.zclip import Hybrid, Toward, ZClip
+from spikeguard.optim.clipping.rules import Clipped, ClipSignal, Rule
+from spikeguard.optim.clipping.zclip import Hybrid, ZClip
 
 __all__ = [
     "AdaGC",
     "ClipResult",
     "ClipSignal",
     "Clipped",
-    "Fixed",
     "Hybrid",
     "Rule",
-    "Toward",
     "ZClip",
     "clip_grad_norm_",
     "rule_of",

@@ -31,17 +31,12 @@ class Standing:
 
 
 class Baseline:
-    """Exponential (`decay`) or over the last `window` values; blind for `warm_up` values."""
+    """An exponential average (`decay`); blind for `warm_up` values."""
 
-    def __init__(
-        self, threshold: float, decay: float, warm_up: int, patience: int, window: int = 0
-    ) -> None:
+    def __init__(self, threshold: float, decay: float, warm_up: int, patience: int) -> None:
         self._threshold, self._decay = threshold, decay
         self._warm_up, self._patience = warm_up, patience
-        self._window = window
         self._state: Tensor | None = None
-        self._ring: Tensor | None = None
-        self._place = 0
 
     def judge(self, value: Tensor) -> Standing:
         """Compare `value`, () fp32, with the baseline; `learn` follows."""
@@ -71,8 +66,6 @@ class Baseline:
         share = torch.where(count < self._warm_up, 1.0 - rate, (1.0 - rate).square())
         new_variance = (1.0 - rate) * variance + rate * share * gap.square()
         self._state = self._escaped(value, standing, count + known, new_mean, new_variance)
-        if self._window:
-            self._slide(torch.where(known, kept, torch.full_like(kept, torch.nan)))
 
     def _escaped(
         self, value: Tensor, standing: Standing, count: Tensor, mean: Tensor, variance: Tensor
@@ -93,42 +86,17 @@ class Baseline:
         stay = (balance > 0.0) & ~moved
         tail = torch.stack([balance, met, new_log, squares]) * stay
         mean, variance = torch.where(moved, level, mean), torch.where(moved, spread, variance)
-        if self._window and self._ring is not None:
-            width = (spread.sqrt() * _pattern(self._ring)) + level
-            self._ring = torch.where(moved, width, self._ring)
         return torch.cat([torch.stack([count, mean, variance]), tail])
-
-    def _slide(self, kept: Tensor) -> None:
-        assert self._ring is not None
-        assert self._state is not None
-        ring = self._ring.clone()  # a snapshot may still refer to the old one
-        ring[self._place % self._window] = kept
-        self._place += 1
-        self._ring = ring
-        mean = torch.nan_to_num(torch.nanmean(ring))
-        variance = torch.nan_to_num(torch.nanmean((ring - mean).square()))
-        self._state = torch.cat([self._state[:1], torch.stack([mean, variance]), self._state[3:]])
 
     def _on(self, value: Tensor) -> Tensor:
         if self._state is None:
             self._state = torch.zeros(_FIELDS, device=value.device)
-            self._ring = torch.full((self._window,), torch.nan, device=value.device)
         elif self._state.device != value.device:
             self._state = self._state.to(value.device, non_blocking=True)
-            if self._ring is not None:
-                self._ring = self._ring.to(value.device, non_blocking=True)
         return self._state
 
     def state_dict(self) -> dict[str, Any]:
-        return {"state": self._state, "ring": self._ring, "place": self._place}
+        return {"state": self._state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        ring = state["ring"]
-        if ring is not None and len(ring) != self._window:
-            return  # another window than the saved one: learn anew
-        self._state, self._ring, self._place = state["state"], ring, state["place"]
-
-
-def _pattern(ring: Tensor) -> Tensor:
-    """+1, -1, ...: a window of mean 0 and standard deviation 1."""
-    return torch.arange(len(ring), device=ring.device).remainder(2).mul(-2.0).add(1.0)
+        self._state = state["state"]

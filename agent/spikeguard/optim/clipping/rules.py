@@ -1,4 +1,4 @@
-"""What a clipping rule is, and the simplest one.
+"""What a clipping rule is.
 
 Law: a pure function of norms that are equal on all ranks and of the rule's own state, so all ranks
 scale alike. A norm that is not finite is left to the update_skipper: its gradients are not scaled.
@@ -52,35 +52,6 @@ class Rule(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-class Fixed:
-    """Scale down to `max_norm`, as `torch.nn.utils.clip_grad_norm_`, and report it."""
-
-    per_parameter = False
-
-    def __init__(self, max_norm: float) -> None:
-        self._max_norm = positive("max_norm", max_norm)
-        self._rate: Tensor | None = None
-
-    def judge(self, norm: Tensor, _each: Tensor | None = None) -> Clipped:
-        factor = factor_to(norm, torch.full_like(norm, self._max_norm))
-        hit = (factor < 1.0).float()
-        self._rate = averaged(self._rate, hit)
-        signals: dict[str, Tensor] = {
-            ClipSignal.NORM: norm * factor,
-            ClipSignal.CLIPPED: hit,
-            ClipSignal.FACTOR: factor,
-            ClipSignal.LIMIT: torch.full_like(norm, self._max_norm),
-            ClipSignal.CLIP_RATE: self._rate,
-        }
-        return Clipped(factor, signals)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"rate": self._rate}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._rate = state["rate"]
 
 
 def clipped_to(norm: float, max_norm: float) -> dict[str, float]:

@@ -5,9 +5,7 @@ tables 6 and 7 the defaults 2.5 and 0.97; held against the authors' published co
 (bluorion-com/ZClip). No equation is numbered here: of the text only parts were at hand.
 
     z_t = (g_t - mu_{t-1}) / sigma_{t-1}                          g_t: global norm before clipping
-    g*_t = mu_{t-1} + (z_thres^2 / z_t) sigma_{t-1}  where z_t > z_thres  (reciprocal)
-    g*_t = mu_{t-1}                                  where z_t > z_thres  (mean)
-    g*_t = g_t                                       elsewhere
+    g*_t = mu_{t-1} + (z_thres^2 / z_t) sigma_{t-1}  where z_t > z_thres, else g_t
     mu_t = alpha mu_{t-1} + (1 - alpha) g*_t
     sigma_t^2 = alpha sigma_{t-1}^2 + (1 - alpha) (g*_t - mu_t)^2
     mu_0, sigma_0^2: mean and population variance of the warm-up's norms
@@ -19,7 +17,6 @@ good is adopted (`baseline`).
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any
 
 import torch
@@ -38,15 +35,8 @@ from spikeguard.optim.clipping.rules import (
 )
 
 
-class Toward(StrEnum):
-    """Where a spike's norm is brought to."""
-
-    RECIPROCAL = "reciprocal"  # mean + threshold^2 / z * std: the larger, the closer to the mean
-    MEAN = "mean"
-
-
 class ZClip:
-    """Global clipping by z-score. Defaults as in the paper; `window` 200 instead of the average."""
+    """Global clipping by z-score. Defaults as in the paper."""
 
     per_parameter = False
 
@@ -55,33 +45,24 @@ class ZClip:
         z_threshold: float = 2.5,
         decay: float = 0.97,
         *,
-        toward: Toward | str = Toward.RECIPROCAL,
-        min_threshold: float = 0.0,
         max_threshold: float | None = 1.0,
         warm_up: int = 25,
-        window: int = 0,
         patience: int = 25,
     ) -> None:
         self._threshold = positive("z_threshold", z_threshold)
-        self._toward = Toward(toward)
-        top = float("inf") if max_threshold is None else positive("max_threshold", max_threshold)
-        if not 0.0 <= min_threshold <= top:
-            raise ValueError(f"min_threshold is {min_threshold}. Give 0 to max_threshold ({top})")
-        if window and window < warm_up:
-            raise ValueError(f"window is {window}. Give 0, or at least warm_up ({warm_up})")
-        self._least, self._most = min_threshold, top
+        top = float("inf") if max_threshold is None else max_threshold
+        self._most = positive("max_threshold", top)
         positive("warm_up", warm_up)
         positive("patience", patience)
         within("decay", decay, 0.0, 1.0)
-        self._baseline = Baseline(z_threshold, decay, warm_up, patience, window)
+        self._baseline = Baseline(z_threshold, decay, warm_up, patience)
         self._rates: Tensor | None = None  # clipped, spikes
 
     def judge(self, norm: Tensor, _each: Tensor | None = None) -> Clipped:
         at = self._baseline.judge(norm)
-        excess = 0.0 if self._toward is Toward.MEAN else self._threshold**2 / at.z.clamp_min(1e-6)
-        target = at.mean + excess * at.std
+        target = at.mean + self._threshold**2 / at.z.clamp_min(1e-6) * at.std
         limit = torch.where(at.outside, target, torch.full_like(target, torch.inf))
-        factor = factor_to(norm, limit.clamp(self._least, self._most))
+        factor = factor_to(norm, limit.clamp_max(self._most))
         # what enters: the norm as the z-score made it, not as the fixed maximum cut it
         self._baseline.learn(norm, at, torch.minimum(norm, limit))
         hits = torch.stack([factor < 1.0, at.outside]).float()
@@ -90,7 +71,7 @@ class ZClip:
             ClipSignal.NORM: norm * factor,
             ClipSignal.CLIPPED: hits[0],
             ClipSignal.FACTOR: factor,
-            ClipSignal.LIMIT: at.edge.clamp(self._least, self._most),
+            ClipSignal.LIMIT: at.edge.clamp_max(self._most),
             ClipSignal.Z: at.z,
             ClipSignal.MEAN: at.mean,
             ClipSignal.STD: at.std,
