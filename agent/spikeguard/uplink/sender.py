@@ -24,7 +24,7 @@ from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.transport import Advice, Transport, Verdict
 
 FREE_RETURNS = 3  # how often a server may ask for an earlier message before each costs a pause
-GIVE_UP_S = 600.0  # a dead attempt's message that is refused while this one's are stored
+MOST_FAILURES = 20  # in a row, of a dead attempt's message; then it is the next start's to send
 GRACE_S = 0.4  # twice at most beyond what an ending may take: for the network, then for the disk
 
 
@@ -43,11 +43,8 @@ class Turn:
 
     outbox: Outbox
     due: float = 0.0  # monotonic seconds
-    stored: bool = False  # a message of it was, since the start
     failures: int = 0  # in a row
     returns: int = 0  # to an earlier message, as the server asked
-    refused_since: float | None = None  # monotonic, while this attempt's messages are stored
-    declared: bool = False  # its oldest message was given up
 
 
 class Sender:
@@ -132,14 +129,13 @@ class Sender:
         asked_at = time.monotonic()
         verdict = stored_or_not(self._transport.send(message), message.sequence)
         if verdict.advice is Advice.STORED and verdict.ack is not None:
-            turn.stored, turn.failures = True, 0
-            turn.refused_since, turn.declared = None, False
+            turn.failures = 0
             sequence = min(verdict.ack.sequence, message.sequence)
             return self._stored(turn, sequence, verdict, asked_at)
         turn.failures += 1
         self._faults.note(f"server ({verdict.advice})", f"message not stored: {verdict.reason}")
-        if turn is not self._own and self._is_given_up(turn):
-            return self._give_up(turn, message.sequence, verdict.reason)
+        if turn.failures == MOST_FAILURES and turn is not self._own:
+            return self._let_go(turn)
         return self._not_stored(turn, message.sequence, verdict)
 
     def _stored(self, turn: Turn, sequence: int, verdict: Verdict, asked_at: float) -> float:
@@ -154,29 +150,11 @@ class Sender:
         return 0.0 if behind or self._closing.is_set() else self._settings.send_interval_s
 
     def _let_go(self, turn: Turn) -> float:
-        """Of one that a dead attempt left, once it is empty; the seconds to pause."""
+        """Of one that a dead attempt left; the seconds to pause."""
         if turn not in self._earlier:
             return self._settings.send_interval_s
         self._earlier.remove(turn)
         turn.outbox.close()
-        return 0.0
-
-    def _is_given_up(self, turn: Turn) -> bool:
-        """Whether a dead attempt's message was refused for long, and not for want of a server."""
-        now = time.monotonic()
-        if self._own.failures or not self._own.stored:
-            turn.refused_since = None
-        elif turn.refused_since is None:
-            turn.refused_since = now
-        return turn.refused_since is not None and now - turn.refused_since >= GIVE_UP_S
-
-    def _give_up(self, turn: Turn, sequence: int, reason: str) -> float:
-        """Declare its message lost; where that is refused too, leave the rest to the next start."""
-        turn.refused_since = None
-        if turn.declared:
-            return self._let_go(turn)
-        turn.declared = True
-        turn.outbox.replace_by_gap(sequence, f"refused for {GIVE_UP_S:.0f} s: {reason}"[:500])
         return 0.0
 
     def _attend(self, wait_s: float | None) -> None:
