@@ -7,10 +7,8 @@ state is created or moved.
 
 from __future__ import annotations
 
-import inspect
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence, ValuesView
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -97,40 +95,14 @@ def _check_optimizers(parts: Modules, optimizers: Sequence[Optimizer]) -> None:
             "of which one an update is, and what it is put back to, would not be known",
             "Give each parameter to one optimizer",
         )
-    backward = [name for name, p in training if _steps_in_backward(p)]
+    backward = [name for name, p in training if hasattr(p, "_in_backward_optimizers")]
     if backward:
         raise AttachError(
             "optimizer",
-            f"{listed(backward)} {verb(backward, 'has', 'have')} a hook with an optimizer at hand "
-            "within the backward pass: an update made there is made before the norm of all "
-            "gradients is known",
-            "Step the optimizers after the backward pass; where the hook only exchanges gradients, "
-            "exchange them after it too",
+            f"{listed(backward)} {verb(backward, 'has', 'have')} an optimizer that steps within "
+            "the backward pass, when the norm of all gradients is not known yet",
+            "Step the optimizers after the backward pass",
         )
-
-
-def _steps_in_backward(parameter: Tensor) -> bool:
-    """Whether torch's own way is used, or a hook that has an optimizer at hand."""
-    hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
-    return hasattr(parameter, "_in_backward_optimizers") or any(map(_reaches, hooks.values()))
-
-
-def _reaches(hook: Any) -> bool:
-    with suppress(TypeError, ValueError):  # what is no function of Python's tells nothing
-        seen = inspect.getclosurevars(getattr(hook, "func", hook))
-        bound = (getattr(hook, "__self__", None), *getattr(hook, "args", ()))
-        return any(map(_has_optimizer, (*seen.nonlocals.values(), *seen.globals.values(), *bound)))
-    return False
-
-
-def _has_optimizer(value: Any, depth: int = 2) -> bool:
-    """Whether it is one, or holds one: a dict of lists at most."""
-    if isinstance(value, Optimizer) or not depth:
-        return isinstance(value, Optimizer)
-    held = value.values() if type(value) in (dict, defaultdict) else value
-    if not isinstance(held, list | tuple | ValuesView):
-        return False
-    return any(_has_optimizer(each, depth - 1) for each in held)
 
 
 def _unsaved_in(parts: Modules, optimizers: Sequence[Optimizer]) -> str:

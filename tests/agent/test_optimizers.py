@@ -409,21 +409,6 @@ def test_an_optimizer_that_steps_within_the_backward_pass_is_noticed(
     guard.finish()
 
 
-def test_a_hook_that_steps_optimizers_is_refused_at_attach() -> None:
-    """As in the tutorial on how to save memory: an optimizer for each parameter."""
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    each: dict[Tensor, optim.SGD] = {p: optim.SGD([p], lr=0.1) for p in model.parameters()}
-
-    def step(parameter: Tensor) -> None:
-        each[parameter].step()
-
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(step)
-    with pytest.raises(AttachError, match="within the backward pass"):
-        attach(model, each, run="test")
-    assert not any("step" in vars(optimizer) for optimizer in each.values())
-
-
 def test_a_scaler_that_keeps_one_optimizer_from_stepping_keeps_all(tmp_path: Path) -> None:
     """The overflow lies in the gradients of one alone. It is no fault of the loop's."""
     torch.manual_seed(3)
