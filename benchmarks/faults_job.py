@@ -17,6 +17,7 @@ from random import Random
 from threading import Barrier
 from typing import Any
 
+from spikeguard.commands.entries import Begun
 from spikeguard.commands.journal import Journal
 from spikeguard_protocol import (
     Ack,
@@ -239,7 +240,7 @@ class TrainingJob:
         verb, at = verb_of(order.action), self.step
         self.tally.executed.append((order.command, verb.value, at))
         skip = order.action.skip if isinstance(order.action, Rollback) else None
-        self.journal.begin(order.command, at, skip)
+        self.journal.begin(Begun(order.command, at, skip))
         if isinstance(order.action, Rollback):
             self._roll_back(order.command, order.action)
         result = CommandResult(order.command, ResultState.APPLIED, "done", at)

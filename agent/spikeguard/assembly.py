@@ -42,18 +42,13 @@ from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.unrestored_state import UnrestoredState
 from spikeguard.loop.usage import LoopUsage
 from spikeguard.measure.collector import Collector
-from spikeguard.measure.signals.optional import OptionalSignals, watched_layers
+from spikeguard.measure.signals.layers import layers_named
+from spikeguard.measure.signals.optional import OptionalSignals
 from spikeguard.optim.clipping import rule_of
 from spikeguard.optim.learning_rate import ScaledRates, has_rates
 from spikeguard.optim.optimizers import kinds_of, optimizers_in, trained_by
 from spikeguard.optim.scalers import refuse_scalers
-from spikeguard.optim.update_skipper import (
-    Extremes,
-    UpdateSkipper,
-    can_drop,
-    read_cost_s,
-    takes_flag,
-)
+from spikeguard.optim.update_skipper import Extremes, UpdateSkipper, can_drop, takes_flag
 from spikeguard.settings import Connection, Settings, read_connection, whole, with_environment
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.lineage import Progress
@@ -82,7 +77,7 @@ from spikeguard.uplink.earlier_attempts import live_attempts
 from spikeguard.uplink.opening import open_uplink
 from spikeguard.uplink.run_links import log_directory, run_links
 from spikeguard.uplink.tracker import Forward
-from spikeguard_protocol import Ability, Record, RunId
+from spikeguard_protocol import RunId
 
 
 class Checked(NamedTuple):
@@ -93,7 +88,7 @@ class Checked(NamedTuple):
     settings: Settings
     connection: Connection
     home: Path  # of journal and outbox
-    layers: dict[str, dict[str, torch.nn.Module]]  # whose inputs and outputs are looked at
+    layers: dict[str, torch.nn.Module]  # whose inputs and outputs are looked at
     micro_batches: int
     tokens_per_step: int | None
 
@@ -136,7 +131,7 @@ def _checked(given: Arguments) -> Checked:
         settings,
         connection,
         _directory(given.directory, given.checkpoints, connection.run),
-        watched_layers(named_modules(given.modules), settings),
+        layers_named(named_modules(given.modules), settings.activation_layers),
         whole(given.micro_batches),
         whole(tokens) if tokens is not None else None,
     )
@@ -149,7 +144,7 @@ def _begun(given: Arguments, checked: Checked, world: World) -> Attempt:
     raise_first(all_gather(world, refusal_of(check_saved, given.scheduler, given.state)))
     raise_first(all_gather(world, refusal_of(refuse_scalers, given.state, job.topology)))
     run = checked.connection.run
-    journal, attempt = _open_journal(world, checked.home, run, given.forward, checked.settings)
+    journal, attempt = _open_journal(world, checked.home, run, given.forward)
     faults = Faults(world.rank)
     for damage in journal.damage:
         faults.note("journal", damage)
@@ -160,9 +155,6 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     """All parts of the attempt, made in the order in which they need each other."""
     world, job, _, journal, faults = attempt
     settings, home = with_unchanged(checked.settings, job, world), checked.home
-
-    def report(record: Record) -> None:
-        guard._report(record)
 
     inbox = Inbox()
     progress = Progress(attempt.id)
@@ -190,7 +182,6 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         rates,
         progress,
         journal,
-        report,
         faults,
     )
     recovery.protected = inbox.protected
@@ -215,7 +206,14 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     room = _room(recovery, training, attempt, settings, budget)
     every = SnapshotCadence(settings, update_skipper.device).words()
     rewind = rewind_ability(settings, room, job.unsaved, every=every)
-    always = tuple(_update_abilities(job, update_skipper, everywhere, settings, faults))
+    always = update_abilities(
+        job.optimizers,
+        update_skipper,
+        settings,
+        job.known,
+        unable=everywhere.unable,
+        rateless=everywhere.rateless,
+    )
     unrestored = _unrestored(given, job, faults)
     parts = Parts(
         world=world,
@@ -318,30 +316,6 @@ def _agreed_skipper(settings: Settings, job: Job, world: World) -> tuple[UpdateS
     return update_skipper, everywhere
 
 
-def _update_abilities(
-    job: Job,
-    update_skipper: UpdateSkipper,
-    everywhere: OnAllRanks,
-    settings: Settings,
-    faults: Faults,
-) -> tuple[Ability, ...]:
-    """What can be done to an update and its rate, with what reading a decision costs here."""
-    read_s = 0.0
-    with faults.shield("before_step"):
-        read_s = read_cost_s(update_skipper.device) if update_skipper.by_sync else 0.0
-    return tuple(
-        update_abilities(
-            job.optimizers,
-            update_skipper,
-            settings,
-            job.known,
-            read_s,
-            unable=everywhere.unable,
-            rateless=everywhere.rateless,
-        )
-    )
-
-
 def _unrestored(given: Arguments, job: Job, faults: Faults) -> UnrestoredState:
     """What of the job's state neither a rollback nor a restart restores."""
     schedule = [given.scheduler] if given.scheduler is not None else []
@@ -376,15 +350,15 @@ def _directory(
 
 
 def _open_journal(
-    world: World, home: Path, run: RunId, forward: Forward | None, settings: Settings
+    world: World, home: Path, run: RunId, forward: Forward | None
 ) -> tuple[Journal, str]:
     """Rank 0 reads; all get the same attempt, skips and abandonments, or the same error."""
-    journal = Journal(None, run, settings)
+    journal = Journal(None, run)
     news: dict[str, Any] = {}
     if world.leads:
         try:
             check_forward(forward)
-            journal = Journal(home / "journal.jsonl", run, settings)
+            journal = Journal(home / "journal.jsonl", run)
             news = {"attempt": secrets.token_hex(8), "journal": journal.shared()}
         except AttachError as error:
             named = error.argument != "directory" or str(home) in error.problem

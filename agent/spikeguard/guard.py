@@ -46,7 +46,7 @@ from spikeguard.registry import enter, leave
 from spikeguard.topology.job import Job
 from spikeguard.topology.rank_group import leave_world
 from spikeguard.uplink.tracker import Forward
-from spikeguard_protocol import AttemptEnded, Record, Verb
+from spikeguard_protocol import AttemptEnded, Verb
 
 Batch = TypeVar("Batch")
 Number = float | Tensor | None
@@ -67,6 +67,7 @@ class Guard:
         self._p = parts
         self._by_torch = ClipByTorch(job.parts, job.topology.parted, parts.faults)
         self._reporter = Reporter(parts, forward)
+        self._report = parts.recovery.report = self._reporter.report
         self._executor = Executor(
             parts,
             lambda: denied_verbs(parts.abilities, self._optimizers.unseen(parts.feed.steps)),
@@ -353,9 +354,6 @@ class Guard:
         with parts.faults.shield("finish"):
             self._reporter.close()
             parts.doctor.tell()  # what the last steps showed, read by now
-
-    def _report(self, record: Record) -> None:
-        self._reporter.report(record)
 
     def _forget_step(self, error: Exception) -> None:
         self._p.faults.note("collect", error)

@@ -33,12 +33,8 @@ class Settings:
     layer_norms_every: int = 0  # gradient norms by parameter, sent at once; 0: as they are kept
     exact_update_bytes: int = GIB  # largest copy of the parameters that exact update norms take
     update_sample_share: float = 0.05  # of all parameters, cloned before each step
-    token_statistics: bool = True  # of what guard.tokens() is shown
-    worst_sequence: bool = True  # of what guard.sequence_losses() is shown
     unchanged_parameters: bool = False  # share of that sample that a step left as it was
     activation_layers: tuple[str, ...] = ()  # modules whose output's L2 is taken, or patterns
-    attention_logits: bool = True  # of what guard.attention_logit() is shown
-    attention_layers: tuple[str, ...] = ()  # modules whose output are attention logits
     sampled_signals_every: int = 10  # activations and attention logits
     flight_recorder: int = 64  # newest norms by layer kept until an incident opens; 0: none
     batch_text: bool = True  # what attach(decode=...) makes of an incident's batches is told
@@ -100,7 +96,7 @@ _LEAST = {
     "orders_an_hour": 1,
 }
 _MOST: dict[str, float] = {
-    "flight_recorder": 1_000,
+    "flight_recorder": 200,
     "replay_limit_s": math.inf,
     "lr_factor_least": 1.0,
     "emergency_factor": 1.0,

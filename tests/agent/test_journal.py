@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from spikeguard.commands.entries import Scaling
+from spikeguard.commands.entries import Begun, Scaling
 from spikeguard.commands.journal import IF_REMOVED, Journal
 from spikeguard.errors import AttachError
 from spikeguard.optim.lr_scale import LrScale
-from spikeguard.settings import Settings
 from spikeguard.state.lineage import Abandonment, Lineage, abandoned_by_return, is_abandoned
 from spikeguard_protocol import (
     BatchRange,
@@ -38,7 +37,7 @@ DONE = CommandResult("test#1.1", ResultState.APPLIED, "back to 40", 60)
 
 def written(path: Path) -> Journal:
     journal = Journal(path, RUN)
-    journal.begin("test#1.1", 60, BatchRange(45, 50), [Abandonment(A0, 40)])
+    journal.begin(Begun("test#1.1", 60, BatchRange(45, 50), (Abandonment(A0, 40),)))
     journal.end(DONE)
     return journal
 
@@ -71,7 +70,7 @@ def test_other_ranks_learn_what_rank_0_read(tmp_path: Path) -> None:
     other = Journal(None, RUN)
     first = written(tmp_path / "journal.jsonl")
     scaling = Scaling("test#1.2", line((A0, 40)), LrScale(0.5, 40, 9), asked=True)
-    first.begin("test#1.2", 40, scaling=scaling)
+    first.begin(Begun("test#1.2", 40, scaling=scaling))
     other.adopt(first.shared())
     assert other.scalings == Journal(tmp_path / "journal.jsonl", RUN).scalings == [scaling]
     assert other.skips.ranges == [BatchRange(45, 50)]
@@ -130,11 +129,11 @@ def test_an_entry_cut_short_by_a_full_disk_does_not_swallow_the_next(tmp_path: P
     path = tmp_path / "journal.jsonl"
     journal = Journal(path, RUN)
     with disk_full_at(path.stat().st_size + 20), pytest.raises(OSError, match="No space left"):
-        journal.begin("test#1.1", 60, BatchRange(1, 2))
-    journal.begin("test#1.2", 70, BatchRange(45, 50))
+        journal.begin(Begun("test#1.1", 60, BatchRange(1, 2)))
+    journal.begin(Begun("test#1.2", 70, BatchRange(45, 50)))
     again = Journal(path, RUN)
     assert again.skips.ranges == journal.skips.ranges == [BatchRange(45, 50)]
-    assert list(again.begun) == ["test#1.2"]
+    assert [each.command for each in again.unfinished()] == ["test#1.2"]
 
 
 def test_a_line_that_somebody_left_open_is_closed_first(tmp_path: Path) -> None:
@@ -142,7 +141,7 @@ def test_a_line_that_somebody_left_open_is_closed_first(tmp_path: Path) -> None:
     journal = Journal(path, RUN)
     with path.open("ab") as file:
         file.write(b'{"entry": "beg')
-    journal.begin("test#1.2", 70, BatchRange(45, 50))
+    journal.begin(Begun("test#1.2", 70, BatchRange(45, 50)))
     assert Journal(path, RUN).skips.ranges == [BatchRange(45, 50)]
 
 
@@ -172,7 +171,9 @@ def test_a_line_that_is_bent_in_any_way_is_refused_by_its_number_or_harms_no_ste
     """What it held is asked for in the loop, where nothing could refuse it any more."""
     path = tmp_path / "journal.jsonl"
     journal = written(path)
-    journal.begin("test#1.2", 70, scaling=Scaling("test#1.2", line((A0, 40)), RATE, asked=True))
+    journal.begin(
+        Begun("test#1.2", 70, scaling=Scaling("test#1.2", line((A0, 40)), RATE, asked=True))
+    )
     lines = [json.loads(held) for held in by_hand(path).splitlines()]
     lines[-1] |= {"attempt": "a" * 16, "action": to_json(ScaleLr(0.5, 40))}
     for n, whole in enumerate(lines):
@@ -186,12 +187,12 @@ def test_a_line_that_is_bent_in_any_way_is_refused_by_its_number_or_harms_no_ste
 def use(path: Path) -> str:
     """Read the journal and ask it what a loop asks; what it was refused with, or nothing."""
     try:
-        read = Journal(path, RUN, Settings())
+        read = Journal(path, RUN)
     except AttachError as refused:
         return str(refused)
     for result in read.unfinished():
         to_json(result)
-    Journal(None, RUN, Settings()).adopt(read.shared())
+    Journal(None, RUN).adopt(read.shared())
     is_abandoned(line((A0, 45)), read.abandonments)
     read.scaling_since(None)
     read.skips.end_of_skip(46)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spikeguard.commands.entries import Scaling
+from spikeguard.commands.entries import Begun, Scaling
 from spikeguard.commands.journal import Journal
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard_cli.main import main
@@ -134,29 +134,20 @@ def test_a_job_that_runs_keeps_to_its_orders_and_its_journal_stays_whole(
     again.guard.finish()
 
 
-def test_an_order_that_would_freeze_a_run_is_shown_as_held_back_and_can_be_undone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A job with wider limits than the usual would repeat it."""
-    journal = Journal(tmp_path / "journal.jsonl", RUN)
-    frozen = LrScale(1e-300, 3, 2**53)
-    at = (SegmentPoint(ORDERED, 3),)
-    journal.begin("test#1.1", 3, scaling=Scaling("test#1.1", at, frozen, asked=True))
-    said = shown(capsys, str(tmp_path))
-    assert "not with the default limits, since it multiplies the learning rate by 1e-300" in said
-    assert "learning rate x1e-300" in shown(capsys, str(tmp_path), "--undo", "test#1.1")
-
-
 def test_the_same_rate_ordered_anew_after_it_was_undone_holds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """At the same step, since the next attempt trained it again."""
     path, at = tmp_path / "journal.jsonl", (SegmentPoint(ORDERED, 3),)
     scale = LrScale(0.5, 3, 100)
-    Journal(path, RUN).begin("test#1.1", 3, scaling=Scaling("test#1.1", at, scale, asked=True))
+    Journal(path, RUN).begin(
+        Begun("test#1.1", 3, scaling=Scaling("test#1.1", at, scale, asked=True))
+    )
     shown(capsys, str(tmp_path), "--undo", "test#1.1")
     assert Journal(path, RUN).accepted(scale) is None
-    Journal(path, RUN).begin("test#1.2", 3, scaling=Scaling("test#1.2", at, scale, asked=True))
+    Journal(path, RUN).begin(
+        Begun("test#1.2", 3, scaling=Scaling("test#1.2", at, scale, asked=True))
+    )
     again = Journal(path, RUN)
     assert again.accepted(scale) == scale
     assert [scaling.command for scaling in again.scalings] == ["test#1.2"]
@@ -166,7 +157,7 @@ def test_what_cannot_be_undone_says_why_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal = Journal(tmp_path / "journal.jsonl", RUN)
-    journal.begin("test#1.1", 3)
+    journal.begin(Begun("test#1.1", 3))
     journal.end(CommandResult("test#1.2", ResultState.REFUSED, "too\x1b[2J far", 4))
     folder = str(tmp_path)
     assert "holds no order 'test#9.9'. Its newest: test#1.1" in refused(
@@ -181,7 +172,7 @@ def test_text_in_a_journal_cannot_drive_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "journal.jsonl"
-    Journal(path, RUN).begin("test#1.1", 3, BatchRange(5, 7))
+    Journal(path, RUN).begin(Begun("test#1.1", 3, BatchRange(5, 7)))
     control = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
     wicked = "ok\x1b[2J\r\u202eok\x9b1m"
     undo = {"entry": "undone", "command": "test#1.1", "at": 1.0, "by": wicked}
@@ -199,7 +190,7 @@ def test_a_journal_that_is_torn_damaged_or_anothers_is_told_and_left_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run/journal.jsonl"
-    Journal(path, RUN).begin("test#1.1", 3, BatchRange(5, 7))
+    Journal(path, RUN).begin(Begun("test#1.1", 3, BatchRange(5, 7)))
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"entry": "beg')
     assert main(["journal", str(tmp_path)]) == 0

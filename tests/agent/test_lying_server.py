@@ -13,10 +13,6 @@ from typing import Any
 import pytest
 
 from spikeguard import Settings
-from spikeguard.commands.entries import Scaling
-from spikeguard.commands.journal import Journal
-from spikeguard.optim.lr_scale import LrScale
-from spikeguard.state.lineage import Abandonment
 from spikeguard_protocol import (
     Action,
     AttemptStarted,
@@ -29,14 +25,12 @@ from spikeguard_protocol import (
     RunId,
     ScaleLr,
     SegmentId,
-    SegmentPoint,
     SkipBatches,
     Stop,
     Verb,
     Watch,
 )
 
-from .heard import parts_of
 from .job import FAST, Job, batch_at, target_at
 from .wire import Wire, await_that, served
 
@@ -244,56 +238,6 @@ def test_every_order_stands_in_the_jobs_log(
         again.train_step()
         again.guard.finish()
     assert "the learning rate stays x0.5 until step" in caplog.text
-
-
-def written_before(folder: Path) -> None:
-    """The journal of a release without limits, after a lying server's orders."""
-    journal = Journal(folder / "guard/journal.jsonl", RUN)
-    at = (SegmentPoint(EARLIER, 10),)
-    frozen = Scaling("test#1.1", at, LrScale(1e-300, 0, FOR_GOOD), asked=True)
-    journal.begin("test#1.1", 10, scaling=frozen)
-    journal.end(CommandResult("test#1.1", ResultState.APPLIED, "x1e-300", 10))
-    journal.begin("test#1.2", 10, BatchRange(3, FOR_GOOD))
-    journal.end(CommandResult("test#1.2", ResultState.APPLIED, "", 10))
-    journal.begin("test#1.3", 100_000, BatchRange(4, 6), [Abandonment(EARLIER, 0)])
-    journal.begin("test#1.4", 10, BatchRange(5, 7))
-    journal.end(CommandResult("test#1.4", ResultState.APPLIED, "", 10))
-
-
-def test_what_a_journal_holds_beyond_the_limits_is_not_repeated_and_said_aloud(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    written_before(tmp_path)
-    with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url)
-        assert job.guard.resume() == 0
-        job.train_to(12)
-        job.guard.finish()
-        told = {result.command: result for result in wire.records(CommandResult)}
-    assert job.loader.seen == list(range(14))
-    assert job.guard.state().skipped == (BatchRange(5, 7),)
-    assert job.guard.state().lr_scale is None
-    assert told["test#1.3"].state is ResultState.FAILED
-    assert "not repeated by a restart: it gives up 100000 steps" in told["test#1.3"].reason
-    for command in ("test#1.1", "test#1.2", "test#1.3"):
-        assert f"what {command} ordered earlier is not repeated: it " in caplog.text
-    assert "what test#1.4" not in caplog.text
-
-
-def test_a_frozen_rate_in_a_checkpoint_is_not_taken_up_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    job = Job(tmp_path)
-    job.train_to(20)
-    parts_of(job.guard).rates.scale = LrScale(1e-300, 20, FOR_GOOD)  # of an older release
-    job.train_to(30)
-    job.guard.finish()
-    again = Job(tmp_path)
-    assert again.guard.resume() == 25
-    again.train_step()
-    assert again.guard.state().lr_scale is None
-    assert "not repeated: it multiplies the learning rate by 1e-300" in caplog.text
-    again.guard.finish()
 
 
 def test_defaults_allow_whatever_the_usual_policy_proposes() -> None:

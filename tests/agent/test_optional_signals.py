@@ -199,7 +199,6 @@ class Attending(nn.Module):
         super().__init__()
         self.heads, self.groups = heads, groups
         self.q, self.k = nn.Linear(16, 16), nn.Linear(16, 16 * groups // heads)
-        self.scores = nn.Identity()
         self.guard: Any = None
         self.seen = torch.empty(0)
 
@@ -210,7 +209,7 @@ class Attending(nn.Module):
         every = k.repeat_interleave(self.heads // self.groups, dim=1)
         scores = q @ every.transpose(-1, -2) / math.sqrt(q.shape[-1])
         hidden = torch.ones(t, t, dtype=torch.bool).triu(1)
-        scores = self.scores(scores.masked_fill(hidden, -math.inf))
+        scores = scores.masked_fill(hidden, -math.inf)
         if self.guard == "of":
             LOGITS.see_of(q, k)
         elif self.guard is not None:
@@ -241,18 +240,15 @@ def test_the_largest_attention_logit_is_seen_in_the_scores_and_from_a_kernels_in
     assert LOGITS.take() == {}
 
 
-@pytest.mark.parametrize("shown", ["hook", "call"])
-def test_attention_logits_come_when_sampled_by_a_named_module_or_by_a_call(
-    tmp_path: Path, shown: str
-) -> None:
+def test_attention_logits_come_when_sampled(tmp_path: Path) -> None:
     with served(Wire()) as wire:
-        largest = attend(tmp_path, wire, shown == "call", False)[0]
+        largest = attend(tmp_path, wire, False)[0]
         sent = wire.column("attention_logit_max")
     assert sent == pytest.approx({place: largest[place] for place in ((0, 3), (0, 6))})
 
 
 def attend(
-    folder: Path, wire: Wire, call: bool, compiled: bool
+    folder: Path, wire: Wire, compiled: bool
 ) -> tuple[dict[tuple[int, int], float], list[Tensor]]:
     """Six steps of `Attending`; its largest logit in each, and its weights afterwards."""
     torch.manual_seed(2)
@@ -262,13 +258,12 @@ def attend(
         flush_s=60.0,
         sampled_signals_every=3,
         activation_layers=("q", "k"),
-        attention_layers=() if call else ("scores",),
     )
     optimizer = torch.optim.AdamW(model.parameters())
     guard = attach(
         model, optimizer, run="text", server=wire.url, directory=folder, settings=settings
     )
-    model.guard = guard if call else None
+    model.guard = guard
     forward = torch.compile(model, backend="eager", fullgraph=True) if compiled else model
     largest = {}
     for step in range(1, 7):
@@ -287,7 +282,7 @@ def test_a_compiled_model_shows_the_same_and_trains_to_the_same_bits(tmp_path: P
     told = []
     for compiled in (False, True):
         with served(Wire()) as wire:
-            weights = attend(tmp_path / str(compiled), wire, True, compiled)[1]
+            weights = attend(tmp_path / str(compiled), wire, compiled)[1]
             details = {d.step: dict(d.norms) for d in wire.records(LayerNorms)}
             told.append((weights, details, wire.column("attention_logit_max")))
     assert list(told[0][1]) == [3, 6]
@@ -321,16 +316,14 @@ def test_evaluation_between_two_steps_is_not_counted() -> None:
 
 
 def test_at_the_end_the_hooks_are_gone_and_nothing_is_taken_any_more(tmp_path: Path) -> None:
-    job = TextJob(tmp_path, activation_layers=("norm",), attention_layers=("head",))
+    job = TextJob(tmp_path, activation_layers=("norm",))
     assert job.model.norm._forward_hooks
-    assert job.model.head._forward_hooks
     job.train_to(1)
     job.guard.finish()
     assert not job.model.norm._forward_hooks
-    assert not job.model.head._forward_hooks
     job.guard.tokens(torch.arange(4))
     job.guard.attention_logit(torch.ones(2))
-    assert job.guard._optional._tokens._shown == []
+    assert job.guard._optional.tokens._shown == []
 
 
 def test_what_cannot_be_measured_is_counted_and_the_loop_goes_on(tmp_path: Path) -> None:
@@ -354,14 +347,14 @@ def test_a_layer_that_is_not_there_is_refused_before_anything_began(tmp_path: Pa
     assert e.value.argument == "settings"
     assert not (tmp_path / "guard").exists()
     model = nn.Sequential(nn.Sequential(nn.Identity(), nn.Identity()))
-    assert layers_named(dict(model.named_modules()), "activation_layers", ("*", "0.?")).keys() == {
+    assert layers_named(dict(model.named_modules()), ("*", "0.?")).keys() == {
         "0",
         "0.0",
         "0.1",
     }
     many = nn.Sequential(*(nn.Identity() for _ in range(MOST_LAYERS + 1)))
     with pytest.raises(AttachError, match=f"at most {MOST_LAYERS} are watched"):
-        layers_named(dict(many.named_modules()), "activation_layers", ("*",))
+        layers_named(dict(many.named_modules()), ("*",))
 
 
 def test_scaled_dot_products_largest_logit_is_that_of_the_scores_it_hides() -> None:

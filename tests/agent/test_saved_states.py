@@ -92,9 +92,9 @@ def test_a_protected_snapshot_outlives_the_ring() -> None:
     ring.protected = frozenset({"memory-1"})
     fill(ring, range(3, 9))
     assert names(ring) == ["memory-1", "memory-6", "memory-7", "memory-8"]
-    tree = ring.load("memory-1")
-    assert tree is not None
-    assert float(tree["model"]["weight"][0]) == 1.0
+    found = ring.find("memory-1")
+    assert found is not None
+    assert float(found.staged.whole()["model"]["weight"][0]) == 1.0
 
 
 def test_pins_are_bounded() -> None:

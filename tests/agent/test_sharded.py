@@ -113,7 +113,7 @@ def mixed(folder: Path, rank: int, size: int) -> dict[str, Any]:
         }
     job.guard.finish()
     told = {"seen": job.seen, "expected": expected, "faults": job.guard.faults}
-    return {**told, "reductions": reductions, "recorded": len(job.guard._reporter._recorder)}
+    return {**told, "reductions": reductions, "recorded": len(job.guard._reporter._recorder._kept)}
 
 
 def whole(tensors: list[Any]) -> list[Tensor]:

@@ -170,13 +170,13 @@ def test_what_is_not_paid_for_on_a_gpu_is_said_by_attach_and_only_reported(
             guard.finish()
 
 
-def test_on_a_cpu_nobody_has_to_ask_and_the_cost_is_measured(
+def test_on_a_cpu_nobody_has_to_ask_and_the_cost_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "spikeguard"):
         training = Training("sgd", {2}, directory=tmp_path)
     assert re.search(
-        r"skip update +yes +cost: the host reads one number in each step, \d+ us", caplog.text
+        r"skip update +yes +cost: the host reads one number in each step$", caplog.text, re.M
     )
     for _ in range(3):
         training.step()

@@ -133,14 +133,13 @@ BREAKS = {
     ),
     "orders-survive-kill": Break(
         f"{AGENT}/commands/journal.py",
-        "        return [self._interrupted(command, *begun) for command, begun in "
-        "self.begun.items()]\n",
+        "        return [self._interrupted(each) for each in begun]\n",
         "        return []\n",
     ),
     "orders-undone": Break(
         f"{AGENT}/commands/journal.py",
-        "        if command in self.undone:\n            if asked",
-        "        if command in ():\n            if asked",
+        "            if begun.command in self.undone:\n",
+        "            if begun.command in ():\n",
     ),
     "half-done-ends": Break(
         f"{AGENT}/commands/journal.py",

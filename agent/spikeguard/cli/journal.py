@@ -11,7 +11,7 @@ import getpass
 import json
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,12 @@ from typing import Any
 from spikeguard.cli.sync import homes, run_of
 from spikeguard.commands.journal import UNDONE, Journal, Undo, add_undo
 from spikeguard.errors import AttachError
-from spikeguard.settings import Settings, with_environment
 from spikeguard.uplink.earlier_attempts import live_attempts
 from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.options import chosen, print_entries, told
 from spikeguard_cli.wording import table
 from spikeguard_protocol import (
     Action,
-    BatchRange,
     ProtocolError,
     ResultState,
     action_words,
@@ -40,11 +38,10 @@ HEAD = ("AT", "STEP", "ORDER", "WHAT", "STATE", "WHAT HOLDS AT THE NEXT START")
 def journal(options: Namespace) -> int:
     """List the orders of the run in `options.directory`, or take one back."""
     home = _home(Path(options.directory))
-    held = _read(home, None)
+    held = _read(home)
     if options.undo is not None:
         return _undo(home, held, options)
-    refused = _read(home, with_environment(Settings())).held_back
-    orders = [_order(held, command, refused) for command in reversed(list(held.ordered))]
+    orders = [_order(held, command) for command in reversed(list(held.ordered))]
     orders = list(chosen(options, orders, "at", ordered=False))
     if print_entries(options, orders):
         return 0
@@ -63,25 +60,25 @@ def _home(directory: Path) -> Path:
     return found[0]
 
 
-def _read(home: Path, limits: Settings | None) -> Journal:
+def _read(home: Path) -> Journal:
     path = home / "journal.jsonl"
     try:
-        held = Journal(None, run_of(home), limits)
+        held = Journal(None, run_of(home))
         held.look(path)
     except AttachError as error:
         raise CommandFailed(f"{printable(error.problem)}. {error.remedy}") from error
-    if (torn := held.cut_short) and not held.damage and limits is None:
+    if (torn := held.cut_short) and not held.damage:
         lines = ", ".join(map(str, torn[:8]))
         count = f"{len(torn)} lines of {path} were" if len(torn) > 1 else f"1 line of {path} was"
         say(f"spikeguard: {count} cut short and count for nothing: {lines}", to_error=True)
-    for damage in held.damage if limits is None else ():
+    for damage in held.damage:
         say(f"spikeguard: {damage}", to_error=True)
     return held
 
 
-def _order(held: Journal, command: str, refused: Mapping[str, str]) -> dict[str, Any]:
-    """One entry of the list, as plain values; `refused`: what the default limits hold back."""
-    entry, result, undo = held.ordered[command], held.results.get(command), held.undone.get(command)
+def _order(held: Journal, command: str) -> dict[str, Any]:
+    """One entry of the list, as plain values."""
+    entry, result, undo = held.plain[command], held.results.get(command), held.undone.get(command)
     return {
         "command": command,
         "at": _time(entry.get("at")),
@@ -92,33 +89,30 @@ def _order(held: Journal, command: str, refused: Mapping[str, str]) -> dict[str,
         "result": result.reason if result is not None else None,
         "undone_at": _time(undo.at) if undo is not None else None,
         "undone_by": undo.by if undo is not None else None,
-        "not_repeated": refused.get(command),
         "holds": list(_effects(held, command)),
     }
 
 
 def _effects(held: Journal, command: str) -> Iterator[str]:
     """What of `command` a start repeats."""
-    entry = held.ordered[command]
-    if entry.get("skip"):
-        yield f"leaves out batches {BatchRange(*entry['skip'])}"
-    for attempt, number, after in entry.get("abandoned") or ():
-        steps = f"the steps after {after}" if after >= 0 else "all"
-        yield f"{steps} of segment {attempt[:8]}.{number} stay abandoned"
+    begun = held.ordered[command]
+    if begun.skip is not None:
+        yield f"leaves out batches {begun.skip}"
+    for each in begun.abandoned:
+        steps = f"the steps after {each.after}" if each.after >= 0 else "all"
+        segment = f"{each.segment.attempt[:8]}.{each.segment.number}"
+        yield f"{steps} of segment {segment} stay abandoned"
     newest = held.scaling_at_end()
     if newest is not None and newest.command == command and newest.scale is not None:
         until = newest.scale.start + newest.scale.steps
         yield f"learning rate x{newest.scale.factor:g} until step {until}"
-    for each in held.applyings:
-        if each.command == command and held.wants(each):
-            yield f"mitigation {each.name} from step {each.start + 1} to {each.end}"
+    if (applying := begun.applying) is not None and held.wants(applying):
+        yield f"mitigation {applying.name} from step {applying.start + 1} to {applying.end}"
 
 
 def _row(order: dict[str, Any]) -> list[str]:
     if order["undone_at"] is not None:
         holds = f"nothing: undone by {order['undone_by']} on {order['undone_at']}"
-    elif order["not_repeated"] is not None:
-        holds = f"not with the default limits, since {order['not_repeated']}"
     else:
         holds = "; ".join(order["holds"]) or "-"
     cells = (order["at"] or "-", order["step"], order["command"], _words(order), order["state"])
@@ -135,7 +129,7 @@ def _words(order: dict[str, Any]) -> str:
 def _undo(home: Path, held: Journal, options: Namespace) -> int:
     command = options.undo
     if (earlier := held.undone.get(command)) is not None:
-        plain = _order(held, command, {}) | {"undoes": []}
+        plain = _order(held, command) | {"undoes": []}
         said = f"{command} was undone already, by {earlier.by} on {_time(earlier.at)}"
         return told(options, plain, said)
     if command not in held.ordered:
@@ -145,7 +139,7 @@ def _undo(home: Path, held: Journal, options: Namespace) -> int:
         raise CommandFailed(f"{command} left nothing that a start would repeat: nothing to undo")
     add_undo(home / UNDONE, Undo(command, time.time(), getpass.getuser()))
     if options.json or options.jsonl:
-        return told(options, _order(_read(home, None), command, {}) | {"undoes": effects}, "")
+        return told(options, _order(_read(home), command) | {"undoes": effects}, "")
     say(f"{command} is undone from the next start of the run on. It no longer holds that it:")
     for effect in effects:
         say(f"  {effect}")

@@ -30,11 +30,6 @@ GOOD_FOR_S = 600.0
 _DROPPED, _SKIPPED = Signal.UPDATE_DROPPED.value, OptionalSignal.STEP_SKIPPED.value
 
 
-def by_own_rule(command: str) -> bool:
-    """Whether the job itself ordered that command."""
-    return CommandId.parse(command).number >= OWN_RULE
-
-
 class EmergencyRule:
     """Counts the updates that were left out, on rank 0."""
 

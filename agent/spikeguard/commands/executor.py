@@ -15,9 +15,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from spikeguard.commands.emergency import by_own_rule
+from spikeguard.commands.entries import Begun
 from spikeguard.commands.inbox import Delivery
-from spikeguard.commands.journal import WrittenOnly
 from spikeguard.commands.order_limits import allowed_verbs, count_refusal, refusal, verb_refusal
 from spikeguard.commands.recovery import Report
 from spikeguard.commands.rollback import (
@@ -35,10 +34,12 @@ from spikeguard.optim.lr_scale import LrScale
 from spikeguard.state.lineage import steps_given_up
 from spikeguard.topology.rank_group import all_agree, broadcast, first_problem, in_step
 from spikeguard_protocol import (
+    OWN_RULE,
     Action,
     Apply,
     BatchRange,
     CheckpointNow,
+    CommandId,
     CommandResult,
     Order,
     ResultState,
@@ -283,18 +284,16 @@ class Executor:
         action = order.action
         skip = action.skip if isinstance(action, Rollback) else None
         skip = action.batches if isinstance(action, SkipBatches) else skip
+        begun = Begun(
+            order.command,
+            self._progress.steps,
+            skip,
+            prepared.abandoned if prepared is not None else (),
+            scaling_of(order, prepared, self._progress, self._journal),
+            applying_of(order, prepared, self._progress),
+        )
         try:
-            self._journal.begin(
-                order.command,
-                self._progress.steps,
-                skip,
-                prepared.abandoned if prepared is not None else (),
-                scaling_of(order, prepared, self._progress, self._journal),
-                order,
-                applying_of(order, prepared, self._progress),
-            )
-        except WrittenOnly as error:
-            raise AttemptAborted(f"{order.command}: {error}") from error
+            self._journal.begin(begun, order)
         except Exception as error:
             return f"the journal cannot be written: {error}"[:500]
         return None
@@ -371,10 +370,11 @@ class Executor:
         if not self._world.leads:
             return
         done = result.state is ResultState.APPLIED
+        own = CommandId.parse(result.command).number >= OWN_RULE
         log.log(
             logging.INFO if done else logging.WARNING,
             "%s ordered %s, %s: %s at step %d: %s",
-            "the emergency rule" if by_own_rule(result.command) else "the server",
+            "the emergency rule" if own else "the server",
             result.command,
             action_words(order.action) if order is not None else "which cannot be read",
             result.state,

@@ -2,7 +2,7 @@
 
 Whoever can answer the agent (a compromised server, or anyone between the two on plain http) can
 order anything that the protocol has a word for. These limits are the job's own: no message changes
-them. What an earlier attempt wrote into the journal or a checkpoint is held against the same ones.
+them.
 
 Invariants
 - Pure: settings and numbers in, the reason for a refusal out; None where an order is allowed.
@@ -23,7 +23,6 @@ from spikeguard_protocol import (
     ScaleLr,
     SkipBatches,
     Verb,
-    verb_of,
 )
 
 DAY_S = 86_400.0
@@ -54,14 +53,22 @@ def told(settings: Settings) -> dict[str, str]:
 
 
 def refusal(settings: Settings, action: Action, steps_back: int | None) -> str | None:
-    """Why `action` is not carried out; `steps_back`: what a rollback would give up, if known."""
-    reasons = (
-        verb_refusal(settings, verb_of(action)),
-        skip_refusal(settings, _skip_of(action)),
-        scale_refusal(settings, *_scale_of(action)),
-        apply_refusal(settings, *_apply_of(action)),
-        return_refusal(settings, steps_back) if isinstance(action, Rollback) else None,
-    )
+    """Why what `action` asks for lies beyond a limit; `steps_back`: what a rollback gives up."""
+    reasons: tuple[str | None, ...] = ()
+    match action:
+        case SkipBatches(batches=skip):
+            reasons = (_skip_refusal(settings, skip),)
+        case ScaleLr(factor=factor, steps=steps):
+            reasons = (_scale_refusal(settings, factor, steps),)
+        case Apply(name=name, steps=steps):
+            reasons = (_apply_refusal(settings, name, steps),)
+        case Rollback():
+            reasons = (
+                _skip_refusal(settings, action.skip),
+                _scale_refusal(settings, action.lr_factor, action.lr_steps),
+                _apply_refusal(settings, action.apply, action.apply_steps),
+                _return_refusal(settings, steps_back),
+            )
     return next((reason for reason in reasons if reason is not None), None)
 
 
@@ -75,7 +82,7 @@ def verb_refusal(settings: Settings, verb: Verb) -> str | None:
     return f"this job does not take {verb} (Settings.allowed_verbs: {allowed})"
 
 
-def skip_refusal(settings: Settings, skip: BatchRange | None) -> str | None:
+def _skip_refusal(settings: Settings, skip: BatchRange | None) -> str | None:
     """Why so many batches are not left out."""
     most = settings.skip_batches_most
     if skip is None or skip.end - skip.first <= most:
@@ -86,7 +93,7 @@ def skip_refusal(settings: Settings, skip: BatchRange | None) -> str | None:
     )
 
 
-def scale_refusal(settings: Settings, factor: float | None, steps: int | None) -> str | None:
+def _scale_refusal(settings: Settings, factor: float | None, steps: int | None) -> str | None:
     """Why the learning rate is not scaled like that."""
     if factor is None or steps is None:
         return None
@@ -103,7 +110,7 @@ def scale_refusal(settings: Settings, factor: float | None, steps: int | None) -
     return None
 
 
-def apply_refusal(settings: Settings, name: str | None, steps: int | None) -> str | None:
+def _apply_refusal(settings: Settings, name: str | None, steps: int | None) -> str | None:
     """Why that mitigation is not switched on for so long."""
     if name is None or steps is None:
         return None
@@ -115,7 +122,7 @@ def apply_refusal(settings: Settings, name: str | None, steps: int | None) -> st
     return verb_refusal(settings, Verb.APPLY)
 
 
-def return_refusal(settings: Settings, steps_back: int | None) -> str | None:
+def _return_refusal(settings: Settings, steps_back: int | None) -> str | None:
     """Why the run does not go back so far."""
     if steps_back is None or steps_back <= settings.rollback_steps_most:
         return None
@@ -140,21 +147,3 @@ def count_refusal(
         f"{lately} orders to {verb} were carried out in 24 hours; this job takes at most {most} "
         f"(Settings.{name})"
     )
-
-
-def _skip_of(action: Action) -> BatchRange | None:
-    if isinstance(action, SkipBatches):
-        return action.batches
-    return action.skip if isinstance(action, Rollback) else None
-
-
-def _scale_of(action: Action) -> tuple[float | None, int | None]:
-    if isinstance(action, ScaleLr):
-        return action.factor, action.steps
-    return (action.lr_factor, action.lr_steps) if isinstance(action, Rollback) else (None, None)
-
-
-def _apply_of(action: Action) -> tuple[str | None, int | None]:
-    if isinstance(action, Apply):
-        return action.name, action.steps
-    return (action.apply, action.apply_steps) if isinstance(action, Rollback) else (None, None)

@@ -31,7 +31,7 @@ from spikeguard.state.user_checkpoints import UserCheckpoints
 from spikeguard.topology.rank_group import World, all_agree
 from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted
 
-Report = Callable[[Record], None]
+Report = Callable[[Record], object]
 
 
 class Recovery:
@@ -48,11 +48,11 @@ class Recovery:
         rates: ScaledRates,
         progress: Progress,
         journal: Journal,
-        report: Report,
         faults: Faults,
     ) -> None:
         self._world, self._state, self._feed, self._rates = world, state, feed, rates
-        self._progress, self._journal, self._report = progress, journal, report
+        self._progress, self._journal = progress, journal
+        self.report: Report = bool  # the guard's, once there is one
         self._faults, self._staging = faults, staging
         self.snapshots, self.checkpoints = snapshots, checkpoints
         self.protected: frozenset[str] = frozenset()
@@ -93,11 +93,11 @@ class Recovery:
             return
         target = self._target("memory", Medium.MEMORY)
         for name in self.snapshots.make_room():
-            self._report(TargetDeleted(name))
+            self.report(TargetDeleted(name))
         self.snapshots.add(target, self._staged(target, own, parts))
         self._fresh = self.snapshots.find(target.name)
         self._staging.trim(self.snapshots.room + (self._saves is not None))
-        self._report(target.record())
+        self.report(target.record())
 
     def _divided(self) -> tuple[Tree, Mapping[str, Part]]:
         """The state as of now: what is this rank's own, and what it keeps for others too."""
@@ -119,7 +119,7 @@ class Recovery:
             self._apart = True
             late = [t.name for t in self.snapshots.targets if t.step > self._equal_at]
             for name in self.snapshots.forget(late):
-                self._report(TargetDeleted(name))
+                self.report(TargetDeleted(name))
 
     def unlike(self) -> bool:
         """Ranks that were said to be replicas are none: what is kept once for all is no rank's own.
@@ -146,7 +146,7 @@ class Recovery:
         held, self.snapshots = self.snapshots, None
         self._feed.unusual = True  # a way back less: to be told
         for name in held.forget(t.name for t in held.targets) if held is not None else ():
-            self._report(TargetDeleted(name))
+            self.report(TargetDeleted(name))
         self._staging.trim(int(self._saves is not None))
 
     def begin_checkpoint(self, taken: Snapshot | None = None) -> bool:
@@ -268,7 +268,7 @@ class Recovery:
         if not self._world.leads or self.checkpoints is None:
             return
         if not self.abandoned(target):
-            self._report(target.record())
+            self.report(target.record())
         if target.damage is not None:
             log.warning(
                 "%s is written and damaged: %s. It is not proposed as a target", target.name,
@@ -286,7 +286,7 @@ class Recovery:
         lost = [t.name for t in checkpoints.targets() if self.abandoned(t)]
         for name in checkpoints.superfluous(lost, self.protected, self._progress.steps):
             if checkpoints.remove(name):
-                self._report(TargetDeleted(name))
+                self.report(TargetDeleted(name))
 
     def abandoned(self, target: Target) -> bool:
         """Whether a rollback left `target` behind."""
@@ -309,7 +309,8 @@ class Recovery:
         if self._unlike and target.medium is Medium.DISK and self._saves is not None:
             raise ValueError("it holds one rank's copy of what differs between the ranks")
         if target.medium is Medium.MEMORY:
-            tree = self.snapshots.load(target.name) if self.snapshots is not None else None
+            found = self.snapshots.find(target.name) if self.snapshots is not None else None
+            tree = found.staged.whole() if found is not None else None
         elif self.checkpoints is not None:
             world = self._world
             self.checkpoints.check(target.name, world.rank, world.size)
@@ -359,7 +360,7 @@ class Recovery:
             return
         lost = [t.name for t in self.snapshots.targets if self.abandoned(t)]
         for name in self.snapshots.forget(lost):
-            self._report(TargetDeleted(name))
+            self.report(TargetDeleted(name))
 
     def candidates(self) -> list[Target]:
         """Checkpoints to resume from: newest first, those that are damaged last."""

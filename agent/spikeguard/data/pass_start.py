@@ -56,15 +56,12 @@ def put_back(generators: Generators, states: Tree) -> None:
         each = generators.get(path)
         if each is None or _kind_of(each) != kept["kind"]:
             continue
-        if kept["kind"] == "torch":
-            each.set_state(kept["state"])
-        elif kept["kind"] == "numpy":
+        if kept["kind"] == "numpy":
             each.bit_generator.state = kept["state"]
-        elif kept["kind"] == "legacy":
-            each.set_state(kept["state"])
+        elif kept["kind"] == "python":
+            each.setstate(kept["state"])
         else:
-            version, numbers, gauss = kept["state"]
-            each.setstate((version, tuple(numbers), gauss))
+            each.set_state(kept["state"])
 
 
 def capture(loader: Any, generators: Generators) -> Tree:
@@ -177,8 +174,6 @@ def _kind_of(each: Any) -> str | None:
 
 def _state(each: Any) -> Tree:
     kind = _kind_of(each)
-    if kind == "torch":
-        return {"kind": kind, "state": each.get_state()}
     if kind == "numpy":
         return {"kind": kind, "state": each.bit_generator.state}
-    return {"kind": kind, "state": each.get_state() if kind == "legacy" else each.getstate()}
+    return {"kind": kind, "state": each.getstate() if kind == "python" else each.get_state()}

@@ -29,7 +29,7 @@ from spikeguard.faults import log
 from spikeguard.guard import Guard
 from spikeguard.loop.startup import log_resumed
 from spikeguard.optim.lr_scale import LrScale
-from spikeguard.settings import Settings, read_connection, with_environment
+from spikeguard.settings import read_connection
 from spikeguard.state.checkpoints import MANIFEST, CheckpointDirectory, read_manifest
 from spikeguard.state.lineage import is_abandoned
 from spikeguard.state.random_numbers import random_state, restore_random_state
@@ -269,19 +269,17 @@ def hosted_feed(guard: Guard | None) -> FrameworkFeed:
     return feed
 
 
-def resumable(
-    checkpoints: HostedCheckpoints, home: Path, run: RunId, settings: Settings | None = None
-) -> Target | None:
+def resumable(checkpoints: HostedCheckpoints, home: Path, run: RunId) -> Target | None:
     """The checkpoint to go on from: the newest that is whole and that no rollback has abandoned.
 
     Rank 0 sets those aside that one has. Collective where `torch.distributed` is initialised.
     `settings`: as `attach` gets them. Raises `ResumeError` where the framework has written newer
     ones without a guard, and where there are checkpoints and all are damaged.
     """
-    allowed, theirs, limits = "", "", with_environment(settings or Settings())
+    allowed = theirs = ""
     world = join_world()
     if world.leads:
-        allowed = _newest_first(checkpoints, home, run, limits)
+        allowed = _newest_first(checkpoints, home, run)
         newest = checkpoints.find(allowed.split()[0]) if allowed else None
         theirs = checkpoints.not_ours(newest.step if newest is not None else 0)
     problems: list[str] = []
@@ -318,10 +316,8 @@ def _problem(checkpoints: HostedCheckpoints, name: str, world: World) -> str | N
     return None
 
 
-def _newest_first(
-    checkpoints: HostedCheckpoints, home: Path, run: RunId, settings: Settings
-) -> str:
-    journal = Journal(home / "journal.jsonl", run, settings)
+def _newest_first(checkpoints: HostedCheckpoints, home: Path, run: RunId) -> str:
+    journal = Journal(home / "journal.jsonl", run)
     names = []
     for target in reversed(checkpoints.targets()):
         if is_abandoned(target.lineage, journal.abandonments):

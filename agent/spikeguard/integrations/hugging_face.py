@@ -69,12 +69,7 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
 
         Raises `ResumeError` where `Trainer` has written newer ones without a guard.
         """
-        target = resumable(
-            self._checkpoints,
-            self._home,
-            run_named(self._arguments),
-            self._arguments.get("settings"),
-        )
+        target = resumable(self._checkpoints, self._home, run_named(self._arguments))
         return str(self._checkpoints.folder(target.name)) if target is not None else None
 
     # ---- around Trainer's own methods ------------------------------------------------------

@@ -101,12 +101,7 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
 
         Raises `ResumeError` where the folder holds checkpoints of Lightning's own alone.
         """
-        target = resumable(
-            self._checkpoints,
-            self._home,
-            run_named(self._arguments),
-            self._arguments.get("settings"),
-        )
+        target = resumable(self._checkpoints, self._home, run_named(self._arguments))
         return self._checkpoints.path / target.name / STATE if target is not None else None
 
     def loader(self, loader: Iterable[Any]) -> LeavingOut:

@@ -75,18 +75,17 @@ def update_abilities(
     update_skipper: UpdateSkipper,
     settings: Settings,
     known: bool,
-    read_s: float = 0.0,
     *,
     unable: str,
     rateless: str,
 ) -> tuple[Ability, ...]:
     """What touches an update; `known`: whether the ranks measure the same or hold parts of it.
 
-    `read_s`: what one read of the decision was measured to take. `unable`, `rateless`: optimizers
-    of any rank that cannot leave an update out, or have no rate to scale.
+    `unable`, `rateless`: optimizers of any rank that cannot leave an update out, or have no rate to
+    scale.
     """
     return (
-        _skip_update(optimizers, update_skipper, settings, known, read_s, unable),
+        _skip_update(optimizers, update_skipper, settings, known, unable),
         yes(CLIP, "each rank by its own norm", APART) if not known else yes(CLIP),
         _no_rate(rateless) if rateless else yes(SCALE_LR),
     )
@@ -97,7 +96,6 @@ def _skip_update(
     update_skipper: UpdateSkipper,
     settings: Settings,
     known: bool,
-    read_s: float,
     unable: str,
 ) -> Ability:
     if not settings.drop_non_finite:
@@ -105,9 +103,10 @@ def _skip_update(
     if not known:
         return no(SKIP_UPDATE, APART, SAY_REPLICATED)
     if update_skipper.armed:
-        return yes(
-            SKIP_UPDATE, "" if takes_flag(optimizers) else _cost_of_reading(read_s, update_skipper)
-        )
+        on_host = update_skipper.device.type == "cpu"
+        reads = "the host reads one number in each step"
+        waits = reads if on_host else f"{reads}, and waits for what was queued before"
+        return yes(SKIP_UPDATE, "" if takes_flag(optimizers) else waits)
     asked = "; or set skip_by_sync=True, for which the host waits for the device in each step"
     return no(
         SKIP_UPDATE,
@@ -116,13 +115,6 @@ def _skip_update(
         "Adam, AdamW and SGD (not sharded, without momentum) do with fused=True"
         + (asked if all(map(can_skip_by_sync, optimizers)) else ""),
     )
-
-
-def _cost_of_reading(read_s: float, update_skipper: UpdateSkipper) -> str:
-    read = f"the host reads one number in each step, {read_s * 1e6:.0f} us measured here"
-    if update_skipper.device.type == "cpu":
-        return read
-    return f"{read} with nothing queued, and waits for what was queued before"
 
 
 def _no_rate(kinds: str) -> Ability:

@@ -67,8 +67,6 @@ def introduce(
 def _log_journal(parts: Parts) -> None:
     """What earlier attempts were ordered that holds on, and what of it is not repeated."""
     journal, scale = parts.journal, parts.rates.scale
-    for command, reason in list(journal.held_back.items())[-REPEATED:]:
-        log.warning("what %s ordered earlier is not repeated: %s", command, reason)
     for undo in list(journal.undone.values())[-REPEATED:]:
         log.info("what %s ordered earlier is not repeated: %r undid it", undo.command, undo.by)
     ahead = [skip for skip in journal.skips.ranges if skip.end > parts.feed.position]

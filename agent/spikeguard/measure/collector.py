@@ -207,7 +207,7 @@ class Collector:
         return {
             "clipping": clipping,
             "update_skipper": self.update_skipper.state_dict(),
-            "optional": self.optional.state_dict(),
+            "tokens": None if self.optional.idle else self.optional.tokens.known(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -215,8 +215,8 @@ class Collector:
         if self.buffers.any:
             self.buffers.keep()  # restored already
         self.update_skipper.load_state_dict(state["update_skipper"])
-        if state.get("optional") is not None:
-            self.optional.load_state_dict(state["optional"])
+        if not self.optional.idle or state.get("tokens") is not None:
+            self.optional.tokens.restore(state.get("tokens"))
         saved, rule = state["clipping"], self.rule
         if rule is None or saved is None or saved["kind"] != type(rule).__name__:
             return

@@ -4,8 +4,8 @@ While a recorder runs, norms by layer are measured once in `slow_signals_every` 
 on the host. When the server starts to watch closely (a precursor or an incident), everything that
 waits goes into the outbox, once, and what is measured from then on follows until the server is
 content.
-Law: bounded in number and in bytes as they would be sent; the oldest go first. Nothing is encoded
-here and nothing waits for the device: the outbox's thread reads the values.
+Law: bounded in steps and layers; the oldest go first. Nothing is encoded here and nothing waits for
+the device: the outbox's thread reads the values.
 Cost: references, and once an incident one queue entry for each thing that waits.
 """
 
@@ -17,15 +17,10 @@ from typing import NamedTuple
 
 from spikeguard.faults import log
 from spikeguard.measure.readback import Pending, Row
-from spikeguard.settings import MIB, Settings
+from spikeguard.settings import Settings
 from spikeguard.topology.layout import Topology
 from spikeguard_protocol import LayerNorms, OptionalSignal, Signal
 from spikeguard_protocol.messages import MAX_LAYERS
-
-BYTES = 8 * MIB
-ENTRY_BYTES = 26  # of a message, quotes and the number for one layer besides its name
-RECORD_BYTES = 100  # of a message, for one record besides its layers
-
 
 GRAD_NORM, ACTIVATION_NORM = Signal.GRAD_NORM.value, OptionalSignal.ACTIVATION_NORM.value
 
@@ -48,21 +43,14 @@ class Detail(NamedTuple):
 class FlightRecorder:
     """The newest measurements by layer; with none to keep it passes everything on."""
 
-    def __init__(self, settings: Settings, limit: int = BYTES) -> None:
-        """`limit`: bytes of what is kept, as it would be sent."""
-        self._steps, self._limit = settings.flight_recorder, limit
+    def __init__(self, settings: Settings) -> None:
+        self._steps = settings.flight_recorder
         self._every = {
             Signal.GRAD_NORM.value: settings.layer_norms_every,
             OptionalSignal.ACTIVATION_NORM.value: settings.sampled_signals_every,
         }
-        self._kept: deque[tuple[list[Detail], int]] = deque()
-        self._sizes: dict[tuple[str, int], int] = {}  # by signal and number of layers
-        self.bytes = 0  # of what is kept, as it would be sent
+        self._kept: deque[list[Detail]] = deque(maxlen=self._steps)
         self._told = False  # that some layers are left out
-
-    def __len__(self) -> int:
-        """Steps of which something is kept."""
-        return len(self._kept)
 
     def pass_on(self, row: Row, watched: bool) -> Iterable[Detail]:
         """What is to be sent now of `row` and of the steps before it; the rest is kept."""
@@ -78,7 +66,7 @@ class FlightRecorder:
         for detail in details:
             (due if self._is_due(detail) else kept).append(detail)
         if kept:
-            self._keep(kept)
+            self._kept.append(kept)
         return due
 
     def _tell_of_cut(self, details: list[Detail]) -> None:
@@ -95,28 +83,10 @@ class FlightRecorder:
         every = self._every[detail.signal]
         return every > 0 and detail.step % every == 0
 
-    def _keep(self, details: list[Detail]) -> None:
-        size = 0
-        for detail in details:
-            size += self._size(detail)
-        self._kept.append((details, size))
-        self.bytes += size
-        while len(self._kept) > self._steps or self.bytes > self._limit:
-            self.bytes -= self._kept.popleft()[1]
-
     def _emptied(self) -> list[Detail]:
-        kept = [detail for details, _ in self._kept for detail in details]
+        kept = [detail for details in self._kept for detail in details]
         self._kept.clear()
-        self.bytes = 0
         return kept
-
-    def _size(self, detail: Detail) -> int:
-        names = detail.norms.names
-        key = detail.signal, len(names)
-        known = self._sizes.get(key)
-        if known is None:
-            known = self._sizes[key] = RECORD_BYTES + sum(len(n) + ENTRY_BYTES for n in names)
-        return known
 
 
 def details_of(row: Row) -> list[Detail]:

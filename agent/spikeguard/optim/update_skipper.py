@@ -11,8 +11,6 @@ the user pays for it, and elsewhere all are only reported of.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -23,7 +21,6 @@ from spikeguard.optim.clipping.baseline import Baseline
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.topology.shards import is_sharded
 
-READS = 9  # that are timed
 _ABSENT: Final = object()
 _DECAY = 0.99  # of the baselines: about the last 100 steps
 
@@ -52,16 +49,6 @@ def can_skip_by_sync(optimizer: torch.optim.Optimizer) -> bool:
 def takes_flag(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
     """Whether every update can be dropped without the host."""
     return all(map(can_drop, optimizers))
-
-
-def read_cost_s(device: torch.device) -> float:
-    """Seconds that the host takes to read one decision where nothing else is queued: a median."""
-    norm, taken = torch.ones((), device=device), []
-    for _ in range(READS):
-        began = time.perf_counter()
-        non_finite(norm, None).item()
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken)
 
 
 def non_finite(norm: Tensor, loss: Tensor | None) -> Tensor:

@@ -6,7 +6,6 @@ import importlib.util
 import random
 import sys
 from functools import cache
-from typing import Any
 
 import torch
 
@@ -37,7 +36,7 @@ def random_refusal(tree: Tree) -> str | None:
 
 def restore_random_state(tree: Tree) -> None:
     """Put the generators back. A restart may compute on fewer GPUs, or on others."""
-    random.setstate(_tuples(tree["python"]))
+    random.setstate(tree["python"])
     torch.set_rng_state(tree["torch"])
     if "cuda" in tree:
         for gpu, state in zip(_own_gpus(), tree["cuda"], strict=False):
@@ -59,7 +58,3 @@ def _own_gpus() -> tuple[int, ...]:
     current = torch.cuda.current_device()
     others = (gpu for gpu in range(torch.cuda.device_count()) if gpu != current)
     return (current, *filter(torch.cuda.memory_allocated, others))
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value

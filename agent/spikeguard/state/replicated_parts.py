@@ -153,7 +153,7 @@ def _put_back(value: Any, tensor_of: Callable[[Tree], Tensor]) -> Any:
         return tensor_of(value)
     if isinstance(value, dict):
         return {key: _put_back(item, tensor_of) for key, item in value.items()}
-    if type(value) in (list, tuple):
+    if type(value) in (list, tuple) and not is_plain(value):
         return type(value)(_put_back(item, tensor_of) for item in value)
     return value
 

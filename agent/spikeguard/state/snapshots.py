@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spikeguard.state.staging_buffers import Staged
-from spikeguard.state.targets import Target, Tree
+from spikeguard.state.targets import Target
 
 PINNED = 2  # kept beyond the newest while the server protects them
 
@@ -94,11 +94,6 @@ class Snapshots:
     def find(self, name: str) -> Snapshot | None:
         """The snapshot of that name, if it is still there."""
         return next((s for s in self._held if s.target.name == name), None)
-
-    def load(self, name: str) -> Tree | None:
-        """The state to restore; waits on the host until the copy is complete."""
-        snapshot = self.find(name)
-        return snapshot.staged.whole() if snapshot is not None else None
 
     def forget(self, names: Iterable[str]) -> list[str]:
         """Drop those; returns the ones that were there."""

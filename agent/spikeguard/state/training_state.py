@@ -89,8 +89,7 @@ def _value(held: Any) -> Any:
 def _put_back(optimizer: Optimizer, name: str, value: Any) -> None:
     held = vars(optimizer).get(name)
     if isinstance(held, random.Random):
-        kind, numbers, spare = value
-        held.setstate((kind, tuple(numbers), spare))
+        held.setstate(value)
     elif isinstance(held, torch.Generator):
         held.set_state(torch.tensor(value, dtype=torch.uint8))
     elif held != value:

@@ -1,16 +1,15 @@
 """The largest attention logit: what goes into the softmax, before it.
 
 Logits that grow are a known way into divergence (arXiv 2302.05442, 2309.14322), and a fused kernel
-shows them to nobody. So there are three ways to see them, in falling order of what they tell:
-scores that the model computes itself (`see`, or a module whose output they are); queries and keys
-on their way into a fused kernel (`see_of`), of which some rows are multiplied once more.
+shows them to nobody. So there are two ways to see them: scores that the model computes itself
+(`see`); queries and keys on their way into a fused kernel (`see_of`), of which some rows are
+multiplied once more.
 Law: only at steps for which `on` is set; nothing is read on the host, nothing is raised.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,11 +55,6 @@ class AttentionLogits:
             hidden = torch.arange(keys.shape[-2], device=scores.device) > at[:, None]
             scores = scores.masked_fill(hidden, -math.inf)
         self._note(scores.amax())
-
-    def hook(self, _module: Any, _arguments: Any, output: Any) -> None:
-        """For `register_forward_hook` on a module whose output are the scores."""
-        if self.on and isinstance(output, Tensor):
-            self.see(output)
 
     def take(self) -> dict[str, Tensor]:
         """(); then start anew."""

@@ -17,7 +17,7 @@ MOST = 256  # modules of one setting
 
 
 def layers_named(
-    modules: Mapping[str, nn.Module], field: str, patterns: tuple[str, ...]
+    modules: Mapping[str, nn.Module], patterns: tuple[str, ...]
 ) -> dict[str, nn.Module]:
     """Those of `modules` that are meant, by name; raises `AttachError`.
 
@@ -31,12 +31,12 @@ def layers_named(
             near = get_close_matches(pattern, named, 3) or list(named)[:3]
             raise AttachError(
                 "settings",
-                f"{field} has {pattern!r}, which names no module of the model",
+                f"activation_layers has {pattern!r}, which names no module of the model",
                 f"Give names as model.named_modules() has them, like {', '.join(near)}",
             )
         found |= meant
     if len(found) > MOST:
-        problem = f"{field} names {len(found)} modules; at most {MOST} are watched"
+        problem = f"activation_layers names {len(found)} modules; at most {MOST} are watched"
         raise AttachError("settings", problem, "Name fewer: each costs a norm")
     return found
 

@@ -18,7 +18,6 @@ from spikeguard.faults import Faults
 from spikeguard.measure.batch_ring import BatchRing
 from spikeguard.measure.signals.activations import Activations
 from spikeguard.measure.signals.attention import AttentionLogits
-from spikeguard.measure.signals.layers import layers_named
 from spikeguard.measure.signals.sequences import WorstSequence
 from spikeguard.measure.signals.tokens import TokenStatistics
 from spikeguard.settings import Settings
@@ -36,33 +35,31 @@ class OptionalSignals:
         self._settings, self._faults = settings, faults
         self.idle = True  # nothing was ever shown, and no layer is watched
         self._ended = False
-        self._tokens, self._sequences = TokenStatistics(), WorstSequence()
+        self.tokens, self._sequences = TokenStatistics(), WorstSequence()
         self.batches = BatchRing(settings.flight_recorder)
         self._attention = AttentionLogits()
         self._activations = Activations(lambda error: faults.note("activations", error))
         self.handles: list[Any] = []  # with remove()
         self._look(0, False)
 
-    def watch(self, named: Mapping[str, Mapping[str, nn.Module]]) -> None:
-        """Hook what `watched_layers` found."""
-        self.handles += self._activations.watch(named["activation_layers"])
-        for module in named["attention_layers"].values():
-            self.handles.append(module.register_forward_hook(self._saw_scores))
+    def watch(self, layers: Mapping[str, nn.Module]) -> None:
+        """Hook what `layers_named` found."""
+        self.handles += self._activations.watch(layers)
         self.idle = self.idle and not self.handles
 
     # ---- what the loop shows ---------------------------------------------------------------
 
     def show_tokens(self, ids: Tensor) -> None:
         """Token ids of one micro-batch."""
-        if self._settings.token_statistics and not self._ended:
+        if not self._ended:
             self.idle = False
             own = local(ids)
-            self._tokens.show(own)
+            self.tokens.show(own)
             self.batches.show_tokens(own)
 
     def show_sequences(self, losses: Tensor) -> None:
         """Losses of one micro-batch's sequences."""
-        if self._settings.worst_sequence and not self._ended:
+        if not self._ended:
             self.idle = False
             own = local(losses)
             self._sequences.show(own)
@@ -73,12 +70,6 @@ class OptionalSignals:
         self.idle = False
         try:
             self._attention.see(local(scores))
-        except Exception as error:
-            self._faults.note("attention_logit", error)
-
-    def _saw_scores(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        try:
-            self._attention.hook(module, arguments, output)
         except Exception as error:
             self._faults.note("attention_logit", error)
 
@@ -100,7 +91,7 @@ class OptionalSignals:
     ) -> dict[str, Tensor]:
         """Add what `step` showed to its `scalars`; returns activation norms by layer."""
         try:
-            scalars |= self._tokens.take() | self._sequences.take() | self._attention.take()
+            scalars |= self.tokens.take() | self._sequences.take() | self._attention.take()
             norms = self._activations.take()
             if norms:
                 scalars[ACTIVATION_NORM_MAX] = torch.stack(
@@ -114,7 +105,7 @@ class OptionalSignals:
 
     def reset(self) -> None:
         """Forget what was shown since the last step."""
-        self._tokens.forget()
+        self.tokens.forget()
         self.batches.forget()
         self._sequences.take()
         self._attention.take()
@@ -131,25 +122,4 @@ class OptionalSignals:
         every = self._settings.sampled_signals_every
         due = (attentive or (done + 1) % every == 0) and not self._ended
         self._activations.on = due
-        self._attention.on = due and self._settings.attention_logits
-
-    # ---- what goes back in a rollback ------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Which tokens are known."""
-        return {"tokens": self._tokens.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Know what was known then."""
-        self._tokens.load_state_dict(state["tokens"])
-
-
-def watched_layers(
-    modules: Mapping[str, nn.Module], settings: Settings
-) -> dict[str, dict[str, nn.Module]]:
-    """The modules that the settings name, by setting; raises `AttachError`."""
-    chosen = {
-        "activation_layers": settings.activation_layers,
-        "attention_layers": settings.attention_layers,
-    }
-    return {field: layers_named(modules, field, names) for field, names in chosen.items()}
+        self._attention.on = due

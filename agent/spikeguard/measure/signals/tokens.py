@@ -10,7 +10,6 @@ Cost: work in proportion to the tokens, none in proportion to the vocabulary; 2 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,17 +61,16 @@ class TokenStatistics:
         """Drop what was shown since the last step."""
         self._shown, self._held = [], 0
 
-    def state_dict(self) -> dict[str, Any]:
-        """Which tokens are known: goes into snapshots and checkpoints (256 kB)."""
-        return {"seen": self._fresh == 0.0 if len(self._fresh) else None}
+    def known(self) -> Tensor | None:
+        """Which buckets were met, (BUCKETS,) bool: goes into snapshots and checkpoints (256 kB)."""
+        return self._fresh == 0.0 if len(self._fresh) else None
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def restore(self, known: Tensor | None) -> None:
         """Know what was known then."""
-        saved = state["seen"]
-        if saved is None or saved.shape != (BUCKETS,):
+        if known is None or known.shape != (BUCKETS,):
             self._fresh = torch.empty(0)
         else:
-            self._fresh = 1.0 - saved.to(self._counts.device).float()
+            self._fresh = 1.0 - known.to(self._counts.device).float()
 
     def _move_to(self, device: torch.device) -> None:
         if len(self._counts) and self._counts.device == device and len(self._fresh):
