@@ -251,7 +251,7 @@ def test_a_loop_that_ends_before_its_rollback_says_so_and_the_next_start_carries
 ) -> None:
     loop = Loop(tmp_path, every=4)
     items = iter(loop.guard.batches(Numbers()))
-    held = [next(items) for _ in range(6)]
+    held = [next(items) for _ in range(20)]
     with caplog.at_level(logging.INFO, "spikeguard"):
         for made in range(14):
             if made == 11:
@@ -259,7 +259,9 @@ def test_a_loop_that_ends_before_its_rollback_says_so_and_the_next_start_carries
             held.append(next(items))
             loop.train(held.pop(0))
     (said,) = (r.getMessage() for r in caplog.records if command in r.getMessage())
-    assert "rollback to step 8 is carried out after 6 more steps" in said
+    assert "rollback to step 8 is carried out after 20 more steps" in said
+    (row,) = (each for each in loop.guard.state().abilities if each.name == "rollback")
+    assert "the one that was ordered waits for 20 steps" in row.reason
     assert "the next start carries it out" in said
     loop.guard.finish()
     again = Loop(tmp_path, every=4)

@@ -28,6 +28,7 @@ from spikeguard.topology.rank_group import World, all_agree, all_gather
 from spikeguard_protocol import Apply, Order, Rollback, ScaleLr, SegmentReason, SegmentStarted
 from spikeguard_protocol.phrases import batches_phrase
 
+MANY = 16  # steps to wait for: the server is told too
 WAITS = (
     "%s: the rollback to step %d is carried out after %d more step%s, which train what the loop "
     "has fetched; where the loop ends before, the next start carries it out"
@@ -165,6 +166,7 @@ class Rollbacks:
             self._feed.go_back(tree["data"], tree["random"], held)
         self._under_way = _Return(order, action, prepared, held, held)
         if held:
+            self._say_waits(held if held >= MANY else 0)
             self._recovery.hold(target)
             if self._world.leads:
                 log.info(WAITS, order.command, target.step, held, "" if held == 1 else "s")
@@ -192,6 +194,7 @@ class Rollbacks:
         before = self._progress.steps
         self._restore(back.prepared)
         self._under_way = None
+        self._say_waits(0)
         self._next_segment += 1
         problem = self._mitigations.take_up()
         action = back.action
@@ -200,6 +203,11 @@ class Rollbacks:
                 action.lr_factor, self._progress.steps, action.lr_steps, action.lr_cap
             )
         return Done(back.order, self._words(back, before, problem), before)
+
+    def _say_waits(self, steps: int) -> None:
+        """In the table of what the job can do."""
+        self._feed.unusual |= steps != self._feed.waits
+        self._feed.waits = steps
 
     def _restore(self, prepared: Prepared) -> None:
         """On every rank; raises `AttemptAborted` on all where one fails."""

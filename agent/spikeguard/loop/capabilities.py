@@ -19,6 +19,7 @@ from spikeguard.commands.order_limits import verb_refusal
 from spikeguard.data.feed import MIXED, DataFeed
 from spikeguard.data.reading import READ_ONCE, READ_ONCE_REMEDY
 from spikeguard.faults import LINES, log
+from spikeguard.loop.snapshot_cadence import MEASURED
 from spikeguard.loop.usage import LoopUsage
 from spikeguard.optim.update_skipper import UpdateSkipper, can_skip_by_sync, takes_flag
 from spikeguard.settings import GIB, Settings
@@ -225,6 +226,10 @@ def _with_habits(rollback: Ability, feed: DataFeed) -> Ability:
     """What the loop does that a rollback suffers from."""
     if rollback.answer is not Answer.YES:
         return rollback
+    if feed.waits:
+        steps = f"{feed.waits} steps, which train what the loop had fetched"
+        reason = f"the one that was ordered waits for {steps}. Fetch less ahead to have it sooner"
+        return Ability(ROLLBACK, Answer.YES, reason, cost=rollback.cost)
     if feed.items_per_step is not None:
         reason, remedy = _counting(feed)
         cost = f"{rollback.cost}; what it leaves out are other items than those that are named"
@@ -377,10 +382,16 @@ def log_table(abilities: Sequence[Ability]) -> None:
     )
 
 
-def log_changes(abilities: Iterable[Ability]) -> None:
-    """What the loop has shown: a line for all rows that say the same."""
+def log_changes(abilities: Iterable[Ability], before: Iterable[Ability]) -> None:
+    """What the loop has shown: a line for all rows that say the same.
+
+    How often snapshots are taken follows the loop's pace: the first measurement is news.
+    """
     said: dict[tuple[int, str], list[str]] = {}
+    paced = any(each.name == REWIND and MEASURED in each.reason for each in before)
     for each in abilities:
+        if paced and each.name == REWIND and each.answer is Answer.YES:
+            continue
         sentence = f"{each.answer}. {sentence_of(each)}".rstrip(". ")
         said.setdefault((_level([each]), sentence), []).append(each.name.replace("_", " "))
     for (level, sentence), names in said.items():

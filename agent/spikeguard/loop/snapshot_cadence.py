@@ -25,7 +25,8 @@ from spikeguard.settings import Settings
 from spikeguard.state.checkpoints import CheckpointDirectory
 
 INTERVALS: Final = (20, 40, 100, 200, 500, 1_000)  # steps; multiples of the first
-MEASURED: Final = 5  # newest copies whose median counts
+NEWEST: Final = 5  # copies whose median counts
+MEASURED: Final = "a copy takes"  # in the words, once it was
 
 
 class SnapshotCadence:
@@ -37,7 +38,7 @@ class SnapshotCadence:
         self._by_budget = settings.snapshot_every is None and settings.snapshot_budget > 0.0
         self.interval = INTERVALS[0] if settings.snapshot_every is None else settings.snapshot_every
         self.finest = self.interval  # every snapshot falls on a multiple of it; 0: there are none
-        self._copies: deque[float] = deque(maxlen=MEASURED)  # seconds
+        self._copies: deque[float] = deque(maxlen=NEWEST)  # seconds
         self._step_s = 0.0
         self._before: tuple[int, float] | None = None  # step and time of the newest snapshot
         self._events: tuple[Any, Any, float] | None = None  # around a copy on the way; host seconds
@@ -104,7 +105,7 @@ class SnapshotCadence:
             )
         spent = self.copy_s / (self.interval * self._step_s)
         return (
-            f"one every {self.interval} steps: a copy takes {_duration(self.copy_s)}, "
+            f"one every {self.interval} steps: {MEASURED} {_duration(self.copy_s)}, "
             f"{100 * spent:.2g} % of steps of {_duration(self._step_s)} "
             f"(Settings.snapshot_budget is {share})"
         )

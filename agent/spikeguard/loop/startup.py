@@ -113,10 +113,11 @@ def learn_from_loop(parts: Parts) -> bool:
             *counter_abilities(parts.usage),
         ),
     )
-    news = changed(parts.abilities, within_limits(now, settings))
-    parts.abilities = merged(parts.abilities, news)
+    before = parts.abilities
+    news = changed(before, within_limits(now, settings))
+    parts.abilities = merged(before, news)
     if parts.world.leads:
-        log_changes(news)
+        log_changes(news, before)
     return parts.doctor.tell() or bool(news)
 
 
