@@ -239,8 +239,7 @@ class TrainingJob:
     def _carry_out(self, order: Order) -> None:
         verb, at = verb_of(order.action), self.step
         self.tally.executed.append((order.command, verb.value, at))
-        skip = order.action.skip if isinstance(order.action, Rollback) else None
-        self.journal.begin(Begun(order.command, at, skip))
+        self.journal.begin(Begun(order.command, at, getattr(order.action, "skip", None)))
         if isinstance(order.action, Rollback):
             self._roll_back(order.command, order.action)
         result = CommandResult(order.command, ResultState.APPLIED, "done", at)

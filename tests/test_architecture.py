@@ -78,7 +78,7 @@ SERVER_SHARED = {  # modules that belong to no package
     "retries",
 }
 AGENT_LAYERS = (  # inside the agent: each may import those before it, and what all may
-    *("topology", "optim", "measure", "state", "data", "commands", "uplink", "doctor", "loop"),
+    *("ranks", "optim", "measure", "state", "data", "commands", "uplink", "doctor", "loop"),
 )
 AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED

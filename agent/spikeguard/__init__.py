@@ -23,11 +23,11 @@ try:
     from spikeguard.data.by_position import by_position
     from spikeguard.errors import AttachError, AttemptAborted, ResumeError, SpikeguardError
     from spikeguard.guard import Guard
+    from spikeguard.ranks.ranks import Ranks
     from spikeguard.registry import guard_of
     from spikeguard.settings import Settings
     from spikeguard.state.checkpoints import CheckpointDirectory
     from spikeguard.state.user_checkpoints import UserCheckpoints
-    from spikeguard.topology.ranks import Ranks
     from spikeguard.uplink.tracker import Forward
 except ModuleNotFoundError as error:  # `spikeguard sync` and `journal` do without torch
     if error.name != "torch":

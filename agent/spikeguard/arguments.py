@@ -19,11 +19,11 @@ from spikeguard.errors import AttachError
 from spikeguard.measure.batch_contents import Decode
 from spikeguard.optim.clipping import Rule, rule_of
 from spikeguard.optim.optimizers import trained_by
+from spikeguard.ranks.model_parts import parameters
+from spikeguard.ranks.ranks import Ranks
 from spikeguard.registry import held_by
 from spikeguard.settings import Settings, whole
 from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.topology.model_parts import parameters
-from spikeguard.topology.ranks import Ranks
 from spikeguard.uplink.run_links import check_told
 from spikeguard.uplink.tracker import Forward
 

@@ -29,7 +29,6 @@ from spikeguard.faults import Faults, log
 from spikeguard.guard import Guard
 from spikeguard.job_checks import check_checkpoints, check_saved, describe, refused_on_all_ranks
 from spikeguard.job_facts import agent_version, facts_of
-from spikeguard.loop.agreement import Agreement
 from spikeguard.loop.capabilities import (
     data_abilities,
     log_table,
@@ -42,6 +41,7 @@ from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.unrestored_state import UnrestoredState
 from spikeguard.loop.usage import LoopUsage
 from spikeguard.measure.collector import Collector
+from spikeguard.measure.readback import Row
 from spikeguard.measure.signals.layers import layers_named
 from spikeguard.measure.signals.optional import OptionalSignals
 from spikeguard.optim.clipping import rule_of
@@ -49,17 +49,10 @@ from spikeguard.optim.learning_rate import ScaledRates, has_rates
 from spikeguard.optim.optimizers import kinds_of, optimizers_in, trained_by
 from spikeguard.optim.scalers import refuse_scalers
 from spikeguard.optim.update_skipper import Extremes, UpdateSkipper, can_drop, takes_flag
-from spikeguard.settings import Connection, Settings, read_connection, whole, with_environment
-from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.state.lineage import Progress
-from spikeguard.state.replicated_parts import divided
-from spikeguard.state.snapshot_budget import Budget, Room, open_staging, room_for
-from spikeguard.state.snapshots import Snapshots
-from spikeguard.state.staging_buffers import StagingBuffers
-from spikeguard.state.training_state import TrainingState
-from spikeguard.topology.job import Job
-from spikeguard.topology.model_parts import named_modules, parameters
-from spikeguard.topology.rank_group import (
+from spikeguard.ranks.agreement import Agreement
+from spikeguard.ranks.job import Job
+from spikeguard.ranks.model_parts import named_modules, parameters
+from spikeguard.ranks.rank_group import (
     World,
     all_agree,
     all_gather,
@@ -70,8 +63,16 @@ from spikeguard.topology.rank_group import (
     raise_first,
     refusal_of,
 )
-from spikeguard.topology.ranks import Ranks
-from spikeguard.topology.shards import local
+from spikeguard.ranks.ranks import Ranks
+from spikeguard.ranks.shards import local
+from spikeguard.settings import Connection, Settings, read_connection, whole, with_environment
+from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.state.lineage import Progress
+from spikeguard.state.replicated_parts import divided
+from spikeguard.state.snapshot_budget import Budget, Room, open_staging, room_for
+from spikeguard.state.snapshots import Snapshots
+from spikeguard.state.staging_buffers import StagingBuffers
+from spikeguard.state.training_state import TrainingState
 from spikeguard.uplink.batch_reporter import BatchReporter, Describing
 from spikeguard.uplink.earlier_attempts import live_attempts
 from spikeguard.uplink.opening import open_uplink
@@ -325,7 +326,7 @@ def _unrestored(given: Arguments, job: Job, faults: Faults) -> UnrestoredState:
     return UnrestoredState((), (), (), ())
 
 
-def _agreement(world: World, job: Job, settings: Settings) -> Agreement | None:
+def _agreement(world: World, job: Job, settings: Settings) -> Agreement[Row] | None:
     """How ranks act at one step; a job of one has nobody to agree with."""
     if world.size == 1:
         return None

@@ -40,11 +40,11 @@ from spikeguard.loop.startup import (
     warn_of_unused,
 )
 from spikeguard.loop.usage import STRETCH
-from spikeguard.measure.signals.over_ranks import OTHER_DATA
 from spikeguard.optim.clipping.plain import ClipByTorch
+from spikeguard.ranks.job import Job
+from spikeguard.ranks.over_ranks import OTHER_DATA
+from spikeguard.ranks.rank_group import leave_world
 from spikeguard.registry import enter, leave
-from spikeguard.topology.job import Job
-from spikeguard.topology.rank_group import leave_world
 from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import AttemptEnded, Verb
 
@@ -193,7 +193,7 @@ class Guard:
         """
         with self._p.faults.shield("loss"):
             self._p.collector.losses.add(loss, weight, scale)
-            self._p.usage.look_at_loss(loss, scale is not None)
+            self._p.usage.look_at_loss(loss)
         return loss
 
     def log(self, values: Mapping[str, float | Tensor]) -> None:

@@ -16,11 +16,10 @@ from torch.optim import Optimizer
 
 from spikeguard.errors import AttachError
 from spikeguard.optim.optimizers import trained_by
-from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.topology.job import Job
-from spikeguard.topology.layout import find_topology, refuse_flat_shards
-from spikeguard.topology.model_parts import Modules, named_parameters, unrestored_extra_state
-from spikeguard.topology.rank_group import (
+from spikeguard.ranks.job import Job
+from spikeguard.ranks.layout import find_topology, refuse_flat_shards
+from spikeguard.ranks.model_parts import Modules, named_parameters, unrestored_extra_state
+from spikeguard.ranks.rank_group import (
     World,
     all_gather,
     join_world,
@@ -30,7 +29,8 @@ from spikeguard.topology.rank_group import (
     refusal_of,
     verb,
 )
-from spikeguard.topology.ranks import Ranks
+from spikeguard.ranks.ranks import Ranks
+from spikeguard.state.checkpoints import CheckpointDirectory
 
 
 def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Ranks, world: World) -> Job:

@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from spikeguard import AttemptAborted, CheckpointDirectory, Settings, attach
 from spikeguard.commands import executor
 from spikeguard.commands.recovery import Recovery
-from spikeguard.loop.agreement import Agreement
+from spikeguard.ranks.agreement import Agreement
 from tests.agent.wire import await_that
 
 FACTOR = {"by": 1.0}  # of the loss, while the mitigation is on

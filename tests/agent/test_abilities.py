@@ -319,8 +319,7 @@ def test_the_state_of_an_optimizer_inside_goes_back_as_the_remedy_says(tmp_path:
     expected = copy.deepcopy(train_to(15))
     ring = parts_of(guard).recovery.snapshots
     assert ring is not None
-    tree = ring.load(ring.targets[-1].name)
-    assert tree is not None
+    tree = parts_of(guard).recovery.load(ring.targets[-1])
     parts_of(guard).recovery.restore(ring.targets[-1], tree, 1)
     assert_same(train_to(15), expected)
     assert optimizer.inner.param_groups is optimizer.param_groups

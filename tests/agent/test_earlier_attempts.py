@@ -128,9 +128,7 @@ def test_the_writer_outlives_whatever_the_disk_answers(
     box.close()
 
 
-@pytest.mark.parametrize(
-    "how", ["open to all", "a link", "of another user", "below another user's", "by their link"]
-)
+@pytest.mark.parametrize("how", ["open to all", "of another user"])
 def test_an_outbox_that_another_user_could_have_made_is_neither_sent_nor_written_to(
     tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -142,24 +140,11 @@ def test_an_outbox_that_another_user_could_have_made_is_neither_sent_nor_written
     forger.put(AttemptEnded("forged"))
     forger.close()
     if how == "open to all":
-        place.chmod(0o777)
-    elif how == "a link":
-        (moved / "default").rename(tmp_path / "theirs")
-        (moved / "default").symlink_to(tmp_path / "theirs")
+        moved.chmod(0o777)
     elif os.geteuid() != 0:
         pytest.skip("giving a folder away needs root")
-    elif how == "of another user":
-        os.chown(moved / "default", 65534, 65534)
     else:
-        theirs = tmp_path / "theirs"
-        if how == "by their link":
-            theirs.symlink_to(tmp_path)
-        else:
-            theirs.mkdir()
-            moved.rename(theirs / moved.name)
-        os.chown(theirs, 65534, 65534, follow_symlinks=False)
-        moved = theirs / moved.name
-        place = moved / "default/test/outbox"
+        os.chown(moved, 65534, 65534)
     with served(Wire()) as wire:
         job = Job(tmp_path, server=wire.url, settings=replace(FAST, outbox_directory=str(moved)))
         job.train_to(5)

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from spikeguard.measure.norms import own_norm
-from spikeguard.topology.layout import Seen, Topology, seen_by, topology_of
-from spikeguard.topology.ranks import Ranks
-from spikeguard.topology.shards import local
+from spikeguard.ranks.layout import Seen, Topology, seen_by, topology_of
+from spikeguard.ranks.ranks import Ranks
+from spikeguard.ranks.shards import local
 
 from . import layouts
 from .layouts import Laid, Whole

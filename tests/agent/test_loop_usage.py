@@ -497,25 +497,3 @@ def test_a_schedule_of_a_counter_that_ran_on_is_told_of_once(
             "and log of guard.steps; the schedule also goes back as attach(scheduler=...)"
         )
         loop.guard.finish()
-
-
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("divide", [lambda x: x / 4, lambda x: x * 0.25])
-def test_a_loss_divided_by_the_micro_batches_is_told_of_unless_its_scale_is_given(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, scaled: bool, divide: Any
-) -> None:
-    with served(Wire()) as wire, caplog.at_level(logging.WARNING, "spikeguard"):
-        loop = Loop(tmp_path, micro_batches=4, server=wire.url, token="t")
-        items = iter(loop.guard.batches(Numbers()))
-        for _ in range(4):
-            for item in islice(items, 4):
-                loss = divide((loop.model(item) * 0 + 3.0).mean())
-                loop.guard.loss(loss, scale=4 if scaled else None).backward()
-            loop.optimizer.step()
-            loop.guard.step()
-        loop.guard.finish()
-        told = wire.column("loss")
-    assert set(told.values()) == {3.0 if scaled else 0.75}
-    said = [text for text in warned(caplog) if text.startswith("tell loss: no.")]
-    assert len(said) == (0 if scaled else 1)
-    assert all(text.endswith("before anything divides it, or say scale=4") for text in said)

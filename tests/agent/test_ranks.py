@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from spikeguard.errors import EXIT_HALF_APPLIED
-from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT
-from spikeguard.topology.replicas import compares_at
+from spikeguard.ranks.replicas import compares_at
+from spikeguard.ranks.vote import LOSS_SUM, LOSS_WEIGHT
 from spikeguard_protocol import (
     Apply,
     AttemptStarted,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spikeguard.topology.replicas import bits_of, number_of, ranks_apart
+from spikeguard.ranks.replicas import bits_of, number_of, ranks_apart
 
 
 def number(parameters: list[Tensor]) -> float:

@@ -9,13 +9,24 @@ from typing import Any
 import pytest
 import torch
 
-from spikeguard.loop import replica_check
-from spikeguard.loop.replica_check import QUIET, STREAK, ReplicaCheck
-from spikeguard.loop.vote import LARGEST, Own, Reduced, Vote, Voter, Word, rank_of, ranked, value_of
-from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT
 from spikeguard.measure.readback import Row
-from spikeguard.topology.rank_group import World
-from spikeguard.topology.replicas import HIGH, LOW, compares_at
+from spikeguard.ranks import replica_check
+from spikeguard.ranks.rank_group import World
+from spikeguard.ranks.replica_check import QUIET, STREAK, ReplicaCheck
+from spikeguard.ranks.replicas import HIGH, LOW, compares_at
+from spikeguard.ranks.vote import (
+    LARGEST,
+    LOSS_SUM,
+    LOSS_WEIGHT,
+    Own,
+    Reduced,
+    Vote,
+    Voter,
+    Word,
+    rank_of,
+    ranked,
+    value_of,
+)
 
 
 def row(loss: float, step: int = 9, weight: float = 1.0, **signals: float) -> Row:
@@ -47,16 +58,11 @@ class Voted:
             self.owns.append(numbers)
         summed = [sum(column) for column in zip(*(v.summed for v in votes), strict=True)]
         largest = [max(column) for column in zip(*(v.largest for v in votes), strict=True)]
-        self.reduced = Reduced(rows[0], Vote(summed, largest), len(rows), sharded)
+        self.reduced = Reduced(Vote(summed, largest), len(rows), sharded)
 
 
 def reduced(rows: list[Row | None], **given: Any) -> Reduced:
     return Voted(rows, **given).reduced
-
-
-def values(found: Reduced) -> dict[str, float]:
-    assert found.row is not None
-    return found.values(found.row.read())
 
 
 def test_a_vote_is_as_long_for_a_thousand_ranks_as_for_two() -> None:
@@ -171,5 +177,5 @@ def test_what_any_rank_read_otherwise_travels_with_the_vote() -> None:
     other = row(2.0, other_data=1.0)
     found = reduced([same, same, other])
     assert found.other_data
-    assert values(found)["other_data"] == 1.0
+    assert found.values(same.read())["other_data"] == 1.0
     assert not reduced([same, same]).other_data

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from spikeguard.loop.agreement import Agreement
-from spikeguard.loop.vote import Word
-from spikeguard.topology import rank_group as of_ranks
-from spikeguard.topology.rank_group import LEAST, Ties, World, join_world
+from spikeguard.measure.readback import Row
+from spikeguard.ranks import rank_group as of_ranks
+from spikeguard.ranks.agreement import Agreement
+from spikeguard.ranks.rank_group import LEAST, Ties, World, join_world
+from spikeguard.ranks.vote import Word
 
 
 def test_a_rank_is_waited_for_as_long_as_the_jobs_own_collectives_wait(tmp_path: Path) -> None:
@@ -40,7 +41,7 @@ def test_an_ending_waits_for_no_rank_as_long_as_a_step_does(
         groups: list[Any] = list(
             threads.map(lambda rank: dist.ProcessGroupGloo(store, rank, 2, patience), range(2))
         )
-    agreement = Agreement(World(0, 2, patience, Ties(groups[0])))
+    agreement = Agreement[Row](World(0, 2, patience, Ties(groups[0])))
     agreement.exchange(Word(0, False, ()), None)
     agreement.end()
     with pytest.raises(RuntimeError):

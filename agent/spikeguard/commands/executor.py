@@ -31,8 +31,8 @@ from spikeguard.commands.rollback import (
 from spikeguard.errors import AttemptAborted
 from spikeguard.faults import log
 from spikeguard.optim.lr_scale import LrScale
+from spikeguard.ranks.rank_group import all_agree, broadcast, first_problem, in_step
 from spikeguard.state.lineage import steps_given_up
-from spikeguard.topology.rank_group import all_agree, broadcast, first_problem, in_step
 from spikeguard_protocol import (
     OWN_RULE,
     Action,

@@ -16,8 +16,8 @@ from spikeguard.commands.entries import Applying
 from spikeguard.commands.journal import Journal
 from spikeguard.errors import AttachError, AttemptAborted
 from spikeguard.faults import Faults, log
+from spikeguard.ranks.rank_group import World, first_problem, in_step
 from spikeguard.state.lineage import Progress
-from spikeguard.topology.rank_group import World, first_problem, in_step
 from spikeguard_protocol import Apply, ProtocolError, Rollback
 from spikeguard_protocol.abilities import MAX_COST, MOST_MITIGATIONS
 from spikeguard_protocol.orders import check_mitigation

@@ -17,6 +17,7 @@ from spikeguard.data.feed import DataFeed
 from spikeguard.faults import Faults, log
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
+from spikeguard.ranks.rank_group import World, all_agree
 from spikeguard.state.async_saver import Finished, Saves
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.file_sums import beside_the_loop
@@ -28,7 +29,6 @@ from spikeguard.state.staging_buffers import Staged, StagingBuffers
 from spikeguard.state.targets import Target, Tree, target_name
 from spikeguard.state.training_state import TrainingState
 from spikeguard.state.user_checkpoints import UserCheckpoints
-from spikeguard.topology.rank_group import World, all_agree
 from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted
 
 Report = Callable[[Record], object]

@@ -21,10 +21,10 @@ from spikeguard.errors import AttemptAborted, RollbackByRestart
 from spikeguard.faults import Faults, log
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
+from spikeguard.ranks.rank_group import World, all_agree, all_gather
 from spikeguard.settings import Settings
 from spikeguard.state.lineage import Abandonment, Progress, abandoned_by_return
 from spikeguard.state.targets import Target, Tree
-from spikeguard.topology.rank_group import World, all_agree, all_gather
 from spikeguard_protocol import Apply, Order, Rollback, ScaleLr, SegmentReason, SegmentStarted
 from spikeguard_protocol.phrases import batches_phrase
 

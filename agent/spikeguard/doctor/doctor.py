@@ -27,10 +27,10 @@ from spikeguard.doctor.sources import sources_in_turn
 from spikeguard.faults import LINES, Faults, log
 from spikeguard.measure.readback import Pending, Readback
 from spikeguard.optim.scalers import scalers_of
+from spikeguard.ranks.job import Job
+from spikeguard.ranks.rank_group import World
 from spikeguard.settings import Settings
 from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.topology.job import Job
-from spikeguard.topology.rank_group import World
 from spikeguard_protocol import Record, Samples
 from spikeguard_protocol.findings import Finding, Level, by_weight
 

@@ -18,11 +18,11 @@ from spikeguard.doctor.setup import LANGUAGE, USUAL_STEP, Family, Group, Setup, 
 from spikeguard.measure.readback import Readback
 from spikeguard.optim.optimizers import names_of
 from spikeguard.optim.scalers import scalers_of
+from spikeguard.ranks.job import Job
+from spikeguard.ranks.model_parts import Modules, named_modules, named_parameters
+from spikeguard.ranks.rank_group import World, all_gather
+from spikeguard.ranks.shards import local
 from spikeguard.settings import Settings
-from spikeguard.topology.job import Job
-from spikeguard.topology.model_parts import Modules, named_modules, named_parameters
-from spikeguard.topology.rank_group import World, all_gather
-from spikeguard.topology.shards import local
 from spikeguard_protocol.findings import Finding
 
 LOW: Final = {torch.bfloat16: 8, torch.float16: 11}  # binary digits of a number

@@ -29,19 +29,19 @@ from spikeguard.faults import log
 from spikeguard.guard import Guard
 from spikeguard.loop.startup import log_resumed
 from spikeguard.optim.lr_scale import LrScale
-from spikeguard.settings import read_connection
-from spikeguard.state.checkpoints import MANIFEST, CheckpointDirectory, read_manifest
-from spikeguard.state.lineage import is_abandoned
-from spikeguard.state.random_numbers import random_state, restore_random_state
-from spikeguard.state.replicated_parts import Boxes
-from spikeguard.state.targets import Target, Tree
-from spikeguard.topology.rank_group import (
+from spikeguard.ranks.rank_group import (
     World,
     broadcast,
     first_problem,
     join_world,
     leave_world,
 )
+from spikeguard.settings import read_connection
+from spikeguard.state.checkpoints import MANIFEST, CheckpointDirectory, read_manifest
+from spikeguard.state.lineage import is_abandoned
+from spikeguard.state.random_numbers import random_state, restore_random_state
+from spikeguard.state.replicated_parts import Boxes
+from spikeguard.state.targets import Target, Tree
 from spikeguard_protocol import Medium, RunId, TargetDeleted
 from spikeguard_protocol.plain_files import read_plain
 

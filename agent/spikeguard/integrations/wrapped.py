@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 import spikeguard
+from spikeguard.ranks.layout import refuse_flat_shards, says_replicated
 from spikeguard.registry import make_way
-from spikeguard.topology.layout import refuse_flat_shards, says_replicated
 
 
 def refuse_found(arguments: Mapping[str, Any], *names: str) -> None:

@@ -22,15 +22,15 @@ from spikeguard.faults import LINES, log
 from spikeguard.loop.snapshot_cadence import MEASURED
 from spikeguard.loop.usage import LoopUsage
 from spikeguard.optim.update_skipper import UpdateSkipper, can_skip_by_sync, takes_flag
+from spikeguard.ranks.rank_group import NAMED
 from spikeguard.settings import GIB, Settings
 from spikeguard.state.changing_attributes import COMPARED
 from spikeguard.state.snapshot_budget import Room
-from spikeguard.topology.rank_group import NAMED
 from spikeguard_protocol import BY_RESTART, Ability, Answer, Verb
 
 SKIP_UPDATE, CLIP, SCALE_LR = "skip_update", "clip", "scale_lr"
 SKIP_BATCHES, ROLLBACK, REWIND = "skip_batches", "rollback", "rewind_from_memory"
-COUNT_STEPS, TELL_LOSS = "count_steps", "tell_loss"  # only where they are a no
+COUNT_STEPS = "count_steps"  # only where it is a no
 RESTORE_ALL = "restore_all"  # only where it is a no, or is not known
 ONE_LOADER = (
     "Join the loaders to one before guard.batches(), and let go of the iterator of the last"
@@ -243,16 +243,6 @@ def _with_habits(rollback: Ability, feed: DataFeed) -> Ability:
             cost=f"{rollback.cost}; carried out once the loop has trained what it holds",
         )
     return rollback
-
-
-def loss_abilities(usage: LoopUsage) -> tuple[Ability, ...]:
-    """Where the loss that is told is no mean of the micro-batch; nothing where all is well."""
-    remedy = "Give guard.loss() the mean of the micro-batch, before anything divides it, or say "
-    if usage.divided_by is not None:
-        by = f"{usage.divided_by:g}"
-        reason = f"the loop divides the loss by {by}, its micro-batches, before guard.loss()"
-        return (no(TELL_LOSS, f"{reason}: what is told is 1/{by} of it", f"{remedy}scale={by}"),)
-    return ()
 
 
 def counter_abilities(usage: LoopUsage) -> tuple[Ability, ...]:

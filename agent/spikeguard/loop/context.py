@@ -15,15 +15,16 @@ from spikeguard.commands.recovery import Recovery
 from spikeguard.data.feed import DataFeed
 from spikeguard.doctor.doctor import Doctor
 from spikeguard.faults import Faults
-from spikeguard.loop.agreement import Agreement
 from spikeguard.loop.unrestored_state import UnrestoredState
 from spikeguard.loop.usage import LoopUsage
 from spikeguard.measure.collector import Collector
+from spikeguard.measure.readback import Row
 from spikeguard.optim.learning_rate import ScaledRates
+from spikeguard.ranks.agreement import Agreement
+from spikeguard.ranks.rank_group import World
 from spikeguard.settings import Settings
 from spikeguard.state.lineage import Progress
 from spikeguard.state.snapshot_budget import Room
-from spikeguard.topology.rank_group import World
 from spikeguard.uplink.batch_reporter import BatchReporter
 from spikeguard.uplink.opening import OfflineSender
 from spikeguard.uplink.outbox import Outbox
@@ -45,7 +46,7 @@ class Parts:
     journal: Journal
     inbox: Inbox
     faults: Faults
-    agreement: Agreement | None
+    agreement: Agreement[Row] | None
     outbox: Outbox | None  # rank 0
     sender: Sender | OfflineSender | None  # without a server, what is said is kept
     tokens_per_step: int | None

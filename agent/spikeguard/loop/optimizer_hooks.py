@@ -23,8 +23,8 @@ from spikeguard.measure.collector import Collector
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.optimizers import names_of
 from spikeguard.optim.step import Arguments, OptimizerStep, after_closure
+from spikeguard.ranks.shards import local
 from spikeguard.state.lineage import Progress
-from spikeguard.topology.shards import local
 
 OTHER_STEP = (
     "the loop calls a step of {name} that was taken or compiled before attach(): updates that are "

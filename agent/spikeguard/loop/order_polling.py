@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from spikeguard.commands.executor import Executor
 from spikeguard.faults import log
-from spikeguard.loop.agreement import Agreed, Agreement
 from spikeguard.loop.capabilities import no_replicas, rewind_ability
 from spikeguard.loop.context import Parts
 from spikeguard.loop.reporter import Reporter
 from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.startup import introduction
-from spikeguard.loop.vote import Pin, Word
-from spikeguard.topology.rank_group import in_step
+from spikeguard.measure.readback import Row
+from spikeguard.ranks.agreement import Agreed, Agreement
+from spikeguard.ranks.rank_group import in_step
+from spikeguard.ranks.vote import Pin, Word
 from spikeguard_protocol import Answer
 
 REMEDY = "restart the job to have orders carried out and checkpoints written again"
@@ -33,7 +34,7 @@ class LostStep:
         self._p, self._reporter, self._executor = parts, reporter, executor
         self._since: int | None = None  # the step at which this rank found out
 
-    def go_on(self, agreement: Agreement) -> None:
+    def go_on(self, agreement: Agreement[Row]) -> None:
         """At a step boundary, meeting no other rank."""
         if self._since is None:
             self._since = self._p.progress.steps
@@ -88,7 +89,7 @@ class OrderPolling:
             if waits or parts.collector.attentive:
                 inbox.changed = True
 
-    def together(self, agreement: Agreement) -> None:
+    def together(self, agreement: Agreement[Row]) -> None:
         """The same where all ranks have to know it first."""
         returning = self._executor.returning
         if agreement.broken:
@@ -109,7 +110,7 @@ class OrderPolling:
         if self.ending and not self._p.feed.held:
             self.leave(agreement)
 
-    def leave(self, agreement: Agreement) -> None:
+    def leave(self, agreement: Agreement[Row]) -> None:
         """A pass over the data ended: all its steps are made, or the last ones are to come."""
         self.ending = bool(self._p.feed.held)
         if not self.ending and not agreement.broken:
@@ -119,7 +120,7 @@ class OrderPolling:
     def _word(self) -> Word:
         return Word(self._executor.announce(), self._p.inbox.attentive, self._pins())
 
-    def _apply(self, agreement: Agreement, agreed: Agreed) -> None:
+    def _apply(self, agreement: Agreement[Row], agreed: Agreed[Row]) -> None:
         """What all ranks learn at this boundary."""
         parts, reduced, finding = self._p, agreed.reduced, agreed.finding
         parts.collector.attentive = agreed.word.attentive

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from spikeguard.commands.emergency import EmergencyRule
 from spikeguard.doctor.doctor import Seen
-from spikeguard.loop.agreement import LAG, Agreed, Agreement
 from spikeguard.loop.context import Parts
 from spikeguard.loop.local_watch import LocalWatch
-from spikeguard.loop.vote import Word, alone
 from spikeguard.measure.flight_recorder import FlightRecorder
-from spikeguard.measure.readback import DEPTH, Row, arrived, copied, take
+from spikeguard.measure.readback import DEPTH, Pending, Row, arrived, copied, take
+from spikeguard.ranks.agreement import LAG, Agreed, Agreement
+from spikeguard.ranks.vote import Word, alone
 from spikeguard.uplink.opening import OfflineSender
 from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import (
@@ -36,7 +36,7 @@ class AgreedDraft(NamedTuple):
     """One step's values where all ranks' are put together; a call does that."""
 
     row: Row
-    agreed: Agreed
+    agreed: Agreed[Row]
 
     def read(self) -> dict[str, float]:
         """The step's values by name."""
@@ -123,7 +123,7 @@ class Reporter:
         while rows and (arrived(rows[0].scalars) or len(rows) >= DEPTH):
             self._sample(rows.popleft())
 
-    def go_on_apart(self, agreement: Agreement, wait: bool = False) -> None:
+    def go_on_apart(self, agreement: Agreement[Row], wait: bool = False) -> None:
         """The ranks agree no more: rank 0 passes on its own rows, the others forget theirs."""
         rows = self._rows
         rows.extendleft(reversed(agreement.take_unread()))
@@ -134,18 +134,19 @@ class Reporter:
             take(row.scalars)
             self._pass_on(row, OwnDraft(row, agreement.sharded))
 
-    def deliver_together(self, agreement: Agreement, word: Word) -> list[Agreed]:
+    def deliver_together(self, agreement: Agreement[Row], word: Word) -> list[Agreed[Row]]:
         """All ranks at the same boundary: pass on earlier steps; what was agreed then."""
         settled = self._sample_agreed(agreement.exchange(word, self._due_row()))
         self._pass_on_layers(agreement)
         return settled
 
-    def _pass_on_layers(self, agreement: Agreement) -> None:
+    def _pass_on_layers(self, agreement: Agreement[Row]) -> None:
         layered, agreement.layered = agreement.layered, []
-        for row in layered:
-            self._pass_on_detail(row)
+        for row, told in layered:
+            norms = Pending(tuple(told), list(told.values()), None)
+            self._pass_on_detail(row._replace(layers=norms, activations=None))
 
-    def leave(self, agreement: Agreement, word: Word) -> None:
+    def leave(self, agreement: Agreement[Row], word: Word) -> None:
         """This rank makes no further step of this pass: its last rows go into its last votes."""
         if not agreement.left:
             rows = [self._rows.popleft() for _ in range(len(self._rows))]
@@ -177,7 +178,7 @@ class Reporter:
         if self._forward is not None:
             self._forward.close()
 
-    def _drain_together(self, agreement: Agreement, announced: int) -> None:
+    def _drain_together(self, agreement: Agreement[Row], announced: int) -> None:
         for _ in range(LAG):  # the same number on every rank
             row = self._rows.popleft() if self._rows else None
             self._sample_agreed(agreement.exchange(Word(announced), row))
@@ -191,13 +192,13 @@ class Reporter:
         lag = LAG if on_device else 0
         return self._rows.popleft() if len(self._rows) > lag else None
 
-    def _sample_agreed(self, settled: list[Agreed]) -> list[Agreed]:
+    def _sample_agreed(self, settled: list[Agreed[Row]]) -> list[Agreed[Row]]:
         for agreed in settled:
             if agreed.row is not None:
                 self._sample(agreed.row, agreed)
         return settled
 
-    def _sample(self, row: Row, agreed: Agreed | None = None) -> None:
+    def _sample(self, row: Row, agreed: Agreed[Row] | None = None) -> None:
         take(row.scalars)
         self._pass_on(row, row if agreed is None else AgreedDraft(row, agreed))
 

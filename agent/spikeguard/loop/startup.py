@@ -16,15 +16,14 @@ from spikeguard.loop.capabilities import (
     counter_abilities,
     data_abilities,
     log_changes,
-    loss_abilities,
     merged,
     no_room,
     step_abilities,
     within_limits,
 )
 from spikeguard.loop.context import Parts
+from spikeguard.ranks.rank_group import all_agree, all_gather, broadcast, first_problem
 from spikeguard.state.targets import Target
-from spikeguard.topology.rank_group import all_agree, all_gather, broadcast, first_problem
 from spikeguard_protocol import (
     Answer,
     AttemptStarted,
@@ -109,7 +108,6 @@ def learn_from_loop(parts: Parts) -> bool:
             *parts.unrestored.abilities(),
             *data_abilities(parts.feed, parts.rewind, recovery.checkpoints is not None, begun=True),
             *step_abilities(parts.usage, parts.facts.get("optimizer", "optimizer")),
-            *loss_abilities(parts.usage),
             *counter_abilities(parts.usage),
         ),
     )

@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from spikeguard.loop.capabilities import RESTORE_ALL, restore_abilities, yes
+from spikeguard.ranks.model_parts import Modules
 from spikeguard.state.changing_attributes import ChangingAttributes, reached_by
-from spikeguard.topology.model_parts import Modules
 from spikeguard_protocol import Ability
 
 

@@ -1,5 +1,5 @@
 """How the loop uses the guard: items and optimizer steps for each `guard.step()`, and what else it
-shows: a loss that is no mean, a counter of its own that a rollback did not take back.
+shows: a counter of its own that a rollback did not take back.
 
 Looked at once in 16 steps. Items that are fetched ahead, the end of a pass and a gradient scaler
 that skips steps make single stretches differ, so only two in a row tell, or the same wrong number
@@ -17,14 +17,12 @@ import torch
 from torch import Tensor
 
 from spikeguard.data.feed import DataFeed
-from spikeguard.measure.losses import divisor
 
 STRETCH: Final = 16  # steps
 ALIKE: Final = 8  # steps in a row with the same wrong number of items
 MOST_HELD: Final = 4_096  # positions that a loop has fetched ahead, whatever fetches them
 FEW: Final = 0.75  # of `micro_batches`, on average
 SKIPPED: Final = 0.5  # of the calls of `guard.step()` without the optimizer's
-LOOKS: Final = 8  # micro-batches whose loss is looked at
 REMEMBERED: Final = 6_000  # steps whose learning rate is
 HALF: Final = torch.float16
 
@@ -35,10 +33,9 @@ class LoopUsage:
     def __init__(self, micro_batches: int) -> None:
         self._micro = micro_batches
         self.news = False  # since `look` was called last
-        self.divided_by: float | None = None  # what the loop has divided its losses by
         self.half = False  # computes in fp16, seen at the first loss
         self.rates: tuple[int, float, float] | None = None  # of a step when trained first, and now
-        self._looked, self._precision_unseen = 0, True
+        self._precision_unseen = True
         self._segment = 0  # of the newest rate
         self.rates_by_step: dict[int, float] = {}
         self._steps = self._items = self._updates = 0  # when it was looked at last
@@ -58,16 +55,11 @@ class LoopUsage:
         news = counted and self._look_at_items(feed, steps, items)
         return self._look_at_updates(updates, steps, done) or news or told
 
-    def look_at_loss(self, loss: Tensor, scaled: bool) -> None:
-        """One of the first micro-batches', as the loop gave it."""
+    def look_at_loss(self, loss: Tensor) -> None:
+        """The first one: which precision it was computed in."""
         if self._precision_unseen:
             kind, self._precision_unseen = loss.device.type, False
             self.half = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) is HALF
-        if self._looked >= LOOKS or scaled or self._micro == 1:
-            return
-        self._looked += 1
-        if divisor(loss) == self._micro:
-            self.divided_by, self.news, self._looked = self._micro, True, LOOKS
 
     def see_rate(self, step: int, segment: int, rates: Sequence[Any]) -> None:
         """The learning rate that the loop has set for `step`."""

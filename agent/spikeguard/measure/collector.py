@@ -25,7 +25,7 @@ from torch import Tensor
 from spikeguard.faults import Faults
 from spikeguard.measure import hyperparameters
 from spikeguard.measure.flight_recorder import LayerCadence
-from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
+from spikeguard.measure.losses import LossMeter
 from spikeguard.measure.norms import (
     ByLayer,
     GlobalNorms,
@@ -45,11 +45,12 @@ from spikeguard.measure.update_norms import all_parameters, fits, samples_of, un
 from spikeguard.optim.buffers import Buffers
 from spikeguard.optim.clipping.rules import Rule, under
 from spikeguard.optim.update_skipper import UpdateSkipper, found_by_scaler, loss_scale
+from spikeguard.ranks.job import Job
+from spikeguard.ranks.model_parts import parameters
+from spikeguard.ranks.replicas import bits_of, compares_at
+from spikeguard.ranks.shards import local
+from spikeguard.ranks.vote import LOSS_SUM, LOSS_WEIGHT
 from spikeguard.settings import Settings
-from spikeguard.topology.job import Job
-from spikeguard.topology.model_parts import parameters
-from spikeguard.topology.replicas import bits_of, compares_at
-from spikeguard.topology.shards import local
 from spikeguard_protocol import OptionalSignal, Signal
 
 # plain strings: a member of an enum takes longer to look up and to hash

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from spikeguard.faults import log
 from spikeguard.measure.readback import Pending, Row
+from spikeguard.ranks.layout import Topology
 from spikeguard.settings import Settings
-from spikeguard.topology.layout import Topology
 from spikeguard_protocol import LayerNorms, OptionalSignal, Signal
 from spikeguard_protocol.messages import MAX_LAYERS
 

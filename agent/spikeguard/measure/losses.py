@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial
 
-LOSS_SUM, LOSS_WEIGHT = "loss_sum", "loss_weight"  # on their way to a mean over all ranks
-
 
 class LossMeter:
     """Weighted mean of a step's micro-batches, on the device."""
@@ -56,22 +54,6 @@ class LossMeter:
         taken = None if self._sum is None else (self._sum, self._weight)
         self._sum, self._weight = None, 0.0
         return taken
-
-
-def divisor(loss: Tensor) -> float | None:
-    """What `loss` was divided by in the last operation that made it; None where that is not seen.
-
-    Reads a number of autograd's own on the host, never one on a device.
-    """
-    made = loss.grad_fn
-    kind = made.name() if made is not None else ""
-    other = getattr(made, "_saved_other", None)
-    if not isinstance(other, Tensor) or not other.is_cpu or other.numel() != 1:
-        return None
-    number = float(other)
-    if kind.startswith("DivBackward"):
-        return number
-    return 1.0 / number if kind.startswith("MulBackward") and number else None
 
 
 def own_part(value: Tensor) -> Tensor:

@@ -17,9 +17,9 @@ from torch.distributed.tensor import DTensor
 
 from spikeguard.faults import MAX_SAID, Faults
 from spikeguard.optim.optimizers import names_of
-from spikeguard.topology.layout import Topology
-from spikeguard.topology.model_parts import Modules, named_parameters
-from spikeguard.topology.shards import is_packed, local, settled
+from spikeguard.ranks.layout import Topology
+from spikeguard.ranks.model_parts import Modules, named_parameters
+from spikeguard.ranks.shards import is_packed, local, settled
 
 _HALF = (torch.float16, torch.bfloat16)
 

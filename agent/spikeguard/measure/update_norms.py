@@ -19,10 +19,10 @@ from torch import Tensor
 from spikeguard.faults import log
 from spikeguard.measure.norms import combine, global_norm, sampled_rows, shared_out
 from spikeguard.optim.optimizers import trained_by
+from spikeguard.ranks.layout import Topology
+from spikeguard.ranks.model_parts import Modules, named_parameters
+from spikeguard.ranks.shards import local
 from spikeguard.settings import GIB, Settings
-from spikeguard.topology.layout import Topology
-from spikeguard.topology.model_parts import Modules, named_parameters
-from spikeguard.topology.shards import local
 
 
 @dataclass(frozen=True, slots=True)

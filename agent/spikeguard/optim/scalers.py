@@ -12,7 +12,7 @@ from typing import Any
 from torch.amp.grad_scaler import GradScaler
 
 from spikeguard.errors import AttachError
-from spikeguard.topology.layout import Topology
+from spikeguard.ranks.layout import Topology
 
 
 def scalers_of(given: Sequence[Any]) -> list[Any]:

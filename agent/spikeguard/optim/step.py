@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from spikeguard.topology.shards import local
+from spikeguard.ranks.shards import local
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from spikeguard.optim.clipping.baseline import Baseline
 from spikeguard.optim.optimizers import trained_by
-from spikeguard.topology.shards import is_sharded
+from spikeguard.ranks.shards import is_sharded
 
 _ABSENT: Final = object()
 _DECAY = 0.99  # of the baselines: about the last 100 steps

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from spikeguard.topology.model_parts import Modules, named_modules
+from spikeguard.ranks.model_parts import Modules, named_modules
 
 FIRST_LOOK: Final = 16  # steps of the attempt; each later look comes at twice as many
 COMPARED: Final = 2 * FIRST_LOOK

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spikeguard.ranks.shards import is_packed, local, taken_apart
 from spikeguard.state.replicated_parts import is_mark, is_plain
-from spikeguard.topology.shards import is_packed, local, taken_apart
 
 
 def host_copy(tree: Any, into: Any = None) -> Any:

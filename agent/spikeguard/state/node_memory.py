@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from spikeguard.ranks.rank_group import World, all_gather
 from spikeguard.state.host_memory import HostMemory
 from spikeguard.state.mapped_memory import Kind, MappedMemory, read_region
 from spikeguard.state.replicated_parts import Part
-from spikeguard.topology.rank_group import World, all_gather
 
 PROBE = "probe-"
 FILE = "/memfd:spikeguard"  # what a link to such a file says

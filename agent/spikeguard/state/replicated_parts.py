@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from spikeguard.ranks.shards import local
 from spikeguard.state.targets import Tree
-from spikeguard.topology.shards import local
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets in all of a tensor, and shape
 

@@ -18,18 +18,18 @@ from typing import Any, NamedTuple
 import torch
 
 from spikeguard.faults import Faults, log
+from spikeguard.ranks.layout import Topology
+from spikeguard.ranks.rank_group import World
+from spikeguard.ranks.shards import local
+from spikeguard.ranks.vote import PINNED
 from spikeguard.settings import GIB, Settings
 from spikeguard.state.host_copies import tree_bytes
 from spikeguard.state.host_memory import host_memory
 from spikeguard.state.mapped_memory import open_mapped
 from spikeguard.state.node_memory import Place, join_node, tell_places
 from spikeguard.state.replicated_parts import Part
-from spikeguard.state.snapshots import PINNED
 from spikeguard.state.staging_buffers import StagingBuffers
 from spikeguard.state.targets import Tree
-from spikeguard.topology.layout import Topology
-from spikeguard.topology.rank_group import World
-from spikeguard.topology.shards import local
 
 
 class Budget(NamedTuple):

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from spikeguard.ranks.vote import PINNED
 from spikeguard.state.staging_buffers import Staged
 from spikeguard.state.targets import Target
-
-PINNED = 2  # kept beyond the newest while the server protects them
 
 
 @dataclass(slots=True, eq=False)

@@ -14,10 +14,10 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from spikeguard.optim.optimizers import names_of, trained_by
+from spikeguard.ranks.layout import Topology
+from spikeguard.ranks.model_parts import Modules, named_parameters, state_of
+from spikeguard.ranks.shards import local
 from spikeguard.state.replicated_parts import Box, part_of
-from spikeguard.topology.layout import Topology
-from spikeguard.topology.model_parts import Modules, named_parameters, state_of
-from spikeguard.topology.shards import local
 
 
 class StoredNames:

@@ -19,20 +19,15 @@ from torch.distributed.tensor import DTensor, Placement
 from torch.optim import Optimizer
 
 from spikeguard.optim.optimizers import names_of, trained_by
-from spikeguard.state.random_numbers import forget_gpus, random_refusal
-from spikeguard.state.random_numbers import random_state as random_state
-from spikeguard.state.random_numbers import restore_random_state as restore_random_state
-from spikeguard.state.stored_names import StoredNames
-from spikeguard.state.targets import Tree, shape_mismatch
-from spikeguard.topology.job import Job
-from spikeguard.topology.model_parts import (
+from spikeguard.ranks.job import Job
+from spikeguard.ranks.model_parts import (
     extra_states,
     load_state,
     named_parameters,
     state_of,
 )
-from spikeguard.topology.rank_group import listed
-from spikeguard.topology.shards import (
+from spikeguard.ranks.rank_group import listed
+from spikeguard.ranks.shards import (
     is_packed,
     is_taken_apart,
     local,
@@ -40,6 +35,11 @@ from spikeguard.topology.shards import (
     put_together,
     taken_apart,
 )
+from spikeguard.state.random_numbers import forget_gpus, random_refusal
+from spikeguard.state.random_numbers import random_state as random_state
+from spikeguard.state.random_numbers import restore_random_state as restore_random_state
+from spikeguard.state.stored_names import StoredNames
+from spikeguard.state.targets import Tree, shape_mismatch
 
 _PLAIN: Final = (int, float, bool, str)
 _NOT_ITS_OWN: Final = {"_opt_called"}  # schedulers mark it so

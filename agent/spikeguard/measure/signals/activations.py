@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from spikeguard.topology.shards import local
+from spikeguard.ranks.shards import local
 
 
 class Activations:

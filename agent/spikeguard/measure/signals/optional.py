@@ -20,8 +20,8 @@ from spikeguard.measure.signals.activations import Activations
 from spikeguard.measure.signals.attention import AttentionLogits
 from spikeguard.measure.signals.sequences import WorstSequence
 from spikeguard.measure.signals.tokens import TokenStatistics
+from spikeguard.ranks.shards import local
 from spikeguard.settings import Settings
-from spikeguard.topology.shards import local
 from spikeguard_protocol import OptionalSignal
 
 ACTIVATION_NORM_MAX = OptionalSignal.ACTIVATION_NORM_MAX.value

@@ -14,15 +14,14 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from spikeguard.faults import Faults
-from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT
-from spikeguard.topology.replicas import HIGH, LOW, REPLICA_APART, REPLICAS_APART
+from spikeguard.ranks.over_ranks import MOST_NAMES
+from spikeguard.ranks.replicas import HIGH, LOW, REPLICA_APART, REPLICAS_APART
+from spikeguard.ranks.vote import LOSS_SUM, LOSS_WEIGHT, LOST_STEP
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, OptionalSignal
 from spikeguard_protocol.identity import NAME_PATTERN
 
-MOST_NAMES = 16
 MOST_REFUSALS = 64  # that are remembered; the rest is left out without a word
 PLACE = "log"
-LOST_STEP = "ranks_lost_step"  # 1.0 where the ranks agree no more: the sample is rank 0's alone
 _MADE = {
     LOSS_SUM,
     LOSS_WEIGHT,

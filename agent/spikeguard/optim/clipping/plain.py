@@ -14,7 +14,7 @@ from spikeguard.faults import Faults
 from spikeguard.optim.clipping.adagc import AdaGC
 from spikeguard.optim.clipping.rules import ClipSignal, Rule, under
 from spikeguard.optim.clipping.zclip import Hybrid, ZClip
-from spikeguard.topology.model_parts import parameters
+from spikeguard.ranks.model_parts import parameters
 
 # The fixed maximum of the paper's ZClip is the loop's own `max_norm` here.
 BY_NAME: Mapping[str, Callable[[], Rule]] = {

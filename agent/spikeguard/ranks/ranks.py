@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from spikeguard.errors import AttachError
-from spikeguard.topology.tied import check_tied
+from spikeguard.ranks.tied import check_tied
 
 RankGroup: TypeAlias = "dist.ProcessGroup | DeviceMesh"
 GROUPS: tuple[type, ...] = (dist.ProcessGroup, DeviceMesh)

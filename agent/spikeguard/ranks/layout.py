@@ -25,8 +25,8 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard.errors import AttachError
-from spikeguard.topology.model_parts import Modules, named_parameters, parameters
-from spikeguard.topology.rank_group import (
+from spikeguard.ranks.model_parts import Modules, named_parameters, parameters
+from spikeguard.ranks.rank_group import (
     World,
     all_gather,
     listed,
@@ -34,9 +34,9 @@ from spikeguard.topology.rank_group import (
     refusal_of,
     verb,
 )
-from spikeguard.topology.ranks import Ranks, own_rank
-from spikeguard.topology.shards import coordinates
-from spikeguard.topology.tied import Tied, copies_on_stages, find_tied, rows_of
+from spikeguard.ranks.ranks import Ranks, own_rank
+from spikeguard.ranks.shards import coordinates
+from spikeguard.ranks.tied import Tied, copies_on_stages, find_tied, rows_of
 
 STAGES = frozenset({"pp", "pipe", "pipeline", "pipeline_parallel", "stage", "stages"})
 SAY_PIPELINE = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spikeguard.topology.layout import Topology
+from spikeguard.ranks.layout import Topology
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from spikeguard.errors import AttachError
 from spikeguard.faults import log
-from spikeguard.topology.model_parts import Modules, named_parameters
-from spikeguard.topology.rank_group import World, all_gather, listed, raise_first, refusal_of
+from spikeguard.ranks.model_parts import Modules, named_parameters
+from spikeguard.ranks.rank_group import World, all_gather, listed, raise_first, refusal_of
 
 Member: TypeAlias = tuple[int, str]  # a stage, and what it calls the parameter
 Tied: TypeAlias = frozenset[Member]  # one of each stage that holds a copy

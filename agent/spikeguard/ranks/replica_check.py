@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from spikeguard.loop.vote import Own, Reduced
-from spikeguard.topology.rank_group import World, gather_numbers
-from spikeguard.topology.replicas import ranks_apart
+from spikeguard.ranks.rank_group import World, gather_numbers
+from spikeguard.ranks.replicas import ranks_apart
+from spikeguard.ranks.vote import Own, Reduced
 
 STREAK: Final = 3  # steps in a row with different gradient norms: these ranks are no replicas
 QUIET: Final = 10  # steps between two gathers because of an update that some ranks left out

@@ -20,18 +20,18 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from spikeguard.loop.replica_check import Finding, ReplicaCheck
-from spikeguard.loop.vote import Own, Reduced, Vote, Voter, Word
-from spikeguard.measure.readback import Pending, Row
-from spikeguard.topology.rank_group import World, in_step
-from spikeguard.topology.replicas import REPLICA_APART, REPLICAS_APART
+from spikeguard.ranks.rank_group import World, in_step
+from spikeguard.ranks.replica_check import Finding, ReplicaCheck
+from spikeguard.ranks.replicas import REPLICA_APART, REPLICAS_APART
+from spikeguard.ranks.vote import Measured, Own, Reduced, Vote, Voter, Word
 
+Row = TypeVar("Row", bound=Measured)
 LAG: Final = 2  # steps between a vote and its reading
 LEAVING: Final = timedelta(seconds=10)  # for ranks that may go on with data of their own
 UNEVEN: Final = (
@@ -40,22 +40,18 @@ UNEVEN: Final = (
 )
 
 
-class Agreed:
-    """What all ranks know of an earlier step."""
+class Agreed(Generic[Row]):
+    """What all ranks know of an earlier step; `row`: what this rank voted for."""
 
     __slots__ = ("finding", "reduced", "row", "word")
 
-    def __init__(self, reduced: Reduced, finding: Finding) -> None:
-        self.reduced, self.row, self.word, self.finding = (
-            reduced,
-            reduced.row,
-            reduced.word,
-            finding,
-        )
+    def __init__(self, row: Row | None, reduced: Reduced, finding: Finding) -> None:
+        self.row, self.reduced, self.word, self.finding = row, reduced, reduced.word, finding
 
     def values(self) -> dict[str, float]:
         """Of the row, put together over all ranks."""
-        values = self.reduced.values(self.row.read() if self.row is not None else {})
+        row = self.row
+        values = self.reduced.values({} if row is None else row.read(), row.own if row else ())
         equal, ranks, _ = self.finding
         if equal is not None or ranks:
             values[REPLICAS_APART] = float(len(ranks))
@@ -65,7 +61,7 @@ class Agreed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Slot:
+class _Slot(Generic[Row]):
     """One step's reductions while they are in flight."""
 
     summed: Tensor
@@ -74,7 +70,8 @@ class _Slot:
     own: Own
 
 
-class _Layers(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Layers(Generic[Row]):
     """Norms by layer on their way to be added up over the ranks."""
 
     row: Row
@@ -82,7 +79,7 @@ class _Layers(NamedTuple):
     work: Any
 
 
-class Agreement:
+class Agreement(Generic[Row]):
     """The votes in flight; at most K once a step's are read."""
 
     def __init__(
@@ -99,9 +96,9 @@ class Agreement:
         self.voter = Voter(world.rank, world.size, sharded, same_as)
         self.replicas = ReplicaCheck(world, known, same_as, compares)
         self._maximum = _maximum()
-        self._flying: deque[_Slot] = deque()
-        self._layers: deque[_Layers] = deque()
-        self.layered: list[Row] = []  # rows whose norms by layer all ranks have put together
+        self._flying: deque[_Slot[Row]] = deque()
+        self._layers: deque[_Layers[Row]] = deque()
+        self.layered: list[tuple[Row, dict[str, float]]] = []  # norms by layer, over all ranks
         self.left = False  # this rank has said that it makes no further step
 
     @property
@@ -109,9 +106,9 @@ class Agreement:
         """Whether this rank votes no more."""
         return self._world.ties.broken
 
-    def exchange(self, word: Word, row: Row | None) -> list[Agreed]:
+    def exchange(self, word: Word, row: Row | None) -> list[Agreed[Row]]:
         """Post this step's vote and read those of K steps ago and before."""
-        settled: list[Agreed] = []
+        settled: list[Agreed[Row]] = []
         with in_step(self._world):
             self._put_layers_together()
             if self.left:  # a pass ended; this is the first step of the next one
@@ -132,7 +129,7 @@ class Agreement:
                 self._post(word, rows[number] if number < len(rows) else None, ended=True)
             self.left = True
 
-    def drain(self) -> list[Agreed]:
+    def drain(self) -> list[Agreed[Row]]:
         """Wait for every vote in flight; all ranks at the same boundary."""
         with in_step(self._world):
             return self._settled(0)
@@ -141,9 +138,9 @@ class Agreement:
         """The attempt ends: nobody is waited for as long as in a step."""
         self._patience = min(self._world.last_patience, LEAVING if self.left else timedelta.max)
 
-    def part(self) -> list[Agreed]:
+    def part(self) -> list[Agreed[Row]]:
         """After `leave`, when the attempt ends: what has come of the votes in flight, in time."""
-        settled: list[Agreed] = []
+        settled: list[Agreed[Row]] = []
         until = time.monotonic() + self._patience.total_seconds()
         with in_step(self._world):
             while self._flying and self._arrived(until):
@@ -182,13 +179,13 @@ class Agreement:
         posted.append(group.allreduce([slot.summed]))
         posted.append(group.allreduce([slot.largest], self._maximum))
 
-    def _settled(self, most: int) -> list[Agreed]:
+    def _settled(self, most: int) -> list[Agreed[Row]]:
         """Read votes, oldest first, until no more than `most` are in flight.
 
         Where a rank has left while others go on, all that it voted is read, and this rank votes no
         more.
         """
-        settled: list[Agreed] = []
+        settled: list[Agreed[Row]] = []
         while len(self._flying) > most:
             settled.append(self._settle())
             rank = settled[-1].reduced.ended_rank
@@ -199,35 +196,33 @@ class Agreement:
                 break
         return settled
 
-    def _settle(self) -> Agreed:
+    def _settle(self) -> Agreed[Row]:
         posted = self._world.ties.posted
         for _ in range(2):
             posted[0].wait(self._patience)
             posted.popleft()
         slot = self._flying.popleft()
         vote = Vote(slot.summed.tolist(), slot.largest.tolist())
-        reduced = Reduced(slot.row, vote, self._world.size, self.sharded)
+        reduced = Reduced(vote, self._world.size, self.sharded)
         if reduced.has_layers and slot.row is not None:
             self._post_layers(slot.row)
-        return Agreed(reduced, self.replicas.judge(reduced, slot.own))
+        return Agreed(slot.row, reduced, self.replicas.judge(reduced, slot.own))
 
     def _post_layers(self, row: Row) -> None:
         """All ranks know that all have a part. Read at the next boundary."""
-        assert row.parts is not None
         assert self._world.group is not None
         squares = _doubles(row.parts.take()).square_()
         self._layers.append(_Layers(row, squares, self._world.group.allreduce([squares])))
 
     def _put_layers_together(self) -> None:
         while self._layers:
-            row, squares, work = self._layers.popleft()
-            work.wait(self._patience)
+            layers = self._layers.popleft()
+            layers.work.wait(self._patience)
             if self._world.leads:
-                assert row.parts is not None
-                pairs = zip(row.parts.names, squares.sqrt_().tolist(), strict=True)
+                row, norms = layers.row, layers.squares.sqrt_().tolist()
+                pairs = zip(row.parts.names, norms, strict=True)
                 told = {name: norm for name, norm in pairs if norm}  # 0.0: no rank has a gradient
-                norms = Pending(tuple(told), list(told.values()), None)
-                self.layered.append(row._replace(layers=norms, activations=None))
+                self.layered.append((row, told))
 
 
 def _maximum() -> Any:

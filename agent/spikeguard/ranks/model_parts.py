@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spikeguard.topology.shards import local
+from spikeguard.ranks.shards import local
 
 Modules = Sequence[nn.Module]
 EXTRA = "_extra_state"  # torch's own name

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT
-from spikeguard.measure.readback import Row
-from spikeguard.measure.signals.over_ranks import (
+from spikeguard.ranks.over_ranks import (
     HIGHEST,
     MEAN_NUMBERS,
     MEANS,
@@ -29,11 +27,12 @@ from spikeguard.measure.signals.over_ranks import (
     own_over_ranks,
     parts_of,
 )
-from spikeguard.measure.signals.own import LOST_STEP
-from spikeguard.state.snapshots import PINNED
-from spikeguard.topology.replicas import HIGH, LOW, WORD, number_of
+from spikeguard.ranks.replicas import HIGH, LOW, WORD, number_of
 from spikeguard_protocol import OptionalSignal, Signal
 
+PINNED: Final = 2  # snapshots that are kept beyond the newest while the server protects them
+LOSS_SUM, LOSS_WEIGHT = "loss_sum", "loss_weight"  # on their way to a mean over all ranks
+LOST_STEP = "ranks_lost_step"  # 1.0 where the ranks agree no more: the sample is rank 0's alone
 PARTS: Final = (
     Signal.PARAM_NORM.value,
     Signal.ADAM_V_NORM.value,
@@ -111,6 +110,31 @@ class Own(NamedTuple):
     skipped: float
 
 
+class Measured(Protocol):
+    """What a rank measured at one step, while its values may be on their way."""
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Names of the user's own signals."""
+        ...
+
+    @property
+    def parts(self) -> Any:
+        """Norms by layer of what lies here, with `names` and `take()`; None where not measured."""
+        ...
+
+    def exchanged(self, names: Container[str], /) -> dict[str, float]:
+        """Those of its values."""
+        ...
+
+    def read(self) -> dict[str, float]:
+        """All of them; waits for the device."""
+        ...
+
+
 class Voter:
     """Makes one rank's votes."""
 
@@ -130,7 +154,9 @@ class Voter:
         self.snapshot_bytes = 0  # of one on this rank; 0: none was taken yet
         self.snapshot_interval = 0  # steps between two that this rank asks for; 0: none
 
-    def vote(self, word: Word | None, row: Row | None, ended: bool = False) -> tuple[Vote, Own]:
+    def vote(
+        self, word: Word | None, row: Measured | None, ended: bool = False
+    ) -> tuple[Vote, Own]:
         """`word`: of rank 0 alone. `ended`: this rank makes no further step of this pass."""
         summed: dict[str, float] = {}
         largest = {ENDED: float(ended), SIZE: float(self.snapshot_bytes)}
@@ -196,13 +222,13 @@ def own_of(values: Mapping[str, float], step: int) -> Own:
 
 
 class Reduced:
-    """What all ranks come to, and the row that this rank voted for."""
+    """What all ranks come to."""
 
-    __slots__ = ("_largest", "_ranks", "_sharded", "_summed", "row")
+    __slots__ = ("_largest", "_ranks", "_sharded", "_summed")
 
-    def __init__(self, row: Row | None, vote: Vote, ranks: int, sharded: bool = False) -> None:
+    def __init__(self, vote: Vote, ranks: int, sharded: bool = False) -> None:
         """`vote`: after its two reductions."""
-        self.row, self._ranks, self._sharded = row, ranks, sharded
+        self._ranks, self._sharded = ranks, sharded
         names = SUMMED_OF_PARTS if sharded else SUMMED
         self._summed = dict(zip(names, vote.summed, strict=True))
         self._largest = dict(zip(LARGEST, vote.largest, strict=True))
@@ -282,8 +308,8 @@ class Reduced:
     def _least(self, name: str) -> float:
         return -self._largest[f"-{name}"]
 
-    def values(self, own: Mapping[str, float]) -> dict[str, float]:
-        """`own`, what this rank measured, with what all ranks came to."""
+    def values(self, own: Mapping[str, float], logged: Sequence[str] = ()) -> dict[str, float]:
+        """`own`, what this rank measured, with what all ranks came to; `logged`: the user's."""
         summed, most = self._summed, self._largest
         values = {name: value for name, value in own.items() if name not in _UNDERWAY}
         if summed[LOSS_WEIGHT]:  # also where this rank computes none
@@ -294,8 +320,8 @@ class Reduced:
         if self._sharded:
             values = _whole(values, summed, self._ranks)
         values |= over_ranks(summed, most)
-        if self.row is not None and self.row.own:
-            values |= own_over_ranks(summed, self.row.own)
+        if logged:
+            values |= own_over_ranks(summed, logged)
         return values
 
 
