@@ -37,47 +37,45 @@ class ResumeError(SpikeguardError):
     """Checkpoints exist but none could be restored; starting from zero would hide that."""
 
 
-class AttemptAborted(SystemExit):
-    """A command was half applied: ranks may hold different weights, so the attempt ends.
+class _Ended(SystemExit):
+    """The guard ends the attempt: not an `Exception`, so that no loop's `except` trains on."""
 
-    A `SystemExit` because a loop's `except Exception: continue` must not train on. The process
-    ends with `EXIT_HALF_APPLIED`; the next start restores a whole state and keeps the journal.
-    """
+    status = EXIT_HALF_APPLIED  # of the process
+    words = "spikeguard ended the attempt: {reason}"
 
     def __init__(self, reason: str) -> None:
-        super().__init__(EXIT_HALF_APPLIED)
+        super().__init__(self.status)
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"spikeguard ended the attempt: {self.reason}"
+        return self.words.format(reason=self.reason)
 
 
-class RestoreFailedAgain(SystemExit):
+class AttemptAborted(_Ended):
+    """A command was half applied: ranks may hold different weights, so the attempt ends.
+
+    The process ends with `EXIT_HALF_APPLIED`; the next start restores a whole state and keeps the
+    journal.
+    """
+
+
+class RestoreFailedAgain(_Ended):
     """Restoring a checkpoint failed half-way, as it did at the start before.
 
     The process ends with `EXIT_CANNOT_RESTORE`, so that a launcher which repeats status 75 stops.
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(EXIT_CANNOT_RESTORE)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return (
-            f"spikeguard ended the attempt, as the start before it: {self.reason}. Fix that, or "
-            "move this checkpoint away to resume from the one before it"
-        )
+    status = EXIT_CANNOT_RESTORE
+    words = (
+        "spikeguard ended the attempt, as the start before it: {reason}. Fix that, or move this "
+        "checkpoint away to resume from the one before it"
+    )
 
 
-class RollbackByRestart(SystemExit):
+class RollbackByRestart(_Ended):
     """A framework owns the loop, so the next start carries the rollback out.
 
     Raised on all ranks once the journal holds the order; the process ends with `EXIT_ROLL_BACK`.
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(EXIT_ROLL_BACK)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"spikeguard ended the attempt: {self.reason}"
+    status = EXIT_ROLL_BACK

@@ -27,8 +27,20 @@ def facts_of(
     job: Job, update_skipper: UpdateSkipper, settings: Settings, micro: int, numbers: int
 ) -> dict[str, str]:
     """`micro`: batches a step; `numbers`: parameters of the whole model."""
+    group = job.optimizers[0].param_groups[0]
+    words = ("lr", "betas", "eps", "weight_decay")
+    named: dict[str, str] = {word: str(group[word]) for word in words if word in group}
+    held = parameters(job.parts)
     return {
-        **_facts(job, update_skipper, micro, numbers),
+        **named,
+        "optimizer": kinds_of(job.optimizers),
+        "parameters": str(numbers),
+        "dtype": str(held[0].dtype).removeprefix("torch."),
+        "device": held[0].device.type,
+        "micro_batches": str(micro),
+        "update_skipper": "drop" if update_skipper.armed else "report",
+        "torch": torch.__version__,
+        "host": os.uname().nodename,
         **order_limits.told(settings),
         **tags_told(os.environ),
     }
@@ -44,25 +56,6 @@ def tags_told(environment: Mapping[str, str]) -> dict[str, str]:
             TAGS_VARIABLE, ", ".join(good) or "nothing", MAX_TAGS,
         )  # fmt: skip
     return {TAGS_FACT: ",".join(good)} if good else {}
-
-
-def _facts(job: Job, update_skipper: UpdateSkipper, micro: int, numbers: int) -> dict[str, str]:
-    """What a reader of the record wants to know of the job, as text."""
-    group = job.optimizers[0].param_groups[0]
-    words = ("lr", "betas", "eps", "weight_decay")
-    named: dict[str, str] = {word: str(group[word]) for word in words if word in group}
-    held = parameters(job.parts)
-    return {
-        **named,
-        "optimizer": kinds_of(job.optimizers),
-        "parameters": str(numbers),
-        "dtype": str(held[0].dtype).removeprefix("torch."),
-        "device": held[0].device.type,
-        "micro_batches": str(micro),
-        "update_skipper": "drop" if update_skipper.armed else "report",
-        "torch": torch.__version__,
-        "host": os.uname().nodename,
-    }
 
 
 def agent_version() -> str:

@@ -36,7 +36,7 @@ from spikeguard.integrations.framework_loop import (
     tell_deleted,
 )
 from spikeguard.integrations.kept_checkpoints import KeptCheckpoints
-from spikeguard.integrations.wrapped import attach_within, refuse_found
+from spikeguard.integrations.wrapped import attach_within, refuse_found, wrap
 from spikeguard_protocol.plain_files import read_plain
 
 CLIPPED_BY_US = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")  # FSDP1 is refused; DeepSpeed clips itself
@@ -48,8 +48,8 @@ def watch(trainer: Trainer, **arguments: Any) -> Watched:
     watched = Watched(trainer, arguments)
     trainer.add_callback(watched)
     trainer.args.ignore_data_skip = True
-    _wrap(trainer, "get_train_dataloader", watched.leaving_out)
-    _wrap(trainer, "training_step", watched.noting_loss)
+    wrap(trainer, "get_train_dataloader", watched.leaving_out)
+    wrap(trainer, "training_step", watched.noting_loss)
     return watched
 
 
@@ -126,7 +126,7 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
             **self._arguments,
         )
         if accelerator.distributed_type.value in CLIPPED_BY_US:
-            _wrap(accelerator, "clip_grad_norm_", self._clipping)
+            wrap(accelerator, "clip_grad_norm_", self._clipping)
         resumed = self._checkpoints.find(f"checkpoint-{state.global_step}")
         if state.global_step and resumed is not None:
             continue_from(self.guard, resumed)
@@ -196,9 +196,3 @@ class TrainerCheckpoints(KeptCheckpoints):
             and self.find(path.name) is None
         ]
         return str(max(found)[1]) if len(found) > bool(newest) else ""
-
-
-def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """`owner.name(...)` becomes `around(the old one, ...)`."""
-    inner = getattr(owner, name)
-    setattr(owner, name, lambda *args, **named: around(inner, *args, **named))

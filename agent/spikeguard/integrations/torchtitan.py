@@ -24,6 +24,7 @@ import torchtitan.trainer as titan
 from torch import Tensor
 
 import spikeguard
+from spikeguard.integrations.wrapped import wrap
 
 Wrapped = Callable[..., Any]
 
@@ -65,13 +66,13 @@ class _Watched:
         ranks = dims.get_mesh("loss").size() if dims.dp_cp_enabled else 1
         # a call's loss is the sum of its tokens over those of all calls and ranks of the step
         self._scale = trainer.gradient_accumulation_steps * ranks
-        _wrap(trainer, "batch_generator", self.batches)
-        _wrap(trainer, "post_dataloading_process", self.show_tokens)
-        _wrap(trainer, "forward_backward_step", self.note_loss)
-        _wrap(trainer, "train_step", self.train_step)
-        _wrap(trainer, "should_continue_training", self.goes_on)
-        _wrap(trainer, "close", self.close)
-        _wrap(trainer.checkpointer, "load", self.load)
+        wrap(trainer, "batch_generator", self.batches)
+        wrap(trainer, "post_dataloading_process", self.show_tokens)
+        wrap(trainer, "forward_backward_step", self.note_loss)
+        wrap(trainer, "train_step", self.train_step)
+        wrap(trainer, "should_continue_training", self.goes_on)
+        wrap(trainer, "close", self.close)
+        wrap(trainer.checkpointer, "load", self.load)
 
     def load(self, load: Wrapped, *args: Any, **named: Any) -> Any:
         """The guard's newest checkpoint, or torchtitan's where the guard has none."""
@@ -114,9 +115,3 @@ class _Watched:
     def close(self, close: Wrapped) -> None:
         self._guard.finish()
         close()
-
-
-def _wrap(owner: Any, name: str, around: Wrapped) -> None:
-    """`owner.name(...)` becomes `around(the old one, ...)`."""
-    inner = getattr(owner, name)
-    setattr(owner, name, lambda *args, **named: around(inner, *args, **named))

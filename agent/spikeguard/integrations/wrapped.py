@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -39,3 +39,9 @@ def attach_within(
     if ranks.replicated is None:
         ranks = replace(ranks, replicated=says_replicated([wrapped]))
     return spikeguard.attach(model, optimizer, ranks=ranks, **arguments)
+
+
+def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """`owner.name(...)` becomes `around(the old one, ...)`."""
+    inner = getattr(owner, name)
+    setattr(owner, name, lambda *args, **named: around(inner, *args, **named))
