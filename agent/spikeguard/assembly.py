@@ -42,7 +42,7 @@ from spikeguard.loop.unrestored_state import UnrestoredState
 from spikeguard.loop.usage import LoopUsage
 from spikeguard.measure.collector import Collector
 from spikeguard.measure.readback import Row
-from spikeguard.measure.signals.layers import layers_named
+from spikeguard.measure.signals.activations import layers_named
 from spikeguard.measure.signals.optional import OptionalSignals
 from spikeguard.optim.clipping import rule_of
 from spikeguard.optim.learning_rate import ScaledRates, has_rates

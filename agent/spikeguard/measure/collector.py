@@ -44,6 +44,7 @@ from spikeguard.measure.spoilt_buffers import SpoiltBuffers
 from spikeguard.measure.update_norms import all_parameters, fits, samples_of, unchanged
 from spikeguard.optim.buffers import Buffers
 from spikeguard.optim.clipping.rules import Rule, under
+from spikeguard.optim.scalers import scalers_of
 from spikeguard.optim.update_skipper import UpdateSkipper, found_by_scaler, loss_scale
 from spikeguard.ranks.job import Job
 from spikeguard.ranks.model_parts import parameters
@@ -120,7 +121,7 @@ class Collector:
         self._rates: Sequence[Any] = ()
         self._first_rate: Any = None  # of the update that is being made
         self._stepped = False  # the optimizer's, since the last `finish_step`
-        self._scaler = hyperparameters.first_scaler(state)
+        self._scaler = next(iter(scalers_of(state)), None)
 
     def clip(self, max_norm: float | None) -> Tensor:
         """Take the norm before clipping, then clip if a limit is given; returns that norm.

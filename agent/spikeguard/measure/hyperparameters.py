@@ -47,11 +47,6 @@ def beta2_of(optimizers: Iterable[Optimizer]) -> dict[str, float]:
     return {ADAM_BETA2: min(told)} if told else {}
 
 
-def first_scaler(state: Iterable[Any]) -> GradScaler | None:
-    """The first enabled one of `state=`."""
-    return next((s for s in state if isinstance(s, GradScaler) and s.is_enabled()), None)
-
-
 def loss_scale_of(scaler: GradScaler) -> dict[str, Tensor]:
     """(), on its device, by its signal; empty before its first use. `get_scale()` would wait."""
     scale = getattr(scaler, "_scale", None)

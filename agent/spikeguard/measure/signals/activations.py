@@ -1,13 +1,16 @@
 """The L2 norm of what named layers put out, and how far its largest element stands out.
 
 Law: only at steps for which `on` is set, only in training, never while a checkpointed layer is
-computed anew in the backward pass. Squares add up over a step's micro-batches, on the device.
+computed anew in the backward pass. Squares add up over a step's micro-batches, on the device. A
+name that means no module is refused at `attach()`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
@@ -15,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from spikeguard.errors import AttachError
 from spikeguard.ranks.shards import local
 
 
@@ -86,3 +90,38 @@ def _in_backward() -> bool:
     if torch.compiler.is_compiling():  # there, what is computed anew is not traced anew
         return False
     return torch._C._current_graph_task_id() != -1
+
+
+# ---- which modules the names in the settings mean ----
+
+MOST = 256  # modules of one setting
+
+
+def layers_named(
+    modules: Mapping[str, nn.Module], patterns: tuple[str, ...]
+) -> dict[str, nn.Module]:
+    """Those of `modules` that are meant, by name; raises `AttachError`.
+
+    Patterns as for files, a part of a name for a part: `blocks.*`, `blocks.?.attention`.
+    """
+    named = {name: module for name, module in modules.items() if name}
+    found: dict[str, nn.Module] = {}
+    for pattern in patterns:
+        meant = {name: m for name, m in named.items() if _means(pattern, name)}
+        if not meant:
+            near = get_close_matches(pattern, named, 3) or list(named)[:3]
+            raise AttachError(
+                "settings",
+                f"activation_layers has {pattern!r}, which names no module of the model",
+                f"Give names as model.named_modules() has them, like {', '.join(near)}",
+            )
+        found |= meant
+    if len(found) > MOST:
+        problem = f"activation_layers names {len(found)} modules; at most {MOST} are watched"
+        raise AttachError("settings", problem, "Name fewer: each costs a norm")
+    return found
+
+
+def _means(pattern: str, name: str) -> bool:
+    wanted, parts = pattern.split("."), name.split(".")
+    return len(wanted) == len(parts) and all(map(fnmatchcase, parts, wanted))
