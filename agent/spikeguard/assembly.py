@@ -183,9 +183,9 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         rates,
         progress,
         journal,
+        inbox,
         faults,
     )
-    recovery.protected = inbox.protected
     if world.leads:
         with faults.shield("sweep"):
             recovery.sweep(live_attempts(home / "outbox"))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from spikeguard.commands.inbox import Inbox
 from spikeguard.commands.journal import Journal
 from spikeguard.data.feed import DataFeed
 from spikeguard.faults import Faults, log
@@ -48,14 +49,14 @@ class Recovery:
         rates: ScaledRates,
         progress: Progress,
         journal: Journal,
+        inbox: Inbox,
         faults: Faults,
     ) -> None:
         self._world, self._state, self._feed, self._rates = world, state, feed, rates
         self._progress, self._journal = progress, journal
         self.report: Report = bool  # the guard's, once there is one
-        self._faults, self._staging = faults, staging
+        self._faults, self._staging, self._inbox = faults, staging, inbox
         self.snapshots, self.checkpoints = snapshots, checkpoints
-        self.protected: frozenset[str] = frozenset()
         self.writing = True  # whether `settle` has to look: a checkpoint may be on its way
         self._prepared = False
         self._fresh: Snapshot | None = None  # of this step boundary
@@ -284,7 +285,7 @@ class Recovery:
 
     def _prune(self, checkpoints: CheckpointDirectory) -> None:
         lost = [t.name for t in checkpoints.targets() if self.abandoned(t)]
-        for name in checkpoints.superfluous(lost, self.protected, self._progress.steps):
+        for name in checkpoints.superfluous(lost, self._inbox.protected, self._progress.steps):
             if checkpoints.remove(name):
                 self.report(TargetDeleted(name))
 

@@ -42,7 +42,6 @@ class LostStep:
         self._reporter.go_on_apart(agreement)
         inbox = self._p.inbox
         self._p.collector.attentive = inbox.attentive
-        self._p.recovery.protected = inbox.protected
         if inbox.deliveries or inbox.unreadable:
             self._executor.refuse_all(f"{self._why}: {self._p.world.ties.reason or REMEDY}")
 
@@ -80,7 +79,8 @@ class OrderPolling:
         inbox.changed = False  # first: what comes from here on is looked at next time
         try:
             parts.collector.attentive = inbox.attentive
-            self._protect(inbox.protected)
+            if (snapshots := parts.recovery.snapshots) is not None:
+                snapshots.protected = inbox.protected
             self._executor.finish_step()
             if inbox.orders or inbox.unreadable:
                 self._executor.act_alone()
@@ -136,7 +136,6 @@ class OrderPolling:
             parts.recovery.compared(agreed.row.step, not finding.ranks)
         if reduced.other_data:
             self._executor.correct_rollback()
-        parts.recovery.protected = parts.inbox.protected
         if reduced.snapshot_bytes:
             parts.recovery.agree_on_size(reduced.snapshot_bytes)
         self.adapt(reduced.snapshot_interval)
@@ -151,11 +150,6 @@ class OrderPolling:
         if parts.rewind.answer is Answer.YES:
             parts.rewind = rewind_ability(parts.settings, parts.room, every=self._cadence.words())
             parts.feed.unusual = True  # the table is to be told anew
-
-    def _protect(self, names: frozenset[str]) -> None:
-        self._p.recovery.protected = names
-        if self._p.recovery.snapshots is not None:
-            self._p.recovery.snapshots.protected = names
 
     def _pins(self) -> tuple[Pin, ...]:
         """Of the snapshots that the server wants kept, known to every rank by step and segment."""
