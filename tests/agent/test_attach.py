@@ -130,7 +130,7 @@ WRONG_SETTINGS: list[tuple[str, Any, str]] = [
     ("slow_signals_every", 2.5, "Give a whole number, at least 1"),
     ("slow_signals_every", "10", "Give a whole number, at least 1"),
     ("snapshot_every", True, "Give a whole number, at least 0"),
-    ("flight_recorder", 1_001, "Give at most 1000"),
+    ("flight_recorder", 201, "Give at most 200"),
     ("flush_s", math.inf, "Give at most 1e"),
     ("agreement_timeout_s", 1e12, "Give at most 1e"),
     ("timeout_s", math.nan, "Give at least 0"),

@@ -360,7 +360,7 @@ def test_a_snapshot_that_cannot_be_copied_leaves_no_other_reported_as_there(
     job = Job(tmp_path, settings=replace(FAST, snapshot_every=5, snapshots=1))
     told: list[Any] = []
     recovery_of = parts_of(job.guard).recovery
-    monkeypatch.setattr(recovery_of, "_report", told.append)
+    monkeypatch.setattr(recovery_of, "report", told.append)
     job.train_to(6)
     recovery_of.snapshots._pinned = 0
     (held,) = recovery_of.snapshots.targets

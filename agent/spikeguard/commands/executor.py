@@ -121,7 +121,10 @@ class Executor:
         if serial <= self._seen:
             return
         self._seen = serial
-        delivery = self._waiting() if self._world.leads else None
+        self._carry_out(self._waiting() if self._world.leads else None)
+
+    def _carry_out(self, delivery: Delivery | None) -> None:
+        """On all ranks, rank 0's; None where it has none."""
         if delivery is not None and (reason := self._void(delivery)) is not None:
             self._answer(delivery.order, ResultState.REFUSED, reason)
             delivery = None
@@ -183,13 +186,6 @@ class Executor:
             return stored
         reason = "another command of this number was carried out before: the server has lost it"
         return CommandResult(order.command, ResultState.REFUSED, reason, self._progress.steps)
-
-    def _carry_out(self, delivery: Delivery) -> None:
-        reason = self._void(delivery)
-        if reason is not None:
-            self._answer(delivery.order, ResultState.REFUSED, reason)
-        else:
-            self._execute(delivery.order)
 
     def _void(self, delivery: Delivery) -> str | None:
         """Why an order may not be carried out any more; None if it may."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from spikeguard.commands.line_files import open_line, sealed_line
 from spikeguard.faults import log
-from spikeguard_protocol import Ack, Action, IncidentEnded, Order, UnreadableOrder
+from spikeguard_protocol import Ack, IncidentEnded, Order, UnreadableOrder
 from spikeguard_protocol.plain_files import read_plain
 
 WARNINGS = 3  # an hour that other attempts of the run are alive
@@ -34,10 +34,6 @@ class Delivery:
     def expired(self, now: float) -> bool:
         """Whether its time has passed."""
         return not now - self.asked_at <= self.order.expires_in_s  # NaN is over
-
-
-def _identity(order: Order) -> tuple[str, Action]:
-    return order.command, order.action
 
 
 @dataclass(slots=True)
@@ -87,8 +83,11 @@ class Inbox:
         """
         now = time.monotonic()
         asked_at = now if asked_at is None else asked_at
-        known = {_identity(d.order): d for d in self.deliveries}
-        fresh = [known.get(_identity(order)) or Delivery(order, asked_at) for order in ack.orders]
+        known = {(d.order.command, d.order.action): d for d in self.deliveries}
+        fresh = [
+            known.get((order.command, order.action)) or Delivery(order, asked_at)
+            for order in ack.orders
+        ]
         before = self.deliveries, self.asked_attentive, self.protected, self.unreadable
         self.deliveries, self.unreadable = tuple(fresh), unreadable
         self.asked_attentive = ack.attentive

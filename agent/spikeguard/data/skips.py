@@ -141,7 +141,8 @@ class SkipReport:
             for _ in range(items):
                 item = reading.next()
                 reading.read += 1
-                self.name(names, item)
+                with self._faults.shield("data"):
+                    self.name(names, item)
         finally:
             if reading.read > read:
                 with self._faults.shield("data"):

@@ -8,7 +8,9 @@ step's sample lies in the outbox before whatever was saved or done after it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from spikeguard.commands.emergency import EmergencyRule
@@ -32,32 +34,18 @@ from spikeguard_protocol import (
 )
 
 
-class AgreedDraft(NamedTuple):
-    """One step's values where all ranks' are put together; a call does that."""
+class RanksDraft(NamedTuple):
+    """One step's values where there are several ranks; a call makes the record."""
 
     row: Row
-    agreed: Agreed[Row]
-
-    def read(self) -> dict[str, float]:
-        """The step's values by name."""
-        return self.agreed.values()
+    read: Callable[[], dict[str, float]]  # by name; waits for the device if they have not arrived
 
     def __call__(self) -> Samples:
         return self.row.record(self.read())
 
 
-class OwnDraft(NamedTuple):
-    """The same as one rank of several has it, once they agree no more."""
-
-    row: Row
-    sharded: bool
-
-    def read(self) -> dict[str, float]:
-        """The step's values by name; waits for the device if they have not arrived."""
-        return alone(self.row.read(), self.sharded)
-
-    def __call__(self) -> Samples:
-        return self.row.record(self.read())
+def _alone(row: Row, sharded: bool) -> dict[str, float]:
+    return alone(row.read(), sharded)
 
 
 def said_of(result: CommandResult) -> str:
@@ -132,7 +120,7 @@ class Reporter:
         while rows and (wait or arrived(rows[0].scalars) or len(rows) >= DEPTH // 2):
             row = rows.popleft()
             take(row.scalars)
-            self._pass_on(row, OwnDraft(row, agreement.sharded))
+            self._pass_on(row, RanksDraft(row, partial(_alone, row, agreement.sharded)))
 
     def deliver_together(self, agreement: Agreement[Row], word: Word) -> list[Agreed[Row]]:
         """All ranks at the same boundary: pass on earlier steps; what was agreed then."""
@@ -200,17 +188,19 @@ class Reporter:
 
     def _sample(self, row: Row, agreed: Agreed[Row] | None = None) -> None:
         take(row.scalars)
-        self._pass_on(row, row if agreed is None else AgreedDraft(row, agreed))
+        if agreed is None:
+            self._pass_on(row, row)
+        else:
+            self._pass_on(row, RanksDraft(row, agreed.values), agreed.reduced.worst_rank)
 
-    def _pass_on(self, row: Row, draft: Row | AgreedDraft | OwnDraft) -> None:
+    def _pass_on(self, row: Row, draft: Row | RanksDraft, worst_rank: int = 0) -> None:
         if self._forward is not None:
             self._forward.put(row.step, draft.read())
         if self._emergency is not None:
             self._emergency.see(row.step, draft.read())
         batches = self._p.batches
         if batches.on and batches.ring.on:
-            worst = draft.agreed.reduced.worst_rank if isinstance(draft, AgreedDraft) else 0
-            batches.pass_on(row.step, worst, self._p.collector.attentive)
+            batches.pass_on(row.step, worst_rank, self._p.collector.attentive)
         outbox = self._outbox
         if outbox is None:
             return
