@@ -84,17 +84,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_734,
-    "spikeguard_cli": 3_340,
+    "spikeguard_protocol": 2_736,
+    "spikeguard_cli": 3_336,
     "spikeguard_client": 1_767,
-    "spikeguard": 22_241,
+    "spikeguard": 21_804,
     "spikeguard_core": 11_401,
-    "spikeguard_replay": 3_174,
-    "spikeguard_server": 31_617,
-    "spikeguard_dashboard": 3_616,
-    "spikeguard_trainer": 2_475,
-    "benchmarks": 13_904,
-    "tests": 51_421,
+    "spikeguard_replay": 3_170,
+    "spikeguard_server": 31_304,
+    "spikeguard_dashboard": 3_612,
+    "spikeguard_trainer": 2_471,
+    "benchmarks": 13_902,
+    "tests": 51_214,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard import Ranks, Settings, attach
 from spikeguard.commands.recovery import Recovery
-from spikeguard.loop import agreement, snapshot_cadence
+from spikeguard.loop import snapshot_cadence
+from spikeguard.ranks import agreement
 
 from .ranks import Told, play
 from .wire import Wire, served

@@ -218,8 +218,8 @@ BREAKS = {
     ),
     "abandoned-stays-so": Break(
         f"{AGENT}/commands/recovery.py",
-        "return [target for target in reversed(found) if not self.abandoned(target)]",
-        "return [target for target in reversed(found)]",
+        "there = [target for target in reversed(found) if not self.abandoned(target)]",
+        "there = [target for target in reversed(found)]",
     ),
     "passes-exact": Break(
         f"{AGENT}/data/reading.py",

@@ -15,7 +15,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.http.routes import messages as express
-from spikeguard_server.ingest.quotas import SharedQuota
+from spikeguard_server.ingest.message_pool import SharedQuota
 from spikeguard_server.settings import Settings
 from tests.agent.wire import await_that
 from tests.server.face.serving import serving
