@@ -524,7 +524,7 @@ def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_com
     healed: PostMortem,
 ) -> None:
     """By a mean of 100 steps, which sees a tenth of what one step does; not by its noise."""
-    assert "The loss came back to its trend by itself: steps " in markdown(healed)
+    assert "The loss came back to its trend by itself, level with it from step " in markdown(healed)
     closed = healed.incident.closed_step
     assert closed is not None
 

@@ -27,6 +27,7 @@ from spikeguard_server.store.tables.policies import policies, run_policies
 
 _P, _R, _U = policies.c, run_policies.c, audit.c
 _ONE: Final = sql.select(sql.literal(1).label("one")).subquery("one")  # a row to join to
+_O = _ONE.c  # made before threads share it
 MAX_PROJECTS: Final = 200  # whose switches are shown
 _SWITCHED: Final = "policy.halted"
 

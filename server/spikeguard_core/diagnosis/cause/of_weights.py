@@ -34,6 +34,9 @@ from spikeguard_protocol import Cause, Signal
 FIRST_ROWS = 6  # of a norm, from shortly before the onset on
 GREW = 2.0  # an update over its usual norm, against the same of the gradient
 LARGE = 3.0
+LATE = (
+    1.5  # times the growth of the update, that of a gradient: Adam takes a tenth of a jump at once
+)
 
 
 def clues_of_weights(evidence: Evidence) -> Iterator[Clue]:
@@ -123,7 +126,8 @@ def _late(evidence: Evidence, gradients: list[tuple[int, float]]) -> Clue | None
     asked = dict(gradients)
     for step, grew in _first_updates(evidence):
         jumped = asked.get(step, 0.0)
-        if step < evidence.onset_step and grew >= LARGE and LARGE <= jumped < math.inf:
+        jump = max(LARGE, LATE * grew) <= jumped < math.inf
+        if step < evidence.onset_step and grew >= LARGE and jump:
             reason = (
                 f"at step {step} gradients grew {jumped:.2g}-fold and updates {grew:.3g}-fold, and "
                 "the loss rose only after it: the second moment that divides them lags"
