@@ -301,22 +301,26 @@ def _came_with(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
 
 
 def _bought(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
-    """`lies 0.33 ± 0.02 nats below that of the branch that was undone`: by the step log."""
+    """`lies 0.33 ± 0.02 nats below that of the branch that was undone, on 90 batches that both
+    trained on`: by the step log, on so many of the newest."""
     del said
     match = re.search(
-        rf"lies {NUMBER} ± {NUMBER} nats (above|below) that of the branch that was undone", sentence
+        rf"lies {NUMBER} ± {NUMBER} nats (above|below) that of the branch that was undone, "
+        rf"on {NUMBER} batches",
+        sentence,
     )
     if not match:
         return
     value = _number(match[1]) * (-1.0 if match[3] == "below" else 1.0)
-    seen = [_between_branches(back, happened) for back in happened.log.returns]
+    batches = int(_number(match[4]))
+    seen = [_between_branches(back, happened, batches) for back in happened.log.returns]
     if not any(abs(value - truth) <= 2.0 * _number(match[2]) + 0.02 for truth in seen):
         yield f"the kept branch lies {', '.join(f'{x:+.3f}' for x in seen) or 'nowhere'} off it"
 
 
-def _between_branches(back: Return, happened: Happened) -> float:
-    """Mean of the kept branch's losses over the undone one's, on the newer half of the batches that
-    both trained on from the fault on; nats."""
+def _between_branches(back: Return, happened: Happened, batches: int) -> float:
+    """Mean of the kept branch's losses over the undone one's, on the newest `batches` that both
+    trained on from the fault on; nats."""
     first = min((index for _, index in happened.faults), default=0)
     undone = {
         row.position: row.loss
@@ -325,8 +329,7 @@ def _between_branches(back: Return, happened: Happened) -> float:
     }
     ends = [other.row for other in happened.log.returns if other.row > back.row]
     branch = happened.log.rows[back.row : min(ends, default=None)]
-    kept = [row for row in branch if row.position in undone]
-    kept = kept[len(kept) // 2 :]
+    kept = [row for row in branch if row.position in undone][-batches:]
     return sum(r.loss - undone[r.position] for r in kept) / len(kept) if kept else math.nan
 
 

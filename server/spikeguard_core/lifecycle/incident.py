@@ -69,6 +69,13 @@ class Incident:
         return told_height(self.excess, self.trend, self.newest_step)
 
     @property
+    def clear_height(self) -> str | None:
+        """The same; None within the noise of a row, where `reason` tells the mean of many."""
+        trend, excess = self.trend, self.excess
+        clear = trend is not None and excess is not None and abs(excess) >= trend.scale
+        return self.height if clear else None
+
+    @property
     def of_named_signal(self) -> bool:
         """Whether a signal that the policy names opened it, and not what every run is judged by."""
         return self.signal not in OPENING

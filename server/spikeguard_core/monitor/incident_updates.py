@@ -166,7 +166,8 @@ class Course:
 
     def _dropped_in_time(self) -> bool:
         episode, settings = self.episode, self.state.settings
-        quiet = episode.dropped and not episode.drops
+        rose = episode.peak_excess > settings.suspect_z * episode.scale  # so something came of it
+        quiet = episode.dropped and not episode.drops and not rose
         return quiet and episode.finite_run >= settings.drop_settle <= max(episode.calm_rows, 0)
 
     def _calm(self) -> bool:

@@ -47,6 +47,7 @@ from spikeguard_server.store.incidents import (
     Attempts,
     attempts_by_number,
     base_rates_of,
+    find_incident,
     precursors_of,
     read_incident,
     revisions_of,
@@ -76,7 +77,7 @@ def postmortem_facts(
     """Everything known about closed incident `number` of `run`, by the policy in force at `now`."""
     attempts = attempts_by_number(connection, run.run_id)
     row = read_incident(connection, run.run_id, run.id, number)
-    incident = row.incident
+    incident, after = row.incident, find_incident(connection, run.run_id, number + 1)
     policy = policy_of(connection, run.project, run.run_id, now)
     lineage = current_lineage(connection, run, attempts, incident.newest_segment)
     own, left_out_names = _own_signals(connection, run, incident)
@@ -106,6 +107,7 @@ def postmortem_facts(
         commands=tuple(commands),
         own_acts=tuple(own_rule_acts(connection, run.run_id, incident.onset_step, row.closed_at)),
         newest_step=run.last_step or incident.newest_step,
+        next_onset=None if after is None else after.onset_step,
         responses=tuple(read_responses(connection, run.run_id, number)),
         left_out=left_out,
         left_out_count=left_out_count,

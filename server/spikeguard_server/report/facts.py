@@ -120,6 +120,7 @@ class PostMortem:
     commands: tuple[CommandRow, ...] = ()  # oldest first
     own_acts: tuple[CommandRow, ...] = ()  # of the job, by its emergency rule
     newest_step: int = 0  # of the run, when it was written
+    next_onset: int | None = None  # step at which the run's next incident began
     responses: tuple[ResponseRow, ...] = ()  # oldest first; the newest of many
     left_out: tuple[LeftOutFact, ...] = ()  # by position; the first of `left_out_count`
     left_out_count: int = 0

@@ -154,6 +154,9 @@ def ending_of(facts: PostMortem) -> str:
     least = LASTING_PART * abs(trend.level) if trend else 0.0
     if outcome in BACK and later.loss - later.error > least:
         return f"It was closed as {ENDINGS[outcome]}, and the loss has not come back: {where}"
+    if outcome is Outcome.LEVEL_ACCEPTED and later.loss <= later.error:
+        said = "The loss settled at or above its trend; the new level became the baseline"
+        return f"{said}: {where}"
     level = seen.level_from if outcome in BACK and rose(facts.incident) else None
     level = level if later.loss <= later.error else None
     since = "" if level is None else f", level with it from step {level:,} on"

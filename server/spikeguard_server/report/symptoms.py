@@ -326,8 +326,8 @@ def _level_from(trend: Trend, rows: list[tuple[int, float]]) -> int | None:
 
 
 def _kept_after(facts: PostMortem) -> list[tuple[int, float]]:
-    """(step, loss) of the kept steps up to `aftermath_of` the onset, or to the run's last before;
-    none while samples up to there still come."""
+    """(step, loss) of the kept steps up to `aftermath_of` the onset, or to the run's last before,
+    or to its next incident; none while samples up to there still come."""
     if facts.followed_to is not None:
         return []
     kept: dict[int, float] = {}
@@ -337,5 +337,6 @@ def _kept_after(facts: PostMortem) -> list[tuple[int, float]]:
         pairs = zip(curve.steps, column, strict=True)
         kept |= {step: v for step, v in pairs if v is not None and step <= last}
     peak, most = facts.incident.peak_step, aftermath_of(facts.incident.onset_step)
-    after = sorted(step for step in kept if peak < step <= peak + most)
+    end = peak + most + 1 if facts.next_onset is None else min(peak + most + 1, facts.next_onset)
+    after = sorted(step for step in kept if peak < step < end)
     return [(step, kept[step]) for step in after]

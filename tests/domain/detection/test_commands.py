@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from spikeguard_core.detection.sample import Sample
@@ -194,6 +195,21 @@ def dropped(steps: dict[int, float], rows: int = 300) -> list[Event]:
             for step, loss in enumerate(losses, start=1)
         ]
     )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_loss_that_rose_after_a_dropped_update_is_not_healed_by_five_steps(seed: int) -> None:
+    """Weights that were damaged beside it: it falls from 20 to 0.6 above and stays there."""
+    steps = np.arange(1, 701)
+    losses = 1.95 - 0.45 * np.log(np.minimum(steps, 450) / 330)
+    losses += 0.12 * np.random.default_rng(seed).standard_normal(700)
+    losses[332:] += 0.6 + 20.0 * np.exp(-np.arange(368) / 12.0)
+    losses[329:331] = math.nan
+    values = zip(steps.tolist(), losses.tolist(), strict=True)
+    samples = [Sample(n, {"loss": v, "update_dropped": float(v != v)}) for n, v in values]
+    events = Monitor().observe(samples)
+    assert opened(events)[0].dropped
+    assert not [e for e in events if isinstance(e, Closed)]
 
 
 def test_a_dropped_non_finite_update_heals_in_five_steps() -> None:
