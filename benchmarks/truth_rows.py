@@ -124,7 +124,7 @@ _NEEDED = {  # in a message that asks for a decision
     "the cause, or that it is not known": r"^(?:Likely cause \(|The cause is not known)",
     "the remedy with its price": r"^Proposed: .+ Costs \d",
     "the deadline": r"^Can wait \d",
-    "what is left if the job dies, or that it is dead": r"^(?:If the job dies now|Look at the job): ",
+    "what is left if the job dies": r"^(?:If the job dies now|Look at the job): ",
 }
 _OUTCOME = r"± [\d.e-]+ nats|not finite|nothing was trained|still open"  # in the Outcome
 

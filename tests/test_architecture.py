@@ -88,13 +88,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_336,
     "spikeguard_client": 1_767,
     "spikeguard": 21_804,
-    "spikeguard_core": 11_405,
+    "spikeguard_core": 11_413,
     "spikeguard_replay": 3_170,
-    "spikeguard_server": 31_305,
+    "spikeguard_server": 31_312,
     "spikeguard_dashboard": 3_612,
     "spikeguard_trainer": 2_471,
-    "benchmarks": 13_902,
-    "tests": 51_214,
+    "benchmarks": 13_905,
+    "tests": 51_230,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
