@@ -90,7 +90,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 21_804,
     "spikeguard_core": 11_413,
     "spikeguard_replay": 3_170,
-    "spikeguard_server": 31_312,
+    "spikeguard_server": 31_314,
     "spikeguard_dashboard": 3_612,
     "spikeguard_trainer": 2_471,
     "benchmarks": 13_905,

@@ -90,7 +90,7 @@ class Spent:
 def symptoms_of(facts: PostMortem) -> Symptoms:
     """The losses and norms that describe this spike."""
     incident, after = facts.incident, _kept_after(facts)
-    later = after[-LATER_STEPS:]
+    later = after[-min(LATER_STEPS, max(1, len(after) // 2)) :]  # past what it fell through
     peaks = peaks_of(facts)
     signal = next((s.value for s in GRAD_NORMS if s.value in peaks), None)
     return Symptoms(
@@ -317,11 +317,13 @@ def _samples(facts: PostMortem, signal: str) -> Iterator[tuple[int, float]]:
 
 
 def _level_from(trend: Trend, rows: list[tuple[int, float]]) -> int | None:
-    """The first step of the first stretch whose mean lies no further above than its error."""
-    for first in range(len(rows) - LEVEL_STEPS + 1):
+    """The first step in the band of the first stretch whose mean lies no further above than its
+    error."""
+    for first, (step, loss) in enumerate(rows[: len(rows) - LEVEL_STEPS + 1]):
         above = above_trend(trend, rows[first : first + LEVEL_STEPS])
-        if above is not None and above.loss <= above.error:
-            return rows[first][0]
+        inside = loss - trend.at(step) <= trend.band * trend.scale
+        if inside and above is not None and above.loss <= above.error:
+            return step
     return None
 
 
