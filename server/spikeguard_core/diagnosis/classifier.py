@@ -16,7 +16,7 @@ from spikeguard_core.diagnosis.forecast import (
     PLATEAU_ROWS,
     Outlook,
     nats,
-    side,
+    off_trend,
     told_height,
     trust,
 )
@@ -175,7 +175,7 @@ def _above(episode: Episode, outlook: Outlook | None = None) -> str:
     if outlook is None or abs(excess) >= episode.scale:
         assert episode.trend is not None
         return f"loss is {told_height(excess, episode.trend, step)} at step {step}"
-    mean = f"{nats(abs(outlook.excess))} ± {nats(outlook.doubt)} {side(outlook.excess)} trend"
+    mean = off_trend(outlook.excess, outlook.doubt)
     return f"loss is {mean} over the newest {_steps(episode, outlook.width)}"
 
 

@@ -137,13 +137,13 @@ def told_height(excess: float, trend: Trend, step: int) -> str:
     """`0.34 ± 0.3 above trend`: how far off a loss lies at `step`, with the 95 % error of the trend
     there where that matters."""
     doubt = NORMAL_95 * doubt_of(trend, step)
-    error = f" ± {nats(doubt)}" if doubt >= TOLD_DOUBT * abs(excess) else ""
-    return f"{nats(abs(excess))}{error} {side(excess)} trend"
+    return off_trend(excess, doubt if doubt >= TOLD_DOUBT * abs(excess) else None)
 
 
-def side(excess: float) -> str:
-    """Of the trend."""
-    return "above" if excess > 0 else "below"
+def off_trend(excess: float, error: float | None) -> str:
+    """An excess with its error, where one is told."""
+    told = "" if error is None else f" ± {nats(error)}"
+    return f"{nats(abs(excess))}{told} {'above' if excess > 0 else 'below'} trend"
 
 
 def nats(value: float) -> str:

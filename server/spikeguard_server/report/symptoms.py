@@ -320,9 +320,10 @@ def _level_from(trend: Trend, rows: list[tuple[int, float]]) -> int | None:
     """The first step in the band of the first stretch whose mean lies no further above than its
     error."""
     for first, (step, loss) in enumerate(rows[: len(rows) - LEVEL_STEPS + 1]):
+        if loss - trend.at(step) > trend.band * trend.scale:
+            continue
         above = above_trend(trend, rows[first : first + LEVEL_STEPS])
-        inside = loss - trend.at(step) <= trend.band * trend.scale
-        if inside and above is not None and above.loss <= above.error:
+        if above is not None and above.loss <= above.error:
             return step
     return None
 

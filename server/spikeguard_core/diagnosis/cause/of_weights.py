@@ -34,9 +34,7 @@ from spikeguard_protocol import Cause, Signal
 FIRST_ROWS = 6  # of a norm, from shortly before the onset on
 GREW = 2.0  # an update over its usual norm, against the same of the gradient
 LARGE = 3.0
-LATE = (
-    1.5  # times the growth of the update, that of a gradient: Adam takes a tenth of a jump at once
-)
+LATE = 1.5  # of the gradient's growth over the update's: Adam takes a tenth of a jump at once
 
 
 def clues_of_weights(evidence: Evidence) -> Iterator[Clue]:
