@@ -144,7 +144,7 @@ def server_config(app: FastAPI) -> uvicorn.Config:
         log_config=None,  # `write_log` says where, and in which form
         log_level="warning",
         server_header=False,
-        proxy_headers=False,  # `EveryRequest` has to see who opened the connection
+        proxy_headers=False,  # `RequestMiddleware` has to see who opened the connection
         timeout_graceful_shutdown=GRACE_S,
         timeout_keep_alive=math.ceil(settings.keep_alive_s),
     )

@@ -43,8 +43,8 @@ from spikeguard_server.errors import (
     WrongState,
 )
 from spikeguard_server.http.dependencies import Services, guard, is_page
-from spikeguard_server.http.every_request import REQUEST_ID, EveryRequest, Rates, TokenTurns
 from spikeguard_server.http.field_errors import invalid
+from spikeguard_server.http.middleware import REQUEST_ID, Rates, RequestMiddleware, TokenTurns
 from spikeguard_server.http.openapi import DESCRIPTION, TAGS, describe
 from spikeguard_server.http.pages import refusal_page
 from spikeguard_server.http.proxies import believed_networks
@@ -123,7 +123,7 @@ def create_app(
     believed = [str(network) for network in believed_networks(settings)]
     app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=believed)
     app.add_middleware(
-        EveryRequest, metrics=services.metrics, rates=Rates(settings.requests_per_s),
+        RequestMiddleware, metrics=services.metrics, rates=Rates(settings.requests_per_s),
         headers=services.headers, refuse=_answer,
     )  # fmt: skip
     return app

@@ -31,7 +31,7 @@ from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.paths import SPEAKS_FOR
 from spikeguard_server.access.proxied_sessions import end_proxied_roles
 from spikeguard_server.errors import NotSignedIn
-from spikeguard_server.http.every_request import TokenTurns, caller_of, careful_headers
+from spikeguard_server.http.middleware import TokenTurns, caller_of, careful_headers
 from spikeguard_server.http.proxies import SignedIn, signed_in
 from spikeguard_server.identity.actors import Actor, KnownBy
 from spikeguard_server.identity.permissions import (

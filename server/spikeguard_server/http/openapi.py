@@ -29,7 +29,7 @@ from spikeguard_server.errors import (
 from spikeguard_server.http.bodies.protocol_schema import protocol_schemas
 from spikeguard_server.http.bodies.run_shapes import Shape
 from spikeguard_server.http.dependencies import is_page
-from spikeguard_server.http.every_request import SMALL_BYTES
+from spikeguard_server.http.middleware import SMALL_BYTES
 from spikeguard_server.http.responses import refusals
 from spikeguard_server.identity.permissions import TABLE, AccessRule
 

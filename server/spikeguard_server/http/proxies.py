@@ -17,7 +17,7 @@ from starlette.requests import Request
 from spikeguard_protocol import Role
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Forbidden
-from spikeguard_server.http.every_request import PEER
+from spikeguard_server.http.middleware import PEER
 from spikeguard_server.identity.sign_in_roles import (
     PEOPLE,
     accesses_of,

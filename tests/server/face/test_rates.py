@@ -10,7 +10,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.http.every_request import BURST_S
+from spikeguard_server.http.middleware import BURST_S
 from spikeguard_server.settings import Settings
 from tests.server.face.serving import serving
 

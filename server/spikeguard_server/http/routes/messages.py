@@ -40,7 +40,7 @@ from spikeguard_server.errors import (
 from spikeguard_server.http.bodies.protocol_schema import reference
 from spikeguard_server.http.bodies.run_shapes import ATTEMPT
 from spikeguard_server.http.dependencies import Services, bearer_secret, sign_in
-from spikeguard_server.http.every_request import GONE
+from spikeguard_server.http.middleware import GONE
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.orders import LONGEST_S
 from spikeguard_server.identity.permissions import TABLE, check_access, hash_secret

@@ -14,7 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_server.http.bodies.run_shapes import Shape
 from spikeguard_server.http.dependencies import RunDep, ServicesDep
-from spikeguard_server.http.every_request import caller_of
+from spikeguard_server.http.middleware import caller_of
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.ingest.order_waiters import OrderWaiters
 from spikeguard_server.store.commands import has_orders

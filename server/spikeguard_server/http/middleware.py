@@ -106,7 +106,7 @@ class Rates:
         return 0.0 if allowed else (1.0 - left) / self.per_s
 
 
-class EveryRequest:
+class RequestMiddleware:
     """The layer. `refuse` writes the answer to who calls too often.
 
     The context of the log is not put back: a request has a task, and so a context, of its own, and
