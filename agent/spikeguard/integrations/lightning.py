@@ -19,6 +19,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor
@@ -37,6 +38,7 @@ from spikeguard.integrations.framework_loop import (
     step_or_end,
 )
 from spikeguard.integrations.wrapped import attach_within, refuse_found
+from spikeguard.state.random_numbers import restore_random_state
 from spikeguard.state.targets import NAME, Tree
 
 STATE = "lightning.ckpt"
@@ -64,10 +66,22 @@ class LightningCheckpoints(HostedCheckpoints):
         return str(found[-1]) if found else ""
 
     def write_state(self, name: str, rank: int, tree: Tree) -> None:
-        """On all ranks together, as `Trainer.save_checkpoint` asks."""
+        """On all ranks together, as `Trainer.save_checkpoint` asks.
+
+        Lightning keeps no random numbers: each rank's lie beside its file.
+        """
         assert self.trainer is not None
         super().write_state(name, rank, tree)
+        torch.save(tree["random"], self._random(name, rank))
         self.trainer.save_checkpoint(self.path / name / STATE)
+
+    def restore_random(self, name: str, rank: int) -> None:
+        """Those of this rank; a rank that did not exist then goes on with its own."""
+        if (file := self._random(name, rank)).exists():
+            restore_random_state(torch.load(file, weights_only=False))
+
+    def _random(self, name: str, rank: int) -> Path:
+        return self.path / name / f"random-{rank:05d}.pt"
 
 
 class Watched(Callback):  # type: ignore[misc]  # Any to mypy
@@ -146,6 +160,7 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
         target = self._checkpoints.find(resumed) if resumed else None
         if target is not None:
             continue_from(self.guard, target)
+            self._checkpoints.restore_random(target.name, trainer.global_rank)
         elif trainer.global_step:
             continue_without(self.guard, trainer.global_step)
 
