@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import spikeguard
+from benchmarks import real_jobs_gpu as gpu
 from benchmarks import real_jobs_kinds as kinds
 from benchmarks.real_jobs_probe import install
 from benchmarks.real_jobs_text import CONTEXT, ROWS, Items, Plan, item_at
@@ -109,7 +110,7 @@ def hugging_face_trainer(plan: Plan) -> None:
 
 
 def lightning_trainer(plan: Plan) -> None:
-    """Lightning with automatic optimization."""
+    """Lightning with automatic optimization, and dropout."""
     from lightning.pytorch import LightningModule, Trainer
 
     from spikeguard.integrations.lightning import Watched  # +
@@ -118,10 +119,10 @@ def lightning_trainer(plan: Plan) -> None:
         def __init__(self) -> None:
             super().__init__()
             torch.manual_seed(0)
-            self.net = Transformer(SHAPE)
+            self.net = gpu.Language(SHAPE)
 
         def training_step(self, rows: Tensor, _: int) -> Tensor:
-            loss: Tensor = self.net(rows[:, :-1], rows[:, 1:])
+            loss: Tensor = self.net(rows)
             return loss
 
         def configure_optimizers(self) -> Any:
@@ -303,6 +304,7 @@ LOOPS: dict[str, Any] = {
     "batch_norm": kinds.batch_norm_loop,
     "adopted": kinds.adopted_loop,
     "trl_lora": kinds.trl_lora_trainer,
+    **gpu.LOOPS,
 }
 
 
@@ -313,10 +315,14 @@ def started(plan: Plan) -> Iterator[None]:
     _, ranks = rank_and_ranks()
     install(plan)
     logging.getLogger("spikeguard").setLevel(logging.INFO)
-    if ranks > 1:
-        torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+    if torch.cuda.is_available():
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    grouped = ranks > 1 or "WORLD_SIZE" in os.environ
+    if grouped:
+        backend = "nccl" if ranks == 1 and torch.cuda.is_available() else "gloo"
+        torch.distributed.init_process_group(backend, timeout=timedelta(seconds=60))
     yield
-    if ranks > 1:
+    if grouped:
         torch.distributed.destroy_process_group()
 
 

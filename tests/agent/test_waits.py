@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.optim import SGD, AdamW, Optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from spikeguard import Settings, attach
+from spikeguard import Settings, attach, by_position
 from spikeguard.optim.clipping import AdaGC, Hybrid, Rule
 
 from .device import CUDA, Waits, device, model
@@ -55,7 +56,8 @@ def loop(
     network = model()
     optimizer = optimizer_of(network)
     guard = attach(network, optimizer, run="gpu", directory=folder, settings=settings, clip=rule)
-    for step in range(steps_of(settings)):
+    batches = guard.batches(by_position(lambda position: position))
+    for step, _ in zip(range(steps_of(settings)), batches, strict=False):
         if step == 1:  # what is made once is made by then
             waits.found.clear()
         guard.tokens(torch.empty(4, 16, dtype=torch.int64, device=CUDA))
@@ -68,6 +70,32 @@ def loop(
             each.step()
         guard.step()
     return dict(guard.faults)
+
+
+class Scaling(TorchDispatchMode):
+    """The types of what is multiplied by one factor, and of the factor."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.types: list[tuple[set[torch.dtype], torch.dtype]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.aten._foreach_mul_.Tensor:
+            self.types.append(({each.dtype for each in args[0]}, args[1].dtype))
+        return func(*args, **(kwargs or {}))
+
+
+def test_clipping_multiplies_gradients_by_a_factor_of_their_own_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one of another type CUDA takes a launch for each tensor, which is five times as slow."""
+    with device(monkeypatch) as waits, Scaling() as scaling:
+        assert loop(tmp_path, waits, None, Settings()) == {}
+    assert {*map(str, scaling.types)} == {
+        str(({kind}, kind)) for kind in (torch.bfloat16, torch.float32)
+    }
 
 
 @pytest.mark.parametrize("of", LOOPS)

@@ -31,7 +31,6 @@ from spikeguard.measure.norms import (
     GlobalNorms,
     Parameters,
     begins_with,
-    by_device,
     combine,
     gradients,
     own_norm,
@@ -137,19 +136,12 @@ class Collector:
         self._grad_norm = norm
         self._scalars[GRAD_NORM] = norm
         if max_norm is not None:
-            if self._topology.parted:
-                self._clip_parts(max_norm, norm)
-            else:
-                torch.nn.utils.clip_grads_with_norm_(self._listed.tensors, max_norm, norm)
+            # torch's own takes no DTensors of two meshes at once
+            factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+            self._scale(gradients(self._listed.tensors), factor)
             self._limit = max_norm if isinstance(max_norm, float | int) else None
             self.clips = True
         return norm
-
-    @torch.no_grad()
-    def _clip_parts(self, max_norm: float, norm: Tensor) -> None:
-        """As torch, on what lies here: torch's own takes no DTensors of two meshes at once."""
-        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-        self._scale(gradients(self._listed.tensors), factor)
 
     @torch.no_grad()
     def _clip_by(
@@ -187,11 +179,16 @@ class Collector:
             self._weights = parameters(self._modules)
         return self._listed.tensors
 
+    @torch.no_grad()
     def _scale(self, held: list[Tensor], factor: Tensor) -> None:
         shards = [local(grad) for grad in held]
         if factor.ndim == 0:
-            for device, here in by_device(shards).items():
-                torch._foreach_mul_(here, factor.to(device, non_blocking=True))
+            alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+            for shard in shards:
+                alike.setdefault((shard.device, shard.dtype), []).append(shard)
+            for (device, dtype), here in alike.items():
+                # with a factor of another type CUDA launches a kernel for each tensor
+                torch._foreach_mul_(here, factor.to(device, dtype, non_blocking=True))
             return
         each, rows = factor.unbind(), self._norms.own_rows
         pairs = zip(rows, self._listed.tensors, strict=True)

@@ -61,8 +61,9 @@ def shared_out(norm: Tensor, copies: int) -> Tensor:
 
 def _each_plain_norm(tensors: Sequence[Tensor]) -> list[Tensor]:
     norms: dict[int, Tensor] = {}
-    if {t.dtype for t in tensors} == {torch.float32}:
-        return list(torch._foreach_norm(list(tensors)))
+    kinds = {t.dtype for t in tensors}
+    if len(kinds) == 1 and kinds.issubset({torch.float32, *_HALF}):
+        return list(torch._foreach_norm(list(tensors), 2, dtype=torch.float32))
     halves = [(n, t) for n, t in enumerate(tensors) if t.dtype in _HALF]
     full = [(n, t) for n, t in enumerate(tensors) if t.dtype not in _HALF]
     if full:
@@ -115,14 +116,6 @@ def second_moments(optimizers: Iterable[torch.optim.Optimizer]) -> dict[Tensor, 
     """
     kept = ((p, state.get("exp_avg_sq")) for each in optimizers for p, state in each.state.items())
     return {p: moment for p, moment in kept if isinstance(moment, Tensor) and not is_packed(moment)}
-
-
-def by_device(tensors: Iterable[Tensor]) -> dict[torch.device, list[Tensor]]:
-    """The same tensors, those of one device together."""
-    found: dict[torch.device, list[Tensor]] = {}
-    for tensor in tensors:
-        found.setdefault(tensor.device, []).append(tensor)
-    return found
 
 
 def sampled_rows(named: Sequence[tuple[str, Tensor]], share: float) -> list[tuple[str, int]]:
