@@ -344,6 +344,8 @@ class Guard:
         self._ended = True
         parts, began = self._p, time.monotonic()
         with parts.faults.shield("finish"):
+            parts.recovery.close()
+        with parts.faults.shield("finish"):
             parts.batches.close(parts.settings.flush_s / 2)
         with parts.faults.shield("finish"):
             if self._begun:
@@ -377,8 +379,9 @@ class Guard:
         progress, recovery = self._p.progress, self._p.recovery
         if progress.segment != segment or self._executor.returning:
             return
-        if recovery.snapshots is not None and self._snapshots.due(progress.steps):
-            with self._p.faults.shield("snapshot"), self._snapshots.timed(progress.steps):
+        if recovery.takes_snapshots and self._snapshots.due(progress.steps):
+            timed = self._snapshots.timed(progress.steps, lambda: recovery.ready)
+            with self._p.faults.shield("snapshot"), timed:
                 recovery.snapshot()
         if self._together is None:
             self._polling.adapt(self._snapshots.wanted())

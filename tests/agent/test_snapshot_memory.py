@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +195,28 @@ def test_memory_is_registered_before_it_is_needed(monkeypatch: pytest.MonkeyPatc
     for step in range(3):
         staging.take(f"memory-{step}", own, parts)
     assert runtime.registered == sizes
+
+
+ENDS_EARLY = """
+import torch
+from spikeguard.faults import Faults
+from spikeguard.state.mapped_memory import MappedMemory
+from spikeguard.state.replicated_parts import Part
+from spikeguard.state.staging_buffers import StagingBuffers
+
+class Runtime:
+    def cudaHostRegister(self, pointer, size, flags): return 0
+    def cudaHostUnregister(self, pointer): return 0
+
+torch.cuda.cudart = Runtime
+parts = {"whole": Part.whole(torch.empty(2**26))}
+staging = StagingBuffers(Faults(0), 4, MappedMemory(4), on_cuda=True)
+staging.prepare({}, parts, 4)
+"""
+
+
+@pytest.mark.slow
+def test_a_job_that_ends_while_memory_is_made_ready_ends_well() -> None:
+    """Without `close` the interpreter aborts, with status 134."""
+    code = f"{ENDS_EARLY}import time; time.sleep(0.05); staging.close()\n"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

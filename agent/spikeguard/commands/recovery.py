@@ -70,6 +70,20 @@ class Recovery:
             self._saves = Saves(world, checkpoints, faults)
 
     @property
+    def takes_snapshots(self) -> bool:
+        """Whether a rollback could use one: the loop's data can go back, too."""
+        return self.snapshots is not None and self._feed.in_use
+
+    @property
+    def ready(self) -> bool:
+        """Whether the newest snapshot found its memory ready, and no other is being made so."""
+        return self._staging.ready
+
+    def close(self) -> None:
+        """The attempt ends: no more memory is made ready."""
+        self._staging.close()
+
+    @property
     def saving(self) -> bool:
         """Whether a checkpoint is being written beside the loop."""
         return self._saves is not None and self._saves.busy
@@ -256,8 +270,9 @@ class Recovery:
 
     def _prepare(self) -> None:
         """Once, when the first step has made the optimizers' states: buffers for the snapshots."""
-        if self._prepared or self.snapshots is None or not self._progress.steps:
+        if self._prepared or not self.takes_snapshots or not self._progress.steps:
             return
+        assert self.snapshots is not None
         self._prepared = True
         if self._staging.registers:
             own, parts = self._divided()

@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -56,8 +56,12 @@ class SnapshotCadence:
         return self._due[1]
 
     @contextmanager
-    def timed(self, step: int) -> Iterator[None]:
-        """Around the taking of a snapshot at the end of `step`."""
+    def timed(self, step: int, usual: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """Around the taking of a snapshot at the end of `step`.
+
+        `usual`: whether it took what later ones will; it did not where its memory was made ready.
+        """
+        self._note_arrived()
         began = time.monotonic()
         if self._before is not None and step > self._before[0]:
             self._step_s = (began - self._before[1]) / (step - self._before[0])
@@ -65,6 +69,8 @@ class SnapshotCadence:
         first = self._recorded()
         yield
         spent_s = time.monotonic() - began
+        if not usual():
+            return
         if first is None:
             self._copies.append(spent_s)
         else:
@@ -72,14 +78,18 @@ class SnapshotCadence:
 
     def wanted(self) -> int:
         """The interval by which this rank keeps within the budget; 0 while that is not known."""
-        if self._events is not None and self._events[1].query():
-            first, last, spent_s = self._events
-            self._copies.append(max(spent_s, first.elapsed_time(last) / 1e3))
-            self._events = None
+        self._note_arrived()
         if not (self._by_budget and self._copies and self._step_s):
             return 0
         steps = math.ceil(self.copy_s / (self._budget * self._step_s))
         return next((each for each in INTERVALS if each >= steps), INTERVALS[-1])
+
+    def _note_arrived(self) -> None:
+        """The newest copy's time, once the device has made it."""
+        if self._events is not None and self._events[1].query():
+            first, last, spent_s = self._events
+            self._copies.append(max(spent_s, first.elapsed_time(last) / 1e3))
+            self._events = None
 
     def agree(self, interval: int) -> bool:
         """All ranks at the same boundary: take over what they came to; whether it is another."""

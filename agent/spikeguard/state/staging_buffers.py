@@ -25,6 +25,7 @@ from spikeguard.state.node_memory import NodeMemory
 from spikeguard.state.replicated_parts import Part, joined_with
 from spikeguard.state.targets import Tree
 
+CLOSE_S = 5.0  # a piece of mapped memory is ready sooner
 SMALL = 2**16  # bytes; a tensor of the rank's own below that has memory of its own
 
 
@@ -105,6 +106,13 @@ class StagingBuffers:
         self._buffers = [Buffer(number) for number in range(most)]
         self._lock = threading.Lock()  # on who prepares or takes which buffer
         self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+        self._opened = False  # whether the newest state had its buffer made ready in the loop
+
+    @property
+    def ready(self) -> bool:
+        """Whether the newest state found its buffer ready, and no thread makes others so."""
+        return not self._opened and (self._thread is None or not self._thread.is_alive())
 
     def kept(self, parts: Mapping[str, Part]) -> Mapping[str, Part]:
         """Those that this rank copies, of all that it holds alike with its neighbours."""
@@ -113,7 +121,7 @@ class StagingBuffers:
     def take(self, name: str, own: Tree, parts: Mapping[str, Part]) -> Staged:
         """Copy the state of this step boundary; held once by who asked."""
         live = {"own": own, "parts": {n: part.tensor for n, part in parts.items()}}
-        buffer = self._free()
+        buffer, self._opened = self._free(), False
         if self._mapped is not None:
             self._map(buffer, Plan.of(live), live)
         region = buffer.region
@@ -136,6 +144,15 @@ class StagingBuffers:
         )
         self._thread.start()
 
+    def close(self) -> None:
+        """Make no more buffers ready.
+
+        A thread that is inside torch when the interpreter ends aborts the process.
+        """
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
     def trim(self, count: int) -> None:
         """Give back the memory of free buffers, where more than `count` have any."""
         filled = [buffer for buffer in self._buffers if buffer.tree]
@@ -147,7 +164,8 @@ class StagingBuffers:
         with self._faults.shield("snapshots"):
             for buffer in self._buffers[:count]:
                 with self._lock:
-                    if not buffer.holders and buffer.region is None:
+                    closing = self._closing.is_set()
+                    if not closing and not buffer.holders and buffer.region is None:
                         self._open(buffer, plan)
 
     def _free(self) -> Buffer:
@@ -161,6 +179,7 @@ class StagingBuffers:
     def _map(self, buffer: Buffer, plan: Plan, live: Tree) -> None:
         """Have the buffer's tensors lie in its region."""
         if buffer.plan != plan:
+            self._opened = self.registers
             with self._lock:
                 if buffer.plan != plan:
                     self._open(buffer, plan)
@@ -173,7 +192,7 @@ class StagingBuffers:
         assert self._mapped is not None
         _empty(buffer)
         region = self._mapped.region(buffer.number, plan.kinds, plan.names)
-        if self.registers and not region.register():
+        if self.registers and not region.register(self._closing.is_set):
             self._faults.note("snapshots", "CUDA does not register host memory: copies wait")
         buffer.region, buffer.plan = region, plan
 
