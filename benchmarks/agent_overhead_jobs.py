@@ -130,6 +130,7 @@ def main() -> None:
             ended_own, ended = time.thread_time(), time.perf_counter()
             wall.append(ended - started)
             own.append(ended_own - started_own)
+            loop.next_batch()
         seconds = time.perf_counter() - began
         faults = loop.guard.faults if loop.guard is not None else {}
         told = {"wall": wall, "own": own, "seconds": seconds, "faults": faults}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from spikeguard import Guard, Settings, attach
+from spikeguard import Guard, Settings, attach, by_position
 
 Clip = Callable[[], object]
 
@@ -93,8 +93,15 @@ class Loop:
         self.clip: Clip | None = None
         self.allow: Callable[[Tensor], bool] = lambda _: True  # whether the update may happen
         self.guard: Guard | None = None
+        self._batches: Iterator[int] | None = None
         self._held: list[Tensor | None] = []
         self._held_loss = torch.zeros(())
+
+    def watch(self, guard: Guard) -> None:
+        """Clip, step and take items as `guard` has it; without items it takes no snapshots."""
+        self.guard, self.clip = guard, lambda: guard.clip_grad_norm_(1.0)
+        self._batches = iter(guard.batches(by_position(int)))
+        next(self._batches)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -141,6 +148,12 @@ class Loop:
     def _end_step(self) -> None:
         if self.guard is not None:
             self._timed("guard.step", self.guard.step)
+        self.next_batch()
+
+    def next_batch(self) -> None:
+        """Take the next item, where the guard hands them out."""
+        if self._batches is not None:
+            self._timed("next batch", self._batches.__next__)
 
     def _timed(self, name: str, call: Callable[[], Any]) -> Any:
         started = time.perf_counter()
@@ -175,8 +188,7 @@ def guarded(
         directory=folder,
         settings=Settings(handle_sigterm=False, flush_s=0.5, **chosen),
     )
-    loop.guard = guard
-    loop.clip = lambda: guard.clip_grad_norm_(1.0)
+    loop.watch(guard)
     return loop
 
 

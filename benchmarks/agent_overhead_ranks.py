@@ -49,7 +49,7 @@ def guarded(size: Size, device: str, folder: Path) -> Loop:
     loop = Loop(size, device, wrap=sharded)
     settings = Settings(handle_sigterm=False, flush_s=0.5)
     guard = attach(loop.model, loop.optimizer, run="ranks", directory=folder, settings=settings)
-    loop.guard, loop.clip = guard, lambda: guard.clip_grad_norm_(1.0)
+    loop.watch(guard)
     return loop
 
 

@@ -8,7 +8,8 @@ Public repositories are not installed by this benchmark: clone them and name the
 `git clone https://github.com/karpathy/nanoGPT` and `--nanogpt nanoGPT` (or NANOGPT), and
 `https://github.com/karpathy/nanochat` for `--nanochat` (or NANOCHAT). Their code stays there.
 Packages that are no dependency of this project (torchtitan) go by pip into an environment of their
-own under `--cache`, which is kept for the next time.
+own under `--cache`, which is kept for the next time. `--gpu`: the rows that need a GPU instead,
+`--at-once` of them side by side.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -28,12 +30,13 @@ from benchmarks import real_jobs_report
 from benchmarks.machine import machine
 from benchmarks.real_jobs_cells import MEASURES, QUICK, Lengths, Runs
 from benchmarks.real_jobs_report import worded
-from benchmarks.real_jobs_rows import ROWS, Places, Unavailable, versions
+from benchmarks.real_jobs_rows import GPU_ROWS, ROWS, Places, Row, Unavailable, versions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the rows that are asked for and print them."""
     options = _options(arguments)
+    rows = GPU_ROWS if options.gpu else ROWS
     places = Places.of(options.cache, options.nanogpt, options.nanochat)
     lengths = QUICK if options.quick else Lengths()
     found = real_jobs_report.read(options.out)
@@ -42,9 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report: dict[str, Any] = {"machine": machine(), "versions": here, "rows": known}
     with tempfile.TemporaryDirectory(prefix="spikeguard-real-jobs-") as scratch:
         folder = options.keep or Path(scratch)
-        for name in options.row or _missing(known, lengths):
-            known[name] = measure(name, places, folder / name, lengths)
-            report["rows"] = {each: known[each] for each in ROWS if each in known}
+        names = options.row or _missing(rows, known, lengths)
+
+        def measured(name: str) -> dict[str, Any]:
+            return measure(rows[name], places, folder / name, lengths)
+
+        pool = ThreadPoolExecutor(options.at_once)
+        for name, found_of_it in zip(names, pool.map(measured, names), strict=True):
+            known[name] = found_of_it
+            report["rows"] = {each: known[each] for each in rows if each in known}
             real_jobs_report.write(options.out, report)
             if not options.json:
                 print(row_text(known[name]), flush=True)
@@ -52,18 +61,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _missing(known: dict[str, Any], lengths: Lengths) -> list[str]:
+def _missing(rows: dict[str, Row], known: dict[str, Any], lengths: Lengths) -> list[str]:
     """Rows without a measurement at this length, or at a greater one."""
     return [
         name
-        for name in ROWS
+        for name in rows
         if "cells" not in known.get(name, {}) or known[name]["steps"] < lengths.steps
     ]
 
 
-def measure(name: str, places: Places, folder: Path, lengths: Lengths) -> dict[str, Any]:
+def measure(row: Row, places: Places, folder: Path, lengths: Lengths) -> dict[str, Any]:
     """All cells of one row."""
-    row, began = ROWS[name], time.monotonic()
+    began = time.monotonic()
     found: dict[str, Any] = {"title": row.title, "lines": row.lines, "steps": lengths.steps}
     found["measured"] = date.today().isoformat()
     try:
@@ -106,7 +115,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="shorter runs")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--row", action="append", choices=list(ROWS), help="only these rows")
+    parser.add_argument(
+        "--row", action="append", choices=[*ROWS, *GPU_ROWS], help="only these rows"
+    )
+    parser.add_argument("--gpu", action="store_true", help="the rows that need a GPU")
+    parser.add_argument("--at-once", type=int, default=1, help="so many rows side by side")
     parser.add_argument("--nanogpt", type=Path, help="a checkout of karpathy/nanoGPT")
     parser.add_argument("--nanochat", type=Path, help="a checkout of karpathy/nanochat")
     cache = Path.home() / ".cache" / "spikeguard-real-jobs"

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.real_jobs_runs import Command, Run, run_job
 from benchmarks.real_jobs_server import Server
-from benchmarks.real_jobs_text import LAST, Plan
+from benchmarks.real_jobs_text import EVERY_RANK, LAST, Plan
 from spikeguard.loop.capabilities import SKIP_UPDATE
 from spikeguard_core.events import Closed, Opened, Recurred, Revised
 from spikeguard_protocol import (
@@ -109,8 +109,8 @@ class Runs:
         return self._run("reference", plan, lambda _: None)
 
     def orders(self) -> Run:
-        """One gradient of the last rank is NaN; later the rates are lowered."""
-        nan = (self.lengths.nan, self._command.ranks - 1)
+        """One gradient of the last rank, or of all alike, is NaN; later the rates are lowered."""
+        nan = (self.lengths.nan, EVERY_RANK if self._command.alike else self._command.ranks - 1)
         plan = replace(self._plan(self.lengths.short), nan=nan)
         return self._run("orders", plan, partial(_scale, self.lengths.scaled))
 

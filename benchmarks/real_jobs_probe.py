@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 import spikeguard
-from benchmarks.real_jobs_text import Plan
+from benchmarks.real_jobs_text import EVERY_RANK, Plan
 
 REFUSED = 3  # exit status of a job whose `attach` refused
 
@@ -80,12 +80,12 @@ class Probe:
         self._rates.append([float(group["lr"]) for group in optimizer.param_groups])
 
     def clip(self, max_norm: float | None) -> Any:
-        """A NaN in one gradient of one rank, in the step that the plan names, once a start."""
+        """A NaN in one gradient of the rank, in the step that the plan names, once a start."""
         if self._plan.nan is not None and not self._struck:
             step, rank = self._plan.nan
             if self._guard.steps + 1 == step:
                 self._struck = True
-                if _rank() == rank:
+                if rank in (_rank(), EVERY_RANK):
                     spoil(self._models)
         return self._clip(max_norm)
 

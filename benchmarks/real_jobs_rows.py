@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from benchmarks import real_jobs_gpu as gpu
 from benchmarks import real_jobs_kinds as kinds
 from benchmarks import real_jobs_loops as loops
 from benchmarks import real_jobs_public as public
@@ -77,6 +79,15 @@ def marked(*functions: Callable[..., object]) -> int:
 
 def _own(title: str, name: str, function: Callable[..., object], ranks: int = 1) -> Row:
     return Row(title, marked(function), lambda _: own_loop(name, ranks))
+
+
+def _gpu(title: str, name: str, function: Callable[..., object], **more: Any) -> Row:
+    def command(_: Places) -> Command:
+        if not torch.cuda.is_available():
+            raise Unavailable("there is no GPU")
+        return own_loop(name, environment=gpu.ENVIRONMENT, **more)
+
+    return Row(title, marked(function), command)
 
 
 def _nanogpt(places: Places) -> Command:
@@ -158,4 +169,20 @@ ROWS: dict[str, Row] = {
     "gan": _own("Two adversaries", "gan", kinds.gan_loop),
     "batch_norm": _own("BatchNorm", "batch_norm", kinds.plain),
     "adopted": _own("Adopted in the middle", "adopted", kinds.plain),
+}
+GPU_ROWS: dict[str, Row] = {
+    **{
+        f"gpu_{name}": _gpu(
+            kind.title,
+            f"gpu_{name}",
+            gpu.loop,
+            ranks=2 if kind.replicated else 1,
+            grouped=kind.sharded,
+            alike=kind.replicated,
+        )
+        for name, kind in gpu.KINDS.items()
+    },
+    "gpu_hugging_face": _gpu("HF Trainer, bf16", "gpu_hugging_face", gpu.hugging_face),
+    "gpu_lightning": _gpu("Lightning, bf16-mixed", "gpu_lightning", gpu.lightning),
+    "gpu_accelerate": _gpu("Accelerate, bf16", "gpu_accelerate", gpu.accelerate),
 }

@@ -40,6 +40,8 @@ class Command:
     ranks: int = 1
     environment: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None  # to start in
+    grouped: bool = False  # a process group even of one rank
+    alike: bool = False  # its ranks have the same gradients, as their reduction made them
 
 
 @dataclass(slots=True)
@@ -134,7 +136,7 @@ def _start(command: Command, plan: Plan, folder: Path, url: str, until: float) -
         for rank in range(command.ranks):
             mine = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(command.ranks)}
             words = ["env", "-C", str(command.folder or folder), *command.words]
-            one = {**shared, **mine} if command.ranks > 1 or command.environment else shared
+            one = {**shared, **mine} if command.ranks > 1 or command.grouped else shared
             ranks.append(children.start(words, one, folder / "job.log"))
         return _waited_for(ranks, until)
     finally:
@@ -165,9 +167,10 @@ def _worst(bad: Sequence[int]) -> int:
     return killed or (REFUSED if REFUSED in bad else 0) or wish or (bad[0] if bad else 0)
 
 
-def own_loop(name: str, ranks: int = 1, python: Path | None = None) -> Command:
+def own_loop(name: str, ranks: int = 1, python: Path | None = None, **more: Any) -> Command:
     """One of the loops of `real_jobs_loops`; in this environment, or in that of `python`."""
-    return Command([str(python or sys.executable), "-m", "benchmarks.real_jobs_loops", name], ranks)
+    words = [str(python or sys.executable), "-m", "benchmarks.real_jobs_loops", name]
+    return Command(words, ranks, **more)
 
 
 def public_script(name: str, checkout: Path) -> Command:

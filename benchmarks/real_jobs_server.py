@@ -83,9 +83,8 @@ class Server:
         return [
             step
             for samples in self.records(Samples)
-            for step, flag in zip(
-                samples.steps, samples.signals.get("update_dropped", ()), strict=False
-            )
+            for name in ("update_dropped", "step_skipped")  # by the agent, by a GradScaler
+            for step, flag in zip(samples.steps, samples.signals.get(name, ()), strict=False)
             if flag
         ]
 

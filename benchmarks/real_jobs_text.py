@@ -22,6 +22,7 @@ from spikeguard_trainer.data import Bytes, read_corpus, rows_at
 PLAN = "REAL_JOB_PLAN"
 CONTEXT, ROWS, SEED = 64, 8, 7
 LAST = 16  # steps at the end of every run, on text of their own
+EVERY_RANK = -1
 APART = 100_000  # where that begins, in positions
 
 

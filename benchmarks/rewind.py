@@ -1,7 +1,8 @@
 """How long the loop waits to go back, beside a step of the same run.
 
-One process on the CPU, the loop of `agent_overhead_loops`: from the call of `guard.step` in which
-the order is carried out until the loop has its next batch in hand. To the newest memory snapshot
+One process, on a GPU where there is one, the loop of `agent_overhead_loops`: from the call of
+`guard.step` in which the order is carried out until the loop has its next batch in hand, and the
+device is done. To the newest memory snapshot
 that is `BACK` steps old, and to a checkpoint on disk (just written, so read from the page cache);
 in turns. Between them come updates on gradients that are kept, so that steps pass; whole steps are
 timed by themselves. What was restored is compared with what was saved, to the bit.
@@ -24,7 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.agent_overhead_loops import REFERENCE, SMALL, Loop, Size
+from benchmarks.agent_overhead_loops import LARGE, REFERENCE, SMALL, Loop, Size
 from benchmarks.machine import machine
 from benchmarks.rewind_sizes import table
 from benchmarks.spread import Spread
@@ -59,8 +60,8 @@ class Positions:
 class Run:
     """The loop, its guard and its data."""
 
-    def __init__(self, size: Size, folder: Path) -> None:
-        self.loop = Loop(size, "cpu")
+    def __init__(self, size: Size, device: str, folder: Path) -> None:
+        self.loop, self._on_gpu = Loop(size, device), device == "cuda"
         self.guard = attach(
             self.loop.model,
             self.loop.optimizer,
@@ -75,11 +76,18 @@ class Run:
         self._orders = 0
         next(self._batches)
 
+    def settle(self) -> None:
+        """Wait for the device."""
+        if self._on_gpu:
+            torch.cuda.synchronize()
+
     def whole_step(self) -> float:
         """Seconds of a step of the user's, forward and backward included."""
+        self.settle()
         began = time.perf_counter()
         self.loop.step()
         next(self._batches)
+        self.settle()
         return time.perf_counter() - began
 
     def updates(self, count: int) -> None:
@@ -96,9 +104,11 @@ class Run:
         order = Order(command, self.guard.attempt, action, 60.0, None)
         self.loop.calls.clear()
         self.guard._p.inbox.hear(Ack(1, (order,)))
+        self.settle()
         self.loop.step_on_held()
         began = time.perf_counter()
         next(self._batches)
+        self.settle()
         opened = time.perf_counter() - began
         assert self.guard.state().results[command].state is ResultState.APPLIED
         assert self.guard.steps == target.step
@@ -116,11 +126,14 @@ class Run:
 
 def measure(options: Namespace) -> dict[str, Any]:
     """Seconds of each, and their ratio to the median step."""
-    torch.set_num_threads(1)
-    size, steps, turns = (SMALL, 15, 7) if options.quick else (REFERENCE, 7, 7)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        torch.set_num_threads(1)
+    large = LARGE if device == "cuda" else REFERENCE
+    size, steps, turns = (SMALL, 15, 7) if options.quick else (large, 7, 7)
     seconds: dict[str, list[float]] = {STEP: [], MEMORY: [], DISK: []}
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(size, Path(folder))
+        run = Run(size, device, Path(folder))
         run.whole_step()  # the first makes moments and buffers
         seconds[STEP] = [run.whole_step() for _ in range(steps)]
         run.loop.hold_gradients()
@@ -142,6 +155,7 @@ def measure(options: Namespace) -> dict[str, Any]:
         "parameters": parameters,
         "bytes": held,
         "back": BACK,
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "machine": machine(),
     }
 
@@ -180,7 +194,9 @@ def _tensors(tree: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="benchmarks.rewind", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="0.7 M parameters instead of 24 M")
+    parser.add_argument(
+        "--quick", action="store_true", help="0.7 M parameters instead of 24 M (361 M on a GPU)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--table", action="store_true", help="sizes from arithmetic; runs nothing")
     options = parser.parse_args(arguments)
@@ -191,7 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(found))
         return 0
-    print(f"{found['parameters'] / 1e6:.1f} M parameters, {found['bytes'] / 1e6:.0f} MB of state")
+    size = f"{found['parameters'] / 1e6:.1f} M parameters, {found['bytes'] / 1e6:.0f} MB of state"
+    print(f"{size}, {found['device']}")
     for name in (STEP, MEMORY, DISK):
         some = found[name]
         low, mid, high = (1e3 * some[k] for k in ("least", "median", "most"))

@@ -1,0 +1,283 @@
+"""What only a GPU can show: `python -m benchmarks.gpu [--quick] [--only PART ...] [--json]`.
+
+Each part is a process of its own, so that one which fails takes no other with it:
+- `waits`: steps of a guarded loop under `set_sync_debug_mode("error")`, where any wait raises;
+- `cost`: whole steps and updates beside other guards (`benchmarks.agent_overhead`);
+- `busy`: whole steps of four times the tokens, in which the host waits for the device;
+- `memory`: the most that a loop takes of the device's memory, with the agent and without;
+- `copies`: GB/s from the device into the agent's host memory, beside torch's pinned memory and
+  plain memory, and what making each ready takes;
+- `stalls`: the slowest steps, from the first on, while host memory is made ready and checkpoints
+  are written;
+- `back`: what the loop waits to go back (`benchmarks.rewind`).
+Whole jobs with faults and orders: `python -m benchmarks.real_jobs --gpu`; one with a real server:
+`python -m benchmarks.story`, whose trainer takes the GPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import agent_overhead, rewind
+from benchmarks.agent_overhead_loops import (
+    LARGE,
+    SMALL,
+    Loop,
+    Size,
+    clipped,
+    guarded,
+    zclip_on_host,
+)
+from benchmarks.machine import machine
+from benchmarks.spread import Spread
+from spikeguard import CheckpointDirectory, Settings, attach
+from spikeguard.state.mapped_memory import Kind, open_mapped
+
+LIMIT_S = 240.0  # of one part
+
+
+def waits(options: Namespace) -> dict[str, Any]:
+    """The agent's failures in steps in which nothing may wait."""
+    steps = 100 if options.quick else 200
+    with tempfile.TemporaryDirectory() as folder:
+        loop = guarded(_size(options), "cuda", Path(folder))
+        faults = agent_overhead.unsynced(loop, steps)
+        loop.end()
+    return {"steps": steps, "faults": faults}
+
+
+def cost(options: Namespace) -> dict[str, Any]:
+    """As the benchmark of the agent's cost, fewer rounds."""
+    rounds, cycles = (10, 1) if options.quick else (20, 2)
+    plan = agent_overhead.Plan(10, rounds, cycles * agent_overhead.CYCLE, 0, 0, 60.0)
+    with tempfile.TemporaryDirectory() as folder:
+        return agent_overhead.compare(_size(options), "cuda", plan, Path(folder))
+
+
+def busy(options: Namespace) -> dict[str, Any]:
+    """Whole steps of four times as many tokens, in which the device is busy all the time."""
+    size, rounds = replace(_size(options), sequences=32), 15 if options.quick else 40
+    with tempfile.TemporaryDirectory() as place:
+        loops = {
+            "clip_grad_norm_": clipped(size, "cuda"),
+            "agent": guarded(size, "cuda", Path(place) / "a"),
+            "agent, no snapshots": guarded(size, "cuda", Path(place) / "b", snapshot_every=0),
+            "ZClip, .item() a step": zclip_on_host(size, "cuda"),
+        }
+        steps = {name: loop.step for name, loop in loops.items()}
+        agent_overhead.interleaved(steps, 5, "cuda")
+        spent = agent_overhead.interleaved(steps, rounds, "cuda")
+        for loop in loops.values():
+            loop.end()
+    found: dict[str, Any] = {"tokens_per_step": size.length * size.sequences}
+    for name, times in spent.items():
+        pairs = zip(times, spent["clip_grad_norm_"], strict=True)
+        percent = [100.0 * (ours.own / theirs.own - 1.0) for ours, theirs in pairs]
+        milliseconds = [1e3 * each.own for each in times]
+        found[name] = {
+            "ms": str(Spread.of(milliseconds)),
+            "percent_over_clip": str(Spread.of(percent)),
+            "mean_percent_over_clip": fmean(percent),
+        }
+    return found
+
+
+def memory(options: Namespace) -> dict[str, Any]:
+    """GiB of the device, at most, over steps that hold every cadence."""
+    size = _size(options)
+    found = {"clip_grad_norm_": _peak(lambda: clipped(size, "cuda"))}
+    with tempfile.TemporaryDirectory() as place:
+        found["agent"] = _peak(lambda: guarded(size, "cuda", Path(place) / "a"))
+        found["agent, exact_update_bytes=0"] = _peak(
+            lambda: guarded(size, "cuda", Path(place) / "b", exact_update_bytes=0)
+        )
+    return found
+
+
+def _peak(make: Callable[[], Loop]) -> float:
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    loop = make()
+    for _ in range(agent_overhead.CYCLE + 5):
+        loop.step()
+    torch.cuda.synchronize()
+    loop.end()
+    peak: float = (torch.cuda.max_memory_allocated() - before) / 2**30
+    return peak
+
+
+def copies(options: Namespace) -> dict[str, Any]:
+    """Of 2 GiB in tensors of 64 MiB; of a quarter with `--quick`."""
+    count = 8 if options.quick else 32
+    pieces = [torch.randn(2**25, device="cuda", dtype=torch.bfloat16) for _ in range(count)]
+    size = sum(piece.nbytes for piece in pieces)
+    mapped = open_mapped(1, print)
+    assert mapped is not None
+    took: dict[str, float] = {}
+
+    def ready(name: str, make: Callable[[], list[Tensor]]) -> list[Tensor]:
+        began = time.perf_counter()
+        made = make()
+        took[f"{name}: s to make ready"] = time.perf_counter() - began
+        return made
+
+    def registered() -> list[Tensor]:
+        region = mapped.region(0, [Kind.of(piece) for piece in pieces], ())
+        assert region.register()
+        kept.append(region)
+        return region.tensors
+
+    kept: list[Any] = []
+    places = {
+        "the agent's": ready("the agent's", registered),
+        "pinned by torch": ready(
+            "pinned by torch",
+            lambda: [torch.empty_like(p, device="cpu").pin_memory() for p in pieces],
+        ),
+        "plain": ready("plain", lambda: [torch.zeros_like(p, device="cpu") for p in pieces]),
+    }
+    found: dict[str, Any] = dict(took)
+    for name, into in places.items():
+        rates = {"down": list[float](), "up": list[float](), "host": list[float]()}
+        for turn in range(4):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for source, target in zip(pieces, into, strict=True):
+                target.copy_(source, non_blocking=True)
+            queued = time.perf_counter()
+            torch.cuda.synchronize()
+            ended = time.perf_counter()
+            for source, target in zip(pieces, into, strict=True):
+                source.copy_(target, non_blocking=True)
+            torch.cuda.synchronize()
+            if turn:
+                rates["down"].append(size / (ended - began) / 1e9)
+                rates["up"].append(size / (time.perf_counter() - ended) / 1e9)
+                rates["host"].append(1e3 * (queued - began))
+        found[f"{name}: GB/s to the host"] = str(Spread.of(rates["down"]))
+        found[f"{name}: GB/s from the host"] = str(Spread.of(rates["up"]))
+        found[f"{name}: ms that the host waits"] = str(Spread.of(rates["host"]))
+    return found
+
+
+def stalls(options: Namespace) -> dict[str, Any]:
+    """Each step by the clock from the first on: ms of the median, the mean, and the slowest."""
+    size, steps = _size(options), 80 if options.quick else 100
+    found = {"clip_grad_norm_": _times(clipped(size, "cuda"), steps)}
+    with tempfile.TemporaryDirectory() as place:
+        found["agent"] = _times(guarded(size, "cuda", Path(place) / "a"), steps)
+        loop = Loop(size, "cuda")
+        guard = attach(
+            loop.model,
+            loop.optimizer,
+            run="stalls",
+            directory=Path(place) / "b",
+            checkpoints=CheckpointDirectory(Path(place) / "kept", every=40, keep=1),
+            settings=Settings(handle_sigterm=False),
+        )
+        loop.watch(guard)
+        found["agent, a checkpoint every 40 steps"] = _times(loop, steps)
+        found["faults"] = guard.faults
+    return found
+
+
+def _times(loop: Loop, steps: int) -> dict[str, Any]:
+    times: list[float] = []
+    for _ in range(steps):
+        began = time.perf_counter()
+        loop.step()
+        torch.cuda.synchronize()
+        times.append(1e3 * (time.perf_counter() - began))
+    loop.end()
+    slowest = sorted(range(10, steps), key=lambda n: -times[n])[:6]
+    return {
+        "first": times[0],
+        "median": median(times),
+        "mean from the 11th": fmean(times[10:]),
+        "slowest from the 11th": {n + 1: round(times[n], 2) for n in slowest},
+    }
+
+
+def back(options: Namespace) -> dict[str, Any]:
+    """As the benchmark of going back."""
+    return rewind.measure(options)
+
+
+PARTS: dict[str, Callable[[Namespace], dict[str, Any]]] = {
+    "stalls": stalls,
+    "busy": busy,
+    "memory": memory,
+    "back": back,
+    "waits": waits,
+    "copies": copies,
+    "cost": cost,
+}
+
+
+def _size(options: Namespace) -> Size:
+    return SMALL if options.quick else LARGE
+
+
+def _apart(part: str, quick: bool) -> dict[str, Any]:
+    """One part in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.gpu", "--json", "--here", "--only", part]
+    began = time.monotonic()
+    try:
+        ended = subprocess.run(
+            [*command, *(["--quick"] if quick else [])],
+            capture_output=True, text=True, timeout=LIMIT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        return {"failed": f"not done in {LIMIT_S} s", "said": str(late.stderr)[-2000:]}
+    if ended.returncode:
+        return {"failed": ended.returncode, "said": ended.stderr[-3000:]}
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found | {"took_s": round(time.monotonic() - began, 1), "log": ended.stderr[-2000:]}
+
+
+def main() -> int:
+    """Print each part as it is done."""
+    asked = ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    asked.add_argument("--quick", action="store_true", help="a small model, fewer steps")
+    asked.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    asked.add_argument("--json", action="store_true", help="print one JSON object")
+    asked.add_argument("--here", action="store_true", help="one part, in this process")
+    options = asked.parse_args()
+    if not torch.cuda.is_available():
+        sys.stderr.write("there is no GPU\n")
+        return 2
+    if options.here:
+        print(json.dumps(PARTS[options.only[0]](options)))
+        return 0
+    found: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(),
+        "machine": machine(),
+        "torch": torch.__version__,
+    }
+    for part in options.only:
+        found[part] = _apart(part, options.quick)
+        if not options.json:
+            print(f"{part}: {json.dumps(found[part], indent=1)}", flush=True)
+    if options.json:
+        print(json.dumps(found))
+    return int(any("failed" in found[part] for part in options.only))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
