@@ -146,6 +146,7 @@ TABLES: dict[str, Callable[[], list[Row]]] = {
     "naming": _naming,
     "causes": _causes,
     "real_jobs": lambda: real_jobs_report.lines(_result("real_jobs")),
+    "real_jobs_gpu": lambda: real_jobs_report.lines(_result("real_jobs_gpu")),
 }
 
 

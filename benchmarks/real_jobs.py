@@ -21,10 +21,12 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import date
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benchmarks import real_jobs_report
 from benchmarks.machine import machine
@@ -43,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known, before = found["rows"], found.get("versions", {})
     here = before | versions(places)
     report: dict[str, Any] = {"machine": machine(), "versions": here, "rows": known}
+    if options.gpu and torch.cuda.is_available():
+        report["device"] = torch.cuda.get_device_name()
     with tempfile.TemporaryDirectory(prefix="spikeguard-real-jobs-") as scratch:
         folder = options.keep or Path(scratch)
         names = options.row or _missing(rows, known, lengths)
@@ -51,8 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return measure(rows[name], places, folder / name, lengths)
 
         pool = ThreadPoolExecutor(options.at_once)
-        for name, found_of_it in zip(names, pool.map(measured, names), strict=True):
-            known[name] = found_of_it
+        started = {pool.submit(measured, name): name for name in names}
+        for done in as_completed(started):
+            name = started[done]
+            known[name] = done.result()
             report["rows"] = {each: known[each] for each in rows if each in known}
             real_jobs_report.write(options.out, report)
             if not options.json:
