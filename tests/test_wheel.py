@@ -89,12 +89,14 @@ def test_a_log_is_replayed_once_what_the_hint_names_is_installed(
 
 
 def test_every_command_without_its_extra_says_what_to_install(typed: Typed) -> None:
-    heavy = [one for one in find_commands() if one.extra not in (None, "replay")]
-    assert {one.name for one in heavy} == {"up", "serve", "migrate", "demo", "mcp"}
-    for command in heavy:
-        said = typed("spikeguard", command.name)
+    heavy = {one.name: one for one in find_commands() if one.extra not in (None, "replay")}
+    light = {one.name for one in find_commands()} - heavy.keys()
+    assert light == {"sync", "journal", "doctor", "replay", "backtest"}
+    given = {"show": ["gpt-1"], "token": ["list"]}
+    for name in ("up", "serve", "migrate", "demo", "mcp", "runs", *given):
+        said = typed("spikeguard", name, *given.get(name, []))
         assert said.returncode == 1
-        assert f"pip install 'spikeguard[{command.extra}] @ file:" in said.stderr
+        assert f"pip install 'spikeguard[{heavy[name].extra}] @ file:" in said.stderr
     assert typed("spikeguard", "--help").returncode == 0
 
 
@@ -144,6 +146,7 @@ def test_a_hint_names_where_this_copy_came_from(origin: str | None, says: str) -
 @pytest.mark.parametrize(
     ("extra", "packages", "apart"),
     [
+        ("cli", ("spikeguard_cli", "spikeguard_client"), ("mcp_command.py",)),
         ("replay", ("spikeguard_replay", "spikeguard_core"), ("drawing.py", "stores.py")),
         ("plot", ("spikeguard_replay", "spikeguard_core"), ("stores.py",)),
         ("tensorboard", ("spikeguard_replay",), ("drawing.py",)),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spikeguard_cli.api import Api
-from spikeguard_cli.command import Command, CommandFailed, say
+from spikeguard_cli.command import Command, CommandFailed, client_command, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.options import json_option, most, print_json, told
 from spikeguard_cli.toml_text import to_toml
@@ -324,5 +324,7 @@ def _channel_options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("channels", "list, write and test notification channels", _channels, _channel_options),
+    client_command(
+        "channels", "list, write and test notification channels", _channels, _channel_options
+    ),
 )

@@ -1,15 +1,15 @@
-"""The HTTP API as a command calls it: by the typed client's transport, in plain JSON.
+"""The HTTP API as a command calls it: by the calls of the one client, in plain JSON.
 
-Law: whatever fails becomes `CommandFailed` with the server's own words and remedy; a training job's
-token is exchanged for the login that lies beside it.
+Whatever fails becomes `CommandFailed` with the server's own words and remedy; a training job's
+token is exchanged for the login that lies beside it. httpx is imported with the first call, so that
+`--help`, and a copy without the extra `cli`, do without it.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from spikeguard_cli.command import (
     CHANGED,
@@ -23,12 +23,15 @@ from spikeguard_cli.command import (
     with_next,
 )
 from spikeguard_cli.credentials import Credentials, load_login
-from spikeguard_client.calls import ApiError, Calls, with_query
 from spikeguard_protocol import DEFAULT_PROJECT, Role
-from spikeguard_protocol.bounded_answer import MAX_DOCUMENT, read_json
 from spikeguard_protocol.escaping import printable
 
+if TYPE_CHECKING:
+    from spikeguard_client import ApiError
+
 TIMEOUT_S = 15.0
+MAX_LISTED = 64 * 2**20  # bytes of a list that is kept whole
+Query = str | int | None
 
 
 class Refused(CommandFailed):
@@ -68,41 +71,41 @@ class Api:
         warn_of_plain_http(credentials.server)
         self.credentials = credentials
 
-    def get(self, path: str, **query: str | int | None) -> Any:
+    def get(self, path: str, **query: Query) -> Any:
         """The JSON answer to a GET."""
         return _plain(self.read(path, **query))
 
-    def read(self, path: str, **query: str | int | None) -> bytes:
+    def read(self, path: str, **query: Query) -> bytes:
         """The raw answer to a GET."""
-        return self._call("GET", _with_query(path, query))
+        return self._call("GET", path, **query)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """The JSON answer to a POST of `body`."""
-        return _plain(self._call("POST", path, json.dumps(body).encode()))
+        return _plain(self._call("POST", path, body))
 
     def put(self, path: str, body: dict[str, Any]) -> Any:
         """The JSON answer to a PUT of `body`."""
-        return _plain(self._call("PUT", path, json.dumps(body).encode()))
+        return _plain(self._call("PUT", path, body))
 
-    def delete(self, path: str, **query: str | None) -> bytes:
+    def delete(self, path: str, **query: Query) -> bytes:
         """The raw answer to a DELETE."""
-        return self._call("DELETE", _with_query(path, query))
+        return self._call("DELETE", path, **query)
 
     def items(
-        self, path: str, limit: int, *, held: bool = True, **query: str | int | None
+        self, path: str, limit: int, *, held: bool = True, **query: Query
     ) -> Iterator[dict[str, Any]]:
         """The newest `limit` entries of a list, over as many pages as that takes.
 
         `held`: whoever asks keeps them all, so the pages together are no longer than one answer.
         """
         cursor: str | None = None
-        room = MAX_DOCUMENT
+        room = MAX_LISTED
         while limit > 0:
             answer = self.read(path, limit=min(limit, 1000), cursor=cursor, **query)
             room -= len(answer) if held else 0
             if room < 0:
                 raise CommandFailed(
-                    f"the list is longer than {MAX_DOCUMENT} bytes. Ask for fewer entries with "
+                    f"the list is longer than {MAX_LISTED} bytes. Ask for fewer entries with "
                     "--limit, or, where the command has it, for --jsonl or --csv"
                 )
             page = _plain(answer)
@@ -113,9 +116,9 @@ class Api:
             if cursor is None or not found:
                 return
 
-    def _call(self, method: str, path: str, body: bytes | None = None) -> bytes:
+    def _call(self, method: str, path: str, body: Any = None, **query: Query) -> bytes:
         try:
-            return self._ask(method, path, body)
+            return self._ask(method, path, body, **query)
         except Refused as refusal:
             if refusal.status not in (401, 403) or not self.credentials.source:
                 raise
@@ -127,7 +130,7 @@ class Api:
                 to_error=True,
             )
             self.credentials = login
-            return self._ask(method, path, body)
+            return self._ask(method, path, body, **query)
 
     def _login_instead(self) -> Credentials | None:
         """The login at the same server, where the environment holds a training job's token, as
@@ -137,41 +140,36 @@ class Api:
             return None
         try:
             login = load_login()
-            role = read_json(self._ask("GET", "/v1/me"))["role"]
+            role = _plain(self._ask("GET", "/v1/me"))["role"]
         except CommandFailed:
             return None
         return login if role == Role.AGENT and login.server == mine.server else None
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        try:
-            return Calls(self.credentials.server, self.credentials.token, TIMEOUT_S).call(
-                method, path, body
-            )
-        except ApiError as error:
-            raise self._failure(error, path) from error
+    def _ask(self, method: str, path: str, body: Any = None, **query: Query) -> bytes:
+        from spikeguard_client.calls import ApiError, Calls
 
-    def _failure(self, error: ApiError, path: str) -> CommandFailed:
-        if error.status is not None:
-            return Refused(error, path)
-        return NoServer(
-            with_next(str(error), f"spikeguard login --server {self.credentials.server}")
-        )
+        server = self.credentials.server
+        try:
+            calls = Calls(server, self.credentials.token, TIMEOUT_S)
+            return calls.call(method, path, body, **query)
+        except UnicodeEncodeError as error:
+            told = printable(error.object)
+            raise CommandFailed(f"{told} is no UTF-8: type it as text") from error
+        except ApiError as error:
+            if error.status is not None:
+                raise Refused(error, path) from error
+            way = f"spikeguard login --server {server}"
+            raise NoServer(with_next(str(error), way)) from error
 
 
 def _plain(answer: bytes) -> Any:
-    try:
-        return read_json(answer)
-    except (ValueError, RecursionError) as error:
-        raise CommandFailed(
-            f"the answer is no JSON ({error}). Is this the address of a spikeguard server?"
-        ) from error
+    from spikeguard_client.calls import ApiError, read
 
-
-def _with_query(path: str, query: Mapping[str, str | int | None]) -> str:
+    kind: Any = Any
     try:
-        return with_query(path, **query)
-    except UnicodeEncodeError as error:
-        raise CommandFailed(f"{printable(error.object)} is no UTF-8: type it as text") from error
+        return read(kind, answer)
+    except ApiError as error:
+        raise CommandFailed(str(error)) from error
 
 
 def _with_source(refusal: Refused, used: Credentials) -> Refused:

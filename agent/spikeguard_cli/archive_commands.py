@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from spikeguard_cli.api import Api
-from spikeguard_cli.command import Command, say
+from spikeguard_cli.command import Command, client_command, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.options import json_option, told
 from spikeguard_protocol import RunId
@@ -62,6 +62,6 @@ def _delete_options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("archive", "leave a run out of lists and metrics", archive, _archive_options),
-    Command("delete", "remove a run for good, all but its record", delete, _delete_options),
+    client_command("archive", "leave a run out of lists and metrics", archive, _archive_options),
+    client_command("delete", "remove a run for good, all but its record", delete, _delete_options),
 )

@@ -12,7 +12,7 @@ from typing import Any
 from spikeguard_cli.access_commands import COMMANDS as ACCESS
 from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.archive_commands import COMMANDS as ARCHIVE
-from spikeguard_cli.command import Command, say
+from spikeguard_cli.command import Command, client_command, say
 from spikeguard_cli.credentials import (
     Credentials,
     credentials_path,
@@ -249,21 +249,23 @@ def _postmortem_options(parser: ArgumentParser) -> None:
 COMMANDS: tuple[Command, ...] = (
     *NOTE,
     *ACCESS,
-    Command(
+    client_command(
         "login", "log in at a server, so that your decisions carry your name", login, _login_options
     ),
-    Command("runs", "list runs: state, step, loss, open incident", runs, _run_options),
+    client_command("runs", "list runs: state, step, loss, open incident", runs, _run_options),
     *SHOW,
     *OPEN,
     *RUN,
     *MCP,
     *ARCHIVE,
-    Command(
+    client_command(
         "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options
     ),
     *DECISIONS,
-    Command("audit", "print or export who changed what, when and why", audit, _audit_options),
-    Command(
+    client_command(
+        "audit", "print or export who changed what, when and why", audit, _audit_options
+    ),
+    client_command(
         "postmortem",
         "print or save the post-mortem of a closed incident",
         postmortem,

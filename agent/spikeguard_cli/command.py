@@ -53,6 +53,19 @@ class Command:
         return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
 
+CLIENT = ("httpx", "msgspec")  # what calls of a server take
+
+
+def client_command(
+    name: str,
+    summary: str,
+    run: Callable[[Namespace], int],
+    configure: Callable[[ArgumentParser], None],
+) -> Command:
+    """One that asks a server."""
+    return Command(name, summary, run, configure, "cli", CLIENT)
+
+
 def warn_of_plain_http(server: str) -> None:
     """One line on stderr before a token goes to another machine in the clear."""
     if (warning := plain_http_warning(server, os.environ)) is not None:

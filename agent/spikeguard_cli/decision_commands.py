@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from spikeguard_cli.api import Api, Refused
-from spikeguard_cli.command import Changed, Command, CommandFailed
+from spikeguard_cli.command import Changed, Command, CommandFailed, client_command
 from spikeguard_cli.credentials import (
     load_credentials,
 )
@@ -201,12 +201,14 @@ def _ack_options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("ack", "acknowledge an incident: you look at it", ack, _ack_options),
-    Command(
+    client_command("ack", "acknowledge an incident: you look at it", ack, _ack_options),
+    client_command(
         "approve",
         "approve what an incident proposes, as it is or changed",
         approve,
         _approve_options,
     ),
-    Command("reject", "reject what an incident proposes, with a reason", reject, _reject_options),
+    client_command(
+        "reject", "reject what an incident proposes, with a reason", reject, _reject_options
+    ),
 )

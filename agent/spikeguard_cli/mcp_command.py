@@ -14,15 +14,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlencode
 
-from spikeguard_cli.command import Command, CommandFailed, NotAllowed
+from spikeguard_cli.command import CLIENT, Command, CommandFailed, NotAllowed
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.orders import VERBS, planned_lines
-from spikeguard_client import ApiError, Client
 from spikeguard_protocol import IncidentId, ProtocolError, Role, RunId
 from spikeguard_protocol.paths import act_path
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
+
+    from spikeguard_client import Client
 
 Plain = dict[str, Any]
 MOST = 50  # runs or incidents in one answer
@@ -44,6 +45,8 @@ _DETAIL = ("onset_batches", "evidence", "causes", "first_layer", "commands", "ha
 
 def serve(options: Namespace) -> int:
     """Answer an assistant until its side closes."""
+    from spikeguard_client import ApiError, Client
+
     del options
     known = load_credentials()
     client = Client(known.server, known.token)
@@ -74,6 +77,7 @@ def server_of(client: Client) -> MCPServer[Any]:
 
 def _telling(function: Callable[..., Any], error: type[Exception]) -> Callable[..., Any]:
     """`function`; what is refused is raised as `error`, in the server's words."""
+    from spikeguard_client import ApiError
 
     @wraps(function)
     def called(*given: Any, **named: Any) -> Any:
@@ -173,6 +177,6 @@ COMMANDS: tuple[Command, ...] = (
         "let an assistant read runs and incidents and suggest orders; a person decides",
         serve,
         extra="mcp",
-        needs=("mcp",),
+        needs=("mcp", *CLIENT),
     ),
 )

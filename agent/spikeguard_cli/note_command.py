@@ -6,7 +6,7 @@ import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from spikeguard_cli.api import Api
-from spikeguard_cli.command import Command, CommandFailed
+from spikeguard_cli.command import Command, CommandFailed, client_command
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.options import (
     chosen,
@@ -89,5 +89,7 @@ def _options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("note", "report a change to a run, or list changes with their effect", note, _options),
+    client_command(
+        "note", "report a change to a run, or list changes with their effect", note, _options
+    ),
 )

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 
 from spikeguard_cli.api import Api
-from spikeguard_cli.command import Command, CommandFailed
+from spikeguard_cli.command import Command, CommandFailed, client_command
 from spikeguard_cli.credentials import Credentials, load_credentials
 from spikeguard_cli.options import json_option, told
 from spikeguard_protocol import CommandId, IncidentId, RunId
@@ -88,5 +88,5 @@ def _options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("open", "open an incident's page in a browser", open_page, _options),
+    client_command("open", "open an incident's page in a browser", open_page, _options),
 )

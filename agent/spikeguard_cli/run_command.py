@@ -7,7 +7,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import Any
 
 from spikeguard_cli.api import Api
-from spikeguard_cli.command import Command, CommandFailed, say
+from spikeguard_cli.command import Command, CommandFailed, client_command, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.options import MOST_LIMIT, json_option, lasting, limit_option, print_json
 from spikeguard_cli.orders import (
@@ -194,7 +194,7 @@ def _options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command(
+    client_command(
         "run", "have a run roll back, skip, save, stop; list what was ordered", order, _options
     ),
 )

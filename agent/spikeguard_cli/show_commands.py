@@ -12,7 +12,7 @@ from typing import Any
 
 from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.batch_view import batch_lines
-from spikeguard_cli.command import Command, NoServer, say
+from spikeguard_cli.command import Command, NoServer, client_command, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.curve import Curve, drawn
 from spikeguard_cli.options import json_option, print_json
@@ -231,6 +231,8 @@ def _watch_options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("show", "show an incident or a run: what, why, what to do, curve", show, _show_options),
-    Command("watch", "follow a run in this terminal until it ends", watch, _watch_options),
+    client_command(
+        "show", "show an incident or a run: what, why, what to do, curve", show, _show_options
+    ),
+    client_command("watch", "follow a run in this terminal until it ends", watch, _watch_options),
 )

@@ -1,46 +1,36 @@
 """One call of the API: the request, the answer in its shape, and one error for all that fails.
 
-Law: standard library only; every call has a timeout; whatever fails leaves as one `ApiError` with
-the server's own words.
+httpx carries the call, msgspec reads the answer. Every call has a timeout, and whatever fails
+leaves as one `ApiError`, with the server's own words where it gave them.
 """
 
 from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
-from http.client import HTTPException, HTTPResponse
-from types import MappingProxyType
-from typing import Any, TypeVar
-from urllib.error import HTTPError, URLError
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, Generic, TypedDict, TypeVar
 from urllib.parse import urlencode
-from urllib.request import (
-    BaseHandler,
-    HTTPHandler,
-    HTTPRedirectHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    Request,
-    build_opener,
-)
 
-from spikeguard_client.reading import NotUnderstood, Page, read, read_page
+import httpx
+import msgspec
+
 from spikeguard_client.shapes import Command
 from spikeguard_protocol.bearer import bearer
-from spikeguard_protocol.bounded_answer import (
-    BoundedHTTPHandler,
-    BoundedHTTPSHandler,
-    read_json,
-)
 from spikeguard_protocol.escaping import printable
 
-# what comes back is no HTTP, ends early, is too long, or says that no memory holds it
-UNREADABLE = (OSError, HTTPException, ValueError, OverflowError, MemoryError)
-T = TypeVar("T")
+MAX_ANSWER = 64 * 2**20  # bytes of an answer: a list, a post-mortem with its plots
+ANSWER_S = 300.0  # from its first byte to its last
+MAX_CONTAINERS = 1_000_000  # lists and tables of an answer; each takes 64 bytes and more
 PAGE = 200
+# no server there, an answer cut short, too long or no HTTP; ImportError: a SOCKS proxy wants more
+NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ImportError)
+NOT_READ = (ValueError, RecursionError)
+T = TypeVar("T")
 Query = str | int | None
-NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class ApiError(Exception):
@@ -69,37 +59,44 @@ class ApiError(Exception):
     def current(self) -> Command | None:
         """The proposal that took the place of the one decided on (`revision_changed`)."""
         try:
-            return read(Command, self.error.get("current"))
-        except NotUnderstood:
+            return msgspec.convert(self.error.get("current"), Command, strict=False)
+        except msgspec.ValidationError:
             return None
 
 
-class Calls:
-    """Calls of one server with one token, by method and path. Keeps no connection.
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some items of a list, and what to ask for its next ones with, if there are any."""
 
-    `headers` go with every call. Raises `ProtocolError` for a token that no header takes.
+    items: list[T]
+    next_cursor: str | None = None  # a list that comes whole has none
+
+
+class Calls:
+    """Calls of one server with one token, by method and path. Keeps no connection, so that threads
+    may share it.
+
+    Raises `ProtocolError` for a token that no header takes.
     """
 
-    def __init__(
-        self, server: str, token: str, timeout_s: float, headers: Mapping[str, str] = NO_HEADERS
-    ) -> None:
+    def __init__(self, server: str, token: str, timeout_s: float) -> None:
         self.server = server.rstrip("/")
         self.timeout_s = timeout_s
-        self._headers = {**headers, "Authorization": bearer(token)}
+        self._headers = {"Authorization": bearer(token), "Accept-Encoding": "identity"}
 
     def get(self, shape: type[T], path: str, **query: Query) -> T:
         """What is there, as `shape`."""
-        return self.send(shape, "GET", with_query(path, **query), None)
+        return read(shape, self.call("GET", path, **query))
 
-    def send(self, shape: type[T], method: str, path: str, body: Any) -> T:
+    def send(self, shape: type[T], method: str, path: str, body: Any = None, **query: Query) -> T:
         """The answer to `body` as JSON, as `shape`."""
-        content = None if body is None else json.dumps(body).encode()
-        return understood(shape, self.call(method, path, content))
+        return read(shape, self.call(method, path, body, **query))
 
     def page(self, shape: type[T], path: str, **query: Query) -> Page[T]:
         """One page of a list, with the cursor of the next one."""
-        answer = self.call("GET", with_query(path, **query))
-        return _understood(partial(read_page, shape), answer)
+        pages: Any = Page
+        found: Page[T] = self.get(pages[shape], path, **query)
+        return found
 
     def items(
         self, shape: type[T], path: str, *, paged: bool = True, **query: Query
@@ -114,123 +111,105 @@ class Calls:
             if cursor is None:
                 return
 
-    def call(
-        self, method: str, path: str, body: bytes | None = None, media: str = "application/json"
-    ) -> bytes:
-        """The answer as it came, whole: of at most 64 MiB, within five minutes."""
-        headers = {} if body is None else {"Content-Type": media}
+    def call(self, method: str, path: str, body: Any = None, **query: Query) -> bytes:
+        """The answer, as it came, to `body` as JSON and what is asked; None asks nothing."""
+        asked = urlencode({name: value for name, value in query.items() if value is not None})
+        url = f"{self.server}{path}{asked and '?'}{asked}"
+        content = None if body is None else json.dumps(body).encode()
+        headers = {} if body is None else {"Content-Type": "application/json"}
         try:
-            with self._answer(self._bounded, method, path, body, headers, self.timeout_s) as answer:
-                return answer.read()
-        except UNREADABLE as error:
+            with self._http.stream(method, url, content=content, headers=headers) as answer:
+                whole = _whole(answer)
+        except NO_ANSWER as error:
             raise self._unreachable(error) from error
-
-    def open(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        timeout_s: float,
-    ) -> HTTPResponse:
-        """The answer while it comes, without an end; whoever asks closes it."""
-        return self._answer(self._endless, method, path, body, headers, timeout_s)
-
-    def _answer(
-        self,
-        opener: OpenerDirector,
-        method: str,
-        path: str,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        timeout_s: float,
-    ) -> HTTPResponse:
-        given = {**self._headers, **headers}
-        try:
-            request = Request(self.server + path, body, given, method=method)
-            answer: HTTPResponse = opener.open(request, timeout=timeout_s)
-        except HTTPError as error:
-            raise _refusal(error) from error
-        except UNREADABLE as error:
-            raise self._unreachable(error) from error
-        return answer
+        if answer.is_success:
+            return whole
+        raise _refusal(answer, whole)
 
     @cached_property
-    def _bounded(self) -> OpenerDirector:
-        return self._opener(BoundedHTTPHandler(), BoundedHTTPSHandler)
-
-    @cached_property
-    def _endless(self) -> OpenerDirector:
-        return self._opener(HTTPHandler(), HTTPSHandler)
-
-    def _opener(self, plain: BaseHandler, over_tls: type[HTTPSHandler]) -> OpenerDirector:
-        if not self.server.startswith("https://"):
-            return build_opener(_NoRedirect, plain)
-        return build_opener(_NoRedirect, plain, over_tls(context=ssl.create_default_context()))
+    def _http(self) -> httpx.Client:
+        """Follows no redirect: the token is for the server that was named."""
+        return httpx.Client(
+            headers=self._headers,
+            timeout=self.timeout_s,
+            verify=_tls(trusting=self.server.startswith("https://")),
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
 
     def _unreachable(self, error: BaseException) -> ApiError:
-        reason = error.reason if isinstance(error, URLError) else error
-        if isinstance(reason, TimeoutError):
+        if isinstance(error, httpx.TimeoutException | TimeoutError):
             return ApiError(
-                f"{self.server} did not answer in time ({reason})",
+                f"{self.server} did not answer in time ({error})",
                 "It may be starting or overloaded: try again",
                 code="timeout",
             )
         return ApiError(
-            f"{self.server} does not answer ({str(reason)[:500] or type(reason).__name__})",
+            f"{self.server} does not answer ({str(error)[:500] or type(error).__name__})",
             "Is the server up, and is this its address?",
             code="unreachable",
         )
 
 
-class _NoRedirect(HTTPRedirectHandler):
-    """The token is for the server that was named, not for whom it points to."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Nowhere: the answer becomes an `HTTPError`."""
-
-
-def with_query(path: str, **query: Query) -> str:
-    """`path` with what is asked; None asks nothing."""
-    given = {name: value for name, value in query.items() if value is not None}
-    return f"{path}?{urlencode(given, doseq=True)}" if given else path
+@cache
+def _tls(*, trusting: bool) -> ssl.SSLContext:
+    """`trusting`: the machine's authorities, which take 20 ms to load and plain HTTP does not
+    need. httpx has its own, and a company's are not among those."""
+    return ssl.create_default_context() if trusting else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
-def understood(shape: type[T], answer: bytes) -> T:
-    """An answer as `shape`."""
-    return _understood(partial(read, shape), answer)
+def _whole(answer: httpx.Response) -> bytes:
+    """Its body; a timeout of httpx bounds one read alone."""
+    found, deadline = bytearray(), time.monotonic() + ANSWER_S
+    for part in answer.iter_raw():
+        found += part
+        if len(found) > MAX_ANSWER:
+            raise ValueError(f"the answer is longer than {MAX_ANSWER} bytes")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the answer was not complete after {ANSWER_S:g} s")
+    return bytes(found)
 
 
-def _understood(reading: Callable[[Any], T], answer: bytes) -> T:
+def read(shape: type[T], answer: bytes) -> T:
+    """An answer as `shape`; "nan", "inf" and "-inf" become floats where it has them.
+
+    What takes many times its length of memory, as a list of empty lists does, is none.
+    """
     try:
-        return reading(read_json(answer))
-    except (NotUnderstood, ValueError, RecursionError) as error:
-        raise stranger(str(error)) from error
+        if answer.count(b"[") + answer.count(b"{") > MAX_CONTAINERS:
+            raise ValueError(f"it has more than {MAX_CONTAINERS:,} lists and tables")
+        return msgspec.json.decode(answer, type=shape, strict=False)
+    except NOT_READ as error:
+        raise not_understood(error) from error
 
 
-def _refusal(error: HTTPError) -> ApiError:
+class _Refusal(TypedDict):
+    error: dict[str, Any]
+
+
+def _refusal(answer: httpx.Response, content: bytes) -> ApiError:
     """The server's own words where it gave them in the agreed shape."""
-    if 300 <= error.code < 400:
-        place = str(error.headers.get("Location"))[:200]
+    status = answer.status_code
+    if 300 <= status < 400:
+        place = str(answer.headers.get("Location"))[:200]
         return ApiError(
-            f"The server points elsewhere ({error.code}, {place}): no token is sent there",
+            f"The server points elsewhere ({status}, {place}): no token is sent there",
             "Name the address that answers itself",
             code="points_elsewhere",
         )
     try:
-        told = dict(read_json(error.read())["error"])
-    except (*UNREADABLE, KeyError, TypeError, RecursionError):
+        told = read(_Refusal, content)["error"]
+    except ApiError:
         told = {}
-    message = told.get("message", f"The server answered {error.code}")
+    message = told.get("message", f"The server answered {status}")
     remedy = told.get("remedy", "" if told else "See the server's log")
-    code = told.get("code", f"http_{error.code}")
-    return ApiError(f"{message}", f"{remedy or ''}", code=f"{code}", status=error.code, error=told)
+    code = told.get("code", f"http_{status}")
+    return ApiError(f"{message}", f"{remedy or ''}", code=f"{code}", status=status, error=told)
 
 
-def stranger(what: str) -> ApiError:
+def not_understood(error: BaseException) -> ApiError:
     """An answer that is not what the API promises."""
     return ApiError(
-        f"The answer is not in the form that this version expects: {what}",
+        f"The answer is not in the form that this version expects: {error}",
         "Run client and server in the same version, and check that this is the server's address",
         code="not_understood",
     )

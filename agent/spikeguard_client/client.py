@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from spikeguard_client.calls import Calls, with_query
+from spikeguard_client.calls import Calls
 from spikeguard_client.project_calls import ProjectCalls, because
 from spikeguard_client.shapes import (
     AuditEntry,
@@ -99,7 +99,7 @@ class Client(ProjectCalls):
 
     def delete_run(self, run: RunId, reason: str) -> None:
         """Remove a run for good, all but its audit. A conflict while an attempt of it lives."""
-        self._calls.call("DELETE", with_query(run_path(run), reason=reason))
+        self._calls.call("DELETE", run_path(run), reason=reason)
 
     def run(self, run: RunId) -> RunDetail:
         """One run with attempts, segments and rollback targets."""
@@ -160,12 +160,12 @@ class Client(ProjectCalls):
     def acknowledge(self, incident: IncidentId) -> IncidentDetail:
         """Say that you look at a spike: nothing is escalated, and nobody is told again."""
         path = f"{incident_path(incident)}/acknowledgement"
-        return self._calls.send(IncidentDetail, "POST", path, None)
+        return self._calls.send(IncidentDetail, "POST", path)
 
     def take_back_acknowledgement(self, incident: IncidentId) -> IncidentDetail:
         """Say that nobody looks at it any more."""
         path = f"{incident_path(incident)}/acknowledgement"
-        return self._calls.send(IncidentDetail, "DELETE", path, None)
+        return self._calls.send(IncidentDetail, "DELETE", path)
 
     def assign(self, incident: IncidentId, assignee: str | None) -> IncidentDetail:
         """Make a spike somebody's; None: nobody's."""
@@ -191,9 +191,8 @@ class Client(ProjectCalls):
 
     def postmortem(self, incident: IncidentId, form: str = "md") -> bytes:
         """The post-mortem as `md`, `html` or `json`."""
-        return self._calls.call(
-            "GET", with_query(f"{incident_path(incident)}/postmortem", format=form)
-        )
+        path = f"{incident_path(incident)}/postmortem"
+        return self._calls.call("GET", path, format=form)
 
     def approve(self, command: CommandId, revision: int) -> Command:
         """Say yes to the revision that was seen, in the name that stands behind the token."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spikeguard_client.calls import Calls, with_query
+from spikeguard_client.calls import Calls
 from spikeguard_client.shapes import (
     AccessToken,
     Channel,
@@ -52,7 +52,7 @@ class ProjectCalls:
 
     def revoke_token(self, id: int, reason: str | None = None) -> None:
         """From now on neither the token nor any session that it opened works."""
-        self._calls.call("DELETE", with_query(f"/v1/tokens/{id}", reason=reason))
+        self._calls.call("DELETE", f"/v1/tokens/{id}", reason=reason)
 
     def policy(self, project: str) -> Policy:
         """The policy in force."""
@@ -81,8 +81,7 @@ class ProjectCalls:
 
     def drop_run_policy(self, run: RunId, reason: str | None = None) -> Policy:
         """Let a run follow its project's policy again, which is the answer."""
-        path = with_query(_policy_path(run), reason=reason)
-        return self._calls.send(Policy, "DELETE", path, None)
+        return self._calls.send(Policy, "DELETE", _policy_path(run), reason=reason)
 
     def halt(self, project: str, reason: str) -> Policy:
         """Throw the kill switch: nothing is approved and nothing delivered in the project."""
@@ -105,11 +104,11 @@ class ProjectCalls:
 
     def delete_channel(self, project: str, name: str, reason: str | None = None) -> None:
         """Tell nothing there any more."""
-        self._calls.call("DELETE", with_query(channel_path(project, name), reason=reason))
+        self._calls.call("DELETE", channel_path(project, name), reason=reason)
 
     def test_channel(self, project: str, name: str) -> ChannelTest:
         """Send a test now, and say what became of it."""
-        return self._calls.send(ChannelTest, "POST", f"{channel_path(project, name)}/test", None)
+        return self._calls.send(ChannelTest, "POST", f"{channel_path(project, name)}/test")
 
     def deliveries(self, project: str, *, channel: str | None = None) -> Iterator[Delivery]:
         """What was told and what was not, newest first."""
@@ -138,7 +137,7 @@ class ProjectCalls:
 
     def end_silence(self, project: str, number: int, reason: str | None = None) -> None:
         """Take a silence back; what it held is told."""
-        self._calls.call("DELETE", with_query(silence_path(project, number), reason=reason))
+        self._calls.call("DELETE", silence_path(project, number), reason=reason)
 
     def _switch(self, word: str, project: str, reason: str) -> Policy:
         body = {"project": project, "reason": reason}

@@ -2,7 +2,7 @@
 
 Made by `python -m benchmarks.reference`; a test fails where it is not what the document says. Times
 are RFC 3339 texts in UTC; a float may be NaN or infinite, None means that nothing was measured. A
-key that a newer server adds is kept and not described.
+key that a newer server adds is left out.
 """
 
 from __future__ import annotations
@@ -182,29 +182,9 @@ class Note(TypedDict):
     outcome: str  # the effect, or why there is none yet, in words
 
 
-class RunDetail(TypedDict):
+class RunDetail(Run):
     """A run with its attempts, its tree of segments and what it can return to."""
 
-    project: str
-    name: str
-    id: str
-    state: str
-    created_at: str
-    last_message_at: str | None
-    age_s: float | None  # seconds since the last message
-    last_step: int | None
-    last_loss: float | None
-    last_grad_norm: float | None
-    tokens_per_second: float | None
-    open_incident: int | None
-    incidents: int
-    waiting_approval: bool
-    live_attempts: int  # above 1 nobody gets orders
-    archived_at: str | None  # lists and metrics leave it out since
-    look_at_job: str | None  # what to look at where its job may have died
-    open_kind: str | None  # of the open incident
-    tags: list[str]  # in order
-    stability: Stability | None  # null: too few steps so far
     attempts: list[Attempt]
     segments: list[Segment]
     targets: list[Target]
@@ -502,47 +482,9 @@ class Inbox(TypedDict):
     more: bool  # whether there is more of a kind than `limit`
 
 
-class IncidentDetail(TypedDict):
+class IncidentDetail(Incident):
     """An incident with its revisions, its evidence and every command."""
 
-    id: str
-    run: str
-    project: str
-    number: int
-    state: str
-    kind: str
-    confidence: float  # probability that `kind` is right, 0 to 1
-    reason: str
-    settled: bool  # `kind` changes with new evidence only
-    onset_step: int
-    detected_step: int
-    peak_step: int
-    closed_step: int | None
-    onset_batches: Batches | None  # positions in the data order, half-open
-    segment: SegmentRef
-    signal: str  # that opened it; `first_signal` may have moved before
-    first_signal: FirstMove
-    symptom: str
-    title: str  # what every view calls it
-    summary: str  # what happened, in a sentence without its full stop
-    loss_rose: bool  # whether the loss itself stood out of its trend
-    pre_loss: float | None  # the trend just before the onset, nats
-    peak_loss: float | None  # nats
-    excess: float | None  # of the loss over the trend at `newest_step`, nats
-    height: str | None  # `excess` in words, with its error where that matters
-    newest_step: int  # the newest that was judged
-    dropped: bool  # whether the agent kept the onset's update out
-    stuck: bool  # whether updates were dropped in a row, so that weights stand still
-    apart: bool  # whether ranks were found to hold different weights
-    recurrences: int  # times it came back after a command
-    outcome: str | None
-    opened_at: str
-    closed_at: str | None
-    acknowledged_at: str | None
-    acknowledged_by: str | None  # who looks at it; null: nobody has said so
-    assignee: str | None  # whose it is; null: nobody's
-    trend: Trend | None
-    proposal: Command | None
     base_rates: str  # how spikes end here, and whose figures these are
     revisions: list[IncidentRevision]  # the first 500 and the newest 500
     evidence: Evidence
@@ -717,20 +659,9 @@ class AccessToken(TypedDict):
     made_with: int | None  # the token that it ends with when that is revoked
 
 
-class NewToken(TypedDict):
+class NewToken(AccessToken):
     """A new token with its secret, shown this once."""
 
-    id: int
-    role: str
-    project: str | None
-    run: str | None  # null = every run of the project
-    person: str | None
-    name: str | None
-    session: bool  # made by a login
-    created_at: str
-    created_by: str
-    expires_in_s: float | None
-    made_with: int | None  # the token that it ends with when that is revoked
     token: str
 
 

@@ -29,7 +29,10 @@ def plain_http_warning(address: str, environment: Mapping[str, str]) -> str | No
 
 def plain_http_host(address: str) -> str | None:
     """The other machine that `address` reaches without encryption; None where it does not."""
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return None  # no address: nothing is sent
     host = parts.hostname or ""
     return host if parts.scheme == "http" and host and not _is_loopback(host) else None
 

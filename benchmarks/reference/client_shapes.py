@@ -41,11 +41,14 @@ NAMES: Final[Mapping[str, str]] = {  # in the document -> in the client, those u
     "TokenMade": "NewToken", "PolicyBody": "Policy", "ChannelBody": "Channel",
     "TestBody": "ChannelTest", "DeliveryBody": "Delivery", "SilenceBody": "Silence",
 }  # fmt: skip
+BASES: Final[Mapping[str, str]] = {  # in the document: a shape, and the one that it adds to
+    "RunDetail": "RunBody", "IncidentDetail": "IncidentBody", "TokenMade": "TokenBody",
+}  # fmt: skip
 HEAD: Final = '''"""The shapes of the API's answers, made of the server's OpenAPI document.
 
 Made by `python -m benchmarks.reference`; a test fails where it is not what the document says. Times
 are RFC 3339 texts in UTC; a float may be NaN or infinite, None means that nothing was measured. A
-key that a newer server adds is kept and not described.
+key that a newer server adds is left out.
 """
 
 from __future__ import annotations
@@ -71,10 +74,21 @@ def module() -> str:
 
 
 def _class(name: str, ours: str) -> str:
-    shape = document()["components"]["schemas"][name]
-    head = [f"class {ours}(TypedDict):", *_docstring(shape["description"]), ""]
-    lines = [line for field, one in shape["properties"].items() for line in _field(field, one)]
+    shape, base = _shape(name), BASES.get(name)
+    known = {} if base is None else _shape(base)["properties"]
+    fields = dict(shape["properties"])
+    for field, one in known.items():
+        if fields.pop(field) != one:
+            raise KeyError(f"{name}.{field} is not as {base} has it")
+    above = "TypedDict" if base is None else NAMES[base]
+    head = [f"class {ours}({above}):", *_docstring(shape["description"]), ""]
+    lines = [line for field, one in fields.items() for line in _field(field, one)]
     return "\n".join([*head, *lines, ""])
+
+
+def _shape(name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = document()["components"]["schemas"][name]
+    return found
 
 
 def _docstring(text: str) -> list[str]:
@@ -104,7 +118,7 @@ def _type(shape: Mapping[str, Any]) -> str:
         name = shape["$ref"].rpartition("/")[2]
         if name in NAMES:
             return NAMES[name]
-        return _type(document()["components"]["schemas"][name])
+        return _type(_shape(name))
     match shape.get("type"):
         case "null":
             return "None"

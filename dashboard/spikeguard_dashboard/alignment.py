@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spikeguard_client import RunDetail
+from spikeguard_client.shapes import RunDetail
 from spikeguard_dashboard.history import Kept, Key
 from spikeguard_dashboard.series import Series
 

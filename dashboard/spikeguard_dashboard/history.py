@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from spikeguard_client import Segment
+from spikeguard_client.shapes import Segment
 from spikeguard_dashboard.series import SeriesPart
 
 Key = tuple[str, int]  # attempt, number of the segment

@@ -9,10 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spikeguard_client import Batches, SegmentSeries
-from spikeguard_client import Series as Answer
-from spikeguard_client import Trend as TrendAnswer
-from spikeguard_client.reading import NotUnderstood
+from spikeguard_client.shapes import Batches, SegmentSeries
+from spikeguard_client.shapes import Series as Answer
+from spikeguard_client.shapes import Trend as TrendAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class Series:
 
 
 def series_of(answer: Answer, fingerprint: str = "") -> Series:
-    """The curves of an answer; raise `NotUnderstood` where columns differ in length."""
+    """The curves of an answer; raise `ValueError` where columns differ in length."""
     stretches = [_stretch(segment) for segment in answer["segments"]]
     trend = _trend(answer["trend"])
     return Series(answer["signals"], stretches, answer["truncated"], trend, fingerprint)
@@ -68,7 +67,7 @@ def _trend(answer: TrendAnswer | None) -> Trend | None:
 def _stretch(segment: SegmentSeries) -> SeriesPart:
     columns: list[Sequence[object]] = [*segment["values"].values(), segment["batches"]]
     if any(len(column) != len(segment["steps"]) for column in columns):
-        raise NotUnderstood("Series.segments has columns of unequal length")
+        raise ValueError("Series.segments has columns of unequal length")
     return SeriesPart(
         segment["attempt"],
         segment["number"],

@@ -17,8 +17,8 @@ from zoneinfo import ZoneInfo
 
 import streamlit as st
 
-from spikeguard_client import ApiError, Me
-from spikeguard_dashboard.client import Client
+from spikeguard_client import ApiError
+from spikeguard_dashboard.client import PageClient
 from spikeguard_dashboard.settings import Settings, read_settings
 
 COOKIE = "spikeguard_dashboard"  # a viewer's ticket, set by the server's sign-in page
@@ -41,17 +41,12 @@ class Visit:
     """One look at the dashboard."""
 
     settings: Settings
-    client: Client
+    client: PageClient
     person: Person | None
     session_ended: bool  # there is a cookie, but the server no longer takes it
     address: str  # of this page, in the person's browser
     zone: ZoneInfo
     dark: bool
-
-    @property
-    def token(self) -> str:
-        """The person's session; empty if nobody has signed in."""
-        return self.person.token if self.person else ""
 
     @property
     def cookie_can_come(self) -> bool:
@@ -60,21 +55,14 @@ class Visit:
         return ours is None or ours == theirs
 
 
-@st.cache_resource(show_spinner=False)
-def _client(server: str) -> Client:
-    return Client(server)
-
-
 def arrive() -> Visit:
     """Look who is there; raise `SettingError` if the dashboard is set up wrongly, `ApiError` if the
     server cannot be asked."""
     settings = read_settings(os.environ)
-    client = _client(settings.server)
-    cookie = st.context.cookies.get(COOKIE, "")
-    person, ended = _person(client, cookie)
+    person, ended = _person(settings.server, st.context.cookies.get(COOKIE, ""))
     return Visit(
         settings,
-        client,
+        PageClient(settings.server, person.token if person else ""),
         person,
         ended,
         st.context.url or "",
@@ -83,13 +71,13 @@ def arrive() -> Visit:
     )
 
 
-def _person(client: Client, cookie: str) -> tuple[Person | None, bool]:
+def _person(server: str, cookie: str) -> tuple[Person | None, bool]:
     """The person behind the cookie, and whether the cookie has lost its worth. While the server
     does not answer it is the person that it named last; raises `ApiError` where it named none."""
     if not cookie:
         return None, False
     try:
-        me: Me = client.me(cookie)
+        me = PageClient(server, cookie).me()
     except ApiError as error:
         if error.status in (401, 403):
             return None, True

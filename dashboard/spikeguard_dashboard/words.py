@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
 
-from spikeguard_client import Ability, Change, Command, Incident
+from spikeguard_client.shapes import Ability, Change, Command, Incident
 from spikeguard_protocol.phrases import batches_phrase, cause_phrase, order_phrase, sure_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, OUTCOME_WORDS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
-from spikeguard_client import RunDetail
+from spikeguard_client.shapes import RunDetail
 from spikeguard_dashboard.alignment import BINS, FEW, binned, by_tokens, not_finite, standing
 from spikeguard_dashboard.history import kept_steps
 from spikeguard_dashboard.series import Series, SeriesPart

@@ -8,9 +8,9 @@ from typing import Any
 
 import altair as alt
 import pytest
+from msgspec import convert
 
-from spikeguard_client import Series as Answer
-from spikeguard_client.reading import read
+from spikeguard_client.shapes import Series as Answer
 from spikeguard_core import events
 from spikeguard_dashboard.charts import (
     Marker,
@@ -39,7 +39,7 @@ def series(losses: list[Any], first: int = 1, **columns: list[Any]) -> Series:
         "values": {"loss": losses, **columns},
         "batches": [[n, n + 1] for n in range(len(losses))],
     }
-    return series_of(read(Answer, story.series([segment])))
+    return series_of(convert(story.series([segment]), Answer, strict=False))
 
 
 def layers(spec: Spec, mark: str) -> list[dict[str, Any]]:

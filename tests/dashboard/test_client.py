@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from spikeguard_client import ApiError
-from spikeguard_dashboard.client import Client
+from spikeguard_dashboard.client import PageClient
 from spikeguard_dashboard.settings import SettingError, read_settings
-from spikeguard_protocol import RunId
+from spikeguard_protocol import IncidentId, RunId
 from tests.dashboard import story
 from tests.dashboard.stand_in import (
     VIEWER_TOKEN,
@@ -30,54 +30,57 @@ def world() -> World:
 
 
 @pytest.fixture
-def client(world: World) -> Iterator[Client]:
+def client(world: World) -> Iterator[PageClient]:
     with serving(world) as address:
-        yield Client(address)
+        yield PageClient(address, VIEWER_TOKEN)
 
 
-def test_every_documented_answer_is_read(client: Client) -> None:
-    assert client.runs(VIEWER_TOKEN).items[0]["id"] == "llama-8b-c4"
-    assert client.run(VIEWER_TOKEN, RUN)["targets"][0]["name"] == "step-1200"
-    assert client.incidents(VIEWER_TOKEN, run=RUN).items[0]["number"] == 2
-    assert client.incident(VIEWER_TOKEN, RUN, 2)["evidence"]["worst_z"]["grad_norm"] == math.inf
-    assert client.audit(VIEWER_TOKEN, RUN).items[0]["actor"] == "policy"
-    old = RunId("default", "llama-8b-old")
-    assert client.postmortem(VIEWER_TOKEN, old, 1, "md").media_type == "text/markdown"
+def test_every_documented_answer_is_read(client: PageClient) -> None:
+    assert client.run_page({}).items[0]["id"] == "llama-8b-c4"
+    assert client.run(RUN)["targets"][0]["name"] == "step-1200"
+    assert client.newest_incidents(RUN)[0]["number"] == 2
+    evidence = client.incident(IncidentId(RUN, 2))["evidence"]
+    assert evidence["worst_z"]["grad_norm"] == math.inf
+    assert client.newest_audit(RUN)[0]["actor"] == "policy"
+    old = IncidentId(RunId("default", "llama-8b-old"), 1)
+    assert client.postmortem(old).startswith(b"#")
 
 
-def test_the_servers_own_words_are_kept(client: Client, world: World) -> None:
+def test_the_servers_own_words_are_kept(client: PageClient, world: World) -> None:
     world.broken = lambda: error(503, "starting", "The database is being migrated", "Wait.")
     with pytest.raises(ApiError) as caught:
-        client.runs(VIEWER_TOKEN)
+        client.run_page({})
     assert (caught.value.message, caught.value.remedy) == (
         "The database is being migrated",
         "Wait.",
     )
 
 
-def test_a_token_that_is_refused_says_to_sign_in_again(client: Client, world: World) -> None:
+def test_a_token_that_is_refused_says_to_sign_in_again(client: PageClient, world: World) -> None:
     world.broken = lambda: (401, "text/plain", b"no")
     with pytest.raises(ApiError) as caught:
-        client.runs("wrong")
+        client.run_page({})
     assert "Sign in again" in caught.value.remedy
 
 
 @pytest.mark.parametrize(
     "body", [[], {}, {"items": [{"name": "a"}]}, {"items": [7]}, {"items": None}, "text"]
 )
-def test_an_answer_of_another_shape_is_said_so(client: Client, world: World, body: object) -> None:
+def test_an_answer_of_another_shape_is_said_so(
+    client: PageClient, world: World, body: object
+) -> None:
     world.broken = lambda: answer_json(200, body)
     with pytest.raises(ApiError) as caught:
-        client.runs(VIEWER_TOKEN)
+        client.run_page({})
     assert caught.value.code == "not_understood"
 
 
-def test_columns_of_unequal_length_are_refused(client: Client, world: World) -> None:
+def test_columns_of_unequal_length_are_refused(client: PageClient, world: World) -> None:
     series = story.series([story.segment(0, 1, [2.0, 2.1], current=True, skipped=0)])
     series["segments"][0]["values"]["loss"].pop()
     world.broken = lambda: answer_json(200, series)
     with pytest.raises(ApiError) as caught:
-        client.incident_series(VIEWER_TOKEN, RUN, 2, ["loss"])
+        client.incident_curves(IncidentId(RUN, 2), ["loss"])
     assert caught.value.code == "not_understood"
 
 
@@ -86,7 +89,7 @@ def test_an_absent_server_is_named_with_the_remedy() -> None:
         held.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{held.getsockname()[1]}"
         with pytest.raises(ApiError) as caught:
-            Client(address).runs(VIEWER_TOKEN)
+            PageClient(address, VIEWER_TOKEN).run_page({})
     assert address in caught.value.message
     assert "spikeguard up" in caught.value.remedy
 

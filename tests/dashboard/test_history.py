@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from spikeguard_client import Segment
-from spikeguard_client.reading import read
+from msgspec import convert
+
+from spikeguard_client.shapes import Segment
 from spikeguard_dashboard.history import kept_steps
 from tests.dashboard import story
 
@@ -14,7 +15,7 @@ def branch(number: int, *, current: bool, parent: tuple[int, int] | None = None)
     segment = story.branch(number, 1, 99, current=current, back=parent[1] if parent else None)
     if parent:
         segment["parent"]["segment"] = parent[0]
-    return read(Segment, segment)
+    return convert(segment, Segment, strict=False)
 
 
 def key(number: int) -> tuple[str, int]:

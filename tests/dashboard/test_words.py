@@ -6,9 +6,9 @@ import math
 from zoneinfo import ZoneInfo
 
 import pytest
+from msgspec import convert
 
-from spikeguard_client import Incident
-from spikeguard_client.reading import read
+from spikeguard_client.shapes import Incident
 from spikeguard_dashboard import words
 from spikeguard_protocol.phrases import TIMES, ended_phrase
 from tests.dashboard import story
@@ -82,7 +82,7 @@ def test_every_command_has_a_sentence(verb: str, arguments: dict[str, object], p
 
 
 def test_the_story_of_an_open_incident_says_how_far_off_it_is() -> None:
-    said = words.story(read(Incident, story.incident()))
+    said = words.story(convert(story.incident(), Incident, strict=False))
     assert said == (
         "Step 1,246: the loss rose from 3.766 to 5.186 (peak at step 1,266), after the update norm "
         "had moved first; at step 1,400 it is 0.31 above trend."
@@ -90,18 +90,20 @@ def test_the_story_of_an_open_incident_says_how_far_off_it_is() -> None:
 
 
 def test_the_story_of_a_closed_incident_says_how_it_ended() -> None:
-    said = words.story(read(Incident, story.recovered()))
+    said = words.story(convert(story.recovered(), Incident, strict=False))
     assert said.endswith("; closed at step 1,500: recovered.")
 
 
 def test_a_run_that_is_stuck_is_told_so() -> None:
-    incident = read(Incident, story.incident(dropped=True, stuck=True))
+    incident = convert(story.incident(dropped=True, stuck=True), Incident, strict=False)
     assert words.story(incident).endswith("is dropped, the weights stand still.")
 
 
 def test_ranks_that_have_parted_are_told_of_and_no_rise_of_the_loss() -> None:
     said = "Ranks of the job no longer held the same weights"
-    incident = read(Incident, story.incident(apart=True, summary=said, loss_rose=False))
+    incident = convert(
+        story.incident(apart=True, summary=said, loss_rose=False), Incident, strict=False
+    )
     assert words.story(incident) == (
         "Step 1,246: ranks of the job no longer held the same weights; what they train is no one "
         "model's, however calm the loss is."
@@ -116,7 +118,7 @@ def test_a_loss_that_went_non_finite_is_told_without_a_figure_for_the_excess() -
         summary="The loss was not finite",
         loss_rose=False,
     )
-    incident = read(Incident, plain)
+    incident = convert(plain, Incident, strict=False)
     assert words.story(incident).startswith("Step 1,246: the loss was not finite; ")
     assert words.story(incident).endswith("it has not come back.")
 
@@ -124,7 +126,7 @@ def test_a_loss_that_went_non_finite_is_told_without_a_figure_for_the_excess() -
 def test_a_loss_that_did_not_rise_is_not_said_to_have_risen() -> None:
     said = "A gradient was not finite; the loss did not rise"
     quiet = story.incident(pre_loss=2.04, peak_loss=2.177, summary=said, loss_rose=False)
-    told = words.story(read(Incident, quiet))
+    told = words.story(convert(quiet, Incident, strict=False))
     assert told.startswith("Step 1,246: a gradient was not finite; the loss did not rise; at step")
 
 

@@ -11,8 +11,7 @@ from typing import Final
 
 import streamlit as st
 
-from spikeguard_client import Incident, RunDetail
-from spikeguard_client.reading import Page
+from spikeguard_client.shapes import Incident, RunDetail
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.alignment import Axis, binned, by_step, by_tokens, not_finite, standing
 from spikeguard_dashboard.charts import Spec
@@ -133,18 +132,18 @@ def _draw(visit: Visit, choice: _Choice) -> None:
 
 
 def _load(visit: Visit, run: RunId, choice: _Choice) -> _Compared | None:
-    client, token = visit.client, visit.token
-    detail: Seen[RunDetail] = look(f"run {run}", lambda: client.run(token, run))
+    client = visit.client
+    detail: Seen[RunDetail] = look(f"run {run}", lambda: client.run(run))
     names = list(choice.signals)
-    series: Seen[Series] = look(f"compared {run} {names}", lambda: client.series(token, run, names))
-    found: Seen[Page[Incident]] = look(
-        f"incidents {run} {INCIDENTS}", lambda: client.incidents(token, run=run, limit=INCIDENTS)
+    series: Seen[Series] = look(f"compared {run} {names}", lambda: client.curves(run, names))
+    found: Seen[list[Incident]] = look(
+        f"incidents {run} {INCIDENTS}", lambda: client.newest_incidents(run, limit=INCIDENTS)
     )
     staleness(detail, series, found)
     if detail.data is None or series.data is None:
         return None
     axis = by_tokens(detail.data) if choice.axis == TOKENS else by_step(detail.data)
-    incidents = found.data.items if found.data else []
+    incidents = found.data or []
     kept = kept_stretches(series.data, detail.data)
     return _Compared(detail.data, series.data, incidents, kept, axis)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from spikeguard_client import Note, RunDetail
+from spikeguard_client.shapes import Note, RunDetail
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker, Panel, Span, Window, signal_chart
 from spikeguard_dashboard.history import Kept, kept_of, kept_steps

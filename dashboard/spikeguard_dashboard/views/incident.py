@@ -7,7 +7,7 @@ from itertools import chain
 
 import streamlit as st
 
-from spikeguard_client import Command, IncidentDetail, IncidentRevision
+from spikeguard_client.shapes import Command, IncidentDetail, IncidentRevision
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker
 from spikeguard_dashboard.markup import Column, Content, Html
@@ -30,7 +30,7 @@ from spikeguard_dashboard.views.frame import (
 from spikeguard_dashboard.views.postmortem import postmortem
 from spikeguard_dashboard.views.run import quiet
 from spikeguard_dashboard.visit import Visit, look
-from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, RunId
+from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, IncidentId, RunId
 from spikeguard_protocol.vocabulary import SPEAKS_OF
 
 SHOWN_AT_FIRST = 3
@@ -65,7 +65,7 @@ def _page(visit: Visit, _trail: Sequence[Content]) -> None:
 
 def _draw(visit: Visit, run: RunId, number: int) -> None:
     key = f"{run}#{number}"
-    seen = look(f"incident {key}", lambda: visit.client.incident(visit.token, run, number))
+    seen = look(f"incident {key}", lambda: visit.client.incident(IncidentId(run, number)))
     staleness(seen)
     if seen.data is None:
         return
@@ -106,7 +106,7 @@ def _decision(visit: Visit, incident: IncidentDetail) -> Html:
 
 def _trackers(visit: Visit, run: RunId) -> None:
     """Where the newest attempt that has links is shown by the job's own trackers."""
-    detail = look(f"run {run}", lambda: visit.client.run(visit.token, run)).data
+    detail = look(f"run {run}", lambda: visit.client.run(run)).data
     attempts = [] if detail is None else detail["attempts"]
     linked = [attempt for attempt in attempts if attempt["links"]]
     if linked:
@@ -124,7 +124,7 @@ def _quiet(visit: Visit, run: RunId, incident: IncidentDetail) -> Html:
     """What to look at where the run's job may have died, unless the incident ended before."""
     if incident["state"] == "closed" and incident["outcome"] != "run_ended":
         return markup.EMPTY
-    detail = look(f"run {run}", lambda: visit.client.run(visit.token, run)).data
+    detail = look(f"run {run}", lambda: visit.client.run(run)).data
     return markup.EMPTY if detail is None else quiet(detail)
 
 
@@ -172,7 +172,7 @@ def _kinds(revisions: Sequence[IncidentRevision]) -> Html:
 
 def _curves(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
     key = f"{run}#{incident['number']}"
-    detail = look(f"run {run}", lambda: visit.client.run(visit.token, run)).data
+    detail = look(f"run {run}", lambda: visit.client.run(run)).data
     seen = look(f"samples {key}", lambda: _samples(visit, run, incident))
     staleness(seen)
     if seen.data is None or not seen.data.segments:
@@ -193,11 +193,11 @@ def _curves(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
 
 def _samples(visit: Visit, run: RunId, incident: IncidentDetail) -> Series:
     """The copied samples; before there are any, the run's own around the onset."""
-    copied = visit.client.incident_series(visit.token, run, incident["number"], COPIED)
+    copied = visit.client.incident_curves(IncidentId(run, incident["number"]), COPIED)
     if copied.segments:
         return copied
     first = max(1, incident["onset_step"] - AROUND)
-    return visit.client.series(visit.token, run, COPIED, first=first)
+    return visit.client.curves(run, COPIED, first=first)
 
 
 def _ordered(series: Series) -> list[str]:

@@ -6,14 +6,17 @@ import re
 
 import streamlit as st
 
-from spikeguard_client import IncidentDetail
+from spikeguard_client.shapes import IncidentDetail
 from spikeguard_dashboard import markup
-from spikeguard_dashboard.client import Document
 from spikeguard_dashboard.views.frame import staleness
 from spikeguard_dashboard.visit import Visit, look
-from spikeguard_protocol import RunId
+from spikeguard_protocol import IncidentId, RunId
 
-FORMATS = {"html": "HTML, to print", "md": "Markdown", "json": "JSON"}
+FORMATS = {  # as people and browsers call them
+    "html": ("HTML, to print", "text/html"),
+    "md": ("Markdown", "text/markdown"),
+    "json": ("JSON", "application/json"),
+}
 _PICTURE = re.compile(r"!\[[^\]]*\](\(\s*data:[^)]*\)|\[[a-z]+\]\n\n\*[^\n]*\*)")
 _PICTURE_DATA = re.compile(r"^\[[a-z]+\]: data:.*$", re.MULTILINE)
 
@@ -25,10 +28,11 @@ def postmortem(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
         text = "It is written when the incident closes."
         st.html(markup.block(markup.paragraph(markup.soft(text))))
         return
-    key = f"{run}#{incident['number']} {incident['closed_at']}"
+    id = IncidentId(run, incident["number"])
+    key = f"{id} {incident['closed_at']}"
     held_key, held = st.session_state.get("postmortem", ("", {}))
     if held_key != key:
-        documents = look(f"postmortem {key}", lambda: _all_formats(visit, run, incident["number"]))
+        documents = look(f"postmortem {key}", lambda: _all_formats(visit, id))
         if documents.data is None:
             staleness(documents)
             return
@@ -37,22 +41,21 @@ def postmortem(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
     _downloads(held, f"{run.name}-incident-{incident['number']}")
     read_here = st.expander("Read it here", expanded=incident["state"] == "closed")
     with read_here, st.container(key="postmortem"):  # named for the style of its tables
-        st.markdown(readable(held["md"].content.decode(errors="replace")))
+        st.markdown(readable(held["md"].decode(errors="replace")))
 
 
-def _all_formats(visit: Visit, run: RunId, number: int) -> dict[str, Document]:
-    return {format: visit.client.postmortem(visit.token, run, number, format) for format in FORMATS}
+def _all_formats(visit: Visit, incident: IncidentId) -> dict[str, bytes]:
+    return {format: visit.client.postmortem(incident, format) for format in FORMATS}
 
 
-def _downloads(documents: dict[str, Document], name: str) -> None:
+def _downloads(documents: dict[str, bytes], name: str) -> None:
     with st.container(horizontal=True):
-        for format, title in FORMATS.items():
-            document = documents[format]
+        for format, (title, media_type) in FORMATS.items():
             st.download_button(
                 title,
-                document.content,
+                documents[format],
                 file_name=f"postmortem-{name}.{format}",
-                mime=document.media_type,
+                mime=media_type,
                 key=f"download {format}",
                 on_click="ignore",
             )

@@ -8,7 +8,7 @@ from math import isfinite
 
 import streamlit as st
 
-from spikeguard_client import (
+from spikeguard_client.shapes import (
     Ability,
     AuditEntry,
     Command,
@@ -63,13 +63,13 @@ def _page(visit: Visit, _trail: Sequence[Content]) -> None:
 
 
 def _draw(visit: Visit, run: RunId) -> None:
-    seen = look(f"run {run}", lambda: visit.client.run(visit.token, run))
-    found = look(f"incidents {run}", lambda: visit.client.incidents(visit.token, run=run))
+    seen = look(f"run {run}", lambda: visit.client.run(run))
+    found = look(f"incidents {run}", lambda: visit.client.newest_incidents(run))
     staleness(seen, found)
     if seen.data is None:
         return
     detail = seen.data
-    incidents = found.data.items if found.data else []
+    incidents = found.data or []
     facts = markup.facts(_facts(detail))
     st.html(markup.block(_head(detail), quiet(detail), facts, *_limits(detail), *_outlook(detail)))
     st.html(markup.block(_beside(run, detail)))
@@ -147,7 +147,7 @@ def _curves(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         return
     first, last = window or (None, None)
     key = f"series {run} {signals} {window}"
-    seen = look(key, lambda: visit.client.series(visit.token, run, signals, first=first, last=last))
+    seen = look(key, lambda: visit.client.curves(run, signals, first=first, last=last))
     staleness(seen)
     if seen.data is None:
         return
@@ -218,10 +218,10 @@ def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         st.html(markup.block(_act(visit, run)))
     if incidents:
         st.html(markup.block(markup.section("Incidents"), incident_table(incidents, visit)))
-    ordered = look(f"commands {run}", lambda: visit.client.run_commands(visit.token, run)).data
-    if ordered is not None and ordered.items:
+    ordered = look(f"commands {run}", lambda: visit.client.newest_commands(run)).data
+    if ordered:
         heading = markup.section("Ordered of the run itself")
-        st.html(markup.block(heading, _ordered(ordered.items, visit)))
+        st.html(markup.block(heading, _ordered(ordered, visit)))
     if notes := detail["notes"]:
         st.html(markup.block(markup.section("Changes from outside"), *_notes(notes, visit)))
     if warned := detail["precursors"]:
@@ -427,9 +427,9 @@ def _links(detail: RunDetail) -> Html:
 
 def _record(visit: Visit, run: RunId) -> None:
     """Every intervention, with who and why."""
-    seen = look(f"audit {run}", lambda: visit.client.audit(visit.token, run))
+    seen = look(f"audit {run}", lambda: visit.client.newest_audit(run))
     staleness(seen)
-    rows = [_entry(entry, visit) for entry in (seen.data.items if seen.data else [])]
+    rows = [_entry(entry, visit) for entry in (seen.data or [])]
     st.html(markup.block(markup.table(RECORD_COLUMNS, rows, stacked=True)))
 
 

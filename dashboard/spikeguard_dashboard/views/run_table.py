@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 import pandas as pd
 import streamlit as st
 
-from spikeguard_client import Run
+from spikeguard_client.shapes import Run
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.views.run_choice import MOST_COMPARED, choose
 from spikeguard_dashboard.visit import Visit

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from spikeguard_client import Incident, Run
+from spikeguard_client.shapes import Incident, Run
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.client import RunPage
 from spikeguard_dashboard.markup import Column, Content, Html
@@ -49,7 +49,7 @@ def _page(visit: Visit, _trail: Sequence[Content]) -> None:
 def _urgent(visit: Visit) -> None:
     """Runs with an open incident or an order that waits, before everything else."""
     query = {"limit": URGENT, "order": "attention"}
-    seen = look("urgent runs", lambda: visit.client.list_runs(visit.token, query, None))
+    seen = look("urgent runs", lambda: visit.client.run_page(query))
     if seen.data is not None:
         st.html(markup.block(_heading(seen.data), _needs_list(seen.data.items)))
 
@@ -106,7 +106,7 @@ def _reasons(run: Run, found: RunId) -> list[Content]:
 
 def _table(visit: Visit, asked: Asked) -> None:
     key = f"runs {asked.query} {asked.cursor}"
-    seen = look(key, lambda: visit.client.list_runs(visit.token, asked.query, asked.cursor))
+    seen = look(key, lambda: visit.client.run_page(asked.query, asked.cursor))
     staleness(seen)
     if seen.data is None:
         return
@@ -124,12 +124,12 @@ def _range(asked: Asked, page: RunPage) -> str:
 
 
 def _recent(visit: Visit) -> None:
-    recent = look("incidents", lambda: visit.client.incidents(visit.token, limit=RECENT))
+    recent = look("incidents", lambda: visit.client.newest_incidents(limit=RECENT))
     if recent.data is None:
         staleness(recent)
-    if recent.data and recent.data.items:
+    if recent.data:
         heading = markup.section("Latest incidents")
-        st.html(markup.block(heading, incident_table(recent.data.items, visit)))
+        st.html(markup.block(heading, incident_table(recent.data, visit)))
 
 
 def incident_table(incidents: Sequence[Incident], visit: Visit) -> Html:

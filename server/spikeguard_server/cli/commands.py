@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from spikeguard_cli.access_commands import policy_over_http, token_over_http
-from spikeguard_cli.command import Command, CommandFailed
+from spikeguard_cli.command import Command, CommandFailed, client_command
 from spikeguard_cli.credentials import logged_in
 from spikeguard_cli.extras import install_command
 from spikeguard_cli.options import json_option, limit_option
@@ -206,13 +206,8 @@ COMMANDS: tuple[Command, ...] = (
         _from("serve", "migrate_database"),
         _migrate_options,
     ),
-    Command(
-        "token",
-        "make, list and revoke access tokens",
-        _token,
-        _token_options,
-    ),
-    Command(
+    client_command("token", "make, list and revoke access tokens", _token, _token_options),
+    client_command(
         "policy", "show, import and halt the policy in force", policy_over_http, _policy_options
     ),
     REPLAY,

@@ -14,7 +14,7 @@ import pytest
 from spikeguard_cli.credentials import Credentials, save_credentials
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client, shapes
-from spikeguard_client.reading import NotUnderstood, read
+from spikeguard_client.calls import MAX_CONTAINERS, read
 from spikeguard_protocol import (
     CommandId,
     IncidentId,
@@ -232,17 +232,23 @@ def test_every_call_that_a_program_makes_has_a_method() -> None:
 
 def test_words_for_floats_become_floats_and_nothing_else_does() -> None:
     plain = {"step": 3, "signal": "nan", "value": "inf", "z": 4}
-    found = read(shapes.Precursor, plain)
+    found = read(shapes.Precursor, json.dumps(plain).encode())
     assert (found["signal"], found["value"], found["z"]) == ("nan", math.inf, 4.0)
     for change in ({"value": "tall"}, {"step": 3.5}, {"signal": None}):
-        with pytest.raises(NotUnderstood):
-            read(shapes.Precursor, {**plain, **change})
+        with pytest.raises(ApiError, match="not in the form"):
+            read(shapes.Precursor, json.dumps({**plain, **change}).encode())
     entry: dict[str, Any] = dict.fromkeys(shapes.AuditEntry.__required_keys__)
     entry |= {"number": 1, "at": "", "actor": "", "action": "", "subject": ""}
-    with pytest.raises(NotUnderstood, match="changes is no list"):
-        read(shapes.AuditEntry, {**entry, "changes": None})
-    with pytest.raises(NotUnderstood, match="Precursor has no z"):
-        read(shapes.Precursor, {"step": 3, "signal": "loss", "value": 1.0})
+    with pytest.raises(ApiError, match=r"Expected `array`, got `null` - at `\$.changes`"):
+        read(shapes.AuditEntry, json.dumps({**entry, "changes": None}).encode())
+    with pytest.raises(ApiError, match="missing required field `z`"):
+        read(shapes.Precursor, b'{"step": 3, "signal": "loss", "value": 1.0}')
+
+
+def test_an_answer_of_nothing_but_empty_lists_is_refused_before_it_is_read() -> None:
+    """64 MiB of them took 1.4 GB at the command line."""
+    with pytest.raises(ApiError, match="lists and tables"):
+        read(list, b"[" + b"[]," * MAX_CONTAINERS + b"[]]")
 
 
 def test_a_server_that_is_not_there_is_one_clear_error() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from spikeguard_cli.credentials import Credentials, save_credentials
 from spikeguard_cli.main import main
-from spikeguard_client import AuditEntry, Client
+from spikeguard_client import Client
+from spikeguard_client.shapes import AuditEntry
 from spikeguard_protocol import Role, RunId
 
 if TYPE_CHECKING:
