@@ -86,8 +86,8 @@ AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_683,
-    "spikeguard_cli": 3_361,
-    "spikeguard_client": 1_390,
+    "spikeguard_cli": 3_282,
+    "spikeguard_client": 1_364,
     "spikeguard": 21_862,
     "spikeguard_core": 11_411,
     "spikeguard_replay": 3_170,
@@ -95,7 +95,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_dashboard": 3_527,
     "spikeguard_trainer": 2_471,
     "benchmarks": 14_543,
-    "tests": 51_350,
+    "tests": 51_351,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -17,9 +17,9 @@ from typing import Any
 from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, CommandFailed, client_command, say
 from spikeguard_cli.credentials import load_credentials
-from spikeguard_cli.options import json_option, most, print_json, told
+from spikeguard_cli.options import json_option, most, print_json, print_list, told
 from spikeguard_cli.toml_text import to_toml
-from spikeguard_cli.wording import duration, table
+from spikeguard_cli.wording import duration
 from spikeguard_protocol import DEFAULT_PROJECT, Role, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.paths import channel_path, run_path
@@ -123,10 +123,7 @@ def token_words(token: Mapping[str, Any]) -> str:
 
 def _list(api: Api, options: Namespace) -> int:
     found = list(api.items("/v1/tokens", most(options)))
-    if options.json:
-        print_json(found)
-        return 0
-    print(table(TOKEN_HEAD, [token_row(t) for t in found]) if found else "No token works.")
+    print_list(options, found, TOKEN_HEAD, token_row, "No token works.")
     for token in filter(_ends_soon, found):
         say(expiry_words(token), to_error=True)
     return 0
@@ -262,16 +259,15 @@ def _channels(options: Namespace) -> int:
 
 def _list_channels(api: Api, options: Namespace) -> int:
     found = api.get("/v1/channels", project=options.project)["items"]
-    if options.json:
-        print_json(found)
-        return 0
-    rows = [
-        [c["name"], c["kind"], json.dumps(c["target"], ensure_ascii=False), str(c["level"]),
-         "yes" if c["enabled"] else "no", c["changed_by"]]
-        for c in found
+    nothing = f"Project {options.project} has no channel."
+    return print_list(options, found, CHANNEL_HEAD, _channel_row, nothing)
+
+
+def _channel_row(channel: Mapping[str, Any]) -> list[str]:
+    return [
+        channel["name"], channel["kind"], json.dumps(channel["target"], ensure_ascii=False),
+        str(channel["level"]), "yes" if channel["enabled"] else "no", channel["changed_by"],
     ]  # fmt: skip
-    print(table(CHANNEL_HEAD, rows) if rows else f"Project {options.project} has no channel.")
-    return 0
 
 
 def _put_channel(api: Api, options: Namespace) -> int:

@@ -6,29 +6,25 @@ Law: nothing of the agent is imported to offer them: that would load torch for e
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from functools import partial
 from importlib.metadata import entry_points
 
-from spikeguard_cli.command import Command
+from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_cli.options import json_option, limit_option, lines_option, since_option
 
 GROUP = "spikeguard.agent"
 
 
-def _sync(options: Namespace) -> int:
-    (point,) = entry_points(group=GROUP, name="sync")
-    status: int = point.load()(options)
-    return status
-
-
-def _journal(options: Namespace) -> int:
-    (point,) = entry_points(group=GROUP, name="journal")
-    status: int = point.load()(options)
-    return status
-
-
-def _doctor(options: Namespace) -> int:
-    (point,) = entry_points(group=GROUP, name="doctor")
-    status: int = point.load()(options)
+def _run(name: str, options: Namespace) -> int:
+    (point,) = entry_points(group=GROUP, name=name)
+    try:
+        run = point.load()
+    except ModuleNotFoundError as error:
+        raise CommandFailed(
+            f"`spikeguard {name}` needs {error.name}: type it in the environment that your "
+            "training job runs in"
+        ) from error
+    status: int = run(options)
     return status
 
 
@@ -82,19 +78,19 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "doctor",
         "look for damage in a checkpoint, or for what is unusual in a configuration; needs torch",
-        _doctor,
+        partial(_run, "doctor"),
         _doctor_options,
     ),
     Command(
         "journal",
         "list what a run was ordered and what of it still holds, or undo an order; needs no server",
-        _journal,
+        partial(_run, "journal"),
         _journal_options,
     ),
     Command(
         "sync",
         "upload what a run without a server left on disk; may be repeated",
-        _sync,
+        partial(_run, "sync"),
         _sync_options,
     ),
 )

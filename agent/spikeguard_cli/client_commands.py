@@ -31,22 +31,14 @@ from spikeguard_cli.options import (
     most,
     print_entries,
     print_json,
+    print_list,
     since_option,
     told,
 )
 from spikeguard_cli.run_command import COMMANDS as RUN
 from spikeguard_cli.show_commands import COMMANDS as SHOW
-from spikeguard_cli.wording import (
-    RUN_HEAD,
-    audit_table,
-    incident_table,
-    run_row,
-    table,
-)
-from spikeguard_protocol import (
-    IncidentId,
-    RunId,
-)
+from spikeguard_cli.wording import RUN_HEAD, audit_table, incident_table, run_row
+from spikeguard_protocol import IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.paths import incident_path, run_path
 
@@ -89,7 +81,7 @@ def runs(options: Namespace) -> int:
     asked["archived"] = "true" if options.archived else None
     listed = Api(load_credentials()).items("/v1/runs", most(options) + 1, **asked)
     found = list(chosen(options, listed, "last_message_at", "created_at", ordered=False))
-    _print_list(options, found, RUN_HEAD, [run_row(run) for run in found], "No runs yet.")
+    print_list(options, found, RUN_HEAD, run_row, "No runs yet.")
     return _say_more(options, listed, "runs")
 
 
@@ -177,20 +169,6 @@ def _given_token(options: Namespace) -> str:
     if options.token_file:
         return Path(options.token_file).read_text().strip()
     return getpass.getpass("Access token: ") if sys.stdin.isatty() else sys.stdin.readline().strip()
-
-
-def _print_list(
-    options: Namespace,
-    found: list[dict[str, Any]],
-    head: tuple[str, ...],
-    rows: list[list[str]],
-    nothing: str,
-) -> int:
-    if options.json:
-        print_json(found)
-    else:
-        print(table(head, rows) if rows else nothing)
-    return 0
 
 
 def _login_options(parser: ArgumentParser) -> None:

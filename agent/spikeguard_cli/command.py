@@ -77,6 +77,14 @@ def say(sentence: str, *, to_error: bool = False) -> None:
     print(printable(sentence), file=sys.stderr if to_error else sys.stdout)
 
 
+def agrees(question: str) -> bool:
+    """Whether the person at the terminal says yes; nobody there is a no."""
+    if not sys.stdin.isatty():
+        say("spikeguard: nobody is at a terminal to be asked: give --yes", to_error=True)
+        return False
+    return input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
+
+
 def with_next(said: str, command: str) -> str:
     """An error, and what to type next."""
     return f"{said}{'' if said.endswith(('.', '?', '!')) else '.'} Next: `{command}`"

@@ -8,33 +8,21 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from spikeguard_cli.api import Api, Refused
-from spikeguard_cli.command import Changed, Command, CommandFailed, client_command
-from spikeguard_cli.credentials import (
-    load_credentials,
-)
-from spikeguard_cli.options import (
-    json_option,
-    told,
-)
+from spikeguard_cli.command import Changed, Command, CommandFailed, agrees, client_command
+from spikeguard_cli.credentials import load_credentials
+from spikeguard_cli.options import json_option, told
 from spikeguard_cli.orders import (
     add_order_options,
     edited_body,
     edits,
+    named,
     options_of,
     planned_lines,
     seen_of,
     send_order,
 )
-from spikeguard_cli.wording import (
-    approved_words,
-    proposal_words,
-)
-from spikeguard_protocol import (
-    BY_RESTART,
-    CommandId,
-    IncidentId,
-)
-from spikeguard_protocol.escaping import printable
+from spikeguard_cli.wording import approved_words, proposal_words
+from spikeguard_protocol import BY_RESTART, CommandId, IncidentId
 from spikeguard_protocol.paths import command_path, incident_path, run_path
 
 
@@ -47,7 +35,7 @@ def approve(options: Namespace) -> int:
     restart = _goes_by_restart(api, command)
     seen_by = sys.stderr if options.json else sys.stdout
     print(_shown(command, restart=restart), file=seen_by)
-    if not (options.yes or options.revision or _agrees("Approve this?")):
+    if not (options.yes or options.revision or agrees("Approve this?")):
         print("Nothing was approved.", file=seen_by)
         return 1
     body = {"revision": options.revision or command["revision"]}
@@ -77,7 +65,7 @@ def _edit_and_approve(api: Api, command: dict[str, Any], options: Namespace) -> 
     print("Changed to:", file=screen)
     for line in planned_lines(body, offered):
         print(line, file=screen)
-    if not (options.yes or _agrees("Approve this?")):
+    if not (options.yes or agrees("Approve this?")):
         print("Nothing was approved.", file=screen)
         return 1
     made = send_order(api, run, body, options, seen_of(command, options.revision))
@@ -143,7 +131,7 @@ def _proposed(api: Api, text: str) -> dict[str, Any]:
         found: list[dict[str, Any]] = api.get(incident_path(command.incident))["commands"]
         for entry in found:
             if entry["number"] == command.number:
-                return _of_incident(command.incident, entry)
+                return named(command.incident, entry)
         raise CommandFailed(
             f"{command.incident} has no command {command.number}: "
             f"spikeguard show '{command.incident}'"
@@ -155,21 +143,7 @@ def _proposed(api: Api, text: str) -> dict[str, Any]:
             f"{incident} proposes nothing at present: "
             f"`spikeguard show '{incident}'` says what was done"
         )
-    return _of_incident(incident, proposal)
-
-
-def _of_incident(incident: IncidentId, command: dict[str, Any]) -> dict[str, Any]:
-    """`command`, where it is one of `incident`: nobody decides on what they did not name."""
-    if CommandId.parse(command["id"]).incident != incident:
-        told = printable(str(command["id"]))[:200]
-        raise CommandFailed(f"asked for {incident}, the server answered with {told}: nothing done")
-    return command
-
-
-def _agrees(question: str) -> bool:
-    if not sys.stdin.isatty():
-        raise CommandFailed("nobody is at a terminal to be asked: give --yes, or --revision N")
-    return input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
+    return named(incident, proposal)
 
 
 def _decision_options(parser: ArgumentParser) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 
 from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, CommandFailed, client_command
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.options import (
+    checked,
     chosen,
     limit_option,
     lines_option,
@@ -17,11 +17,10 @@ from spikeguard_cli.options import (
     since_option,
     told,
 )
+from spikeguard_cli.orders import add_expect_options, expected
 from spikeguard_cli.wording import note_lines
 from spikeguard_protocol import RunId
 from spikeguard_protocol.paths import run_path
-
-EXPECTED = ("lower", "higher", "none")
 
 
 def note(options: Namespace) -> int:
@@ -30,12 +29,8 @@ def note(options: Namespace) -> int:
     api = Api(load_credentials())
     if options.text is None:
         return _list(api, run, options)
-    if options.by is not None and options.expect not in ("lower", "higher"):
-        raise CommandFailed("--by is the size of an effect: give --expect lower or higher with it")
-    body = {
-        "text": options.text, "step": options.step, "expect": options.expect,
-        "expect_size": options.by, **({"reason": options.why} if options.why else {}),
-    }  # fmt: skip
+    why = {"reason": options.why} if options.why else {}
+    body = {"text": options.text, "step": options.step, **expected(options), **why}
     made = api.post(f"{run_path(run)}/notes", body)
     said = f"Note {made['number']} of {run} at step {made['step']:,}: {made['outcome']}."
     return told(options, made, said)
@@ -52,22 +47,7 @@ def _list(api: Api, run: RunId, options: Namespace) -> int:
     return 0
 
 
-def _nats(text: str) -> float:
-    try:
-        size = float(text)
-    except ValueError:
-        size = math.nan
-    if not 0.0 < size < 1e6:
-        raise ArgumentTypeError(
-            f"{text!r} is no size of an effect: give nats above 0, such as 0.02"
-        )
-    return size
-
-
-def _step(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise ArgumentTypeError(f"{text!r} is no step: give 0 or more")
-    return int(text)
+_step = checked(int, lambda n: n >= 0, "is no step: give 0 or more")
 
 
 def _options(parser: ArgumentParser) -> None:
@@ -79,10 +59,7 @@ def _options(parser: ArgumentParser) -> None:
         "--step", type=_step, help="the last step before the change (default: the run's newest)"
     )
     parser.add_argument("--why", help="why it was changed")
-    parser.add_argument(
-        "--expect", choices=EXPECTED, help="what you expect of the loss, against its trend"
-    )
-    parser.add_argument("--by", type=_nats, metavar="NATS", help="by how much")
+    add_expect_options(parser)
     limit_option(parser)
     since_option(parser)
     lines_option(parser)

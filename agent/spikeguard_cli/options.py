@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _MutuallyExclusiveGroup
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from spikeguard_cli.command import say
+from spikeguard_cli.wording import table
 
 Entry = dict[str, Any]
+T = TypeVar("T")
 LIMIT = 50
 MOST_LIMIT = 2**31 - 1
 _LASTS = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d)")
@@ -56,6 +59,21 @@ def since_option(parser: ArgumentParser) -> None:
 def print_json(found: Any) -> None:
     """One document."""
     print(json.dumps(found, indent=1))
+
+
+def print_list(
+    options: Namespace,
+    found: list[Entry],
+    head: Sequence[str],
+    row: Callable[[Entry], list[str]],
+    nothing: str,
+) -> int:
+    """A list for programs, or a table for people."""
+    if options.json:
+        print_json(found)
+    else:
+        print(table(head, [row(one) for one in found]) if found else nothing)
+    return 0
 
 
 def told(options: Namespace, answer: Any, said: str) -> int:
@@ -105,11 +123,25 @@ def most(options: Namespace) -> int:
     return MOST_LIMIT if left_out else options.limit or MOST_LIMIT
 
 
-def entry_count(text: str) -> int:
-    """A `--limit`."""
-    if not text.isascii() or not text.isdigit() or int(text) > MOST_LIMIT:
-        raise ArgumentTypeError(f"{text!r} is no number of entries: give 1 or more, 0 for all")
-    return int(text)
+def checked(kind: Callable[[str], T], fits: Callable[[T], bool], words: str) -> Callable[[str], T]:
+    """A reader of an option's value; one that does not fit is refused in `words`."""
+
+    def read(text: str) -> T:
+        with suppress(ValueError):
+            if fits(value := kind(text)):
+                return value
+        raise ArgumentTypeError(f"{text!r} {words}")
+
+    return read
+
+
+entry_count = checked(
+    int, lambda n: 0 <= n <= MOST_LIMIT, "is no number of entries: give 1 or more, 0 for all"
+)
+step_count = checked(int, lambda n: n > 0, "is no number of steps: give 1 or more")
+nats = checked(
+    float, lambda size: 0.0 < size < 1e6, "is no size of an effect: give nats above 0, such as 0.02"
+)
 
 
 def lasting(text: str) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.options import checked, nats, step_count
 from spikeguard_cli.wording import command_words, cost_words, duration
 from spikeguard_protocol import CommandId, IncidentId, RunId, Verb
 from spikeguard_protocol.escaping import printable
@@ -26,18 +27,9 @@ def options_of(api: Api, run: RunId) -> dict[str, Any]:
 
 def order_body(verb: str, options: Namespace, offered: dict[str, Any]) -> dict[str, Any]:
     """What the server is asked for; what the verb does not need is left out."""
-    body: dict[str, Any] = {"verb": verb}
-    if options.to is not None:
-        body["target"] = _target(options.to, offered)["name"]
-    if options.skip is not None:
-        body["skip"] = list(options.skip)
-    if options.factor is not None:
-        body["factor"] = options.factor
-    if options.steps is not None:
-        body["steps"] = options.steps
-    if options.mitigation is not None:
-        body["mitigation"] = options.mitigation
-    return body
+    said = {name: getattr(options, name) for name in ("skip", "factor", "steps", "mitigation")}
+    said["target"] = None if options.to is None else _target(options.to, offered)["name"]
+    return {"verb": verb, **{name: value for name, value in said.items() if value is not None}}
 
 
 def edits(options: Namespace) -> bool:
@@ -114,7 +106,7 @@ def send_order(
     api: Api, run: RunId, body: dict[str, Any], options: Namespace, seen: dict[str, Any]
 ) -> dict[str, Any]:
     """Order it of the open incident in place of the proposal that was `seen`, else of the run."""
-    body = {**body, "reason": options.reason, "expires_in_s": options.within, **_expected(options)}
+    body = {**body, "reason": options.reason, "expires_in_s": options.within, **expected(options)}
     number = seen["incident"]
     if number is None or body["verb"] not in OF_INCIDENT:
         made: dict[str, Any] = api.post(f"{run_path(run)}/commands", body)
@@ -134,7 +126,18 @@ def send_order(
     return made
 
 
-def _expected(options: Namespace) -> dict[str, Any]:
+def named(asked: CommandId | IncidentId, command: dict[str, Any]) -> dict[str, Any]:
+    """`command`, where it is what was `asked` for, or of it: nobody decides on what they did not
+    name."""
+    id = CommandId.parse(command["id"])
+    if asked not in (id, id.incident):
+        told = printable(str(command["id"]))[:200]
+        raise CommandFailed(f"asked for {asked}, the server answered with {told}: nothing done")
+    return command
+
+
+def expected(options: Namespace) -> dict[str, Any]:
+    """`--expect` and `--by` as the API takes them; what was not given is left out."""
     if options.by is not None and options.expect not in ("lower", "higher"):
         raise CommandFailed("--by is the size of an effect: give --expect lower or higher with it")
     said = {"expect": options.expect, "expect_size": options.by}
@@ -164,39 +167,16 @@ def done_lines(api: Api, run: RunId) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def skip_range(text: str) -> tuple[int, int]:
-    """`390:420`, batches 390 to 419."""
-    first, colon, end = text.partition(":")
-    numbers = [part for part in (first, end) if part.isascii() and part.isdigit()]
-    if not colon or len(numbers) != 2 or not int(first) < int(end):
-        raise ArgumentTypeError(f"{text!r} is no range: write A:B for batches A to B - 1")
-    return int(first), int(end)
-
-
-def _factor(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value <= 1.0:
-        raise ArgumentTypeError(f"{text!r}: a learning rate is multiplied by above 0, up to 1")
-    return value
-
-
-def _size(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value < 1e6:
-        raise ArgumentTypeError(f"{text!r}: give nats, above 0")
-    return value
-
-
-def _steps(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise ArgumentTypeError(f"{text!r} is no number of steps: give 1 or more")
-    return int(text)
+skip_range = checked(
+    lambda text: [int(part) for part in text.split(":")],
+    lambda ends: len(ends) == 2 and 0 <= ends[0] < ends[1],
+    "is no range: write A:B for batches A to B - 1",
+)
+factor = checked(
+    float,
+    lambda value: 0.0 < value <= 1.0,
+    "is no factor of a learning rate: give above 0, up to 1",
+)
 
 
 def add_order_options(parser: ArgumentParser) -> None:
@@ -208,19 +188,26 @@ def add_order_options(parser: ArgumentParser) -> None:
         "--skip", type=skip_range, metavar="A:B",
         help="batches A to B - 1 to leave out; for a rollback: after its target",
     )  # fmt: skip
-    parser.add_argument("--factor", type=_factor, help="of every learning rate, above 0 up to 1")
+    parser.add_argument("--factor", type=factor, help="of every learning rate, above 0 up to 1")
     parser.add_argument(
-        "--steps", type=_steps, help="for how many steps; watch: steps until the policy looks again"
+        "--steps",
+        type=step_count,
+        help="for how many steps; watch: steps until the policy looks again",
     )
     parser.add_argument(
         "--with", dest="mitigation", metavar="NAME",
         help="apply: the mitigation; rollback: with which the run goes on, for --steps",
     )  # fmt: skip
+    add_expect_options(parser)
+
+
+def add_expect_options(parser: ArgumentParser) -> None:
+    """What a change is expected to do."""
     parser.add_argument(
         "--expect", choices=("lower", "higher", "none"),
         help="what you expect of the loss against its trend; it is measured afterwards",
     )  # fmt: skip
-    parser.add_argument("--by", type=_size, metavar="NATS", help="by how much")
+    parser.add_argument("--by", type=nats, metavar="NATS", help="by how much")
 
 
 def seen_of(proposal: dict[str, Any], revision: int | None) -> dict[str, Any]:

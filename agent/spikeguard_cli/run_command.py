@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from spikeguard_cli.api import Api
-from spikeguard_cli.command import Command, CommandFailed, client_command, say
+from spikeguard_cli.command import Command, CommandFailed, agrees, client_command, say
 from spikeguard_cli.credentials import load_credentials
-from spikeguard_cli.options import MOST_LIMIT, json_option, lasting, limit_option, print_json
+from spikeguard_cli.options import (
+    MOST_LIMIT,
+    checked,
+    json_option,
+    lasting,
+    limit_option,
+    print_json,
+    print_list,
+)  # fmt: skip
 from spikeguard_cli.orders import (
     VERBS,
     add_order_options,
+    named,
     options_of,
     order_body,
     planned_lines,
     send_order,
 )
-from spikeguard_cli.wording import command_words, duration, state_words, table
+from spikeguard_cli.wording import command_words, duration, state_words
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, RunId, Verb
-from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.paths import command_path, incident_path, run_path
 
 EVERY = "*"  # live runs, of a project in PROJECT/*
@@ -53,7 +61,7 @@ def _give(api: Api, run: RunId, options: Namespace) -> int:
     if verb is not Verb.CHECKPOINT_NOW and not options.yes:
         for line in (*planned_lines(body, offered), *_in_place_of(api, run, offered)):
             print(line)
-        if not _agrees(f"Have {run} do this, on all ranks?"):
+        if not agrees(f"Have {run} do this, on all ranks?"):
             print("Nothing was ordered.")
             return 1
     options.reason = reason
@@ -69,7 +77,7 @@ def _stop_every(api: Api, project: str | None, options: Namespace) -> int:
     live = api.items("/v1/runs", sys.maxsize, state="live", project=project)
     runs = [RunId.parse(one["id"]) for one in live]
     say(f"{len(runs)} live: {', '.join(map(str, runs)) or 'nothing to stop'}", to_error=True)
-    if runs and not options.yes and not _agrees(f"Have {len(runs)} stop?"):
+    if runs and not options.yes and not agrees(f"Have {len(runs)} stop?"):
         print("Nothing was ordered.")
         return 1
     made, refused = [], 0
@@ -104,16 +112,8 @@ def _reject(api: Api, id: CommandId, options: Namespace) -> int:
 def _one(api: Api, id: CommandId) -> dict[str, Any]:
     for found in api.items(f"{run_path(id.incident.run)}/commands", sys.maxsize):
         if found["number"] == id.number:
-            return _named(id, found)
+            return named(id, found)
     raise CommandFailed(f"there is no {id}: spikeguard run {id.incident.run} lists those there are")
-
-
-def _named(id: CommandId, found: dict[str, Any]) -> dict[str, Any]:
-    """`found`, where it is `id`: nobody decides on what they did not name."""
-    if CommandId.parse(found["id"]) != id:
-        told = printable(str(found["id"]))[:200]
-        raise CommandFailed(f"asked for {id}, the server answered with {told}: nothing done")
-    return found
 
 
 def _told(options: Namespace, made: dict[str, Any]) -> int:
@@ -138,21 +138,17 @@ def _quoted(made: dict[str, Any]) -> str:
 
 def _list(api: Api, run: RunId, options: Namespace) -> int:
     found = list(api.items(f"{run_path(run)}/commands", options.limit or MOST_LIMIT))
-    if options.json:
-        print_json(found)
-        return 0
-    rows = [
-        [
-            one["id"], command_words(one), state_words(one["state"]) or "-",
-            one["decided_by"] or one["proposed_by"] or "-",
-            "-" if one["applied_step"] is None else str(one["applied_step"]),
-            one["result"] or one["end_reason"] or "-",
-        ]
-        for one in found
-    ]  # fmt: skip
     nothing = f"Nothing was ordered of {run} itself; of its incidents: spikeguard show {run}"
-    print(table(HEAD, rows) if rows else nothing)
-    return 0
+    return print_list(options, found, HEAD, _row, nothing)
+
+
+def _row(one: dict[str, Any]) -> list[str]:
+    return [
+        one["id"], command_words(one), state_words(one["state"]) or "-",
+        one["decided_by"] or one["proposed_by"] or "-",
+        "-" if one["applied_step"] is None else str(one["applied_step"]),
+        one["result"] or one["end_reason"] or "-",
+    ]  # fmt: skip
 
 
 def _reason(options: Namespace) -> str:
@@ -161,14 +157,7 @@ def _reason(options: Namespace) -> str:
     return str(options.reason)
 
 
-def _agrees(question: str) -> bool:
-    return sys.stdin.isatty() and input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
-
-
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**31:
-        raise ArgumentTypeError(f"{text!r} is no number of a command: give 1 or more")
-    return int(text)
+_number = checked(int, lambda n: 0 < n <= MOST_LIMIT, "is no number of a command: give 1 or more")
 
 
 def _options(parser: ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import time
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,7 +15,7 @@ from spikeguard_cli.batch_view import batch_lines
 from spikeguard_cli.command import Command, NoServer, client_command, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.curve import Curve, drawn
-from spikeguard_cli.options import json_option, print_json
+from spikeguard_cli.options import checked, json_option, print_json, step_count
 from spikeguard_cli.orders import done_lines
 from spikeguard_cli.wording import incident_card, quiet_lines, run_card
 from spikeguard_protocol import IncidentId, RunId
@@ -196,20 +196,9 @@ def _print(lines: list[str]) -> None:
     print("\n".join(line.rstrip() for line in lines), flush=True)
 
 
-def _every(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.2 <= seconds <= 3600.0:
-        raise ArgumentTypeError(f"{text!r}: give 0.2 to 3600 seconds")
-    return seconds
-
-
-def _steps(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise ArgumentTypeError(f"{text!r} is no number of steps: give 1 or more")
-    return int(text)
+_every = checked(
+    float, lambda seconds: 0.2 <= seconds <= 3600.0, "is no wait: give 0.2 to 3600 seconds"
+)
 
 
 def _show_options(parser: ArgumentParser) -> None:
@@ -222,7 +211,7 @@ def _show_options(parser: ArgumentParser) -> None:
 
 def _watch_options(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="NAME or PROJECT/NAME")
-    parser.add_argument("--steps", type=_steps, help="draw the newest N steps (default: all)")
+    parser.add_argument("--steps", type=step_count, help="draw the newest N steps (default: all)")
     parser.add_argument("--every", type=_every, default=2.0, help="seconds (default 2)")
     parser.add_argument("--once", action="store_true", help="look once and end")
     parser.add_argument(

@@ -8,12 +8,7 @@ from textwrap import wrap
 from typing import Any
 
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.phrases import (
-    cause_phrase,
-    order_phrase,
-    paragraphs,
-    sure_phrase,
-)
+from spikeguard_protocol.phrases import cause_phrase, order_phrase, paragraphs, sure_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, OUTCOME_WORDS, Cause
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0

@@ -7,7 +7,7 @@ Law: a method says what it asks and in which shape the answer comes; how it trav
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TypedDict, Unpack
 
 from spikeguard_client.calls import Calls
 from spikeguard_client.project_calls import ProjectCalls, because
@@ -31,11 +31,19 @@ from spikeguard_client.shapes import (
     SignInLink,
 )
 from spikeguard_protocol import CommandId, IncidentId, RunId, Verb
-from spikeguard_protocol.paths import (
-    command_path,
-    incident_path,
-    run_path,
-)
+from spikeguard_protocol.paths import command_path, incident_path, run_path
+
+
+class Order(TypedDict, total=False):
+    """What an order says beside its verb; what is left out is not sent."""
+
+    target: str
+    skip: tuple[int, int]  # batches [first, end)
+    factor: float  # of every learning rate, for `steps` steps
+    steps: int
+    mitigation: str
+    expect: str  # of the loss: `lower`, `higher` or `none`
+    expect_size: float  # nats
 
 
 class Client(ProjectCalls):
@@ -200,7 +208,7 @@ class Client(ProjectCalls):
         return self._calls.send(Command, "POST", path, {"revision": revision})
 
     def reject(self, command: CommandId, revision: int, reason: str) -> Command:
-        """Say no to the revision that was seen."""
+        """Say no to the revision that was seen, or take back an order that was not fetched."""
         path = f"{command_path(command)}/reject"
         return self._calls.send(Command, "POST", path, {"revision": revision, "reason": reason})
 
@@ -214,57 +222,27 @@ class Client(ProjectCalls):
 
     def order(
         self, run: RunId, verb: Verb | str, reason: str, expires_in_s: float = 600.0,
-        *, target: str | None = None, skip: tuple[int, int] | None = None,
-        factor: float | None = None, steps: int | None = None, mitigation: str | None = None,
-        expect: str | None = None, expect_size: float | None = None,
+        **order: Unpack[Order],
     ) -> Command:  # fmt: skip
         """Order something of a run, done at its next step boundary, in the name that stands behind
         the token: `rollback` to a `target`, `skip_batches`, `scale_lr`, `apply` of a
-        `mitigation`, `checkpoint_now`, `stop`.
-
-        `skip` is half-open; `factor` multiplies every learning rate for `steps` steps; `expect` is
-        what the loss is expected to be, `lower`, `higher` or `none`, by `expect_size` nats. While
-        an incident is open, what changes the training is ordered of it: `order_instead`.
+        `mitigation`, `checkpoint_now`, `stop`. While an incident is open, what changes the training
+        is ordered of it: `order_instead`.
         """
-        said = _order(verb, reason, expires_in_s, target, skip, factor, steps, expect, expect_size)
-        said |= {} if mitigation is None else {"mitigation": mitigation}
-        return self._calls.send(Command, "POST", f"{run_path(run)}/commands", said)
+        body = {"verb": str(verb), "reason": reason, "expires_in_s": expires_in_s, **order}
+        return self._calls.send(Command, "POST", f"{run_path(run)}/commands", body)
 
     def order_instead(
         self, incident: IncidentId, verb: Verb | str, reason: str, expires_in_s: float = 600.0,
-        *, proposal: CommandId | None = None, revision: int | None = None,
-        target: str | None = None, skip: tuple[int, int] | None = None,
-        factor: float | None = None, steps: int | None = None, mitigation: str | None = None,
-        expect: str | None = None, expect_size: float | None = None,
+        *, proposal: CommandId | None = None, revision: int | None = None, **order: Unpack[Order],
     ) -> Command:  # fmt: skip
         """The same of an open incident, in place of the `proposal` and `revision` that were seen
         (None: nothing was proposed); a conflict where another one stands there by now. `watch`
         leaves it alone for `steps` steps."""
-        said = _order(verb, reason, expires_in_s, target, skip, factor, steps, expect, expect_size)
-        said |= {} if mitigation is None else {"mitigation": mitigation}
-        if proposal is not None:
-            said |= {"command": proposal.number, "revision": revision}
-        return self._calls.send(Command, "POST", f"{incident_path(incident)}/commands", said)
+        seen = {} if proposal is None else {"command": proposal.number, "revision": revision}
+        body = {"verb": str(verb), "reason": reason, "expires_in_s": expires_in_s, **order, **seen}
+        return self._calls.send(Command, "POST", f"{incident_path(incident)}/commands", body)
 
     def interventions(self, run: RunId) -> Iterator[Intervention]:
         """What was done to a run, by whom, why, what was expected and what came, newest first."""
         return self._calls.items(Intervention, f"{run_path(run)}/interventions")
-
-    def reject_order(self, command: CommandId, revision: int, reason: str) -> Command:
-        """Say no to a command of a run itself, or take back what the job has not fetched."""
-        body = {"revision": revision, "reason": reason}
-        return self._calls.send(Command, "POST", f"{command_path(command)}/reject", body)
-
-
-def _order(
-    verb: Verb | str, reason: str, expires_in_s: float, target: str | None,
-    skip: tuple[int, int] | None, factor: float | None, steps: int | None, expect: str | None,
-    expect_size: float | None,
-) -> dict[str, Any]:  # fmt: skip
-    """What is left out is not sent: a server may be older."""
-    body = {
-        "target": target, "skip": None if skip is None else list(skip), "factor": factor,
-        "steps": steps, "expect": expect, "expect_size": expect_size,
-    }  # fmt: skip
-    given = {name: value for name, value in body.items() if value is not None}
-    return {"verb": str(verb), "reason": reason, "expires_in_s": expires_in_s, **given}

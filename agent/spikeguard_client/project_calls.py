@@ -19,11 +19,7 @@ from spikeguard_client.shapes import (
     Silence,
 )
 from spikeguard_protocol import Role, RunId
-from spikeguard_protocol.paths import (
-    channel_path,
-    run_path,
-    silence_path,
-)
+from spikeguard_protocol.paths import channel_path, run_path, silence_path
 
 
 class ProjectCalls:

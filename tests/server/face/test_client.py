@@ -195,7 +195,7 @@ METHODS = {
     "POST /v1/runs/{project}/{name}/incidents/{number}/commands": Client.order_instead,
     "GET /v1/runs/{project}/{name}/options": Client.options,
     "GET /v1/runs/{project}/{name}/interventions": Client.interventions,
-    "POST /v1/runs/{project}/{name}/commands/{command}/reject": Client.reject_order,
+    "POST /v1/runs/{project}/{name}/commands/{command}/reject": Client.reject,
     "GET /v1/runs/{project}/{name}/notes": Client.notes,
     "GET /v1/runs/{project}/{name}/policy": Client.run_policy,
     "GET /v1/runs/{project}/{name}/series": Client.series,

@@ -154,11 +154,11 @@ def test_one_of_each_verb_at_a_time_and_what_was_not_fetched_is_taken_back(
     assert (error.status, f"{made['id']} is approved" in str(error)) == (409, True)
     ada.order(run, "checkpoint_now", "but save first")
     assert len(orders(training)) == 2
-    assert refusal(lambda: ada.reject_order(CommandId.parse(made["id"]), 1, "no")).status == 409
+    assert refusal(lambda: ada.reject(CommandId.parse(made["id"]), 1, "no")).status == 409
     other = Job(live, "other", project=project).start()
     other.train(10)
     given = ada.order(run_of(other), "stop", "a mistake")
-    back = ada.reject_order(CommandId.parse(given["id"]), 1, "it was the other run")
+    back = ada.reject(CommandId.parse(given["id"]), 1, "it was the other run")
     assert (back["state"], back["decision_reason"]) == ("rejected", "it was the other run")
     assert orders(other) == []
 
@@ -177,7 +177,7 @@ def test_what_the_job_cannot_do_or_nobody_may_ask_is_refused(
     assert refusal(lambda: ada.order(run, "stop", "x", 1e9)).status == 422
     assert refusal(lambda: ada.order(RunId(project, "none"), "stop", "x")).status == 404
     unheard = CommandId.parse(f"{project}/gpt#0.9")
-    assert refusal(lambda: ada.reject_order(unheard, 1, "x")).status == 404
+    assert refusal(lambda: ada.reject(unheard, 1, "x")).status == 404
     settings = {"ability.stop": "no", "ability.stop.reason": "the loop is a framework's"}
     verbs = tuple(verb for verb in VERBS if verb != "stop")
     training.send(AttemptStarted(None, 1, verbs, "test", 4096, settings))
