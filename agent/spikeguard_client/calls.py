@@ -30,7 +30,7 @@ PAGE = 200
 NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ImportError)
 NOT_READ = (ValueError, RecursionError)
 T = TypeVar("T")
-Query = str | int | None
+Query = str | int | list[str] | None
 
 
 class ApiError(Exception):
@@ -113,7 +113,8 @@ class Calls:
 
     def call(self, method: str, path: str, body: Any = None, **query: Query) -> bytes:
         """The answer, as it came, to `body` as JSON and what is asked; None asks nothing."""
-        asked = urlencode({name: value for name, value in query.items() if value is not None})
+        given = {name: value for name, value in query.items() if value is not None}
+        asked = urlencode(given, doseq=True)
         url = f"{self.server}{path}{asked and '?'}{asked}"
         content = None if body is None else json.dumps(body).encode()
         headers = {} if body is None else {"Content-Type": "application/json"}
