@@ -17,7 +17,7 @@ from spikeguard_replay.log import Log, LogOptions, Series, merged
 from spikeguard_replay.names import LOSS, STEP
 from spikeguard_replay.steps import ROW, Steps
 from spikeguard_replay.stores import long_table
-from spikeguard_replay.table import Columns, Table, are_whole
+from spikeguard_replay.table import NUMBER, Cells, Columns, Table, are_whole
 
 SIGNALS = dict.fromkeys((*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *names.NAMES))
 COUNTS = (*names.SKIPPED, *names.SKIPPED_SO_FAR, *names.NAN)
@@ -34,6 +34,7 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     loss = asked.get(LOSS) or _loss(columns, notes)
     if loss is not None:
         _keep_measured(columns, loss, left_out)
+        _carry_steps(columns, loss)
     chosen = ({} if loss is None else {LOSS: loss}) | _others(columns, loss, asked, options.watch)
     if not chosen.keys() & {LOSS, "grad_norm"}:
         raise _no_loss(columns)
@@ -51,6 +52,8 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     if missing := int((~steps.here).sum()):
         left_out.append(f"{missing:,} rows without a whole `{steps.name}`")
     columns.keep(steps.here)
+    if steps.order is not None:
+        columns.sort(steps.order)
     signals = {ours: _series(columns, theirs) for ours, theirs in chosen.items()}
     signals = {ours: series for ours, series in signals.items() if series.measured.any()}
     taken = {STEP: steps.name, **{ours: chosen[ours] for ours in signals}}
@@ -60,6 +63,26 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
         left_out.insert(0, unused)
     log = Log(name, form, steps.values, signals, taken, left_out, [*notes, *steps.notes])
     return log if steps.name == ROW else merged(log)
+
+
+def _carry_steps(columns: Columns, loss: str) -> None:
+    """A step that is printed in a line of its own, or in the first of several, holds for those
+    that follow it."""
+    judged = columns[loss].measured
+    for name in (one for one in columns.like(STEP) if columns.short[one] not in names.LAST):
+        own = columns[name].measured
+        if (own & judged).sum() >= 0.9 * judged.sum():
+            return
+        said = np.maximum.accumulate(np.where(own, np.arange(len(own)), -1))
+        if not (judged & (said >= 0)).any():
+            continue
+        rows = np.unique(said[judged & (said >= 0)], return_counts=True)
+        once, beside = (rows[1] == 1).mean(), judged[rows[0]].mean()
+        same = (rows[1] == np.median(rows[1])).mean()
+        if rows[1].sum() >= 0.9 * judged.sum() and same >= 0.9 and max(once, beside) >= 0.9:
+            states = np.where(said >= 0, NUMBER, columns[name].states).astype(np.uint8)
+            columns[name] = Cells(states, columns[name].values[said], columns[name].words)
+            return
 
 
 def _keep_one_rank(columns: Columns, left_out: list[str]) -> None:
@@ -108,6 +131,12 @@ def _loss(columns: Columns, notes: list[str]) -> str | None:
         like = [n for n in columns.like(LOSS) if not names.NO_LOSS.search(columns.short[n])]
         like.sort(key=lambda name: _doubt(columns.short[name]))
         found = [name for name in like if columns.rows_of(name) > 2]
+        alike = [
+            n for n in found if _doubt(columns.short[n])[:2] == _doubt(columns.short[found[0]])[:2]
+        ]
+        if len(alike) > 1:
+            said = f"--column loss={quote(alike[1])}"
+            notes.append(f"`{alike[0]}` is one of {len(alike)} losses; for another: {said}")
     most = max(map(columns.rows_of, found), default=0)
     for name in found:
         if columns.rows_of(name) > most // 50:

@@ -33,7 +33,7 @@ _NUMBER = re.compile(
     re.IGNORECASE,
 )
 _IN_NAME = re.compile(r"\)\s*[:=]\s*[-+.\d]")  # as in `optim/LR (group 0)=0.1`
-_NAME_AFTER = re.compile(r"\s?(tok(?:en)?s?/s(?:ec)?\b|(?:loss|LR)(?=,))")
+_NAME_AFTER = re.compile(r"\s?(tok(?:en)?s?/s(?:ec)?\b|(?:(?:avg )?loss|LR)(?=,))")
 _RANK = re.compile(  # of torchrun, of mpirun
     r"\s*(?:\[?(?:rank|default|names.RANK)[ _=]?|\[\d+,(?=\d+\]<))(\d{1,6})\]?(?:<\w+>)?:?"
 )
@@ -42,7 +42,8 @@ _HELD_OUT = re.compile(
 )
 _PREFIX = re.compile(r"\s*(\d{1,9})(?::| \|)?(?=\s)")
 _OVERFLOW = re.compile(r"overflow.*(?:skipping|ignoring|loss scale)", re.IGNORECASE)
-_CUT = re.compile(r"[|,;}[\n]|(?<!=)\{| - |:|> ")
+_CUT = re.compile(r"[|,;\uff0c\uff1b}[\n]|\. |(?<!=)\{| - |:|> ")
+_IS = re.compile(r"\s(?:is|was|are)$")
 _LEVEL = re.compile(r"^.*\b(?:DEBUG|INFO|WARNING|WARN)\b")
 _SCALE = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "ms": 1e-3}
 
@@ -50,7 +51,7 @@ _SCALE = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "ms": 1e-
 @lru_cache(maxsize=4096)
 def _name(before: str) -> str:
     """The name that the text before a number gives it; empty for none."""
-    text = _CUT.split(before.rstrip(" \t:=|[({\"'"))[-1]
+    text = _CUT.split(_IS.sub("", before.rstrip(" \t:\uff1a=|[({\"'")))[-1]
     text = _LEVEL.sub("", text).strip(" \t)]}[({.*#=\"'-~")
     text += ")" * (text.count("(") - text.count(")"))
     return " ".join(text.split()) if any(map(str.isalpha, text)) and len(text) <= 80 else ""
@@ -67,24 +68,27 @@ def pairs_in(line: str) -> Record:
         if (odd and not _stands_for_a_value(line, match)) or _IN_NAME.match(line, match.end()):
             continue
         name = _name(line[end : match.start()])
-        end = match.end()
+        before, end = end, match.end()
         if not name:
             if fraction:
                 name = names.PROGRESS
             elif line[end : end + 1] == "]":
                 name = names.BRACKETS
+            elif names.PROGRESS in found and line[before : match.start()].strip() == ":":
+                name = "value"  # as in `100/ 2000: 2.5`
             elif after := _NAME_AFTER.match(unit or line[end : end + 12]):
                 name = after[1]
         if name and name not in found:
             value = float((odd or digits).replace(",", ""))
-            found[name] = value * _SCALE[unit] if unit in _SCALE else value
+            found[name] = round(value * _SCALE[unit], 9) if unit in _SCALE else value
     return found
 
 
 def _stands_for_a_value(line: str, word: re.Match[str]) -> bool:
     """Whether `nan` or `inf` is a value, not part of a name as in `number of nan iterations`."""
     after = line[word.end() : word.end() + 2]
-    named = line[: word.start()].rstrip(" '\"([")[-1:] in (":", "=")
+    before = line[: word.start()].rstrip(" '\"([")
+    named = before[-1:] in (":", "=") or _IS.search(before) is not None
     return named or not (after[:1] == " " and after[1:].isalpha())
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import Final, TextIO
 
 from spikeguard_cli.command import CommandFailed
@@ -65,7 +65,9 @@ def _scored(lines: Sequence[str], delimiter: str) -> tuple[int, Dialect | None]:
         rows = [row for row in Dialect(delimiter, True, False).rows(iter(lines)) if any(row)]
     except csv.Error:
         return no_table
-    alone = delimiter == ONE_COLUMN and not any(set(row[0]) & {*DELIMITERS[:4]} for row in rows)
+    alone = delimiter == ONE_COLUMN and not any(
+        set(with_point(row[0])) & {*DELIMITERS[:4]} for row in rows
+    )
     if len(rows) < 2 or (len(rows[0]) < 2 and not alone):
         return no_table
     known = len({without_fillers(canonical(cell), LOSS) for cell in rows[0]} & _KNOWN) > 1
@@ -85,7 +87,17 @@ def _scored(lines: Sequence[str], delimiter: str) -> tuple[int, Dialect | None]:
     odd = delimiter in (" ", ONE_COLUMN) and not known
     if not any(numeric) or ((odd or not header) and not all(numeric)):
         return no_table
+    if delimiter == "," and len(columns) == 2 and not header and _one_number(columns):
+        return no_table
     return sum(numeric), Dialect(delimiter, header, comma)
+
+
+def _one_number(columns: Sequence[Sequence[str]]) -> bool:
+    """Whether two columns are the halves of a number with a decimal comma, as `2,504`."""
+    before, after = columns
+    halves = [number.lstrip("-").isdecimal() for number in (*before, *after)]
+    grows = all(int(one) < int(other) for one, other in pairwise(before)) if all(halves) else True
+    return not grows and len({len(cell) for cell in after}) < 4
 
 
 def _numeric(cells: Sequence[str]) -> bool:
@@ -99,13 +111,18 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
     table = Table()
     reader = dialect.rows(text)
     first, line = [""], 0
+    comment: list[str] = []
     while not any(cell.strip() for cell in first) or first[0].startswith(NO_CELLS):
+        comment = [cell for cell in (first[0].lstrip("# "), *first[1:]) if cell] if first else []
         first = next(reader)
         line += 1
     names = [cell.strip() for cell in first]
-    if not dialect.header:
+    if not dialect.header and len(comment) == len(first):  # as numpy's savetxt writes it
+        names = [cell.strip() for cell in comment]
+    elif not dialect.header:
         names = [f"column {n}" for n in range(1, len(first) + 1)]
         table.notes.append("no header: columns are numbered")
+    if not dialect.header:
         table.extend([line], names, [[cell] for cell in first])
         first = []
     kept = _kept(name, names, run)

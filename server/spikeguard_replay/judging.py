@@ -175,7 +175,8 @@ def fold_incidents(events: Iterable[Event], log: Log) -> tuple[Found, ...]:
         if not isinstance(event, Opened):
             found.pop()
         found.append(_found(incident))
-    return tuple(_with_peak(one, log) for one in found)
+    later = [*found[1:], None]
+    return tuple(_with_peak(one, log, later[n]) for n, one in enumerate(found))
 
 
 def _found(incident: Incident) -> Found:
@@ -195,11 +196,14 @@ def _found(incident: Incident) -> Found:
     )
 
 
-def _with_peak(found: Found, log: Log) -> Found:
+def _with_peak(found: Found, log: Log, after: Found | None) -> Found:
+    """With its highest loss, which is not that of the incident that came `after` and closed it."""
     loss = log.signals.get("loss")
     if loss is None:
         return found
     last = np.iinfo(np.int64).max if found.closed_step is None else found.closed_step
+    if after is not None and found.onset_step < after.onset_step <= last:
+        last = after.onset_step - 1
     inside = (log.steps >= found.onset_step) & (log.steps <= last) & np.isfinite(loss.values)
     rows = np.flatnonzero(inside & loss.measured)
     if not len(rows):

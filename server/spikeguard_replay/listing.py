@@ -41,8 +41,8 @@ def judged_from(findings: Findings, log: Log) -> str:
             f"nothing was judged: it takes {DetectionSettings().watchable_after} rows with a loss "
             "to know what is usual"
         )
-    before = sum(step < findings.judged_from for step in log.steps)
-    return f"judged from step {findings.judged_from:,} on (row {before + 1})"
+    row = log.steps.tolist().index(findings.judged_from) + 1
+    return f"judged from step {findings.judged_from:,} on (row {row})"
 
 
 def _lone(one: LoneValue) -> str:

@@ -12,6 +12,7 @@ STEP, LOSS = "step", "loss"
 EPOCH, RANK = "epoch", "rank"
 PROGRESS, PREFIX, BRACKETS = "progress", "line prefix", "in brackets"  # as console.py says
 RANKS = (RANK, "line_prefix")
+LAST = (PROGRESS, "in_brackets", "index", "x", EPOCH)  # they count steps if nothing else does
 OVERFLOW = "overflows"
 
 
@@ -28,20 +29,22 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         optimizer_step opt_step update_step current_steps global_step_max_steps completed_step steps
         iteration iter it iterations iter_num iteration_number num_iterations iter_train update
         updates batch time_batch train_time_batch global_batch batch_idx batch_index s up
-        global_iter _step index line_prefix progress in_brackets x epoch
+        global_iter _step schritt paso passo étape etape шаг 步数 步 迭代 ステップ 스텝 index
+        line_prefix progress in_brackets x epoch
     """),
     LOSS: _words("""
         reduced_loss loss lm_loss loss_step tr_loss trl total_loss loss_total tot_loss gpt_loss
         batch_loss loss_global_avg_loss global_avg_loss avg_loss loss_avg loss_mean ce_loss
         cross_entropy_loss cross_entropy nll_loss language_cross_entropy nll ce lm_loss_value
-        loss_epoch policy_loss pg_loss pg cost train
+        loss_epoch policy_loss pg_loss pg cost verlust perte pérdida perda потери 损失 損失 손실
+        learn train
     """),
     "grad_norm": _words("""
         grad_norm global_grad_norm gnorm gradient_norm grad_norm_total total_grad_norm grad_norm_avg
         norm gradnorm l2_norm_grad_global grad_norms grad_norm_global grad g_norm grdn
         grad_norm_0_default l2_grads
     """),
-    "lr": _words("lr learning_rate l_r"),
+    "lr": _words("lr learning_rate l_r lernrate 学习率 学習率 학습률"),
     "param_norm": _words("""
         param_norm params_norm parameter_norm weight_norm l2_norm_param_global total_param_norm
         l2_params
@@ -68,7 +71,7 @@ NAN = ("number_of_nan_iterations", "nan_iterations")
 
 LIKE = {
     STEP: re.compile(r"(?:^|_)(?:step|iter|iteration|update)s?$"),
-    LOSS: re.compile(r"(?:^|_)(?:[a-z]*loss|nll|xent|cross_entropy|ce)(?:_|$)"),
+    LOSS: re.compile(r"(?:^|_)(?:[a-z]*loss(?:es)?|nll|xent|cross_entropy|ce)(?:_|$)"),
     "grad_norm": re.compile(r"(?:^|_)(?:grad|gradient)s?(?:_\w+)*_norm$"),
     "lr": re.compile(r"(?:^|_)(?:lr|learning_rate)(?:_|$)"),
 }
@@ -89,7 +92,7 @@ HELD_OUT_WORDS = frozenset(
     ("val", "valid", "validation", "eval", "evaluation", "evaluate", "test", "dev", "holdout")
 )
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_JOINT = re.compile(r"[^a-z0-9]+")
+_JOINT = re.compile(r"[\W_]+")
 
 
 def canonical(name: str) -> str:

@@ -7,9 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_replay.literals import python_values
+from spikeguard_replay.names import HELD_OUT, LIKE, LOSS, STEP, canonical
 from spikeguard_replay.table import Table
 
 FEWEST = 3  # numbers that are a log
+_DECODER = json.JSONDecoder()
+SINCE_1970 = 1e9  # seconds: more is a time of day
 SUMMARY = "train_runtime"  # Hugging Face's entry about the whole run, no measurement of its step
 
 
@@ -27,32 +31,83 @@ def flat(record: Mapping[str, Any], before: str = "", depth: int = 0) -> Iterato
 def records_in(document: Any) -> list[Any] | None:
     """The longest list of records in a document, however deep; None where there is none."""
     if isinstance(document, list):
-        return document if any(isinstance(one, dict) for one in document) else _unnamed(document)
+        records = any(isinstance(one, dict) for one in document)
+        return (_trace(document) or document) if records else _unnamed(document)
     if not isinstance(document, dict):
         return None
     if isinstance(history := document.get("log_history"), list):
         return history
+    if by_step := _by_step(document):
+        return by_step
     lists = {name: one for name, one in document.items() if isinstance(one, list) and one}
-    lengths = {len(one) for one in lists.values() if not isinstance(one[0], dict | list)}
-    if len(lists) > 1 and len(lengths) == 1 and max(lengths) > 1:
-        return [dict(zip(lists, row, strict=False)) for row in zip(*lists.values(), strict=False)]
+    flat_lists = {n: one for n, one in lists.items() if not isinstance(one[0], dict | list | str)}
+    if flat_lists:
+        most = len(max(flat_lists.values(), key=lambda one: len(one)))
+        losses = [len(one) for name, one in flat_lists.items() if _is_loss(name)]
+        length = max(losses, default=most)
+        rows = zip(*(one for one in flat_lists.values() if len(one) == length), strict=True)
+        named = [name for name, one in flat_lists.items() if len(one) == length]
+        if length >= (2 if len(named) > 1 else FEWEST) and (len(named) > 1 or losses):
+            return [dict(zip(named, row, strict=True)) for row in rows]
     inner = [records_in(one) for one in document.values()]
     return max((one for one in inner if one), key=len, default=None)
 
 
+def _is_loss(name: str) -> bool:
+    short = canonical(name)
+    return bool(LIKE[LOSS].search(short)) and not HELD_OUT.search(short)
+
+
+def _by_step(document: dict[str, Any]) -> list[Any] | None:
+    """Records under their steps, or columns by the number of the row, as pandas writes them."""
+    inner = [one for one in document.values() if isinstance(one, dict)]
+    if len(inner) < len(document) or not inner:
+        return None
+    if len(document) >= FEWEST and all(name.isdecimal() for name in document):
+        return [{STEP: int(name), **one} for name, one in document.items()]
+    rows = list(inner[0])
+    if len(rows) < FEWEST or not all(name.isdecimal() for name in rows):
+        return None
+    if len(document) == 1:
+        rows.sort(key=int)
+        return [{STEP: int(row), name: one[row]} for name, one in document.items() for row in rows]
+    if all(list(one) == rows for one in inner):
+        return [{name: one[row] for name, one in document.items()} for row in rows]
+    return None
+
+
+def _trace(traces: list[Any]) -> list[Any] | None:
+    """The points of one curve where each record is a curve, as plotly and ClearML write them."""
+    curves = [one for one in traces if isinstance(one, dict) and isinstance(one.get("y"), list)]
+    if len(curves) < len(traces):
+        return None
+    curve = next((one for one in curves if _is_loss(str(one.get("name")))), curves[0])
+    name = str(curve.get("name") or "y")
+    steps = curve.get("x")
+    if not isinstance(steps, list):
+        return [{name: y} for y in curve["y"]]
+    return [{STEP: x, name: y} for x, y in zip(steps, curve["y"], strict=False)]
+
+
 def _unnamed(rows: list[Any]) -> list[dict[str, Any]] | None:
-    """Bare numbers, or lists of as many each, with their columns numbered."""
+    """Bare numbers, or lists of as many each, with their columns numbered.
+
+    Three of which the first are times of day are what TensorBoard's page downloads.
+    """
     cells = [one if isinstance(one, list) else [one] for one in rows]
     numbers = all(isinstance(cell, int | float | None) for row in cells for cell in row)
     if len(rows) < FEWEST or not numbers or len({len(row) for row in cells}) != 1:
         return None
-    return [{f"column {n}": cell for n, cell in enumerate(row, start=1)} for row in cells]
+    called = [f"column {n}" for n in range(1, len(cells[0]) + 1)]
+    if len(called) == 3 and all(row[0] is not None and row[0] > SINCE_1970 for row in cells):
+        called = ["wall_time", STEP, "value"]
+    return [dict(zip(called, row, strict=True)) for row in cells]
 
 
 def read_document(name: str, text: str) -> Table:
     """The records of a JSON document; raises `CommandFailed`."""
     try:
-        records = records_in(json.loads(text))
+        records = records_in(_values_in(text))
     except json.JSONDecodeError as error:
         raise CommandFailed(
             f"{name}: not JSON, line {error.lineno}, column {error.colno}: {error.msg}. Was it cut "
@@ -60,6 +115,41 @@ def read_document(name: str, text: str) -> Table:
         ) from None
     except (ValueError, RecursionError) as error:
         raise CommandFailed(f"{name}: cannot be read as JSON: {error}") from None
+    return records_table(name, records)
+
+
+def _values_in(text: str) -> Any:
+    """A JSON value, or the list of several that follow each other."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        if (values := python_values(text)) is not None:
+            return values
+        found, at, end = [], 0, len(text.rstrip())
+        while at < end:
+            at += len(text[at : at + 1_000]) - len(text[at : at + 1_000].lstrip())
+            value, at = _DECODER.raw_decode(text, at)
+            found.append(value)
+        if not all(isinstance(one, dict) for one in found):
+            raise
+        return found
+
+
+def printed_in(text: str) -> str | None:
+    """What the cells of a Jupyter notebook printed; None where `text` is no notebook."""
+    if '"nbformat"' not in text:
+        return None
+    try:
+        cells = json.loads(text)["cells"]
+        outputs = [one for cell in cells for one in cell.get("outputs", ())]
+        shown = [one.get("text") or one.get("data", {}).get("text/plain", "") for one in outputs]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return "\n".join("".join(one) for one in shown)
+
+
+def records_table(name: str, records: list[Any] | None) -> Table:
+    """Records as rows; raises `CommandFailed` where there are none."""
     if records is None:
         raise CommandFailed(
             f"{name}: no list of records in it, such as "

@@ -13,8 +13,9 @@ from spikeguard_replay import stores
 from spikeguard_replay.choice import log_of
 from spikeguard_replay.console import LineReader
 from spikeguard_replay.delimited import ONE_COLUMN, dialect_of, read_delimited
+from spikeguard_replay.literals import BEGINS, python_values
 from spikeguard_replay.log import Log, LogOptions
-from spikeguard_replay.objects import read_document, records_in
+from spikeguard_replay.objects import printed_in, read_document, records_in, records_table
 from spikeguard_replay.source import HEAD, STANDARD_INPUT, Source
 
 NOTHING: Final = LogOptions()
@@ -65,7 +66,15 @@ def read_source(source: Source, options: LogOptions = NOTHING) -> Log:
     first = next((line for line in text if line.strip()), "")
     rest = text.read(HEAD)
     if first.lstrip()[:1] in ("{", "[") and _is_document(first, not rest.strip()):
-        return log_of(name, "JSON", read_document(name, first + rest + text.read()), options)
+        whole = first + rest + text.read()
+        if (printed := printed_in(whole)) is not None:
+            table = LineReader().read(printed.splitlines(keepends=True))
+            return log_of(name, "a notebook's output", table, options)
+        return log_of(name, "JSON", read_document(name, whole), options)
+    if BEGINS.match(first.lstrip()):
+        records = records_in(python_values(first + rest + text.read()))
+        if records is not None:
+            return log_of(name, "Python", records_table(name, records), options)
     text.detach()
     dialect = None if first.lstrip()[:1] == "{" else dialect_of(first + rest, len(rest) < HEAD)
     if dialect is not None:

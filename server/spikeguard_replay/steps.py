@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spikeguard_replay.log import Flags
-from spikeguard_replay.names import EPOCH, PROGRESS, STEP
+from spikeguard_replay.names import EPOCH, LAST, PROGRESS, STEP
 from spikeguard_replay.table import Columns, are_whole
 
 ROW = "row"  # `--column step=row`: rows are counted
-LAST = (PROGRESS, "in_brackets", "index", "x", EPOCH)  # names that count steps if nothing else does
 
 
 class _Kind(IntEnum):
@@ -34,6 +33,11 @@ class Steps:
         self.notes: list[str] = []
         self.name = self._choose() if asked is None else self._given(asked)
         self.here, self.values = self._whole(self.name)
+        self.order: NDArray[np.intp] | None = None  # of the rows, where it is not that of the log
+        if self.name != ROW and self._shuffled(self.values):
+            self.order = np.argsort(self.values)
+            self.values = self.values[self.order]
+            self.notes.append("rows are not in the order of their steps, sorted")
         if self.name != ROW and asked is None:
             if self._kind(self.name, True) is _Kind.ANEW:
                 self._count_on()
@@ -69,18 +73,19 @@ class Steps:
         here = self._judged & self._columns[name].measured
         steps = self._columns[name].values[here]
         steps = steps[are_whole(steps)]
-        moves = np.diff(steps)
+        moves = np.diff(steps if not self._shuffled(steps) else np.sort(steps))
         back = np.flatnonzero(moves < 0)
         if here.sum() < 0.9 * self._judged.sum() or len(steps) < 0.99 * here.sum():
             return _Kind.NONE
         if len(steps) != 1 and not moves.any():
             return _Kind.NONE
         if len(moves) and (moves != 0).mean() < 0.5:
-            coarse = named and self._columns.short[name] != EPOCH
+            coarse = named and self._columns.short[name] not in (EPOCH, PROGRESS)
             return _Kind.COARSE if coarse else _Kind.NONE
         least = steps[0] + (max(1.0, np.median(moves[moves > 0])) if (moves > 0).any() else 0.0)
         anew = len(back) > 0 and (steps[back + 1] <= least).all()
-        if anew and (len(back) > 1 or self._epochs_pass(name)):
+        passes = self._epochs_pass(name)
+        if anew and (passes or (passes is None and len(back) > 1)):
             return _Kind.ANEW
         return _Kind.NONE if len(back) > max(3, len(steps) // 20) else _Kind.GOOD
 
@@ -105,15 +110,25 @@ class Steps:
         self.values = self.values + passed * (self.values.max() + (self.values.min() == 0))
         self.notes.append(f"`{self.name}` starts anew each epoch, counted on")
 
-    def _epochs_pass(self, name: str) -> bool:
-        """Whether a column of epochs grows wherever `name` goes back."""
-        mine = self._columns[name].measured
+    @staticmethod
+    def _shuffled(steps: NDArray[np.float64]) -> bool:
+        """Whether no step comes twice and they are in no order of time, such as newest first."""
+        back = (np.diff(steps) < 0).sum()
+        return bool(back > max(3, len(steps) // 20) and len(np.unique(steps)) == len(steps))
+
+    def _epochs_pass(self, name: str) -> bool | None:
+        """Whether a column of epochs grows wherever `name` goes back; None if there is none."""
+        mine, found = self._columns[name].measured, None
         for other in self._columns.numeric():
-            if self._columns.short[other].split("_")[0] not in (EPOCH, "ep") and EPOCH not in other:
+            short = self._columns.short[other]
+            if other == name or (short.split("_")[0] not in (EPOCH, "ep") and EPOCH not in other):
                 continue
             here, epochs = self._columns[other].measured & mine, self._columns[other].values
             back = np.diff(self._columns[name].values[here]) < 0
             grow = (np.diff(epochs[here])[back] > 0).all()
-            if are_whole(epochs[here]).all() and here.sum() >= 0.9 * mine.sum() and grow:
-                return True
-        return False
+            counts = short in (EPOCH, "ep") or are_whole(epochs[here]).all()
+            if counts and here.sum() >= 0.9 * mine.sum():
+                if grow:
+                    return True
+                found = False
+        return found

@@ -177,9 +177,13 @@ class Columns(dict[str, Cells]):
     def keep(self, rows: Flags) -> None:
         """Let only these rows count."""
         if not rows.all():
-            self.lines = self.lines[rows]
-            for name, cells in self.items():
-                self[name] = Cells(cells.states[rows], cells.values[rows], cells.words)
+            self.sort(np.flatnonzero(rows))
+
+    def sort(self, order: NDArray[np.intp]) -> None:
+        """Let these rows count, in this order."""
+        self.lines = self.lines[order]
+        for name, cells in self.items():
+            self[name] = Cells(cells.states[order], cells.values[order], cells.words)
 
     def rows_of(self, name: str) -> int:
         """How many numbers a column holds."""

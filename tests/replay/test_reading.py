@@ -110,10 +110,74 @@ def test_a_cell_is_a_number_however_it_is_written(
         "[\n 2.5,\n 2.25,\n 2.125\n]",
         "[[1, 2.5], [2, 2.25], [3, 2.125]]",
         '{"betas": [0.9, 0.95], "losses": [2.5, 2.25, 2.125]}',
+        "2,500\n2,250\n2,125\n",
+        "Verlust\n2,500\n2,250\n2,125\n",
+        "losses = [2.5, 2.25, 2.125]",
+        "train_losses = [\n    2.5,\n    2.25,\n    2.125,\n]\nval_losses = [2.75, 2.5]\n",
+        "[np.float64(2.5), np.float64(2.25), np.float64(2.125)]",
+        "[tensor(2.5, device='cuda:0'), tensor(2.25), tensor(2.125, grad_fn=<NllLossBackward0>)]",
+        "array([2.5  , 2.25 ,\n       2.125], dtype=float32)",
+        "[2.5   2.25\n 2.125]",
+        "(1, 2.5)\n(2, 2.25)\n(3, 2.125)\n",
+        "[(1, 2.5), (2, 2.25), (3, 2.125)]",
+        "{'loss': [2.5, 2.25, 2.125], 'val_loss': [2.75, 2.5, 2.5]}",
+        "{'loss': [2.5,\n          2.25,\n          2.125],\n 'val_loss': [2.75, 2.5, 2.5]}",
+        '{"train_losses": [2.5, 2.25, 2.125], "val_losses": [2.75, 2.5]}',
     ],
 )
 def test_bare_losses_are_a_log(log: Callable[[str], Path], text: str) -> None:
     assert rows_in(log(text)) == [(1, {"loss": 2.5}), (2, {"loss": 2.25}), (3, {"loss": 2.125})]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[1.7e9, 10, 2.5], [1.7e9, 20, 2.25], [1.7e9, 30, 2.125]]",  # TensorBoard's JSON
+        '{"loss": {"10": 2.5, "20": 2.25, "30": 2.125}}',
+        '{"10": {"loss": 2.5}, "20": {"loss": 2.25}, "30": {"loss": 2.125}}',
+        '{"step": {"0": 10, "1": 20, "2": 30}, "loss": {"0": 2.5, "1": 2.25, "2": 2.125}}',
+        '[{"name": "lr", "x": [10], "y": [1]}, '
+        '{"name": "loss", "x": [10, 20, 30], "y": [2.5, 2.25, 2.125]}]',
+        '{\n "step": 10,\n "loss": 2.5\n}\n{\n "step": 20,\n "loss": 2.25\n}\n'
+        '{"step": 30, "loss": 2.125}\n',
+        '{"nbformat": 4, "cells": [{"cell_type": "markdown"}, {"outputs": '
+        '[{"text": ["step 10 loss 2.5\\n", "step 20 loss 2.25\\n", "step 30 loss 2.125\\n"]}]}]}',
+        "# step loss\n1.0e+01 2.5\n2.0e+01 2.25\n3.0e+01 2.125\n",
+        "# step,loss\n10,2.5\n20,2.25\n30,2.125\n",
+    ],
+)
+def test_steps_and_losses_are_read_as_tools_export_them(
+    log: Callable[[str], Path], text: str
+) -> None:
+    assert rows_in(log(text)) == [(10, {"loss": 2.5}), (20, {"loss": 2.25}), (30, {"loss": 2.125})]
+
+
+def test_code_is_not_run_and_a_record_a_line_is_no_literal(log: Callable[[str], Path]) -> None:
+    with pytest.raises(CommandFailed, match="no names with numbers in"):
+        read_log(log("losses = [float(x) for x in range(9)]\nprint(sum(losses), 1.5)\n"))
+    printed = "".join(f"{{'loss': 2.5, 'epoch': 0.{n}}}\n" for n in range(1, 9))
+    assert read_log(log(printed)).form == "console output"
+
+
+def test_rows_in_no_order_of_time_are_sorted_and_a_run_begun_anew_is_no_epoch(
+    log: Callable[[str], Path],
+) -> None:
+    newest_first = "".join(f"{n},{n}.5\n" for n in range(20, 0, -1))
+    read = read_log(log("step,loss\n" + newest_first))
+    assert read.steps.tolist() == list(range(1, 21))
+    assert read.signals["loss"].values.tolist() == [n + 0.5 for n in range(1, 21)]
+    assert "sorted" in read.described()
+
+    runs = "".join(f"{n // 10},{n},2.5\n" for _ in range(3) for n in range(1, 31))
+    assert read_log(log("epoch,global_step,loss\n" + runs)).steps.tolist() == [*range(1, 31)] * 3
+    epochs = "".join(f"{epoch},{n},2.5\n" for epoch in range(3) for n in range(1, 31))
+    assert read_log(log("epoch,batch,loss\n" + epochs)).steps.tolist() == [*range(1, 91)]
+
+
+def test_a_bar_that_stands_still_merges_no_rows(log: Callable[[str], Path]) -> None:
+    rows = "".join(f"{{'loss': 2.{n}, 'epoch': 0.{n}}}\n" for n in range(1, 9))
+    read = read_log(log("100%|####| 57/57 [00:09<00:00]\n" + rows))
+    assert read.signals["loss"].values.tolist() == [float(f"2.{n}") for n in range(1, 9)]
 
 
 def test_a_printed_data_frame_is_read(log: Callable[[str], Path]) -> None:
