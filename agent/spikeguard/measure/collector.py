@@ -181,7 +181,8 @@ class Collector:
 
     @torch.no_grad()
     def _scale(self, held: list[Tensor], factor: Tensor) -> None:
-        shards = [local(grad) for grad in held]
+        shards = [grad._values() if grad.layout is torch.sparse_coo else local(grad)
+                  for grad in held]  # fmt: skip
         if factor.ndim == 0:
             alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
             for shard in shards:

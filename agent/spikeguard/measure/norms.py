@@ -26,7 +26,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor | None:
     """L2 over what lies here of all `tensors`: () fp32; None if none. Meets no other rank."""
-    own = [t.to_local() if isinstance(t, DTensor) else t for t in tensors]  # `local`, sooner
+    own = [local(t) for t in tensors]
     return _plain_norm(own) if own else None
 
 

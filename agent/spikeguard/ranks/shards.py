@@ -16,7 +16,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's shard of `tensor`; a plain tensor is its own."""
+    """This rank's shard of `tensor`; a plain tensor is its own, a sparse gradient its sums."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor.coalesce().values()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
