@@ -9,7 +9,7 @@ import pytest
 
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.events import Event, Opened, Precursor
+from spikeguard_core.events import Event, Opened, Precursor, Revised
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.policy.detection import choose
 from spikeguard_protocol import Cause, Kind
@@ -131,6 +131,17 @@ def test_a_scaler_that_finds_no_scale_is_put_down_to_the_number_format(fused: bo
     assert likely.confidence > 0.6
     assert likely.mark is not None
     assert likely.mark.first_step == 100
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_steps_skipped_now_and_then_after_a_spike_are_no_overflow(fused: bool) -> None:
+    """As in a loop that leaves out a step whose batch raised: one that was made reports nothing."""
+    skipped = range(210, ROWS, 30)
+    rows = [row(step, step in skipped, fused, loss=LOSSES[step - 1] + 2.0 * (step >= 200))
+            for step in range(1, ROWS)]  # fmt: skip
+    events = Monitor().observe(rows)
+    rankings = [event.causes for event in events if isinstance(event, Opened | Revised)]
+    assert {ranking[0].cause for ranking in rankings} == {Cause.UNKNOWN}
 
 
 def test_buffers_that_are_not_finite_are_warned_of_and_named_as_the_cause_of_what_follows() -> None:

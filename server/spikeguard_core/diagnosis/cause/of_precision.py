@@ -34,10 +34,14 @@ def clues_of_precision(evidence: Evidence) -> Iterator[Clue]:
 def _overflow(evidence: Evidence) -> Iterator[Clue]:
     rows = [r for r in evidence.whole(STEP_SKIPPED).rows() if r[0] >= evidence.onset_step]
     skipped = [step for step, value in rows if value >= 1.0]
-    losses = evidence.whole(Signal.LOSS.value)
     if len(skipped) < FEWEST or len(skipped) < len(rows):
         return
-    if not all(math.isfinite(losses.at(step) or 0.0) for step in skipped):
+    # Where a step that was made reports nothing of this signal, its loss tells that it was made.
+    losses = [r for r in evidence.whole(Signal.LOSS.value).rows() if r[0] >= evidence.onset_step]
+    from_here = [step for step, _ in losses if step >= skipped[0]]
+    if losses and (not from_here or not {*from_here} <= {*skipped}):
+        return
+    if not all(math.isfinite(loss) for step, loss in losses if step in skipped):
         return
     reason = (
         f"the gradient scaler skipped each of the {len(skipped)} steps known from step "
