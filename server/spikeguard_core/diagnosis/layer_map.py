@@ -41,15 +41,25 @@ class LayerMap:
         return f"The first layer to move: {said[0].lower()}{said[1:]}"
 
 
-def layer_map(rows: Sequence[LayerRow], onset_step: int, most: int = ROWS) -> LayerMap | None:
-    """The map of `rows`, which are of one signal; None without any."""
+def layer_map(
+    rows: Sequence[LayerRow],
+    onset_step: int,
+    most: int = ROWS,
+    first: FirstLayer | None = None,
+) -> LayerMap | None:
+    """The map of `rows`, which are of one signal; None without any.
+
+    `first`: the layer that the incident has on record as the first to move, so that map and
+    post-mortem say the same; by default the first in `rows`.
+    """
     if not rows:
         return None
     ordered = sorted(rows, key=lambda row: row.step)
     names = list(dict.fromkeys(name for row in ordered for name in row.norms))
     usual = _usual(ordered, names, onset_step)
     groups = _groups(names, most)
-    first = first_layer(ordered, onset_step)
+    if first is None or first.signal != ordered[0].signal:
+        first = first_layer(ordered, onset_step)
     places = [n for n, (_, group) in enumerate(groups) if first and first.layer in group]
     return LayerMap(
         signal=ordered[0].signal,

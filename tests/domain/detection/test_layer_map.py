@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from spikeguard_core.diagnosis.cause.layers import LayerRow
+from spikeguard_core.diagnosis.cause.layers import FirstLayer, LayerRow
 from spikeguard_core.diagnosis.layer_map import ROWS, block_of, layer_map
 
 ONSET = 40
@@ -34,6 +35,20 @@ def test_few_layers_are_a_row_each_and_the_first_to_move_is_named() -> None:
     assert [row[column] for row in found.ratios] == [1.0, 1.0, 9.0, 1.0]
     said = "The first layer to move: grad norm of blocks.1.w was 9 times its usual"
     assert found.sentence.startswith(said)
+
+
+def test_the_first_mover_on_record_is_the_one_that_is_named() -> None:
+    """The record was made of another window, and the post-mortem says what is on record."""
+    told = rows(["a", "b"], {("a", ONSET): 9.0, ("b", ONSET): 5.0})
+    recorded = FirstLayer("grad_norm", "b", ONSET, 5.0, 1, 2, 0)
+    found = layer_map(told, ONSET, first=recorded)
+    assert found is not None
+    assert (found.first, found.first_row) == (recorded, 1)
+    assert found.sentence.lower().endswith(recorded.sentence)
+    of_another_signal = layer_map(told, ONSET, first=replace(recorded, signal="param_norm"))
+    assert of_another_signal is not None
+    assert of_another_signal.first is not None
+    assert of_another_signal.first.layer == "a"
 
 
 def test_a_thousand_layers_are_as_many_rows_as_can_be_read() -> None:

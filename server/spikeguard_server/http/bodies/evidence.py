@@ -99,7 +99,7 @@ def layers_body(row: IncidentRow, signal: str, found: Sequence[LayerRow]) -> Lay
 
 
 def _layer_map(row: IncidentRow, found: Sequence[LayerRow]) -> LayerMapBody | None:
-    shown = layer_map(found, row.incident.onset_step)
+    shown = layer_map(found, row.incident.onset_step, first=row.incident.first_layer)
     if shown is None:
         return None
     return LayerMapBody(

@@ -279,7 +279,8 @@ def _look_into(services: Services, incident: IncidentId) -> EvidenceView:
         batch = onset_batch(read_batches(connection, key, place, onset), onset)
         signal = Signal.GRAD_NORM.value if first is None else first.signal
         around = (onset - LAYER_STEPS, LAYER_STEPS), (onset - LAYER_STEPS, 2 * LAYER_STEPS)
-        found = layer_map(read_layers(connection, key, place, *around, signal), onset)
+        layers = read_layers(connection, key, place, *around, signal)
+        found = layer_map(layers, onset, first=first)
         targets = read_targets(connection, run)
         [attempt] = attempts_named(connection, key, {row.attempt}, ["links"])
     return EvidenceView(
