@@ -38,7 +38,8 @@ _RANK = re.compile(  # of torchrun, of mpirun
     r"\s*(?:\[?(?:rank|default|names.RANK)[ _=]?|\[\d+,(?=\d+\]<))(\d{1,6})\]?(?:<\w+>)?:?"
 )
 _HELD_OUT = re.compile(
-    r"(?:(?!loss|train).)*\b(?:valid|validation|evaluat\w+|eval)\b", re.IGNORECASE
+    r"(?:(?!loss|train).)*\b(?:valid|validation|evaluat\w+|eval|val(?=\s*[-:\]]|\s+loss))\b",
+    re.IGNORECASE,
 )
 _PREFIX = re.compile(r"\s*(\d{1,9})(?::| \|)?(?=\s)")
 _OVERFLOW = re.compile(r"overflow.*(?:skipping|ignoring|loss scale)", re.IGNORECASE)

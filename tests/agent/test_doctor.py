@@ -154,6 +154,7 @@ def test_a_loss_that_stays_a_guess_is_told() -> None:
     falls = [guess - 0.004 * step for step in range(WATCHED)]
     assert names(loss_fell(stays, TOKENS)) == {"loss_not_falling"}
     assert names(loss_fell(falls, TOKENS)) == set()
+    assert names(loss_fell(falls[:-130] + [9.0] * 130, TOKENS)) == set()  # and exploded
     assert names(loss_fell([2.1] * WATCHED, TOKENS)) == set()  # it goes on from a trained model
 
 

@@ -77,10 +77,15 @@ def train_behind(wire: Wire, folder: Path, steps: int = 30) -> Job:
     ],
     ids=lambda answer: f"{answer[0]}",
 )
-def test_a_passing_refusal_delays_and_loses_nothing(tmp_path: Path, answer: Answer) -> None:
+def test_a_passing_refusal_delays_and_loses_nothing(
+    tmp_path: Path, answer: Answer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says which server, and what a job needs that brings no token it takes."""
     wire, _ = refuse_first(3, answer)
     with served(wire):
         train_behind(wire, tmp_path)
+    assert f"message not stored: {wire.url}: {answer[0]}" in caplog.text
+    assert ("token of role agent" in caplog.text) == (answer[0] == 401)
     assert sorted(step for _, step in wire.column("loss")) == list(range(1, 31))
     assert not wire.records(Gap)
 

@@ -81,7 +81,9 @@ def loss_fell(losses: Sequence[float], tokens: int) -> Iterator[Finding]:
     if not losses or not guess or abs(losses[0] / guess - 1.0) > UNTRAINED:
         return
     last = median(losses[-EARLY:])
-    if last > FALLEN * losses[0]:
+    begins = range(0, len(losses), EARLY)
+    least = min(last, *(median(losses[begin : begin + EARLY]) for begin in begins))
+    if least > FALLEN * losses[0]:  # one that fell and rose again is a spike's to tell
         yield Finding(
             "loss_not_falling",
             f"It was {losses[0]:.3f} at the first step, as of a guess among {tokens:,} tokens, "

@@ -133,7 +133,8 @@ class Sender:
             sequence = min(verdict.ack.sequence, message.sequence)
             return self._stored(turn, sequence, verdict, asked_at)
         turn.failures += 1
-        self._faults.note(f"server ({verdict.advice})", f"message not stored: {verdict.reason}")
+        said = f"message not stored: {self._transport.address}: {verdict.reason}"
+        self._faults.note(f"server ({verdict.advice})", said)
         if turn.failures == MOST_FAILURES and turn is not self._own:
             return self._let_go(turn)
         return self._not_stored(turn, message.sequence, verdict)

@@ -33,6 +33,9 @@ from spikeguard_protocol.bounded_answer import answer_within
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.identity import MAX_STEP
 
+ROLE = (
+    "Give the job a token of role agent in SPIKEGUARD_TOKEN, or the file in SPIKEGUARD_TOKEN_FILE"
+)
 ANSWER_TIMEOUTS = 2  # from the request's end to the answer's: so many of `timeout_s`
 
 
@@ -67,6 +70,7 @@ class Transport:
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._host, self._port = parts.hostname or "", parts.port
         self._root = parts.path.rstrip("/")
+        self.address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{self._root}"
         self._path = f"{self._root}/v1/messages"
         self._headers = {"Content-Type": "application/json", "User-Agent": "spikeguard-agent"}
         if token:
@@ -138,6 +142,8 @@ def judge(status: int, retry_after: str | None, answer: bytes) -> Verdict:
     if status == 200:
         return _stored(answer)
     reason = f"{status}: {_message(answer)}"
+    if status == 401:  # the server's remedy is a person's
+        reason = f"401: {_message(answer, 'message')} · {ROLE}"
     if status == 409 and _is_sequence(expected := _error(answer).get("expected")):
         return Verdict(Advice.RESUME_FROM, reason, expected=expected)
     if status in (413, 422):
@@ -171,9 +177,10 @@ def _error(answer: bytes) -> dict[str, Any]:
     return {**plain, **(inner if isinstance(inner, dict) else {})}
 
 
-def _message(answer: bytes) -> str:
+def _message(answer: bytes, *keys: str) -> str:
     error = _error(answer)
-    parts = [str(error[key]) for key in ("field", "message", "remedy") if error.get(key)]
+    told = keys or ("field", "message", "remedy")
+    parts = [str(error[key]) for key in told if error.get(key)]
     return printable(" · ".join(parts)[:500] or answer[:80].decode(errors="replace"))
 
 
