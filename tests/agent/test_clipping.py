@@ -216,14 +216,18 @@ def test_the_plain_call_tells_the_norm_on_both_sides_and_whether_it_clipped(tmp_
 def test_gradients_that_nobody_can_clip_are_left_alone_and_stop_no_step(
     rule: Rule | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Torch takes no norm of a sparse gradient: what it raises must not reach the loop."""
-    embedding = nn.Embedding(10, 4, sparse=True)
-    optimizer = torch.optim.SGD(embedding.parameters(), lr=0.5)
-    guard = attach(embedding, optimizer, run="sparse", directory=tmp_path, settings=FAST, clip=rule)
-    before = embedding.weight.detach().clone()
+    """Torch takes no norm of float8: what it raises must not reach the loop."""
+    model = nn.Embedding(10, 4)
+    odd = nn.Parameter(torch.zeros(2).to(torch.float8_e4m3fn))
+    model.register_parameter("odd", odd)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    guard = attach(model, optimizer, run="odd", directory=tmp_path, settings=FAST, clip=rule)
+    optimizer.register_step_pre_hook(lambda *_: setattr(odd, "grad", None))  # no sum either
+    before = model.weight.detach().clone()
     for _ in range(3):
-        guard.loss(loss := embedding(torch.tensor([1])).sum())
+        guard.loss(loss := model(torch.tensor([1])).sum())
         loss.backward()
+        odd.grad = torch.zeros_like(odd)
         assert guard.clip_grad_norm_(1.0).isnan()
         optimizer.step()
         optimizer.zero_grad()
@@ -232,11 +236,40 @@ def test_gradients_that_nobody_can_clip_are_left_alone_and_stop_no_step(
     assert guard.steps == 3
     assert guard.faults["clip"] >= 3
     assert max(len(record.getMessage()) for record in caplog.records) < 2000
-    assert torch.equal(embedding.weight[1], before[1] - 3 * 0.5)
+    assert torch.equal(model.weight[1], before[1] - 3 * 0.5)
 
 
 def gradients_of(job: Job) -> list[Tensor]:
     return [p.grad.clone() for p in job.model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("clip", [None, "zclip", "adagc"])
+def test_sparse_gradients_are_measured_and_clipped_as_dense_ones(
+    tmp_path: Path, clip: str | None
+) -> None:
+    """Torch's own clipping refuses them."""
+
+    def trained(sparse: bool) -> tuple[list[float], list[Tensor], dict[str, int]]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(8, 4, sparse=sparse), nn.Linear(4, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        guard = attach(model, optimizer, run="r", directory=tmp_path / f"{sparse}", clip=clip)
+        norms = []
+        for step in range(4):
+            rows = torch.tensor([0, 1, 1, step])  # twice the same row: its gradients add up
+            guard.loss(nn.functional.cross_entropy(model(rows), rows)).backward()
+            norms.append(float(guard.clip_grad_norm_(0.05)))
+            optimizer.step()
+            optimizer.zero_grad()
+            guard.step()
+        guard.finish()
+        return norms, [p.detach() for p in model.parameters()], dict(guard.faults)
+
+    norms, weights, faults = trained(sparse=True)
+    usual, dense, _ = trained(sparse=False)
+    assert norms == pytest.approx(usual, rel=1e-5)
+    torch.testing.assert_close(weights, dense)
+    assert faults == {}
 
 
 @pytest.mark.parametrize("name", ["zclip", "adagc", "hybrid"])
