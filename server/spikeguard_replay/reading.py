@@ -62,6 +62,8 @@ def read_source(source: Source, options: LogOptions = NOTHING) -> Log:
         return log_of(name, form, table, options)
     if source.head.startswith(SPOOLED):
         return log_of(name, "a guard's outbox", stores.guard_table([path]), options)
+    if (arrays := source.arrays()) is not None:
+        return log_of(name, "NumPy", records_table(name, records_in(arrays)), options)
     text = source.text()
     first = next((line for line in text if line.strip()), "")
     rest = text.read(HEAD)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import lzma
 import sys
+import zipfile
 import zlib
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Final
+
+import numpy as np
 
 from spikeguard_cli.command import CommandFailed
 
@@ -17,6 +20,12 @@ _PACKED: Final = (
     (b"BZh", "bz2"),
     (b"\xfd7zXZ\0", "lzma"),
     (b"\x28\xb5\x2f\xfd", "zstandard"),
+)
+_TABLES: Final = (  # bytes near the beginning, and what to do
+    (b"PAR1", "write it as CSV: pandas.read_parquet(FILE).to_csv(OTHER)"),
+    (b"data.pkl", "write it as CSV or JSON: torch.load(FILE), then json.dump"),
+    (b"PK\x03\x04", "save the sheet as CSV, in the program that shows it"),
+    (b"\x80", "if it is a pickle, write it as JSON: pickle.load, then json.dump"),
 )
 LARGEST: Final = 2 * 2**30  # bytes of a log
 HEAD: Final = 2**16  # bytes from which format and encoding are told
@@ -79,6 +88,21 @@ class Source:
         self._stream.seek(0)
         return io.TextIOWrapper(self._stream, encoding=self._encoding(), errors="replace")
 
+    def arrays(self) -> Any | None:
+        """What `numpy.save` or `numpy.savez` wrote, as lists; None for any other file.
+
+        Raises `CommandFailed` for arrays of objects: they are pickled, and not unpickled here.
+        """
+        one, several = self.head.startswith(b"\x93NUMPY"), b".npy" in self.head[:200]
+        if not one and not (several and self.head.startswith(b"PK\x03\x04")):
+            return None
+        self._stream.seek(0)
+        try:
+            found = np.load(self._stream, allow_pickle=False)
+            return found.tolist() if one else {name: found[name].tolist() for name in found.files}
+        except (ValueError, OSError, zipfile.BadZipFile) as error:
+            raise CommandFailed(f"{self.name}: cannot be read as NumPy's arrays: {error}") from None
+
     def _encoding(self) -> str:
         """By its mark, else by where zero bytes stand; raises `CommandFailed` for no text."""
         for mark, encoding in _BYTE_ORDER_MARKS:
@@ -89,9 +113,10 @@ class Source:
             return "utf-16-be" if even > zeros - even else "utf-16-le"
         control = sum(byte < 9 or 13 < byte < 27 for byte in self.head)
         if control > len(self.head) // 20:
+            known = (how for mark, how in _TABLES if mark in self.head[:100])
+            remedy = next(known, "give the log that the training job printed or wrote")
             raise CommandFailed(
-                f"{self.name}: no text, and no file of a tool that is known: "
-                "give the log that the training job printed or wrote"
+                f"{self.name}: no text, and no file of a tool that is known: {remedy}"
             )
         return "utf-8"
 

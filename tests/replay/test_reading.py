@@ -15,7 +15,9 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from spikeguard_cli.command import CommandFailed
@@ -150,6 +152,35 @@ def test_steps_and_losses_are_read_as_tools_export_them(
     log: Callable[[str], Path], text: str
 ) -> None:
     assert rows_in(log(text)) == [(10, {"loss": 2.5}), (20, {"loss": 2.25}), (30, {"loss": 2.125})]
+
+
+@pytest.mark.parametrize("save", [np.save, lambda file, loss: np.savez(file, loss=loss)])
+def test_arrays_that_numpy_saved_are_read_and_pickled_ones_are_not(
+    log: Callable[[bytes], Path], save: Callable[[io.BytesIO, Any], None]
+) -> None:
+    packed, pickled = io.BytesIO(), io.BytesIO()
+    save(packed, np.array([2.5, 2.25, 2.125]))
+    assert [row["loss"] for _, row in rows_in(log(packed.getvalue()))] == [2.5, 2.25, 2.125]
+    save(pickled, np.array([None, {}]))
+    with pytest.raises(CommandFailed, match="cannot be read as NumPy's arrays"):
+        read_log(log(pickled.getvalue()))
+
+
+@pytest.mark.parametrize(
+    ("begins", "remedy"),
+    [
+        (b"PAR1", r"read_parquet\(FILE\)"),
+        (b"PK\x03\x04\0\0run/data.pkl", r"torch\.load"),
+        (b"PK\x03\x04\0\0xl/workbook.xml", "save the sheet as CSV"),
+        (b"\x80\x04\x95", r"pickle\.load"),
+        (b"\x89PNG", "give the log"),
+    ],
+)
+def test_a_file_that_is_no_text_is_refused_with_how_to_make_one(
+    log: Callable[[bytes], Path], begins: bytes, remedy: str
+) -> None:
+    with pytest.raises(CommandFailed, match=f"no text, .*{remedy}"):
+        read_log(log(begins + bytes(200)))
 
 
 def test_code_is_not_run_and_a_record_a_line_is_no_literal(log: Callable[[str], Path]) -> None:
