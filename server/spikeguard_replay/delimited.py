@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise
+from itertools import chain, dropwhile, islice, pairwise
 from typing import Final, TextIO
 
 from spikeguard_cli.command import CommandFailed
@@ -34,6 +34,12 @@ class Dialect:
     delimiter: str
     header: bool  # whether the first row names the columns
     decimal_comma: bool
+
+    def is_title(self, row: Sequence[str]) -> bool:
+        """Whether a row above the header is text in its first cell alone, blank, or a comment."""
+        filled = [cell for cell in row if cell.strip()]
+        alone = len(filled) == 1 < len(row) and row[0] == filled[0] and number_of(row[0]) is None
+        return not filled or alone or row[0].startswith(NO_CELLS)
 
     def rows(self, lines: Iterator[str] | TextIO) -> Iterator[list[str]]:
         """The cells of every line."""
@@ -65,6 +71,7 @@ def _scored(lines: Sequence[str], delimiter: str) -> tuple[int, Dialect | None]:
         rows = [row for row in Dialect(delimiter, True, False).rows(iter(lines)) if any(row)]
     except csv.Error:
         return no_table
+    rows = list(dropwhile(Dialect(delimiter, True, False).is_title, rows))
     alone = delimiter == ONE_COLUMN and not any(
         set(with_point(row[0])) & {*DELIMITERS[:4]} for row in rows
     )
@@ -112,7 +119,7 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
     reader = dialect.rows(text)
     first, line = [""], 0
     comment: list[str] = []
-    while not any(cell.strip() for cell in first) or first[0].startswith(NO_CELLS):
+    while dialect.is_title(first):
         comment = [cell for cell in (first[0].lstrip("# "), *first[1:]) if cell] if first else []
         first = next(reader)
         line += 1

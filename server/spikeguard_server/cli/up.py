@@ -192,6 +192,8 @@ def _account(name: str | None) -> str | None:
 
 def _prepare(directory: Path, account: str | None = None) -> Path:
     """Make the directory: ours alone, but for root, whose Postgres runs as another account."""
+    if not directory.is_dir() and directory.exists():
+        raise CommandFailed(f"{directory} is a file: name a folder with --directory")
     directory.mkdir(parents=True, exist_ok=True)
     if (owner := directory.stat().st_uid) != os.geteuid():
         raise CommandFailed(
