@@ -20,6 +20,7 @@ from spikeguard_replay.stores import long_table
 from spikeguard_replay.table import NUMBER, Cells, Columns, Table, are_whole
 
 SIGNALS = dict.fromkeys((*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *names.NAMES))
+MOST_FOLLOW = 4  # losses under one step, where a tool prints several
 COUNTS = (*names.SKIPPED, *names.SKIPPED_SO_FAR, *names.NAN)
 
 
@@ -66,20 +67,19 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
 
 
 def _carry_steps(columns: Columns, loss: str) -> None:
-    """A step that is printed in a line of its own, or in the first of several, holds for those
-    that follow it."""
+    """A step that is printed in a line of its own, or in the first of a few, holds for those that
+    follow it."""
     judged = columns[loss].measured
     for name in (one for one in columns.like(STEP) if columns.short[one] not in names.LAST):
         own = columns[name].measured
         if (own & judged).sum() >= 0.9 * judged.sum():
             return
         said = np.maximum.accumulate(np.where(own, np.arange(len(own)), -1))
-        if not (judged & (said >= 0)).any():
+        rows, follow = np.unique(said[judged & (said >= 0)], return_counts=True)
+        if follow.sum() < 0.9 * judged.sum() or not 1 <= np.median(follow) <= MOST_FOLLOW:
             continue
-        rows = np.unique(said[judged & (said >= 0)], return_counts=True)
-        once, beside = (rows[1] == 1).mean(), judged[rows[0]].mean()
-        same = (rows[1] == np.median(rows[1])).mean()
-        if rows[1].sum() >= 0.9 * judged.sum() and same >= 0.9 and max(once, beside) >= 0.9:
+        alike = (follow == np.median(follow)).mean()
+        if alike >= 0.9 and max((follow == 1).mean(), judged[rows].mean()) >= 0.9:
             states = np.where(said >= 0, NUMBER, columns[name].states).astype(np.uint8)
             columns[name] = Cells(states, columns[name].values[said], columns[name].words)
             return

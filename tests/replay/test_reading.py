@@ -207,6 +207,12 @@ def test_rows_in_no_order_of_time_are_sorted_and_a_run_begun_anew_is_no_epoch(
     assert read_log(log("epoch,batch,loss\n" + epochs)).steps.tolist() == [*range(1, 91)]
 
 
+def test_a_step_that_is_said_once_is_not_that_of_all_rows(log: Callable[[str], Path]) -> None:
+    rows = "".join(f"loss 2.{n}\n" for n in range(1, 10))
+    read = read_log(log("resumed: step 100 loss 3.5\n" + rows))
+    assert read.signals["loss"].values.tolist() == [3.5, *(float(f"2.{n}") for n in range(1, 10))]
+
+
 def test_a_bar_that_stands_still_merges_no_rows(log: Callable[[str], Path]) -> None:
     rows = "".join(f"{{'loss': 2.{n}, 'epoch': 0.{n}}}\n" for n in range(1, 9))
     read = read_log(log("100%|####| 57/57 [00:09<00:00]\n" + rows))
