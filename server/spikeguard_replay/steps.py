@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum, auto
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,14 +112,15 @@ class Steps:
         self.notes.append(f"`{self.name}` starts anew each epoch, counted on")
 
     @staticmethod
-    def _shuffled(steps: NDArray[np.float64]) -> bool:
+    def _shuffled(steps: NDArray[Any]) -> bool:
         """Whether no step comes twice and they are in no order of time, such as newest first."""
         back = (np.diff(steps) < 0).sum()
         return bool(back > max(3, len(steps) // 20) and len(np.unique(steps)) == len(steps))
 
     def _epochs_pass(self, name: str) -> bool | None:
         """Whether a column of epochs grows wherever `name` goes back; None if there is none."""
-        mine, found = self._columns[name].measured, None
+        mine = self._columns[name].measured
+        found: bool | None = None
         for other in self._columns.numeric():
             short = self._columns.short[other]
             if other == name or (short.split("_")[0] not in (EPOCH, "ep") and EPOCH not in other):
