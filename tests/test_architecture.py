@@ -89,13 +89,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_282,
     "spikeguard_client": 1_345,
     "spikeguard": 21_875,
-    "spikeguard_core": 11_425,
-    "spikeguard_replay": 3_437,
+    "spikeguard_core": 11_448,
+    "spikeguard_replay": 3_438,
     "spikeguard_server": 31_313,
     "spikeguard_dashboard": 3_527,
     "spikeguard_trainer": 2_471,
     "benchmarks": 14_543,
-    "tests": 51_520,
+    "tests": 51_559,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

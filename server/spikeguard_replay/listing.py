@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from spikeguard_core.detection.noise import told_z
 from spikeguard_core.detection.own_signals import WHAT_TO_CHECK
 from spikeguard_replay.judging import DetectionSettings, Findings, Found, LoneValue, Precursor
 from spikeguard_replay.log import Log
@@ -50,7 +51,7 @@ def _lone(one: LoneValue) -> str:
 
 
 def _precursor(one: Precursor) -> str:
-    far = f", {one.z:.1f} deviations off" if math.isfinite(one.z) else ""
+    far = f", {told_z(one.z)} deviations off" if math.isfinite(one.z) else ""
     check = WHAT_TO_CHECK.get(one.signal) if one.z == math.inf else None
     beyond = f" {one.value:.4g}, beyond its limit; check: {check}" if check else ""
     return f"    step {one.step}: {one.signal}{far}{beyond}"

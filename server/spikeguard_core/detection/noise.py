@@ -30,6 +30,11 @@ NORMAL_90 = 1.2816  # quantile of the normal distribution
 TOP_QUANTILE, NORMAL_TOP = 0.6, 1.861  # of the highest of 16 rows, and where noise is normal
 
 
+def told_z(z: float) -> str:
+    """Deviations in words: one digit behind the point, from 100 on none."""
+    return f"{z:,.0f}" if abs(z) >= 100.0 else f"{z:.1f}"
+
+
 def median(values: Sequence[float]) -> float:
     """The median of finite values; of none it is NaN."""
     if not values:

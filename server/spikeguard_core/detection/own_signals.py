@@ -15,6 +15,7 @@ import numpy as np
 
 from spikeguard_core.detection.baseline import Baseline
 from spikeguard_core.detection.judged import Array, Judged
+from spikeguard_core.detection.noise import told_z
 from spikeguard_core.detection.norms import Moves
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_protocol import OptionalSignal, Signal
@@ -142,7 +143,7 @@ class OwnSignal:
             return f"is {value:.4g}, less than {choice.usual_part:g} of the usual {usual:.4g}"
         side = {Direction.UP: "above", Direction.DOWN: "below", Direction.BOTH: "off"}
         direction = side[choice.direction or Direction.BOTH]
-        return f"is {value:.4g}, {z:.1f} deviations {direction} its baseline"
+        return f"is {value:.4g}, {told_z(z)} deviations {direction} its baseline"
 
     def begin_anew(self) -> None:
         """Learn the level that it is at now."""

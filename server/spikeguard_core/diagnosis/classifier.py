@@ -40,6 +40,7 @@ SUREST = 0.97
 HIGH_ROWS = 3  # that a height takes
 HIGH_PART = 9.0  # times the loss before, above it
 CLEAR = 10.0  # scales above 0 of a level whose size tells something
+SWINGS = 3  # rises that noise does not explain, after the peak
 NOT_FALLING_ROWS = 24  # after which an excess that has not fallen is not expected to
 GUESS_ROWS = 12  # batches of odd data in a row may lie as high as guessing
 LEFT_BEHIND, AT_GUESS = 0.7, 0.95  # of the loss at which the run began
@@ -100,12 +101,16 @@ def _height(episode: Episode) -> Judgement | None:
         return Judgement(Kind.DIVERGENT, 0.9, f"{_above(episode)}, far below any loss before")
     low = min(newest)
     if low - before >= HIGH_PART * max(abs(before), episode.scale):
-        times = f", {low / before:.3g} times the loss before" if before > 0.0 else ""
-        return Judgement(Kind.DIVERGENT, 0.95, f"loss is {nats(low)}{times}")
+        high = newest[-1]
+        times = f", {high / before:.3g} times the loss before" if before > 0.0 else ""
+        reason = f"loss is {nats(high)} at step {episode.newest_step}{times}"
+        return Judgement(Kind.DIVERGENT, 0.95, reason)
     clear = before > CLEAR * episode.scale  # of a level about 0 nothing is told by its size
     left = clear and before < LEFT_BEHIND * episode.guess
-    if left and median(newest) >= AT_GUESS * episode.guess:
-        reason = f"loss is {nats(median(newest))}, as high as where the run began"
+    least = AT_GUESS * episode.guess
+    if left and median(newest) >= least:
+        high = newest[-1] if newest[-1] >= least else median(newest)
+        reason = f"loss is {nats(high)}, as high as where the run began"
         sure = 0.85 if episode.rows >= GUESS_ROWS else 0.65
         return Judgement(Kind.DIVERGENT, sure, reason)
     return None
@@ -137,7 +142,11 @@ def _course(episode: Episode, outlook: Outlook | None, settings: DetectionSettin
         return Judgement(Kind.LINGERING, sure, f"{_above(episode, outlook)} after a slow rise")
     if outlook is None:
         return _undecided(episode, settings.lasting_odds)
-    lasting = with_odds(outlook.lasting * trust(episode.since_turn), settings.lasting_odds)
+    swings = episode.rises >= SWINGS  # not a height at which one spike stays before it falls
+    seen = trust(episode.rows if swings else episode.since_turn)
+    lasting = with_odds(outlook.lasting * seen, settings.lasting_odds)
+    if swings and episode.rows >= CLIMB_ROWS and episode.since_turn < PLATEAU_ROWS:
+        lasting = max(lasting, 0.65 if outlook.excess > outlook.tolerance else 0.0)
     if outlook.fall <= 0.0 and outlook.excess > outlook.tolerance:
         lasting = max(lasting, 0.65 if episode.rows >= NOT_FALLING_ROWS else 0.5)
     if lasting < 0.5:
@@ -146,7 +155,7 @@ def _course(episode: Episode, outlook: Outlook | None, settings: DetectionSettin
     if outlook.rising:
         return Judgement(Kind.DIVERGENT, sure, f"{_above(episode, outlook)} and rising")
     spread = NORMAL_MAD * median([abs(e - outlook.excess) for e in episode.recent[-48:]])
-    if episode.rises >= 3 and spread > 5 * episode.scale:
+    if swings and spread > 5 * episode.scale:
         reason = f"{_above(episode, outlook)}, oscillating by {nats(spread)} without settling"
         return Judgement(Kind.DIVERGENT, sure, reason)
     before, newest = episode.trend.level if episode.trend else 0.0, episode.recent_values
@@ -164,7 +173,7 @@ def _undecided(episode: Episode, lasting_odds: float) -> Judgement:
         if episode.recurrences:
             return Judgement(Kind.LINGERING, RETURNED, reason)
         return unseen_judgement(lasting_odds, reason)
-    kind = Kind.DIVERGENT if episode.rises >= 3 else Kind.LINGERING
+    kind = Kind.DIVERGENT if episode.rises >= SWINGS else Kind.LINGERING
     return Judgement(kind, 0.6, reason)
 
 
@@ -172,6 +181,8 @@ def _above(episode: Episode, outlook: Outlook | None = None) -> str:
     """The one figure for it, with the step that it holds for; where that lies within the noise of a
     row, the mean that the outlook judges by, with its 95 % interval."""
     excess, step = episode.told_excess, episode.newest_step
+    if outlook is None and abs(excess) < episode.scale:
+        return f"loss is on trend at step {step}"
     if outlook is None or abs(excess) >= episode.scale:
         assert episode.trend is not None
         return f"loss is {told_height(excess, episode.trend, step)} at step {step}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from spikeguard_core.detection.noise import median
+from spikeguard_core.detection.noise import median, told_z
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART, Evidence
 from spikeguard_core.diagnosis.kind_rates import with_odds
@@ -20,6 +20,7 @@ LASTS = 0.45  # probability of lasting damage while nothing but its height was s
 SETTLED_ROWS = 40  # newest rows that tell the level
 RECENT = 128  # rows of excess that are kept
 SMOOTH = 7  # rows of a median that follows the excess
+MOVED = 4.0  # scales from their median: the newest row is no noise about it
 CLIMB_GAP = 10  # rows after a peak until it takes such a median to make another
 DROPPED = Signal.UPDATE_DROPPED.value
 
@@ -150,9 +151,10 @@ class Episode:
     @property
     def told_excess(self) -> float:
         """Median of an odd number of the newest excesses: of two rows it would be a loss that no
-        step had."""
+        step had. The newest row's own where that is another by more than noise: the loss moves."""
         rows = min(SMOOTH, len(self.recent))
-        return median(self.recent[-(rows - (rows + 1) % 2) :])
+        middle, newest = median(self.recent[-(rows - (rows + 1) % 2) :]), self.recent[-1]
+        return newest if abs(newest - middle) > MOVED * self.scale else middle
 
     @property
     def judged_from(self) -> int:
@@ -343,10 +345,10 @@ def first_judgement(
         reason = f"the {what} is not finite and its update was applied"
         return Judgement(Kind.DIVERGENT, 0.6, reason)
     if downward:
-        reason = f"loss fell {z:.0f} deviations below its level, to many times its size"
+        reason = f"loss fell {told_z(z)} deviations below its level, to many times its size"
         return Judgement(Kind.DIVERGENT, 0.8, reason)
     most = "heal" if lasting_odds * LASTS / (1.0 - LASTS) < 1.0 else "of this project last"
-    reason = f"loss is {z:.1f} deviations above trend; most such spikes {most}"
+    reason = f"loss is {told_z(z)} deviations above trend; most such spikes {most}"
     return unseen_judgement(lasting_odds, reason)
 
 

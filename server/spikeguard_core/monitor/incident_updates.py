@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from spikeguard_core.detection.loss_test import Suspect, Verdict
+from spikeguard_core.detection.noise import told_z
 from spikeguard_core.detection.own_signals import OwnSignal
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.cause.ranking import rank
@@ -135,7 +136,7 @@ class Course:
         verdict, z = test.look(sample.step, loss, sample.batches, self.state.settings)
         if verdict is not Verdict.SPIKE:
             return
-        said = f"loss rose anew, {z:.1f} deviations above the level at which it had stayed"
+        said = f"loss rose anew, {told_z(z)} deviations above the level at which it had stayed"
         test.clear()
         episode.rise_anew()
         episode.judgement = Judgement(Kind.DIVERGENT, RETURNED, said)
@@ -312,7 +313,7 @@ class Course:
         for at, value in rows:
             episode.see(at, value, state.settings)
         kind = Kind.DIVERGENT if bad else Kind.LINGERING
-        what = f"off trend by {onset.z:.1f} deviations again"
+        what = f"off trend by {told_z(onset.z)} deviations again"
         what = "not finite again" if bad else ("still off trend" if stayed else what)
         reason = f"loss is {what} after {str(verb).replace('_', ' ')}"
         if stayed and calm and (own := self._own_away()) is not None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from spikeguard_core.detection.loss_test import Suspect, Verdict
+from spikeguard_core.detection.noise import told_z
 from spikeguard_core.detection.own_signals import USUAL_LIMITS
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.cause.ranking import rank
@@ -80,7 +81,7 @@ class Opening:
         state.test.outlier = None
         steps = round(state.test.baseline.gap)
         what = "one batch" if steps == 1 else f"one row ({steps} steps)"
-        reason = f"{what} stood out by {outlier.z:.1f} deviations and the next is back on trend"
+        reason = f"{what} stood out by {told_z(outlier.z)} deviations and the next is back on trend"
         judgement = Judgement(Kind.OUTLIER_BATCH, 0.95, reason)
         self._open(sample, outlier, LOSS, judgement, False, events)
         state.episode = None

@@ -444,6 +444,21 @@ def test_a_learning_rate_that_rose_before_the_loss_is_blamed() -> None:
     assert "rose 10-fold, from 0.003 to 0.03, at step 297" in reasons(found)
 
 
+def test_a_rate_is_blamed_less_the_longer_the_loss_stayed_calm_at_it() -> None:
+    """A schedule that begins anew raises it too."""
+
+    def confidence(before: int) -> float:
+        def raised(step: int) -> Mapping[str, float]:
+            rate = {"lr": 3e-2} if step >= ONSET - before else {}
+            return rate | ({"loss": 3.0 + 0.5 * (step - ONSET)} if step > ONSET else {})
+
+        return of(newest(told(raised)), Cause.LR_TOO_HIGH)
+
+    assert confidence(1) > 0.9
+    assert confidence(1) == pytest.approx(confidence(3), abs=0.02)
+    assert confidence(3) > confidence(8) > confidence(14)
+
+
 def test_the_rate_of_another_group_that_jumped_is_blamed_and_no_device() -> None:
     """It is told only while it is not the first group's."""
 

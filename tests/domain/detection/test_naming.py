@@ -237,3 +237,27 @@ def test_a_loss_that_swings_is_not_renamed_at_every_swing(seed: int) -> None:
     told = [e for e in Monitor().observe(samples(list(losses))) if isinstance(e, Revised)]
     assert sum(a.judgement.kind is not b.judgement.kind for a, b in pairwise(told)) <= 12
     assert told[-1].judgement.kind is not Kind.RECOVERABLE
+
+
+def reason_of(excess: Sequence[float]) -> str:
+    episode = episode_of(excess)
+    return classify(episode, look_ahead(episode, SETTINGS), SETTINGS).reason
+
+
+def test_a_height_that_names_a_step_is_the_loss_of_that_step() -> None:
+    """While the loss moves a median of the newest rows lags behind it."""
+    assert "loss is 5 above trend at step 1005" in reason_of([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert "loss is on trend at step 1003" in reason_of([7.5, 7.5, 0.001])
+    assert "loss is 40 at step 1004, 20 times the loss before" in reason_of([1.0, 22, 30, 38])
+    assert "loss is 0.5 above trend at step 1007" in reason_of([0.5] * 6 + [0.52])
+
+
+def test_what_swings_for_hundreds_of_rows_is_not_expected_to_heal() -> None:
+    """However short a time ago its last rise was."""
+    swings = [2.0] + [1.2 + 0.8 * (-1) ** (row // 12) for row in range(360)]
+    for rows in range(150, 361, 15):
+        episode = episode_of(swings[:rows])
+        assert classify(episode, look_ahead(episode, SETTINGS), SETTINGS).kind in (
+            Kind.LINGERING,
+            Kind.DIVERGENT,
+        ), rows

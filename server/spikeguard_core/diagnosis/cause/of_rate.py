@@ -17,6 +17,7 @@ from spikeguard_core.diagnosis.evidence import Evidence, Trace
 from spikeguard_core.suspicion import Clue, Mark
 from spikeguard_protocol import Cause
 
+SOON = 4.0  # rows: the longer the loss stays calm at a raised rate, the less the rate explains
 RISE = 1.3  # of the learning rate within the steps that are kept before the onset
 
 
@@ -49,7 +50,8 @@ def _clue_of(evidence: Evidence, first: Trace, trace: Trace, group: int) -> Clue
         f"the {learning_rate} rose {rise:.3g}-fold, from {usual:.3g} to {highest:.3g}, at step "
         f"{began}, {_ahead(evidence.onset_step - began)}"
     )
-    weight = min(6.0, 1.0 + 2.0 * math.log(rise))
+    calm = sum(1 for step, _ in later if began <= step < evidence.onset_step)
+    weight = min(6.0, 1.0 + 2.0 * math.log(rise)) * min(1.0, SOON / max(calm, 1))
     mark = _raised(known, began, lowest, usual)
     if group:  # a cap is one on the first group's rate, which may not have moved
         mark = replace(mark, usual=None)
