@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import takewhile
 from pathlib import Path
@@ -86,9 +86,9 @@ def database(databases: Databases) -> Iterator[sql.Engine]:
 @pytest.fixture(scope="module")
 def balanced(
     database: sql.Engine, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Live, Popen[bytes]]]:
-    """The service as everybody reaches it, and one of its two replicas, which may be told to stop:
-    what the other promises it keeps alone."""
+) -> Iterator[tuple[Live, list[Popen[bytes]]]]:
+    """The service as everybody reaches it, and its two replicas. One may be told to stop: what the
+    other promises it keeps alone."""
     environment = {
         **os.environ,
         "DATABASE_URL": database.url.render_as_string(hide_password=False),
@@ -112,7 +112,7 @@ def balanced(
             tokens = {
                 role: issue_token(connection, Grant(role, person="Ada"), "test")[0] for role in Role
             }
-        yield Live(f"http://{balancer}", database, tokens), children[0]
+        yield Live(f"http://{balancer}", database, tokens), children
 
 
 @contextmanager
@@ -151,7 +151,7 @@ def trained(job: Job, outbox: Outbox) -> Iterator[None]:
 
 
 def test_between_migrate_and_the_first_new_replica_the_older_ones_take_every_call(
-    balanced: tuple[Live, Popen[bytes]],
+    balanced: tuple[Live, list[Popen[bytes]]],
 ) -> None:
     live, _ = balanced
     job = Job(live, UPGRADED.name).start()
@@ -169,8 +169,26 @@ def test_between_migrate_and_the_first_new_replica_the_older_ones_take_every_cal
     job.train(5)
 
 
+def test_a_message_to_replicas_that_are_too_busy_for_the_balancers_check_waits_and_is_taken(
+    balanced: tuple[Live, list[Popen[bytes]]],
+) -> None:
+    """Both stand still for longer than the balancer takes to believe that one is gone."""
+    live, replicas = balanced
+    job = Job(live, "busy").start()
+    for replica in replicas:
+        replica.send_signal(signal.SIGSTOP)
+    goes_on = threading.Timer(DOWN_S + 0.5, resume, [replicas])
+    goes_on.start()
+    try:
+        time.sleep(DOWN_S)
+        job.train(5)
+    finally:
+        goes_on.join()
+    assert newest_step(live, RunId("default", "busy")) == job.step
+
+
 def test_the_balancer_refuses_what_costs_much_to_read_and_says_itself_who_calls(
-    balanced: tuple[Live, Popen[bytes]],
+    balanced: tuple[Live, list[Popen[bytes]]],
 ) -> None:
     live, _ = balanced
     with live.client() as client:
@@ -193,7 +211,7 @@ def test_the_balancer_refuses_what_costs_much_to_read_and_says_itself_who_calls(
 
 
 def test_who_guesses_tokens_is_refused_at_the_balancer_and_takes_nothing_from_those_that_work(
-    balanced: tuple[Live, Popen[bytes]],
+    balanced: tuple[Live, list[Popen[bytes]]],
 ) -> None:
     """All of them from one address."""
     live, _ = balanced
@@ -206,9 +224,9 @@ def test_who_guesses_tokens_is_refused_at_the_balancer_and_takes_nothing_from_th
 
 
 def test_a_replica_that_is_told_to_stop_takes_no_message_and_no_order_along(
-    balanced: tuple[Live, Popen[bytes]],
+    balanced: tuple[Live, list[Popen[bytes]]],
 ) -> None:
-    live, one = balanced
+    live, [one, _] = balanced
     job = Job(live, RUN.name).start()
     operator = Client(live.url, live.tokens[Role.OPERATOR])
     job.spike()
@@ -227,6 +245,12 @@ def test_a_replica_that_is_told_to_stop_takes_no_message_and_no_order_along(
     assert tuple(found) == (job.step,) * 3
     entries = [entry["number"] for entry in operator.audit(RUN)]
     assert entries == list(range(len(entries), 0, -1))
+
+
+def resume(replicas: Iterable[Popen[bytes]]) -> None:
+    """Let processes go on that were stopped."""
+    for replica in replicas:
+        replica.send_signal(signal.SIGCONT)
 
 
 def stand_at(live: Live, revision: str) -> str:
