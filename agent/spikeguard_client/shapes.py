@@ -231,7 +231,7 @@ class Command(TypedDict):
     policy_version: int | None
     policy_scope: str  # whose policy: the run's own, its project's
     checks: list[str]  # to look at before approving, while it waits
-    cost: Cost | None  # null: of the run itself
+    cost: Cost | None  # null: of the run itself, or in the answer to a decision
     attempt: str | None
     expires_in_s: float | None
     expires_at_step: int | None
@@ -359,6 +359,7 @@ class Remedy(TypedDict):
     sentence: str  # the cause, how sure it is, and what speaks for it
     follow_ups: list[str]  # for the next morning
     evidence: list[str]  # in which order to look at it
+    same_source: str  # sources of data behind this and earlier ones, or empty
 
 
 class Response(TypedDict):

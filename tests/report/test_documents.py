@@ -21,6 +21,7 @@ from spikeguard_protocol import (
     Cause,
     CommandState,
     Outcome,
+    ScaleLr,
     SegmentReason,
 )
 from spikeguard_server.http.pages.picture_cache import PictureCache
@@ -218,6 +219,18 @@ def test_while_samples_still_come_the_later_loss_is_not_yet_known(
     assert "not yet" in markdown(followed)
     assert "step 1,703" in markdown(followed)
     assert "not yet" not in markdown(words(rolled_back))
+
+
+def test_what_the_emergency_rule_did_is_not_called_nothing(
+    rolled_back: PostMortem, healed: PostMortem
+) -> None:
+    act = replace(rolled_back.commands[-1], action=ScaleLr(0.5, 100), applied_step=1_246)
+    alone = replace(healed, commands=(), own_acts=(act,))
+    assert "Nothing was done" in markdown(replace(healed, commands=()))
+    said = markdown(alone)
+    assert "Nobody ordered anything. The job's emergency rule multiplied the learning rate" in said
+    for untrue in ("Nothing was", "Nothing but", "came back to its trend by itself"):
+        assert untrue not in said
 
 
 def test_the_cost_is_what_the_rollback_undid(rolled_back: PostMortem) -> None:

@@ -19,6 +19,7 @@ from spikeguard_server.report.cost_table import lost_words
 from spikeguard_server.report.document import Block, Bullets, Paragraph
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.heading import beginning_of, return_of
+from spikeguard_server.report.record import own_rule_sentence
 from spikeguard_server.report.symptoms import spent_by, symptoms_of
 from spikeguard_server.report.wording import (
     ENDINGS,
@@ -99,6 +100,14 @@ def acting(facts: PostMortem) -> list[CommandRow]:
 
 
 def _did(facts: PostMortem) -> str:
+    return " ".join([_decided(facts), *_own_acts(facts)])
+
+
+def _own_acts(facts: PostMortem) -> list[str]:
+    return [own_rule_sentence(act, facts.newest_step) for act in facts.own_acts]
+
+
+def _decided(facts: PostMortem) -> str:
     known = acting(facts)
     done = [c for c in known if c.state in EXECUTED]
     if done:
@@ -110,7 +119,7 @@ def _did(facts: PostMortem) -> str:
         return (
             f"Proposed was to {what}; nothing was carried out: {COMMAND_STATE_WORDS[last.state]}."
         )
-    return "Nothing was done: it was watched."
+    return "Nobody ordered anything." if facts.own_acts else "Nothing was done: it was watched."
 
 
 def _carried_out(done: list[CommandRow]) -> str:
@@ -146,6 +155,8 @@ def ending_of(facts: PostMortem) -> str:
     said = OUTCOMES[outcome]
     if outcome is Outcome.HEALED and not rose(facts.incident):
         said = "What had moved came back by itself; the loss did not rise"
+    elif outcome is Outcome.HEALED and facts.own_acts:
+        said = "The loss came back to its trend without an order"
     later = seen.later_above
     if later is None:
         return said
@@ -166,13 +177,14 @@ def ending_of(facts: PostMortem) -> str:
 def what_was_done(facts: PostMortem) -> tuple[Block, ...]:
     """Every command that would change the training, with its reason; who agreed and why."""
     known = [c for c in acting(facts) if c.state is not CommandState.SUPERSEDED]
-    if not known:
+    own = _own_acts(facts)
+    if not known and not own:
         return (Paragraph("Nothing but watching was proposed: such spikes heal by themselves."),)
     carried = [c for c in known if c.state in EXECUTED]
     rest = [c for c in known if c.state not in EXECUTED]
     cause = diagnose(facts.incident, facts.policy).sentence
-    items = [_told(c, cause) for c in (*carried, *rest)[:3]]
-    more = len(known) - len(items)
+    told = [_told(c, cause) for c in (*carried, *rest)[:3]]
+    items, more = [*own, *told], len(known) - len(told)
     if more > 0:
         items.append(f"And {plural(more, 'more command')}, in the appendix.")
     return (Bullets(tuple(items)),)

@@ -139,10 +139,10 @@ def own_rule_sentence(command: CommandRow, newest_step: int) -> str:
     action, first = command.action, command.applied_step or 0
     assert isinstance(action, ScaleLr)
     end = first + action.steps
-    until = f"is undone after step {end:,}" if newest_step < end else f"undone after step {end:,}"
+    is_undone = "is undone" if newest_step < end else "was undone"
     return (
         f"The job's emergency rule multiplied the learning rate by {action.factor:g} after step "
-        f"{first:,}, for {count(action.steps)} steps; {until}."
+        f"{first:,}, for {count(action.steps)} steps. It {is_undone} after step {end:,}."
     )
 
 

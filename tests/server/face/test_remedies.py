@@ -134,7 +134,8 @@ def test_a_source_behind_two_incidents_is_named_before_approving_and_the_next_mo
     assert not [text for text in proposal["checks"] if "shard" in text]
     with live.client() as browser:
         log_in(browser, live.tokens[Role.OPERATOR], "Ada")
-        assert twice in browser.get(f"/confirm/{job.project}/{job.run}/2/{proposal['number']}").text
+        for page in ("incident/{}/{}/2", f"confirm/{{}}/{{}}/2/{proposal['number']}"):
+            assert twice in browser.get(f"/{page.format(job.project, job.run)}").text
     leave_out(job, approve(job), 2, ("shard-8:88", "shard-8:1"))
     said = job.incident()["remedy"]["follow_ups"][-1]
     assert said.startswith(twice)

@@ -76,7 +76,9 @@ class CommandBody(Shape):
     policy_version: int | None
     policy_scope: PolicyScope = Field(description="whose policy: the run's own, its project's")
     checks: list[str] = Field(description="to look at before approving, while it waits")
-    cost: CostBody | None = Field(description="null: of the run itself")
+    cost: CostBody | None = Field(
+        description="null: of the run itself, or in the answer to a decision"
+    )
     attempt: str | None
     expires_in_s: float | None
     expires_at_step: int | None
@@ -205,6 +207,7 @@ class RemedyBody(Shape):
     sentence: str = Field(description="the cause, how sure it is, and what speaks for it")
     follow_ups: list[str] = Field(description="for the next morning")
     evidence: list[EvidencePart] = Field(description="in which order to look at it")
+    same_source: str = Field(description="sources of data behind this and earlier ones, or empty")
 
 
 class FirstLayerBody(Shape):

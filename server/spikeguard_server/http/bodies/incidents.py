@@ -14,6 +14,7 @@ from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_core.lifecycle.damage import rose
 from spikeguard_core.lifecycle.precedents import tallied
 from spikeguard_core.policy.cost import Cost, can_wait_s, cost_of, cost_of_steps
+from spikeguard_core.policy.data_sources import struck_twice
 from spikeguard_core.policy.evidence_order import EVIDENCE_ORDER
 from spikeguard_core.policy.finding import (
     checks_of,
@@ -215,6 +216,7 @@ def _remedy(pace: Pace, known: Sequence[CommandRow]) -> RemedyBody:
         sentence=finding.advice,
         follow_ups=list(follow_ups_of(incident, pace.policy, skips, data)),
         evidence=list(EVIDENCE_ORDER[finding.remedy.diagnosis]),
+        same_source=struck_twice(data),
     )
 
 
