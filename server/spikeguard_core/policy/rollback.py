@@ -129,13 +129,8 @@ def with_its_batches(finding: Finding, situation: Situation) -> bool:
     then, now = rise_batches(incident), incident.recurred_batches
     if remedy.again is Skip.NOTHING or then is None or now is None or not same_batches(then, now):
         return False
-    gone_back = _gone_back(situation)
+    gone_back = rollbacks(situation, EXECUTED)
     return bool(gone_back) and not any(_skipped(then, action.skip) for action in gone_back)
-
-
-def _gone_back(situation: Situation) -> list[Rollback]:
-    """The rollbacks of this incident that were carried out, oldest first."""
-    return [action for action, state in rollbacks(situation) if state in EXECUTED]
 
 
 def _skipped(batches: BatchRange, skip: BatchRange | None) -> bool:
@@ -152,7 +147,7 @@ def _mitigation(
     suits = suiting(situation.mitigations, blamed_data(finding, situation))
     if untried := untried_mitigation(step, situation, policy, suits):
         return untried
-    gone_back = _gone_back(situation)
+    gone_back = rollbacks(situation, EXECUTED)
     if not situation.incident.recurrences or not gone_back:
         return None, None
     rate_first = finding.remedy.rate is not Rate.KEEP and gone_back[-1].lr_factor is None
@@ -171,7 +166,7 @@ def untried_mitigation(
 ) -> tuple[str, int] | None:
     """The first of `names` that this incident has not tried, and for how long it goes on with it
     from `from_step` on."""
-    tried = {action.apply for action in _gone_back(situation)}
+    tried = {action.apply for action in rollbacks(situation, EXECUTED)}
     untried = (name for name in names if name not in tried)
     name = next(untried, None) if situation.can(Verb.APPLY) else None
     return None if name is None else (name, _mitigated_steps(from_step, situation, policy))
@@ -231,7 +226,9 @@ def _lr(
 
 def _capped(mark: Mark, situation: Situation) -> bool:
     """Whether the steps of a rate that jumped were trained below a cap, and it came back."""
-    ends = (a.step + (a.lr_steps or 0) for a in _gone_back(situation) if a.lr_cap is not None)
+    ends = (
+        a.step + (a.lr_steps or 0) for a in rollbacks(situation, EXECUTED) if a.lr_cap is not None
+    )
     return any(mark.first_step <= end for end in ends)
 
 
@@ -242,7 +239,7 @@ def _lowered_before(
     the end of that is not known yet."""
     if not with_its_batches(finding, situation):
         return None
-    last = _gone_back(situation)[-1]
+    last = rollbacks(situation, EXECUTED)[-1]
     if last.lr_factor is None or last.lr_steps is None:
         return None
     steps = max(1, last.step + last.lr_steps - choice.target.step)

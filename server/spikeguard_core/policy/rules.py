@@ -265,7 +265,7 @@ def _hopeless(situation: Situation, policy: Policy) -> Opinion | None:
 
 def _given_up(situation: Situation, policy: Policy) -> Opinion | None:
     """Going back again and again is not a plan."""
-    executed = _executed_rollbacks(situation)
+    executed = rollbacks(situation, EXECUTED)
     if len(executed) < policy.most_rollbacks:
         return None
     data = _returning_data(situation, executed, policy)
@@ -279,7 +279,7 @@ def _given_up(situation: Situation, policy: Policy) -> Opinion | None:
 
 def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
     """The spike came back where the last skip ended: the stretch of bad data is longer."""
-    executed = _executed_rollbacks(situation)
+    executed = rollbacks(situation, EXECUTED)
     data, finding = _returning_data(situation, executed, policy), finding_of(situation, policy)
     if not data or finding.remedy.skip is Skip.NOTHING:
         return None
@@ -393,10 +393,6 @@ def _watch_ends(past: PastCommand, situation: Situation) -> int | None:
     if not isinstance(past.action, Watch) or past.state not in EXECUTED | IN_FLIGHT:
         return None
     return (situation.step if past.applied_step is None else past.applied_step) + past.action.steps
-
-
-def _executed_rollbacks(situation: Situation) -> list[Rollback]:
-    return [action for action, state in rollbacks(situation) if state in EXECUTED]
 
 
 def _returning_data(situation: Situation, executed: list[Rollback], policy: Policy) -> str | None:

@@ -233,10 +233,10 @@ def _usable(situation: Situation, policy: Policy, mark: Mark | None = None) -> l
     The loss of step k was computed with the weights after k - 1, so the margin of two steps
     leaves out the update that may have done it.
     """
-    refused = {action.target for action, state in rollbacks(situation) if state in UNDONE}
+    refused = {action.target for action in rollbacks(situation, UNDONE)}
     before = _whole(_before(situation, policy, mark))
     existing = [t for t in before if t.name not in refused]
-    tried = [action.step for action, state in rollbacks(situation) if state in EXECUTED]
+    tried = [action.step for action in rollbacks(situation, EXECUTED)]
     untried = [t for t in existing if not tried or t.step < min(tried)]
     return untried or existing
 
@@ -252,7 +252,7 @@ def _but(chosen: Target, situation: Situation, policy: Policy, mark: Mark | None
     newest = _whole(_before(situation, policy, mark))[-1]
     if newest.step == chosen.step:
         return ""
-    refused = {action.target for action, state in rollbacks(situation) if state in UNDONE}
+    refused = {action.target for action in rollbacks(situation, UNDONE)}
     why = "which the job could not go back to" if newest.name in refused else (
         "after which it was there again"
     )  # fmt: skip
@@ -276,9 +276,13 @@ def _struck(incident: Incident, mark: Mark | None) -> int:
     return min(first, max(mark.first_step, first - LOOKBACK_STEPS))
 
 
-def rollbacks(situation: Situation) -> list[tuple[Rollback, CommandState]]:
-    """The rollbacks that this incident has seen, oldest first."""
-    return [(p.action, p.state) for p in situation.of_incident if isinstance(p.action, Rollback)]
+def rollbacks(situation: Situation, states: Collection[CommandState]) -> list[Rollback]:
+    """The rollbacks of this incident that are in one of `states`, oldest first."""
+    return [
+        past.action
+        for past in situation.of_incident
+        if isinstance(past.action, Rollback) and past.state in states
+    ]
 
 
 def _far_back(usable: list[Target], situation: Situation, policy: Policy) -> ChosenTarget:
@@ -298,9 +302,9 @@ def _far_back(usable: list[Target], situation: Situation, policy: Policy) -> Cho
 def _newest_healthy(usable: list[Target], incident: Incident, policy: Policy) -> ChosenTarget:
     healthy = _healthy(usable)
     if healthy:
-        target = _newest(healthy)
+        target = max(healthy, key=_step)
         return ChosenTarget(target, f"{_placed(target, incident, policy)}, the newest healthy one")
-    target = _newest(usable)
+    target = max(usable, key=_step)
     return ChosenTarget(
         target,
         f"{_placed(target, incident, policy)}; no target from before the spike has proved healthy, "
@@ -321,10 +325,6 @@ def _placed(target: Target, incident: Incident, policy: Policy) -> str:
 
 def _healthy(targets: Iterable[Target]) -> list[Target]:
     return [t for t in targets if t.health is Health.HEALTHY]
-
-
-def _newest(targets: Iterable[Target]) -> Target:
-    return max(targets, key=lambda t: t.step)
 
 
 MARGIN_BATCHES = 2  # after the newest batch that stood out

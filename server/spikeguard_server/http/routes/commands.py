@@ -11,7 +11,6 @@ from functools import partial
 
 from fastapi import APIRouter, Request
 
-from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, Verb
 from spikeguard_server.errors import NotFound, RevisionChanged, Unprocessable
 from spikeguard_server.http.bodies.incident_shapes import (
@@ -156,7 +155,7 @@ def post_incident_order(
         made = order(services, incident, ordered, by, way, seen=wanted.seen)
     except RevisionChanged as changed:
         current = CommandId.parse(str(changed.extra["current"]["id"]))
-        raise RevisionChanged(read_body(services, current).model_dump()) from None
+        raise RevisionChanged(read_body(services, current, priced=True).model_dump()) from None
     return JsonReply(read_body(services, made), status_code=201)
 
 
@@ -216,19 +215,18 @@ def _decided(services: Services, command: CommandId, act: Callable[[], None]) ->
     try:
         act()
     except RevisionChanged:
-        raise RevisionChanged(read_body(services, command).model_dump()) from None
+        raise RevisionChanged(read_body(services, command, priced=True).model_dump()) from None
     return JsonReply(read_body(services, command))
 
 
-def read_body(services: Services, command: CommandId) -> CommandBody:
-    """A command as it stands now; raise `NotFound` if there is none."""
+def read_body(services: Services, command: CommandId, *, priced: bool = False) -> CommandBody:
+    """A command as it stands now; `priced`: with its cost, for whoever has to decide anew. Raise
+    `NotFound` if there is none."""
     of, key, pace = command.incident, run_key(command.incident.run), None
     with services.snapshot() as connection:
         row = find_command(connection, key, of.number, command.number)
         if row is None:
             raise NotFound(f"There is no command {command}", "Open it from its incident")
-        if not command.of_run:
+        if priced and not command.of_run:
             pace = read_pace(connection, read_incident(connection, key, of.run, of.number))
-        if row.state in EXECUTED:
-            [row] = with_effects(connection, [row])
         return command_body(row, command_revisions_of(connection, [row]), pace)
