@@ -94,7 +94,7 @@ def incident_address(run: RunId, number: int) -> str:
     return f"./incident?{query}"
 
 
-def first_view_address(public_url: str, incident: str) -> str:
+def incident_page_address(public_url: str, incident: str) -> str:
     """The server's own page of an incident, on which people respond to it."""
     return f"{public_url}{incident_page_path(IncidentId.parse(incident))}"
 
@@ -196,8 +196,3 @@ def card(tone: str, *contents: Content) -> Html:
     """A framed piece in a tone: good, warn, bad, ask or calm."""
     inside = "".join(piece(content) for content in contents)
     return Html(f'<div class="sg-card {escape(tone)}">{inside}</div>')
-
-
-def folded(summary: str, content: Html) -> Html:
-    """A piece that opens on a click."""
-    return Html(f"<details><summary>{escape(summary)}</summary>{content.text}</details>")

@@ -54,10 +54,6 @@ DARK = Palette(
 
 # A tone of the style sheet for every word that a chip may show.
 TONE: Mapping[str, str] = {
-    "switch": "bad",  # what an entry of the inbox waits for
-    "decide": "ask",
-    "assigned": "warn",
-    "unacknowledged": "warn",
     "live": "good",
     "silent": "warn",
     "ended": "calm",

@@ -12,17 +12,11 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 
 from spikeguard_client.shapes import Ability, Change, Command, Incident
-from spikeguard_protocol.phrases import batches_phrase, cause_phrase, order_phrase, sure_phrase
+from spikeguard_protocol.phrases import batches_phrase, order_phrase, sure_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, OUTCOME_WORDS
 
 Arguments = Mapping[str, object]  # of a command, by name
 NOTHING = "—"  # shown where there is no value
-KIND_MEANING: Mapping[str, str] = {
-    "recoverable": "returns to its trend by itself",
-    "lingering": "settles above its trend",
-    "divergent": "does not come back",
-    "outlier_batch": "one batch stood out, the model did not move",
-}
 OUTCOME: Mapping[str, str] = {outcome.value: words for outcome, words in OUTCOME_WORDS.items()}
 COMMAND_STATE: Mapping[str, str] = {
     state.value: words for state, words in COMMAND_STATE_WORDS.items()
@@ -67,12 +61,6 @@ SIGNAL: Mapping[str, tuple[str, str]] = {  # name -> title, unit
 }
 
 
-def cause(name: str) -> str:
-    """What a cause is called in a list."""
-    said = cause_phrase(name)
-    return f"{said[:1].upper()}{said[1:]}"
-
-
 def title(signal: str) -> str:
     """What a signal is called on a page."""
     return SIGNAL.get(signal, (signal, ""))[0]
@@ -82,11 +70,6 @@ def axis_title(signal: str) -> list[str]:
     """What a signal is called on an axis, and below that its unit."""
     name, unit = SIGNAL.get(signal, (signal, ""))
     return [name, f"({unit})"] if unit else [name]
-
-
-def unit(signal: str) -> str:
-    """What a signal's values are measured in; empty where that is not known."""
-    return SIGNAL.get(signal, ("", ""))[1]
 
 
 def plain(word: str) -> str:
@@ -193,13 +176,6 @@ def story(incident: Incident) -> str:
     return f"{_jump(incident)}{_since(incident)}."
 
 
-def people(incident: Incident) -> str:
-    """Who looks at it, and whose it is."""
-    by, whose = incident["acknowledged_by"], incident["assignee"]
-    looks = f"{by} looks at it." if by else "Nobody has acknowledged it."
-    return f"{looks} It is assigned to {whose}." if whose else looks
-
-
 def _jump(incident: Incident) -> str:
     said, signal = incident["summary"], incident["first_signal"]["signal"]
     since = f"Step {count(incident['onset_step'])}: {said[:1].lower()}{said[1:]}"
@@ -230,16 +206,6 @@ def _since(incident: Incident) -> str:
 def waiting(proposal: Command | None) -> bool:
     """Whether a person's decision is asked for."""
     return proposal is not None and proposal["state"] == "proposed"
-
-
-def expiry(proposal: Command) -> str:
-    """Until when a proposal can be approved."""
-    limits = []
-    if proposal["expires_in_s"] is not None:
-        limits.append(f"in {duration(proposal['expires_in_s'])}")
-    if proposal["expires_at_step"] is not None:
-        limits.append(f"once step {count(proposal['expires_at_step'])} is trained")
-    return f"Expires {' or '.join(limits)}; then nothing is done." if limits else ""
 
 
 def expected(effect: str | None, size: float | None) -> str:

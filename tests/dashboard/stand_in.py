@@ -60,7 +60,6 @@ class World:
     series: dict[str, Plain]  # run -> Series
     incidents: list[Plain]  # details
     incident_series: dict[str, Plain]  # incident id -> Series
-    postmortems: dict[str, dict[str, tuple[str, bytes]]] = field(default_factory=dict)
     audit: list[Plain] = field(default_factory=list)
     commands: list[Plain] = field(default_factory=list)  # of the first incident's run itself
     heard: list[Heard] = field(default_factory=list)
@@ -128,7 +127,7 @@ def _of_run(world: World, run: str, rest: list[str], query: Mapping[str, str]) -
         case ["audit"]:
             return _list(world.audit)
         case ["incidents", number, *more]:
-            return _of_incident(world, run, int(number), more, query)
+            return _of_incident(world, run, int(number), more)
     return error(404, "not_found", "There is no such thing", "See docs/protocol.md.")
 
 
@@ -149,9 +148,7 @@ def _window(series: Plain, query: Mapping[str, str]) -> Plain:
     return {**series, "signals": wanted, "segments": segments}
 
 
-def _of_incident(
-    world: World, run: str, number: int, more: list[str], query: Mapping[str, str]
-) -> Answer:
+def _of_incident(world: World, run: str, number: int, more: list[str]) -> Answer:
     found = _incident(world, run, number)
     if found is None:
         return error(404, "no_incident", f"Run {run} has no incident {number}", "See its list.")
@@ -160,10 +157,6 @@ def _of_incident(
             return answer_json(200, found)
         case ["series"]:
             return answer_json(200, world.incident_series[found["id"]])
-        case ["postmortem"]:
-            if not found["has_postmortem"]:
-                return error(409, "not_closed", "The incident is open", "Wait for its close.")
-            return 200, *world.postmortems[found["id"]][query["format"]]
     return error(404, "not_found", "There is no such thing", "See docs/protocol.md.")
 
 

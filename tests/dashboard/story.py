@@ -279,6 +279,7 @@ def incident(**changes: Any) -> Plain:
             "sentence": "Likely cause (87%): bad data: the loss rose by 40.6 scales.",
             "follow_ups": ["Look at the data of batch 1,203."],
             "evidence": ["batch", "signals", "layers"],
+            "same_source": "",
         },
         "first_layer": {
             "signal": "grad_norm",
@@ -506,22 +507,6 @@ def target(name: str, step: int, health: str, *, protected: bool) -> Plain:
     }
 
 
-POSTMORTEM = """# Post-mortem of llama-8b-old#1
-
-## Symptoms
-
-| before | peak | 500 steps later |
-| --- | --- | --- |
-| 3.7664 | 5.1857 | 3.52 |
-
-![loss](data:image/png;base64,iVBORw0KGgo=)
-
-## Outcome
-
-Recovered: the loss came back to trend after a command.
-"""
-
-
 def world() -> World:
     """Everything at once."""
     read = losses()
@@ -574,11 +559,6 @@ def world() -> World:
         stability=None,
         trends=[],
     )
-    documents = {
-        "md": ("text/markdown; charset=utf-8", POSTMORTEM.encode()),
-        "html": ("text/html; charset=utf-8", b"<!doctype html><title>Post-mortem</title>"),
-        "json": ("application/json", b'{"incident": "llama-8b-old#1"}'),
-    }
     return World(
         commands=[ordered()],
         runs=[run(), silent, old],
@@ -592,7 +572,6 @@ def world() -> World:
             "llama-8b-c4#2": series([copied]),
             "llama-8b-old#1": series([undone, again]),
         },
-        postmortems={"llama-8b-old#1": documents},
         audit=[
             {
                 "number": 2,

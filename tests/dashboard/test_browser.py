@@ -177,8 +177,8 @@ def test_new_data_appears_by_itself_and_what_is_unchanged_is_left_alone(
         before = marks.count()
         await_refreshes(page, world, 2)
         assert page.locator(".marks[data-same]").count() == before > 0
-        world.incidents[0]["reason"] = "it is on its way back"
-        page.get_by_text("it is on its way back.").wait_for()
+        world.incidents[0]["summary"] = "It is on its way back"
+        page.get_by_text("it is on its way back").wait_for()
         assert page.locator(".marks[data-same]").count() == before
 
 
@@ -198,6 +198,10 @@ def test_an_outage_is_said_and_mends_itself_and_nobody_else_is_told_of_anything(
         page.get_by_role("heading", name="3 runs").wait_for()
         world.broken = None
         page.get_by_text("The server is starting").first.wait_for(state="detached")
+        search = page.get_by_role("textbox", name="Search")
+        search.fill("llama")
+        search.press("Enter")
+        page.wait_for_url("**/?search=llama")  # so that a list can be shared
     assert asked
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
 

@@ -140,24 +140,24 @@ def test_the_table_shows_runs_with_values_that_are_not_finite_and_their_tags() -
 
 
 @pytest.mark.usefixtures("address")
-def test_filters_are_asked_of_the_server_and_stand_in_the_address(world: World) -> None:
+def test_filters_of_the_address_and_of_the_fields_are_asked_of_the_server(world: World) -> None:
     test = opened(runs_script, search="vit", state="silent", tag="c4")
-    test.text_input(key="runs search").set_value("llama").run()
+    test.text_input(key="search").set_value("llama").run()
     said(test)
+    assert "Filtered by state, tag" in [caption.value for caption in test.caption]
     assert len(test.dataframe[0].value) == 2
     asked = [heard.path for heard in world.heard if heard.path.startswith("/v1/runs?")]
     assert "search=llama" in asked[-1]
     assert "state=silent" in asked[-1]
     assert "tag=c4" in asked[-1]
     assert "sort=urgency" in asked[-1]
-    assert test.query_params["search"] == "llama"
 
 
 @pytest.mark.usefixtures("address")
 def test_runs_are_compared_by_step_or_tokens_without_what_was_undone() -> None:
     runs = ["llama-8b-c4", "llama-8b-old"]
     test = streamlit_testing.AppTest.from_function(compare_script, default_timeout=TIMEOUT_S)
-    test.query_params["run"], test.query_params["by"] = runs, "tokens"
+    test.query_params["run"], test.query_params["by"] = runs, "Tokens"
     text = said(test.run())
     assert "by tokens trained" in text
     for name in runs:
@@ -218,17 +218,12 @@ def test_a_run_shows_changes_from_outside_with_their_effect(world: World) -> Non
 
 
 @pytest.mark.usefixtures("address")
-def test_a_run_shows_what_can_be_done_in_it_and_warns_of_what_needs_a_hand(world: World) -> None:
+def test_a_run_that_goes_on_warns_of_what_needs_a_hand(world: World) -> None:
     text = said(opened(run_script, run="default/llama-8b-c4"))
-    assert "rewind from memory" in text
-    assert "the steps since then are trained again." in text
     warned = "skip update: no</span> AdamW takes no found_inf. Adam, AdamW and SGD do with fused"
     assert text.count(warned) == 1
     world.runs[0]["state"] = "ended"  # nobody can do anything about it any more
     assert warned not in said(opened(run_script, run="default/llama-8b-c4"))
-    for attempt in world.runs[0]["attempts"]:
-        attempt["abilities"] = []
-    assert "rewind from memory" not in said(opened(run_script, run="default/llama-8b-c4"))
 
 
 @pytest.mark.usefixtures("address")
@@ -242,7 +237,7 @@ def test_what_an_agent_says_of_its_abilities_is_text_on_the_page(world: World) -
     assert not test.exception
     page = "".join(element.proto.body for element in test.get("html"))
     assert "<script" not in page
-    assert page.count("&lt;script&gt;alert(1)") == 9  # four in the warning, five in the table
+    assert page.count("&lt;script&gt;alert(1)") == 4
 
 
 @pytest.mark.usefixtures("address")
@@ -261,7 +256,7 @@ def test_what_the_doctor_found_stands_on_the_page_of_the_run(world: World) -> No
 @pytest.mark.usefixtures("address")
 def test_how_stable_a_run_is_and_what_grows_stand_on_its_page(world: World) -> None:
     run = world.runs[0]
-    told = (run["stability"]["advice"], run["trends"][0]["sentence"], "0.357%")
+    told = (run["stability"]["advice"], run["trends"][0]["sentence"])
     text = said(opened(run_script, run="default/llama-8b-c4"))
     assert [part for part in told if part not in text] == []
     run["stability"], run["trends"] = None, []
@@ -280,26 +275,10 @@ def test_a_window_of_steps_is_asked_of_the_server(world: World) -> None:
 
 
 @pytest.mark.usefixtures("address")
-def test_an_incident_tells_story_kind_and_proposal() -> None:
+def test_an_incident_tells_its_story_and_leads_to_the_page_that_decides(address: str) -> None:
     text = said(opened(incident_script, run="llama-8b-c4", number="2"))
     assert "the loss rose from 3.766 to 5.186" in text
-    assert "skip batches 1,240 to 1,289" in text
-    assert "too early to tell" in text
-    assert "86%" in text
-
-
-@pytest.mark.usefixtures("address")
-def test_many_revisions_are_folded_into_those_that_changed_the_kind(world: World) -> None:
-    """A long incident is looked at again every few steps; the page stays short."""
-    first, *_, last = world.incidents[0]["revisions"]
-    again = [{**last, "number": n, "step": 1400 + n, "reason": f"look {n}"} for n in range(4, 40)]
-    world.incidents[0]["revisions"] += again
-    text = said(opened(incident_script, run="llama-8b-c4", number="2"))
-    shown = text[: text.index("All 39 revisions")]
-    assert "look 39" in shown
-    assert first["reason"] in shown
-    assert "look 20" not in shown
-    assert "look 20" in text
+    assert f'{address}/incident/default/llama-8b-c4/2" target="_self">Look at it and decide' in text
 
 
 @pytest.mark.parametrize("session", ["", "a-session-that-has-ended-0123456789"])
@@ -315,21 +294,9 @@ def test_who_has_not_signed_in_sees_only_the_way_to_sign_in(
 
 
 @pytest.mark.usefixtures("address")
-def test_an_incident_leads_to_the_page_that_decides(address: str) -> None:
-    text = said(opened(incident_script, run="llama-8b-c4", number="2"))
-    assert "Proposed command llama-8b-c4#2.1, revision 2" in text
-    assert f"{address}/incident/default/llama-8b-c4/2" in text
-
-
-@pytest.mark.usefixtures("address")
-def test_a_closed_incident_has_its_post_mortem_and_who_approved() -> None:
-    test = opened(incident_script, run="llama-8b-old", number="1")
-    text = said(test)
-    assert "Grace Hopper" in text
-    assert "the loss is back on trend 100 steps later" in text
-    assert "Recovered: the loss came back" in test.markdown[0].value
-    assert "data:image" not in test.markdown[0].value
-    assert len(test.get("download_button")) == 3
+def test_a_closed_incident_leads_to_its_post_mortem(address: str) -> None:
+    text = said(opened(incident_script, run="llama-8b-old", number="1"))
+    assert f'{address}/incident/default/llama-8b-old/1/postmortem"' in text
 
 
 @pytest.mark.usefixtures("address")
@@ -385,7 +352,7 @@ def test_a_wrong_setting_is_said_on_the_page(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("address")
 def test_names_and_reasons_from_outside_do_not_become_html(world: World) -> None:
     nasty = "<img src=x onerror=alert(1)>"
-    world.incidents[0]["reason"] = world.incidents[0]["commands"][0]["reason"] = nasty
+    world.incidents[0]["title"] = world.incidents[0]["summary"] = nasty
     test = opened(incident_script, run="llama-8b-c4", number="2")
     assert all(nasty not in element.proto.body for element in test.get("html"))
     assert nasty in said(test)

@@ -29,6 +29,7 @@ from spikeguard_dashboard.series import Series
 from spikeguard_dashboard.views.curves import is_norm, kept_stretches
 from spikeguard_dashboard.views.frame import framed, refreshed, staleness
 from spikeguard_dashboard.views.run_choice import MOST_COMPARED
+from spikeguard_dashboard.views.run_filters import ADDRESS
 from spikeguard_dashboard.visit import Look as Seen
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, ProtocolError, RunId
@@ -61,7 +62,7 @@ class _Compared:
 
 
 def compare_page() -> None:
-    """`/compare?run=A&run=B&by=tokens&signal=loss`."""
+    """`/compare?run=A&run=B&by=Tokens&signal=loss`."""
     framed(_page, ["Compare"])
 
 
@@ -79,31 +80,21 @@ def _page(visit: Visit, _trail: Sequence[Content]) -> None:
 
 
 def _choose() -> _Choice:
-    state = st.session_state
-    if "compare runs" not in state:
-        given = st.query_params
-        state["compare runs"] = given.get_all("run")[:MOST_COMPARED]
-        state["compare signals"] = given.get_all("signal")[:MOST_SIGNALS] or list(FIRST)
-        state["compare axis"] = TOKENS if given.get("by") == "tokens" else STEP
-        state["compare log"] = True
     with st.container(horizontal=True, vertical_alignment="bottom", key="compare-choice"):
-        st.multiselect(
-            "Runs, NAME or PROJECT/NAME", [], key="compare runs", accept_new_options=True,
+        runs = st.multiselect(
+            "Runs, NAME or PROJECT/NAME", [], key="run", bind=ADDRESS, accept_new_options=True,
             max_selections=MOST_COMPARED, width=420,
         )  # fmt: skip
-        st.multiselect(
-            "Signals", [*STANDARD_SIGNALS, *OPTIONAL_SIGNALS], key="compare signals",
-            format_func=words.title, accept_new_options=True, max_selections=MOST_SIGNALS,
-            width=320,
+        signals = st.multiselect(
+            "Signals", [*STANDARD_SIGNALS, *OPTIONAL_SIGNALS], default=FIRST, key="signal",
+            bind=ADDRESS, format_func=words.title, accept_new_options=True,
+            max_selections=MOST_SIGNALS, width=320,
         )  # fmt: skip
-        st.segmented_control("Aligned by", [STEP, TOKENS], key="compare axis")
-        st.toggle("Log scale for norms", key="compare log")
-    axis = state["compare axis"] or STEP
-    address = {"run": state["compare runs"], "signal": state["compare signals"]}
-    st.query_params.from_dict({**address, "by": axis.lower()})
-    return _Choice(
-        _runs(state["compare runs"]), list(state["compare signals"]), axis, state["compare log"]
-    )
+        axis = st.segmented_control(
+            "Aligned by", [STEP, TOKENS], default=STEP, key="by", bind=ADDRESS
+        )
+        log = st.toggle("Log scale for norms", value=True, key="log", bind=ADDRESS)
+    return _Choice(_runs(runs), signals, axis or STEP, log)
 
 
 def _runs(names: Sequence[str]) -> list[RunId]:

@@ -1,4 +1,4 @@
-"""One incident, as somebody woken at 03:00 needs it: what, how bad, what now."""
+"""One incident: what happened, and its curves. The server's page has cause, commands and people."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from itertools import chain
 
 import streamlit as st
 
-from spikeguard_client.shapes import Command, IncidentDetail, IncidentRevision
+from spikeguard_client.shapes import IncidentDetail, RunDetail
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker
-from spikeguard_dashboard.markup import Column, Content, Html
+from spikeguard_dashboard.markup import Content, Html
 from spikeguard_dashboard.series import Series
 from spikeguard_dashboard.views.curves import (
     draw_curves,
@@ -20,6 +20,7 @@ from spikeguard_dashboard.views.curves import (
     measured,
 )
 from spikeguard_dashboard.views.frame import (
+    DOT,
     asked_incident,
     asked_run,
     framed,
@@ -27,7 +28,6 @@ from spikeguard_dashboard.views.frame import (
     refreshed,
     staleness,
 )
-from spikeguard_dashboard.views.postmortem import postmortem
 from spikeguard_dashboard.views.run import quiet
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, IncidentId, RunId
@@ -71,13 +71,10 @@ def _draw(visit: Visit, run: RunId, number: int) -> None:
         return
     incident = seen.data
     st.set_page_config(page_title=tab_title(incident))
-    st.html(markup.block(_head(incident), _quiet(visit, run, incident)))
-    st.html(markup.block(_decision(visit, incident)))
-    _curves(visit, run, incident)
-    st.html(markup.block(markup.section("Kind"), _kind(incident)))
-    _trackers(visit, run)
-    st.html(markup.block(markup.section("Commands"), commands(incident["commands"], visit)))
-    postmortem(visit, run, incident)
+    detail = look(f"run {run}", lambda: visit.client.run(run)).data
+    st.html(markup.block(_head(incident), _quiet(detail, incident)))
+    st.html(markup.block(_where_people_act(visit, incident)))
+    _curves(visit, run, detail, incident)
 
 
 def _head(incident: IncidentDetail) -> Html:
@@ -88,30 +85,16 @@ def _head(incident: IncidentDetail) -> Html:
     return markup.joined(markup.heading(incident["id"], *chips), story, gap="")
 
 
-def _decision(visit: Visit, incident: IncidentDetail) -> Html:
-    """What waits for a decision, and the server's page on which people decide and see causes."""
-    page = markup.first_view_address(visit.settings.public_url, incident["id"])
-    proposal = incident["proposal"]
-    if proposal is None or not words.waiting(proposal):
-        return markup.paragraph(markup.link("Cause, evidence and people", page))
-    name = f"Proposed command {proposal['id']}, revision {proposal['revision']}"
-    return markup.card(
-        "ask",
-        markup.soft(name),
-        markup.paragraph(words.command(proposal["verb"], proposal["arguments"]), "order"),
-        markup.paragraph(markup.soft(words.expiry(proposal)), "expiry"),
-        markup.paragraph(markup.link("Look at it and decide", page)),
-    )
-
-
-def _trackers(visit: Visit, run: RunId) -> None:
-    """Where the newest attempt that has links is shown by the job's own trackers."""
-    detail = look(f"run {run}", lambda: visit.client.run(run)).data
-    attempts = [] if detail is None else detail["attempts"]
-    linked = [attempt for attempt in attempts if attempt["links"]]
-    if linked:
-        newest = max(linked, key=lambda attempt: attempt["number"])
-        st.html(markup.block(markup.tracker_links(newest["links"])))
+def _where_people_act(visit: Visit, incident: IncidentDetail) -> Html:
+    """The server's pages of it: cause, evidence, commands, people, and its post-mortem."""
+    page = markup.incident_page_address(visit.settings.public_url, incident["id"])
+    if words.waiting(incident["proposal"]):
+        name = markup.link("Look at it and decide", page)
+        return markup.card("ask", markup.paragraph(name, "order"))
+    links = [markup.link("Cause, commands and people", page)]
+    if incident["has_postmortem"]:
+        links.append(markup.link("Post-mortem", f"{page}/postmortem"))
+    return markup.paragraph(markup.joined(*links, gap=DOT))
 
 
 def tab_title(incident: IncidentDetail) -> str:
@@ -120,59 +103,14 @@ def tab_title(incident: IncidentDetail) -> str:
     return f"({waits}) {incident['id']}" if waits else incident["id"]
 
 
-def _quiet(visit: Visit, run: RunId, incident: IncidentDetail) -> Html:
+def _quiet(detail: RunDetail | None, incident: IncidentDetail) -> Html:
     """What to look at where the run's job may have died, unless the incident ended before."""
-    if incident["state"] == "closed" and incident["outcome"] != "run_ended":
-        return markup.EMPTY
-    detail = look(f"run {run}", lambda: visit.client.run(run)).data
-    return markup.EMPTY if detail is None else quiet(detail)
+    ended_before = incident["state"] == "closed" and incident["outcome"] != "run_ended"
+    return markup.EMPTY if detail is None or ended_before else quiet(detail)
 
 
-def _kind(incident: IncidentDetail) -> Html:
-    """What it is classified as, and how that came about."""
-    meaning = words.KIND_MEANING.get(incident["kind"], "")
-    final = "final" if incident["settled"] or incident["state"] == "closed" else "may be revised"
-    sure = f"{words.percent(incident['confidence'])} confidence, {final}"
-    now = markup.joined(markup.chip(incident["kind"]), f"{meaning};", markup.soft(sure))
-    because = markup.paragraph(f"{incident['reason'].rstrip('.')}.")
-    newest_first = sorted(incident["revisions"], key=lambda revision: -revision["number"])
-    turns = turning_points(newest_first)
-    table = _kinds(turns)
-    if len(turns) < len(newest_first):
-        summary = f"All {len(newest_first)} revisions"
-        table = markup.joined(table, markup.folded(summary, _kinds(newest_first)), gap="")
-    return markup.joined(markup.paragraph(now), because, table, gap="")
-
-
-def turning_points(newest_first: Sequence[IncidentRevision]) -> list[IncidentRevision]:
-    """The newest revision, and every one that changed the kind."""
-    older = [*newest_first[1:], None]
-    return [
-        revision
-        for place, (revision, before) in enumerate(zip(newest_first, older, strict=True))
-        if place == 0 or before is None or before["kind"] != revision["kind"]
-    ]
-
-
-def _kinds(revisions: Sequence[IncidentRevision]) -> Html:
-    rows: list[Sequence[Content]] = [
-        [
-            words.count(revision["step"]),
-            markup.unbroken(
-                markup.chip(revision["kind"]), markup.soft(words.percent(revision["confidence"]))
-            ),
-            revision["reason"],
-        ]
-        for revision in revisions
-    ]
-    return markup.table(
-        [Column("Step", numeric=True), Column("Classified as"), Column("Because")], rows
-    )
-
-
-def _curves(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
+def _curves(visit: Visit, run: RunId, detail: RunDetail | None, incident: IncidentDetail) -> None:
     key = f"{run}#{incident['number']}"
-    detail = look(f"run {run}", lambda: visit.client.run(run)).data
     seen = look(f"samples {key}", lambda: _samples(visit, run, incident))
     staleness(seen)
     if seen.data is None or not seen.data.segments:
@@ -234,30 +172,3 @@ def markers(incident: IncidentDetail) -> list[Marker]:
             verb = words.plain(command["verb"])
             marks.append(Marker(command["applied_step"], f"{verb} applied", "command"))
     return marks
-
-
-def commands(items: Sequence[Command], visit: Visit) -> Html:
-    """Every command with who decided, when, and what became of it."""
-    if not items:
-        return markup.paragraph(markup.soft("None so far."))
-    columns = [
-        *(Column("Command"), Column("State"), Column("What"), Column("Decided by", named=True)),
-        *(Column("When"), Column("Applied at step", numeric=True)),
-        Column("What became of it"),
-    ]
-    rows = [_command_row(item, visit) for item in items]
-    return markup.table(columns, rows, stacked=True)
-
-
-def _command_row(item: Command, visit: Visit) -> list[Content]:
-    told = (item["decision_reason"], item["end_reason"], item["result"], item["judgement"])
-    said = "; ".join(part for part in (*told, item["effect"]) if part)
-    return [
-        f"{item['id'].rpartition('#')[2]} rev. {item['revision']}",
-        markup.chip(item["state"], words.COMMAND_STATE.get(item["state"])),
-        words.command(item["verb"], item["arguments"]),
-        item["decided_by"] or words.NOTHING,
-        words.clock(item["decided_at"] or item["proposed_at"], visit.zone),
-        words.count(item["applied_step"]),
-        said,
-    ]

@@ -9,14 +9,13 @@ from math import isfinite
 import streamlit as st
 
 from spikeguard_client.shapes import (
-    Ability,
+    Attempt,
     AuditEntry,
     Command,
     Incident,
     Note,
     RunDetail,
     RunWarning,
-    Stability,
 )
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker, Span, Window
@@ -226,13 +225,8 @@ def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         st.html(markup.block(markup.section("Changes from outside"), *_notes(notes, visit)))
     if warned := detail["precursors"]:
         st.html(markup.block(markup.section("Warnings"), *_warnings(warned, visit)))
-    if abilities := _abilities(detail):
-        with st.expander("What can be done in this job"):
-            st.html(markup.block(_ability_table(abilities)))
-    if detail["stability"] is not None:
-        with st.expander("Stability"):
-            st.html(markup.block(*_stability(detail["stability"])))
-    if found := _findings(detail):
+    newest = _newest_attempt(detail)
+    if found := findings_from_settings(newest["settings"]) if newest else []:
         with st.expander(f"What the doctor found in this job ({len(found)})"):
             st.html(markup.block(_finding_table(found)))
     with st.expander(f"Rollback targets ({len(detail['targets'])}) and attempts"):
@@ -263,17 +257,16 @@ def _ordered(commands: Sequence[Command], visit: Visit) -> Html:
     return markup.table(columns, rows, stacked=True)
 
 
-def _abilities(detail: RunDetail) -> list[Ability]:
-    """Of the newest attempt."""
-    newest = max(detail["attempts"], key=lambda attempt: attempt["number"], default=None)
-    return newest["abilities"] if newest is not None else []
+def _newest_attempt(detail: RunDetail) -> Attempt | None:
+    return max(detail["attempts"], key=lambda attempt: attempt["number"], default=None)
 
 
 def _limits(detail: RunDetail) -> list[Html]:
     """What its owner should do something about, while the job runs."""
-    if detail["state"] == "ended":
+    newest = _newest_attempt(detail)
+    if newest is None or detail["state"] == "ended":
         return []
-    told = [ability for ability in _abilities(detail) if ability["remedy"]]
+    told = [ability for ability in newest["abilities"] if ability["remedy"]]
     rows = [
         markup.paragraph(
             markup.joined(
@@ -284,43 +277,6 @@ def _limits(detail: RunDetail) -> list[Html]:
         for ability in told
     ]
     return [markup.card("warn", *rows)] if rows else []
-
-
-def _ability_table(abilities: Sequence[Ability]) -> Html:
-    columns = [Column("What"), Column("Whether"), Column("Why, and what helps"), Column("Cost")]
-    rows: list[Sequence[Content]] = [
-        [
-            markup.unbroken(words.plain(ability["name"])),
-            markup.chip(ability["answer"]),
-            words.sentences(ability["reason"], ability["remedy"]),
-            words.sentences(ability["cost"]),
-        ]
-        for ability in abilities
-    ]
-    return markup.table(columns, rows, stacked=True)
-
-
-def _stability(told: Stability) -> tuple[Html, Html]:
-    """Every share, and the spike scores of the field."""
-    shares = {
-        "Loss spikes": told["spiking"], "Clipped": told["clipped"], "Skipped": told["skipped"],
-        "Not finite": told["non_finite"], "Spike score, OLMo-core": told["spike_score"],
-    }  # fmt: skip
-    per_cent = {name: None if part is None else 100.0 * part for name, part in shares.items()}
-    per_cent["Spike score of the loss, OLMo 2"] = told["loss_spike_percent"]
-    per_cent["Spike score of the gradient norm, OLMo 2"] = told["norm_spike_percent"]
-    pairs: list[tuple[str, Content]] = [
-        (name, words.NOTHING if value is None else f"{value:.3g}%")
-        for name, value in per_cent.items()
-    ]
-    said = f"Of the newest {told['steps']:,} steps that were trained."
-    return markup.paragraph(said), markup.facts(pairs)
-
-
-def _findings(detail: RunDetail) -> list[Finding]:
-    """Of the newest attempt, warnings first."""
-    newest = max(detail["attempts"], key=lambda attempt: attempt["number"], default=None)
-    return findings_from_settings(newest["settings"]) if newest is not None else []
 
 
 def _finding_table(found: Sequence[Finding]) -> Html:
@@ -416,13 +372,9 @@ def _attempts(detail: RunDetail, visit: Visit) -> Html:
         ]
         for attempt in detail["attempts"]
     ]
-    return markup.joined(_links(detail), markup.table(columns, rows), gap="")
-
-
-def _links(detail: RunDetail) -> Html:
-    """Where the newest attempt is shown by the job's own trackers."""
-    newest = max(detail["attempts"], key=lambda attempt: attempt["number"], default=None)
-    return markup.EMPTY if newest is None else markup.tracker_links(newest["links"])
+    newest = _newest_attempt(detail)
+    links = markup.tracker_links(newest["links"]) if newest else markup.EMPTY
+    return markup.joined(links, markup.table(columns, rows), gap="")
 
 
 def _record(visit: Visit, run: RunId) -> None:

@@ -26,7 +26,7 @@ SORTS: Final[Mapping[str, tuple[str, bool]]] = {  # what people read -> what is 
 }
 STATES: Final = ("live", "silent", "ended")
 ANY: Final = "any"
-_FIRST: Final = next(iter(SORTS))
+ADDRESS: Final = "query-params"  # each field stands in the address under its key
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,94 +37,53 @@ class Asked:
     cursor: str | None
     number: int  # of the page, from 1
 
-    @property
-    def filters(self) -> dict[str, Any]:
-        """The same without the size of a page, for a file of all that match."""
-        return {name: value for name, value in self.query.items() if name != "limit"}
-
 
 def asked_runs() -> Asked:
     """Draw the filters and read them."""
-    _from_address()
     with st.container(horizontal=True, vertical_alignment="bottom", key="run-filters"):
-        st.text_input(
-            "Search", key="runs search", placeholder="part of PROJECT/NAME", max_chars=100,
+        search = st.text_input(
+            "Search", key="search", bind=ADDRESS, placeholder="part of PROJECT/NAME", max_chars=100,
             width=240,
         )  # fmt: skip
-        st.selectbox("Sort by", list(SORTS), key="runs sort", width=200)
-        with st.popover(_filters_word()):
-            _filters()
-    return _read()
-
-
-def _filters_word() -> str:
-    """How many are set, since they are folded away."""
-    state = st.session_state
-    names = ("project", "state", "open_kind", "tags", "archived")
-    count = sum(bool(state[f"runs {name}"]) for name in names)
-    return f"Filters ({count})" if count else "Filters"
-
-
-def _filters() -> None:
-    kinds = [ANY, *(kind.value for kind in Kind)]
-    st.text_input("Project", key="runs project", placeholder="every one")
-    st.selectbox("State", STATES, key="runs state", index=None, placeholder="any")
-    st.selectbox(
-        "Open incident", kinds, key="runs open_kind", index=None, placeholder="no matter",
-        format_func=_kind,
-    )  # fmt: skip
-    st.multiselect(
-        "Tags, all of them", [], key="runs tags", accept_new_options=True, max_selections=5,
-        placeholder="type a tag",
-    )  # fmt: skip
-    st.toggle("Archived ones instead", key="runs archived")
-
-
-def _kind(word: str) -> str:
-    return "of any kind" if word == ANY else words.plain(word)
-
-
-def _read() -> Asked:
-    state = st.session_state
-    sort, descending = SORTS[state["runs sort"]]
-    told = {
-        "search": state["runs search"].strip() or None,
-        "project": state["runs project"].strip() or None,
-        "state": state["runs state"],
-        "open_kind": state["runs open_kind"],
-        "tag": state["runs tags"] or None,
-        "archived": "true" if state["runs archived"] else None,
-    }
-    _into_address(told, state["runs sort"])
-    asked = {name: value for name, value in told.items() if value is not None}
+        sort, descending = SORTS[
+            st.selectbox("Sort by", list(SORTS), key="sort", bind=ADDRESS, width=200)
+        ]
+        with st.popover("Filters"):
+            told = _filters()
+    if filtered := [words.plain(name) for name, value in told.items() if value]:
+        st.caption(f"Filtered by {', '.join(filtered)}")  # they are folded away
+    told["search"] = search.strip()
+    asked = {name: value for name, value in told.items() if value}
     asked |= {"sort": sort, "descending": "true" if descending else "false", "limit": PAGE}
+    state = st.session_state
     if state.get("runs asked") != asked:  # another list begins with its first page
         state["runs asked"], state["runs cursors"] = asked, []
     cursors: list[str] = state["runs cursors"]
     return Asked(asked, cursors[-1] if cursors else None, len(cursors) + 1)
 
 
-def _from_address() -> None:
-    """On the first look; later the fields say what is asked."""
-    state, given = st.session_state, st.query_params
-    if "runs sort" in state:
-        return
-    state["runs search"], state["runs project"] = given.get("search", ""), given.get("project", "")
-    state["runs state"] = given["state"] if given.get("state") in STATES else None
-    kinds = (ANY, *(kind.value for kind in Kind))
-    state["runs open_kind"] = given["open_kind"] if given.get("open_kind") in kinds else None
-    state["runs tags"] = given.get_all("tag")[:5]
-    state["runs sort"] = given["sort"] if given.get("sort") in SORTS else _FIRST
-    state["runs archived"] = given.get("archived") == "true"
+def _filters() -> dict[str, Any]:
+    kinds = [ANY, *(kind.value for kind in Kind)]
+    project = st.text_input("Project", key="project", bind=ADDRESS, placeholder="every one")
+    return {
+        "project": project.strip(),
+        "state": st.selectbox(
+            "State", STATES, key="state", bind=ADDRESS, index=None, placeholder="any"
+        ),
+        "open_kind": st.selectbox(
+            "Open incident", kinds, key="open_kind", bind=ADDRESS, index=None,
+            placeholder="no matter", format_func=_kind,
+        ),
+        "tag": st.multiselect(
+            "Tags, all of them", [], key="tag", bind=ADDRESS, accept_new_options=True,
+            max_selections=5, placeholder="type a tag",
+        ),
+        "archived": st.toggle("Archived ones instead", key="archived", bind=ADDRESS) and "true",
+    }  # fmt: skip
 
 
-def _into_address(told: Mapping[str, Any], sort: str) -> None:
-    wanted = {name: value for name, value in told.items() if value is not None}
-    wanted |= {} if sort == _FIRST else {"sort": sort}
-    if {name: st.query_params.get_all(name) for name in st.query_params} != {
-        name: value if isinstance(value, list) else [value] for name, value in wanted.items()
-    }:
-        st.query_params.from_dict(wanted)
+def _kind(word: str) -> str:
+    return "of any kind" if word == ANY else words.plain(word)
 
 
 def turn_pages(asked: Asked, following: str | None, place: str) -> None:
