@@ -14,11 +14,10 @@ from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.orders import Plan, Refusal, plan_of
 from spikeguard_protocol import Verb
 from spikeguard_protocol.phrases import action_phrase
-from spikeguard_server.errors import ServiceError, Unprocessable, WrongState
+from spikeguard_server.errors import Unprocessable, WrongState
 from spikeguard_server.http.bodies.incidents import cost_body
 from spikeguard_server.http.bodies.orders import OptionsBody, TargetOption
 from spikeguard_server.http.pages.act_fields import VERB_WORDS, Fields, of_verb, with_target
-from spikeguard_server.http.pages.target_curve import TargetMark
 from spikeguard_server.ingest.orders import OF_INCIDENT
 from spikeguard_server.store.reads.costs import Options
 
@@ -112,17 +111,6 @@ def targets_shown(form: ActForm, options: OptionsBody) -> list[dict[str, Any]]:
     ]
 
 
-def marks_shown(targets: Sequence[Mapping[str, Any]]) -> list[TargetMark]:
-    """The same in the picture."""
-    return [
-        TargetMark(
-            target["name"], target["step"], target["health"], target["url"], target["chosen"],
-            target["proposed"],
-        )
-        for target in targets
-    ]  # fmt: skip
-
-
 def proposal_shown(options: Options) -> dict[str, Any] | None:
     """The proposal that an order would take the place of."""
     row = options.waiting
@@ -136,9 +124,3 @@ def of_incident(verb: str, options: Options) -> bool:
     """Whether an order of `verb` is one of the open incident, or of the run itself."""
     return options.incident is not None and verb in OF_INCIDENT
 
-
-def refused(options: Options) -> ServiceError | None:
-    """Why nothing at all can be ordered, where a form was sent all the same."""
-    if options.situation is None:
-        return WrongState(f"{options.run.id} has no attempt that trains", "Start the job again")
-    return None

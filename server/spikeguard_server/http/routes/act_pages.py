@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Annotated, Any, Final
+from uuid import UUID
 
 import sqlalchemy as sql
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
@@ -35,7 +36,6 @@ from spikeguard_server.http.pages.act_fields import Fields, fields_of
 from spikeguard_server.http.pages.act_view import (
     ActForm,
     first_fields,
-    marks_shown,
     of_incident,
     plan_view,
     proposal_shown,
@@ -43,7 +43,6 @@ from spikeguard_server.http.pages.act_view import (
     verbs_shown,
 )
 from spikeguard_server.http.pages.render import FOLLOWED
-from spikeguard_server.http.pages.target_curve import target_curve
 from spikeguard_server.http.routes.commands import order
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.identity.permissions import DECIDERS, Caller, form_key, same_key
@@ -56,11 +55,9 @@ from spikeguard_server.store.reads.costs import Options, read_options
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.interventions import read_interventions
 from spikeguard_server.store.reads.runs import read_run
-from spikeguard_server.store.reads.series import Window, read_series
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 WITHIN_S: Final = 600.0
-POINTS: Final = 500  # of the curve
 LISTED: Final = 10  # of what was done
 PATH: Final = "/act/{project}/{name}"
 _Asked = Annotated[str, Query(max_length=200)]
@@ -86,7 +83,7 @@ def show_act(
     services: ServicesDep, caller: CallerDep, request: Request, run: RunDep,
     fields: Annotated[Fields, Depends(_asked)], review: bool = False, all: bool = False,
 ) -> Response:  # fmt: skip
-    """What the run can go back to, on its curve and in a list; every link chooses. With `review`,
+    """What the run can go back to; every link chooses. With `review`,
     exactly what would be done and what it costs, and the button."""
     return _page(services, caller, request, run, fields, review=review, all=all)
 
@@ -175,7 +172,7 @@ def _page(
         form = ActForm(act_path(run), fields, proposed, all)
         plan, refusal = _plan(fields, options, refusal) if review else (None, refusal)
         targets = targets_shown(form, body)
-        facts = _history(connection, run, options, targets)
+        facts = _history(connection, run, options.run.run_id)
     may_act = caller.role in DECIDERS and caller.person is not None
     html = act_page(
         page_of(services, caller), refusal=refusal, run=run, options=body, form=form, plan=plan,
@@ -197,26 +194,15 @@ def _plan(fields: Fields, options: Options, refusal: ServiceError | None) -> tup
         return None, refusal or own
 
 
-def _history(
-    connection: sql.Connection, run: RunId, options: Options, targets: list[dict[str, Any]]
-) -> dict[str, Any]:  # fmt: skip
-    """The curve, what was done, and what is under way."""
-    key = options.run.run_id
+def _history(connection: sql.Connection, run: RunId, key: UUID) -> dict[str, Any]:
+    """What was done, and what is under way."""
     incident = open_incident(connection, key)
     found, _ = read_interventions(connection, key, PageWanted(LISTED))
     done = [intervention_body(one, run) for one in found]
     newest, _ = list_run_commands(connection, key, PageWanted(3))
     ordered = [one.model_dump() for one in command_bodies(connection, newest, None)]
     ordered = [one for one in ordered if one["state"] in FOLLOWED]
-    first = min((t["step"] for t in targets), default=0)
-    step = options.run.last_step or 0
-    window = Window(("loss",), first=max(0, first - max(10, (step - first) // 20)), points=POINTS)
     return {
-        "curve": target_curve(
-            read_series(connection, key, window)["segments"], marks_shown(targets), step=step,
-            onset=None if incident is None else incident.incident.onset_step,
-            done=[(one.step, one.what) for one in done if one.step is not None],
-        ),
         "done": [one.model_dump() for one in done],
         "ordered": ordered,
         "following": any(one["state"] != "applied" for one in ordered),
