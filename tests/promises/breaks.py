@@ -377,7 +377,7 @@ BREAKS = {
     ),
     "mitigation-proposed": Break(
         f"{CORE}/policy/rollback.py",
-        "    tried = {action.apply for action in _gone_back(situation)}\n",
+        "    tried = {action.apply for action in rollbacks(situation, EXECUTED)}\n",
         "    tried = set(situation.mitigations)\n",
     ),
     "checkpoint-health": Break(
