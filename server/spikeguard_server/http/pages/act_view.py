@@ -123,4 +123,3 @@ def proposal_shown(options: Options) -> dict[str, Any] | None:
 def of_incident(verb: str, options: Options) -> bool:
     """Whether an order of `verb` is one of the open incident, or of the run itself."""
     return options.incident is not None and verb in OF_INCIDENT
-
