@@ -16,22 +16,12 @@ from spikeguard_dashboard.views.run import run_page
 from spikeguard_dashboard.views.runs import runs_page
 
 STYLE = Path(__file__).with_name("style.css")
-# Under load a browser may fail to fetch the code of a chart, and Streamlit does not ask again: the
-# page is loaded anew, at most once in ten seconds.
-RETRY = """<script>
-addEventListener("vite:preloadError", () => {
-  if (Date.now() - Number(sessionStorage.sgReloaded || 0) < 10000) return
-  sessionStorage.sgReloaded = Date.now()
-  location.reload()
-})
-</script>"""
 
 
 def main() -> None:
     """Draw the page that the address names."""
     st.set_page_config(layout="wide")  # each page has its own title
     st.html(STYLE)
-    st.html(RETRY, unsafe_allow_javascript=True)
     page = st.navigation(
         [
             st.Page(runs_page, title="Runs · spikeguard", default=True),

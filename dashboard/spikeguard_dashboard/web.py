@@ -1,4 +1,4 @@
-"""The dashboard as a web service: Streamlit's own, with the headers of a careful one.
+"""The dashboard as a web service: Streamlit's own, with careful headers and a script in its page.
 
 Found by `streamlit run`, which serves `app` instead of running this file as a page.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import streamlit
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
+from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit.starlette import App
 
@@ -23,11 +25,26 @@ HEADERS: Final = {
 }
 
 
+# Under load a browser may fail to fetch the code of a chart, and Streamlit does not ask again: the
+# page is loaded anew, at most once in ten seconds. It listens before anything is drawn.
+PAGES: Final = ("/", "/run", "/incident", "/compare")
+RETRY: Final = b"""<head><script>
+addEventListener("vite:preloadError", () => {
+  if (Date.now() - Number(sessionStorage.sgReloaded || 0) < 10000) return
+  sessionStorage.sgReloaded = Date.now()
+  location.reload()
+})
+</script>"""
+
+
 class CarefulHeaders:
-    """Adds `HEADERS` to every answer that does not set its own."""
+    """Adds `HEADERS` to every answer that does not set its own, and `RETRY` to Streamlit's page."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        page = (Path(streamlit.__file__).parent / "static/index.html").read_bytes()
+        page = page.replace(b"<head>", RETRY, 1)
+        self._page: ASGIApp = HTMLResponse(page, headers={"Cache-Control": "no-cache"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
@@ -37,7 +54,8 @@ class CarefulHeaders:
                     headers.setdefault(name, value)
             await send(message)
 
-        await self._app(scope, receive, send_with_headers)
+        shows = self._page if scope.get("path") in PAGES and scope["type"] == "http" else self._app
+        await shows(scope, receive, send_with_headers)
 
 
 app = App(
