@@ -29,7 +29,10 @@ FORKS = multiprocessing.get_context("forkserver")
 setattr(FORKS, "Process", Fork)  # noqa: B010
 FORKS.set_forkserver_preload(
     ["torch", "torch._dynamo", "torch.distributed.fsdp", "numpy", "spikeguard",
-     "spikeguard_server.cli.up", "alembic.command"]
+     "spikeguard_server.cli.up", "alembic.command",
+     # what the files of tests import, each of whose processes reads its own file
+     "pytest", "torch.distributed.checkpoint", "torch.distributed.tensor.debug",
+     "spikeguard_server.report.plots"]
 )  # fmt: skip
 
 
