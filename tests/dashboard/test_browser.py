@@ -22,7 +22,6 @@ from tests.dashboard.stand_in import ADA_TOKEN, World, error, serving
 START_S, SHOW_MS = 120.0, 120_000
 SETTLE_MS = 400  # from an answer to what the browser shows of it
 PHONE = {"width": 390, "height": 844}
-INCIDENT = "/incident?run=default/llama-8b-c4&number=2"
 
 pytestmark = pytest.mark.slow
 
@@ -125,106 +124,99 @@ def fits_a_phone(page: Any) -> None:
     assert page.evaluate(width) <= PHONE["width"], page.url
 
 
-def test_nothing_runs_out_of_a_phones_width(ada: Any, address: str) -> None:
-    """From runs to an incident, and from there to the page that decides, by links in the dark."""
-    curves = "canvas.marks, svg.marks"
+def lose_the_first(page: Any, chunk: str, lost: list[str]) -> None:
+    """The code of `chunk` cannot be fetched at first."""
+
+    def route(asked: Any) -> None:
+        if lost:
+            asked.continue_()
+        else:
+            lost.append(asked.request.url)
+            asked.abort()
+
+    page.route(chunk, route)
+
+
+def test_nothing_runs_out_of_a_phones_width(ada: Any, address: str, world: World) -> None:
+    """From runs to an incident, and from there to the page that decides, by links in the dark.
+
+    A chart whose code could not be fetched at first is asked for again. New data appears by
+    itself; a refresh that brings nothing new redraws no curve: that is what flickers.
+    """
+    lost: list[str] = []
     with opened(ada, "about:blank") as page:
         page.set_viewport_size(PHONE)
         page.emulate_media(color_scheme="dark")
         page.goto(address)
-        page.locator("[data-testid=stDataFrame]").first.wait_for()
+        page.locator("[data-testid=stDataFrame]").first.wait_for()  # what asks again is there
         fits_a_phone(page)
+        search = page.get_by_role("textbox", name="Search")
+        search.fill("llama")
+        search.press("Enter")
+        page.wait_for_url("**/?search=llama")  # so that a list can be shared
+        lose_the_first(page, "**/*VegaLite*.js", lost)
         page.get_by_role("link", name="llama-8b-c4", exact=True).click()
         page.wait_for_url("**/run?run=default/llama-8b-c4")
-        page.locator(curves).first.wait_for()
+        marks = page.locator("canvas.marks, svg.marks")
+        marks.first.wait_for()
+        assert lost
         fits_a_phone(page)
         page.get_by_role("link", name="incident 2 waiting for a decision").click()
         page.wait_for_url("**/incident?run=default/llama-8b-c4&number=2")
         page.get_by_text("The loss rose from 3.766 to 5.186").wait_for()
-        page.locator(curves).first.wait_for()
+        marks.nth(2).wait_for()
         fits_a_phone(page)
         decide = page.get_by_role("link", name="Look at it and decide")
         assert decide.bounding_box()["y"] < PHONE["height"]  # who is woken need not scroll
+        stays_as_it_is_but_for_new_data(page, world)
         decide.click()
         page.wait_for_url("**/incident/default/llama-8b-c4/2")
 
 
-def test_new_data_appears_by_itself_and_what_is_unchanged_is_left_alone(
+def stays_as_it_is_but_for_new_data(page: Any, world: World) -> None:
+    await_refreshes(page, world, 1)
+    page.evaluate("document.querySelectorAll('.marks').forEach(mark => mark.dataset.same = 1)")
+    before = page.locator("canvas.marks, svg.marks").count()
+    await_refreshes(page, world, 1)
+    assert page.locator(".marks[data-same]").count() == before > 0
+    world.incidents[0]["summary"] = "It is on its way back"
+    page.get_by_text("it is on its way back").wait_for()
+    assert page.locator(".marks[data-same]").count() == before
+
+
+def test_an_outage_is_said_and_mends_itself_and_two_ticked_runs_are_compared(
     ada: Any, address: str, world: World
 ) -> None:
-    """A refresh that brings nothing new must not redraw a curve: that is what flickers. A chart
-    whose code could not be fetched at first is asked for again."""
-    lost: list[str] = []
-
-    def lose_the_first(route: Any) -> None:
-        if lost:
-            route.continue_()
-        else:
-            lost.append(route.request.url)
-            route.abort()
-
-    with opened(ada, address) as page:
-        page.get_by_test_id("stDataFrame").wait_for()  # what asks again is there by now
-        page.route("**/*VegaLite*.js", lose_the_first)
-        page.get_by_role("link", name="llama-8b-c4", exact=True).click()
-        marks = page.locator("canvas.marks, svg.marks")
-        marks.first.wait_for()
-        assert lost
-        page.goto(address + INCIDENT)
-        marks.nth(2).wait_for()
-        await_refreshes(page, world, 1)
-        page.evaluate("document.querySelectorAll('.marks').forEach(mark => mark.dataset.same = 1)")
-        before = marks.count()
-        await_refreshes(page, world, 2)
-        assert page.locator(".marks[data-same]").count() == before > 0
-        world.incidents[0]["summary"] = "It is on its way back"
-        page.get_by_text("it is on its way back").wait_for()
-        assert page.locator(".marks[data-same]").count() == before
-
-
-def test_an_outage_is_said_and_mends_itself_and_nobody_else_is_told_of_anything(
-    ada: Any, address: str, world: World
-) -> None:
-    """No usage statistics go anywhere, and no button offers to deploy."""
+    """Under an address that says so. No usage statistics go anywhere, and no button offers to
+    deploy."""
     asked: list[str] = []
     with opened(ada, "about:blank") as page:
         page.on("request", lambda request: asked.append(request.url))
         page.goto(address)
         page.get_by_role("heading", name="3 runs").wait_for()
-        page.get_by_test_id("stDataFrame").wait_for()  # its answer has come: there is one to keep
+        table = page.get_by_test_id("stDataFrame")
+        table.wait_for()  # its answer has come: there is one to keep
         assert page.get_by_text("Deploy").count() == 0
         world.broken = lambda: error(503, "starting", "The server is starting", "Wait a moment")
         page.get_by_text("The server is starting. What you see is").wait_for()
         page.get_by_role("heading", name="3 runs").wait_for()
         world.broken = None
         page.get_by_text("The server is starting").first.wait_for(state="detached")
-        search = page.get_by_role("textbox", name="Search")
-        search.fill("llama")
-        search.press("Enter")
-        page.wait_for_url("**/?search=llama")  # so that a list can be shared
-    assert asked
-    assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
-
-
-def test_two_ticked_runs_stay_ticked_and_are_compared_under_an_address_that_says_so(
-    ada: Any, address: str, world: World
-) -> None:
-    with opened(ada, address) as page:
-        table = page.get_by_test_id("stDataFrame")
-        table.wait_for()
         page.wait_for_timeout(SETTLE_MS)
         box = table.bounding_box()
         for row in (1, 2):
             page.mouse.click(box["x"] + 18, box["y"] + 35 * row + 18)
         compare = page.get_by_role("link", name="Compare")
         compare.wait_for()
-        await_refreshes(page, world, 2)
+        await_refreshes(page, world, 1)
         page.set_viewport_size(PHONE)
         compare.click()
         page.wait_for_url("**/compare?run=default/llama-8b-c4&run=vision/vit-g*")
         page.get_by_text("band: from the lowest to the highest value").wait_for()
         page.locator("canvas.marks, svg.marks").first.wait_for()
         fits_a_phone(page)
+    assert asked
+    assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
 
 
 def test_no_other_site_may_frame_the_dashboard(address: str) -> None:
