@@ -245,8 +245,8 @@ def ep_fsdp(ranks: int) -> Laid:
 
 Layout = Callable[[int], Laid]
 ON_TWO: tuple[Layout, ...] = (replicated, tp, small, half, twice, pp, pp_named_alike, ep)
-ON_FOUR: tuple[Layout, ...] = (fsdp, hsdp, fsdp_tp, pp_replicated, pp_fsdp, ep_fsdp)
-MIXED: dict[int, tuple[Layout, ...]] = {2: (pp,), 4: (fsdp, hsdp, pp_fsdp)}  # AdamW and Muon
+ON_FOUR: tuple[Layout, ...] = (hsdp, fsdp_tp, pp_replicated, pp_fsdp, ep_fsdp)
+MIXED: dict[int, tuple[Layout, ...]] = {2: (pp,), 4: (hsdp, pp_fsdp)}  # AdamW and Muon
 
 
 def own_part(laid: Laid, whole: Tensor, parameter: Tensor, name: str) -> Tensor:

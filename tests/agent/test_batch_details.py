@@ -19,23 +19,25 @@ from .test_flight_recorder import arrived, watch
 from .text_job import ROWS, TextJob
 from .wire import Wire, served
 
-SICK = 60  # its batch holds random bytes
+SICK, SOON = 60, 20  # their batch holds random bytes
 
 
 def text_of(ids: list[int]) -> str:
     return bytes(ids).decode("latin-1")
 
 
-def details(tmp_path: Path, **chosen: Any) -> tuple[dict[int, BatchDetail], TextJob]:
-    """By step, of a job whose batch of step `SICK` is bad, watched from a few steps later on."""
+def details(
+    tmp_path: Path, sick: int = SOON, **chosen: Any
+) -> tuple[dict[int, BatchDetail], TextJob]:
+    """By step, of a job whose batch of step `sick` is bad, watched from a few steps later on."""
     with served(Wire()) as wire:
-        fault = f"bad_batch@{SICK}:1:0.5"
+        fault = f"bad_batch@{sick}:1:0.5"
         job = TextJob(tmp_path, fault, server=wire.url, micro_batches=2, **chosen)
-        job.train_to(SICK + 2)
-        arrived(wire, SICK + 2)
+        job.train_to(sick + 2)
+        arrived(wire, sick + 2)
         assert wire.records(BatchDetail) == []
         watch(wire, job, True)
-        job.train_to(SICK + 6)
+        job.train_to(sick + 6)
         job.guard.finish()
         return {detail.step: detail for detail in wire.records(BatchDetail)}, job
 
@@ -46,7 +48,7 @@ def test_the_batch_of_a_spike_is_told_with_names_worst_sequence_text_and_tokens(
     def name(batch: Batch) -> list[str]:
         return [f"document {batch.position}", f"part {int(batch.completes_step)}"]
 
-    told, job = details(tmp_path, name_batch=name, decode=text_of)
+    told, job = details(tmp_path, SICK, name_batch=name, decode=text_of)
     assert job.guard.faults == {}
     assert sorted(told) == list(range(SICK + 6 - 50, SICK + 7))[-len(told) :]
     sick, calm = told[SICK], told[SICK - 3]
@@ -71,8 +73,8 @@ def test_the_batch_of_a_spike_is_told_with_names_worst_sequence_text_and_tokens(
 
 
 def test_no_text_leaves_a_job_that_gives_no_decoder_or_forbids_it(tmp_path: Path) -> None:
-    silent, _ = details(tmp_path / "none")
-    forbidden, _ = details(tmp_path / "off", decode=text_of, batch_text=False)
+    silent, _ = details(tmp_path / "none", SICK)
+    forbidden, _ = details(tmp_path / "off", SICK, decode=text_of, batch_text=False)
     for told in (silent, forbidden):
         assert told[SICK].histogram is not None
         assert all(
@@ -90,9 +92,9 @@ def test_a_decoder_or_namer_that_fails_is_counted_and_the_rest_is_told(
 ) -> None:
     told, job = details(tmp_path, decode=fails, name_batch=lambda batch: batch.nothing)
     assert job.guard.faults.keys() == {"decode", "name_batch"}
-    assert told[SICK].snippet is None
-    assert told[SICK].names == ()
-    assert told[SICK].histogram is not None
+    assert told[SOON].snippet is None
+    assert told[SOON].names == ()
+    assert told[SOON].sequence_loss is not None
 
 
 def test_a_decoder_that_hangs_delays_no_step_and_no_sample(tmp_path: Path) -> None:

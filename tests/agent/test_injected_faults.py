@@ -137,17 +137,19 @@ def watched_closely(home: Path, directory: CheckpointDirectory) -> Job:
 
 @contextmanager
 def profiled(look: Callable[[CodeType], None]) -> Iterator[None]:
-    """`look` is told of every call in this thread, and may raise in its place."""
+    """`look` is told of every call in this thread, and may raise in its place.
 
-    def seen(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call":
-            look(frame.f_code)
+    By the trace, which tells of calls alone: a profile also tells of returns and of C's functions.
+    """
 
-    sys.setprofile(seen)
+    def seen(frame: FrameType, _event: str, _: Any) -> None:
+        look(frame.f_code)
+
+    sys.settrace(seen)
     try:
         yield
     finally:
-        sys.setprofile(None)
+        sys.settrace(None)
 
 
 def calls_of(disturbed: Disturbed, steps: int) -> dict[str, CodeType]:

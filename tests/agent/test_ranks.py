@@ -130,17 +130,17 @@ def switches_on(wire: Wire) -> None:
 CASES: dict[str, tuple[int, Prepare]] = {  # how many steps, and what the server does
     "": (30, lambda _: None),
     "stopped": (FOREVER, lambda wire: order_once(wire, 30, lambda _: Stop())),
-    "lied_to": (60, lies),
+    "lied_to": (45, lies),
     "nan": (33, lambda _: None),
     "flipped": (42, lambda _: None),
     "sender_killed": (110, vanishes),
     "slow_server": (FOREVER, answers_late),
-    "broken_drain": (80, goes_back),
+    "broken_drain": (45, goes_back),
     "broken_state": (50, lambda _: None),
-    "drops": (60, lambda _: None),
+    "drops": (45, lambda _: None),
     "mitigation": (60, switches_on),
-    "broken_mitigation": (60, switches_on),
-    "late": (140, partial(goes_back, after=60)),  # the ranks are out of step from there on
+    "broken_mitigation": (45, switches_on),
+    "late": (105, partial(goes_back, after=60)),  # the ranks are out of step from there on
 }
 
 
@@ -272,13 +272,13 @@ def test_orders_beyond_the_limits_are_refused_on_all_ranks_alike(played: dict[st
         assert limit in result.reason
     assert set(wire.column("lr").values()) == {0.01}
     assert seen[0]["trail"] == seen[1]["trail"]
-    assert [row[1:3] for row in seen[0]["trail"]] == [[step, step] for step in range(1, 61)]
+    assert [row[1:3] for row in seen[0]["trail"]] == [[step, step] for step in range(1, 46)]
 
 
 def test_a_rank_that_cannot_load_keeps_all_ranks_from_rolling_back(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         goes_back(wire)
-        status, seen = run_ranks(wire, tmp_path, 80, "broken_load")
+        status, seen = run_ranks(wire, tmp_path, 45, "broken_load")
     assert status == 0
     (refused,) = wire.records(CommandResult)
     assert refused.state is ResultState.REFUSED
@@ -327,9 +327,9 @@ def test_ranks_that_lost_step_train_on_and_rank_0_tells_what_it_sees(
     first, *_, last = wire.records(AttemptStarted)
     (refused,) = set(wire.records(CommandResult))
     assert seen[0]["trail"] == seen[1]["trail"]
-    assert sorted(step for _, step in loss) == list(range(1, 141))
+    assert sorted(step for _, step in loss) == list(range(1, 106))
     assert 20 <= min(step for _, step in marked) <= 26
-    assert {*range(30, 141)} <= {step for _, step in marked}
+    assert {*range(30, 106)} <= {step for _, step in marked}
     assert not {LOSS_SUM, LOSS_WEIGHT} & {n for s in wire.records(Samples) for n in s.signals}
     assert max(rank["held"] for rank in seen) <= 5
     assert "rollback" in first.capabilities
@@ -475,7 +475,7 @@ def test_updates_dropped_in_a_row_lower_the_rate_on_all_ranks_at_one_step(
     rates = {step: rate for (_, step), rate in wire.column("lr").items()}
     assert seen[0]["trail"] == seen[1]["trail"]
     assert applied.state is ResultState.APPLIED
-    lowered = [step for step in range(1, 61) if rates[step] < 0.01]
+    lowered = [step for step in range(1, 46) if rates[step] < 0.01]
     assert lowered == list(range(applied.step + 1, applied.step + 11))
     assert rates[lowered[0]] == pytest.approx(0.005)
     told = wire.records(AttemptStarted)[0].settings  # by which the server knows what it was

@@ -18,7 +18,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
@@ -130,6 +129,8 @@ def losses(folder: Path, rank: int, _: int) -> dict[str, Any]:
 
 def no_replicas(folder: Path, rank: int, _: int) -> dict[str, str]:
     """DDP over groups of one rank, and DDP whose ranks average weights now and then."""
+    from torch.distributed.optim import PostLocalSGDOptimizer  # half a second of every worker
+
     groups, told = [dist.new_group([n]) for n in range(2)], {}
     grouped = DistributedDataParallel(Halves(), process_group=groups[rank])
     averaged = DistributedDataParallel(Halves())
@@ -147,6 +148,8 @@ def no_replicas(folder: Path, rank: int, _: int) -> dict[str, str]:
 def partitioned(folder: Path, rank: int, _: int) -> dict[str, Any]:
     """ZeRO: each rank's inner optimizer trains a part and hands it on; a NaN in the second step,
     and later a lower rate by order."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
     network = Halves()
     model = DistributedDataParallel(network)
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)

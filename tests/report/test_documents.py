@@ -29,7 +29,6 @@ from spikeguard_server.report import LeftOutFact, PostMortem, ReportFormat, rend
 from spikeguard_server.report.evidence import MOST_REVISIONS
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.heading import summary_of
-from spikeguard_server.report.plots import svg_of
 from spikeguard_server.report.symptoms import spent_by
 from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.writing import document_of
@@ -48,6 +47,13 @@ PAGE = [
     "Links",
 ]
 APPENDIX = ["Signals that moved", "Classification", "Causes considered", "Commands"]
+
+
+def svg_of(picture: PostMortem | IncidentPicture) -> str:
+    """As the server draws it; what draws takes half a second of every process that imports it."""
+    from spikeguard_server.report import plots
+
+    return plots.svg_of(picture)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The rows of `benchmarks.real_jobs` that take several ranks, small: one NaN and one rollback."""
+"""A row of `benchmarks.real_jobs` that takes several ranks, small: one NaN and one rollback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEARD = ORDERED + 4
 NOISE, NAN = (10, 12), 4
 PLAN = Plan("", "", steps=24, stop=24, nan=(NAN, 1), checkpoint_every=10)  # NaN on one rank alone
 PLANS = {"noisy": replace(PLAN, bad=NOISE), "sound": replace(PLAN, omit=NOISE)}
-NAMES = ("hsdp_muon", "pp_muon")
+NAMES = ("pp_muon",)  # stages of torch's pipeline; `test_layouts` has HSDP
 RANKS = 2
 
 

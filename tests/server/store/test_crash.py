@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import time
-from typing import IO
+from multiprocessing.connection import Connection
 
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import encode
+from spikeguard_protocol import decode_message, encode
 from spikeguard_server.errors import SequenceGap
+from spikeguard_server.ingest import Monitors, receive
+from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import open_engine
+from tests.agent.forks import FORKS
 from tests.server.store.jobs import Job, columns, rows, spiking, value
 from tests.server.store.test_history import DECISIONS, STATE
 
@@ -20,47 +22,34 @@ CURVE = spiking(251, length=40)
 STEPS = 400
 BATCH = 20
 
-# A replica: reads messages from its input, answers each with the sequence that it acknowledges.
-REPLICA = """
-import sys
-from spikeguard_protocol import decode_message
-from spikeguard_server.ingest import Monitors, receive
-from spikeguard_server.store.engine import open_engine
-from spikeguard_server.settings import Settings
-engine, monitors = open_engine(Settings(database_url=sys.argv[1])), Monitors()
-print("ready", flush=True)
-for line in sys.stdin.buffer:
-    print(receive(engine, decode_message(line), monitors=monitors).sequence, flush=True)
-"""
+
+def serve(url: str, pipe: Connection) -> None:
+    """Take messages and acknowledge them until somebody kills this process."""
+    engine, monitors = open_engine(Settings(database_url=url)), Monitors()
+    while True:
+        message = decode_message(pipe.recv_bytes())
+        pipe.send(receive(engine, message, monitors=monitors).sequence)
 
 
 class Replica:
     """A server process that can be killed."""
 
     def __init__(self, url: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", REPLICA, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert self._pipe(self._process.stdout).readline() == b"ready\n"
+        self._pipe, its_own = FORKS.Pipe()
+        self._process = FORKS.Process(target=serve, args=(url, its_own))
+        self._process.start()
+        its_own.close()
 
     def send(self, body: bytes) -> None:
-        pipe = self._pipe(self._process.stdin)
-        pipe.write(body + b"\n")
-        pipe.flush()
+        self._pipe.send_bytes(body)
 
     def acknowledged(self) -> int:
-        return int(self._pipe(self._process.stdout).readline())
+        return int(self._pipe.recv())
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait()
-        self._pipe(self._process.stdout).close()
-        self._process.stdin = None
-
-    @staticmethod
-    def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-        assert pipe is not None
-        return pipe
+        self._process.join()
+        self._pipe.close()
 
 
 def messages(job: Job) -> list[bytes]:
