@@ -16,7 +16,7 @@ from spikeguard_trainer.stage.service import Service, awaiting
 
 PAGE = Path(__file__).parents[2] / "docs/first-hour.md"
 WAIT_S = 120.0
-PACE = "sleep(int(sys.argv[1]) / 75_000)"  # nobody follows the shorter run
+PACE = "sleep(int(sys.argv[1]) / 150_000)"  # nobody follows the shorter run
 
 
 def typed(words: str, folder: Path, environment: Mapping[str, str]) -> str:
@@ -75,12 +75,12 @@ def test_the_first_hour_goes_as_the_page_says(
     said = typed(inbox, tmp_path, served)
     assert "rollback" in said or "roll back" in said
     assert "first-hour#1" in typed(show, tmp_path, served)
-    typed(f"{approve} || {approve}", tmp_path, served)  # it may be revised between look and yes
+    typed(f"until {approve}; do sleep 0.5; done", tmp_path, served)  # revised since the look: again
 
     until = time.monotonic() + WAIT_S
-    while service.incidents("first-hour")[0]["state"] != "closed":
+    while not (closed := service.incidents("first-hour")[0])["has_postmortem"]:
         assert time.monotonic() < until, (tmp_path / "job.log").read_text()
         time.sleep(1)
-    assert service.incidents("first-hour")[0]["outcome"] == "recovered"
-    typed("sleep 1\n" + end, tmp_path, served)
+    assert (closed["state"], closed["outcome"]) == ("closed", "recovered")
+    typed(end, tmp_path, served)
     assert "first-hour#1" in (tmp_path / "postmortem.html").read_text()
