@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import SegmentId
 from tests.agent.job import FAST, Job
 from tests.agent.wire import Wire, served
+
+from .wire import await_that
 
 ONSET = 151
 ALONE = replace(FAST, watch_alone=True)
@@ -40,10 +41,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def wait_for(caplog: pytest.LogCaptureFixture, part: str) -> None:
-    until = time.monotonic() + 120
-    while not any(part in line for line in told(caplog)):
-        assert time.monotonic() < until, told(caplog)
-        time.sleep(0.05)
+    await_that(lambda: any(part in line for line in told(caplog)))
 
 
 def test_a_spike_is_told_with_its_kind_its_cause_and_what_would_be_proposed(

@@ -105,11 +105,12 @@ class Wire:
 
 
 def await_that(condition: Callable[[], Any], timeout_s: float = 120.0) -> Any:
-    """Wait until `condition()` is true; returns its value."""
-    deadline = time.monotonic() + timeout_s
+    """Wait until `condition()` is true; returns its value. Who waits long looks less often."""
+    deadline, pause_s = time.monotonic() + timeout_s, 0.005
     while not (value := condition()):
         assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
+        time.sleep(pause_s)
+        pause_s = min(1.2 * pause_s, 0.1)
     return value
 
 

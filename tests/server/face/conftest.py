@@ -42,6 +42,7 @@ from spikeguard_server.cli.sockets import listen
 from spikeguard_server.http.app import create_app
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
+from tests.agent.wire import await_that
 from tests.server.conftest import Databases
 from tests.server.face.serving import SILENT_S
 
@@ -178,6 +179,16 @@ class Job:
             number = found["items"][0]["number"]
             detail: dict[str, Any] = client.get(f"{self.path}/incidents/{number}").json()
             return detail
+
+    def reported(self) -> dict[str, Any]:
+        """The newest incident, once its post-mortem is written."""
+
+        def found() -> dict[str, Any] | None:
+            incident = self.incident()
+            return incident if incident["has_postmortem"] else None
+
+        incident: dict[str, Any] = await_that(found)
+        return incident
 
     def command_path(self, command: dict[str, Any]) -> str:
         number = command["incident"].rpartition("#")[2]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from html import unescape
@@ -32,6 +30,7 @@ from spikeguard_protocol import (
     Watch,
 )
 from spikeguard_server.access.grants import Grant
+from tests.agent.wire import await_that
 from tests.server.face.browsers import cookie_of
 from tests.server.face.conftest import VERBS, Job, Live
 from tests.server.face.test_decisions import confirm_page
@@ -257,7 +256,7 @@ def test_a_rate_that_a_person_lowers_is_judged_by_what_the_loss_did(
     [item] = ada.interventions(run)
     assert item["outcome"] == "not judged before step 384"
     train_on(calm, 0, 80, excess=-0.03)
-    done = eventually(lambda: next(iter(ada.run_commands(run))), lambda c: c["state"] == "judged")
+    done = judged(ada, run)
     [item] = ada.interventions(run)
     assert (item["effect"] or 0.0) < 0.0
     assert (item["effect_error"] or 0.0) > 0.0
@@ -278,7 +277,7 @@ def test_a_rollback_of_a_calm_run_is_judged_on_the_branch_that_it_opened(
     [order] = orders(calm)
     go_back(calm, order.command, 200, 1)
     train_on(calm, 1, 60)
-    done = eventually(lambda: next(iter(ada.run_commands(run))), lambda c: c["state"] == "judged")
+    done = judged(ada, run)
     [item] = ada.interventions(run)
     assert (item["id"], item["judged_step"], item["goes_on_from"]) == (made["id"], 240, 200)
     assert "as expected" in (done["judgement"] or "")
@@ -409,9 +408,12 @@ def test_the_page_shows_what_would_be_done_and_does_it_once(
     ]  # fmt: skip
 
 
-def eventually(look: Callable[[], T], good: Callable[[T], bool]) -> T:
-    until = time.monotonic() + 120
-    while not good(found := look()):
-        assert time.monotonic() < until, found
-        time.sleep(0.1)
-    return found
+def judged(ada: Client, run: RunId) -> dict[str, Any]:
+    """The newest command, once it is."""
+
+    def found() -> dict[str, Any] | None:
+        newest: dict[str, Any] = dict(next(iter(ada.run_commands(run))))
+        return newest if newest["state"] == "judged" else None
+
+    command: dict[str, Any] = await_that(found)
+    return command

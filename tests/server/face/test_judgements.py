@@ -51,7 +51,7 @@ def roll_back(job: Job, command: dict[str, Any], to: int) -> None:
 
 def post_mortem(job: Job, client: httpx.Client) -> str:
     """The Markdown of the newest incident's, once it is written."""
-    await_that(lambda: job.incident()["has_postmortem"])
+    job.reported()
     number = job.incident()["number"]
     answer = client.get(f"{job.path}/incidents/{number}/postmortem", params={"format": "md"})
     assert answer.status_code == 200, answer.text

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import httpx
 import pytest
 
 from spikeguard_cli.main import main
@@ -24,6 +24,7 @@ from spikeguard_protocol import (
     SegmentStarted,
 )
 from spikeguard_server.access.grants import Grant
+from tests.agent.wire import await_that
 from tests.server.face.conftest import VERBS, Job, Live
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m; DROP"
@@ -35,16 +36,14 @@ def client_of(live: Live, role: Role = Role.OPERATOR) -> Client:
 
 def judged(live: Live, job: Job, number: int = 1) -> dict[str, Any]:
     """The note once nothing more is expected of it."""
-    until = time.monotonic() + 120
-    while True:
-        with live.client(Role.VIEWER) as viewer:
-            items = viewer.get(f"{job.path}/notes").json()["items"]
-        found = {note["number"]: note for note in items}
-        if number in found and found[number]["judged_at"]:
-            note: dict[str, Any] = found[number]
-            return note
-        assert time.monotonic() < until, items
-        time.sleep(0.1)
+
+    def found(viewer: httpx.Client) -> dict[str, Any] | None:
+        items = viewer.get(f"{job.path}/notes").json()["items"]
+        return next((n for n in items if n["number"] == number and n["judged_at"]), None)
+
+    with live.client(Role.VIEWER) as viewer:
+        note: dict[str, Any] = await_that(lambda: found(viewer))
+        return note
 
 
 def restart(
@@ -151,11 +150,9 @@ def test_an_attempt_that_goes_on_as_before_is_no_change(live: Live, job: Job) ->
     job.train(300, lr=3e-4)
     again = restart(job, 300, settings={"host": "another"})
     again.train(250, lr=3e-4)
-    until = time.monotonic() + 120
     waiting = "select count(*) from notes where due_step is not null and source = 'attempt'"
-    while live.engine.connect().exec_driver_sql(waiting).scalar_one():
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    with live.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        await_that(lambda: connection.exec_driver_sql(waiting).scalar_one() == 0)
     assert list(client_of(live).notes(RunId("default", job.run))) == []
 
 

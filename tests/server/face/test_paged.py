@@ -6,7 +6,6 @@ made of messages over HTTP.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from spikeguard_protocol import Role
+from tests.agent.wire import await_that
 from tests.server.face.browsers import cookie_of
 from tests.server.face.conftest import Job, Live
 from tests.server.face.test_judgements import roll_back
@@ -26,7 +26,6 @@ PHONE, LAPTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
 SIZES = (PHONE, LAPTOP)
 MOST_BYTES = 400_000  # of a page that is looked at before deciding
 SHOW_MS = 120_000
-LIMIT_S = 120.0
 CAUSE = "bad data"  # as pages name it
 
 
@@ -112,11 +111,7 @@ def paged(live: Live, inbox: Listener) -> tuple[Job, dict[str, Any]]:
 
 def until(job: Job, seen: Callable[[dict[str, Any]], Any]) -> Any:
     """What `seen` finds in the incident, once it finds anything."""
-    deadline = time.monotonic() + LIMIT_S
-    while not (found := seen(job.incident())):
-        assert time.monotonic() < deadline, job.incident()
-        time.sleep(0.4)
-    return found
+    return await_that(lambda: seen(job.incident()))
 
 
 def test_whoever_has_only_the_message_finds_the_cause_acts_and_reads_how_it_ended(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from itertools import count
 
@@ -28,6 +27,7 @@ from spikeguard_protocol import (
     Stop,
 )
 from spikeguard_server.access.grants import Grant
+from tests.agent.wire import await_that
 from tests.server.face.conftest import VERBS, Job, Live
 from tests.server.face.test_judgements import post_mortem
 from tests.server.face.test_pages import log_in
@@ -133,10 +133,7 @@ def test_what_nobody_fetches_in_time_or_of_an_attempt_that_ended_is_void(
             sql.text("select run_id from runs where project = :p"), {"p": project}
         ).scalar_one()
         connection.execute(sql.text(late), {"key": key})
-    until = time.monotonic() + 120
-    while next(iter(ada.run_commands(run)))["state"] != "undelivered":
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    await_that(lambda: next(iter(ada.run_commands(run)))["state"] == "undelivered")
     assert orders(training) == []
     ada.order(run, "stop", "wrong config")
     training.send(AttemptEnded("crashed"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import TYPE_CHECKING, Any
 
 from spikeguard_protocol import AttemptEnded, Role
@@ -14,10 +13,7 @@ if TYPE_CHECKING:
 
 def postmortem(job: Job) -> str:
     """In Markdown, once it is written."""
-    deadline = time.monotonic() + 120
-    while not job.incident()["has_postmortem"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    job.reported()
     with job.live.client(Role.VIEWER) as client:
         path = f"{job.path}/incidents/1/postmortem"
         return client.get(path, params={"format": "md"}).text

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.agent.wire import await_that
+
 
 @dataclass(frozen=True)
 class Received:
@@ -39,12 +41,9 @@ class Listener:
     def __post_init__(self) -> None:
         self.free.set()
 
-    def wait_for(self, seen: Callable[[list[Any]], bool], within_s: float = 120.0) -> None:
+    def wait_for(self, seen: Callable[[list[Any]], bool]) -> None:
         """Until what came satisfies `seen`."""
-        deadline = time.monotonic() + within_s
-        while not seen([request.json() for request in self.received]):
-            assert time.monotonic() < deadline, self.received
-            time.sleep(0.01)
+        await_that(lambda: seen([request.json() for request in self.received]))
 
     def paths(self) -> list[str]:
         return [request.path for request in self.received]

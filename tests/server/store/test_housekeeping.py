@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,6 +13,7 @@ from spikeguard_server.jobs.postmortems import settle_postmortems
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reports import DueReport, claim_report, due_reports, settle_report
+from tests.agent.wire import await_that
 from tests.server.store.jobs import Job, rows, spiking, value
 from tests.server.store.test_aftermath import recovered
 
@@ -49,11 +49,8 @@ def claimed(engine: sql.Engine, for_s: float) -> DueReport:
     return claim
 
 
-def until_true(engine: sql.Engine, query: str, timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not value(engine, query):
-        assert time.monotonic() < deadline, query
-        time.sleep(0.02)
+def until_true(engine: sql.Engine, query: str) -> None:
+    await_that(lambda: value(engine, query))
 
 
 @pytest.mark.parametrize("broken", ["a", "b"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 
@@ -20,6 +19,7 @@ from spikeguard_server.store.partitions import (
     partition,
 )
 from spikeguard_server.store.tables.core import run_key
+from tests.agent.wire import await_that
 from tests.server.store.jobs import FIRST, SECOND, Job, rows, spiking, value
 
 MONTH = Settings(keep_samples_days=30.0)
@@ -124,10 +124,7 @@ CREATE TRIGGER hold AFTER UPDATE ON attempts FOR EACH ROW EXECUTE FUNCTION hold(
 def until_waiting(engine: sql.Engine, lock: str) -> None:
     """Until somebody waits for a lock of this type."""
     query = f"select count(*) from pg_locks where not granted and locktype = '{lock}'"
-    deadline = time.monotonic() + 120
-    while not value(engine, query):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    await_that(lambda: value(engine, query))
 
 
 def test_a_message_that_is_written_while_its_partition_is_to_go_keeps_it(

@@ -9,8 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -18,6 +17,7 @@ import psycopg
 import pytest
 
 from spikeguard_server.cli.embedded_postgres import EmbeddedError, embedded, running
+from tests.agent.wire import await_that
 
 OWNER = """
 import sys, time
@@ -118,7 +118,7 @@ def test_a_child_that_hangs_after_its_server_was_killed_keeps_no_new_one_out(hom
             postmaster = postmaster_of(home / "pg")
             child.suspend()
             postmaster.kill()
-            until(server.ended)
+            await_that(server.ended)
             server.stop()
             server.start()
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
@@ -142,13 +142,6 @@ def test_a_socket_lock_with_a_pid_that_is_somebody_elses_by_now_stops_no_start(h
     finally:
         bystander.kill()
         bystander.wait()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_directory_that_holds_something_else_is_refused(home: Path) -> None:

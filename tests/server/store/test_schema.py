@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,12 +26,14 @@ from spikeguard_server.store.tables.notices import deliveries
 from spikeguard_server.store.tables.policies import policies
 from spikeguard_server.store.tables.run_counts import deleted_runs
 from spikeguard_server.store.tables.skipped import skipped_batches
+from tests.agent.wire import await_that
 from tests.server.face.serving import serving
 
 REFERENCE = {"weeks", "projects", "policies", "tokens", "channels", "silences", "deleted_totals"}
 PARTS = (deliveries, policies, skipped_batches, deleted_runs)
 LATER = """
 from alembic import op
+from tests.agent.wire import await_that
 
 revision = "9999_later"
 down_revision = "{newest}"
@@ -91,10 +92,7 @@ def blocked_at(engine: sql.Engine, table: str) -> bool:
 
 
 def wait_until_blocked(engine: sql.Engine, table: str) -> None:
-    until = time.monotonic() + 120
-    while not blocked_at(engine, table):
-        assert time.monotonic() < until, f"nobody waits for {table}"
-        time.sleep(0.02)
+    await_that(lambda: blocked_at(engine, table))
 
 
 def test_a_migration_waits_for_a_message_that_is_being_taken(
