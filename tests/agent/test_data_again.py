@@ -155,6 +155,9 @@ WORKERS: dict[str, Callable[[], Any]] = {
     "numpy in workers": lambda: DataLoader(
         GlobalNoise(), batch_size=4, shuffle=True, num_workers=1
     ),
+    "torchdata's, which read ahead": lambda: StatefulDataLoader(
+        Rows(), batch_size=4, shuffle=True, num_workers=2, prefetch_factor=4, generator=seeded()
+    ),
 }
 REFUSED: dict[str, Callable[[], Any]] = {
     "closure": hidden,

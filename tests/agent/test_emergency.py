@@ -94,7 +94,7 @@ def test_an_order_that_lowers_the_rate_already_is_left_alone(tmp_path: Path) -> 
     scale = job.guard.state().lr_scale
     assert scale is not None
     assert scale.factor == 0.1
-    assert [r.state for r in job.guard._p.journal.results.values()] == [ResultState.APPLIED]
+    assert [r.state for r in job.guard.state().results.values()] == [ResultState.APPLIED]
     job.guard.finish()
 
 

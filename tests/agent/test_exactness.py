@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from spikeguard import ResumeError
 from spikeguard_protocol import (
@@ -49,14 +48,6 @@ class Plain:
         torch.rand(1)
         kept = (n for n in range(200) if not any(a <= n < b for a, b in self.ranges))
         return (batch_at(n) for n in kept)
-
-
-class Numbers(Dataset[Tensor]):
-    def __len__(self) -> int:
-        return 400
-
-    def __getitem__(self, number: int) -> Tensor:
-        return batch_at(number)[0]
 
 
 def reference(step: int, ranges: list[tuple[int, int]], micro_batches: int = 1) -> Any:
@@ -160,26 +151,6 @@ def test_a_restart_in_a_later_pass_over_an_iterator_is_refused(tmp_path: Path) -
     with pytest.raises(ResumeError, match=r"pass 2, .* state_dict\(\) and load_state_dict\(\)"):
         second.train_step()
     second.guard.finish()
-
-
-def test_a_shuffling_data_loader_repeats_its_order_after_a_rollback(tmp_path: Path) -> None:
-    """Without a skip the run after a rollback equals one that was never taken back."""
-
-    def loader() -> DataLoader[Tensor]:
-        return DataLoader(Numbers(), batch_size=4, shuffle=True)
-
-    job, straight = Job(tmp_path, loader=loader()), Job(loader=loader())
-    torch.manual_seed(3)
-    job.train_to(60)
-    order(job, Rollback(target_at(job, 40, Medium.MEMORY), 40))
-    job.train_step()
-    assert job.guard.steps == 40
-    job.train_to(80)
-    torch.manual_seed(3)
-    straight.train_to(80)
-    assert_same(job.everything(), straight.everything())
-    job.guard.finish()
-    straight.guard.finish()
 
 
 def test_a_skip_ahead_equals_never_having_had_the_batches(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -81,25 +80,6 @@ def test_a_dropped_value_never_enters_the_baseline() -> None:
     assert float(extremes.extreme((torch.tensor(80.0), None), none)) == 1.0
     extremes.extreme((torch.tensor(torch.nan), None), torch.ones(()))
     assert torch.equal(before, extremes.state_dict()[0]["state"][:3])
-
-
-def test_where_the_optimizer_takes_no_flag_its_step_is_not_entered(tmp_path: Path) -> None:
-    line = Line(tmp_path, ASKED, "foreach")
-    assert all(line.step(1.0) for _ in range(30))
-    assert not line.step(50.0)
-    assert not hasattr(line.optimizer, "found_inf")
-
-
-@pytest.mark.parametrize("found", [2.0, 0.5])
-def test_a_flag_other_than_0_and_1_is_made_one(tmp_path: Path, found: float) -> None:
-    """A scaler adds its devices' flags; taken from the count as it is, 2 would count backwards."""
-    line = Line(tmp_path, Settings())
-    line.step(1.0)
-    line.optimizer.found_inf = torch.tensor(found)
-    assert not line.step(1.0)
-    state = line.optimizer.state[line.weight.weight]
-    assert float(state["step"]) == 1.0
-    assert float(line.optimizer.found_inf) == found
 
 
 def test_the_decision_is_taken_from_unscaled_gradients(tmp_path: Path) -> None:

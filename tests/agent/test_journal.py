@@ -42,15 +42,6 @@ def written(path: Path) -> Journal:
     return journal
 
 
-def test_a_journal_read_again_says_the_same(tmp_path: Path) -> None:
-    first = written(tmp_path / "journal.jsonl")
-    again = Journal(tmp_path / "journal.jsonl", RUN)
-    assert again.results == first.results == {"test#1.1": DONE}
-    assert again.skips.ranges == [BatchRange(45, 50)]
-    assert again.abandonments == [Abandonment(A0, 40)]
-    assert again.unfinished() == []
-
-
 def test_cut_at_any_byte_it_holds_what_was_whole(tmp_path: Path) -> None:
     """Nothing, or the intent (which a restart completes), or the result; never an error."""
     path = tmp_path / "journal.jsonl"
@@ -64,17 +55,6 @@ def test_cut_at_any_byte_it_holds_what_was_whole(tmp_path: Path) -> None:
         assert [r.state for r in journal.unfinished()] in ([], [ResultState.APPLIED])
         journal.end(DONE)
         assert Journal(path, RUN).results == {"test#1.1": DONE}
-
-
-def test_other_ranks_learn_what_rank_0_read(tmp_path: Path) -> None:
-    other = Journal(None, RUN)
-    first = written(tmp_path / "journal.jsonl")
-    scaling = Scaling("test#1.2", line((A0, 40)), LrScale(0.5, 40, 9), asked=True)
-    first.begin(Begun("test#1.2", 40, scaling=scaling))
-    other.adopt(first.shared())
-    assert other.scalings == Journal(tmp_path / "journal.jsonl", RUN).scalings == [scaling]
-    assert other.skips.ranges == [BatchRange(45, 50)]
-    assert other.abandonments == [Abandonment(A0, 40)]
 
 
 def line(*points: tuple[SegmentId, int]) -> Lineage:
@@ -134,15 +114,6 @@ def test_an_entry_cut_short_by_a_full_disk_does_not_swallow_the_next(tmp_path: P
     again = Journal(path, RUN)
     assert again.skips.ranges == journal.skips.ranges == [BatchRange(45, 50)]
     assert [each.command for each in again.unfinished()] == ["test#1.2"]
-
-
-def test_a_line_that_somebody_left_open_is_closed_first(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    journal = Journal(path, RUN)
-    with path.open("ab") as file:
-        file.write(b'{"entry": "beg')
-    journal.begin(Begun("test#1.2", 70, BatchRange(45, 50)))
-    assert Journal(path, RUN).skips.ranges == [BatchRange(45, 50)]
 
 
 def by_hand(path: Path) -> str:

@@ -80,23 +80,6 @@ def names(ring: Snapshots) -> list[str]:
     return [t.name for t in ring.targets]
 
 
-def test_the_ring_keeps_the_newest_and_reports_the_rest_as_gone() -> None:
-    ring = Ring(keep=3, pinned=2, limit=10**6)
-    assert fill(ring, range(6)) == ["memory-0", "memory-1", "memory-2"]
-    assert names(ring) == ["memory-3", "memory-4", "memory-5"]
-
-
-def test_a_protected_snapshot_outlives_the_ring() -> None:
-    ring = Ring(keep=3, pinned=2, limit=10**6)
-    fill(ring, range(3))
-    ring.protected = frozenset({"memory-1"})
-    fill(ring, range(3, 9))
-    assert names(ring) == ["memory-1", "memory-6", "memory-7", "memory-8"]
-    found = ring.find("memory-1")
-    assert found is not None
-    assert float(found.staged.whole()["model"]["weight"][0]) == 1.0
-
-
 def test_pins_are_bounded() -> None:
     ring = Ring(keep=3, pinned=2, limit=10**6)
     ring.protected = frozenset(f"memory-{n}" for n in range(100))
@@ -183,19 +166,6 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert [t.step for t in directory.targets()] == [30, 40]
     assert len(saved) == 4
     assert gone == saved[:2]
-
-
-def test_a_protected_checkpoint_is_not_removed_to_make_room(tmp_path: Path) -> None:
-    directory = CheckpointDirectory(
-        tmp_path / "checkpoints", every=10, keep=1, healthy_after=0, background=False
-    )
-    job = Job(tmp_path, checkpoints=directory)
-    job.train_to(11)
-    name = directory.targets()[0].name
-    hear(job.guard, Ack(1, protected=(name,)))
-    job.train_to(45)
-    job.guard.finish()
-    assert [t.step for t in directory.targets()] == [10, 40]
 
 
 def test_one_that_has_stood_long_enough_is_never_removed_to_make_room(tmp_path: Path) -> None:

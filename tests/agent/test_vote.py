@@ -114,16 +114,6 @@ def bits(*low: float, step: int = 9) -> list[Row | None]:
     return [row(1.0, step, **{LOW: number, HIGH: 2.0**23}) for number in low]
 
 
-def test_ranks_with_other_weights_are_named_and_equal_ones_need_no_gather(gathered: Any) -> None:
-    checked = check(4, known=True)
-    found = gathered(checked, bits(5.0, 5.0, 6.0, 5.0))
-    assert (found.equal, found.ranks) == (False, (2,))
-    assert "at step 9 the weights of rank 2 were not those of the other ranks" in found.said
-    assert gathered.held["gathers"] == 1
-    assert gathered(checked, bits(5.0, 5.0, 5.0, 5.0)) == (True, (), "")
-    assert gathered.held["gathers"] == 1
-
-
 def test_ranks_that_differ_from_the_beginning_are_no_replicas_unless_they_have_to_be(
     gathered: Any,
 ) -> None:

@@ -15,7 +15,7 @@ import spikeguard_dashboard
 from spikeguard_protocol.findings import RULES
 from tests.agent.integrations.lazy import LazyModule
 from tests.dashboard import story
-from tests.dashboard.stand_in import ADA_TOKEN, World, answer_json, error, serving
+from tests.dashboard.stand_in import ADA_TOKEN, World, answer_json, serving
 
 if TYPE_CHECKING:
     import streamlit as st
@@ -308,15 +308,6 @@ def test_a_page_without_its_subject_says_how_to_write_the_address() -> None:
 @pytest.mark.usefixtures("address")
 def test_an_unknown_run_is_said_in_the_servers_words() -> None:
     assert "There is no run default/nope" in said(opened(run_script, run="nope"))
-
-
-@pytest.mark.usefixtures("address")
-def test_when_the_server_goes_away_the_last_answer_stays_and_its_age_is_said(world: World) -> None:
-    test = streamlit_testing.AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run()
-    world.broken = lambda: error(503, "starting", "The server is starting", "It asks again")
-    text = said(test.run())
-    assert "The server is starting. What you see is" in text
-    assert "llama-8b-c4" in text
 
 
 @pytest.mark.usefixtures("address")

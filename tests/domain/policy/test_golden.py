@@ -191,6 +191,8 @@ GOLDEN = [
         targets=(target(1150), target(1188), target(1195))),
     Row("the rate is too high here", Rollback("mem-1190", 1190, None, 0.5, 290), about=SETTLED,
         cause=blamed(Cause.LR_TOO_HIGH)),
+    Row("the rate was raised for good", Rollback("mem-1190", 1190, None, 1 / 3, 290),
+        about=SETTLED, cause=blamed(Cause.LR_TOO_HIGH, mark=Mark(1198, None, ratio=3.0))),
     Row("the second moment was spoilt", WITHOUT_A_SKIP, about=SETTLED,
         cause=blamed(Cause.STALE_SECOND_MOMENT, mark=Mark(1195, 1200))),
     Row("the second moment was spoilt at no known step", Rollback("ckpt-900", 900, None, 0.5, 220),

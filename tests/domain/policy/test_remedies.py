@@ -97,21 +97,6 @@ def test_a_reason_has_paragraphs_verdict_cause_command_and_what_is_left_alone() 
     assert left_alone == "No batch is skipped: the data is not what is blamed."
 
 
-def test_a_rate_that_was_raised_is_lowered_by_as_much_until_past_its_last_step() -> None:
-    """A schedule raises it again; the lowered rate climbs over its last tenth. By default agents
-    refuse less than a twentieth."""
-    action, proposal = ask(about(Cause.LR_TOO_HIGH, mark=RAISED))
-    assert action.skip is None
-    assert action.lr_factor == 0.05
-    tenfold, _ = ask(about(Cause.LR_TOO_HIGH, mark=replace(RAISED, ratio=10.0)))
-    assert tenfold.lr_factor == pytest.approx(0.1)
-    assert action.lr_steps is not None
-    assert action.step < 1198
-    assert action.step + 0.9 * action.lr_steps >= 1204
-    assert action.step + action.lr_steps < 1230
-    assert "raised again at the same step" in proposal.reason
-
-
 def test_a_rate_that_jumped_is_capped_at_what_it_was() -> None:
     """So that the steps of which the rate was as usual are trained as usual."""
     action, _ = ask(about(Cause.LR_TOO_HIGH, mark=replace(RAISED, usual=0.002)))
@@ -128,11 +113,6 @@ def test_a_rate_that_jumped_is_capped_at_what_it_was() -> None:
     )  # fmt: skip
     anew, _ = ask(replace(elsewhere, step=1430, past=(done(action),)))
     assert anew.lr_cap == 0.003
-
-
-def test_all_batches_that_stood_out_are_skipped_once_the_last_is_known() -> None:
-    action, _ = ask(about(Cause.BAD_BATCH, mark=Mark(1200), anomalous_step=1250))
-    assert action.skip == BatchRange(1198, 1252)
 
 
 @pytest.mark.parametrize(("excess", "asked"), [(0.7, True), (0.31, False)])
@@ -167,14 +147,6 @@ def test_damage_that_does_not_heal_is_not_waited_for_unless_going_back_costs_mor
     assert "Too early" in propose(guess, DEFAULT_POLICY).reason
     far = replace(sure, targets=(target(900), target(1000)))
     assert "Too early" in propose(far, DEFAULT_POLICY).reason
-
-
-def test_a_rate_that_is_too_high_here_is_halved_for_longer() -> None:
-    action, _ = ask(about(Cause.LR_TOO_HIGH))
-    assert (action.lr_factor, action.lr_steps) == (0.5, 290)
-    lasting, _ = ask(about(Cause.LR_TOO_HIGH, mark=Mark(1198, None, 3.0)))
-    assert lasting.lr_factor == pytest.approx(1 / 3)
-    assert lasting.lr_steps == 290
 
 
 def returned(cause: Cause, gone_back: Rollback, **changes: Any) -> Situation:

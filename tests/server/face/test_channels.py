@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from spikeguard_protocol import Role
-from spikeguard_server.access.grants import Grant
 from tests.server.notify.listener import Listener, listening
 
 if TYPE_CHECKING:
-    from tests.server.face.conftest import Job, Live
+    from tests.server.face.conftest import Live
 
 SECRET = "a secret of more than sixteen signs"
 
@@ -69,28 +67,6 @@ def test_the_test_button_sends_at_once_and_says_what_became_of_it(
             admin.delete(f"/v1/channels/default/{name}")
 
 
-def test_a_live_server_tells_a_spike_and_logs_what_it_told(
-    live: Live, job: Job, listener: Listener
-) -> None:
-    with live.client(Role.ADMIN) as admin, live.person("Ada") as ada:
-        admin.put("/v1/channels/default/live", json=webhook(listener, runs=[job.run]))
-        job.spike()
-        listener.wait_for(lambda told: any(t["incident"]["proposal"] for t in told))
-        asked: dict[str, str | int] = {"run": job.run, "channel": "live"}
-        until = time.monotonic() + 120  # it is written down once it was sent; more may be held
-        while "sent" not in {
-            entry["result"] for entry in ada.get("/v1/deliveries", params=asked).json()["items"]
-        }:
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        asked["limit"] = 1
-        page = ada.get("/v1/deliveries", params=asked).json()
-        if page["next_cursor"]:
-            more = ada.get("/v1/deliveries", params={**asked, "cursor": page["next_cursor"]})
-            assert more.json()["items"][0]["at"] <= page["items"][0]["at"]
-        admin.delete("/v1/channels/default/live")
-
-
 def test_a_silence_is_made_listed_and_taken_back_in_a_persons_name(live: Live) -> None:
     wanted = {"project": "default", "run": "nobody", "lasts_s": 600, "reason": "moving"}
     with live.person("Ada") as ada, live.client(Role.OPERATOR) as nobody:
@@ -122,15 +98,6 @@ def test_a_project_has_so_many_channels_and_silences_and_no_more(
         assert silences[-1].json()["error"]["limit"] == 2
         ada.delete(f"/v1/silences/many/{silences[0].json()['number']}")
         assert ada.post("/v1/silences", json=wanted).status_code == 201
-
-
-def test_a_token_of_one_project_reaches_no_other_ones_channels(live: Live) -> None:
-    with live.bearing(live.token(Grant(Role.ADMIN, "ours"))) as admin:
-        for path in ("/v1/channels", "/v1/deliveries", "/v1/silences"):
-            assert admin.get(path, params={"project": "theirs"}).status_code == 403
-            assert admin.get(path, params={"project": "ours"}).status_code == 200
-        body = {"kind": "apprise", "target": {"url": "json://example"}}
-        assert admin.put("/v1/channels/theirs/x", json=body).status_code == 403
 
 
 @pytest.mark.parametrize(

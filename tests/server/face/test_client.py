@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import socket
-from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spikeguard_cli.credentials import Credentials, save_credentials
-from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client, shapes
 from spikeguard_client.calls import MAX_CONTAINERS, read
 from spikeguard_protocol import (
@@ -68,85 +63,6 @@ def test_a_person_decides_and_silences(live: Live, job: Job) -> None:
     made = client.silence("default", run=job.run, lasts_s=60, reason="quiet")
     assert made["number"] in {entry["number"] for entry in client.silences("default")}
     client.end_silence("default", made["number"])
-
-
-def test_an_admin_writes_channels_and_policies(live: Live) -> None:
-    client = Client(live.url, live.tokens[Role.ADMIN])
-    target = {"url": "json://example.org"}
-    made = client.put_channel("of-client", "a", {"kind": "apprise", "target": target})
-    assert made["target"] == {"url": "json://…"}
-    client.delete_channel("of-client", "a")
-    assert client.channels("of-client") == []
-    written = client.put_policy("of-client", {"price_per_hour": 98.0})
-    with pytest.raises(ApiError) as refused:
-        client.put_policy("of-client", {}, replaces=written["version"] - 1)
-    assert refused.value.code == "conflict"
-
-
-def test_a_run_is_given_a_policy_of_its_own_and_taken_back(live: Live, job: Job) -> None:
-    client, run = Client(live.url, live.tokens[Role.ADMIN]), RunId("default", job.run)
-    usual = client.run_policy(run)
-    assert (usual["scope"], usual["run"]) == ("project", job.run)
-    own = client.put_run_policy(run, {"price_per_hour": 7.5}, replaces=0)
-    assert (own["scope"], own["version"], own["policy"]["price_per_hour"]) == ("run", 1, 7.5)
-    with pytest.raises(ApiError) as refused:
-        client.put_run_policy(run, {}, replaces=0)
-    assert (refused.value.code, refused.value.error["current"]) == ("conflict", 1)
-    assert client.drop_run_policy(run)["version"] == usual["version"]
-    with pytest.raises(ApiError) as refused:
-        client.drop_run_policy(run)
-    assert refused.value.status == 404
-
-
-def test_a_person_throws_the_kill_switch_and_lifts_it(live: Live) -> None:
-    """An admin, who may do both, and whose name the record keeps."""
-    root = Client(live.url, live.tokens[Role.ADMIN]).signed_in("Root")
-    assert root.halt("of-switch", "a bad checkpoint went round")["policy"]["halted"] is True
-    lifted = root.resume("of-switch", "it is gone")
-    last, before = islice(root.fleet_audit(), 2)
-    assert (last["actor"], last["action"], last["reason"]) == (
-        "Root",
-        "policy.resumed",
-        "it is gone",
-    )
-    assert (before["action"], before["after"]) == ("policy.halted", last["before"])
-    assert (lifted["policy"]["halted"], lifted["created_by"]) == (False, "Root")
-    root.sign_out()
-    with pytest.raises(ApiError) as refused:
-        root.me()
-    assert refused.value.code == "not_signed_in"
-
-
-def test_a_token_is_made_used_listed_and_revoked(live: Live) -> None:
-    admin = Client(live.url, live.tokens[Role.ADMIN])
-    made = admin.make_token(Role.VIEWER, project="of-token", name="a screen", expires_in_s=60)
-    assert made["id"] in {token["id"] for token in admin.tokens()}
-    screen = Client(live.url, made["token"])
-    assert screen.me()["project"] == "of-token"
-    admin.revoke_token(made["id"])
-    with pytest.raises(ApiError):
-        screen.me()
-
-
-def test_the_record_of_a_run_is_printed_and_exported_to_its_first_entry(
-    live: Live, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    file = tmp_path / "credentials.json"
-    monkeypatch.setenv("SPIKEGUARD_CREDENTIALS", str(file))
-    save_credentials(Credentials(live.url, live.tokens[Role.ADMIN], "root"), file)
-    client, run = Client(live.url, live.tokens[Role.ADMIN]), RunId("default", job.run)
-    client.put_run_policy(run, {"price_per_hour": 7.5})
-    assert main(["audit", job.run]) == 0
-    head, newest, *_ = capsys.readouterr().out.splitlines()
-    assert head.split() == ["AT", "WHO", "WHAT", "SUBJECT", "STATE", "REASON"]
-    assert "policy.written" in newest
-    assert "-> policy 1 of the run" in newest
-    assert main(["audit", job.run, "--jsonl", "--limit", "0"]) == 0
-    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert entries == list(client.audit(run))
-    assert main(["audit", "--jsonl", "--limit", "1"]) == 0
-    assert json.loads(capsys.readouterr().out)["number"] >= 1
 
 
 FOR_BROWSERS = {

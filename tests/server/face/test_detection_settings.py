@@ -60,16 +60,6 @@ def test_a_run_is_judged_by_the_settings_and_the_band_of_its_policy(live: Live, 
         assert series["trend"] == trend
 
 
-def test_the_audit_tells_what_changed_of_detection(live: Live, job: Job) -> None:
-    put(live, job, {"threshold": 7})
-    put(live, job, {"threshold": 5})
-    with live.client(Role.VIEWER) as viewer:
-        entries = viewer.get(f"{job.path}/audit").json()["items"]
-    changes = [change for one in entries for change in one.get("changes") or ()]
-    found = [one for one in changes if one["field"] == "detection.threshold"]
-    assert [(one["before"], one["after"]) for one in found] == [(7, 5), (None, 7)]
-
-
 @pytest.mark.parametrize(
     ("detection", "field", "says"),
     [

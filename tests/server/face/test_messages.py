@@ -6,12 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import sqlalchemy as sql
 
 from spikeguard_protocol import MAX_BYTES, Gap, Role, decode_ack, to_json
 from spikeguard_protocol.identity import MAX_STEP
-from spikeguard_server.store.tables.core import run_key
-from spikeguard_server.store.tables.samples import samples
 
 if TYPE_CHECKING:
     import httpx
@@ -34,15 +31,6 @@ def plain(job: Job) -> dict[str, Any]:
     """A heartbeat of `job` as JSON."""
     body: dict[str, Any] = to_json(job.message())
     return body
-
-
-def test_a_message_is_acknowledged_once_it_is_stored(live: Live, job: Job) -> None:
-    ack = job.train(3)
-    assert ack.sequence == 2
-    with live.engine.connect() as connection:
-        mine = samples.c.run_id == run_key(job.message().run_id)
-        query = sql.select(sql.func.count()).select_from(samples).where(mine)
-        assert connection.scalar(query) == 3
 
 
 def test_a_gap_names_the_message_that_is_waited_for(job: Job) -> None:

@@ -27,15 +27,3 @@ def test_what_is_wrong_in_a_policy_is_named(live: Live, policy: str, field: str)
         answer = admin.put("/v1/policy", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 422, answer.text
     assert answer.json()["error"]["field"] in (field, "body")
-
-
-def test_whoever_decides_throws_the_switch_and_an_admin_lifts_it(live: Live) -> None:
-    wanted = {"project": "of-switch", "reason": "a bad checkpoint went round"}
-    with live.person("Ada") as ada, live.person("Root", Role.ADMIN) as root:
-        thrown = ada.post("/v1/policy/halt", json=wanted)
-        assert (thrown.status_code, thrown.json()["policy"]["halted"]) == (200, True)
-        assert thrown.json()["created_by"] == "Ada"
-        assert ada.post("/v1/policy/halt", json=wanted).status_code == 409
-        assert ada.post("/v1/policy/resume", json=wanted).status_code == 403
-        lifted = root.post("/v1/policy/resume", json=wanted)
-        assert (lifted.status_code, lifted.json()["policy"]["halted"]) == (200, False)

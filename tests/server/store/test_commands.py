@@ -183,12 +183,6 @@ def test_what_nobody_answered_leaves_the_incident_open_and_is_asked_again_later(
     assert value(spiked, "select state from incidents") == "open"
 
 
-def test_while_an_incident_is_open_what_outlives_the_job_is_kept(spiked: sql.Engine) -> None:
-    job, _, _ = waiting(spiked)
-    ack = job.train(561, 570, spiking(ONSET))
-    assert "step-300" in ack.protected
-
-
 def test_nothing_can_be_approved_after_its_time(spiked: sql.Engine) -> None:
     """By the database's clock, even where no ticker ever ran."""
     _, command, revision = waiting(spiked)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import UTC, datetime, timedelta
 
-import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import AttemptEnded
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs.housekeeping import tidy
-from spikeguard_server.jobs.postmortems import settle_postmortems
 from spikeguard_server.jobs.ticker import Ticker
-from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.due import runs_due
-from tests.server.store.jobs import Job, drawn, rows, spiking, value
+from tests.agent.wire import await_that
+from tests.server.store.jobs import Job, rows, spiking, value
 from tests.server.store.test_commands import ONSET, state_of, waiting
 
 SETTINGS = Settings()
@@ -32,18 +28,6 @@ def pass_time(engine: sql.Engine, seconds: float) -> bool:
         for run_id in due:
             let_time_pass(connection, run_id, SETTINGS, later)
     return bool(due)
-
-
-def test_a_run_that_sends_nothing_falls_silent_and_is_live_again_with_its_next_message(
-    engine: sql.Engine,
-) -> None:
-    job = Job(engine)
-    job.start()
-    assert not pass_time(engine, 30)
-    assert pass_time(engine, SETTINGS.silent_after_s + 1)
-    assert value(engine, "select state from runs") == "silent"
-    job.train(1, 10)
-    assert value(engine, "select state from runs") == "live"
 
 
 def test_a_proposal_expires_to_nothing_though_the_run_goes_on(spiked: sql.Engine) -> None:
@@ -83,39 +67,6 @@ def test_a_run_silent_for_a_day_is_over_and_its_incident_closes(spiked: sql.Engi
     assert not pass_time(spiked, SETTINGS.ended_after_s + 1)
 
 
-@pytest.mark.parametrize(
-    ("reason", "outcome", "end"),
-    [("finished", "run_ended", "run_ended"), ("RuntimeError", None, "void")],
-)
-def test_an_attempt_that_ends_closes_the_incident_only_where_it_meant_to(
-    spiked: sql.Engine, reason: str, outcome: str | None, end: str
-) -> None:
-    """A job that crashed comes back, and so does its spike."""
-    job, command, _ = waiting(spiked)
-    job.send(AttemptEnded(reason))
-    assert value(spiked, "select outcome from incidents") == outcome
-    assert state_of(spiked, command) == end
-    assert (
-        value(spiked, f"select end_reason from commands where number = {command.number}")
-        == f"the attempt ended: {reason}"
-    )
-    assert value(spiked, "select state from runs") == "ended"
-
-
-def test_a_post_mortem_is_written_once_the_incident_closes(spiked: sql.Engine) -> None:
-    job, command, revision = waiting(spiked)
-    approve(spiked, command, revision, "Ada")
-    job.train(561, 570, spiking(ONSET))
-    settle_postmortems(spiked)
-    assert value(spiked, "select reported_at from incidents") is None
-    job.roll_back(str(command), 300, at_step=570, position=300)
-    job.train(301, 700, segment=1, shift=20, batch=50)
-    written = {form.value: drawn(spiked, form) for form in ReportFormat}
-    assert b"Ada" in written["md"]
-    assert json.loads(written["json"])
-    assert b"<svg" in written["html"] or b"data:image" in written["html"]
-
-
 def test_the_thread_ticks_and_stops(engine: sql.Engine) -> None:
     """And lives on when the database says no."""
     job = Job(engine)
@@ -128,10 +79,7 @@ def test_the_thread_ticks_and_stops(engine: sql.Engine) -> None:
     assert ticker.alive
     with engine.begin() as connection:
         connection.execute(sql.text("alter table hidden rename to commands"))
-    deadline = time.monotonic() + 120
-    while value(engine, "select state from runs") != "silent":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    await_that(lambda: value(engine, "select state from runs") == "silent")
     ticker.stop()
     assert not ticker.alive
 
