@@ -15,7 +15,7 @@ from spikeguard_trainer.__main__ import main
 from spikeguard_trainer.options import parse_options
 from tests.agent.wire import await_that
 
-HELD_AT = 250  # updates: the fault has come, and enough of its steps
+HELD_AT = 220  # updates: the fault has come, and enough of its steps
 DECIDED = "decided"  # a file beside the record
 
 

@@ -3,14 +3,13 @@ one from a true one."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from benchmarks.truth import WRONG
-from benchmarks.truth_cases import DATA, RATE, TRUTHS
+from benchmarks.truth_cases import RATE, TRUTHS
 from benchmarks.truth_claims import Happened, Said, false_statements
 from benchmarks.truth_log import StepLog, fault_rows
 from benchmarks.truth_rows import Judged, judge
@@ -69,52 +68,6 @@ def test_a_false_statement_is_told_from_a_true_one(where: str, true: str, false:
     happened = _happened()
     assert not false_statements(Said(where, true, row), happened)
     assert false_statements(Said(where, false, row), happened)
-
-
-def test_what_it_came_back_with_are_the_batches_at_which_it_rose_again() -> None:
-    """Given up at step 90, back at 45, and up again from step 76 on, with batch 75."""
-    happened = _happened(DATA)
-    log = happened.log
-    steps = [
-        {"step": float(r.step), "position": float(r.position), "loss": r.loss} for r in log.rows
-    ]
-    steps = [*steps[:90], *({**s, "position": s["step"] - 1, "loss": 5.0 if s["step"] > 75 else 2.0}
-                            for s in steps[90:])]  # fmt: skip
-    twin = [{"step": float(s), "position": s - 1.0, "loss": 2.0} for s in range(1, 131)]
-    again = StepLog(steps, [(0.1 * i, 1) for i in range(1, len(steps) + 1)], twin)
-    happened = replace(happened, log=again, returns=again.returns)
-    for batches, wrong in (("74 to 84 (11)", False), ("49 to 60 (12)", True)):
-        said = Said(
-            "command", f"Go back, and skip batches {batches}, with which it came back.", 140
-        )
-        whys = [one.why for one in false_statements(said, happened)]
-        assert bool(whys) is wrong, whys
-
-
-def test_what_may_be_said_follows_what_was_injected() -> None:
-    blames_data = Said("post-mortem", "Look at the data at positions [49, 56).", None)
-    assert not false_statements(blames_data, _happened(DATA))
-    for words in (
-        "Skips 6 batches although nothing speaks for the data.",
-        "Look at the data at positions [49, 56): skipped although the cause is not known.",
-    ):
-        assert not false_statements(Said("proposal", words, 89), _happened())
-
-
-def test_a_step_log_does_not_take_a_restart_for_a_command() -> None:
-    log = _log(rolled_back=True)
-    steps = [
-        {"step": float(r.step), "position": float(r.position), "loss": r.loss} for r in log.rows
-    ]
-    killed = StepLog(steps, [(0.1 * i, 1) for i in range(1, len(steps) + 1)], [], restarts=[90])
-    assert (killed.returns, killed.rows[90].took) == ([], 0.0)
-
-
-def test_the_step_log_counts_what_a_rollback_threw_away() -> None:
-    log = _log(rolled_back=True)
-    assert [(back.newest, back.target) for back in log.returns] == [(90, 45)]
-    assert (log.retrained, round(log.retrained_s, 1)) == (45, 4.5)
-    assert not _log(rolled_back=False).returns
 
 
 POST_MORTEM = """# run\\#1: lingering spike at step 51, recovered
