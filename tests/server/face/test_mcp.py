@@ -81,7 +81,7 @@ def test_an_assistant_reads_an_incident_and_suggests_what_a_person_then_decides(
     assert not tools & {"approve", "reject", "order"}
     runs, incidents, incident, curves, options, suggested, unknown, *others, missing = answers
     applied, other, none = others
-    assert spiked.run in {run["id"] for run in runs}
+    assert swapping.run in {run["id"] for run in runs}  # the newest of however many
     assert [one["id"] for one in incidents] == [f"{spiked.run}#1"]
     assert incident["proposal"]["id"] == proposal["id"]
     assert incident["causes"]

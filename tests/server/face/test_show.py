@@ -14,6 +14,7 @@ from spikeguard_cli.main import main
 from spikeguard_protocol import AttemptEnded, Role
 from spikeguard_server.access.grants import Grant
 from spikeguard_server.jobs.stability import look_at_stability
+from tests.agent.wire import await_that
 from tests.server.face.conftest import Job, Live
 from tests.server.face.test_judgements import approve, roll_back
 
@@ -91,12 +92,14 @@ def test_how_stable_a_run_is_stands_in_its_list_on_its_screen_and_in_the_metrics
     look_at_stability(live.engine)
     said = " ".join(typed("show", job.run).split())
     assert "stable 0.2 of 1. 100.00% of the newest 300 steps are clipped, the target is" in said
-    row = next(line for line in typed("runs").splitlines() if line.startswith(f"{job.run} "))
+    listed = typed("runs", "--limit", "0")
+    row = next(line for line in listed.splitlines() if line.startswith(f"{job.run} "))
     assert row.split()[5:8] == ["s", "0.2", "-"]
-    with live.client(Role.METRICS) as client:
-        text = client.get("/metrics/fleet").text
     here = f'{{project="default",run="{job.run}"}}'
-    assert f"spikeguard_run_stability_score{here} 0.2\n" in text
+    told = f"spikeguard_run_stability_score{here} 0.2\n"
+    with live.client(Role.METRICS) as client:  # the numbers may be five seconds old
+        await_that(lambda: told in client.get("/metrics/fleet").text)
+        text = client.get("/metrics/fleet").text
     assert f"spikeguard_run_spike_score{here} 0.0\n" in text
 
 
