@@ -8,6 +8,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -304,9 +305,11 @@ def test_the_state_of_an_optimizer_inside_goes_back_as_the_remedy_says(tmp_path:
         model, optimizer, run="test", directory=tmp_path, state=[optimizer.inner], settings=FAST
     )
 
+    items = iter(guard.batches(repeat(torch.ones(2, 4))))
+
     def train_to(step: int) -> list[Any]:
         while guard.steps < step:
-            guard.loss(model(torch.ones(2, 4)).square().mean()).backward()
+            guard.loss(model(next(items)).square().mean()).backward()
             optimizer.step()
             optimizer.zero_grad()
             guard.step()
