@@ -166,8 +166,8 @@ BREAKS = {
     ),
     "doctor-says-true": Break(
         f"{AGENT}/doctor/first_steps.py",
-        "    if last > FALLEN * losses[0]:\n",
-        "    if last < FALLEN * losses[0]:\n",
+        "    if least > FALLEN * losses[0]:",
+        "    if least < FALLEN * losses[0]:",
     ),
     "doctor-finds": Break(
         f"{AGENT}/doctor/setup.py", "    if group.rate <= most:\n", "    if most:\n"
