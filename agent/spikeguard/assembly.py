@@ -38,7 +38,7 @@ from spikeguard.loop.capabilities import (
 )
 from spikeguard.loop.context import Parts
 from spikeguard.loop.snapshot_cadence import SnapshotCadence
-from spikeguard.loop.unrestored_state import UnrestoredState
+from spikeguard.loop.unrestored_state import restore_abilities
 from spikeguard.loop.usage import LoopUsage
 from spikeguard.measure.collector import Collector
 from spikeguard.measure.readback import Row
@@ -78,7 +78,7 @@ from spikeguard.uplink.earlier_attempts import live_attempts
 from spikeguard.uplink.opening import open_uplink
 from spikeguard.uplink.run_links import log_directory, run_links
 from spikeguard.uplink.tracker import Forward
-from spikeguard_protocol import RunId
+from spikeguard_protocol import Ability, RunId
 
 
 class Checked(NamedTuple):
@@ -207,15 +207,17 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     room = _room(recovery, training, attempt, settings, budget)
     every = SnapshotCadence(settings, update_skipper.device).words()
     rewind = rewind_ability(settings, room, job.unsaved, every=every)
-    always = update_abilities(
-        job.optimizers,
-        update_skipper,
-        settings,
-        job.known,
-        unable=everywhere.unable,
-        rateless=everywhere.rateless,
+    always = (
+        *update_abilities(
+            job.optimizers,
+            update_skipper,
+            settings,
+            job.known,
+            unable=everywhere.unable,
+            rateless=everywhere.rateless,
+        ),
+        *_restore_abilities(given, job, faults),
     )
-    unrestored = _unrestored(given, job, faults)
     parts = Parts(
         world=world,
         settings=settings,
@@ -239,11 +241,9 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         links=run_links(given.links) if world.leads else {},
         version=agent_version(),
         always=always,
-        unrestored=unrestored,
         abilities=within_limits(
             (
                 *always,
-                *unrestored.abilities(),
                 *data_abilities(data, rewind, given.checkpoints is not None, begun=False),
             ),
             settings,
@@ -317,13 +317,12 @@ def _agreed_skipper(settings: Settings, job: Job, world: World) -> tuple[UpdateS
     return update_skipper, everywhere
 
 
-def _unrestored(given: Arguments, job: Job, faults: Faults) -> UnrestoredState:
-    """What of the job's state neither a rollback nor a restart restores."""
+def _restore_abilities(given: Arguments, job: Job, faults: Faults) -> tuple[Ability, ...]:
     schedule = [given.scheduler] if given.scheduler is not None else []
     optimizers = () if job.unsaved else job.optimizers
     with faults.shield("begin"):
-        return UnrestoredState(job.parts, optimizers, schedule, given.state)
-    return UnrestoredState((), (), (), ())
+        return restore_abilities(job.parts, optimizers, schedule, given.state)
+    return ()
 
 
 def _agreement(world: World, job: Job, settings: Settings) -> Agreement[Row] | None:

@@ -22,9 +22,7 @@ from spikeguard.faults import LINES, log
 from spikeguard.loop.snapshot_cadence import MEASURED
 from spikeguard.loop.usage import LoopUsage
 from spikeguard.optim.update_skipper import UpdateSkipper, can_skip_by_sync, takes_flag
-from spikeguard.ranks.rank_group import NAMED
 from spikeguard.settings import GIB, Settings
-from spikeguard.state.changing_attributes import COMPARED
 from spikeguard.state.snapshot_budget import Room
 from spikeguard_protocol import BY_RESTART, Ability, Answer, Verb
 
@@ -147,36 +145,6 @@ def no_replicas() -> Ability:
     """There are no snapshots, since one copy was kept for ranks that are not alike."""
     reason = "snapshots are kept once for all ranks of a node, and these ranks are no replicas"
     return no(REWIND, reason, "Say ranks=Ranks(replicated=False)")
-
-
-def restore_abilities(
-    unrestored: Sequence[str], pending: Sequence[str], loaders: Sequence[str]
-) -> tuple[Ability, ...]:
-    """What a rollback or a restart leaves as it is; nothing where all goes back.
-
-    `unrestored`: where state lies that changes. `pending`: where some may lie, if it turns out to
-    change. `loaders`: classes with a `load_state_dict` of their own, not called by `attach()`.
-    """
-    tried = f"whether {_few(loaders)} loads its own state again shows at the first rollback"
-    watched = (
-        f"whether {_few(pending)} {'changes' if len(pending) == 1 else 'change'} in training shows "
-        f"within {COMPARED} steps; attach(state=[...]) restores what does"
-    )
-    doubts = [*([watched] if pending else []), *([tried] if loaders else [])]
-    if unrestored:
-        reason = f"state that changes in training and is not restored: {_few(unrestored)}"
-        remedy = (
-            "Give attach(state=[...]) an object that saves and loads it; a module's tensor can "
-            "become a buffer. Nothing to do where each step sets it anew"
-        )
-        return (no(RESTORE_ALL, "; ".join((reason, *doubts)), remedy),)
-    return (unknown(RESTORE_ALL, "; ".join(doubts)),) if doubts else ()
-
-
-def _few(names: Sequence[str]) -> str:
-    """The first few, and how many more there are."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
 
 
 def no_room(settings: Settings) -> Ability:

@@ -15,7 +15,6 @@ from spikeguard.commands.recovery import Recovery
 from spikeguard.data.feed import DataFeed
 from spikeguard.doctor.doctor import Doctor
 from spikeguard.faults import Faults
-from spikeguard.loop.unrestored_state import UnrestoredState
 from spikeguard.loop.usage import LoopUsage
 from spikeguard.measure.collector import Collector
 from spikeguard.measure.readback import Row
@@ -55,7 +54,6 @@ class Parts:
     links: dict[str, str]  # where the job's own trackers show the run
     version: str
     always: tuple[Ability, ...]  # rows that attach() made and the loop can only override
-    unrestored: UnrestoredState  # what neither a rollback nor a restart restores
     abilities: tuple[Ability, ...]  # what can be done in this job, as far as is known
     rewind: Ability  # whether there are snapshots in memory, whatever the loop does with its data
     usage: LoopUsage

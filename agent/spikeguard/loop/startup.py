@@ -105,7 +105,6 @@ def learn_from_loop(parts: Parts) -> bool:
     now = merged(
         parts.always,
         (
-            *parts.unrestored.abilities(),
             *data_abilities(parts.feed, parts.rewind, recovery.checkpoints is not None, begun=True),
             *step_abilities(parts.usage, parts.facts.get("optimizer", "optimizer")),
             *counter_abilities(parts.usage),
@@ -126,7 +125,6 @@ def examine(parts: Parts, updates: int) -> bool:
     """
     feed, usage = parts.feed, parts.usage
     news = usage.look(feed, updates) or feed.unusual
-    news |= parts.unrestored.look(feed.steps)
     feed.unusual = False
     found = parts.doctor.look(
         feed.steps,

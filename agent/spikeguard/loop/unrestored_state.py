@@ -1,63 +1,70 @@
-"""State of a job that neither a rollback nor a restart restores, seen at `attach()` as such.
+"""State of a job that neither a rollback nor a restart restores, as far as `attach()` sees it.
 
-A rollback restores parameters, buffers, the optimizers' `state_dict()`, the schedule and what
-`state=` holds. Training code also keeps state in communication hooks of DDP and in an optimizer
-inside another. It is named, and only read. Other attributes: `state.changing_attributes`.
+Restored are parameters, buffers, the optimizers' `state_dict()`, their counters and random
+generators, the schedule and what `state=` holds. Communication hooks of DDP and optimizers keep
+state elsewhere too: that is named. What a module keeps in plain attributes is in no checkpoint of
+torch's either, and is not looked for.
 """
 
 from __future__ import annotations
 
+import inspect
+import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
+import torch
+from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from spikeguard.loop.capabilities import RESTORE_ALL, restore_abilities, yes
+from spikeguard.loop.capabilities import RESTORE_ALL, no, unknown
+from spikeguard.optim.optimizers import trained_by
 from spikeguard.ranks.model_parts import Modules
-from spikeguard.state.changing_attributes import ChangingAttributes, reached_by
+from spikeguard.ranks.rank_group import NAMED
 from spikeguard_protocol import Ability
 
-
-class UnrestoredState:
-    """Of one job, as far as is known; what changes is learnt while the loop trains."""
-
-    def __init__(
-        self,
-        parts: Modules,
-        optimizers: Sequence[Optimizer],
-        schedule: Sequence[Any],
-        given: Sequence[Any],
-    ) -> None:
-        """`given`: the entries of `state=`.
-
-        What one of them is, holds as an attribute, or reaches through its own methods counts as
-        restored by it.
-        """
-        covered = {id(each) for item in given for each in reached_by(item)}
-        found = (*_in_hooks(parts), *_inner_optimizers(optimizers))
-        names = (name for name, *owners in found if covered.isdisjoint(owners))
-        self._known = list(dict.fromkeys(names))
-        self._loaders = own_loaders(optimizers, (*schedule, *given))
-        self._attributes = ChangingAttributes(parts, optimizers, given)
-        self._told = False
-
-    def look(self, steps: int) -> bool:
-        """Whether something new is known after `steps` steps of this attempt."""
-        return self._attributes.look(steps)
-
-    def abilities(self) -> tuple[Ability, ...]:
-        """The row of the table; none where all goes back and nothing else was said."""
-        found = [*self._known, *self._attributes.changed]
-        rows = restore_abilities(found, self._attributes.pending, self._loaders)
-        if not rows and self._told:
-            rows = (yes(RESTORE_ALL, reason="no attribute has changed that is not restored"),)
-        self._told |= bool(rows)
-        return rows
+REMEDY: Final = (
+    "Give attach(state=[...]) an object that saves and loads it. Nothing to do where training does "
+    "not change it"
+)
+_OF_OPTIMIZERS: Final = frozenset(vars(torch.optim.SGD([torch.zeros(1)])))
+Found = tuple[str, int, int]  # what a person calls it; ids of the object and of its owner
 
 
-def own_loaders(optimizers: Sequence[Optimizer], given: Iterable[Any]) -> list[str]:
+def restore_abilities(
+    parts: Modules, optimizers: Sequence[Optimizer], schedule: Sequence[Any], given: Sequence[Any]
+) -> tuple[Ability, ...]:
+    """The row of the table; none where all goes back.
+
+    `given`: the entries of `state=`. What one of them is, holds as an attribute, or reaches through
+    its own methods counts as restored by it.
+    """
+    covered = {id(each) for item in given for each in _reached_by(item)}
+    found = (*_in_hooks(parts), *_in_attributes(optimizers))
+    names = list(dict.fromkeys(name for name, *ids in found if covered.isdisjoint(ids)))
+    loaders = _own_loaders(optimizers, (*schedule, *given))
+    tried = f"whether {_few(loaders)} loads its own state again shows at the first rollback"
+    if names:
+        reasons = [f"state that is not restored: {_few(names)}", *([tried] if loaders else [])]
+        return (no(RESTORE_ALL, "; ".join(reasons), REMEDY),)
+    return (unknown(RESTORE_ALL, tried),) if loaders else ()
+
+
+def _reached_by(item: Any) -> Iterator[Any]:
+    """What an entry of `state=` is, holds, or uses in its two methods."""
+    yield item
+    yield from getattr(item, "__dict__", {}).values()
+    for method in (item.state_dict, item.load_state_dict):
+        with suppress(TypeError, ValueError):  # no function of Python's
+            seen = inspect.getclosurevars(getattr(method, "__func__", method))
+            yield from (*seen.nonlocals.values(), *seen.globals.values())
+
+
+def _own_loaders(optimizers: Sequence[Optimizer], given: Iterable[Any]) -> list[str]:
     """Classes whose `load_state_dict` is not torch's own, so that only a rollback shows it works.
 
     `given`: the schedule and the entries of `state=`.
@@ -68,7 +75,7 @@ def own_loaders(optimizers: Sequence[Optimizer], given: Iterable[Any]) -> list[s
     return [k.__name__ for k in dict.fromkeys(own) if not k.__module__.startswith("torch.")]
 
 
-def _in_hooks(parts: Modules) -> Iterator[tuple[Any, ...]]:
+def _in_hooks(parts: Modules) -> Iterator[Found]:
     for wrapper in (part for part in parts if isinstance(part, DistributedDataParallel)):
         for _, state in getattr(wrapper, "_comm_hooks", ()):
             kind = type(state).__name__
@@ -77,15 +84,35 @@ def _in_hooks(parts: Modules) -> Iterator[tuple[Any, ...]]:
                 yield f"{kind} of a DDP communication hook", id(state), id(wrapper)
 
 
-def _inner_optimizers(optimizers: Sequence[Optimizer]) -> Iterator[tuple[Any, ...]]:
+def _in_attributes(optimizers: Sequence[Optimizer]) -> Iterator[Found]:
+    """Of optimizers that are not torch's and save what torch's do."""
+    trained = set(map(id, trained_by(optimizers)))
     for optimizer in optimizers:
         kind = type(optimizer)
-        if (
-            kind.__module__.startswith("torch.optim.")
-            or kind.state_dict is not Optimizer.state_dict
-        ):
+        torchs = kind.__module__.startswith("torch.optim.")
+        if torchs or kind.state_dict is not Optimizer.state_dict:
             continue
-        for attribute, value in vars(optimizer).items():
+        for name, value in vars(optimizer).items():
+            place = f"{kind.__name__}.{name}"
             if isinstance(value, Optimizer) and value.state is not optimizer.state:
-                what = f"the state of {type(value).__name__} in {kind.__name__}.{attribute}"
-                yield what, id(value), id(optimizer)
+                yield f"the state of {type(value).__name__} in {place}", id(value), id(optimizer)
+            elif name not in _OF_OPTIMIZERS and _holds_numbers(value, trained):
+                yield f"attribute {place}", id(value), id(optimizer)
+
+
+def _holds_numbers(value: Any, trained: set[int]) -> bool:
+    """Whether it is, or holds, tensors other than the trained ones, or arrays; a queue may come
+    to hold some."""
+    if isinstance(value, dict | list | tuple):
+        inside = value.values() if isinstance(value, dict) else value
+        return any(_holds_numbers(each, trained) for each in inside)
+    numpy: Any = sys.modules.get("numpy")
+    array = numpy is not None and isinstance(value, numpy.ndarray | numpy.random.Generator)
+    tensor = isinstance(value, Tensor) and id(value) not in trained
+    return array or tensor or isinstance(value, deque)
+
+
+def _few(names: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
