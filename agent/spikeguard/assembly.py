@@ -54,7 +54,6 @@ from spikeguard.ranks.job import Job
 from spikeguard.ranks.model_parts import named_modules, parameters
 from spikeguard.ranks.rank_group import (
     World,
-    all_agree,
     all_gather,
     broadcast,
     join_world,
@@ -68,8 +67,7 @@ from spikeguard.ranks.shards import local
 from spikeguard.settings import Connection, Settings, read_connection, whole, with_environment
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.lineage import Progress
-from spikeguard.state.replicated_parts import divided
-from spikeguard.state.snapshot_budget import Budget, Room, open_staging, room_for
+from spikeguard.state.snapshot_budget import open_staging
 from spikeguard.state.snapshots import Snapshots
 from spikeguard.state.staging_buffers import StagingBuffers
 from spikeguard.state.training_state import TrainingState
@@ -169,7 +167,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         given.name_batch, progress, journal.skips, faults, tells=world.leads
     )
     training = TrainingState(job, given.scheduler, given.state)
-    snapshots, staging, budget = _open_stores(given, settings, attempt, data)
+    snapshots, staging = _open_stores(given, settings, attempt, data)
     outbox, sender = open_uplink(
         world, checked.connection, home, attempt.id, inbox, settings, faults
     )
@@ -204,9 +202,8 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     batches = BatchReporter(ring, home, world.rank, attempt.id, describing, put, faults)
     data.items = batches.items
     ring.name_by(batches.items)
-    room = _room(recovery, training, attempt, settings, budget)
-    every = SnapshotCadence(settings, update_skipper.device).words()
-    rewind = rewind_ability(settings, room, job.unsaved, every=every)
+    cadence = SnapshotCadence(settings, update_skipper.device)
+    rewind = rewind_ability(settings, snapshots, job.unsaved, every=cadence.words())
     always = (
         *update_abilities(
             job.optimizers,
@@ -255,7 +252,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
             job, given.state, settings, checked.tokens_per_step, given.checkpoints, world, faults
         ),
         mitigations=Mitigations(world, progress, journal, faults, given.mitigations),
-        room=room,
+        cadence=cadence,
     )
     watched = _registered(job, given.optimizer)
     guard = Guard(parts, job, watched, given.forward if world.leads else None)
@@ -270,8 +267,8 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
 
 def _open_stores(
     given: Arguments, settings: Settings, attempt: Attempt, data: DataFeed
-) -> tuple[Snapshots | None, StagingBuffers, Budget]:
-    """Where states will lie, and what they may take. Collective."""
+) -> tuple[Snapshots | None, StagingBuffers]:
+    """Where states will lie. Collective."""
     world, job = attempt.world, attempt.job
     writes = given.checkpoints is not None and not given.checkpoints.writes_itself
     if writes:
@@ -282,25 +279,7 @@ def _open_stores(
     )
     ring = Snapshots(settings.snapshots, budget.limit, world.size, budget.others)
     keeps = settings.snapshot_every != 0 and not data.restarts and not job.unsaved
-    return ring if keeps else None, staging, budget
-
-
-def _room(
-    recovery: Recovery,
-    training: TrainingState,
-    attempt: Attempt,
-    settings: Settings,
-    budget: Budget,
-) -> Room | None:
-    """How many snapshots there will be; on all ranks, or none anywhere. Collective."""
-    room, world = None, attempt.world
-    with attempt.faults.shield("snapshots"):
-        if recovery.snapshots is not None:
-            state_now = divided(training.capture(), training.shared, training.stored.name_at)
-            room = room_for(*state_now, attempt.job.optimizers, settings, budget, world.leads)
-    if not all_agree(world, room is not None and room.holds > 0):
-        recovery.snapshots = room = None
-    return room
+    return ring if keeps else None, staging
 
 
 def _agreed_skipper(settings: Settings, job: Job, world: World) -> tuple[UpdateSkipper, OnAllRanks]:

@@ -29,7 +29,6 @@ from spikeguard.loop.optimizer_hooks import OptimizerHooks
 from spikeguard.loop.order_polling import OrderPolling
 from spikeguard.loop.reporter import Reporter
 from spikeguard.loop.shutdown import Endings
-from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.startup import (
     examine,
     introduce,
@@ -74,9 +73,9 @@ class Guard:
             self._report,
             lambda: self._reporter.drain(self._executor.announced),
         )
-        self._snapshots = SnapshotCadence(parts.settings, parts.collector.update_skipper.device)
+        self._snapshots = parts.cadence
         parts.collector.snapshot_due = self._snapshots.due
-        self._polling = OrderPolling(parts, self._reporter, self._executor, self._snapshots)
+        self._polling = OrderPolling(parts, self._reporter, self._executor)
         self._together = parts.agreement
         self._add = self._reporter.add if self._together else self._reporter.add_alone
         self._save_every = self._snapshots.saves_every(parts.recovery.checkpoints)

@@ -90,8 +90,9 @@ def test_the_server_is_told_with_the_introduction(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         settings = replace(FAST, snapshot_bytes=1)
         job = Job(tmp_path, server=wire.url, token="t", settings=settings)
-        job.train_to(2)
+        job.train_to(12)  # the first snapshot does not fit
         await_that(lambda: wire.records(AttemptStarted))
+        await_that(lambda: bool(stood(wire)["rewind_from_memory"].remedy))
         rows = stood(wire)
         assert rows["rollback"].answer is Answer.YES
         assert rows["rollback"].cost == "the steps since then are trained again"

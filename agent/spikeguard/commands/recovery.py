@@ -102,7 +102,9 @@ class Recovery:
         if self.snapshots is None or self._apart:
             return
         own, parts = self._divided()
-        if not self.snapshots.fits(_bytes(own, parts)):
+        size = _bytes(own, parts)
+        self._feed.unusual |= size != self.snapshots.bytes  # what they take is to be told
+        if not self.snapshots.fits(size):
             if self._world.size == 1:
                 self._give_up_snapshots()
             return
@@ -150,8 +152,10 @@ class Recovery:
 
     def agree_on_size(self, largest: int) -> None:
         """All ranks at the same boundary: what a snapshot takes on the largest."""
-        if self.snapshots is not None and not self.snapshots.agree(largest):
-            self._give_up_snapshots()
+        if self.snapshots is not None:
+            self._feed.unusual |= not self.snapshots.known
+            if not self.snapshots.agree(largest):
+                self._give_up_snapshots()
 
     def _give_up_snapshots(self) -> None:
         self._faults.note("snapshots", "one snapshot is larger than the memory it may take")

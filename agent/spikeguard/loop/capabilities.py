@@ -23,7 +23,7 @@ from spikeguard.loop.snapshot_cadence import MEASURED
 from spikeguard.loop.usage import LoopUsage
 from spikeguard.optim.update_skipper import UpdateSkipper, can_skip_by_sync, takes_flag
 from spikeguard.settings import GIB, Settings
-from spikeguard.state.snapshot_budget import Room
+from spikeguard.state.snapshots import Snapshots
 from spikeguard_protocol import BY_RESTART, Ability, Answer, Verb
 
 SKIP_UPDATE, CLIP, SCALE_LR = "skip_update", "clip", "scale_lr"
@@ -48,6 +48,7 @@ APART = (
     "the model is neither in a DistributedDataParallel that averages gradients over all ranks nor "
     "made of DTensors: what a rank measures may be its own"
 )
+ROOM_REMEDY = "Raise it if the host has the memory, or set snapshot_every=0"
 SAY_REPLICATED = (
     "If all ranks have the same weights and, when the optimizer steps, the same gradients, say "
     "ranks=Ranks(replicated=True)"
@@ -125,9 +126,9 @@ def _no_rate(kinds: str) -> Ability:
 
 
 def rewind_ability(
-    settings: Settings, room: Room | None, unsaved: str = "", *, every: str
+    settings: Settings, snapshots: Snapshots | None, unsaved: str = "", *, every: str
 ) -> Ability:
-    """Whether the ring of snapshots holds any; `room`: None where a rank has none.
+    """Whether the ring of snapshots holds any; `snapshots`: None where none fits.
 
     `unsaved`: why the optimizer's state cannot be put back. `every`: how often one is taken.
     """
@@ -135,10 +136,16 @@ def rewind_ability(
         return no(REWIND, unsaved, SAVE_YOURSELF)
     if settings.snapshot_every == 0:
         return no(REWIND, "Settings.snapshot_every is 0")
-    if room is None or not room.holds:
-        return no_room(settings)
-    cost = f"about {room.holds * room.size / GIB:.2g} GiB of host memory on this rank"
-    return yes(REWIND, cost, f"{room.holds} snapshots, {every}")
+    if snapshots is None:
+        return _no_room(settings)
+    if not snapshots.known:
+        return yes(REWIND, "", f"up to {settings.snapshots} snapshots, {every}")
+    holds = min(settings.snapshots, snapshots.room)
+    cost = f"{holds * snapshots.bytes / GIB:.2g} GiB of host memory on this rank"
+    if holds > 1 or settings.snapshots == 1:
+        return yes(REWIND, cost, f"{holds} snapshots, {every}")
+    reason = f"1 snapshot, {every}: {_limit(settings)} allows no more"
+    return Ability(REWIND, Answer.YES, reason, ROOM_REMEDY, cost)
 
 
 def no_replicas() -> Ability:
@@ -147,13 +154,15 @@ def no_replicas() -> Ability:
     return no(REWIND, reason, "Say ranks=Ranks(replicated=False)")
 
 
-def no_room(settings: Settings) -> Ability:
+def _no_room(settings: Settings) -> Ability:
     """There are no snapshots, since none fits."""
-    limit = f"Settings.snapshot_bytes ({settings.snapshot_bytes / GIB:.3g} GiB)"
-    if not settings.snapshot_bytes:
-        limit = f"Settings.snapshot_share ({settings.snapshot_share:.0%} of the host's free memory)"
-    remedy = "Raise it if the host has the memory, or set snapshot_every=0"
-    return no(REWIND, f"a rank's snapshot is larger than {limit}", remedy)
+    return no(REWIND, f"a rank's snapshot is larger than {_limit(settings)}", ROOM_REMEDY)
+
+
+def _limit(settings: Settings) -> str:
+    if settings.snapshot_bytes:
+        return f"Settings.snapshot_bytes ({settings.snapshot_bytes / GIB:.3g} GiB)"
+    return f"Settings.snapshot_share ({settings.snapshot_share:.0%} of the host's free memory)"
 
 
 def data_abilities(

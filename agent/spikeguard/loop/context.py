@@ -15,6 +15,7 @@ from spikeguard.commands.recovery import Recovery
 from spikeguard.data.feed import DataFeed
 from spikeguard.doctor.doctor import Doctor
 from spikeguard.faults import Faults
+from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.usage import LoopUsage
 from spikeguard.measure.collector import Collector
 from spikeguard.measure.readback import Row
@@ -23,7 +24,6 @@ from spikeguard.ranks.agreement import Agreement
 from spikeguard.ranks.rank_group import World
 from spikeguard.settings import Settings
 from spikeguard.state.lineage import Progress
-from spikeguard.state.snapshot_budget import Room
 from spikeguard.uplink.batch_reporter import BatchReporter
 from spikeguard.uplink.opening import OfflineSender
 from spikeguard.uplink.outbox import Outbox
@@ -60,4 +60,4 @@ class Parts:
     batches: BatchReporter
     doctor: Doctor
     mitigations: Mitigations
-    room: Room | None = None  # of the snapshots in memory
+    cadence: SnapshotCadence

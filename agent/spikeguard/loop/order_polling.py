@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from spikeguard.commands.executor import Executor
 from spikeguard.faults import log
-from spikeguard.loop.capabilities import no_replicas, rewind_ability
+from spikeguard.loop.capabilities import no_replicas
 from spikeguard.loop.context import Parts
 from spikeguard.loop.reporter import Reporter
-from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.startup import introduction
 from spikeguard.measure.readback import Row
 from spikeguard.ranks.agreement import Agreed, Agreement
@@ -63,11 +62,8 @@ class LostStep:
 class OrderPolling:
     """Between the inbox and what it is about."""
 
-    def __init__(
-        self, parts: Parts, reporter: Reporter, executor: Executor, cadence: SnapshotCadence
-    ) -> None:
+    def __init__(self, parts: Parts, reporter: Reporter, executor: Executor) -> None:
         self._p, self._reporter, self._executor = parts, reporter, executor
-        self._cadence = cadence
         self.ending = False  # a pass ended whose last steps are still to come
         self._lost_step = LostStep(parts, reporter, executor)
         self._pinned: tuple[Pin, ...] = ()
@@ -99,7 +95,7 @@ class OrderPolling:
         with self._p.faults.shield("agreement"), in_step(self._p.world):
             voter, recovery = agreement.voter, self._p.recovery
             voter.snapshot_bytes = recovery.snapshots.bytes if recovery.snapshots is not None else 0
-            voter.snapshot_interval = self._cadence.wanted()
+            voter.snapshot_interval = self._p.cadence.wanted()
             settled = self._reporter.deliver_together(agreement, self._word())
             for agreed in settled:
                 self._apply(agreement, agreed)
@@ -144,12 +140,8 @@ class OrderPolling:
 
     def adapt(self, interval: int) -> None:
         """Take snapshots at `interval` steps from here on, on all ranks; 0: as before."""
-        parts = self._p
-        if not self._cadence.agree(interval):
-            return
-        if parts.rewind.answer is Answer.YES:
-            parts.rewind = rewind_ability(parts.settings, parts.room, every=self._cadence.words())
-            parts.feed.unusual = True  # the table is to be told anew
+        if self._p.cadence.agree(interval):
+            self._p.feed.unusual = True  # the table is to be told anew
 
     def _pins(self) -> tuple[Pin, ...]:
         """Of the snapshots that the server wants kept, known to every rank by step and segment."""

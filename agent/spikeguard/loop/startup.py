@@ -17,7 +17,7 @@ from spikeguard.loop.capabilities import (
     data_abilities,
     log_changes,
     merged,
-    no_room,
+    rewind_ability,
     step_abilities,
     within_limits,
 )
@@ -100,8 +100,9 @@ def introduction(parts: Parts, capabilities: tuple[Verb, ...]) -> AttemptStarted
 def learn_from_loop(parts: Parts) -> bool:
     """Note what the loop has shown; whether that changes what can be done."""
     recovery, settings = parts.recovery, parts.settings
-    if recovery.snapshots is None and parts.rewind.answer is Answer.YES:
-        parts.rewind = no_room(settings)
+    if parts.rewind.answer is Answer.YES:
+        every = parts.cadence.words()
+        parts.rewind = rewind_ability(settings, recovery.snapshots, every=every)
     now = merged(
         parts.always,
         (

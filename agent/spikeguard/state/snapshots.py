@@ -57,6 +57,11 @@ class Snapshots:
         return largest <= self._limit
 
     @property
+    def known(self) -> bool:
+        """Whether one was taken, on every rank."""
+        return (self.bytes if self._alone else self._largest) > 0
+
+    @property
     def room(self) -> int:
         """How many may be held; one, until the ranks know of each other."""
         size = max(1, self.bytes) if self._alone else self._largest
