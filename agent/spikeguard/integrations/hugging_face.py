@@ -12,7 +12,9 @@ here, not by `Trainer` (`ignore_data_skip`), since only we know what was left ou
 
 from __future__ import annotations
 
+import concurrent.futures
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,11 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_pt_utils import safe_globals
 
 import spikeguard
+from spikeguard.faults import log
+from spikeguard.guard import Guard
 from spikeguard.integrations.accelerate import stock
 from spikeguard.integrations.framework_loop import (
+    HostedCheckpoints,
     LeavingOut,
     continue_from,
     continue_without,
@@ -35,10 +40,18 @@ from spikeguard.integrations.framework_loop import (
     step_or_end,
     tell_deleted,
 )
-from spikeguard.integrations.kept_checkpoints import KeptCheckpoints
 from spikeguard.integrations.wrapped import attach_within, refuse_found, wrap
+from spikeguard.state.checkpoints import (
+    MOST_PROTECTED,
+    NOT_SUMMED,
+    read_manifest,
+    seal_manifest,
+)
+from spikeguard.state.file_sums import FileSum, beside_the_loop, sums_of
+from spikeguard.state.targets import Target
 from spikeguard_protocol.plain_files import read_plain
 
+MOST_MORE = 8  # checkpoints beyond `save_total_limit`, in an incident that nobody ends
 CLIPPED_BY_US = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")  # FSDP1 is refused; DeepSpeed clips itself
 
 
@@ -59,7 +72,7 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
     def __init__(self, trainer: Trainer, arguments: dict[str, Any]) -> None:
         self._trainer, self._arguments = trainer, dict(arguments)
         output = Path(trainer.args.output_dir)
-        self._checkpoints = TrainerCheckpoints(output)
+        self._checkpoints = TrainerCheckpoints(output, trainer.args)
         self._home = Path(self._arguments.pop("directory", None) or output / "spikeguard")
         self._known: set[str] = set()
         self.guard: spikeguard.Guard | None = None
@@ -140,8 +153,7 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
         """A step boundary: the guard may end the attempt here."""
         if self.guard is not None:
             with self.guard._p.faults.shield("checkpoint"):
-                if self._checkpoints.keep_back(self.guard):
-                    self._known = tell_deleted(self.guard, self._known)
+                self._checkpoints.look_after(self.guard)
             step_or_end(self.guard)
             control.should_training_stop |= self.guard.stopped
 
@@ -165,8 +177,92 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
             self.guard.finish()
 
 
-class TrainerCheckpoints(KeptCheckpoints):
-    """Checkpoints as `Trainer` writes them."""
+class TrainerCheckpoints(HostedCheckpoints):
+    """Checkpoints as `Trainer` writes and prunes them.
+
+    What a rollback may need is not pruned: the newest that `healthy_after` steps have been built
+    on, the one that will be it next, and what the server protects. `save_total_limit` is raised
+    until all of these are among the newest, by `MOST_MORE` at most.
+    A thread reads what was written for its checksums, and a later step boundary writes them into
+    the manifest. What `Trainer` wrote is never removed here: a checkpoint that a rollback gave up
+    is moved to `PATH/spikeguard/abandoned/`, out of the way of pruning and of the next save.
+    """
+
+    def __init__(self, path: Path, args: TrainingArguments, healthy_after: int = 100) -> None:
+        super().__init__(path, every=0, healthy_after=healthy_after)
+        self._args, self._limit = args, args.save_total_limit
+        self._abandoned = path / "spikeguard" / "abandoned"
+        self._due: str | None = None  # written at the last step boundary
+        self._protected: frozenset[str] = frozenset()
+        self._summing: list[tuple[Target, Future[dict[str, FileSum]]]] = []
+
+    def adopt(self, name: str, guard: Guard) -> None:
+        """The framework has written `PATH/name` at this step boundary; rank 0."""
+        super().adopt(name, guard)
+        self._due = name
+
+    def look_after(self, guard: Guard) -> None:
+        """At a step boundary, when every rank has written its part and nobody prunes."""
+        parts = guard._p
+        protected, due = parts.inbox.protected, self._due
+        if not parts.world.leads:
+            return
+        self._seal_summed(parts.world.size)
+        if due is None and protected == self._protected:
+            return
+        self._due, self._protected = None, protected
+        if due is not None:
+            self._begin_sums(due)
+        if self._limit:
+            needed = self._needed(protected, parts.progress.steps)
+            self._args.save_total_limit = min(max(self._limit, needed), self._limit + MOST_MORE)
+
+    def _needed(self, protected: frozenset[str], step: int) -> int:
+        """How many of the newest, with the one to come, hold all that a rollback may need."""
+        held = self.targets()
+        spared = [target for target in held if target.name in protected][-MOST_PROTECTED:]
+        stand = [target for target in held if step - target.step >= self.healthy_after]
+        young = [target for target in held if step - target.step < self.healthy_after]
+        oldest = min(map(held.index, (*spared, *stand[-1:], *young[:1])), default=len(held))
+        return len(held) - oldest + 1
+
+    def settle(self, guard: Guard) -> None:
+        """At the end of training: give the newest its checksums too."""
+        world = guard._p.world
+        if self._due is not None and world.size == 1:  # else a rank may still be writing its part
+            self._begin_sums(self._due)
+        concurrent.futures.wait([done for _, done in self._summing], guard._p.settings.flush_s)
+        self._seal_summed(world.size)
+        self._args.save_total_limit = self._limit
+
+    def set_aside(self, target: Target) -> None:
+        """Move one that a rollback gave up to where `Trainer` neither prunes nor writes."""
+        segment = target.segment
+        aside = self._abandoned / f"{target.name}-{segment.attempt[:8]}.{segment.number}"
+        self._abandoned.mkdir(parents=True, exist_ok=True)
+        (self.path / target.name).rename(aside)
+        log.warning(
+            "%s was given up by a rollback: it lies in %s now. Remove it when nobody needs it",
+            target.name,
+            aside,
+        )
+
+    def _begin_sums(self, name: str) -> None:
+        """Read the files beside the loop; one that is pruned meanwhile stays without."""
+        target = self.find(name)
+        if target is not None:
+            folder = self.folder(name)
+            summing = beside_the_loop(lambda: sums_of(folder, but=NOT_SUMMED))
+            self._summing.append((target, summing))
+
+    def _seal_summed(self, world_size: int) -> None:
+        """Write into the manifests what was read since; in the loop, where nobody prunes."""
+        ended = [each for each in self._summing if each[1].done()]
+        self._summing = [each for each in self._summing if each not in ended]
+        for target, done in ended:
+            folder = self.folder(target.name)
+            if done.exception() is None and read_manifest(folder) == target:
+                seal_manifest(folder, target, world_size, done.result())
 
     def read_back(self, folder: Path, rank: int) -> None:
         """The files that `Trainer` loads, with `weights_only` as it does; tensors stay on disk."""

@@ -26,7 +26,6 @@ class Protecting(TrainerCallback):  # type: ignore[misc]
     def __init__(self, until: int, back: int = 0) -> None:
         self.watched: Any = None
         self.until, self.back = until, back
-        self.held: dict[int, list[int]] = {}  # after each step: the steps of all targets
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         guard = self.watched.guard
@@ -39,10 +38,6 @@ class Protecting(TrainerCallback):  # type: ignore[misc]
             orders = [Order(COMMAND, guard.attempt, action, 60.0, None)]
         protected = (name,) if state.global_step < self.until else ()
         hear(guard, Ack(1, tuple(orders), False, protected))
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        found = self.watched.guard.state().checkpoints
-        self.held[state.global_step] = sorted(target.step for target in found)
 
 
 class ByHand(pl.NextToken):

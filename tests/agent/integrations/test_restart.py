@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +21,6 @@ from spikeguard.data.skips import Skips
 from spikeguard.errors import EXIT_ROLL_BACK
 from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
 from spikeguard.settings import Settings
-from spikeguard.state.owned_folders import claim
 from spikeguard_protocol import (
     Ack,
     Apply,
@@ -231,7 +228,7 @@ class Opaque:
 def truncated(guard: Any) -> Rollback:
     """A disk has lost the end of a file of the target."""
     found = Path().rglob(target_at(guard, 10))
-    folder = next(path for path in found if "kept" not in path.parts)
+    folder = next(iter(found))
     largest = max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
     os.truncate(largest, largest.stat().st_size // 2)
     return back_to_ten(guard)
@@ -299,7 +296,6 @@ def test_newer_checkpoints_of_trainers_own_are_not_passed_over_in_silence(tmp_pa
     watched = hugging_face.watch(hf.make_trainer(out), run="test")
     for step, begins_at in ((30, "20"), (20, "")):
         (out / f"checkpoint-{step}/manifest.json").unlink()
-        shutil.rmtree(out / f"spikeguard/kept/checkpoint-{step}", ignore_errors=True)
         if begins_at:
             assert str(watched.checkpoint()).endswith(begins_at)
     with pytest.raises(ResumeError, match=r"checkpoint-30 .* begin at checkpoint-10"):
@@ -338,42 +334,27 @@ def test_what_the_server_protects_outlives_the_frameworks_pruning_and_is_gone_ba
     with pytest.raises(SystemExit) as ending:
         pruned_attempt(out, callbacks.Protecting(until=30, back=26))
     assert ending.value.code == EXIT_ROLL_BACK
-    assert not (out / "checkpoint-10").exists()
     guard, weights = pruned_attempt(out)
     assert (guard.steps, guard.position, guard.faults) == (30, 33, {})
     for name, expected in hf_bare().items():
         assert torch.equal(weights[name], expected), name
 
 
-def test_what_is_no_longer_protected_is_let_go_and_the_newest_healthy_stays(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("until", "healthy_after", "stay"),
+    [
+        (26, 5, [20, 30]),  # 20 is the newest that 5 steps were built on
+        (31, 5, [10, 20, 30]),  # 10 is protected
+        (0, 12, [10, 20, 30]),  # 10 is the newest that 12 steps were built on
+    ],
+)
+def test_trainer_prunes_what_is_neither_protected_nor_the_newest_healthy(
+    tmp_path: Path, until: int, healthy_after: int, stay: list[int]
 ) -> None:
-    server = callbacks.Protecting(until=26)
-    pruned_attempt(tmp_path / "out", server)
-    assert server.held[22] == [10, 20]
-    assert server.held[29] == [20]
-    late = callbacks.Protecting(until=0)
-    pruned_attempt(tmp_path / "late", late, healthy_after=12)
-    assert late.held[29] == [10, 20]  # 10 is the newest that 12 steps were built on
-
-
-def kept_in(out: Path) -> list[str]:
-    return sorted(path.name for path in (out / "spikeguard/kept").glob("*"))
-
-
-def test_where_no_links_are_made_nothing_is_kept_or_left_behind_and_it_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor what a killed process had begun."""
-
-    def refuse(*_: Any) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", refuse)
-    claim(tmp_path / "spikeguard/kept/.checkpoint-5.0f3a9c21")
-    guard, _ = pruned_attempt(tmp_path)
-    await_that(lambda: kept_in(tmp_path) == [])
-    assert guard.faults["checkpoint"] == 2
+    server = callbacks.Protecting(until=until)
+    pruned_attempt(tmp_path, server, healthy_after=healthy_after)
+    found = (int(path.name.rpartition("-")[2]) for path in tmp_path.glob("checkpoint-*"))
+    assert sorted(found) == stay
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -413,7 +394,7 @@ def test_a_checkpoint_of_a_frameworks_of_which_a_bit_changed_is_passed_over(
     caplog.set_level(logging.INFO, "spikeguard")
     out = tmp_path / "out"
     attempt(out)
-    found = {path.parent for path in out.rglob("manifest.json") if "kept" not in path.parts}
+    found = {path.parent for path in out.rglob("manifest.json")}
     _, twenty, thirty = sorted(found, key=lambda folder: folder.name)
     flip(next(path for path in thirty.iterdir() if path.suffix in (".safetensors", ".ckpt")))
     attempt(out)
