@@ -155,7 +155,7 @@ def test_an_outbox_that_another_user_could_have_made_is_neither_sent_nor_written
     assert "the outbox lies in the run's directory instead" in caplog.text
 
 
-@pytest.mark.parametrize("file", ["manifest", "protected", "message"])
+@pytest.mark.parametrize("file", ["manifest", "message"])
 def test_brackets_without_end_in_a_file_of_the_run_keep_nothing_from_going_on(
     tmp_path: Path, file: str
 ) -> None:
@@ -164,7 +164,6 @@ def test_brackets_without_end_in_a_file_of_the_run_keep_nothing_from_going_on(
     first.guard.finish()
     found = {
         "manifest": next((tmp_path / "checkpoints").glob("*/manifest.json")),
-        "protected": tmp_path / "guard/protected.json",
         "message": next((tmp_path / "guard/outbox").glob("*/*.jsonl")),
     }[file]
     found.write_bytes(b"[" * 100_000)
@@ -178,7 +177,7 @@ def test_brackets_without_end_in_a_file_of_the_run_keep_nothing_from_going_on(
 
 
 @pytest.mark.parametrize("file", [
-    "checkpoints/*/manifest.json", "guard/protected.json", "guard/.journal.jsonl.end",
+    "checkpoints/*/manifest.json", "guard/.journal.jsonl.end",
     "guard/outbox/*/lock", "guard/outbox/*/*.jsonl",
 ])  # fmt: skip
 def test_a_pipe_in_place_of_a_file_of_the_run_keeps_no_job_waiting(

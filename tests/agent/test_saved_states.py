@@ -242,29 +242,6 @@ def test_protection_comes_from_the_server(tmp_path: Path) -> None:
         job.guard.finish()
 
 
-@pytest.mark.parametrize("released", [False, True])
-def test_what_the_server_protects_outlives_a_restart_that_has_not_heard_it_yet(
-    tmp_path: Path, released: bool
-) -> None:
-    """It is gone as soon as the server says so, and not before."""
-    directory = CheckpointDirectory(tmp_path / "saved", 5, 1, healthy_after=0, background=False)
-    with served(Wire()) as wire:
-        job = Job(tmp_path, checkpoints=directory, server=wire.url)
-        job.train_to(8)
-        (oldest,) = directory.targets()
-        wire.protected = (oldest.name,)
-        await_that(lambda: job.guard.state().protected)
-        if released:
-            wire.protected = ()
-            await_that(lambda: not job.guard.state().protected)
-        job.guard.finish()
-    again = Job(tmp_path, checkpoints=directory, server="http://127.0.0.1:9")
-    again.guard.resume()
-    again.train_to(23)
-    again.guard.finish()
-    assert (oldest in directory.targets()) is not released
-
-
 def test_a_checkpoint_without_its_manifest_is_none(tmp_path: Path) -> None:
     """A crash between the ranks' files and the manifest: passed over, and swept at the start."""
     job = Job(tmp_path)

@@ -9,12 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from spikeguard.commands.line_files import open_line, sealed_line
 from spikeguard.faults import log
 from spikeguard_protocol import Ack, IncidentEnded, Order, UnreadableOrder
-from spikeguard_protocol.plain_files import read_plain
 
 WARNINGS = 3  # an hour that other attempts of the run are alive
 HOUR_S = 3_600.0
@@ -49,7 +46,6 @@ class Inbox:
     warned_at: deque[float] = field(default_factory=lambda: deque(maxlen=WARNINGS))  # of others
     alone: bool = True  # whether no other attempt of the run is alive
     changed: bool = False  # the loop has something to look at; it takes this back, nobody else
-    keep: Callable[[frozenset[str]], object] = bool  # called with what is protected anew
     tell: Callable[[IncidentEnded], object] = bool  # called with an incident that closed
 
     @property
@@ -101,34 +97,5 @@ class Inbox:
                 ack.live_attempts,
             )
         self.alone = ack.live_attempts <= 1
-        if self.protected != before[2]:
-            self.keep(self.protected)
         if ack.ended is not None:
             self.tell(ack.ended)
-
-
-class Protection:
-    """Lies in a run's directory; written by the sender's thread."""
-
-    def __init__(self, home: Path) -> None:
-        self._path = home / "protected.json"
-
-    def read(self) -> frozenset[str]:
-        """Nothing where it is missing or damaged."""
-        try:
-            plain, _, sound = open_line(read_plain(self._path))
-        except OSError:
-            return frozenset()
-        names = plain.get("protected") if plain is not None and sound else None
-        if not isinstance(names, list):
-            log.warning(
-                "%s was damaged: until the server is heard nothing is protected", self._path
-            )
-            return frozenset()
-        return frozenset(name for name in names if isinstance(name, str))
-
-    def write(self, names: frozenset[str]) -> None:
-        """Whole or not at all; raise OSError."""
-        fresh = self._path.with_suffix(".new")
-        fresh.write_bytes(sealed_line({"protected": sorted(names)}))
-        fresh.replace(self._path)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from spikeguard.commands.inbox import Inbox, Protection
+from spikeguard.commands.inbox import Inbox
 from spikeguard.faults import Faults, log
 from spikeguard.ranks.rank_group import World
 from spikeguard.settings import Connection, Settings
@@ -102,14 +102,8 @@ def open_uplink(
         return kept, OfflineSender(kept)
     _warn_of_plain_http(connection.server, settings)
     outbox = _open_outbox(folder, run, attempt, settings.outbox_bytes, tell, earlier)
-    _take_up_protection(inbox, Protection(home))
     transport = Transport(connection.server, connection.token, settings.timeout_s)
     return outbox, Sender(transport, outbox, earlier, inbox, settings, faults)
-
-
-def _take_up_protection(inbox: Inbox, protection: Protection) -> None:
-    inbox.protected, inbox.keep = protection.read(), protection.write
-    inbox.changed = bool(inbox.protected)
 
 
 def _open_outbox(
