@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from spikeguard.measure.batch_contents import reference_of, worst_of
-from spikeguard.measure.batch_ring import BYTES, WINDOW, BatchRing, KeptItems, bytes_of
+from spikeguard.measure.batch_ring import ITEM_BYTES, WINDOW, BatchRing, KeptItems, bytes_of
 from spikeguard_protocol import BatchDetail
 from spikeguard_trainer.data import Batch
 
@@ -136,8 +136,8 @@ def test_items_are_kept_in_bounds_and_named_by_position() -> None:
     assert kept.of(3) == []
     assert 5 * 8000 <= kept.bytes < 5 * 9000
     for position in range(20, 24):
-        kept.add(position, torch.zeros(BYTES // 2 + 1, dtype=torch.uint8))
-    assert kept.bytes <= BYTES
+        kept.add(position, torch.zeros(ITEM_BYTES // 2 + 1, dtype=torch.uint8))
+    assert kept.bytes <= ITEM_BYTES
     assert bytes_of([torch.zeros(10)] * 5000) >= 5000 * 40
 
 

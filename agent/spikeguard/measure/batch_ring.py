@@ -23,7 +23,7 @@ from torch import Tensor
 
 from spikeguard.measure.signals.tokens import BUCKETS
 
-BYTES = 32 * 2**20  # of tensors and arrays in the items
+ITEM_BYTES = 32 * 2**20  # of tensors and arrays in the items
 LOOKED_AT = 1_000  # things in one of them
 DEPTH = 3  # of containers within containers
 
@@ -42,7 +42,7 @@ class KeptItems:
         self._kept.append((position, item, size))
         self.bytes += size
         while self._kept and (
-            self.bytes > BYTES or abs(position - self._kept[0][0]) > self._positions
+            self.bytes > ITEM_BYTES or abs(position - self._kept[0][0]) > self._positions
         ):
             self.bytes -= self._kept.popleft()[2]
 
