@@ -17,8 +17,8 @@ from random import Random
 from threading import Barrier
 from typing import Any
 
-from spikeguard.commands.entries import Begun
 from spikeguard.commands.journal import Journal
+from spikeguard.commands.journal_lines import Begun
 from spikeguard_protocol import (
     Ack,
     AttemptEnded,

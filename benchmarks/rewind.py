@@ -30,7 +30,7 @@ from benchmarks.machine import machine
 from benchmarks.rewind_sizes import table
 from benchmarks.spread import Spread
 from spikeguard import CheckpointDirectory, Settings, attach
-from spikeguard.state.targets import Target
+from spikeguard.state.lineage import Target
 from spikeguard_protocol import Ack, Medium, Order, ResultState, Rollback
 
 BACK = 30  # steps, at least

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spikeguard.commands.entries import Begun, Scaling
 from spikeguard.commands.journal import Journal
+from spikeguard.commands.journal_lines import Begun, Scaling
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard_cli.main import main
 from spikeguard_protocol import (

@@ -223,7 +223,7 @@ BREAKS = {
     ),
     "passes-exact": Break(
         f"{AGENT}/data/reading.py",
-        "                pass_start.restore(self.loader, self.generators, self.start)\n",
+        "                _restore_start(self.loader, self.generators, self.start)\n",
         "                pass\n",
     ),
     "other-world-size": Break(

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from spikeguard.commands.entries import Begun
 from spikeguard.commands.inbox import Delivery
+from spikeguard.commands.journal_lines import Begun
 from spikeguard.commands.order_limits import allowed_verbs, count_refusal, refusal, verb_refusal
 from spikeguard.commands.recovery import Report
 from spikeguard.commands.rollback import (

@@ -16,8 +16,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spikeguard.commands.entries import Applying, Begun, Scaling, past_orders
-from spikeguard.commands.line_files import Lines, append_lines, noted_end, read_lines
+from spikeguard.commands.journal_lines import (
+    Applying,
+    Begun,
+    Lines,
+    Scaling,
+    append_lines,
+    noted_end,
+    past_orders,
+    read_lines,
+)
 from spikeguard.data.skips import Skips
 from spikeguard.errors import AttachError
 from spikeguard.optim.lr_scale import LrScale

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from spikeguard.commands.entries import Applying, Scaling
 from spikeguard.commands.inbox import Inbox
 from spikeguard.commands.journal import Journal
+from spikeguard.commands.journal_lines import Applying, Scaling
 from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.recovery import Recovery, Report
 from spikeguard.data.feed import DataFeed
@@ -23,8 +23,7 @@ from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.ranks.rank_group import World, all_agree, all_gather
 from spikeguard.settings import Settings
-from spikeguard.state.lineage import Abandonment, Progress, abandoned_by_return
-from spikeguard.state.targets import Target, Tree
+from spikeguard.state.lineage import Abandonment, Progress, Target, Tree, abandoned_by_return
 from spikeguard_protocol import Apply, Order, Rollback, ScaleLr, SegmentReason, SegmentStarted
 from spikeguard_protocol.phrases import batches_phrase
 

@@ -2,7 +2,7 @@
 
 Position p is one optimizer step's batch, `micro_batches` items of the loader. A loader with
 `state_dict` and `load_state_dict` is rewound by its state, any other re-iterable by beginning its
-pass again (`pass_start`) and counting; an iterator without a state is read once. What is left out
+pass again (`reading`) and counting; an iterator without a state is read once. What is left out
 is read past, unless the loader has `skip_to(position)`, and draws no random numbers of the job.
 A loop may fetch items before the step that comes first is made, in a thread of its own too.
 Snapshots and checkpoints note the place before what was fetched and not trained. A rollback waits
@@ -18,7 +18,6 @@ from threading import RLock, get_ident
 from time import perf_counter
 from typing import Any, TypeVar
 
-from spikeguard.data import pass_start
 from spikeguard.data.by_position import ByPosition
 from spikeguard.data.fingerprints import Fingerprints
 from spikeguard.data.reading import (
@@ -30,17 +29,18 @@ from spikeguard.data.reading import (
     Reading,
     WayBack,
     has_state,
+    is_earlier,
     look_back,
     refusal_of,
+    tell_epoch,
     too_long,
 )
 from spikeguard.data.skips import SkipReport, Skips
 from spikeguard.errors import ResumeError
 from spikeguard.faults import Faults
 from spikeguard.measure.batch_ring import KeptItems
-from spikeguard.state.lineage import Progress
+from spikeguard.state.lineage import Progress, Tree
 from spikeguard.state.random_numbers import random_state, restore_random_state
-from spikeguard.state.targets import Tree
 
 Batch = TypeVar("Batch")
 
@@ -389,7 +389,7 @@ class DataFeed:
         if self.in_epochs:
             known = before.epochs if before is not None and before.loader is at.loader else {}
             with self.faults.shield("data"):
-                pass_start.tell_epoch(at.loader, self.epoch, known)
+                tell_epoch(at.loader, self.epoch, known)
         number, shield = before.number + 1 if before is not None else 1, self.faults.shield("data")
         reading = at.reading = Reading(at.loader, number, None, shield)
         self._mark(reading)
@@ -420,7 +420,7 @@ class DataFeed:
         saved = point.get("epochs") or (point.get("start") or {}).get("epochs", {})
         if not self.steps and not self.in_epochs:
             with self.faults.shield("data"):
-                return pass_start.is_earlier(self._at.loader, saved)
+                return is_earlier(self._at.loader, saved)
         return False
 
     def _past_skips(self, reading: Reading) -> None:

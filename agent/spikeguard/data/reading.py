@@ -1,18 +1,31 @@
-"""One pass over a loader: begun, counted, and taken up again where a snapshot says."""
+"""One pass over a loader: begun, counted, and taken up again where a snapshot says.
+
+What a pass begins with is put back with it: the job's global random numbers, the generators that
+loader, samplers and dataset hold, the epoch that these were set to, and whether workers were
+running already: the first `iter()` of a DataLoader with `persistent_workers` draws a number that
+later ones do not.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from spikeguard.data import pass_start
 from spikeguard.data.fingerprints import Fingerprints, fingerprint
-from spikeguard.state.random_numbers import random_state, restore_random_state
-from spikeguard.state.targets import Tree
+from spikeguard.faults import log
+from spikeguard.state.lineage import Tree
+from spikeguard.state.random_numbers import (
+    Generators,
+    generators_in,
+    put_back,
+    random_state,
+    restore_random_state,
+    states_of,
+)
 
 READ_ONCE = "the loader is an iterator, which can be read once"
 READ_ONCE_REMEDY = (
@@ -62,10 +75,10 @@ class Reading:
         """
         self.loader, self.number, self.read = loader, number, 0
         self._shield = shield if shield is not None else nullcontext()
-        self.generators: pass_start.Generators = {}
+        self.generators: Generators = {}
         self.epochs: dict[str, int] = {}  # when it began
         with self._shield:
-            self.generators = pass_start.generators_in(loader)
+            self.generators = generators_in(loader)
         self.start: Tree | None = None  # of a loader without a state
         self.marks: list[Mark] = []
         self.ended = False
@@ -82,18 +95,18 @@ class Reading:
             self._then = point["random"] or random_state()
             self._go_back(point)
         with self._shield:
-            self.epochs = pass_start.epochs_of(loader)
+            self.epochs = epochs_of(loader)
 
     def _begin(self) -> None:
         if not has_state(self.loader):
             with self._shield:
-                self.start = pass_start.capture(self.loader, self.generators)
+                self.start = _capture_start(self.loader, self.generators)
         self.iterator: Iterator[Any] = iter(self.loader)
 
     def _tell(self, point: Tree) -> None:
         if point.get("counted"):
             with self._shield:
-                pass_start.tell_silent(self.loader, point["epoch"])
+                tell_silent(self.loader, point["epoch"])
 
     def _begin_from(self, point: Tree) -> None:
         """A pass that had not begun when the snapshot was taken."""
@@ -103,17 +116,17 @@ class Reading:
         if point["kind"] == "state" and has_state(self.loader):
             self.loader.load_state_dict(copy.deepcopy(point["loader"]))
         with self._shield:
-            pass_start.put_back(self.generators, point["generators"])
+            put_back(self.generators, point["generators"])
         self._begin()
 
     def _go_back(self, point: Tree) -> None:
         if point["kind"] == "state" and has_state(self.loader):
             with self._shield:
-                pass_start.set_epochs(self.loader, point["epochs"])
+                set_epochs(self.loader, point["epochs"])
             self.loader.load_state_dict(copy.deepcopy(point["loader"]))
             self.iterator = iter(self.loader)
             with self._shield:
-                pass_start.put_back(self.generators, point["generators"])
+                put_back(self.generators, point["generators"])
             self._rest = point["again"]
             self.read = point["read"] - self._rest
             self.marks = [Mark(self.read, point["loader"], point["generators"])]
@@ -121,7 +134,7 @@ class Reading:
         self._rest, self.start = point["read"], point.get("start")
         if self.start is not None:
             with self._shield:
-                pass_start.restore(self.loader, self.generators, self.start)
+                _restore_start(self.loader, self.generators, self.start)
         self.iterator = iter(self.loader)
 
     def peek(self) -> Any:
@@ -129,7 +142,7 @@ class Reading:
         if not self._rest and self._then is not None:
             restore_random_state(self._then)
         item = next(self.iterator)
-        self._peeked = Peeked(item, random_state(), pass_start.states_of(self.generators))
+        self._peeked = Peeked(item, random_state(), states_of(self.generators))
         return item
 
     def pass_by(self, see_first: Callable[[Any], None]) -> None:
@@ -152,7 +165,7 @@ class Reading:
         if peeked is not None:
             with self._shield:
                 restore_random_state(peeked.random)
-                pass_start.put_back(self.generators, peeked.generators)
+                put_back(self.generators, peeked.generators)
             return peeked.item
         try:
             return next(self.iterator)
@@ -181,7 +194,7 @@ class Reading:
         if self.ended and read >= self.read:
             point = {"pass": self.number + 1, "read": 0, "begins": True}
             held = self._by(self._mark()) if stateful else {"kind": "count"}
-            return {"generators": pass_start.states_of(self.generators), **held, **point}
+            return {"generators": states_of(self.generators), **held, **point}
         point = {"pass": self.number, "read": read}
         if not stateful:
             return {"kind": "count", "start": self.start, **point}
@@ -190,13 +203,13 @@ class Reading:
         return {**self._by(mark), **point, "again": max(0, read - mark.read)}
 
     def _by(self, mark: Mark) -> Tree:
-        epochs = pass_start.epochs_of(self.loader)
+        epochs = epochs_of(self.loader)
         state = {"loader": mark.state, "generators": mark.generators}
         return {"kind": "state", "epochs": epochs, **state}
 
     def _mark(self) -> Mark:
         state = copy.deepcopy(self.loader.state_dict())
-        return Mark(self.read, state, pass_start.states_of(self.generators))
+        return Mark(self.read, state, states_of(self.generators))
 
 
 @dataclass(slots=True)
@@ -256,7 +269,7 @@ class WayBack:
             vars(owner).clear()
             vars(owner).update(attributes)
         loader = self.reading.loader
-        if self.here is None or pass_start.keeps_workers(loader) or not has_state(loader):
+        if self.here is None or keeps_workers(loader) or not has_state(loader):
             return self.here
         same = fingerprint(loader.state_dict()) == fingerprint(self.here["loader"])
         return None if same else self.here
@@ -269,12 +282,12 @@ def look_back(old: Reading, tree: Tree, random_numbers: Tree, seen: Fingerprints
     loop's place then: `here` says how to find it again.
     """
     loader: Any = old.loader
-    numbers, states = random_state(), pass_start.states_of(old.generators)
+    numbers, states = random_state(), states_of(old.generators)
     parts = (loader, *(getattr(loader, n, None) for n in ("dataset", "sampler", "batch_sampler")))
     held = [(each, dict(vars(each))) for each in parts if hasattr(each, "__dict__")]
     reading, problem = old, None
     here: Tree | None = None
-    if has_state(loader) or pass_start.keeps_workers(loader):
+    if has_state(loader) or keeps_workers(loader):
         here = {**old.capture(old.read), "random": None}
     try:
         reading = Reading(loader, tree["pass"], {**tree, "random": random_numbers})
@@ -284,7 +297,7 @@ def look_back(old: Reading, tree: Tree, random_numbers: Tree, seen: Fingerprints
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
     finally:
-        pass_start.put_back(old.generators, states)
+        put_back(old.generators, states)
         restore_random_state(numbers)
     return WayBack(tree, reading, here, held, problem)
 
@@ -312,3 +325,94 @@ def too_long(items: int, again_s: float, limit_s: float) -> str | None:
         f"reading {items} items again would take about {again_s:.0f} s, over replay_limit_s "
         f"({limit_s:g} s): give the loader state_dict() and load_state_dict()"
     )
+
+
+# ---- what a pass begins with ---------------------------------------------------------------------
+
+
+def _capture_start(loader: Any, generators: Generators) -> Tree:
+    """What a pass that begins now begins with."""
+    return {
+        "random": random_state(),
+        "generators": states_of(generators),
+        "epochs": epochs_of(loader),
+        "running": getattr(loader, "_iterator", None) is not None and keeps_workers(loader),
+    }
+
+
+def _restore_start(loader: Any, generators: Generators, start: Tree) -> None:
+    """Have the next `iter(loader)` begin the pass that began with `start`."""
+    set_epochs(loader, start.get("epochs", {}))
+    if keeps_workers(loader):
+        running = getattr(loader, "_iterator", None) is not None
+        if running and not start["running"]:
+            loader._iterator = None  # ends the workers: the next begin as the first did
+        elif start["running"] and not running:
+            iter(loader)
+    put_back(generators, start.get("generators", {}))
+    restore_random_state(start["random"])
+
+
+def epochs_of(loader: Any) -> dict[str, int]:
+    """What those of its parts that have `set_epoch` are set to, where they say so."""
+    epochs = {role: getattr(each, "epoch", None) for role, each in _told_epochs(loader)}
+    return {role: epoch for role, epoch in epochs.items() if type(epoch) is int}
+
+
+def set_epochs(loader: Any, epochs: Mapping[str, int]) -> None:
+    """The same parts, back to what they were set to."""
+    for role, each in _told_epochs(loader):
+        if role in epochs and getattr(each, "epoch", None) != epochs[role]:
+            each.set_epoch(epochs[role])
+
+
+def tell_silent(loader: Any, epoch: int) -> None:
+    """Set those that do not say what they are set to."""
+    said = epochs_of(loader)
+    for role, each in _told_epochs(loader):
+        if role not in said:
+            each.set_epoch(epoch)
+
+
+def tell_epoch(loader: Any, epoch: int, but: Mapping[str, int] | None = None) -> None:
+    """Set all of them to `epoch`; not those that the loop has set itself since they were `but`."""
+    now = epochs_of(loader)
+    for role, each in _told_epochs(loader):
+        if but is None or role not in now or now[role] == but.get(role, 0):
+            each.set_epoch(epoch)
+
+
+def is_earlier(loader: Any, saved: Mapping[str, int]) -> bool:
+    """Whether the loop has set a part of it to an epoch before the `saved` one; says so."""
+    now = epochs_of(loader)
+    early = [role for role in now if now[role] < saved.get(role, 0)]
+    if early:
+        log.warning(
+            "epoch %d was trained before the restart, and the run goes on in epoch %d: "
+            "guard.batches() has nothing to give in it. Write `for epoch in guard.epochs(E)`, so "
+            "that the loop does nothing else in it either",
+            now[early[0]],
+            saved[early[0]],
+        )
+    return bool(early)
+
+
+def _told_epochs(loader: Any) -> Iterator[tuple[str, Any]]:
+    batches = getattr(loader, "batch_sampler", None)
+    parts = {
+        "loader": loader,
+        "sampler": getattr(loader, "sampler", None),
+        "batch_sampler": batches,
+        "batch_sampler.sampler": getattr(batches, "sampler", None),
+        "dataset": getattr(loader, "dataset", None),
+    }
+    seen = set[int]()
+    for role, each in parts.items():
+        if callable(getattr(each, "set_epoch", None)) and id(each) not in seen:
+            seen.add(id(each))
+            yield role, each
+
+
+def keeps_workers(loader: Any) -> bool:
+    """Whether a second `iter(loader)` takes the workers of the first."""
+    return getattr(loader, "persistent_workers", False) is True

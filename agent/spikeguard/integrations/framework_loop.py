@@ -22,7 +22,7 @@ from torch import Tensor
 
 from spikeguard.commands.journal import Journal
 from spikeguard.data.feed import DataFeed
-from spikeguard.data.pass_start import tell_epoch
+from spikeguard.data.reading import tell_epoch
 from spikeguard.data.skips import Names, SkipReport, Skips
 from spikeguard.errors import ResumeError, RollbackByRestart
 from spikeguard.faults import log
@@ -38,10 +38,9 @@ from spikeguard.ranks.rank_group import (
 )
 from spikeguard.settings import read_connection
 from spikeguard.state.checkpoints import MANIFEST, CheckpointDirectory, read_manifest
-from spikeguard.state.lineage import is_abandoned
+from spikeguard.state.lineage import Target, Tree, is_abandoned
 from spikeguard.state.random_numbers import random_state, restore_random_state
 from spikeguard.state.replicated_parts import Boxes
-from spikeguard.state.targets import Target, Tree
 from spikeguard_protocol import Medium, RunId, TargetDeleted
 from spikeguard_protocol.plain_files import read_plain
 

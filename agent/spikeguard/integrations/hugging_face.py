@@ -48,7 +48,7 @@ from spikeguard.state.checkpoints import (
     seal_manifest,
 )
 from spikeguard.state.file_sums import FileSum, beside_the_loop, sums_of
-from spikeguard.state.targets import Target
+from spikeguard.state.lineage import Target
 from spikeguard_protocol.plain_files import read_plain
 
 MOST_MORE = 8  # checkpoints beyond `save_total_limit`, in an incident that nobody ends

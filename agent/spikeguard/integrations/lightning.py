@@ -38,8 +38,8 @@ from spikeguard.integrations.framework_loop import (
     step_or_end,
 )
 from spikeguard.integrations.wrapped import attach_within, refuse_found
+from spikeguard.state.lineage import NAME, Tree
 from spikeguard.state.random_numbers import restore_random_state
-from spikeguard.state.targets import NAME, Tree
 
 STATE = "lightning.ckpt"
 

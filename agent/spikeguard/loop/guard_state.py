@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spikeguard.loop.context import Parts
 from spikeguard.optim.lr_scale import LrScale
-from spikeguard.state.targets import Target
+from spikeguard.state.lineage import Target
 from spikeguard_protocol import Ability, BatchRange, CommandResult, Order, SegmentPoint
 from spikeguard_protocol.findings import Finding
 

@@ -23,7 +23,7 @@ from spikeguard.loop.capabilities import (
 )
 from spikeguard.loop.context import Parts
 from spikeguard.ranks.rank_group import all_agree, all_gather, broadcast, first_problem
-from spikeguard.state.targets import Target
+from spikeguard.state.lineage import Target
 from spikeguard_protocol import (
     Answer,
     AttemptStarted,

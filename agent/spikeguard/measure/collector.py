@@ -24,11 +24,11 @@ from torch import Tensor
 
 from spikeguard.faults import Faults
 from spikeguard.measure import hyperparameters
-from spikeguard.measure.flight_recorder import LayerCadence
 from spikeguard.measure.losses import LossMeter
 from spikeguard.measure.norms import (
     ByLayer,
     GlobalNorms,
+    LayerCadence,
     Parameters,
     begins_with,
     combine,

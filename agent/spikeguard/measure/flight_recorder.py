@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from spikeguard.faults import log
 from spikeguard.measure.readback import Pending, Row
-from spikeguard.ranks.layout import Topology
 from spikeguard.settings import Settings
 from spikeguard_protocol import LayerNorms, OptionalSignal, Signal
 from spikeguard_protocol.messages import MAX_LAYERS
@@ -97,23 +96,3 @@ def details_of(row: Row) -> list[Detail]:
     if row.activations is not None:
         found.append(Detail(row.segment, row.step, ACTIVATION_NORM, row.activations))
     return found
-
-
-class LayerCadence:
-    """By step, and at every step while the server asks for it."""
-
-    def __init__(self, settings: Settings, topology: Topology) -> None:
-        self._every, self._cycle = settings.layer_norms_every, settings.slow_signals_every
-        self._recorded = settings.flight_recorder > 0
-        # Each rank measures its part, and the agent's own group adds them up once the votes have
-        # said that all have it (`agreement`): a wish that one rank hears earlier must not decide
-        # which collectives the job's own ranks make.
-        self.in_parts = topology.parted and topology.ranks > 1
-
-    def due(self, step: int, attentive: bool) -> bool:
-        """Whether they are measured in `step`."""
-        if self._every > 0 and step % self._every == 0:
-            return True
-        if self._recorded and step % self._cycle == self._cycle - 1:
-            return True
-        return attentive and (self._recorded or self._every > 0)

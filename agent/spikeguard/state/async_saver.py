@@ -19,8 +19,8 @@ from typing import Any
 from spikeguard.faults import Faults, log
 from spikeguard.ranks.rank_group import World, all_agree
 from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.state.lineage import Target
 from spikeguard.state.staging_buffers import Staged
-from spikeguard.state.targets import Target
 
 LET_GO_S = 5.0  # for a thread that has nothing left to do
 

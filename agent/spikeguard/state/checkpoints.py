@@ -25,10 +25,9 @@ from typing import Any
 from spikeguard.errors import AttachError
 from spikeguard.state import owned_folders
 from spikeguard.state.file_sums import FileSum, FileSums, damage, sums_of
-from spikeguard.state.lineage import plain_lineage, read_lineage
+from spikeguard.state.lineage import NAME, Target, Tree, plain_lineage, read_lineage
 from spikeguard.state.owned_folders import MARKER
 from spikeguard.state.replicated_parts import Boxes, Reader
-from spikeguard.state.targets import NAME, Target, Tree
 from spikeguard.state.tensor_damage import MOST
 from spikeguard_protocol import Medium
 from spikeguard_protocol.plain_files import read_plain

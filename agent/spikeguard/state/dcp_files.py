@@ -53,10 +53,10 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.storage import WriteResult
 
 from spikeguard.state.file_sums import FileSum, Running
+from spikeguard.state.lineage import Tree
 from spikeguard.state.owned_folders import claim
 from spikeguard.state.replicated_parts import Part, joined, names_in
 from spikeguard.state.staging_buffers import Staged
-from spikeguard.state.targets import Tree
 from spikeguard.state.tensor_damage import damage_of, described, trained
 
 ALONE = r"torch\.distributed is (disabled|unavailable)"  # said at every save of one process

@@ -1,16 +1,18 @@
-"""How the state in memory came to be: the chain of segments from the run's start to here.
+"""Where states stand in the run's history: the one in memory, and those that it can go back to.
 
-Law: pure. What a rollback abandons is computed from two chains, never from step numbers alone,
-since the same step number may stand in several segments.
+Pure. A state came to be by a chain of segments from the run's start. What a rollback abandons is
+computed from two chains, never from step numbers alone, since the same step number may stand in
+several segments.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spikeguard_protocol import SegmentId, SegmentPoint
+from spikeguard_protocol import Medium, SegmentId, SegmentPoint, TargetSaved
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +85,38 @@ class Progress:
         """Stand at the end of `lineage`, about to train `segment`."""
         self.parent = lineage[-1]
         self.ancestors, self.steps, self.segment = lineage, self.parent.step, segment
+
+
+Tree = dict[str, Any]  # nested dicts, lists and tuples of host tensors and plain values
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a saved state stands in the run's history."""
+
+    name: str
+    position: int
+    lineage: Lineage  # ends where it was taken
+    medium: Medium
+    damage: str | None = None  # what its writer found in the tensors; None: nothing, or not looked
+
+    @property
+    def segment(self) -> SegmentId:
+        return self.lineage[-1].segment
+
+    @property
+    def step(self) -> int:
+        return self.lineage[-1].step
+
+    def record(self) -> TargetSaved:
+        """How the server hears of it."""
+        segment = self.segment.number
+        return TargetSaved(self.name, segment, self.step, self.position, self.medium, self.damage)
+
+
+NAME = re.compile(r"checkpoint-[0-9]{8,}-[0-9a-f]{8}\.[0-9]+")  # of a checkpoint, by `target_name`
+
+
+def target_name(kind: str, step: int, segment: SegmentId) -> str:
+    """`checkpoint-00000100-0f3a9c21.0`: step, attempt, segment."""
+    return f"{kind}-{step:08d}-{segment.attempt[:8]}.{segment.number}"

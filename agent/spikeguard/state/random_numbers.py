@@ -1,15 +1,30 @@
-"""The random numbers of a job: the global generators of python, torch, its GPUs and numpy."""
+"""The random numbers of a job: the generators of python, torch, its GPUs and numpy, and those
+that objects of the job hold.
+
+The latter are looked for in attributes, at most `MOST` objects; one in a worker process, a closure
+or a global is not found.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import random
 import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
 from functools import cache
+from types import FunctionType, ModuleType
+from typing import Any
 
 import torch
 
-from spikeguard.state.targets import Tree
+from spikeguard.state.lineage import Tree
+
+MOST, FEW = 512, 64  # objects looked into, and entries of a container
+_CLOSED = (type, FunctionType, ModuleType, torch.Tensor, torch.nn.Module, str, bytes, int, float)
+_LIVE = {"_iterator"}  # a DataLoader's running workers
+
+Generators = Mapping[str, Any]  # by path from the loader
 
 
 def random_state() -> Tree:
@@ -58,3 +73,68 @@ def _own_gpus() -> tuple[int, ...]:
     current = torch.cuda.current_device()
     others = (gpu for gpu in range(torch.cuda.device_count()) if gpu != current)
     return (current, *filter(torch.cuda.memory_allocated, others))
+
+
+# ---- generators that objects hold ----------------------------------------------------------------
+
+
+def generators_in(loader: Any) -> Generators:
+    """The random generators that `loader` and what belongs to it hold."""
+    found: dict[str, Any] = {}
+    seen, waiting = {id(loader)}, deque([("", loader)])
+    while waiting and len(seen) < MOST:
+        path, owner = waiting.popleft()
+        if _kind_of(owner) is not None:
+            found[path] = owner
+            continue
+        for name, value in _inside(owner):
+            if id(value) not in seen and not isinstance(value, _CLOSED):
+                seen.add(id(value))
+                waiting.append((f"{path}.{name}", value))
+    return found
+
+
+def states_of(generators: Generators) -> Tree:
+    """Where each of them stands."""
+    return {path: _state(each) for path, each in generators.items()}
+
+
+def put_back(generators: Generators, states: Tree) -> None:
+    """Go on from `states`; one that is gone or of another kind is left as it is."""
+    for path, kept in states.items():
+        each = generators.get(path)
+        if each is None or _kind_of(each) != kept["kind"]:
+            continue
+        if kept["kind"] == "numpy":
+            each.bit_generator.state = kept["state"]
+        elif kept["kind"] == "python":
+            each.setstate(kept["state"])
+        else:
+            each.set_state(kept["state"])
+
+
+def _inside(owner: Any) -> Iterator[tuple[str, Any]]:
+    entries: Any = getattr(owner, "__dict__", {}).items()
+    if isinstance(owner, Mapping):
+        entries = owner.items() if len(owner) <= FEW else ()
+    elif isinstance(owner, list | tuple):
+        entries = enumerate(owner) if len(owner) <= FEW else ()
+    return ((str(name), value) for name, value in list(entries) if name not in _LIVE)
+
+
+def _kind_of(each: Any) -> str | None:
+    if isinstance(each, torch.Generator):
+        return "torch"
+    if isinstance(each, random.Random):
+        return None if isinstance(each, random.SystemRandom) else "python"
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(each, numpy.random.Generator):
+        return "numpy"
+    return "legacy" if numpy is not None and isinstance(each, numpy.random.RandomState) else None
+
+
+def _state(each: Any) -> Tree:
+    kind = _kind_of(each)
+    if kind == "numpy":
+        return {"kind": kind, "state": each.bit_generator.state}
+    return {"kind": kind, "state": each.getstate() if kind == "python" else each.get_state()}

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from spikeguard.ranks.shards import local
-from spikeguard.state.targets import Tree
+from spikeguard.state.lineage import Tree
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets in all of a tensor, and shape
 
@@ -210,3 +210,14 @@ def _plainly_equal(one: Any, other: Any) -> bool:
         return type(one) is type(other) and bool(one == other)
     except Exception:  # what compares as it likes, an array for one
         return False
+
+
+def shape_mismatch(saved: Mapping[str, Any], live: Mapping[str, Any]) -> str | None:
+    """Why `saved` model tensors do not fit `live` ones; None if they do."""
+    if saved.keys() != live.keys():
+        odd = sorted(saved.keys() ^ live.keys())[0]
+        return f"the model has changed: {odd} is not in both"
+    for name, tensor in saved.items():
+        if getattr(tensor, "shape", None) != getattr(live[name], "shape", None):
+            return f"the model has changed: {name} has another shape"
+    return None

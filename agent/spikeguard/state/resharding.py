@@ -15,9 +15,9 @@ from typing import Any
 
 from spikeguard.faults import log
 from spikeguard.state.dcp_files import fill, load_own
+from spikeguard.state.lineage import Tree
 from spikeguard.state.random_numbers import random_state
 from spikeguard.state.replicated_parts import Box, Boxes, Reader, difference, joined
-from spikeguard.state.targets import Tree
 
 APART = {"random", "data", "learnt"}  # may differ between ranks; the agent's own is rank 0's
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spikeguard.ranks.vote import PINNED
+from spikeguard.state.lineage import Target
 from spikeguard.state.staging_buffers import Staged
-from spikeguard.state.targets import Target
 
 
 @dataclass(slots=True, eq=False)

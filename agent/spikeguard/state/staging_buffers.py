@@ -20,10 +20,10 @@ from torch import Tensor
 from spikeguard.faults import Faults
 from spikeguard.ranks.shards import is_packed, local, taken_apart
 from spikeguard.state.host_copies import event_after_copy, host_copy
+from spikeguard.state.lineage import Tree
 from spikeguard.state.mapped_memory import Kind, MappedMemory, Region
 from spikeguard.state.node_memory import NodeMemory
 from spikeguard.state.replicated_parts import Part, joined_with
-from spikeguard.state.targets import Tree
 
 CLOSE_S = 5.0  # a piece of mapped memory is ready sooner
 SMALL = 2**16  # bytes; a tensor of the rank's own below that has memory of its own

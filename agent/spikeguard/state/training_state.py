@@ -35,11 +35,12 @@ from spikeguard.ranks.shards import (
     put_together,
     taken_apart,
 )
+from spikeguard.state.lineage import Tree
 from spikeguard.state.random_numbers import forget_gpus, random_refusal
 from spikeguard.state.random_numbers import random_state as random_state
 from spikeguard.state.random_numbers import restore_random_state as restore_random_state
+from spikeguard.state.replicated_parts import shape_mismatch
 from spikeguard.state.stored_names import StoredNames
-from spikeguard.state.targets import Tree, shape_mismatch
 
 _PLAIN: Final = (int, float, bool, str)
 _NOT_ITS_OWN: Final = {"_opt_called"}  # schedulers mark it so

@@ -19,8 +19,8 @@ import torch
 from spikeguard.errors import AttachError
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.host_copies import host_copy
+from spikeguard.state.lineage import Tree
 from spikeguard.state.replicated_parts import Boxes
-from spikeguard.state.targets import Tree
 
 THEIRS = ("model", "optimizer", "layouts", "attributes")
 
