@@ -7,7 +7,6 @@ import os
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -174,34 +173,6 @@ def test_brackets_without_end_in_a_file_of_the_run_keep_nothing_from_going_on(
         job.train_to(job.guard.steps + 3)
         await_that(lambda: job.guard.attempt in wire.messages)
         job.guard.finish()
-
-
-@pytest.mark.parametrize("file", [
-    "checkpoints/*/manifest.json", "guard/.journal.jsonl.end",
-    "guard/outbox/*/lock", "guard/outbox/*/*.jsonl",
-])  # fmt: skip
-def test_a_pipe_in_place_of_a_file_of_the_run_keeps_no_job_waiting(
-    tmp_path: Path, file: str
-) -> None:
-    first = Job(tmp_path)
-    first.train_to(30)
-    first.guard.finish()
-    place = next(tmp_path.glob(file), tmp_path / file)
-    place.parent.mkdir(exist_ok=True)
-    place.unlink(missing_ok=True)
-    os.mkfifo(place)
-    reached: list[int] = []
-
-    def again() -> None:
-        job = Job(tmp_path)
-        with pytest.raises(ResumeError) if "manifest" in file else nullcontext():
-            job.guard.resume()
-        job.train_to(job.guard.steps + 3)
-        job.guard.finish()
-        reached.append(job.guard.steps)
-
-    Thread(target=again, daemon=True).start()
-    await_that(lambda: bool(reached))
 
 
 def test_the_outbox_can_be_moved_off_a_networks_file_system(

@@ -153,7 +153,7 @@ BREAKS = {
     ),
     "foreign-files": Break(
         f"{AGENT}/state/owned_folders.py",
-        "        return read_plain(folder / MARKER) == _SAID\n",
+        "        return (folder / MARKER).read_bytes() == _SAID\n",
         "        return folder.is_dir()\n",
     ),
     "rate-scaled": Break(

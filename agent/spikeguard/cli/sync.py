@@ -25,7 +25,6 @@ from spikeguard.uplink.transport import Advice, Transport, Verdict
 from spikeguard_cli.command import CommandFailed, say, warn_of_plain_http
 from spikeguard_cli.options import print_json
 from spikeguard_protocol import RunId
-from spikeguard_protocol.plain_files import open_plain
 
 TIMEOUT_S = 30.0  # connecting, and each read of an answer
 TRIES = 5  # of one message, while the server is away
@@ -100,7 +99,7 @@ def run_of(home: Path) -> RunId:
     try:
         if not journal.exists():
             return RunId(home.resolve().parent.name, home.resolve().name)
-        with open_plain(journal) as file:
+        with journal.open("rb") as file:
             return RunId.parse(json.loads(file.readline())["run"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CommandFailed(f"{journal} does not begin with the name of its run") from error

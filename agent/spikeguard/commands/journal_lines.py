@@ -34,11 +34,10 @@ from spikeguard_protocol import (
     verb_of,
 )
 from spikeguard_protocol.orders import check_mitigation
-from spikeguard_protocol.plain_files import read_plain
 from spikeguard_protocol.sealed_lines import seal, unseal
 
 _TAIL_BYTES = 64 * 1024
-_NOTE = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+_NOTE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
 
 
 @dataclass(slots=True)
@@ -100,7 +99,7 @@ def read_lines(path: Path) -> Lines:
     """All of the file; raise OSError where it cannot be read, also where there is none."""
     found = Lines()
     expected = None
-    for number, line in enumerate(read_plain(path).split(b"\n"), 1):
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         if not line.strip():
             continue
         entry, own, sound = open_line(line, path.name)
@@ -161,7 +160,7 @@ def _note_end(path: Path, number: int) -> None:
 def noted_end(path: Path) -> int:
     """The number of the last line, as it stands beside the file; 0 where nothing can be read."""
     try:
-        number, _, checked = read_plain(_end_of(path)).decode().strip().partition(" ")
+        number, _, checked = _end_of(path).read_text().strip().partition(" ")
         return int(number) if f"{zlib.crc32(number.encode()):08x}" == checked else 0
     except (OSError, ValueError):
         return 0

@@ -42,7 +42,6 @@ from spikeguard.state.lineage import Target, Tree, is_abandoned
 from spikeguard.state.random_numbers import random_state, restore_random_state
 from spikeguard.state.replicated_parts import Boxes
 from spikeguard_protocol import Medium, RunId, TargetDeleted
-from spikeguard_protocol.plain_files import read_plain
 
 RATE = "learning_rate.json"
 
@@ -207,7 +206,7 @@ class HostedCheckpoints(CheckpointDirectory):
     def kept_scale(self, name: str) -> Tree:
         """The learning rate's scale that was written beside the framework's files."""
         try:
-            return {"lr_scale": json.loads(read_plain(self.folder(name) / RATE))}
+            return {"lr_scale": json.loads((self.folder(name) / RATE).read_bytes())}
         except FileNotFoundError:
             return {"lr_scale": None}
 

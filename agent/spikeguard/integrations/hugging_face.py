@@ -49,7 +49,6 @@ from spikeguard.state.checkpoints import (
 )
 from spikeguard.state.file_sums import FileSum, beside_the_loop, sums_of
 from spikeguard.state.lineage import Target
-from spikeguard_protocol.plain_files import read_plain
 
 MOST_MORE = 8  # checkpoints beyond `save_total_limit`, in an incident that nobody ends
 CLIPPED_BY_US = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")  # FSDP1 is refused; DeepSpeed clips itself
@@ -269,7 +268,7 @@ class TrainerCheckpoints(HostedCheckpoints):
         own = folder / f"rng_state_{rank}.pth"
         names = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt")
         weights = (*folder.glob("pytorch_model*.bin"), *folder.glob("adapter_model*.bin"))
-        read_plain(folder / "trainer_state.json")
+        (folder / "trainer_state.json").read_bytes()
         with safe_globals():
             for path in (*weights, *(folder / name for name in names)):
                 read_tensors(path)

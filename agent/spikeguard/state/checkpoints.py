@@ -30,7 +30,6 @@ from spikeguard.state.owned_folders import MARKER
 from spikeguard.state.replicated_parts import Boxes, Reader
 from spikeguard.state.tensor_damage import MOST
 from spikeguard_protocol import Medium
-from spikeguard_protocol.plain_files import read_plain
 
 MANIFEST = "manifest.json"
 FORMAT = 4  # one of another is listed and not read: a resume says so, and begins nothing
@@ -254,7 +253,7 @@ def seal_manifest(folder: Path, target: Target, world_size: int, files: FileSums
 def open_manifest(folder: Path) -> Manifest:
     """That of a checkpoint; raise OSError, FileNotFoundError for none, or ValueError."""
     try:
-        plain = json.loads(read_plain(folder / MANIFEST))
+        plain = json.loads((folder / MANIFEST).read_bytes())
         lineage = read_lineage(plain["lineage"])
         if lineage[-1].step != plain["step"]:
             raise ValueError("step and lineage do not agree")

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from spikeguard_protocol.plain_files import open_plain
-
 T = TypeVar("T")
 BLOCK = 64 * 2**20  # bytes of a file that have one checksum
 CHUNK = 2**20  # bytes that are read at once
@@ -126,7 +124,7 @@ def _block_damage(folder: Path, sums: FileSums, name: str, block: int) -> str | 
     begins = block * BLOCK
     ends = min(sums[name].size, begins + BLOCK)
     try:
-        with open_plain(folder / name) as file:
+        with (folder / name).open("rb") as file:
             file.seek(begins)
             running = _read(file, ends - begins)
     except OSError as error:
@@ -137,7 +135,7 @@ def _block_damage(folder: Path, sums: FileSums, name: str, block: int) -> str | 
 
 
 def _sum_of(path: Path) -> FileSum:
-    with open_plain(path) as file:
+    with path.open("rb") as file:
         return _read(file, None).sum()
 
 

@@ -15,8 +15,6 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from spikeguard_protocol.plain_files import open_plain, read_plain
-
 MARKER = ".spikeguard"
 _SAID = b"Written by spikeguard, which removes this folder when no rollback needs it any more.\n"
 
@@ -29,7 +27,7 @@ def claim(folder: Path) -> None:
     if any(folder.iterdir()):
         said = "holds files that spikeguard did not write: move it elsewhere"
         raise FileExistsError(errno.EEXIST, said, str(folder))
-    with open_plain(folder / MARKER, os.O_WRONLY | os.O_CREAT, "wb") as file:
+    with (folder / MARKER).open("wb") as file:
         file.write(_SAID)
         file.flush()
         os.fsync(file.fileno())
@@ -68,6 +66,6 @@ def remove_beside(folder: Path, names: re.Pattern[str], first: str) -> bool:
 
 def _is_marked(folder: Path) -> bool:
     try:
-        return read_plain(folder / MARKER) == _SAID
+        return (folder / MARKER).read_bytes() == _SAID
     except OSError:
         return False

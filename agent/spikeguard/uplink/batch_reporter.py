@@ -13,7 +13,6 @@ return is said to hang and holds up nothing else. All that waits is bounded; the
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -35,7 +34,6 @@ from spikeguard.measure.batch_contents import (
 )
 from spikeguard.measure.batch_ring import STEPS, BatchRing, Before, KeptItems, StepBatch
 from spikeguard_protocol import BatchDetail, ProtocolError, Record, from_json, to_json
-from spikeguard_protocol.plain_files import open_plain
 
 FOLDER = "batches"
 WAITING = 128  # batches between the loop and the thread
@@ -223,12 +221,10 @@ class BatchReporter:
         """For rank 0 to read."""
         entry = {"attempt": self._attempt, "detail": to_json(detail)}
         line = json.dumps(entry).encode() + b"\n"
-        begins = os.O_TRUNC if not self._written else 0
         if self._written + len(line) > FILE_BYTES:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | begins
-        with open_plain(file_of(self._folder, self._rank), flags, "ab") as file:
+        with file_of(self._folder, self._rank).open("ab" if self._written else "wb") as file:
             self._written += file.write(line)
 
     def _look(self) -> None:
@@ -245,7 +241,7 @@ class BatchReporter:
 
     def _read(self, rank: int) -> dict[tuple[int, int], BatchDetail]:
         found: dict[tuple[int, int], BatchDetail] = {}
-        with suppress(OSError), open_plain(file_of(self._folder, rank)) as file:
+        with suppress(OSError), file_of(self._folder, rank).open("rb") as file:
             for line in file.read(FILE_BYTES).splitlines():
                 with suppress(ValueError, KeyError, TypeError, ProtocolError):  # cut short
                     entry = json.loads(line)

@@ -2,9 +2,6 @@
 
 `FOLDER/lock` is held by the one process that writes. The last numbers stand in it too, so that
 messages whose files are missing are missed.
-
-No link is followed and nothing is opened that is not a plain file: every name is looked up in the
-folder that was opened, whatever lies at its path meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ import fcntl
 import json
 import os
 import re
-import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,9 +29,7 @@ MOST_BYTES = 16 * 2**20  # of a file that is read; the rest of a longer one is d
 LOCK, FRESH = "lock", "fresh"
 _NAME = re.compile(r"([0-9]{12,15})\.jsonl")
 _NOTE_BYTES = 240  # a note overwrites the one before as a whole
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_ADD = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_APPEND | os.O_CLOEXEC
-_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_ADD = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class Note(NamedTuple):
@@ -80,7 +74,7 @@ class Spool:
         self.sizes: dict[int, int] = {}  # bytes by message, of the files that were found
         self.note: Note | None = None  # as it was found
         self.fresh = True  # nobody has written here before
-        self._directory = self._lock = -1
+        self._lock = -1
         self._file, self._writing = -1, 0  # of the message that was written to last
         self._torn = False  # a write failed and may have left half a line
         if folder is not None:
@@ -88,16 +82,14 @@ class Spool:
 
     def _claim(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._directory = os.open(folder, _READ | os.O_DIRECTORY)
+        self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            self._lock = os.open(LOCK, _LOCK, 0o600, dir_fd=self._directory)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found = os.pread(self._lock, _NOTE_BYTES + 1, 0)
-            for name in os.listdir(self._directory):
-                if match := _NAME.fullmatch(name):
+            for path in folder.iterdir():
+                if match := _NAME.fullmatch(path.name):
                     with suppress(OSError):  # gone meanwhile
-                        status = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
-                        self.sizes[int(match[1])] = status.st_size
+                        self.sizes[int(match[1])] = path.stat().st_size
         except OSError:
             self.close(used_up=False)
             raise
@@ -105,17 +97,14 @@ class Spool:
 
     def append(self, message: int, lines: Sequence[bytes], written: int) -> None:
         """Write `lines` of a message, all or none, but the first `written`; raise OSError."""
-        if self._directory < 0:
+        if self._lock < 0:
             raise FileNotFoundError(errno.ENOENT, "this outbox lies in memory")
         if message == self._writing and not os.fstat(self._file).st_nlink:  # it was removed
             self._release()
             written = 0
         if message != self._writing:
             self._release()
-            self._file = os.open(_name(message), _ADD, 0o600, dir_fd=self._directory)
-            if not stat.S_ISREG(os.fstat(self._file).st_mode):
-                self._release()
-                raise OSError(errno.EINVAL, "not a plain file")
+            self._file = os.open(self._path(message), _ADD, 0o600)
             self._writing = message
         status = os.fstat(self._file)
         data = b"\n" * self._torn + b"".join(lines[written:])
@@ -148,39 +137,29 @@ class Spool:
         """Its lines, and how many bytes are damaged; raise OSError where the disk is away. An empty
         file is none: a job that is killed leaves it where it had begun a message."""
         data = b""
-        try:
-            handle = os.open(_name(message), _READ, dir_fd=self._directory)
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ELOOP):  # removed, or a link in its place
-                raise
-        else:
-            with os.fdopen(handle, "rb") as file:
-                status = os.fstat(handle)
-                if stat.S_ISREG(status.st_mode):
-                    data = file.read(min(status.st_size, MOST_BYTES))
+        with suppress(FileNotFoundError), self._path(message).open("rb") as file:
+            data = file.read(MOST_BYTES)
         return read_spooled(data, spool_name(self.attempt, message))
 
     def replace(self, message: int, lines: Sequence[bytes]) -> None:
         """Have the message hold `lines` instead, on the disk before the old ones go."""
-        with suppress(FileNotFoundError):
-            os.unlink(FRESH, dir_fd=self._directory)
-        data = b"".join(lines)
-        handle = os.open(FRESH, _ADD | os.O_EXCL, 0o600, dir_fd=self._directory)
+        data, fresh = b"".join(lines), self._path(message).with_name(FRESH)
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             if os.write(handle, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(handle)
         finally:
             os.close(handle)
-        place = self._directory
-        os.rename(FRESH, _name(message), src_dir_fd=place, dst_dir_fd=place)
+        fresh.replace(self._path(message))
 
     def remove(self, message: int) -> None:
         """It is needed no more."""
         if message == self._writing:
             self._release()
-        with suppress(OSError):  # there is none, or the disk is gone
-            os.unlink(_name(message), dir_fd=self._directory)
+        if self._lock >= 0:
+            with suppress(OSError):  # there is none, or the disk is gone
+                self._path(message).unlink()
 
     def write_note(self, note: Note) -> None:
         """For whoever finds this later."""
@@ -194,19 +173,17 @@ class Spool:
         The numbers of the files may be somebody else's in a moment.
         """
         self._release()
-        directory, self._directory = self._directory, -1
         lock, self._lock = self._lock, -1
-        if used_up and directory >= 0 and self.folder is not None:
+        if used_up and lock >= 0 and self.folder is not None:
             with suppress(OSError):
                 for name in (FRESH, LOCK):
-                    with suppress(FileNotFoundError):
-                        os.unlink(name, dir_fd=directory)
+                    (self.folder / name).unlink(missing_ok=True)
                 self.folder.rmdir()
-        for handle in (lock, directory):
-            if handle >= 0:
-                with suppress(OSError):  # what a network's file system reports as it closes
-                    os.close(handle)
+        if lock >= 0:
+            with suppress(OSError):  # what a network's file system reports as it closes
+                os.close(lock)
 
-
-def _name(message: int) -> str:
-    return f"{message:012d}.jsonl"
+    def _path(self, message: int) -> Path:
+        if self.folder is None:
+            raise FileNotFoundError(errno.ENOENT, "this outbox lies in memory")
+        return self.folder / f"{message:012d}.jsonl"
