@@ -435,7 +435,7 @@ class DataFeed:
         try:
             if hasattr(at.loader, "skip_to"):
                 with self.faults.shield("data"):
-                    self.skip_report.jump(at.loader, at.next, end)
+                    self.skip_report.jump(at.next, end)
                 reading.jump(end, (end - at.next) * self.micro_batches)
                 at.next = end
                 self._mark(reading)

@@ -52,7 +52,6 @@ def _name(one: Any) -> str:
     return one if isinstance(one, str) else str(operator.index(one))
 
 
-ASKED = 10_000  # positions of one skip that a loader is asked the names of
 WAITING = 10_000  # records until the attempt has introduced itself
 
 
@@ -148,16 +147,9 @@ class SkipReport:
                 with self._faults.shield("data"):
                     self.leave(position, names)
 
-    def jump(self, loader: Any, first: int, end: int) -> None:
-        """[first, end) is left out without being read; the loader may know what lies there."""
-        ask: Callable[[int], Any] | None = getattr(loader, "names_of", None)
-        named = min(end, first + ASKED) if self._tells and ask is not None else first
-        for position in range(first, named):
-            names = Names()
-            with self._faults.shield("names_of"):
-                names.add(ask(position) if ask is not None else ())
-            self.leave(position, names)
-        for batches, command in self._skips.by_command(named, end) if named < end else ():
+    def jump(self, first: int, end: int) -> None:
+        """[first, end) is left out without being read."""
+        for batches, command in self._skips.by_command(first, end):
             self._add(batches, command, Names())
 
     def settle(self) -> None:
