@@ -259,22 +259,20 @@ class Tied(nn.Module):
         return self.head(torch.tanh(self.middle(self.words(words))))  # type: ignore[no-any-return]
 
 
-def stage_of_tied(rank: int, marked: bool = False) -> nn.Module:
-    """The table on the first stage, a copy of it on the last; `marked` as Megatron does."""
+def stage_of_tied(rank: int) -> nn.Module:
+    """The table on the first stage, a copy of it on the last."""
     whole = Tied()
-    whole.words.weight.shared_embedding = marked  # type: ignore[attr-defined]
     if rank == 0:
         return nn.ModuleDict({"words": whole.words})
     whole.head.weight = nn.Parameter(whole.words.weight.detach().clone())
-    whole.head.weight.shared_embedding = marked  # type: ignore[attr-defined]
     return nn.ModuleDict({"middle": whole.middle, "head": whole.head})
 
 
 def tied(folder: Path, rank: int, _: int) -> dict[str, Any]:
-    """An embedding tied to the head of the other stage: marked, said, and said not to be tied."""
+    """An embedding tied to the head of the other stage: said, and said not to be tied."""
     stated: dict[str, Any] = {"pipeline": stages_mesh(), "has_loss": rank == 1}
     names = [("words.weight", "stage1.head.weight")]
-    ways: dict[str, dict[str, Any]] = {"marked": {}, "said": {"tied": names}, "not": {"tied": ()}}
+    ways: dict[str, dict[str, Any]] = {"said": {"tied": names}, "not": {"tied": ()}}
     wrong: list[Any] = [[("words.weight", "nowhere")], [("words.weight", "middle.weight")]]
     return {
         "off": {way: off_beside(folder / way, rank, stated | ways[way]) for way in ways},
@@ -305,7 +303,7 @@ def warned(folder: Path, rank: int, stated: dict[str, Any]) -> list[str]:
 def off_beside(folder: Path, rank: int, stated: dict[str, Any]) -> float:
     """How far weights and norms are from those of one process; three steps clipped by each rule."""
     model, beside, seen = (
-        stage_of_tied(rank, "tied" not in stated),
+        stage_of_tied(rank),
         Tied(),
         list[dict[str, float]](),
     )
@@ -503,11 +501,11 @@ def test_a_stage_that_cannot_measure_its_part_leaves_nobody_waiting_and_clips_al
 
 
 def test_what_two_stages_hold_a_copy_of_counts_once(ranks: Told) -> None:
-    """An embedding tied to the head: clipping, by rule too, is that of one process. Megatron's
-    mark says so, or the job; where it is said not to be tied it counts on both."""
+    """An embedding tied to the head: clipping, by rule too, is that of one process; where it is
+    said not to be tied it counts on both."""
     for number, rank in enumerate(ranks):
         told = rank["tied"]
-        assert max(told["off"]["marked"], told["off"]["said"]) < 1e-5
+        assert told["off"]["said"] < 1e-5
         assert told["off"]["not"] > 1e-2
         assert [line.split()[0] for line in told["warned"]] == [[], ["'head.weight'"]][number]
         nowhere, other = told["refused"]

@@ -31,7 +31,7 @@ class Ranks:
     `shard_groups`: by pattern of parameter names (`*.experts.*`) the group whose ranks hold
     different parts of them, where no mesh of a DTensor says so.
     `tied`: names by which several stages call one parameter of which each holds a copy, as an
-    embedding tied to the last layer; None: what Megatron marks.
+    embedding tied to the last layer.
     """
 
     replicated: bool | None = None

@@ -2,7 +2,7 @@
 
 In one process they are one parameter. The stages keep their copies equal by adding up the
 gradients, so each stage sees all of the gradient, and in every norm it counts once.
-Which they are the user says, or a mark of Megatron's does. Every rank finds the same.
+Which they are the user says. Every rank finds the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from spikeguard.ranks.rank_group import World, all_gather, listed, raise_first, 
 
 Member: TypeAlias = tuple[int, str]  # a stage, and what it calls the parameter
 Tied: TypeAlias = frozenset[Member]  # one of each stage that holds a copy
-MEGATRONS_MARK = "shared_embedding"
 SAY_TIED = (
     "Give for each parameter the names that its stages call it by, as model.named_parameters() has "
     "them: tied=[('embedding.weight', 'head.weight')]; where other stages use such a name too, "
@@ -35,7 +34,6 @@ class Copy:
     stage: int
     name: str
     shape: list[int]
-    marked: bool = False
 
 
 def find_tied(
@@ -49,9 +47,8 @@ def find_tied(
     raise_first([refusal_of(_check_alike, [rank[0] for rank in ranks])])
     copies = [copy for rank in ranks for copy in rank[1]]
     if stated is None:
-        if not (marked := _marked(copies)):
-            _warn(parts, [shape for rank in ranks for at, shape in rank[2] if at != stage])
-        return marked
+        _warn(parts, [shape for rank in ranks for at, shape in rank[2] if at != stage])
+        return ()
     raise_first([refusal_of(_check_named, stated, copies)])
     return tuple(_members(names, copies) for names in stated)
 
@@ -99,18 +96,11 @@ def _warn(parts: Modules, shapes: Sequence[list[int]]) -> None:
 
 
 def _copies(parts: Modules, stated: Sequence[Sequence[str]] | None, stage: int) -> Iterator[Copy]:
-    """What lies here of that which is named or, where nothing is said, has Megatron's mark."""
+    """What lies here of that which is named."""
     wanted = {name for names in stated or () for name in names}
     for name, parameter in named_parameters(parts):
-        marked = stated is None and bool(getattr(parameter, MEGATRONS_MARK, False))
-        if marked or name in wanted or f"stage{stage}.{name}" in wanted:
-            yield Copy(stage, name, list(parameter.shape), marked)
-
-
-def _marked(copies: Sequence[Copy]) -> tuple[Tied, ...]:
-    """What Megatron marks: the embedding of the first stage and its copy on the last."""
-    members = {(copy.stage, copy.name) for copy in copies if copy.marked}
-    return (frozenset(members),) if _once_each(list(members)) else ()
+        if name in wanted or f"stage{stage}.{name}" in wanted:
+            yield Copy(stage, name, list(parameter.shape))
 
 
 def _once_each(members: Sequence[Member]) -> bool:
