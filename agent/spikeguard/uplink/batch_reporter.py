@@ -7,7 +7,7 @@ writes to `DIRECTORY/batches/rank-00001.jsonl`: no rank waits for another, and a
 ranks tells of two a step. Where ranks do not share the directory, rank 0's alone are told.
 Law: the job's own functions (`name_batch`, `decode`) run here, on the host, never in the loop. What
 they raise is counted; they get `SPENT_S` of each time the server watches, and one that does not
-return is said to hang and holds up nothing else. All that waits is bounded; the oldest goes first.
+return holds up nothing else. All that waits is bounded; the oldest goes first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from spikeguard_protocol import BatchDetail, ProtocolError, Record, from_json, t
 FOLDER = "batches"
 WAITING = 128  # batches between the loop and the thread
 SPENT_S = 10.0  # in the job's own functions, each time the server starts to watch
-HANGS_S = 30.0  # in one call of them
 KNOWN_TEXTS = 4_096  # of single tokens
 FILE_BYTES = 2**20  # of one rank's file; it begins anew each time the server starts to watch
 LOOK_S, PATIENCE_S = 0.5, 15.0  # rank 0, for another rank's file
@@ -59,7 +58,6 @@ class Describing:
         self.name_batch, self._decode, self._faults = name_batch, decode, faults
         self._texts: dict[int, str] = {}
         self._left_s = SPENT_S
-        self.since: float | None = None  # monotonic, of the call under way
 
     def begin(self) -> None:
         """The server started to watch."""
@@ -98,12 +96,11 @@ class Describing:
     def _timed(self, place: str, call: Callable[[], object]) -> None:
         if self._left_s <= 0.0:
             return
-        self.since = began = time.monotonic()
+        began = time.monotonic()
         try:
             with self._faults.shield_thread(place):
                 call()
         finally:
-            self.since = None
             self._left_s -= time.monotonic() - began
         if self._left_s <= 0.0:
             self._faults.note(place, f"took {SPENT_S:g} s for one incident: it is not asked more")
@@ -129,7 +126,7 @@ class BatchReporter:
         self.on = ring.steps > 0 and (put is not None or rank > 0)
         named = self.on and describing.name_batch is not None
         self.items = KeptItems(STEPS) if named else None
-        self._watching = self._hung = False
+        self._watching = False
         self._waiting: deque[Taken] = deque(maxlen=WAITING)
         self._wanted: deque[tuple[float, int, BatchDetail]] = deque(maxlen=WAITING)
         self._reference: Reference | None = None
@@ -147,7 +144,6 @@ class BatchReporter:
         self._watching = watched
         if not watched:
             return
-        self._tell_of_hang()
         before = self.ring.before() if fresh else None
         self._waiting.append(Taken(self.ring.take(step), before, fresh))
         if self._thread is None:
@@ -161,13 +157,6 @@ class BatchReporter:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(within_s)
-
-    def _tell_of_hang(self) -> None:
-        since = self._describing.since
-        if since is not None and not self._hung and time.monotonic() - since > HANGS_S:
-            self._hung = True
-            said = f"name_batch or decode has not returned for {HANGS_S:g} s: batches wait for it"
-            self._faults.note("decode", said)
 
     # ---- the thread --------------------------------------------------------------------------
 
