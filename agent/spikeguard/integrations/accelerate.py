@@ -91,15 +91,6 @@ class AcceleratedGuard:
         stateful = getattr(loader, "use_stateful_dataloader", True)
         return self.guard.batches(loader if stateful else _Counted(loader))
 
-    def loss(
-        self,
-        loss: Tensor,
-        weight: float | Tensor | None = None,
-        scale: float | Tensor | None = None,
-    ) -> Tensor:
-        """As `Guard.loss`: before `accelerator.backward`, which divides by the micro-batches."""
-        return self.guard.loss(loss, weight, scale)
-
     def clip_grad_norm_(self, max_norm: float | None) -> Tensor | None:
         """In place of `accelerator.clip_grad_norm_`: the norm before clipping, taken once."""
         if not self._accelerator.sync_gradients:
