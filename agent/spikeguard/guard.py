@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from threading import get_ident
@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from spikeguard.commands.executor import Executor
-from spikeguard.commands.mitigations import Mitigation
 from spikeguard.loop.capabilities import denied_verbs
 from spikeguard.loop.context import Parts
 from spikeguard.loop.guard_state import GuardState, state_of
@@ -249,14 +248,6 @@ class Guard:
         with self._p.faults.shield("clip"):
             return self._p.collector.clip(max_norm)
         return self._by_torch(float("inf") if max_norm is None else max_norm)
-
-    def mitigation(
-        self, name: str, *, apply: Callable[[], object], undo: Callable[[], object], cost: str = ""
-    ) -> None:
-        """As `attach(mitigations=...)`, on all ranks at the same place; raises `AttachError`."""
-        self._p.mitigations.register([Mitigation(name, apply, undo, cost)])
-        if self._begun:
-            self._report(introduction(self._p, self._executor.capabilities()))
 
     @property
     def mitigations(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from spikeguard import AttemptAborted, CheckpointDirectory, Settings, attach
+from spikeguard import AttemptAborted, CheckpointDirectory, Mitigation, Settings, attach
 from spikeguard.commands import executor
 from spikeguard.commands.recovery import Recovery
 from spikeguard.ranks.agreement import Agreement
@@ -68,6 +68,8 @@ def train(
     model, optimizer = model_and_optimizer()
     network = DistributedDataParallel(model)
     threads, average = sorted(_threads()), Average(rank)
+    broken = rank if case == "broken_mitigation" else 0
+    scaled = Mitigation("scaled", lambda: _scaled(rank, broken), lambda: FACTOR.update(by=1.0))
     guard = attach(
         network,
         optimizer,
@@ -87,13 +89,8 @@ def train(
             emergency_steps=10,
         ),
         state=[average] if case == "broken_state" else [],
+        mitigations=[scaled] if "mitigation" in case else [],
     )
-    if case == "mitigation":
-        guard.mitigation("scaled", apply=lambda: _scaled(rank), undo=lambda: FACTOR.update(by=1.0))
-    if case == "broken_mitigation":
-        guard.mitigation(
-            "scaled", apply=lambda: _scaled(rank, rank), undo=lambda: FACTOR.update(by=1.0)
-        )
     seen: dict[str, Any] = {"resumed": guard.resume(), "trail": [], "dropped": [], "held": 0}
     with pytest.MonkeyPatch.context() as patch:
         if rank == 1 and case in BROKEN:

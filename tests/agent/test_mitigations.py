@@ -143,8 +143,6 @@ def test_a_job_that_registered_none_cannot_and_a_rollback_that_names_one_changes
     job.train_step()
     assert job.guard.steps == 46
     assert "registered no mitigation swap-data" in result(job, command).reason
-    job.guard.mitigation("swap-data", apply=list, undo=list)
-    assert Verb.APPLY in job.guard.capabilities
     job.guard.finish()
 
 

@@ -66,6 +66,8 @@ def train(options: Options, ranks: Ranks) -> Summary:
         keep=options.keep,
         background=False,  # steps of milliseconds: one on its way would still be so ten steps on
     )
+    swap, back = partial(faults.swap_data, True), partial(faults.swap_data, False)
+    swapping = spikeguard.Mitigation("swap-data", swap, back, options.swap_cost or "")
     guard = spikeguard.attach(
         model,
         optimizer,
@@ -78,10 +80,8 @@ def train(options: Options, ranks: Ranks) -> Summary:
         ranks=spikeguard.Ranks(replicated=True),  # the ranks average their gradients in `network`
         name_batch=lambda batch: batch.names,  # which documents an incident's batch held
         decode=text_of,  # and its worst sequence as text
+        mitigations=[swapping] if options.swap_cost is not None else [],  # what may be ordered
     )  # server, project and token come from SPIKEGUARD_*; without a server it trains alone
-    if options.swap_cost is not None:  # what an order may switch on for some steps
-        swap, back = partial(faults.swap_data, True), partial(faults.swap_data, False)
-        guard.mitigation("swap-data", apply=swap, undo=back, cost=options.swap_cost)
     unfinished = guard.resume() < options.steps
     began, step_loss = time.monotonic(), torch.zeros((), device=device)
 

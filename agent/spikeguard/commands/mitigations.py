@@ -59,6 +59,7 @@ class Mitigations:
         faults: Faults,
         given: Iterable[Mitigation] = (),
     ) -> None:
+        """`given`: the same names in the same order on all ranks; raises `AttachError`."""
         self._world, self._progress, self._journal = world, progress, journal
         self._faults = faults
         self.registered: dict[str, Mitigation] = {}
@@ -66,7 +67,14 @@ class Mitigations:
         self._on: set[str] = set()
         self.busy = False  # one is on, or was ordered for steps ahead: `settle` has to look
         self._missed: set[str] = set()  # ordered, and not registered by this start
-        self.register(given)
+        for each in given:
+            if each.name in self.registered:
+                remedy = "Give each a name of its own"
+                raise AttachError("mitigations", f"there are two {each.name}", remedy)
+            self.registered[each.name] = each
+        if len(self.registered) > MOST_MITIGATIONS:
+            problem = f"there are {len(self.registered)}, at most {MOST_MITIGATIONS} are taken"
+            raise AttachError("mitigations", problem, "Register fewer")
 
     @property
     def on(self) -> tuple[str, ...]:
@@ -77,17 +85,6 @@ class Mitigations:
     def costs(self) -> dict[str, str]:
         """By name, as they were registered."""
         return {name: each.cost for name, each in self.registered.items()}
-
-    def register(self, given: Iterable[Mitigation]) -> None:
-        """The same names in the same order on all ranks; raises `AttachError`."""
-        for each in given:
-            if each.name in self.registered:
-                remedy = "Give each a name of its own"
-                raise AttachError("mitigations", f"there are two {each.name}", remedy)
-            self.registered[each.name] = each
-        if len(self.registered) > MOST_MITIGATIONS:
-            problem = f"there are {len(self.registered)}, at most {MOST_MITIGATIONS} are taken"
-            raise AttachError("mitigations", problem, "Register fewer")
 
     def refusal(self, action: Apply | Rollback) -> str | None:
         """Why this rank cannot switch on what `action` names; None if it names nothing."""
