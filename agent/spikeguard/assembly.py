@@ -47,10 +47,15 @@ from spikeguard.measure.signals.optional import OptionalSignals
 from spikeguard.optim.clipping import rule_of
 from spikeguard.optim.learning_rate import ScaledRates, has_rates
 from spikeguard.optim.optimizers import kinds_of, optimizers_in, trained_by
-from spikeguard.optim.scalers import refuse_scalers
-from spikeguard.optim.update_skipper import Extremes, UpdateSkipper, can_drop, takes_flag
+from spikeguard.optim.update_skipper import (
+    Extremes,
+    UpdateSkipper,
+    can_drop,
+    refuse_scalers,
+    takes_flag,
+)
 from spikeguard.ranks.agreement import Agreement
-from spikeguard.ranks.job import Job
+from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import named_modules, parameters
 from spikeguard.ranks.rank_group import (
     World,

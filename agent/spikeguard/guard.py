@@ -39,7 +39,7 @@ from spikeguard.loop.startup import (
 )
 from spikeguard.loop.usage import STRETCH
 from spikeguard.optim.clipping.plain import ClipByTorch
-from spikeguard.ranks.job import Job
+from spikeguard.ranks.layout import Job
 from spikeguard.ranks.over_ranks import OTHER_DATA
 from spikeguard.ranks.rank_group import leave_world
 from spikeguard.registry import enter, leave

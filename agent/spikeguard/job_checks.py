@@ -16,8 +16,7 @@ from torch.optim import Optimizer
 
 from spikeguard.errors import AttachError
 from spikeguard.optim.optimizers import trained_by
-from spikeguard.ranks.job import Job
-from spikeguard.ranks.layout import find_topology, refuse_flat_shards
+from spikeguard.ranks.layout import Job, find_topology, refuse_flat_shards
 from spikeguard.ranks.model_parts import Modules, named_parameters, unrestored_extra_state
 from spikeguard.ranks.rank_group import (
     World,

@@ -15,7 +15,7 @@ from spikeguard.commands import order_limits
 from spikeguard.faults import log
 from spikeguard.optim.optimizers import kinds_of
 from spikeguard.optim.update_skipper import UpdateSkipper
-from spikeguard.ranks.job import Job
+from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import parameters
 from spikeguard.settings import Settings
 from spikeguard_protocol.identity import MAX_TAGS, TAG_PATTERN, TAGS_FACT

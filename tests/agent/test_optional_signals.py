@@ -18,8 +18,7 @@ from spikeguard.measure.norms import sampled_rows
 from spikeguard.measure.signals.activations import MOST as MOST_LAYERS
 from spikeguard.measure.signals.activations import Activations, layers_named
 from spikeguard.measure.signals.attention import QUERIES, AttentionLogits
-from spikeguard.measure.signals.sequences import WorstSequence
-from spikeguard.measure.signals.tokens import ENTROPY, MOST, UNSEEN, TokenStatistics
+from spikeguard.measure.signals.tokens import ENTROPY, MOST, UNSEEN, TokenStatistics, WorstSequence
 from spikeguard_protocol import OPTIONAL_SIGNALS, LayerNorms, Samples
 
 from .heard import parts_of

@@ -26,8 +26,8 @@ from spikeguard.doctor.setup import LANGUAGE, NORMALISED, Family, Group, Setup, 
 from spikeguard.doctor.sources import sources_in_turn
 from spikeguard.faults import LINES, Faults, log
 from spikeguard.measure.readback import Pending, Readback
-from spikeguard.optim.scalers import scalers_of
-from spikeguard.ranks.job import Job
+from spikeguard.optim.update_skipper import scalers_of
+from spikeguard.ranks.layout import Job
 from spikeguard.ranks.rank_group import World
 from spikeguard.settings import Settings
 from spikeguard.state.checkpoints import CheckpointDirectory

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from spikeguard.doctor.setup import LANGUAGE, USUAL_STEP, Family, Group, Setup, family_of
 from spikeguard.measure.readback import Readback
 from spikeguard.optim.optimizers import names_of
-from spikeguard.optim.scalers import scalers_of
-from spikeguard.ranks.job import Job
+from spikeguard.optim.update_skipper import scalers_of
+from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import Modules, named_modules, named_parameters
 from spikeguard.ranks.rank_group import World, all_gather
 from spikeguard.ranks.shards import local

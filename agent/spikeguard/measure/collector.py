@@ -43,9 +43,8 @@ from spikeguard.measure.spoilt_buffers import SpoiltBuffers
 from spikeguard.measure.update_norms import all_parameters, fits, samples_of, unchanged
 from spikeguard.optim.buffers import Buffers
 from spikeguard.optim.clipping.rules import Rule, under
-from spikeguard.optim.scalers import scalers_of
-from spikeguard.optim.update_skipper import UpdateSkipper, found_by_scaler, loss_scale
-from spikeguard.ranks.job import Job
+from spikeguard.optim.update_skipper import UpdateSkipper, found_by_scaler, loss_scale, scalers_of
+from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import parameters
 from spikeguard.ranks.replicas import bits_of, compares_at
 from spikeguard.ranks.shards import local

@@ -16,9 +16,12 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
 
+from spikeguard.errors import AttachError
 from spikeguard.optim.clipping.baseline import Baseline
 from spikeguard.optim.optimizers import trained_by
+from spikeguard.ranks.layout import Topology
 from spikeguard.ranks.shards import is_sharded
 
 _ABSENT: Final = object()
@@ -209,3 +212,23 @@ def loss_scale(optimizer: torch.optim.Optimizer) -> Tensor | None:
     """The scale that the gradients still carry where a GradScaler left unscaling to the step."""
     scale = getattr(optimizer, "grad_scale", None)
     return scale if isinstance(scale, Tensor) else None
+
+
+def scalers_of(given: Sequence[Any]) -> list[Any]:
+    """GradScalers among the entries of `state=` that are switched on."""
+    return [each for each in given if isinstance(each, GradScaler) and each.is_enabled()]
+
+
+def refuse_scalers(given: Sequence[Any], topology: Topology) -> None:
+    """Raise `AttachError` where ranks see different gradients; the same on all ranks.
+
+    A scaler looks at this rank's gradients alone. Of pipeline stages, and of ranks with experts of
+    their own, one would skip its step and halve its scale while the others do neither.
+    """
+    if topology.cut_by_hand and scalers_of(given):
+        raise AttachError(
+            "state",
+            "a GradScaler judges the gradients of one rank, and the ranks of a pipeline or of "
+            "shard groups have different ones: they would skip different steps",
+            "Train in bf16, which needs no scaler",
+        )

@@ -91,6 +91,25 @@ class Topology:
         return max(1, self.holders // parts) * self.tied.get(id(parameter), 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a job is made of, as one rank sees it; described once, at `attach()`.
+
+    Norms, clipping, skipping, the scaling of rates and the saving of states go by it. Ranks differ
+    in what they hold, not in what is known.
+    """
+
+    parts: tuple[torch.nn.Module, ...]  # one, or those of a model that is cut into several
+    optimizers: tuple[torch.optim.Optimizer, ...]  # each parameter that trains has one of them
+    topology: Topology
+    unsaved: str = ""  # why; empty where state_dict and load_state_dict work
+
+    @property
+    def known(self) -> bool:
+        """Whether what a rank measures is, or adds up to, what all ranks measure."""
+        return self.topology.known
+
+
 def _mesh_parts(parameter: Tensor) -> int:
     """Into how many parts its mesh cuts `parameter`."""
     if not isinstance(parameter, DTensor):

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Placement
 from torch.optim import Optimizer
 
 from spikeguard.optim.optimizers import names_of, trained_by
-from spikeguard.ranks.job import Job
+from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import (
     extra_states,
     load_state,

@@ -18,8 +18,7 @@ from spikeguard.faults import Faults
 from spikeguard.measure.batch_ring import BatchRing
 from spikeguard.measure.signals.activations import Activations
 from spikeguard.measure.signals.attention import AttentionLogits
-from spikeguard.measure.signals.sequences import WorstSequence
-from spikeguard.measure.signals.tokens import TokenStatistics
+from spikeguard.measure.signals.tokens import TokenStatistics, WorstSequence
 from spikeguard.ranks.shards import local
 from spikeguard.settings import Settings
 from spikeguard_protocol import OptionalSignal

@@ -1,4 +1,5 @@
-"""Statistics of a step's tokens: the entropy of their histogram, and how many are new.
+"""Statistics of a step's tokens: the entropy of their histogram, how many are new, and the loss of
+the worst sequence, a running maximum in which a NaN stays a NaN.
 
 Law: the device counts, the host waits for nothing. Ids are counted in `BUCKETS` buckets, by their
 lowest bits: exactly up to that size of vocabulary, beyond it as a sketch in which few ids share a
@@ -19,6 +20,7 @@ from spikeguard_protocol import OptionalSignal
 BUCKETS = 2**18  # a power of two, above the vocabularies in use
 MOST = 2**22  # tokens of one rank's step, which fp32 counts exactly; beyond it none are counted
 ENTROPY, UNSEEN = OptionalSignal.TOKEN_ENTROPY.value, OptionalSignal.UNSEEN_TOKENS.value
+WORST = OptionalSignal.LOSS_SEQUENCE_MAX.value
 
 
 class TokenStatistics:
@@ -79,3 +81,24 @@ class TokenStatistics:
         self._one = torch.ones(1, device=device)
         known = self._fresh.to(device)
         self._fresh = known if len(known) else torch.ones(BUCKETS, device=device)
+
+
+class WorstSequence:
+    """The highest mean loss of a sequence since the last step."""
+
+    def __init__(self) -> None:
+        self._worst: Tensor | None = None
+
+    @torch.no_grad()
+    def show(self, losses: Tensor) -> None:
+        """Note one micro-batch: nats, (B,) a sequence's mean each, or (B, ...) of its tokens."""
+        if not losses.numel():
+            return
+        each = losses.detach().float()
+        worst = (each if each.ndim < 2 else each.flatten(1).mean(1)).amax()
+        self._worst = worst if self._worst is None else torch.maximum(self._worst, worst)
+
+    def take(self) -> dict[str, Tensor]:
+        """Nats, (); then start anew."""
+        worst, self._worst = self._worst, None
+        return {} if worst is None else {WORST: worst}
