@@ -6,15 +6,12 @@ Law: the sender replaces whole values, the loop reads them: one reference each, 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spikeguard.faults import log
 from spikeguard_protocol import Ack, IncidentEnded, Order, UnreadableOrder
 
-WARNINGS = 3  # an hour that other attempts of the run are alive
-HOUR_S = 3_600.0
 ATTENTIVE_S = 30.0  # a server not heard for so long asks for nothing: slow signals cost time
 
 
@@ -43,7 +40,6 @@ class Inbox:
     asked_attentive: bool = False
     protected: frozenset[str] = frozenset()
     heard_at: float | None = None
-    warned_at: deque[float] = field(default_factory=lambda: deque(maxlen=WARNINGS))  # of others
     alone: bool = True  # whether no other attempt of the run is alive
     changed: bool = False  # the loop has something to look at; it takes this back, nobody else
     tell: Callable[[IncidentEnded], object] = bool  # called with an incident that closed
@@ -59,13 +55,6 @@ class Inbox:
         if not self.asked_attentive or self.heard_at is None:
             return False
         return time.monotonic() - self.heard_at < ATTENTIVE_S
-
-    def _may_warn(self, now: float) -> bool:
-        """Whether one more line about other attempts is due: a server may say so in turns."""
-        if len(self.warned_at) == WARNINGS and now - self.warned_at[0] < HOUR_S:
-            return False
-        self.warned_at.append(now)
-        return True
 
     def hear(
         self,
@@ -91,7 +80,7 @@ class Inbox:
         self.heard_at = now
         if ack.attentive or (self.deliveries, ack.attentive, self.protected, unreadable) != before:
             self.changed = True
-        if self.alone and ack.live_attempts > 1 and self._may_warn(now):
+        if self.alone and ack.live_attempts > 1:
             log.warning(
                 "%d attempts of this run are alive: none gets orders until one has ended",
                 ack.live_attempts,
