@@ -85,17 +85,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_683,
+    "spikeguard_protocol": 2_650,
     "spikeguard_cli": 3_282,
-    "spikeguard_client": 1_345,
-    "spikeguard": 21_875,
-    "spikeguard_core": 11_448,
+    "spikeguard_client": 1_346,
+    "spikeguard": 21_194,
+    "spikeguard_core": 11_441,
     "spikeguard_replay": 3_438,
-    "spikeguard_server": 31_313,
-    "spikeguard_dashboard": 3_527,
+    "spikeguard_server": 31_129,
+    "spikeguard_dashboard": 3_239,
     "spikeguard_trainer": 2_471,
     "benchmarks": 14_543,
-    "tests": 51_559,
+    "tests": 50_693,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
