@@ -99,7 +99,7 @@ def test_a_rollback_is_carried_out_and_answered_once_wherever_the_job_is_killed(
     assert_same(again.everything(), trained[done])
     journal = (tmp_path / "guard/journal.jsonl").read_text().splitlines()
     assert sum('"entry": "begun"' in line for line in journal if line.endswith("}")) == done
-    assert again.guard.faults == {}
+    assert [name for name in again.guard.faults if not name.startswith("server")] == []
     (segment,) = wire.records(SegmentStarted, again.guard.attempt)
     assert segment.parent is not None
     assert (segment.parent.step, segment.position) == (10, 10) if done else (15, 15)

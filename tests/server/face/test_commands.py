@@ -77,7 +77,7 @@ def test_the_words_need_the_standard_library_only_until_they_run() -> None:
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_every_word_has_help_and_names_its_extra(command: object) -> None:
     assert command.summary  # type: ignore[attr-defined]
-    assert (command.extra in ("server", "replay", "up")) == bool(command.needs)  # type: ignore[attr-defined]
+    assert (command.extra in ("cli", "server", "replay", "up")) == bool(command.needs)  # type: ignore[attr-defined]
 
 
 def test_serve_refuses_to_start_without_a_database() -> None:
