@@ -41,6 +41,7 @@ class Moves:
     """Whether a signal is off its baseline, and since when."""
 
     first_step: int | None = None  # of the present excursion
+    last_step: int = 0  # when it was away last
     first_z: float = 0.0
     away: int = 0  # anomalous rows of the present excursion
     quiet: int = 0  # rows since it was last away
@@ -51,6 +52,15 @@ class Moves:
         """Where what it does now began; None while it is calm."""
         return self.first_step if self.quiet < ANEW else None
 
+    def moved_by(self, step: int, gap: float) -> int | None:
+        """Where what led to `step` began; `gap`: usual distance of the loss's rows, in steps.
+
+        None where it was over some rows before: of a signal that is measured now and then its own
+        rows reach far back.
+        """
+        recent = not self.quiet or step - self.last_step < ANEW * gap
+        return self.moved_step if recent else None
+
     def see(self, step: int, z: float, settings: DetectionSettings) -> None:
         """Take one more row."""
         if z < settings.confirm_z:
@@ -60,7 +70,7 @@ class Moves:
             self.first_step, self.first_z = step, z
         self.away = self.away + 1 if self.quiet == 0 else 1
         self.first_z = max(self.first_z, z)
-        self.quiet = 0
+        self.last_step, self.quiet = step, 0
 
     def rest(self, rows: int, settings: DetectionSettings) -> None:
         """So many calm rows."""

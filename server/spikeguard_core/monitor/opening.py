@@ -143,9 +143,10 @@ class Opening:
         )
 
     def _first_moves(self, onset_step: int, signal: str) -> dict[str, int]:
-        found = {name: one.moves.moved_step for name, one in self.state.leading.items()}
+        gap = self.state.test.baseline.gap
+        found = {n: one.moves.moved_by(onset_step, gap) for n, one in self.state.leading.items()}
         found |= {
-            name: one.moves.moved_step
+            name: one.moves.moved_by(onset_step, gap)
             for name, one in self.state.own.items()
             if one.choice != USUAL_LIMITS.get(name)
         }

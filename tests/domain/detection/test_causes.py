@@ -434,6 +434,21 @@ def test_a_signal_that_moves_now_and_then_did_not_move_first() -> None:
     assert "update_norm" not in opened.first_moves
 
 
+def test_a_move_that_was_over_before_is_none_of_the_incidents() -> None:
+    """However few rows ago that was by its own count: it is measured once in ten steps."""
+
+    def early(step: int) -> Mapping[str, float]:
+        spike = {"loss": 6.0} if step >= ONSET else {}
+        return spike | ({"adam_v_norm": 900.0} if step // 10 == ONSET // 10 - 3 else {})
+
+    slow = tuple(name for name in measured(1) if name not in ("loss", "adam_v_norm"))
+    rows = [row(s, early, slow if s % 10 == 5 else (*slow, "adam_v_norm")) for s in range(1, 360)]
+    monitor = Monitor()
+    events = [event for sample in rows for event in monitor.observe([sample])]
+    opened = next(event for event in events if isinstance(event, Opened))
+    assert opened.first_moves == {"loss": ONSET}
+
+
 def test_a_learning_rate_that_rose_before_the_loss_is_blamed() -> None:
     def raised(step: int) -> Mapping[str, float]:
         rate = {"lr": 3e-2} if step >= ONSET - 4 else {}
