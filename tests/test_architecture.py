@@ -89,13 +89,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_282,
     "spikeguard_client": 1_346,
     "spikeguard": 21_194,
-    "spikeguard_core": 11_452,
+    "spikeguard_core": 11_461,
     "spikeguard_replay": 3_438,
     "spikeguard_server": 31_129,
     "spikeguard_dashboard": 3_239,
     "spikeguard_trainer": 2_471,
     "benchmarks": 14_543,
-    "tests": 50_708,
+    "tests": 50_710,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

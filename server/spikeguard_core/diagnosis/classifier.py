@@ -21,6 +21,7 @@ from spikeguard_core.diagnosis.forecast import (
     trust,
 )
 from spikeguard_core.diagnosis.incident_tracker import (
+    MOVED,
     SETTLED_ROWS,
     Episode,
     unseen_judgement,
@@ -181,7 +182,7 @@ def _above(episode: Episode, outlook: Outlook | None = None) -> str:
     """The one figure for it, with the step that it holds for; where that lies within the noise of a
     row, the mean that the outlook judges by, with its 95 % interval."""
     excess, step = episode.told_excess, episode.newest_step
-    if outlook is None and abs(excess) < episode.scale:
+    if abs(excess) < episode.scale and (outlook is None or _fell(episode, outlook)):
         return f"loss is on trend at step {step}"
     if outlook is None or abs(excess) >= episode.scale:
         assert episode.trend is not None
@@ -190,13 +191,19 @@ def _above(episode: Episode, outlook: Outlook | None = None) -> str:
     return f"loss is {mean} over the newest {_steps(episode, outlook.width)}"
 
 
+def _fell(episode: Episode, outlook: Outlook) -> bool:
+    """Whether the loss came down at once, so that the outlook's rows tell no course of it."""
+    newest = episode.told_excess
+    return newest < outlook.excess / 2.0 and outlook.excess - newest > MOVED * episode.scale
+
+
 def _healing(episode: Episode, outlook: Outlook) -> str:
     if outlook.excess <= outlook.tolerance:
         return f"loss is back on trend{_calm_for(episode)}"
     if episode.since_turn < PLATEAU_ROWS and outlook.lasting > 0.5:
         return f"{_above(episode, outlook)}, too early to say more"
     rows, back = outlook.rows_left, _calm_for(episode)
-    if not math.isfinite(rows):
+    if not math.isfinite(rows) or _fell(episode, outlook):
         return f"{_above(episode, outlook)}{back}"
     slope = -outlook.slope / episode.gap
     return (
@@ -217,6 +224,8 @@ def _steps(episode: Episode, rows: int) -> str:
 
 
 def _too_slow(episode: Episode, outlook: Outlook) -> str:
+    if _fell(episode, outlook):
+        return _above(episode, outlook)
     if outlook.fall < outlook.error:
         return f"{_above(episode, outlook)} and has stopped falling"
     slope = -outlook.slope / episode.gap

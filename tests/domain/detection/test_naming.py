@@ -250,6 +250,8 @@ def test_a_height_that_names_a_step_is_the_loss_of_that_step() -> None:
     assert "loss is on trend at step 1003" in reason_of([7.5, 7.5, 0.001])
     assert "loss is 40 at step 1004, 20 times the loss before" in reason_of([1.0, 22, 30, 38])
     assert "loss is 0.5 above trend at step 1007" in reason_of([0.5] * 6 + [0.52])
+    fallen = reason_of([6.9, 6.5, 6.1, 5.7, 5.1, 5.0, 0.01])  # back at once: no forecast holds
+    assert fallen == "loss is on trend at step 1007"
 
 
 def test_what_swings_for_hundreds_of_rows_is_not_expected_to_heal() -> None:
