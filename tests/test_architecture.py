@@ -95,7 +95,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_dashboard": 3_239,
     "spikeguard_trainer": 2_471,
     "benchmarks": 14_543,
-    "tests": 50_710,
+    "tests": 50_714,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

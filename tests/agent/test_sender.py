@@ -275,8 +275,12 @@ def test_no_step_waits_for_the_server_whatever_it_does(tmp_path: Path, server: s
         job = Job(tmp_path, server=url, settings=patient)
         job.train_to(120)
         job.guard.finish()
-    left = set(threading.enumerate()) - others
-    assert not [thread for thread in left if thread.name.startswith("spikeguard")]
+
+    def left() -> list[str]:
+        started = set(threading.enumerate()) - others
+        return [thread.name for thread in started if thread.name.startswith("spikeguard")]
+
+    await_that(lambda: not left())
 
 
 def test_a_disk_that_hangs_holds_up_no_step_and_loses_nothing(tmp_path: Path) -> None:
