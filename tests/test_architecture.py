@@ -91,9 +91,9 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 21_194,
     "spikeguard_core": 11_461,
     "spikeguard_replay": 3_438,
-    "spikeguard_server": 31_129,
+    "spikeguard_server": 31_130,
     "spikeguard_dashboard": 3_239,
-    "spikeguard_trainer": 2_471,
+    "spikeguard_trainer": 2_473,
     "benchmarks": 14_543,
     "tests": 50_714,
 }

@@ -74,6 +74,7 @@ class Announcement:
         return {
             "server": self.server,
             "dashboard": self.dashboard,
+            "pages": self.pages if self.dashboard else None,
             "agent_token_file": str(self.login.agent_token_file),
             "login_token_file": str(self.login.login_token_file),
             "sign_in_link": self.login.sign_in_link,

@@ -57,7 +57,7 @@ class Demo:
         self.screen.say(["starting Postgres, the server and the dashboard"])
         service = Service.start(self.children, self.directory)
         place = service.place
-        self.screen.say([f"server {place.server}, dashboard {place.dashboard}"])
+        self.screen.say([f"server {place.server}, dashboard {place.pages}"])
         fault = self.options.fault
         self.screen.say([f"training the reference model; the fault {fault} comes at its step"])
         job = self._train(service)
@@ -148,7 +148,7 @@ class Demo:
         place = service.place
         lines = [
             "server and dashboard stay up until Ctrl-C:",
-            f"  dashboard {place.dashboard}",
+            f"  dashboard {place.pages}",
             f"  sign in   {service.sign_in_link()} (once, within 10 minutes)",
             f"  later     {place.server}/login with the token in {place.login_token_file}",
         ]

@@ -30,6 +30,7 @@ class Place:
 
     server: str  # URL
     dashboard: str | None  # URL
+    pages: str | None  # the same, by the name that a browser's sign-in holds for
     agent_token_file: str
     login_token_file: str
     credentials: str  # file of a signed-in person
@@ -125,6 +126,7 @@ def _place(ready: dict[str, Any], credentials: Path) -> Place:
     return Place(
         server=ready["server"],
         dashboard=ready.get("dashboard"),
+        pages=ready.get("pages"),
         agent_token_file=ready["agent_token_file"],
         login_token_file=ready["login_token_file"],
         credentials=str(credentials),
