@@ -182,6 +182,25 @@ def test_an_optimizers_queue_is_named_and_what_is_restored_is_not(tmp_path: Path
     assert "attach(state=[...])" in row.remedy
 
 
+def test_a_tensor_in_a_modules_attribute_is_named_and_a_buffer_is_not(tmp_path: Path) -> None:
+    """Nobody knows whether training changes it; torch's own checkpoints do not hold it either."""
+
+    class Averaged(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(8, 8)
+            self.average = torch.zeros(8)
+            self.register_buffer("seen", torch.zeros(8))
+
+    model = Averaged()
+    optimizer = torch.optim.AdamW(model.parameters())
+    row = restored(attach(model, optimizer, run="test", directory=tmp_path))
+    assert row is not None
+    assert row.answer is Answer.UNKNOWN
+    assert row.reason == (
+        "attribute Averaged.average is not restored: make it a buffer if training changes it"
+    )
+
+
 def test_an_entry_of_state_answers_for_what_it_reaches(tmp_path: Path) -> None:
     model = nn.Linear(8, 8)
     optimizer = Counting(model.parameters())

@@ -2,8 +2,8 @@
 
 Restored are parameters, buffers, the optimizers' `state_dict()`, their counters and random
 generators, the schedule and what `state=` holds. Communication hooks of DDP and optimizers keep
-state elsewhere too: that is named. What a module keeps in plain attributes is in no checkpoint of
-torch's either, and is not looked for.
+state elsewhere too: that is named. So are tensors in plain attributes of a module, which are in no
+checkpoint of torch's either: whether training changes them is not known.
 """
 
 from __future__ import annotations
@@ -47,11 +47,19 @@ def restore_abilities(
     found = (*_in_hooks(parts), *_in_attributes(optimizers))
     names = list(dict.fromkeys(name for name, *ids in found if covered.isdisjoint(ids)))
     loaders = _own_loaders(optimizers, (*schedule, *given))
-    tried = f"whether {_few(loaders)} loads its own state again shows at the first rollback"
+    tensors = dict.fromkeys(n for n, *ids in _in_modules(parts) if covered.isdisjoint(ids))
+    doubts = []
+    if tensors:
+        doubts.append(
+            f"{_few([*tensors])} is not restored: make it a buffer if training changes it"
+        )
+    if loaders:
+        tried = f"whether {_few(loaders)} loads its own state again shows at the first rollback"
+        doubts.append(tried)
     if names:
-        reasons = [f"state that is not restored: {_few(names)}", *([tried] if loaders else [])]
-        return (no(RESTORE_ALL, "; ".join(reasons), REMEDY),)
-    return (unknown(RESTORE_ALL, tried),) if loaders else ()
+        reasons = "; ".join((f"state that is not restored: {_few(names)}", *doubts))
+        return (no(RESTORE_ALL, reasons, REMEDY),)
+    return (unknown(RESTORE_ALL, "; ".join(doubts)),) if doubts else ()
 
 
 def _reached_by(item: Any) -> Iterator[Any]:
@@ -100,15 +108,27 @@ def _in_attributes(optimizers: Sequence[Optimizer]) -> Iterator[Found]:
                 yield f"attribute {place}", id(value), id(optimizer)
 
 
-def _holds_numbers(value: Any, trained: set[int]) -> bool:
-    """Whether it is, or holds, tensors other than the trained ones, or arrays; a queue may come
-    to hold some."""
+def _in_modules(parts: Modules) -> Iterator[Found]:
+    """Tensors, arrays and queues that are no parameter and no buffer."""
+    kept = {id(t) for part in parts for t in (*part.parameters(), *part.buffers())}
+    for module in (each for part in parts for each in part.modules()):
+        if type(module).__module__.startswith("torch."):
+            continue
+        for name, value in vars(module).items():
+            plain = isinstance(value, dict | list | tuple)  # its own parameters among them
+            if not plain and _holds_numbers(value, kept):
+                yield f"attribute {type(module).__name__}.{name}", id(value), id(module)
+
+
+def _holds_numbers(value: Any, kept: set[int]) -> bool:
+    """Whether it is, or holds, tensors other than those `kept`, or arrays; a queue may come to
+    hold some."""
     if isinstance(value, dict | list | tuple):
         inside = value.values() if isinstance(value, dict) else value
-        return any(_holds_numbers(each, trained) for each in inside)
+        return any(_holds_numbers(each, kept) for each in inside)
     numpy: Any = sys.modules.get("numpy")
     array = numpy is not None and isinstance(value, numpy.ndarray | numpy.random.Generator)
-    tensor = isinstance(value, Tensor) and id(value) not in trained
+    tensor = isinstance(value, Tensor) and id(value) not in kept
     return array or tensor or isinstance(value, deque)
 
 
