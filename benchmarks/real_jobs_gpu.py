@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import spikeguard
-from benchmarks.real_jobs_text import CONTEXT, ROWS, Items, Plan, item_at
+from benchmarks.real_jobs_kinds import LR, SPARE, checkpoints_of, items_of, two_optimizers
+from benchmarks.real_jobs_text import CONTEXT, ROWS, Items, Plan
 from spikeguard_trainer.model import Shape, Transformer
 
 SHAPE = Shape(width=64, layers=2, heads=2, hidden=176, context=CONTEXT)
-LR, MUON_LR, DROPPED = 3e-3, 0.02, 0.05
-SPARE = 64  # positions to be had beyond the last step
+DROPPED = 0.05
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
@@ -62,13 +62,6 @@ def _foreach(model: nn.Module) -> list[torch.optim.Optimizer]:
     return [torch.optim.AdamW(model.parameters(), lr=LR)]
 
 
-def _with_muon(model: nn.Module) -> list[torch.optim.Optimizer]:
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "blocks" in n]
-    known = {id(p) for p in matrices}
-    others = [p for p in model.parameters() if id(p) not in known]
-    return [torch.optim.AdamW(others, lr=LR, fused=True), torch.optim.Muon(matrices, lr=MUON_LR)]
-
-
 KINDS = {
     "bf16": Kind("bf16 weights, fused AdamW", weights=torch.bfloat16),
     "autocast": Kind("fp32 weights, autocast to bf16, fused AdamW", autocast=torch.bfloat16),
@@ -78,7 +71,7 @@ KINDS = {
         "the same, skip_by_sync=True", torch.float32, torch.bfloat16, _foreach, by_sync=True
     ),
     "fp16": Kind("fp16 and GradScaler, fused AdamW", autocast=torch.float16),
-    "muon": Kind("AdamW + Muon", torch.float32, torch.bfloat16, _with_muon),
+    "muon": Kind("AdamW + Muon", torch.float32, torch.bfloat16, two_optimizers),
     "fsdp2": Kind("FSDP2 over NCCL, one rank", torch.float32, torch.bfloat16, sharded=True),
     "ddp": Kind("DDP over gloo, two ranks on the GPU", autocast=torch.bfloat16, replicated=True),
 }
@@ -90,7 +83,7 @@ def device() -> torch.device:
 
 def loop(plan: Plan, kind: Kind) -> None:
     """A loop of one's own."""
-    here, rank, ranks = device(), _rank(), _ranks()
+    here = device()
     net: Any = Language().to(here, kind.weights)
     if kind.sharded:
         _shard(net)
@@ -102,7 +95,7 @@ def loop(plan: Plan, kind: Kind) -> None:
         optimizers if len(optimizers) > 1 else optimizers[0],
         run="row",
         state=[scaler] if scaler else [],  # as docs/attach.md asks for
-        checkpoints=_checkpoints(plan),
+        checkpoints=checkpoints_of(plan),
         settings=spikeguard.Settings(skip_by_sync=kind.by_sync),
     )
     guard.resume()  # +
@@ -110,7 +103,7 @@ def loop(plan: Plan, kind: Kind) -> None:
     precision: Any = nullcontext()
     if kind.autocast is not None:
         precision = torch.autocast(here.type, kind.autocast)
-    items = spikeguard.by_position(lambda n: item_at(plan, n, rank=rank, ranks=ranks))  # +
+    items = items_of(plan)  # +
     for batch in guard.batches(items):  # +
         rows = batch.pin_memory() if here.type == "cuda" else batch
         with precision:
@@ -136,20 +129,6 @@ def _shard(net: Language) -> None:
     for block in net.inner.blocks:
         fully_shard(block)
     fully_shard(net)
-
-
-def _checkpoints(plan: Plan) -> spikeguard.CheckpointDirectory:
-    return spikeguard.CheckpointDirectory(
-        Path(plan.out) / "checkpoints", every=plan.checkpoint_every
-    )
-
-
-def _rank() -> int:
-    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-
-
-def _ranks() -> int:
-    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
 
 
 def hugging_face(plan: Plan) -> None:
@@ -227,7 +206,7 @@ def accelerate(plan: Plan) -> None:
     loader: Any = DataLoader(Items(plan, 2 * (plan.steps + SPARE), micro=2), batch_size=ROWS)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     guard = attach(  # +
-        accelerator, model, optimizer, run="row", checkpoints=_checkpoints(plan)
+        accelerator, model, optimizer, run="row", checkpoints=checkpoints_of(plan)
     )
     guard.resume()  # +
     for batch in guard.batches(loader):  # +

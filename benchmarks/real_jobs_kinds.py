@@ -21,7 +21,7 @@ import spikeguard
 from benchmarks.real_jobs_text import CONTEXT, ROWS, Items, Plan, item_at
 from spikeguard_trainer.model import Shape, Transformer
 
-LR, RHO, AVERAGED_EVERY, PASSES, BARE = 3e-3, 0.05, 4, 3, 20
+LR, MUON_LR, RHO, AVERAGED_EVERY, PASSES, BARE = 3e-3, 0.02, 0.05, 4, 3, 20
 SHAPE = Shape(width=32, layers=2, heads=2, hidden=88, context=CONTEXT)
 SPARE = 64  # positions to be had beyond the last step
 
@@ -38,6 +38,14 @@ def items_of(plan: Plan) -> Any:
     if torch.distributed.is_initialized():
         ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     return spikeguard.by_position(lambda index: item_at(plan, index, rank=rank, ranks=ranks))
+
+
+def two_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
+    """AdamW for embedding, head and gains, Muon for the matrices of the blocks."""
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "blocks" in n]
+    known = {id(p) for p in matrices}
+    others = [p for p in model.parameters() if id(p) not in known]
+    return [torch.optim.AdamW(others, lr=LR, fused=True), torch.optim.Muon(matrices, lr=MUON_LR)]
 
 
 class Sam(torch.optim.Optimizer):

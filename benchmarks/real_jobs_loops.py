@@ -26,9 +26,9 @@ from benchmarks.real_jobs_text import CONTEXT, ROWS, Items, Plan, item_at
 from spikeguard_trainer.model import Shape, Transformer
 from spikeguard_trainer.schedule import lr_share
 
-LR, MUON_LR = 3e-3, 0.02
+LR = kinds.LR
 SHAPE = Shape(width=32, layers=2, heads=2, hidden=88, context=CONTEXT)
-SPARE = 64  # positions to be had beyond the last step: some are left out
+SPARE = kinds.SPARE
 WARMUP = 20  # steps
 
 
@@ -150,21 +150,15 @@ def plain_items(plan: Plan, rank: int, ranks: int) -> Any:
     return lambda index: item_at(plan, index, rank=rank, ranks=ranks)
 
 
-def two_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
-    """AdamW for embedding, head and gains, Muon for the matrices of the blocks."""
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "blocks" in n]
-    known = {id(p) for p in matrices}
-    others = [p for p in model.parameters() if id(p) not in known]
-    return [torch.optim.AdamW(others, lr=LR, fused=True), torch.optim.Muon(matrices, lr=MUON_LR)]
-
-
 def plain_loop(plan: Plan, layout: str, muon: bool) -> None:
     """A loop of one's own, on one process, or sharded over several."""
     rank, ranks = rank_and_ranks()
     torch.manual_seed(0)
     model = Transformer(SHAPE)
     shard(model, layout, ranks)
-    optimizers = two_optimizers(model) if muon else [torch.optim.AdamW(model.parameters(), lr=LR)]
+    optimizers = (
+        kinds.two_optimizers(model) if muon else [torch.optim.AdamW(model.parameters(), lr=LR)]
+    )
     schedules = [schedule(optimizer, plan) for optimizer in optimizers]
     checkpoints = spikeguard.CheckpointDirectory(  # +
         Path(plan.out) / "checkpoints", every=plan.checkpoint_every
@@ -245,7 +239,9 @@ def pipeline_loop(plan: Plan, muon: bool) -> None:
     mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("pp",))
     stage = PipelineStage(model, rank, ranks, torch.device("cpu"), group=mesh.get_group())
     passes = Schedule1F1B(stage, n_microbatches=2 * ranks, loss_fn=mean_loss)
-    optimizers = two_optimizers(model) if muon else [torch.optim.AdamW(model.parameters(), lr=LR)]
+    optimizers = (
+        kinds.two_optimizers(model) if muon else [torch.optim.AdamW(model.parameters(), lr=LR)]
+    )
     schedules = [schedule(optimizer, plan) for optimizer in optimizers]
     checkpoints = spikeguard.CheckpointDirectory(  # +
         Path(plan.out) / "checkpoints", every=plan.checkpoint_every

@@ -146,10 +146,11 @@ def _course(episode: Episode, outlook: Outlook | None, settings: DetectionSettin
     swings = episode.rises >= SWINGS  # not a height at which one spike stays before it falls
     seen = trust(episode.rows if swings else episode.since_turn)
     lasting = with_odds(outlook.lasting * seen, settings.lasting_odds)
-    if swings and episode.rows >= CLIMB_ROWS and episode.since_turn < PLATEAU_ROWS:
-        lasting = max(lasting, 0.65 if outlook.excess > outlook.tolerance else 0.0)
-    if outlook.fall <= 0.0 and outlook.excess > outlook.tolerance:
-        lasting = max(lasting, 0.65 if episode.rows >= NOT_FALLING_ROWS else 0.5)
+    if outlook.excess > outlook.tolerance:
+        if swings and episode.rows >= CLIMB_ROWS and episode.since_turn < PLATEAU_ROWS:
+            lasting = max(lasting, 0.65)
+        if outlook.fall <= 0.0:
+            lasting = max(lasting, 0.65 if episode.rows >= NOT_FALLING_ROWS else 0.5)
     if lasting < 0.5:
         return Judgement(Kind.RECOVERABLE, min(SUREST, 1.0 - lasting), _healing(episode, outlook))
     sure = min(SUREST, lasting)
