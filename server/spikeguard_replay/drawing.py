@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from spikeguard_protocol import Kind
 from spikeguard_replay.backtest import BacktestedLog, Candidate
 from spikeguard_replay.backtest_listing import label
-from spikeguard_replay.judging import Findings, Found
+from spikeguard_replay.judging import Findings, Found, finite
 from spikeguard_replay.log import Log
 
 COLOUR = {
@@ -63,7 +63,7 @@ def _draw_loss(axes: Axes, log: Log, findings: Findings) -> None:
     axes.set(ylabel="loss (nats)")
     axes.grid(alpha=0.25)
     axes.margins(x=0.01)
-    _limit(axes, losses, [found.peak_loss for found in findings.incidents])
+    _limit(axes, losses, [finite(found.peak_loss) for found in findings.incidents])
     handles, labels = axes.get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
     axes.legend(

@@ -71,7 +71,7 @@ class Found:
             "kind": str(self.judgement.kind),
             "confidence": round(self.judgement.confidence, 4),
             "pre_loss": self.pre_loss,
-            "peak_loss": self.peak_loss,
+            "peak_loss": finite(self.peak_loss),
             "signal": self.signal,
             "first_moves": dict(self.first_moves),
             "causes": [
@@ -106,8 +106,12 @@ class Findings:
 
 
 def _moved(precursor: Precursor) -> dict[str, Any]:
-    z = precursor.z if math.isfinite(precursor.z) else None
-    return {"step": precursor.step, "signal": precursor.signal, "z": z}
+    return {"step": precursor.step, "signal": precursor.signal, "z": finite(precursor.z)}
+
+
+def finite(value: float | None) -> float | None:
+    """`value`, or None where it is not finite, as JSON has to say it."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def choice_of(detection: Mapping[str, Any], called: str) -> DetectorChoice:
@@ -197,17 +201,18 @@ def _found(incident: Incident) -> Found:
 
 
 def _with_peak(found: Found, log: Log, after: Found | None) -> Found:
-    """With its highest loss, which is not that of the incident that came `after` and closed it."""
+    """With its highest loss, or the first that is not finite; not one of the incident that came
+    `after` and closed it."""
     loss = log.signals.get("loss")
     if loss is None:
         return found
     last = np.iinfo(np.int64).max if found.closed_step is None else found.closed_step
     if after is not None and found.onset_step < after.onset_step <= last:
         last = after.onset_step - 1
-    inside = (log.steps >= found.onset_step) & (log.steps <= last) & np.isfinite(loss.values)
-    rows = np.flatnonzero(inside & loss.measured)
+    inside = (log.steps >= found.onset_step) & (log.steps <= last) & loss.measured
+    rows = np.flatnonzero(inside)
     if not len(rows):
         return found
-    peak = loss.values[rows].max()
-    step = log.steps[rows[loss.values[rows] == peak]].min()
-    return replace(found, peak_loss=float(peak), peak_step=int(step))
+    losses = np.where(np.isfinite(loss.values[rows]), loss.values[rows], np.inf)
+    row = rows[losses.argmax()]
+    return replace(found, peak_loss=float(loss.values[row]), peak_step=int(log.steps[row]))

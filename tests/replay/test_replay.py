@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -72,6 +73,20 @@ def test_a_file_that_ends_in_nan_stays_valid_json(
     run(REPLAY, str(path), "--json")
     (incident,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["incidents"]
     assert (incident["kind"], incident["peak_loss"]) == ("divergent", None)
+
+
+@pytest.mark.parametrize("broken", ["nan", "inf"])
+def test_a_loss_that_was_not_finite_is_what_the_loss_went_to(
+    broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.csv"
+    rows = [f"{n},{2.5 + n % 7 / 100}" for n in range(1, 100)]
+    rows[59] = f"60,{broken}"
+    path.write_text("\n".join(["step,loss", *rows]) + "\n")
+    run(REPLAY, str(path))
+    text = capsys.readouterr().out
+    assert re.search(f"loss went from 2.5[0-9]* to {broken} at step 60", text)
+    assert "closed at step 80: healed" in text
 
 
 def test_the_list_is_for_a_person(log: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,7 +121,7 @@ class Episode:
         if is_higher and high > self.peak_excess + 2.0 * self.scale:
             self.peak_excess, self.peak_value, self.peak_row = high, value, self.rows
             self.turn_row, self.low = self.rows, excess
-        elif smooth > 1.3 * self.low + 3.0 * self.scale:
+        elif smooth > self.low + 0.3 * abs(self.low) + 3.0 * self.scale:
             self.turn_row, self.low = self.rows, smooth
             self.rises += 1
         else:
@@ -342,7 +342,7 @@ def first_judgement(
         )
     if nonfinite is not None:
         what = "loss" if nonfinite == Signal.LOSS else "gradient norm"
-        reason = f"the {what} is not finite and its update was applied"
+        reason = f"the {what} is not finite"
         return Judgement(Kind.DIVERGENT, 0.6, reason)
     if downward:
         reason = f"loss fell {told_z(z)} deviations below its level, to many times its size"

@@ -229,6 +229,17 @@ def test_what_heals_to_the_level_before_says_so_whatever_the_trend_promised(seed
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_loss_that_falls_faster_than_its_trend_promised_does_not_rise(seed: int) -> None:
+    """A spike in the first rows: the trend of so few rows falls too slowly."""
+    steps = np.arange(1, 200)
+    level = 2.5 + 7.0 * np.exp(-steps / 30) + ar_noise(199, seed, 0.02, 0.3)
+    (end, *_) = closed(Monitor().observe(samples(spiked(list(level), 15, 6.0, 6.0))))
+    assert (end.outcome, end.judgement.kind) == (Outcome.HEALED, Kind.RECOVERABLE)
+    assert "back" in end.judgement.reason
+    assert "last rise" not in end.judgement.reason
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_loss_that_swings_is_not_renamed_at_every_swing(seed: int) -> None:
     """Each swing looks like healing on its way down: 70 changes of the kind, were all told."""
     rows, noise = np.arange(1_100), np.random.default_rng(seed).standard_normal(1_100)
