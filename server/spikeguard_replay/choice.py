@@ -44,6 +44,10 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     if LOSS not in asked:
         for theirs in chosen.values():
             columns.check(theirs)
+    rare: list[str] = []  # of a console's other lines
+    if form == "console output":
+        most = max(columns.rows_of(theirs) for theirs in chosen.values())
+        rare = [name for name in columns if columns.cells_of(name) < most / 10]
     # A row may say why it has no loss, so every row with one of the signals counts.
     columns.keep(np.any([columns[theirs].measured for theirs in chosen.values()], axis=0))
     judged = columns[loss if loss is not None else chosen["grad_norm"]].measured
@@ -60,7 +64,7 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     taken = {STEP: steps.name, **{ours: chosen[ours] for ours in signals}}
     _add_skipped(columns, signals, notes)
     counted = [name for name, short in columns.short.items() if short in COUNTS]
-    if unused := columns.listed(but=[*taken.values(), *counted]):
+    if unused := columns.listed(but=[*taken.values(), *counted, *rare]):
         left_out.insert(0, unused)
     log = Log(name, form, steps.values, signals, taken, left_out, [*notes, *steps.notes])
     return log if steps.name == ROW else merged(log)
@@ -144,6 +148,9 @@ def _loss(columns: Columns, notes: list[str]) -> str | None:
                 notes.append("no loss of training, that of evaluation is taken")
             return name
     if len(others := _signals(columns)) == 1 and columns.rows_of(others[0]) > 2:
+        only = columns[others[0]]
+        if not np.ptp(only.values[only.measured]):
+            return None
         notes.append(f"`{others[0]}` is its only signal")
         return others[0]
     return None
@@ -234,7 +241,9 @@ def _no_loss(columns: Columns) -> CommandFailed:
     known = {n for ours, called in names.NAMES.items() if ours != LOSS for n in called}
     head = f"{columns.name}: no column that is known as the loss (found {columns.listed()})"
     likely = _signals(columns) or columns.signals()
-    if signals := [name for name in likely if columns.rows_of(name) > 2]:
+    likely = [name for name in likely if columns.short[name] != "data"]  # the time to load it
+    least = max(3, max(map(columns.rows_of, columns), default=0) / 2)
+    if signals := [name for name in likely if columns.rows_of(name) >= least]:
         likeliest = max(signals, key=lambda n: (columns.short[n] not in known, columns.rows_of(n)))
         again = f"spikeguard replay {quote(columns.name)} --column {quote(f'loss={likeliest}')}"
         return CommandFailed(f"{head}. Next: `{again}`")

@@ -13,16 +13,27 @@ from typing import Final
 
 from spikeguard_replay import names
 from spikeguard_replay.objects import SUMMARY, flat
-from spikeguard_replay.table import Table
+from spikeguard_replay.table import Table, number_of
 
 LONGEST: Final = 20_000  # characters of a line that are looked at
-WRAPPERS: Final = ("log", "textPayload", "message", "MESSAGE", "msg")  # of a line, in JSON
+WRAPPERS: Final = (
+    "log",
+    "textPayload",
+    "message",
+    "MESSAGE",
+    "msg",
+    "Body",
+    "body",
+    "line",
+)  # of a line, in JSON
 Record = dict[str, object]
 
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f]")
+_UP: Final = "\x1b[A"  # the cursor, a line
 _CLOCK = re.compile(
     r"\b\d{2,4}[-/]\d{1,2}[-/]\d{2,4}[ T,]{1,2}\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
     r"|\b\d{1,2}/\d{1,2} \d{2}:\d{2}:\d{2}\b|\b\d{4}-\d{2}-\d{2}\b"
+    r"|\b[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d{2}:\d{2}:\d{2}(?: [A-Z]{3,4})? \d{4}\b"
     r"|\b\w+\.(?:py|cc|cpp):\d+|\b\d{1,3}:\d{2}(?::\d{2}(?:[.,]\d+)?|(?=[<,\]\s]))"
 )
 _CALL = re.compile(r"\b(?:tensor|Array|(?:np|numpy|jnp|torch)\.\w+)\(")
@@ -38,12 +49,16 @@ _RANK = re.compile(  # of torchrun, of mpirun
     r"\s*(?:\[?(?:rank|default|names.RANK)[ _=]?|\[\d+,(?=\d+\]<))(\d{1,6})\]?(?:<\w+>)?:?"
 )
 _HELD_OUT = re.compile(
-    r"(?:(?!loss|train).)*\b(?:valid|validation|evaluat\w+|eval|val(?=\s*[-:\]]|\s+loss))\b",
+    r"(?:(?!loss|train).)*\b(?:valid|validation|evaluat\w+|eval|val(?=\s*[-:\]]|\s+loss))\b"
+    r"|\W*test\s*:",
     re.IGNORECASE,
 )
 _PREFIX = re.compile(r"\s*(\d{1,9})(?::| \|)?(?=\s)")
 _OVERFLOW = re.compile(r"overflow.*(?:skipping|ignoring|loss scale)", re.IGNORECASE)
 _CUT = re.compile(r"[|,;\uff0c\uff1b}[\n]|\. |(?<!=)\{| - |:|> ")
+_IS_LOSS = re.compile(r"loss$", re.IGNORECASE)
+_TITLE = re.compile(r"^#$|[^\W\d]")
+_BAR = re.compile(r":\s+\d+%\|")  # of progress, behind a row of a table
 _IS = re.compile(r"\s(?:is|was|are)$")
 _LEVEL = re.compile(r"^.*\b(?:DEBUG|INFO|WARNING|WARN)\b")
 _SCALE = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "ms": 1e-3}
@@ -52,8 +67,8 @@ _SCALE = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "ms": 1e-
 @lru_cache(maxsize=4096)
 def _name(before: str) -> str:
     """The name that the text before a number gives it; empty for none."""
-    text = _CUT.split(_IS.sub("", before.rstrip(" \t:\uff1a=|[({\"'")))[-1]
-    text = _LEVEL.sub("", text).strip(" \t)]}[({.*#=\"'-~")
+    text = _CUT.split(_IS.sub("", before.rstrip(" \t:\uff1a=|[({\"'`")))[-1]
+    text = _LEVEL.sub("", text).strip(" \t)]}[({.*#=\"'`-~")
     text += ")" * (text.count("(") - text.count(")"))
     return " ".join(text.split()) if any(map(str.isalpha, text)) and len(text) <= 80 else ""
 
@@ -63,7 +78,7 @@ def pairs_in(line: str) -> Record:
     if "tensor(" in line or "np." in line or "Array(" in line:
         line = _CALL.sub("", line)
     found: Record = {}
-    end = 0
+    end, last = 0, ""  # where the number before ended; its name, if it may be the step of a loss
     for match in _NUMBER.finditer(line):
         digits, fraction, unit, odd = match.groups()
         if (odd and not _stands_for_a_value(line, match)) or _IN_NAME.match(line, match.end()):
@@ -77,8 +92,11 @@ def pairs_in(line: str) -> Record:
                 name = names.BRACKETS
             elif names.PROGRESS in found and line[before : match.start()].strip() == ":":
                 name = "value"  # as in `100/ 2000: 2.5`
+            elif last and line[before : match.start()].isspace() and "." in (digits or ""):
+                found[names.PROGRESS], name = found.pop(last), last  # as in `Train loss 100 2.5`
             elif after := _NAME_AFTER.match(unit or line[end : end + 12]):
                 name = after[1]
+        last = name if name and not odd and digits.isdecimal() and _IS_LOSS.search(name) else ""
         if name and name not in found:
             value = float((odd or digits).replace(",", ""))
             found[name] = round(value * _SCALE[unit], 9) if unit in _SCALE else value
@@ -103,6 +121,7 @@ class LineReader:
         self._names: Set[str] = frozenset()  # of the newest row
         self._open: dict[object, tuple[int, Record]] = {}  # by rank: rows that may go on
         self._listed: dict[object, bool] = {}  # by rank: whether its row has had a name a line
+        self._titles: dict[int, list[str]] = {}  # of the newest table of so many columns
         self._epoch: object = None  # of a line of its own, for those that follow
         self._bar: object = None  # where a progress bar stands
         self._overflows = 0  # of a loss scaler so far
@@ -124,8 +143,15 @@ class LineReader:
         line = line.rstrip()
         if not line:
             return
+        if _UP in line:  # bars below one another: what follows stands in another line
+            for part in line.split(_UP):
+                self._line(number, part)
+            return
         if not line.isprintable() or "\x1b" in line:
             line = _CONTROL.sub("", line.replace("\t", "  "))
+        if row := self._row(line[:LONGEST]):
+            self._take(number, line, None, {}, row)
+            return
         rank: object = None
         record: Record = {}
         for pattern, name in ((_RANK, names.RANK), (_PREFIX, names.PREFIX)):
@@ -142,6 +168,17 @@ class LineReader:
                 self.table.unread = (number, line)
             return
         self._take(number, line, rank, record, said)
+
+    def _row(self, line: str) -> Record:
+        """The cells of a line under the titles of a table, as spaCy and YOLO print it."""
+        words = _BAR.split(line)[0].split()
+        text = sum(number_of(word) is None for word in words)
+        if text <= (len(words) > 2) and len(words) in self._titles:
+            return dict(zip(self._titles[len(words)], words, strict=True))
+        titles = [title.strip() for title in line.split("  ") if title.strip()]
+        if len(titles) > 1 and text == len(words) and all(map(_TITLE.search, titles)):
+            self._titles[len(titles)] = titles
+        return {}
 
     def _take(self, number: int, line: str, rank: object, record: Record, said: Record) -> None:
         held = self._open.get(rank)
@@ -201,9 +238,9 @@ class LineReader:
 
 
 def _beside_text(cell: tuple[str, object]) -> bool:
-    """Whether a cell of a JSON record says nothing of training: it is text, or a time."""
+    """Whether a cell of a JSON record says nothing of training: it is text, or a logger's own."""
     name, value = cell
-    return not isinstance(value, int | float) or bool(names.CLOCK.search(names.canonical(name)))
+    return not isinstance(value, int | float) or bool(names.LOGGERS.search(names.canonical(name)))
 
 
 def _said(line: str) -> Record:

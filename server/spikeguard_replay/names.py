@@ -72,7 +72,7 @@ NAN = ("number_of_nan_iterations", "nan_iterations")
 LIKE = {
     STEP: re.compile(r"(?:^|_)(?:step|iter|iteration|update)s?$"),
     LOSS: re.compile(r"(?:^|_)(?:[a-z]*loss(?:es)?|nll|xent|cross_entropy|ce)(?:_|$)"),
-    "grad_norm": re.compile(r"(?:^|_)(?:grad|gradient)s?(?:_\w+)*_norm$"),
+    "grad_norm": re.compile(r"(?:^|(?<!max)(?<!clip)_)(?:grad|gradient)s?(?:_\w+)*_norm$"),
     "lr": re.compile(r"(?:^|_)(?:lr|learning_rate)(?:_|$)"),
 }
 # Of a part of the loss, or of something else: taken only where nothing better is there.
@@ -80,12 +80,18 @@ PARTS = re.compile(
     r"(?:^|_)(?:aux|auxiliary|z|kl|load|balance|balancing|router|moe|mtp|value|vf|critic|best|min|"
     r"max|std|ema|bbox|cls|mask|reg|penalty)(?:_|$)"
 )
-NO_LOSS = re.compile(r"(?:^|_)(?:scale|scaler|time|ppl|perplexity|entropy|weight|coef)(?:_|$)")
+NO_LOSS = re.compile(
+    r"(?:^|_)(?:scale|scaler|time|ppl|perplexity|entropy|weight|coef|num|count|tokens)(?:_|$)"
+)
 HELD_OUT = re.compile(
     r"(?:^|_)(?:val|valid|validation|eval|evaluation|test|dev|holdout|tel)(?:_|$)"
 )
 CLOCK = re.compile(
     r"(?:^|_)(?:time|timestamp|wall_time|date|datetime|epoch|elapsed|seconds)(?:_|$)"
+)
+LOGGERS = re.compile(  # what a logger adds to each line
+    CLOCK.pattern + r"|(?:^|_)(?:rank|pid|process|thread|line|lineno|line_number|level|levelno|"
+    r"severity_number|flags|created|msecs)$"
 )
 TRAIN_WORDS = frozenset(("train", "training", "tr", "fit"))
 HELD_OUT_WORDS = frozenset(

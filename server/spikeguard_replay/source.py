@@ -44,7 +44,17 @@ class Source:
         self.path = path
         self.name = str(path)
         self._stream = self._unpacked(stream if stream is not None else self._opened())
-        self.head = self._stream.read(HEAD)
+        self._begin = (
+            0  # past the zeros that a log begins with whose file was emptied under the job
+        )
+        while (head := self._stream.read(HEAD)).startswith(b"\0" if self._begin else bytes(4)):
+            self._begin += len(head) - len(head.lstrip(b"\0"))
+            self._stream.seek(self._begin)
+        self.head = head
+
+    def _from_begin(self) -> IO[bytes]:
+        self._stream.seek(self._begin)
+        return self._stream
 
     def _opened(self) -> IO[bytes]:
         if self.path == STANDARD_INPUT:
@@ -85,8 +95,8 @@ class Source:
 
     def text(self) -> io.TextIOWrapper:
         """The whole log as lines; a carriage return ends one, as those of progress bars do."""
-        self._stream.seek(0)
-        return io.TextIOWrapper(self._stream, encoding=self._encoding(), errors="replace")
+        encoding = self._encoding()
+        return io.TextIOWrapper(self._from_begin(), encoding=encoding, errors="replace")
 
     def arrays(self) -> Any | None:
         """What `numpy.save` or `numpy.savez` wrote, as lists; None for any other file.
@@ -96,9 +106,8 @@ class Source:
         one, several = self.head.startswith(b"\x93NUMPY"), b".npy" in self.head[:200]
         if not one and not (several and self.head.startswith(b"PK\x03\x04")):
             return None
-        self._stream.seek(0)
         try:
-            found = np.load(self._stream, allow_pickle=False)
+            found = np.load(self._from_begin(), allow_pickle=False)
             return found.tolist() if one else {name: found[name].tolist() for name in found.files}
         except (ValueError, OSError, zipfile.BadZipFile) as error:
             raise CommandFailed(f"{self.name}: cannot be read as NumPy's arrays: {error}") from None
@@ -111,8 +120,9 @@ class Source:
         zeros, even = self.head.count(0), self.head[::2].count(0)
         if zeros > len(self.head) // 3 and min(even, zeros - even) < zeros // 20:
             return "utf-16-be" if even > zeros - even else "utf-16-le"
-        control = sum(byte < 9 or 13 < byte < 27 for byte in self.head)
-        if control > len(self.head) // 20:
+        text = self.head.replace(bytes(512), b"")  # blocks that were lost when a machine went down
+        control = sum(byte < 9 or 13 < byte < 27 for byte in text)
+        if control > len(text) // 20:
             known = (how for mark, how in _TABLES if mark in self.head[:100])
             remedy = next(known, "give the log that the training job printed or wrote")
             raise CommandFailed(

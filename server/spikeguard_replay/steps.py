@@ -32,6 +32,7 @@ class Steps:
     ) -> None:
         self._columns, self._judged, self._loss = columns, judged, loss
         self.notes: list[str] = []
+        self._epochs: str | None = None  # the column of the epochs in which steps start anew
         self.name = self._choose() if asked is None else self._given(asked)
         self.here, self.values = self._whole(self.name)
         self.order: NDArray[np.intp] | None = None  # of the rows, where it is not that of the log
@@ -108,6 +109,10 @@ class Steps:
     def _count_on(self) -> None:
         """A column that starts anew each epoch is counted on over epochs."""
         passed = np.cumsum(np.diff(self.values, prepend=self.values[0]) < 0)
+        if self._epochs is not None:  # where they go back, a run begins anew
+            epochs = self._columns[self._epochs].values[self.here]
+            anew = np.diff(epochs, prepend=epochs[0]) < 0
+            passed -= np.maximum.accumulate(np.where(anew, passed, 0))
         self.values = self.values + passed * (self.values.max() + (self.values.min() == 0))
         self.notes.append(f"`{self.name}` starts anew each epoch, counted on")
 
@@ -118,7 +123,7 @@ class Steps:
         return bool(back > max(3, len(steps) // 20) and len(np.unique(steps)) == len(steps))
 
     def _epochs_pass(self, name: str) -> bool | None:
-        """Whether a column of epochs grows wherever `name` goes back; None if there is none."""
+        """Whether a column of epochs grows where `name` goes back; None if there is none."""
         mine = self._columns[name].measured
         found: bool | None = None
         for other in self._columns.numeric():
@@ -127,10 +132,11 @@ class Steps:
                 continue
             here, epochs = self._columns[other].measured & mine, self._columns[other].values
             back = np.diff(self._columns[name].values[here]) < 0
-            grow = (np.diff(epochs[here])[back] > 0).all()
+            grow = (np.diff(epochs[here])[back] > 0).sum() >= 0.9 * back.sum()
             counts = short in (EPOCH, "ep") or are_whole(epochs[here]).all()
             if counts and here.sum() >= 0.9 * mine.sum():
                 if grow:
+                    self._epochs = other
                     return True
                 found = False
         return found

@@ -189,6 +189,10 @@ class Columns(dict[str, Cells]):
         """How many numbers a column holds."""
         return int(self[name].measured.sum())
 
+    def cells_of(self, name: str) -> int:
+        """How many numbers and texts a column holds."""
+        return int((self[name].states != BLANK).sum())
+
     def numeric(self, text: float = 0.1) -> list[str]:
         """Columns that hold numbers, and at most `text` times as many texts."""
         most = {name: text * self.rows_of(name) for name in self}
@@ -238,8 +242,9 @@ class Columns(dict[str, Cells]):
             raise self.refused(name, bad[0], why)
 
     def listed(self, but: Iterable[str] = ()) -> str:
-        """The columns in a sentence."""
-        shown = [name for name in self if name not in set(but)]
+        """The columns in a sentence, the fullest first."""
+        hidden = set(but)
+        shown = sorted((n for n in self if n not in hidden), key=lambda n: -self.cells_of(n))
         found = [f"`{n}` (text)" if self[n].words else f"`{n}`" for n in shown[:MOST_SHOWN]]
         if len(shown) > MOST_SHOWN:
             found.append(f"{len(shown) - MOST_SHOWN} more columns")

@@ -75,8 +75,9 @@ def test_a_table_is_read_in_any_dialect(log: Callable[[str], Path], text: str) -
         bz2.compress(TABLE.encode()),
         lzma.compress(TABLE.encode()),
         gzip.compress(TABLE.encode("utf-16")),
+        bytes(70_001) + TABLE.encode(),
     ],
-    ids=["utf-16", "no mark", "big-endian", "gzip", "bzip2", "xz", "both"],
+    ids=["utf-16", "no mark", "big-endian", "gzip", "bzip2", "xz", "both", "emptied meanwhile"],
 )
 def test_encodings_and_packed_files_are_told_by_their_bytes(
     log: Callable[[bytes], Path], packed: bytes
@@ -362,6 +363,10 @@ def test_what_is_cut_off_is_left_out_and_told(
     ("text", "words"),
     [
         ("", "nothing in it"),
+        ('{"port": 80, "text": "a"}\n' * 9, "no column that is known as the loss"),
+        ("INFO start\nmax_grad_norm=1.0 beta=0.9\n" * 9, "no column that is known as the loss"),
+        ("= Loss (Sat Jun  6 16:47:21 2020) =\n" * 3 + "data: 0.01, G_A: 1.5\n" * 9 + "line 7\n",
+         "Next: .* --column loss=G_A`"),
         ("hello\nworld\n", r"line 1: no names with numbers in 'hello'"),
         ("hello\n" + "exit 1\n" * 2 + "port 80\n", "line 1: no names with numbers"),
         ("step,loss\n1,2\n2,x\n3,4\n", "line 3, column `loss`: 'x' is no number: write a number"),
@@ -437,3 +442,24 @@ def test_a_log_is_read_from_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     with pytest.raises(CommandFailed, match="Next: `spikeguard replay - --column loss=a`"):
         read_log(Path("-"))
+
+
+def test_what_other_lines_of_a_console_say_is_not_listed(log: Callable[[str], Path]) -> None:
+    lines = [f"step {n} loss {3 - n / 100} num_loss_tokens {n % 7}" for n in range(1, 60)]
+    text = "\n".join(["seed: 7, n_layers=12", *lines, "saved in 2.5 s"])
+    assert read_log(log(text)).left_out == ["`num_loss_tokens`"]
+
+
+def test_a_second_run_in_a_log_counts_its_epochs_from_its_own_first(
+    log: Callable[[str], Path],
+) -> None:
+    places = [(e, i) for run in range(2) for e in range(8) for i in range(4)]
+    text = "\n".join(f"Epoch: [{e}] [{i}/4] loss: 2.5" for e, i in places)
+    assert read_log(log(text)).steps.tolist() == [4 * e + i for e, i in places]
+
+
+def test_zeros_amid_a_log_of_a_machine_that_went_down_are_passed_over(
+    log: Callable[[bytes], Path],
+) -> None:
+    lines = [f"step {n} loss 2.5\n".encode() for n in range(9)]
+    assert len(read_log(log(b"".join([*lines[:4], bytes(4096), *lines[4:]])))) == 9
