@@ -16,7 +16,7 @@ def assumptions(policy: Policy, assumed: Assumed) -> list[str]:
     every = assumed.checkpoint_every
     saved = f"a checkpoint every {every:,} steps, all kept" if every else "no checkpoint"
     pace = assumed.step_time_s
-    paced = "step time as logged" if pace is None else f"{pace:g} s a step"
+    paced = "step time unknown" if pace is None else f"{pace:g} s a step"
     price = policy.price_per_hour
     priced = "no price" if price is None else f"{price:g} {policy.currency} an hour"
     return [

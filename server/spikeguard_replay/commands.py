@@ -154,12 +154,13 @@ def _advice(
     """What the policy would have proposed, for `--json` and as text; nothing if not asked."""
     if policy is None:
         return {}, ""
-    from spikeguard_replay.advice import advise
+    from spikeguard_replay.advice import advise, with_pace
     from spikeguard_replay.advice_listing import advice_json, advice_listing
     from spikeguard_replay.judging import samples_of
 
-    assumed = assumed_of(options)
-    advice = advise(samples_of(log), policy, assumed, choice)
+    samples = samples_of(log)
+    assumed = with_pace(assumed_of(options), samples)
+    advice = advise(samples, policy, assumed, choice)
     text = "\n" + advice_listing(advice, policy, assumed)
     return {"policy": advice_json(advice, policy, assumed)}, text
 

@@ -56,7 +56,7 @@ def _draw_loss(axes: Axes, log: Log, findings: Findings) -> None:
     apart = (steps[-1] - steps[0]) / MOST_NUMBERED if steps else 0
     numbered = -math.inf
     for number, found in enumerate(findings.incidents, start=1):
-        _draw_incident(axes, found, steps[-1] if steps else found.onset_step)
+        _draw_incident(axes, found, int(log.steps.max()))
         if found.onset_step - numbered >= apart:
             _number(axes, number, found)
             numbered = found.onset_step

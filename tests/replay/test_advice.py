@@ -108,6 +108,7 @@ def test_the_listing_says_that_nothing_was_done(
     run(REPLAY, str(log), "--policy", "default", "--checkpoint-every", "300")
     out = capsys.readouterr().out
     assert "nothing was done." in out
+    assert "step time unknown" in out
     assert "roll back to step 1,800 (step-1800), skip" in out
     assert "(a person decides)" in out
     assert "\n    Go back to step-1800" in out

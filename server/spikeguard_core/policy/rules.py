@@ -338,7 +338,7 @@ def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
         )
     if had_non_finite(situation.incident):
         return Opinion(
-            Stop(), f"The loss is not finite and there is no way back: {why}. {said_of(situation)}"
+            Stop(), f"Values are not finite and there is no way back: {why}. {said_of(situation)}"
         )
     if situation.incident.kind is Kind.DIVERGENT:
         return _slow_down(situation, policy, why)
