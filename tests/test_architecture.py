@@ -90,12 +90,12 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_client": 1_346,
     "spikeguard": 21_214,
     "spikeguard_core": 11_464,
-    "spikeguard_replay": 3_517,
+    "spikeguard_replay": 3_535,
     "spikeguard_server": 31_130,
     "spikeguard_dashboard": 3_239,
     "spikeguard_trainer": 2_473,
     "benchmarks": 14_526,
-    "tests": 50_798,
+    "tests": 50_806,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

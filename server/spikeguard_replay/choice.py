@@ -21,6 +21,7 @@ from spikeguard_replay.table import NUMBER, Cells, Columns, Table, are_whole
 
 SIGNALS = dict.fromkeys((*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *names.NAMES))
 MOST_FOLLOW = 4  # losses under one step, where a tool prints several
+NO_LOSS_ROWS = 8  # at the end of a table, from which on it is told
 COUNTS = (*names.SKIPPED, *names.SKIPPED_SO_FAR, *names.NAN)
 
 
@@ -48,6 +49,10 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     if form == "console output":
         most = max(columns.rows_of(theirs) for theirs in chosen.values())
         rare = [name for name in columns if columns.cells_of(name) < most / 10]
+    ends = columns[loss].measured if loss is not None else np.ones(len(columns.lines), bool)
+    lost = len(ends) - 1 - int(np.flatnonzero(ends).max(initial=-1))
+    if form != "console output" and lost >= NO_LOSS_ROWS:
+        notes.append(f"the last {lost:,} rows have no loss: a blank or null may stand for NaN")
     # A row may say why it has no loss, so every row with one of the signals counts.
     columns.keep(np.any([columns[theirs].measured for theirs in chosen.values()], axis=0))
     judged = columns[loss if loss is not None else chosen["grad_norm"]].measured
@@ -149,11 +154,15 @@ def _loss(columns: Columns, notes: list[str]) -> str | None:
             return name
     if len(others := _signals(columns)) == 1 and columns.rows_of(others[0]) > 2:
         only = columns[others[0]]
-        if not np.ptp(only.values[only.measured]):
+        if _is_high_good(columns, others[0]) or not np.ptp(only.values[only.measured]):
             return None
         notes.append(f"`{others[0]}` is its only signal")
         return others[0]
     return None
+
+
+def _is_high_good(columns: Columns, name: str) -> bool:
+    return bool(names.HIGH_IS_GOOD.search(columns.short[name]))
 
 
 def _doubt(short: str) -> tuple[bool, bool, int]:
@@ -238,10 +247,14 @@ def _add_skipped(columns: Columns, signals: dict[str, Series], notes: list[str])
 
 
 def _no_loss(columns: Columns) -> CommandFailed:
+    for name, short in columns.short.items():
+        if names.without_fillers(short, LOSS) in names.NAMES[LOSS]:
+            columns.check(name)  # it holds text
     known = {n for ours, called in names.NAMES.items() if ours != LOSS for n in called}
     head = f"{columns.name}: no column that is known as the loss (found {columns.listed()})"
     likely = _signals(columns) or columns.signals()
-    likely = [name for name in likely if columns.short[name] != "data"]  # the time to load it
+    likely = [n for n in likely if columns.short[n] != "data"]  # the time to load it
+    likely = [n for n in likely if not _is_high_good(columns, n)]
     least = max(3, max(map(columns.rows_of, columns), default=0) / 2)
     if signals := [name for name in likely if columns.rows_of(name) >= least]:
         likeliest = max(signals, key=lambda n: (columns.short[n] not in known, columns.rows_of(n)))

@@ -87,7 +87,7 @@ def state_at_end(findings: Findings, log: Log) -> str:
     said = f"at the end, step {log.steps[-1]:,}"
     loss = log.signals.get("loss")
     if loss is not None and loss.measured.any():
-        said += f": loss {loss.values[loss.measured][-1]:.4g}"
+        said += f": loss {loss.values[loss.measured][-1] + 0.0:.4g}"
     last = findings.incidents[-1] if findings.incidents else None
     if last is None or last.closed_step is not None:
         return f"{said}, no incident open"

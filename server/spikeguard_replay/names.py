@@ -83,6 +83,10 @@ PARTS = re.compile(
 NO_LOSS = re.compile(
     r"(?:^|_)(?:scale|scaler|time|ppl|perplexity|entropy|weight|coef|num|count|tokens)(?:_|$)"
 )
+HIGH_IS_GOOD = re.compile(
+    r"(?:^|_)(?:acc|accuracy|accuracies|acc1|acc5|top1|top5|reward|rewards|return|returns|score|f1|"
+    r"bleu|rouge|auc|psnr|ssim|iou|miou|map|precision|recall|r2)(?:_|$)"
+)
 HELD_OUT = re.compile(
     r"(?:^|_)(?:val|valid|validation|eval|evaluation|test|dev|holdout|tel)(?:_|$)"
 )

@@ -22,6 +22,7 @@ _PACKED: Final = (
     (b"\x28\xb5\x2f\xfd", "zstandard"),
 )
 _TABLES: Final = (  # bytes near the beginning, and what to do
+    (b"version https://git-lfs", "its content is in Git LFS: git lfs pull"),
     (b"PAR1", "write it as CSV: pandas.read_parquet(FILE).to_csv(OTHER)"),
     (b"data.pkl", "write it as CSV or JSON: torch.load(FILE), then json.dump"),
     (b"PK\x03\x04", "save the sheet as CSV, in the program that shows it"),
@@ -122,7 +123,7 @@ class Source:
             return "utf-16-be" if even > zeros - even else "utf-16-le"
         text = self.head.replace(bytes(512), b"")  # blocks that were lost when a machine went down
         control = sum(byte < 9 or 13 < byte < 27 for byte in text)
-        if control > len(text) // 20:
+        if control > len(text) // 20 or self.head.startswith(_TABLES[0][0]):
             known = (how for mark, how in _TABLES if mark in self.head[:100])
             remedy = next(known, "give the log that the training job printed or wrote")
             raise CommandFailed(

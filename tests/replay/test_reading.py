@@ -371,12 +371,15 @@ def test_what_is_cut_off_is_left_out_and_told(
         ("hello\n" + "exit 1\n" * 2 + "port 80\n", "line 1: no names with numbers"),
         ("step,loss\n1,2\n2,x\n3,4\n", "line 3, column `loss`: 'x' is no number: write a number"),
         ("step,loss,note\n1,2\n2,3\n3,4\n", "line 2: 2 cells under 3 columns"),
-        ("time,reward,length\n1,2,3\n2,3,4\n3,4,5\n",
-         r"no column that is known as the loss \(found `time`, `reward`, `length`\). "
-         "Next: `spikeguard replay .*log --column loss=reward`"),
+        ("time,cost2,length\n1,2,3\n2,3,4\n3,4,5\n",
+         r"no column that is known as the loss \(found `time`, `cost2`, `length`\). "
+         "Next: `spikeguard replay .*log --column loss=cost2`"),
+        ("step,accuracy\n1,0.2\n2,0.3\n3,0.4\n", r"\(found `step`, `accuracy`\)$"),
+        ("step,loss,lr\n1,2.5 nats,1\n2,2.4 nats,1\n", "line 2, column `loss`: '2.5 nats' is no"),
+        ("version https://git-lfs.github.com/spec/v1\nsize 12\n", "git lfs pull"),
         ('{"a": {"b": [1, 2]}}', "nothing in it"),
         ('{\n "log_history": [\n {"step": 1', "not JSON, line 3, column"),
-        ('{"step": 1, "loss": true}\n', "no column that is known as the loss"),
+        ('{"step": 1, "loss": true}\n', "column `loss`: 'True' is no number"),
         ("[2.5, 2.25]", "no column that is known as the loss"),
         ('[{"step": 1}, [2]]', "no column that is known as the loss"),
         ('["a", "b"]', """line 1: no names with numbers in '."a", "b".'"""),
@@ -463,3 +466,8 @@ def test_zeros_amid_a_log_of_a_machine_that_went_down_are_passed_over(
 ) -> None:
     lines = [f"step {n} loss 2.5\n".encode() for n in range(9)]
     assert len(read_log(log(b"".join([*lines[:4], bytes(4096), *lines[4:]])))) == 9
+
+
+def test_a_loss_that_is_no_longer_measured_is_told(log: Callable[[str], Path]) -> None:
+    rows = [f'{{"step": {n}, "loss": {2.5 if n < 20 else "null"}}}' for n in range(40)]
+    assert "the last 20 rows have no loss" in read_log(log("\n".join(rows) + "\n")).described()
