@@ -112,7 +112,7 @@ class Steps:
         if self._epochs is not None:  # where they go back, a run begins anew
             epochs = self._columns[self._epochs].values[self.here]
             anew = np.diff(epochs, prepend=epochs[0]) < 0
-            passed -= np.maximum.accumulate(np.where(anew, passed, 0))
+            passed = passed - np.maximum.accumulate(np.where(anew, passed, 0))
         self.values = self.values + passed * (self.values.max() + (self.values.min() == 0))
         self.notes.append(f"`{self.name}` starts anew each epoch, counted on")
 
