@@ -51,7 +51,8 @@ WIDE, FEWEST_WIDE = 32, 24  # rows before these, which it is seen against
 KEPT = 64  # newest rows
 FEWEST_MOVES = 4  # of the level that tell how much it wanders about its course
 FEW_BLOCKS = 2.0  # few moves say little: times 1 + 2 / moves
-MORE_TOP = 16.0  # nor does the highest row: times 1 + 16 / blocks
+MORE_TOP = 16.0  # nor does the highest row: times 1 + 16 / blocks,
+DEEPEST, MORE_BOTTOM = 3, 2.0  # nor do the deepest: times 1 + 2 / blocks
 FEWEST_LEFT = 24  # rows that have to be left before an incident
 RISING = 3  # blocks before an incident whose heights may be its beginning
 APART = 32  # usual distances of rows: farther apart, a row continues nothing
@@ -123,10 +124,11 @@ class Baseline:
 
     @property
     def bottom(self) -> float:
-        """Depth of the deepest row, above zero."""
+        """Mean depth of the three deepest blocks, and more while few blocks are known."""
         if len(self.blocks) < FEWEST_BLOCKS:
             return math.inf
-        return max(1.0, -min(one.bottom for one in self.blocks))
+        deepest = sorted(one.bottom for one in self.blocks)[:DEEPEST]
+        return max(1.0, -sum(deepest) / len(deepest)) * (1.0 + MORE_BOTTOM / len(self.blocks))
 
     @property
     def pair(self) -> float:

@@ -309,9 +309,10 @@ class LossTest:
         step_up = abs(row.value - baseline.level)
         if step_up < settings.outlier_part * abs(baseline.level):
             return False
+        light = min(1.0, baseline.bottom / settings.outlier_tails)  # hardly any row lies far below
         least = max(
             settings.outlier_z,
-            settings.outlier_below * baseline.bottom,
+            settings.outlier_below * baseline.bottom * light,
             settings.outlier_above * baseline.top,
         )
         return height >= least and after < height / 4

@@ -26,6 +26,7 @@ MOST_WIDER = 3.0  # of the noise, at most
 NORMAL_MIDDLE = 1.349  # deviations between the quartiles of normal noise
 EVEN_WIDTH = 1.25  # deviations: as wide as independent rows lie about a median of 8, and some more
 MOST_TAIL = 10.0
+ON_GRID = 0.01  # steps by which a rounded row may miss a multiple of its step
 NORMAL_90 = 1.2816  # quantile of the normal distribution
 TOP_QUANTILE, NORMAL_TOP = 0.6, 1.861  # of the highest of 16 rows, and where noise is normal
 
@@ -67,8 +68,19 @@ def _third(rows: Array) -> Array:
 
 
 def noise_of(rows: Array) -> float:
-    """Standard deviation of rows about their course."""
-    return float(medians(_third(rows)[None, -NOISE:])[0])
+    """Standard deviation of rows about their course, at least that of their rounding."""
+    by_rounding = float(_rounding(rows[None, -NOISE:])[0])
+    return max(by_rounding, float(medians(_third(rows)[None, -NOISE:])[0]))
+
+
+def _rounding(rows: Array) -> Array:
+    """Standard deviation of the rounding of rows, shape (looks, rows), of which each look is of
+    multiples of one step, as printed with few digits; else 0."""
+    moves = np.abs(np.diff(rows, axis=1))
+    step = np.where(moves > 0.0, moves, np.inf).min(axis=1)
+    steps = moves / step[:, None]
+    rounded = (np.abs(steps - np.rint(steps)) < ON_GRID).all(axis=1) & np.isfinite(step)
+    return np.where(rounded, step / math.sqrt(12.0), 0.0)
 
 
 def deviation_of_moves(levels: Sequence[float]) -> float:
@@ -117,4 +129,6 @@ def at_ends(line: Array, known: int, ends: range) -> tuple[list[float], list[flo
         ]
     levels = sliding_window_view(line, LOCAL)[first - LOCAL :: BLOCK][: len(ends)]
     thirds = sliding_window_view(_third(line), NOISE)[first - NOISE - 3 :: BLOCK][: len(ends)]
-    return medians(levels).tolist(), medians(thirds).tolist()
+    by_rounding = _rounding(sliding_window_view(line, NOISE)[first - NOISE :: BLOCK][: len(ends)])
+    noises = np.maximum(by_rounding, medians(thirds))
+    return medians(levels).tolist(), noises.tolist()

@@ -22,7 +22,8 @@ class DetectionSettings:
     usual_most: float = 10.0  # no pair is usual above this
     outlier_z: float = 8.0  # from which one row alone is an event,
     outlier_part: float = 0.05  # and by this part of the loss,
-    outlier_below: float = 3.5  # times the deepest calm row,
+    outlier_below: float = 5.1  # times the deepest calm rows (less where
+    outlier_tails: float = 3.4  # these are less deep than so many noises),
     outlier_above: float = 1.5  # and times the second highest
     lift_z: float = 3.5  # of the median of 8 rows above the 32 before them,
     long_lift_z: float = 2.2  # the same of 16 rows,
@@ -33,7 +34,8 @@ class DetectionSettings:
     steep_z: float = 13.0  # unless a row lies so high
     falling_part: float = 7.5  # as far, of a jump that stays below the newest calm rows
     slow_part: float = 0.035  # of the loss: least slow rise of the smoothed loss above its best,
-    slow_z: float = 5.0  # and in deviations of a row
+    slow_z: float = 5.0  # and in deviations of a row,
+    slow_wander: float = 5.75  # and in usual moves of the level in 16 rows
     slow_rows: int = 48  # that it has lasted
 
     precursor_z: float = 8.0  # of a leading signal, in log space

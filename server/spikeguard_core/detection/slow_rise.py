@@ -57,7 +57,7 @@ class SlowRise:
         self.highest = max(self.highest, smooth)
         limit = max(
             settings.slow_part * abs(self.best),
-            settings.slow_z * max(self.scale, baseline.wander),
+            max(settings.slow_z * self.scale, settings.slow_wander * baseline.wander),
         )
         return self.since >= settings.slow_rows and goes_on and smooth - self.best >= limit
 

@@ -66,6 +66,7 @@ class Episode:
     recent_values: list[float] = field(default_factory=list)
     settled: bool = False
     changes: int = 0  # of the kind, as the loss went by itself
+    in_band: Judgement | None = None  # of the newest row in the band
     told: Judgement | None = None
     told_peak: float | None = None
     told_row: int = 0
@@ -110,6 +111,16 @@ class Episode:
         inside = excess <= settings.band_z * self.scale + self._slack(step)
         self.calm_rows = self.calm_rows + 1 if inside else 0
         self._turn(excess)
+
+    def leave_out(self, step: int) -> None:
+        """Forget the rows from `step` on: a new spike began there, and they say nothing of this."""
+        kept = sum(1 for known in self.recent_steps if known < step)
+        if kept == len(self.recent_steps) or not kept:
+            return
+        for rows in (self.recent_steps, self.recent, self.recent_values):
+            del rows[kept:]
+        self.newest_step, self.newest_excess = self.recent_steps[-1], self.recent[-1]
+        self.judgement = self.in_band or self.judgement
 
     def _turn(self, excess: float) -> None:
         """Follow the last height that was more than noise."""

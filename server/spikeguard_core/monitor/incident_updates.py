@@ -106,6 +106,8 @@ class Course:
         if episode.stayed and episode.judgement.kind is Kind.RECOVERABLE and not episode.calm_rows:
             # A second spike that falls to where the loss stayed has not healed.
             episode.judgement = replace(episode.judgement, kind=Kind.LINGERING)
+        if episode.calm_rows:
+            episode.in_band = episode.judgement
         episode.settled = episode.since_peak >= episode.horizon(settings)
         if not episode.calmed and self._calm():
             self._hand_back()
@@ -184,16 +186,27 @@ class Course:
         episode, settings = self.episode, self.state.settings
         if not episode.calmed or not self._calm():
             return False
-        if outlook is None or outlook.present < settings.lasting_doubt:
+        if outlook is not None and outlook.present < settings.lasting_doubt:
             return True
-        late = episode.since_peak >= settings.late_rows and outlook.present >= settings.lasting_sure
-        if not late and episode.is_at_level_before(tolerance_of(episode, settings)):
-            episode.judgement = at_level_before(episode)
+        if self._is_at_level_before(outlook):
             return True
-        return episode.settled and episode.judgement.kind is Kind.RECOVERABLE
+        healed = episode.settled and episode.judgement.kind is Kind.RECOVERABLE
+        return healed and outlook is not None  # after a rise nothing is known yet
+
+    def _is_at_level_before(self, outlook: Outlook | None) -> bool:
+        """Whether the loss is back where it was, and not so late that its trend lies lower."""
+        episode, settings = self.episode, self.state.settings
+        lasts = outlook is None or outlook.present >= settings.lasting_sure
+        late = episode.since_peak >= settings.late_rows and lasts
+        if late or not episode.is_at_level_before(tolerance_of(episode, settings)):
+            return False
+        episode.judgement = at_level_before(episode)
+        return True
 
     def give_way(self, step: int, events: list[Event]) -> None:
         """A new spike began while this one, back in its band, was still watched."""
+        self.episode.leave_out(min([step, *(row.step for row in self.state.test.held)]))
+        self._is_at_level_before(look_ahead(self.episode, self.state.settings))
         healed = self.episode.judgement.kind is Kind.RECOVERABLE
         back = Outcome.RECOVERED if self.episode.treated else Outcome.HEALED
         self._close(step, back if healed else Outcome.LEVEL_ACCEPTED, events)

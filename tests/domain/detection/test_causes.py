@@ -79,7 +79,7 @@ def test_a_batch_that_stood_out_alone_is_put_down_to_its_data() -> None:
 
 def test_an_outlier_batch_is_put_down_to_its_data_whatever_else_is_measured() -> None:
     nothing = tuple(name for name in measured(1) if name != "loss")
-    events = told(only_at(ONSET, loss=2.43 + 16 * 0.02), nothing)
+    events = told(only_at(ONSET, loss=2.43 + 25 * 0.02), nothing)
     assert isinstance(events[-1], Closed)
     assert events[-1].outcome is Outcome.OUTLIER
     assert newest(events)[0].cause is Cause.BAD_BATCH

@@ -28,7 +28,7 @@ def kinds(losses: list[float], begin: int = 0) -> list[tuple[int, Kind]]:
 def test_an_odd_batch_is_told_where_hard_ones_are_usual(seed: int) -> None:
     losses, odd = skewed(seed), range(500, ROWS, 500)
     for row in odd:
-        losses[row : row + 2] = [4.2, 3.0]
+        losses[row : row + 2] = [4.6, 3.0]
     told = kinds(losses)
     assert {(row + 1, Kind.OUTLIER_BATCH) for row in odd[:1]} <= set(told)
     assert set(told) <= {(row + 1, Kind.OUTLIER_BATCH) for row in odd}
@@ -47,7 +47,7 @@ def test_rows_far_below_teach_that_one_far_above_is_noise() -> None:
         losses[row] -= 0.4
     losses[1300] += 0.6
     assert not kinds(losses)
-    losses[1300] += 1.4
+    losses[1300] += 2.4
     assert kinds(losses) == [(1301, Kind.OUTLIER_BATCH)]
 
 

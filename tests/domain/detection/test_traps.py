@@ -345,3 +345,40 @@ def test_a_loss_that_only_stops_falling_is_no_spike() -> None:
         losses[38:40] = [losses[36], losses[37]]
         events = opened(Monitor().observe(samples(losses)))
         assert not [one for one in events if one.onset_step in (39, 40)], seed
+
+
+def test_a_small_rise_does_not_end_an_incident_far_above_the_trend() -> None:
+    """Within a few rows of a rise no course is known; the loss has come down only to the level
+    that it had long ago."""
+    for seed in range(3):
+        losses = descent(900, seed, noise=0.06)
+        rows, level = np.arange(750), float(np.median(losses[130:150]))
+        noise = 0.06 * np.random.default_rng(seed).standard_normal(750)
+        losses[150:] = (level - 0.1 + 1.8 * np.exp(-rows / 150) + noise).tolist()
+        healed = [end for end in closed(Monitor().observe(samples(losses)))
+                  if end.outcome is Outcome.HEALED]  # fmt: skip
+        assert not [end for end in healed if "above trend" in end.judgement.reason]
+
+
+def test_the_spike_that_ends_an_incident_says_nothing_of_its_kind() -> None:
+    """A memorised data set: the loss of 0.0004 springs up every 30 rows and is back in ten."""
+    noise = np.random.default_rng(0).random(900)
+    losses = [3.0 * math.exp(-row / 30) + 0.0004 + 0.0001 * noise[row] for row in range(900)]
+    for row in range(400, 880, 30):
+        for after in range(25):
+            losses[row + after] += 0.4 * math.exp(-after / 1.5)
+    ends = closed(Monitor().observe(samples(losses)))
+    assert len(ends) >= 10
+    assert {(end.outcome, end.judgement.kind) for end in ends} == {
+        (Outcome.HEALED, Kind.RECOVERABLE)
+    }
+
+
+@pytest.mark.parametrize("digits", [0, 1, 2])
+def test_the_rounding_of_printed_values_is_noise(digits: int) -> None:
+    """A loss printed with few digits stays at one value for rows, and then at the next."""
+    for seed in range(4):
+        curve = descent(1500, seed, noise=0.15 / 10**digits)
+        assert not opened(Monitor().observe(samples([round(one, digits) for one in curve])))
+        spike = [round(one, digits) for one in spiked(curve, 1000, 20 / 10**digits, 10)]
+        assert [event.onset_step for event in opened(Monitor().observe(samples(spike)))] == [1001]
