@@ -30,8 +30,9 @@ def formula() -> list[Row]:
             "`noise`",
             f"{of.NORMAL_MAD:g} / √20 x the median size of the third differences of the newest "
             f"{rows} calm rows. At least {floor} of the level, {at.LEAST_NOISE:g} of the usual "
-            f"noise of the newest {of.BLOCKS * of.BLOCK} rows, and {100 * at.FLOOR_START:g} % of "
-            "the loss at the start",
+            f"noise of the newest {of.BLOCKS * of.BLOCK} rows, {100 * at.FLOOR_START:g} % of the "
+            "loss at the start, and 0.29 (1/√12) of the last digit's step where values are "
+            "rounded",
         ],
         [
             "`wider`",
@@ -89,9 +90,9 @@ def tests() -> list[Row]:
         ],
         [
             "slow rise",
-            f"the smoothed loss lies {100 * s.slow_part:g} % and {s.slow_z:g} scales (and as many "
-            f"usual moves of the level in {of.BLOCK} rows) above its own best, has done so for "
-            f"{s.slow_rows} rows, and is at its highest since",
+            f"the smoothed loss lies {100 * s.slow_part:g} %, {s.slow_z:g} scales and "
+            f"{s.slow_wander:g} usual moves of the level in {of.BLOCK} rows above its own best, "
+            f"has done so for {s.slow_rows} rows, and is at its highest since",
             "a run that gets worse without a row that stands out",
         ],
         [
@@ -110,8 +111,8 @@ def tests() -> list[Row]:
             "outlier batch",
             f"one row {s.outlier_z:g} times the noise above the level, {s.outlier_above:g} times "
             "the second highest, "
-            f"{s.outlier_below:g} times as far as the deepest of the newest calm rows, and "
-            f"{100 * s.outlier_part:g} % of the loss above the level; the next is back",
+            f"{s.outlier_below:g} times as far as the deepest rows of the three deepest of the "
+            f"newest {of.BLOCKS} blocks, and {100 * s.outlier_part:g} % of the loss above the level; the next is back",
             "one batch of odd data; opened and closed at once, asks for nothing",
         ],
     ]
