@@ -323,6 +323,7 @@ class Guard:
             lambda: leave(*self._guarded),
             self._optional.end,
             parts.rates.after_step,
+            parts.feed.release,
         ):
             with parts.faults.shield("finish"):
                 end()

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,15 @@ def test_the_same_batches_come_again(tmp_path: Path, kind: str, back: int) -> No
     assert "other data" not in job.said[1]
     assert differing(whole, job) == []
     assert job.guard.faults == whole.guard.faults == {}
+
+
+@pytest.mark.slow
+def test_a_loop_that_leaves_its_pass_has_no_workers_once_it_has_finished(tmp_path: Path) -> None:
+    """Else each of them would be waited for, 5 s, wherever garbage is collected next."""
+    before = set(active_children())
+    job = Passes(tmp_path, WORKERS["numpy in workers"]())
+    job.run()
+    assert set(active_children()) <= before
 
 
 @pytest.mark.parametrize("kind", [

@@ -2,12 +2,11 @@
 
 Position p is one optimizer step's batch, `micro_batches` items of the loader. A loader with
 `state_dict` and `load_state_dict` is rewound by its state, any other re-iterable by beginning its
-pass again (`reading`) and counting; an iterator without a state is read once. What is left out
-is read past, unless the loader has `skip_to(position)`, and draws no random numbers of the job.
-A loop may fetch items before the step that comes first is made, in a thread of its own too.
-Snapshots and checkpoints note the place before what was fetched and not trained. A rollback waits
-until the loop has trained what it holds: the position that it has begun is handed out whole, what
-follows is read from the target (`go_back`), and the run is put back when those steps are made.
+pass again (`reading`) and counting; an iterator without a state is read once. What is left out is
+read past, unless the loader has `skip_to(position)`, and draws no random numbers of the job. A loop
+may fetch items ahead of its steps, in a thread too; snapshots and checkpoints note the place before
+them. A rollback waits until the loop has trained what it holds: the position that it has begun is
+handed out whole, what follows is read from the target, and the run is put back after those steps.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import math
 from collections.abc import Iterable, Iterator
 from threading import RLock, get_ident
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 from spikeguard.data.by_position import ByPosition
 from spikeguard.data.fingerprints import Fingerprints
@@ -41,8 +40,6 @@ from spikeguard.faults import Faults
 from spikeguard.measure.batch_ring import KeptItems
 from spikeguard.state.lineage import Progress, Tree
 from spikeguard.state.random_numbers import random_state, restore_random_state
-
-Batch = TypeVar("Batch")
 
 MIXED = "items of two guard.batches() go into one step, and one of them is not rewound"
 SETTLED, IN_DOUBT = 3, 16  # steps until a loop is said to fetch ahead, or to take other items
@@ -189,7 +186,11 @@ class DataFeed:
             if self._open is mine:
                 self._open = None
 
-    def batches_beside(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+    def release(self) -> None:
+        """Let go of the loader: its workers end once the loop does not hold it either."""
+        self._at, self._before, self._way_back = Cursor(position=self.position), None, None
+
+    def batches_beside(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield what does not count: an evaluation's as a rule, which ends before the next step."""
         mine = [0]
         self._beside.append(mine)
