@@ -3,9 +3,8 @@
 `python -m benchmarks.causes [--runs DIR] [--half tuning] [--out FILE] [--json]`. Reads the runs
 that `benchmarks.naming` trained into DIR, gives them to the real monitor step by step, and asks
 for the ranking when the incident closes or the run ends. `--half held_out` scores the runs that no
-constant was chosen on. Five ways of measuring: everything at every step, statistics of the tokens
-too; the same with norms by layer; the same from a log whose `update_norm` is not divided by the
-learning rate; what a run sends by default, slow norms every 10 steps; loss and gradient norm alone.
+constant was chosen on. Three ways of measuring: everything at every step, statistics of the tokens
+too; what a run sends by default, slow norms every 10 steps; loss and gradient norm alone.
 """
 
 from __future__ import annotations
@@ -21,25 +20,22 @@ from typing import Any
 import numpy as np
 
 from benchmarks.causes_truth import right_causes
-from benchmarks.destabilised import SIGNALS, Columns, Measured, file_of, parameters, read_all
+from benchmarks.destabilised import SIGNALS, Columns, file_of, read
 from benchmarks.machine import machine
 from benchmarks.naming_options import of_half, read_options, tell
 from benchmarks.naming_plan import FORK, Healthy, Run, healthy_runs, runs_of
 from benchmarks.naming_score import SLOW, confidences, share
 from spikeguard_core.detection.sample import Sample
-from spikeguard_core.diagnosis.cause.layers import LayerRow, clues_of_layers, first_layer
 from spikeguard_core.diagnosis.evidence import TOKEN_ENTROPY, UNSEEN_TOKENS
 from spikeguard_core.events import Closed, Event, Opened, Recurred, Revised
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_core.suspicion import Ranking, again
-from spikeguard_protocol import Cause, Signal
+from spikeguard_core.suspicion import Ranking
+from spikeguard_protocol import Cause
 
 SLOW_EVERY = 10  # steps, the agent's default
 PHASE = 5  # of them: the fault strikes half way between two measurements
 LEARNT = 300  # rows before the fork that the monitor learns the run from
 NONE = "no incident"
-LAYERS = (Signal.GRAD_NORM.value, Signal.PARAM_NORM.value)  # as the files hold them
-AROUND = (64, 24)  # rows of norms by layer before and from the onset on
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +44,12 @@ class Way:
 
     signals: frozenset[str]
     slow_every: int = 1
-    layers: bool = False
-    per_rate: bool = True  # whether `update_norm` is divided by the learning rate
 
 
 ALL, FAST = frozenset(SIGNALS), frozenset({"loss", "grad_norm"})
 TOKENS = frozenset({TOKEN_ENTROPY, UNSEEN_TOKENS})
 WAYS = {
     "every_step": Way(ALL),
-    "with_layers": Way(ALL, layers=True),
-    "not_per_rate": Way(ALL, per_rate=False),
     "as_sent": Way(ALL - TOKENS, SLOW_EVERY),
     "loss_and_grad_norm": Way(FAST),
 }
@@ -69,7 +61,6 @@ class Named:
 
     run: Run
     ranking: Ranking  # empty: there was no incident
-    layer: str | None = None
 
     @property
     def said(self) -> str:
@@ -117,25 +108,12 @@ def _there(folder: Path, healthy: Healthy, run: Run) -> bool:
 
 def name_cause(folder: Path, run: Run, way: Way) -> Named:
     """Watch one run to its end and take the last ranking that was told."""
-    made = _joined(folder, run)
-    opened, ranking = watch(made.rows, way)
-    if opened is None:
-        return Named(run, ())
-    lead = None
-    if way.layers:
-        lead = first_layer(_layer_rows(made, opened.onset_step), opened.onset_step)
-        ranking = again(ranking, clues_of_layers(lead)) if lead else ranking
-    return Named(run, ranking, lead.layer if lead else None)
+    before = read(folder, str(run.healthy))[FORK - LEARNT : FORK]
+    return Named(run, watch(np.concatenate([before, read(folder, str(run))]), way))
 
 
-def _joined(folder: Path, run: Run) -> Measured:
-    before, after = read_all(folder, str(run.healthy)), read_all(folder, str(run))
-    kept = slice(FORK - LEARNT, FORK)
-    return after.after(Measured(before.rows[kept], before.layers[kept]))
-
-
-def watch(rows: Columns, way: Way) -> tuple[Opened | None, Ranking]:
-    """The first incident after the fork, and the newest ranking of its causes.
+def watch(rows: Columns, way: Way) -> Ranking:
+    """The newest ranking of the causes of the first incident after the fork; empty without one.
 
     `rows` (steps from FORK - LEARNT + 1, SIGNALS).
     """
@@ -143,36 +121,19 @@ def watch(rows: Columns, way: Way) -> tuple[Opened | None, Ranking]:
     for step, values in enumerate(rows.tolist(), start=FORK - LEARNT + 1):
         slow = monitor.attentive or (step + PHASE) % way.slow_every == 0
         sent = way.signals if slow else way.signals - set(SLOW)
-        known = dict(zip(SIGNALS, values, strict=True))
-        if not way.per_rate:
-            known["update_norm"] *= known["lr"]
-        measured = {name: value for name, value in known.items() if name in sent}
+        known = zip(SIGNALS, values, strict=True)
+        measured = {name: value for name, value in known if name in sent}
         events += monitor.observe([Sample(step, measured)])
     events += monitor.end()
     later = [event for event in events if event.step > FORK]
     at = next((row for row, event in enumerate(later) if isinstance(event, Opened)), None)
-    if at is None:
-        return None, ()
-    opened, ranking = later[at], Ranking()
-    for event in later[at:]:
+    ranking = Ranking()
+    for event in later[at:] if at is not None else ():
         if isinstance(event, Opened | Revised | Recurred | Closed):
             ranking = event.causes
         if isinstance(event, Closed):
             break
-    assert isinstance(opened, Opened)
-    return opened, ranking
-
-
-def _layer_rows(made: Measured, onset: int) -> list[LayerRow]:
-    """Norms by parameter around the onset, as a run with `layer_norms_every=1` sends them."""
-    names, start = parameters(), FORK - LEARNT + 1
-    first, last = onset - AROUND[0], onset + AROUND[1]
-    return [
-        LayerRow(step, signal, dict(zip(names, norms.tolist(), strict=True)))
-        for step, both in enumerate(made.layers.astype(np.float64), start=start)
-        if first <= step < last
-        for signal, norms in zip(LAYERS, both, strict=True)
-    ]
+    return ranking
 
 
 def summarise(named: Sequence[Named]) -> dict[str, Any]:
@@ -205,9 +166,9 @@ def _fault(run: Run) -> str:
 
 
 def _row(one: Named) -> list[Any]:
-    """run, right causes, said, confidence, layer"""
+    """run, right causes, said, confidence"""
     sure = round(one.ranking[0].confidence, 3) if one.ranking else None
-    return [str(one.run), sorted(right_causes(one.run)), one.said, sure, one.layer]
+    return [str(one.run), sorted(right_causes(one.run)), one.said, sure]
 
 
 def _table(report: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 Law: decides nothing; `naming_plan.py` says which runs and what truth is. Runs already there are
 kept. One file of columns a run, `RUN.npz`, the first row at step FORK + 1; the healthy run's own
-file holds its rows before the fork too. Beside the signals each file holds the norms by parameter.
+file holds its rows before the fork too.
 """
 
 from __future__ import annotations
@@ -11,39 +11,35 @@ import copy
 import math
 import sys
 import zipfile
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.optim import SGD, Muon, Optimizer
 
 from benchmarks.naming_plan import (
     FORK,
     PERTURBATION,
     PERTURBED,
+    ROWS,
     STEPS,
     Healthy,
-    OptimizerName,
     Run,
 )
 from spikeguard_trainer.data import BatchLoader, Corpus, read_corpus
 from spikeguard_trainer.faults import Fault
 from spikeguard_trainer.inject import FaultInjector, corrupt_batch
 from spikeguard_trainer.model import VOCABULARY, Shape, Transformer
-from spikeguard_trainer.schedule import WEIGHT_DECAY, lr_share, make_optimizer
+from spikeguard_trainer.schedule import lr_share, make_optimizer
 
 SHAPE = Shape(width=32, layers=1, heads=2, hidden=88, context=32)
 LEARNING_RATE, WARMUP, TOTAL = 3e-3, 20, 2 * (FORK + STEPS)
-SGD_LEARNING_RATE, MUON_LEARNING_RATE = 0.3, 0.02
 WORKERS = 2  # processes that train
 SIGNALS = (
     "loss",
@@ -58,22 +54,6 @@ SIGNALS = (
 Columns = NDArray[np.float64]  # (steps, SIGNALS)
 
 
-Layers = list[list[float]]  # norms of gradients and of weights, by parameter
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What was measured of some steps."""
-
-    rows: Columns
-    layers: NDArray[np.float32]  # (steps, 2, parameters): gradients and weights
-
-    def after(self, before: Measured) -> Measured:
-        """Both, one after the other."""
-        rows = np.concatenate([before.rows, self.rows])
-        return Measured(rows, np.concatenate([before.layers, self.layers]))
-
-
 class Job:
     """The reference trainer's model and loop, in memory, that can be put back to a fork."""
 
@@ -81,34 +61,32 @@ class Job:
         torch.manual_seed(healthy.seed)
         self.healthy, self.corpus = healthy, corpus
         self.model = Transformer(SHAPE)
-        self.optimizers = _optimizers_of(self.model, healthy)
-        self.groups = [group for one in self.optimizers for group in one.param_groups]
+        self.optimizer = make_optimizer(self.model, lr=LEARNING_RATE, beta2=healthy.beta2)
+        self.groups = self.optimizer.param_groups
         self.rates = [float(group["lr"]) for group in self.groups]
         self.steps = 0
         self._schedule()
         self.counts = torch.zeros(VOCABULARY, dtype=torch.int64)  # of bytes trained on
-        self.layers: list[Layers] = []
 
     def state(self) -> dict[str, Any]:
         """Everything that the next step depends on, copied."""
-        kept = [self.model.state_dict(), *(one.state_dict() for one in self.optimizers)]
+        kept = [self.model.state_dict(), self.optimizer.state_dict()]
         return copy.deepcopy({"parts": kept, "steps": self.steps, "counts": self.counts})
 
     def go_back(self, state: dict[str, Any]) -> None:
         state = copy.deepcopy(state)
-        model, *optimizers = state["parts"]
+        model, optimizer = state["parts"]
         self.model.load_state_dict(model)
-        for optimizer, kept in zip(self.optimizers, optimizers, strict=True):
-            optimizer.load_state_dict(kept)
-        self.groups = [group for one in self.optimizers for group in one.param_groups]
+        self.optimizer.load_state_dict(optimizer)
+        self.groups = self.optimizer.param_groups
         self.steps, self.counts = state["steps"], state["counts"]
 
-    def train(self, steps: int, faults: Sequence[Fault] = ()) -> Measured:
+    def train(self, steps: int, faults: Sequence[Fault] = ()) -> Columns:
         """`steps` more of them."""
         seed = self.healthy.seed
         loader = BatchLoader(
             self.corpus.training,
-            rows=self.healthy.rows,
+            rows=ROWS,
             context=SHAPE.context,
             seed=seed,
             corrupt=partial(corrupt_batch, tuple(faults), seed),
@@ -116,20 +94,9 @@ class Job:
         loader.skip_to(self.steps)
         nowhere = Path("faults.json.none")
         injector = FaultInjector(
-            faults, self.model, self._together(), memory=nowhere, seed=seed, writes=False
+            faults, self.model, self.optimizer, memory=nowhere, seed=seed, writes=False
         )
-        self.layers = []
-        rows = np.array([self.step(next(loader), injector) for _ in range(steps)])
-        return Measured(rows, np.array(self.layers, dtype=np.float32))
-
-    def _together(self) -> Optimizer:
-        """What a fault strikes: the groups and the state of all optimizers."""
-        if len(self.optimizers) == 1:
-            return self.optimizers[0]
-        merged = Optimizer(list(self.model.parameters()), {})
-        merged.param_groups = self.groups
-        merged.state = cast(Any, ChainMap(*(cast(Any, one.state) for one in self.optimizers)))
-        return merged
+        return np.array([self.step(next(loader), injector) for _ in range(steps)])
 
     def step(
         self, batch: Any, injector: FaultInjector, lower: Callable[[], None] | None = None
@@ -146,16 +113,13 @@ class Job:
             before = [weight.detach().clone() for weight in weights]  # after the fault's own change
             lr = float(self.groups[0]["lr"])
             limit = self.healthy.clip or math.inf
-            layers = _norms([weight.grad for weight in weights if weight.grad is not None])
             grad_norm = torch.nn.utils.clip_grad_norm_(weights, limit)
-            for optimizer in self.optimizers:
-                optimizer.step()
+            self.optimizer.step()
         self._schedule()
         self.model.zero_grad(set_to_none=True)
         with torch.no_grad():
             moved = torch._foreach_sub([weight.detach() for weight in weights], before)
             norms = (_norm(moved) / lr, self._second_moment(), _norm(weights))
-            self.layers.append([layers, _norms(weights)])
         tokens = self._look_at(batch.tokens)
         return [float(value) for value in (loss.detach(), grad_norm, *norms, lr, *tokens)]
 
@@ -166,10 +130,8 @@ class Job:
             group["lr"] = rate * share
 
     def _second_moment(self) -> Tensor:
-        """Its L2 norm over the parameters that have one, () fp32; NaN where none has."""
-        states = (state for one in self.optimizers for state in one.state.values())
-        moments = [state["exp_avg_sq"] for state in states if "exp_avg_sq" in state]
-        return _norm(moments) if moments else torch.tensor(math.nan)
+        """Its L2 norm over all parameters, () fp32."""
+        return _norm([state["exp_avg_sq"] for state in self.optimizer.state.values()])
 
     def _look_at(self, tokens: Tensor) -> tuple[float, float]:
         """Entropy in nats of the batch's bytes, and the share of them that are new."""
@@ -178,23 +140,6 @@ class Job:
         unseen = float(count[self.counts == 0].sum() / count.sum())
         self.counts += count
         return float(-(part * part.log()).sum()), unseen
-
-
-def _optimizers_of(model: Transformer, healthy: Healthy) -> list[Optimizer]:
-    """The optimizers of a run, at their peak learning rates."""
-    if healthy.optimizer is OptimizerName.ADAMW:
-        return [make_optimizer(model, lr=LEARNING_RATE, beta2=healthy.beta2)]
-    if healthy.optimizer is OptimizerName.SGD:
-        weights = list(model.parameters())
-        return [SGD(weights, lr=SGD_LEARNING_RATE, momentum=0.9, nesterov=True)]
-    adamw = make_optimizer(model, lr=LEARNING_RATE, beta2=healthy.beta2)
-    inner = list(adamw.param_groups[0]["params"])
-    del adamw.param_groups[0]
-    return [Muon(inner, lr=MUON_LEARNING_RATE, weight_decay=WEIGHT_DECAY), adamw]
-
-
-def _norms(tensors: Sequence[Tensor]) -> list[float]:
-    return [float(norm) for norm in torch._foreach_norm(list(tensors))]
 
 
 def _norm(tensors: Sequence[Tensor]) -> Tensor:
@@ -223,7 +168,7 @@ def make(
 
     Each for `steps` past the fork.
     """
-    runs: dict[str, Callable[[Job], Measured]] = {str(healthy): lambda job: job.train(steps)}
+    runs: dict[str, Callable[[Job], Columns]] = {str(healthy): lambda job: job.train(steps)}
     for number in range(PERTURBED):
         runs[f"{healthy}_twin{number}"] = partial(_perturbed, number, steps)
     for run in destabilised:
@@ -237,7 +182,8 @@ def make(
     for name, act in missing.items():
         job.go_back(fork)
         made = act(job)
-        _write(file_of(folder, name), made.after(before) if name == str(healthy) else made)
+        whole = np.concatenate([before, made]) if name == str(healthy) else made
+        _write(file_of(folder, name), whole)
         yield name
 
 
@@ -262,12 +208,12 @@ def _made(
     return list(make(folder, read_corpus(None), healthy, runs_of(healthy), steps))
 
 
-def _perturbed(number: int, steps: int, job: Job) -> Measured:
+def _perturbed(number: int, steps: int, job: Job) -> Columns:
     perturb(job, number)
     return job.train(steps)
 
 
-def _faulty(run: Run, steps: int, job: Job) -> Measured:
+def _faulty(run: Run, steps: int, job: Job) -> Columns:
     return job.train(steps, (run.fault,))
 
 
@@ -275,26 +221,17 @@ def file_of(folder: Path, name: str) -> Path:
     return folder / f"{name}.npz"
 
 
-def _write(file: Path, made: Measured) -> None:
+def _write(file: Path, made: Columns) -> None:
     draft = file.with_suffix(".tmp.npz")
-    np.savez_compressed(draft, rows=made.rows, layers=made.layers)
+    np.savez_compressed(draft, rows=made)
     draft.replace(file)
 
 
 def read(folder: Path, name: str) -> Columns:
     """The rows (steps, SIGNALS) of one run; raises `zipfile.BadZipFile` if cut off."""
-    return read_all(folder, name).rows
-
-
-def read_all(folder: Path, name: str) -> Measured:
-    """The rows and the norms by parameter of one run; raises `zipfile.BadZipFile` if cut off."""
     try:
         with np.load(file_of(folder, name)) as kept:
-            return Measured(kept["rows"], kept["layers"])
+            rows: Columns = kept["rows"]
+            return rows
     except zipfile.BadZipFile as error:
         raise zipfile.BadZipFile(f"{name}.npz is cut off; delete it and run again") from error
-
-
-def parameters() -> list[str]:
-    """Names of the parameters, in the order of their columns."""
-    return [name for name, _ in Transformer(SHAPE).named_parameters()]

@@ -31,7 +31,7 @@ from benchmarks.naming_plan import (
     runs_of,
     truth,
 )
-from benchmarks.naming_score import Watched, lead_times, peak_of, summarise, watch
+from benchmarks.naming_score import Watched, peak_of, summarise, watch
 
 LOSS = SIGNALS.index("loss")
 
@@ -55,17 +55,11 @@ def _report(options: Namespace, chosen: Sequence[Healthy]) -> dict[str, Any]:
     whole = [_rows(folder, run) for run in half]
     seen = [_watched(folder, run, delta) for run in half]
     found = [watch(one, rows) for one, rows in zip(seen, whole, strict=True)]
-    closely = [
-        watch(_watched(folder, run, delta), rows, slow_every=1)
-        for run, rows in zip(half, whole, strict=True)
-    ]
     return {
         "half": options.half,
         "delta": round(delta, 4),
         "truth_of_all": dict(Counter(_watched(folder, run, delta).truth.value for run in runs)),
         **summarise(found),
-        "lead_every_step": lead_times(closely),
-        "lead_as_sent": lead_times(found),
         "machine": machine(),
         "each": [_row(run) for run in found],
     }
@@ -100,7 +94,7 @@ def _watched(folder: Path, run: Run, delta: float) -> Watched:
     loss, twin = read(folder, str(run))[:, LOSS], _twin(folder, run.healthy)
     kind = truth(run, loss, twin, delta)
     mean = float(damage(run, loss, twin).mean())
-    return Watched(str(run), run.fault.name.value, kind, peak_of(loss, twin), mean)
+    return Watched(str(run), kind, peak_of(loss, twin), mean)
 
 
 def _table(report: dict[str, Any]) -> str:
@@ -111,17 +105,8 @@ def _table(report: dict[str, Any]) -> str:
     for name in ("truth_of_all", "confusion", "delay", "missed", "incident_open_at_the_fork"):
         lines.append(f"{name}: {report[name]}")
     lines.append(f"left out, nothing to name: {report['without_damage_or_incident']}")
-    for name, entry in report["by_fault"].items():
-        lines += [
-            _line(f"  {name}: final", entry["final"]),
-            _line("    decision", entry["decision"]),
-        ]
-    for name, entry in report["by_damage"].items():
-        lines.append(_line(f"  damage {name} nats: action", entry["final_needs_action"]))
     for entry in report["reliability"]:
         lines.append(_line(f"  said {entry['said']}", entry))
-    for kind in ("lead_every_step", "lead_as_sent"):
-        lines += [f"{kind}", *(f"  {name}: {entry}" for name, entry in report[kind].items())]
     return "\n".join(lines)
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import product
 
 import numpy as np
@@ -46,14 +45,7 @@ PERTURBED = 1  # twins of each healthy run, for delta
 PERTURBATION = 0.01  # of the root mean square of each matrix
 NEVER_TUNED = FaultName.WEIGHT_SCALE
 LASTING = STEPS  # a fault of this length never ends
-
-
-class OptimizerName(StrEnum):
-    """What a run is trained with."""
-
-    ADAMW = "adamw"
-    SGD = "sgd"  # momentum 0.9, Nesterov's
-    MUON = "muon"  # for the matrices inside, AdamW for the rest
+ROWS = 96  # sequences of a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +55,9 @@ class Healthy:
     seed: int
     beta2: float
     clip: float
-    optimizer: OptimizerName = OptimizerName.ADAMW
-    rows: int = 96  # sequences of a batch: a quarter of them doubles the noise of the loss
 
     def __str__(self) -> str:
-        name = f"s{self.seed}_b{self.beta2:g}_c{self.clip:g}"
-        usual = self.optimizer is OptimizerName.ADAMW
-        return (
-            name + ("" if usual else f"_{self.optimizer}") + (f"_r{self.rows}" * (self.rows != 96))
-        )
+        return f"s{self.seed}_b{self.beta2:g}_c{self.clip:g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ and every step while it is attentive. What truth is stands in `naming_plan.py`. 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -30,7 +29,6 @@ SLOW_EVERY = 10  # steps, the agent's default
 DECIDED = 50  # steps after the peak
 ASKED = (10, 25, 50, 100, 200, 400)  # steps after detection at which confidences are scored
 ROLLBACK = 0.7  # confidence of the default policy
-DAMAGES = (0.0, 0.1, 0.3, 0.6, math.inf)  # nats, for the table by size
 ACTION = (Kind.LINGERING, Kind.DIVERGENT)
 
 
@@ -39,7 +37,6 @@ class Watched:
     """What the monitor said about one run."""
 
     name: str
-    fault: str
     truth: Kind
     peak: int  # steps after the fork
     damage: float  # mean excess in the window of truth, nats
@@ -49,7 +46,6 @@ class Watched:
     early: bool = False  # an incident was open at the fork
     wrong_rollback: bool = False
     asked: list[tuple[float, bool]] = field(default_factory=list)  # confidence, whether right
-    leads: dict[str, int] = field(default_factory=dict)  # signal -> steps before the loss
 
     @property
     def acts(self) -> bool:
@@ -75,12 +71,12 @@ def peak_of(loss: Losses, twin: Losses) -> int:
     return int(np.flatnonzero(smooth >= 0.9 * smooth.max())[0])
 
 
-def watch(found: Watched, rows: Columns, slow_every: int = SLOW_EVERY) -> Watched:
+def watch(found: Watched, rows: Columns) -> Watched:
     """Run the monitor over `rows` (steps from 1, SIGNALS) and fill `found` in."""
     monitor, held = Monitor(), list[Judgement | None]()
     last: Judgement | None = None
     for step, values in enumerate(rows, start=1):
-        slow = monitor.attentive or step % slow_every == 0
+        slow = monitor.attentive or step % SLOW_EVERY == 0
         now = monitor.observe([Sample(step, _measured(values, slow))])
         if step == FORK:
             found.early = monitor.open
@@ -105,19 +101,11 @@ def _newest(
     for event in events:
         if isinstance(event, Opened) and found.detected is None:
             found.detected = after
-            found.leads = _leads(event)
         if isinstance(event, Opened | Revised | Closed):
             last = event.judgement
             sure = last.kind in ACTION and last.confidence >= ROLLBACK
             found.wrong_rollback |= sure and not found.acts
     return last
-
-
-def _leads(opened: Opened) -> dict[str, int]:
-    if not math.isfinite(opened.z):
-        return {}  # everything goes at once
-    moves = opened.first_moves
-    return {n: opened.onset_step - s for n, s in moves.items() if n != "loss" and s > FORK}
 
 
 def _kind(judgement: Judgement | None) -> Kind | None:
@@ -183,8 +171,6 @@ def summarise(runs: Sequence[Watched]) -> dict[str, Any]:
         "wrong_rollbacks": share([run.wrong_rollback for run in harmless]),
         "missed": sum(run.acts and run.detected is None for run in runs),
         "delay": _delay([run.detected for run in named if run.detected is not None]),
-        "by_fault": _by_fault(named),
-        "by_damage": _by_damage(named),
         **confidences([pair for run in named for pair in run.asked]),
     }
 
@@ -196,29 +182,6 @@ def confusion(runs: Sequence[Watched]) -> dict[str, dict[str, int]]:
         said = run.final.value if run.final else "none"
         table.setdefault(run.truth.value, Counter())[said] += 1
     return {truth: dict(row) for truth, row in sorted(table.items())}
-
-
-def _by_damage(runs: Sequence[Watched]) -> dict[str, dict[str, Any]]:
-    """Finite damage in nats; the noise of a row is about 0.18."""
-    table: dict[str, dict[str, Any]] = {}
-    for low, high in itertools.pairwise(DAMAGES):
-        part = [run for run in runs if run.acts and low <= run.damage < high]
-        table[f"{low:g} to {high:g}"] = {
-            "final_needs_action": share([run.final in ACTION for run in part]),
-            "decision": share([run.decided_right for run in part]),
-        }
-    return table
-
-
-def _by_fault(runs: Sequence[Watched]) -> dict[str, dict[str, Any]]:
-    names = sorted({run.fault for run in runs})
-    return {
-        name: {
-            "final": share([r.final is r.truth for r in runs if r.fault == name]),
-            "decision": share([r.decided_right for r in runs if r.fault == name]),
-        }
-        for name in names
-    }
 
 
 def _delay(steps: Sequence[int]) -> dict[str, float] | None:
@@ -242,20 +205,3 @@ def confidences(pairs: Sequence[tuple[float, bool]]) -> dict[str, Any]:
                 {"from": low / 10, "said": round(said, 3), **share([r for _, r in inside])}
             )
     return {"brier": round(brier, 4), "asked": len(pairs), "reliability": table}
-
-
-def lead_times(runs: Sequence[Watched]) -> dict[str, dict[str, Any]]:
-    """signal -> how many steps it led the loss by, over the runs whose incident the loss opened."""
-    table: dict[str, list[int]] = {}
-    for run in runs:
-        for name, steps in run.leads.items():
-            table.setdefault(name, []).append(steps)
-    return {
-        name: {
-            "moved_by_then": len(steps),
-            "led": sum(lead > 0 for lead in steps),
-            "median": median(steps),
-            "most": max(steps),
-        }
-        for name, steps in sorted(table.items())
-    }

@@ -276,7 +276,7 @@ def _injector(job: Job, fault: Fault | None) -> FaultInjector:
     return FaultInjector(
         () if fault is None else (fault,),
         job.model,
-        job.optimizers[0],
+        job.optimizer,
         memory=Path("faults.json.none"),
         seed=job.healthy.seed,
         writes=False,
