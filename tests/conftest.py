@@ -49,8 +49,11 @@ if shell := shutil.which("chromium-headless-shell"):  # a sixth less CPU than wi
 
 MANY = 100  # modules; a framework brings more
 _read = 0
-# Folders, those of long files first; what is not named has none.
-LONGEST = ("end_to_end", "trainer", "dashboard", "demo", "agent", "server")
+# Folders and files, those that take long first; what is not named takes a second or two.
+LONGEST = (
+    *("end_to_end", "test_wheel.py", "trainer", "dashboard", "demo"),
+    *("detection", "replay", "report", "agent", "server"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
