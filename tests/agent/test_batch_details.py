@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from spikeguard.measure.batch_contents import reference_of, worst_of
-from spikeguard.measure.batch_ring import ITEM_BYTES, WINDOW, BatchRing, KeptItems, bytes_of
+from spikeguard.measure.batch_ring import WINDOW, BatchRing
 from spikeguard_protocol import BatchDetail
 from spikeguard_trainer.data import Batch
 
@@ -126,19 +126,6 @@ def test_without_losses_the_worst_sequence_is_the_one_with_the_rarest_tokens() -
     worst = worst_of(batch, reference)
     assert worst is not None
     assert (worst.place, worst.loss, worst.ids) == (1, None, [1, 2, 77, 78])
-
-
-def test_items_are_kept_in_bounds_and_named_by_position() -> None:
-    kept = KeptItems(4)
-    for position in range(20):
-        kept.add(position, {"ids": torch.zeros(1000, dtype=torch.long), "doc": f"d{position}"})
-    assert [item["doc"] for item in kept.of(18)] == ["d18"]
-    assert kept.of(3) == []
-    assert 5 * 8000 <= kept.bytes < 5 * 9000
-    for position in range(20, 24):
-        kept.add(position, torch.zeros(ITEM_BYTES // 2 + 1, dtype=torch.uint8))
-    assert kept.bytes <= ITEM_BYTES
-    assert bytes_of([torch.zeros(10)] * 5000) >= 5000 * 40
 
 
 def test_rank_0_tells_of_the_rank_with_the_highest_loss(tmp_path: Path) -> None:

@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-import spikeguard
 from spikeguard import CheckpointDirectory, UserCheckpoints
-from spikeguard.state import file_sums
 from spikeguard_protocol import Ack, BatchRange, Medium, Rollback
 
 from .heard import hear, parts_of
@@ -171,18 +169,6 @@ def test_a_resume_takes_no_checkpoint_of_which_a_byte_changed(
     assert f"{newest.name} is damaged: __0_0.distcp has " in said
 
 
-@pytest.mark.parametrize("name", [".metadata", "manifest.json"])
-def test_a_changed_index_or_manifest_counts_as_damage_too(tmp_path: Path, name: str) -> None:
-    trained(tmp_path, 26).guard.finish()
-    (folder,) = (tmp_path / "checkpoints").iterdir()
-    changed = (folder / name).read_bytes().replace(b"25", b"24", 1)
-    (folder / name).write_bytes(changed[:-1] + b" " if name == ".metadata" else changed)
-    again = Job(tmp_path)
-    with pytest.raises(spikeguard.ResumeError, match=folder.name):
-        again.guard.resume()
-    again.guard.finish()
-
-
 def test_a_rollback_to_a_damaged_checkpoint_is_refused_by_name_and_the_next_one_is_exact(
     tmp_path: Path,
 ) -> None:
@@ -286,28 +272,6 @@ def test_a_checkpoint_that_holds_what_no_training_heals_is_told_so_kept_apart_an
     assert again.guard.resume() == 20
     again.guard.finish()
     assert "was passed over: damaged" in caplog.text
-
-
-def test_ranks_that_share_the_checking_read_every_byte_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_sums, "BLOCK", 100)
-    chance = random.Random(3)
-    for number in (0, 1, 2, 10):
-        size = chance.choice((0, 1, 99, 100, 101, 350))
-        (tmp_path / f"__{number}_0.distcp").write_bytes(chance.randbytes(size))
-    sums = file_sums.sums_of(tmp_path)
-    for name, known in sums.items():
-        whole = (tmp_path / name).read_bytes()
-        borders = {at + near for at in range(0, known.size, 100) for near in (-1, 0, 1, 50)}
-        for place in sorted(borders & set(range(known.size)) | {known.size - 1} - {-1}):
-            changed = bytearray(whole)
-            changed[place] ^= 1
-            (tmp_path / name).write_bytes(changed)
-            found = [file_sums.damage(tmp_path, sums, rank, 3) for rank in range(3)]
-            assert sum(problem is not None for problem in found) == 1, (name, place)
-        (tmp_path / name).write_bytes(whole)
-    assert [file_sums.damage(tmp_path, sums, rank, 3) for rank in range(3)] == [None] * 3
 
 
 # ---- what a rollback gave up -------------------------------------------------------------------

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import os
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spikeguard.cli.sync import homes, run_of
-from spikeguard.errors import ResumeError
 from spikeguard.uplink.earlier_attempts import earlier_outboxes
 from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import AttemptEnded, Gap, RunId, Samples
 
 from .forks import exit_status, start_script
 from .job import FAST, Job
-from .test_outbox import everything, fill, outbox, sample
+from .test_outbox import everything, fill, outbox
 from .wire import Wire, await_that, served
 
 pytestmark = pytest.mark.slow
@@ -108,25 +105,6 @@ def test_a_job_thins_out_what_dead_attempts_left_of_its_run(
     job.guard.finish()
 
 
-def test_the_writer_outlives_whatever_the_disk_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-    box = Outbox(tmp_path / "own", RUN, "own", 2**20, told.append)
-
-    def stale(*_: object) -> bool:
-        raise OSError(errno.ESTALE, "Stale file handle")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Outbox, "keep_up", stale)
-        box.start()
-        await_that(lambda: told != [])
-    assert "Stale file handle" in told[0]
-    box.put(sample(1))
-    await_that(lambda: (tmp_path / "own" / f"{1:012d}.jsonl").exists())
-    box.close()
-
-
 @pytest.mark.parametrize("how", ["open to all", "of another user"])
 def test_an_outbox_that_another_user_could_have_made_is_neither_sent_nor_written_to(
     tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
@@ -152,27 +130,6 @@ def test_an_outbox_that_another_user_could_have_made_is_neither_sent_nor_written
         assert list(wire.messages) == [job.guard.attempt]
     assert [path.name for path in place.iterdir()] == [forged]
     assert "the outbox lies in the run's directory instead" in caplog.text
-
-
-@pytest.mark.parametrize("file", ["manifest", "message"])
-def test_brackets_without_end_in_a_file_of_the_run_keep_nothing_from_going_on(
-    tmp_path: Path, file: str
-) -> None:
-    first = Job(tmp_path)
-    first.train_to(30)
-    first.guard.finish()
-    found = {
-        "manifest": next((tmp_path / "checkpoints").glob("*/manifest.json")),
-        "message": next((tmp_path / "guard/outbox").glob("*/*.jsonl")),
-    }[file]
-    found.write_bytes(b"[" * 100_000)
-    with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url)
-        with pytest.raises(ResumeError) if file == "manifest" else nullcontext():
-            job.guard.resume()
-        job.train_to(job.guard.steps + 3)
-        await_that(lambda: job.guard.attempt in wire.messages)
-        job.guard.finish()
 
 
 def test_the_outbox_can_be_moved_off_a_networks_file_system(

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import spikeguard.measure.flight_recorder
 from spikeguard import Settings
 from spikeguard.measure.flight_recorder import FlightRecorder
 from spikeguard.measure.readback import Pending, Row
@@ -96,16 +95,3 @@ def test_norms_at_their_cadence_are_sent_at_once_with_and_without_a_recorder(ste
     recorder = FlightRecorder(Settings(flight_recorder=steps, layer_norms_every=5))
     sent = [d.step for step in (5, 10) for d in recorder.pass_on(a_row(step, 2), False)]
     assert sent == [5, 10]
-
-
-def test_layers_beyond_what_a_record_holds_are_left_out_and_it_is_said_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(spikeguard.measure.flight_recorder, "MAX_LAYERS", 3)
-    recorder = FlightRecorder(Settings())
-    (first,) = recorder.pass_on(a_row(1, 5), watched=True)
-    recorder.pass_on(a_row(2, 5), watched=True)
-    assert len(first().norms) == 3
-    assert [r.getMessage() for r in caplog.records] == [
-        "norms by layer are told of the first 3 of 5 layers"
-    ]

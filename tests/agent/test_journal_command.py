@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from spikeguard.commands.journal import Journal
-from spikeguard.commands.journal_lines import Begun, Scaling
-from spikeguard.optim.lr_scale import LrScale
+from spikeguard.commands.journal_lines import Begun
 from spikeguard_cli.main import main
 from spikeguard_protocol import (
     BatchRange,
@@ -20,8 +19,6 @@ from spikeguard_protocol import (
     Rollback,
     RunId,
     ScaleLr,
-    SegmentId,
-    SegmentPoint,
     SkipBatches,
 )
 
@@ -29,7 +26,6 @@ from .job import Job, order, target_at
 from .test_journal import by_hand
 
 RUN = RunId("default", "test")
-ORDERED = SegmentId("a" * 16, 0)
 
 
 def commanded(folder: Path) -> Job:
@@ -132,25 +128,6 @@ def test_a_job_that_runs_keeps_to_its_orders_and_its_journal_stays_whole(
     assert again.guard.state().lr_scale is None
     assert BatchRange(90, 91) not in again.guard.state().skipped
     again.guard.finish()
-
-
-def test_the_same_rate_ordered_anew_after_it_was_undone_holds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """At the same step, since the next attempt trained it again."""
-    path, at = tmp_path / "journal.jsonl", (SegmentPoint(ORDERED, 3),)
-    scale = LrScale(0.5, 3, 100)
-    Journal(path, RUN).begin(
-        Begun("test#1.1", 3, scaling=Scaling("test#1.1", at, scale, asked=True))
-    )
-    shown(capsys, str(tmp_path), "--undo", "test#1.1")
-    assert Journal(path, RUN).accepted(scale) is None
-    Journal(path, RUN).begin(
-        Begun("test#1.2", 3, scaling=Scaling("test#1.2", at, scale, asked=True))
-    )
-    again = Journal(path, RUN)
-    assert again.accepted(scale) == scale
-    assert [scaling.command for scaling in again.scalings] == ["test#1.2"]
 
 
 def test_what_cannot_be_undone_says_why_and_writes_nothing(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import threading
 from collections.abc import Iterable, Iterator
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from spikeguard import CheckpointDirectory, Guard, attach
@@ -407,19 +405,6 @@ def test_items_of_a_step_that_are_not_micro_batches_are_told_of(
     again.guard.finish()
 
 
-def test_a_loop_that_makes_several_steps_of_one_item_is_told_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        loop = Loop(tmp_path)
-        for item in islice(loop.guard.batches(Numbers()), 12):
-            for _ in range(4):
-                loop.train(item)
-        (said,) = [text for text in warned(caplog) if "rollback" in text]
-        assert "takes 0.25 items" in said
-        loop.guard.finish()
-
-
 def test_steps_without_the_optimizers_are_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -429,32 +414,6 @@ def test_steps_without_the_optimizers_are_told_of(
             loop.train(item, stepped=number % 4 == 0)
         (said,) = warned(caplog)
         assert said.startswith("count steps: no. guard.step() is called 4 times for each optimizer")
-        loop.guard.finish()
-
-
-class Wrapped(IterableDataset[Tensor]):
-    """`guard.batches` inside of a dataset, as a worker iterates over it."""
-
-    def __init__(self, guard: Guard) -> None:
-        self.guard = guard
-
-    def __iter__(self) -> Iterator[Tensor]:
-        yield from self.guard.batches(Numbers(40))
-
-
-def test_batches_within_a_worker_process_are_none_of_the_loops(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        loop = Loop(tmp_path)
-        loader = DataLoader(
-            Wrapped(loop.guard), batch_size=None, num_workers=1, multiprocessing_context="fork"
-        )
-        for item in loader:
-            loop.train(item)
-        assert loop.trained == list(range(40))
-        assert loop.row("rollback").answer is Answer.NO
-        assert os.getpid() == loop.guard._process
         loop.guard.finish()
 
 

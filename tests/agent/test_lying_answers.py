@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spikeguard_cli.main import main
-from spikeguard_protocol import WAIT_HEADER, Ack, Message, encode
+from spikeguard_protocol import Ack, Message, encode
 
 from .job import BRIEF, FAST, Job
 from .wire import Answer, Wire, await_that, served
@@ -58,19 +58,6 @@ def test_no_answer_makes_the_agent_hammer(tmp_path: Path, what: str, lie: Answer
         job.train_to(6)
         await_that(lambda: (0, 6) in wire.column("loss"))
         job.guard.finish()
-
-
-def test_orders_that_are_never_there_are_not_asked_for_without_a_pause(tmp_path: Path) -> None:
-    with served(Wire()) as wire:
-        wire.headers, wire.waiting = {WAIT_HEADER: "300"}, b'{"waiting": false}'
-        job = Job(tmp_path, server=wire.url, settings=QUIET)
-        job.train_to(3)
-        await_that(lambda: wire.asked)
-        before, began = wire.asked, time.monotonic()
-        time.sleep(LOOKED_S)
-        job.guard.finish()
-        asked = wire.asked - before
-        assert asked <= most(began)
 
 
 Reply = Callable[[socket.socket], None]

@@ -22,9 +22,7 @@ from spikeguard_protocol import (
     Medium,
     ResultState,
     Rollback,
-    RunId,
     ScaleLr,
-    SegmentId,
     SkipBatches,
     Stop,
     Verb,
@@ -35,8 +33,6 @@ from .job import FAST, Job, batch_at, target_at
 from .wire import Wire, await_that, served
 
 FOR_GOOD = 2**53
-RUN = RunId("default", "test")
-EARLIER = SegmentId("e" * 16, 0)
 
 
 def ordered(wire: Wire, job: Job, *actions: Action) -> list[CommandResult]:

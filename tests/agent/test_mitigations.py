@@ -11,20 +11,16 @@ import pytest
 from spikeguard import AttachError, Mitigation
 from spikeguard_cli.main import main
 from spikeguard_protocol import (
-    Ack,
     Action,
     Apply,
     AttemptStarted,
     BatchRange,
     Medium,
-    Order,
     ResultState,
     Rollback,
     Verb,
-    read_ack,
 )
 from spikeguard_protocol.abilities import mitigations_from_settings
-from spikeguard_protocol.encoding import encode
 
 from .job import FAST, Job, order, result, target_at
 from .wire import Wire, served
@@ -163,19 +159,6 @@ def test_one_that_cannot_be_switched_on_is_told_as_failed_and_the_loop_trains_on
     again.train_to(35)
     assert again.made == []
     again.guard.finish()
-
-
-@pytest.mark.parametrize(
-    "action", [Apply("swap-data", 9), Rollback("a", 1, apply="swap-data", apply_steps=9)]
-)
-def test_a_release_that_does_not_know_the_verb_refuses_it_by_its_name(action: Action) -> None:
-    """As one does that meets another word than it knows: nothing of the order is done."""
-    attempt = "0" * 16
-    body = encode(Ack(1, (Order("test#1.1", attempt, action, 60.0, None),)))
-    later = body.replace(b'"Apply"', b'"Later"').replace(b'"apply"', b'"later"')
-    ack, unreadable = read_ack(later)
-    assert ack.orders == ()
-    assert [order.command for order in unreadable] == ["test#1.1"]
 
 
 @pytest.mark.parametrize(

@@ -255,21 +255,6 @@ def test_a_checkpoint_without_the_state_of_one_optimizer_is_not_begun_from(tmp_p
     several.guard.finish()
 
 
-class Lossy(optim.SGD):
-    """Has a state that it cannot show."""
-
-    def state_dict(self) -> Any:
-        raise KeyError("momentum")
-
-
-def test_one_optimizer_whose_state_would_be_lost_is_named_at_attach(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    both = [optim.AdamW(model[0].parameters()), Lossy(model[1].parameters(), lr=0.1)]
-    kept = CheckpointDirectory(tmp_path / "kept")
-    with pytest.raises(AttachError, match=r"Lossy\.state_dict"):
-        attach(model, both, run="test", directory=tmp_path, checkpoints=kept)
-
-
 def test_parts_of_a_model_are_one_model(tmp_path: Path) -> None:
     """With names that both use, and a NaN in one of them."""
     torch.manual_seed(1)
@@ -299,25 +284,6 @@ def test_parts_of_a_model_are_one_model(tmp_path: Path) -> None:
     assert_same([part.state_dict() for part in parts], kept[3])
     assert guard.faults == {}
     guard.finish()
-
-
-def test_buffers_that_two_parts_name_alike_go_back_each_to_its_own(tmp_path: Path) -> None:
-    """Though their parameters have names of their own, as those of pipeline stages have."""
-    parts: list[nn.Module] = [nn.ModuleDict({str(n): nn.Linear(4, 4)}) for n in (0, 1)]
-    for n, part in enumerate(parts):
-        part.register_buffer("seen", torch.full((2,), float(n)))
-    optimizers = [optim.SGD(part.parameters(), lr=0.1) for part in parts]
-    kept = CheckpointDirectory(tmp_path / "kept", background=False)
-    guard = attach(parts, optimizers, run="test", directory=tmp_path, checkpoints=kept)
-    guard.step()
-    assert guard.checkpoint() is not None
-    guard.finish()
-    for part in parts:
-        part.get_buffer("seen").fill_(7.0)
-    again = attach(parts, optimizers, run="test", directory=tmp_path, checkpoints=kept)
-    assert again.resume() == 1
-    again.finish()
-    assert [part.get_buffer("seen").tolist() for part in parts] == [[0.0, 0.0], [1.0, 1.0]]
 
 
 # ---- what only the loop can show -----------------------------------------------------------------

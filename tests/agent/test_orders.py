@@ -311,21 +311,5 @@ def test_a_rollback_that_is_written_down_and_not_carried_out_ends_the_attempt(
     again.guard.finish()
 
 
-def test_a_drain_that_failed_once_forbids_no_later_rollback(tmp_path: Path) -> None:
-    """In a job of one process nobody waits elsewhere for this one."""
-    job = Job(tmp_path)
-    job.train_to(45)
-    drain = job.guard._executor._drain
-    job.guard._executor._drain = _fails
-    first = order(job, Rollback(target_at(job, 40, Medium.MEMORY), 40), 1)
-    job.train_step()
-    assert result(job, first).state is ResultState.REFUSED
-    job.guard._executor._drain = drain
-    second = order(job, Rollback(target_at(job, 40, Medium.MEMORY), 40), 2)
-    job.train_step()
-    assert result(job, second).state is ResultState.APPLIED
-    job.guard.finish()
-
-
 def _fails(*_: object) -> None:
     raise RuntimeError("out of memory")

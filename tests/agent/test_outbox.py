@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,6 @@ from spikeguard_protocol import (
 )
 
 from .test_journal import disk_full_at
-from .wire import await_that
 
 RUN = RunId("default", "test")
 ATTEMPT = "0123456789abcdef"
@@ -207,17 +205,6 @@ def test_without_a_disk_the_bound_is_of_memory(monkeypatch: pytest.MonkeyPatch) 
     box.close()
 
 
-def test_a_limit_of_256_mib_holds_seven_hundred_thousand_steps(tmp_path: Path) -> None:
-    """With a loss and seven more signals at every step."""
-    names = ("loss", "grad_norm", "param_norm", "lr", "step_time", "tokens_per_s", "own", "two")
-    box = outbox(tmp_path, 2**30)
-    for step in range(1, 201):
-        box.put(sample(10**6 + step, 0, **dict.fromkeys(names, step / 7.0)))
-    write_down(box)
-    assert 200 * 2**28 / on_disk(tmp_path) >= 700_000
-    box.close()
-
-
 def test_a_file_that_somebody_removed_becomes_a_gap_and_blocks_nothing(tmp_path: Path) -> None:
     told: list[str] = []
     box = Outbox(tmp_path / ATTEMPT, RUN, ATTEMPT, 2**20, told.append)
@@ -332,30 +319,6 @@ def test_a_closed_outbox_writes_to_nobody_elses_file(tmp_path: Path) -> None:
     found.close()
 
 
-def test_records_are_made_by_the_writers_thread_in_the_order_of_the_loop(tmp_path: Path) -> None:
-    made_by: list[int] = []
-
-    def draft(step: int) -> Samples:
-        made_by.append(threading.get_ident())
-        return sample(step)
-
-    box = outbox(tmp_path)
-    box.start()
-    for step in range(1, 31):
-        box.put(partial(draft, step))
-        if step % 10 == 0:
-            box.put(RESULT)
-    await_that(lambda: len(made_by) == 30)
-    steps = [r.steps if isinstance(r, Samples) else r for r in everything(box)]
-    assert steps == [
-        *(tuple(range(1, 11)), RESULT),
-        *(tuple(range(11, 21)), RESULT),
-        *(tuple(range(21, 31)), RESULT),
-    ]
-    assert threading.get_ident() not in made_by
-    box.close()
-
-
 def test_a_record_that_cannot_be_made_is_declared_and_holds_up_nothing(tmp_path: Path) -> None:
     box = outbox(tmp_path)
     box.put(sample(1))
@@ -366,23 +329,3 @@ def test_a_record_that_cannot_be_made_is_declared_and_holds_up_nothing(tmp_path:
     assert (lost.samples_lost, "no such name!" in lost.reason) == (1, True)
     assert (first, last) == (sample(1), sample(3))
     box.close()
-
-
-def test_a_day_without_a_server_is_some_hundreds_of_messages_none_longer_than_five_minutes(
-    tmp_path: Path,
-) -> None:
-    """At ten seconds a step; the first hour in half minutes."""
-    box = outbox(tmp_path, 2**30)
-    for step in range(8_640):
-        box.put(sample(step), 10.0 * step)
-        if step % 1_000 == 0:
-            write_down(box)
-    spans = []
-    while not box.empty:
-        message = oldest(box)
-        steps = [s for r in message.records if isinstance(r, Samples) for s in r.steps]
-        spans.append(10.0 * (steps[-1] - steps[0]))
-        box.acknowledge(message.sequence)
-    box.close()
-    assert (max(spans[:120]), max(spans)) == (30.0, 300.0)
-    assert len(spans) < 120 + 86_400 / 300

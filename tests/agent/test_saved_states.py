@@ -36,7 +36,6 @@ from spikeguard_protocol import (
     SegmentPoint,
     TargetDeleted,
     TargetSaved,
-    Verb,
 )
 
 from .heard import hear
@@ -78,13 +77,6 @@ def names(ring: Snapshots) -> list[str]:
     return [t.name for t in ring.targets]
 
 
-def test_pins_are_bounded() -> None:
-    ring = Ring(keep=3, pinned=2, limit=10**6)
-    ring.protected = frozenset(f"memory-{n}" for n in range(100))
-    fill(ring, range(50))
-    assert len(ring.targets) == 5
-
-
 def test_all_snapshots_together_stay_within_the_bytes() -> None:
     ring = Ring(keep=5, pinned=2, limit=2_500)
     fill(ring, range(9))
@@ -99,26 +91,6 @@ def test_a_snapshot_that_grew_beyond_the_limit_is_not_taken(tmp_path: Path) -> N
     assert job.guard.state().snapshots is None
     assert list(job.guard.faults) == ["snapshots"]
     job.guard.finish()
-
-
-@pytest.mark.parametrize(("room", "said"), [(2.5, "2 snapshots"), (1.5, "1 snapshot"), (0.5, "")])
-def test_how_many_snapshots_fit_is_told_with_the_first(
-    tmp_path: Path, room: float, said: str
-) -> None:
-    model = nn.Linear(512, 256, bias=False)  # 512 KiB; with its moments 1.5 MiB
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    settings = Settings(snapshot_every=2, snapshot_bytes=int(room * 1.6e6))
-    guard = attach(model, optimizer, run="test", directory=tmp_path, settings=settings)
-    for batch in guard.batches([torch.ones(2, 512)] * 4):
-        model(batch).sum().backward()
-        optimizer.step()
-        guard.step()
-    (row,) = [each for each in guard.state().abilities if each.name == "rewind_from_memory"]
-    assert row.reason.startswith(said or "a rank's snapshot is larger than Settings.snapshot_bytes")
-    assert bool(row.remedy) is (said != "2 snapshots")
-    assert (guard.state().snapshots is None) is (Verb.ROLLBACK not in guard.capabilities)
-    assert (Verb.ROLLBACK in guard.capabilities) is bool(said)
-    guard.finish()
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:

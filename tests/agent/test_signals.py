@@ -13,10 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from spikeguard import AttachError, Settings, attach
+from spikeguard import Settings, attach
 from spikeguard.commands.inbox import ATTENTIVE_S, Inbox
 from spikeguard.measure.norms import sampled_rows
-from spikeguard.settings import with_environment
 from spikeguard_protocol import Ack, LayerNorms, Samples
 
 from .job import FAST, Job
@@ -85,15 +84,6 @@ def test_rates_of_other_groups_are_told_where_they_are_not_the_first_ones(tmp_pa
     assert wire.column("lr_group_1") == {(0, 3): 0.02}
     assert list(wire.column("lr_group_2").values()) == pytest.approx([0.03] * 3)
     assert wire.column("lr_group_3") == dict.fromkeys([(0, 1), (0, 2), (0, 3)], 0.5)
-
-
-def test_no_step_measures_two_slow_signals_or_one_where_a_snapshot_is_taken(tmp_path: Path) -> None:
-    with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(20)
-        job.guard.finish()
-    at = {signal: {step for _, step in wire.column(signal)} for signal in MEASURED_AT}
-    assert at == {signal: {step - 10, step} for signal, step in MEASURED_AT.items()}
 
 
 def test_the_loss_of_a_step_is_the_weighted_mean_of_its_micro_batches(tmp_path: Path) -> None:
@@ -202,13 +192,6 @@ def test_gradient_norms_by_parameter_come_when_asked_for(tmp_path: Path) -> None
     ]
     assert details[1].norms == pytest.approx(seen, rel=1e-5)
     assert whole == pytest.approx(math.sqrt(sum(n * n for n in seen.values())), rel=1e-5)
-
-
-def test_the_environment_asks_for_gradient_norms_by_parameter() -> None:
-    asked = with_environment(Settings(), {"SPIKEGUARD_LAYER_NORMS_EVERY": "7"})
-    assert (Settings().layer_norms_every, asked.layer_norms_every) == (0, 7)
-    with pytest.raises(AttachError, match="SPIKEGUARD_LAYER_NORMS_EVERY is 'often'"):
-        with_environment(Settings(), {"SPIKEGUARD_LAYER_NORMS_EVERY": "often"})
 
 
 def test_a_step_that_keeps_layers_clips_by_the_same_bits_as_any_other(tmp_path: Path) -> None:

@@ -72,39 +72,6 @@ def test_a_number_that_was_given_holds_whatever_it_costs(taken: Taken) -> None:
         Settings(snapshot_every=-1)
 
 
-def test_a_copy_that_the_device_makes_later_counts_at_the_next_snapshot(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In a job of one process nobody asks in between."""
-    now = [0.0]
-    monkeypatch.setattr(snapshot_cadence, "time", SimpleNamespace(monotonic=lambda: now[0]))
-
-    class Event:
-        """Passes two seconds after it was recorded."""
-
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-
-        def record(self, _: object) -> None:
-            self.at = now[0]
-
-        def query(self) -> bool:
-            return now[0] >= self.at + 2.0
-
-        def elapsed_time(self, _: object) -> float:
-            return 480.0  # ms
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
-    cadence = SnapshotCadence(Settings(), torch.device("cuda"))
-    for step in (20, 40):
-        now[0] += 20.0
-        with cadence.timed(step):
-            pass
-        wanted = cadence.wanted()
-    assert wanted == 100
-
-
 def test_a_copy_for_which_memory_was_made_ready_does_not_count(taken: Taken) -> None:
     assert taken([9.0, 0.05], 1.0).wanted() == 1_000
     assert taken([9.0, 0.05], 1.0, ready=False).wanted() == 20

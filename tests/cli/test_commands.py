@@ -24,7 +24,7 @@ import pytest
 from spikeguard_cli.command import CHANGED, FAILED, NO_SERVER, NOT_ALLOWED, NotAllowed
 from spikeguard_cli.credentials import Credentials, load_login, save_credentials
 from spikeguard_cli.main import main
-from spikeguard_client import ApiError, Client
+from spikeguard_client import Client
 from spikeguard_protocol import BY_RESTART
 from tests.hostile import HOSTILE, acted_on
 
@@ -436,19 +436,6 @@ def test_an_answer_that_is_none_of_the_api_is_one_line_that_drives_no_terminal(
     assert acted_on(said.err) == []
 
 
-def test_an_answer_without_end_ends_at_a_limit(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for url in answering(b"HTTP/1.1 200 OK\r\n\r\n[", b" " * 2**20, times=80):
-        monkeypatch.setenv("SPIKEGUARD_SERVER", url)
-        monkeypatch.setenv("SPIKEGUARD_TOKEN", "x")
-        assert main(["runs"]) == NO_SERVER
-        assert "the answer is longer than 67108864 bytes" in capsys.readouterr().err
-    for url in answering(b"HTTP/1.1 200 OK\r\n\r\n[", b" " * 2**20, times=80):
-        with pytest.raises(ApiError, match="longer than 67108864 bytes"):
-            list(Client(url, "x").runs())
-
-
 @pytest.mark.parametrize("name", ["SPIKEGUARD_TOKEN", "SPIKEGUARD_TOKEN_FILE"])
 def test_a_token_with_more_beside_it_is_refused_and_not_repeated(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -574,27 +561,3 @@ def test_what_a_server_says_reaches_the_terminal_as_text(
     shown = capsys.readouterr().out
     assert acted_on(shown) == []
     assert tomllib.loads(shown) == policy["policy"]
-
-
-def test_a_reason_that_is_no_text_is_refused_in_words(
-    login: Path, server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del login, server
-    assert main(("delete", "gpt-1", "--yes", "--reason", "over\udcff")) == 1
-    assert "is no UTF-8" in capsys.readouterr().err
-
-
-def test_an_entry_of_the_audit_is_one_line_whatever_paragraphs_its_reason_has(
-    login: Path, server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del login
-    entry: dict[str, Any] = {
-        "at": "2026-11-20T22:15:00Z", "actor": "policy 2", "known_by": None, "action": "propose",
-        "changes": [],
-        "subject": "gpt-1#1.1", "before": None, "after": "proposed",
-        "reason": "Lingering (90%).\n\nGo back to step-300.",
-    }  # fmt: skip
-    server.answers["/v1/runs/default/gpt-1/audit"] = (200, {"items": [entry], "next_cursor": None})
-    assert main(("audit", "gpt-1")) == 0
-    _head, row = capsys.readouterr().out.splitlines()
-    assert row.endswith("Lingering (90%). Go back to step-300.")

@@ -174,17 +174,6 @@ def test_axes_carry_units() -> None:
     assert "(nats per token)" in spec
 
 
-def test_no_data_at_all_makes_an_empty_chart_and_no_error() -> None:
-    assert signal_chart(series([]), Panel("loss"), ALL)["datasets"]["points"] == []
-    assert signal_chart(series([None]), Panel("loss", log=True), ALL)["datasets"]["points"] == []
-
-
-def test_two_thousand_points_of_a_real_spike_are_all_there() -> None:
-    losses = (story.losses() * 2)[:2000]
-    (line,) = layers(signal_chart(series(list(losses)), Panel("loss"), ALL), "line")
-    assert len(line["rows"]) == 2000
-
-
 @pytest.mark.parametrize(
     ("values", "ticks"),
     [

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 import pytest
 
 from spikeguard_server.errors import Busy
-from spikeguard_server.ingest import message_pool
 from spikeguard_server.ingest.message_pool import MAX_BYTES, MAX_EACH, MessagePool
 
 PATIENCE_S = 120.0
@@ -116,30 +113,6 @@ def test_one_client_never_has_all_threads() -> None:
     assert pool.take("quick", "a", 1, lambda: "quick").result(PATIENCE_S) == "quick"
     assert not fifth.done()
     let_go(gates, [fifth])
-    pool.stop(PATIENCE_S)
-
-
-def test_turns_are_shared_by_the_time_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two clients with much to do the one whose messages take four times as long has a quarter
-    of the pool."""
-    clock = threading.local()  # of each thread its own: nothing else takes time
-    monkeypatch.setattr(message_pool, "monotonic", lambda: getattr(clock, "now", 0.0))
-    pool = MessagePool(workers=1, waiting=WAITING)
-    gates, seen = [blocked(pool, "x", "a"), blocked(pool, "x", "b")], Counter[str]()
-
-    def work(name: str, seconds: float) -> None:
-        if not ended.is_set():
-            seen[name] += 1
-        clock.now = getattr(clock, "now", 0.0) + seconds
-
-    ended = threading.Event()
-    jobs = []
-    for number in range(15):
-        jobs.append(pool.take("large", number, 1, partial(work, "large", 0.04)))
-        jobs.append(pool.take("small", number, 1, partial(work, "small", 0.01)))
-    jobs[-1].add_done_callback(lambda _: ended.set())
-    let_go(gates, jobs)
-    assert seen["small"] >= 2 * seen["large"]
     pool.stop(PATIENCE_S)
 
 

@@ -84,21 +84,6 @@ def test_step_numbers_that_go_back_are_counted_and_told(tmp_path: Path) -> None:
     assert [(r["step"], r["grad_norm"]) for r in jobs.rows(tmp_path)][-1] == ("3", "nan")
 
 
-def test_on_a_terminal_one_line_is_drawn_over_and_over() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    stream = Terminal()
-    progress = Progress(2, 10, shown=True, stream=stream)
-    progress.show(1, 2.0)
-    progress.show(2, 1.0)
-    progress.close()
-    assert "\r" in stream.getvalue()
-    assert "step 2/2  loss 1.000" in stream.getvalue()
-    assert stream.getvalue().count("\n") == 1
-
-
 def test_a_run_that_is_held_trains_on_past_its_end_until_it_is_let_go(tmp_path: Path) -> None:
     hold, out = tmp_path / "hold", tmp_path / "run"
     hold.touch()

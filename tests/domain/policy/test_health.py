@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from types import FrameType
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -128,27 +125,6 @@ ALARMS = st.builds(
 def test_an_alarm_casts_its_doubt_whatever_others_there_are(alarms: list[Alarm], step: int) -> None:
     alone = [Doubts([alarm], BRANCHED).cast_on(step, 100) for alarm in alarms]
     assert Doubts(alarms, BRANCHED).cast_on(step, 100) == any(alone)
-
-
-def test_many_incidents_that_ended_with_the_run_cost_a_message_nothing_to_speak_of() -> None:
-    """300 of them beside 1,000 checkpoints took each message 1.5 s of a core. Counted are the lines
-    of code that run: a few dozen for each of either, not for each pair."""
-    ran = 0
-
-    def count(_frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal ran
-        ran += event == "line"
-        return count
-
-    sys.settrace(count)
-    try:
-        doubts = Doubts([Alarm(FIRST, 2 * n, 2 * n + 1) for n in range(3000)], STRAIGHT)
-        points = (SegmentPoint(FIRST, 8 * n) for n in range(1000))
-        found = [health_of(point, newest_step=10_000, doubts=doubts) for point in points]
-    finally:
-        sys.settrace(None)
-    assert found.count(Health.SUSPECT) == 750
-    assert ran < 300_000  # 75,000 were measured; of each pair it would be three million
 
 
 # ---- damage -----------------------------------------------------------------------------------

@@ -359,7 +359,6 @@ def test_the_command_line_orders_by_target_and_edits_what_it_approves(
     )
 
 
-KEY = re.compile(r'name="key" value="([0-9a-f]+)"')
 HIDDEN = re.compile(r'type="hidden" name="(\w+)" value="([^"]*)"')
 
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,19 +70,3 @@ def test_whatever_is_done_answers_with_one_document(
         answer(capsys, ("show", "never-heard-of"), run)
     with pytest.raises(AssertionError, match=f"`spikeguard incidents {run}`"):
         answer(capsys, ("show", f"{run}#9"), run)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("signed_in", "spiked")
-def test_a_reader_that_stops_is_no_error_of_the_command(tmp_path: Path) -> None:
-    """As `| head -1` does."""
-    command = [sys.executable, "-m", "spikeguard_cli.main", "runs", "--json"]
-    with subprocess.Popen(
-        command, env={**os.environ, "HOME": str(tmp_path)}, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait(120) == 141

@@ -80,26 +80,6 @@ def test_a_silence_is_made_listed_and_taken_back_in_a_persons_name(live: Live) -
         assert ada.delete(f"/v1/silences/default/{number}").status_code == 404
 
 
-def test_a_project_has_so_many_channels_and_silences_and_no_more(
-    live: Live, listener: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who tells people goes over all of them, for all projects in one thread."""
-    monkeypatch.setattr("spikeguard_server.notify.upkeep.MOST_CHANNELS", 2)
-    monkeypatch.setattr("spikeguard_server.notify.upkeep.MOST_SILENCES", 2)
-    wanted = {"project": "many", "lasts_s": 600, "reason": "moving"}
-    with live.client(Role.ADMIN) as admin, live.person("Ada") as ada:
-        for name, status in (("a", 200), ("b", 200), ("c", 422), ("a", 200)):
-            made = admin.put(f"/v1/channels/many/{name}", json=webhook(listener))
-            assert made.status_code == status, name
-        admin.delete("/v1/channels/many/a")
-        assert admin.put("/v1/channels/many/c", json=webhook(listener)).status_code == 200
-        silences = [ada.post("/v1/silences", json=wanted) for _ in range(3)]
-        assert [each.status_code for each in silences] == [201, 201, 422]
-        assert silences[-1].json()["error"]["limit"] == 2
-        ada.delete(f"/v1/silences/many/{silences[0].json()['number']}")
-        assert ada.post("/v1/silences", json=wanted).status_code == 201
-
-
 @pytest.mark.parametrize(
     ("method", "path", "body", "message", "remedy"),
     [

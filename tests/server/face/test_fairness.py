@@ -18,8 +18,6 @@ import sqlalchemy as sql
 from spikeguard_core.notification.topics import Topic
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.http.app import BESIDE, _callers, _workers
-from spikeguard_server.metrics import MAX_INCIDENTS
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.conversations import Key, add_topics, due_conversations
 from spikeguard_server.store.due import runs_due
@@ -128,16 +126,6 @@ def test_open_spikes_of_one_project_do_not_push_another_ones_out_of_the_scrape(s
     assert site.metric("spikeguard_runs_not_shown") == 0
 
 
-def test_beyond_what_a_scrape_can_hold_projects_share_it_and_the_rest_is_counted(
-    site: Site,
-) -> None:
-    site.flood(MAX_INCIDENTS + 100, incidents=True)
-    assert DIVERGENT in site.divergent()
-    assert len(site.divergent()) == MAX_INCIDENTS
-    assert site.metric("spikeguard_incidents_not_shown") == 101
-    assert site.metric("spikeguard_runs_not_shown") == 101
-
-
 def test_lists_by_attention_show_every_projects_open_spike_first(site: Site) -> None:
     """As the dashboard's first page and `spikeguard runs` ask for them."""
     site.flood(FLOOD, incidents=True)
@@ -212,9 +200,3 @@ def test_who_reads_much_at_once_keeps_neither_others_nor_the_health_check_waitin
             assert ask("/v1/runs", other) == 200
             assert ask("/healthz", other) == 200
         assert {each.result() for each in waiting} == {200}
-
-
-def test_all_that_works_at_once_finds_a_connection() -> None:
-    settings = Settings()
-    at_once = _workers(settings) + 1 + _callers(settings) + sum(BESIDE.values())
-    assert (_workers(settings), at_once) == (settings.ingest_workers, settings.pool_size)

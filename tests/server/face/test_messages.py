@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spikeguard_protocol import MAX_BYTES, Gap, Role, decode_ack, to_json
-from spikeguard_protocol.identity import MAX_STEP
+from spikeguard_protocol import MAX_BYTES, Role, decode_ack, to_json
 
 if TYPE_CHECKING:
     import httpx
@@ -103,22 +102,3 @@ def test_numbers_that_no_column_takes_are_refused(job: Job) -> None:
     segment = {"type": "SegmentStarted", "reason": "start", "parent": None, "position": 0}
     answer = job.post(json.dumps({**body, "records": [{**segment, "segment": 2**60}]}).encode())
     assert answer.status_code == 422
-
-
-def test_more_lost_samples_than_can_be_counted_are_taken(job: Job) -> None:
-    """An error of the database would have the detector read anew with every such message."""
-    lost = Gap(1, 1, "the disk was full", MAX_STEP)
-    for _ in range(3):
-        job.send(*[lost] * 500)
-    with job.live.client(Role.VIEWER) as client:
-        told = client.get(job.path).json()["attempts"][-1]
-    assert told["dropped_samples"] == MAX_STEP
-
-
-def test_an_integer_that_no_float_can_hold_is_refused(job: Job) -> None:
-    body = plain(job)
-    samples = {"type": "Samples", "segment": 0, "steps": [1], "positions": [None]}
-    samples["signals"] = {"loss": [10**400]}
-    answer = job.post(json.dumps({**body, "records": [samples]}).encode())
-    assert answer.status_code == 422
-    assert error_of(answer)["field"] == "body.records.signals.loss"

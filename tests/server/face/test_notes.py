@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -240,15 +239,3 @@ def test_the_page_of_an_incident_is_opened_in_a_browser_where_there_is_one(
         assert main(["open", nowhere, "--print"]) == 1
         out, error = capsys.readouterr()
         assert (out, "There is no" in error) == ("", True)
-
-
-def test_one_start_is_noted_once_however_often_it_introduces_itself(live: Live, job: Job) -> None:
-    job.train(100)
-    parent = SegmentPoint(SegmentId(job.attempt, 0), 100)
-    again = restart(job, 100, world_size=4)
-    started = AttemptStarted(parent, 4, VERBS, "test", tokens_per_step=4096)
-    again.send(started)
-    again.send(replace(started, settings={"ability.clip": "yes"}))
-    again.train(10)
-    notes = list(client_of(live).notes(RunId("default", job.run)))
-    assert [note["text"] for note in notes] == ["world_size 1 → 4"]

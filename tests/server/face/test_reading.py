@@ -116,14 +116,6 @@ def test_every_proposal_says_what_the_loop_stands_in_the_way_of(job: Job) -> Non
     assert "restart the job from step-" in proposed["reason"]
 
 
-def test_abilities_that_say_nothing_known_are_left_out(live: Live, job: Job) -> None:
-    """Settings are any agent's, also a newer one's or one that lies."""
-    settings = {"ability.rollback": "perhaps", "ability.": "yes", "ability.clip.cost": "nothing"}
-    job.send(AttemptStarted(None, 8, (), "0.1.0", None, {**settings, "ability.Go back": "no"}))
-    (attempt,) = get(live, job.path)["attempts"]
-    assert attempt["abilities"] == []
-
-
 def test_a_spike_is_shown_with_its_evidence_and_what_it_leads_to(spiked: Job) -> None:
     incident = spiked.incident()
     assert incident["onset_step"] == 401
@@ -397,43 +389,6 @@ def test_a_run_says_look_at_the_job_unless_it_ended_on_purpose(
     said = "Look at the job: attempt 1 ended with RuntimeError." if told else None
     assert (run["state"], run["look_at_job"]) == ("ended", said)
     assert "look at the job" in run_row(run) if told else run_row(run)[-1] == "-"
-
-
-def test_of_a_run_with_very_many_segments_and_targets_the_newest_are_shown(
-    live: Live, job: Job
-) -> None:
-    """Its token may tell of as many as it likes, and each is one more query for who looks."""
-    job.train(2)
-    job.send(job.saved())
-    more = (
-        "insert into segments select (jsonb_populate_record(s, jsonb_build_object('segment', n))).*"
-        " from segments s join runs using (run_id) cross join generate_series(1, 1100) n"
-        " where runs.name = :run",
-        "insert into targets select (jsonb_populate_record(t, jsonb_build_object('name', n::text,"
-        " 'step', n + 2))).* from targets t join runs using (run_id)"
-        " cross join generate_series(1, 1100) n where runs.name = :run",
-    )
-    with live.engine.begin() as connection:
-        for statement in more:
-            connection.execute(sql.text(statement), {"run": job.run})
-    told = get(live, job.path)
-    assert [segment["number"] for segment in told["segments"]] == list(range(101, 1101))
-    assert [target["step"] for target in told["targets"]] == list(range(1102, 102, -1))
-
-
-def test_a_spike_of_long_ago_is_shown_however_often_the_run_went_on_elsewhere(
-    live: Live, new_job: Callable[[str], Job]
-) -> None:
-    job = new_job("often-restarted").spike()
-    more = (
-        "insert into segments select (jsonb_populate_record(s, jsonb_build_object('segment', n))).*"
-        " from segments s join runs using (run_id) cross join generate_series(1, 1100) n"
-        " where runs.name = :run"
-    )
-    with live.engine.begin() as connection:
-        connection.execute(sql.text(more), {"run": job.run})
-    told = get(live, f"{job.path}/incidents/1/series")
-    assert [segment["number"] for segment in told["segments"]] == [0]
 
 
 def test_an_answer_of_several_reads_is_of_one_moment(live: Live, job: Job) -> None:

@@ -9,17 +9,14 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_core.notification.delivery import GIVE_UP_AFTER
 from spikeguard_server.notify import wire
 from spikeguard_server.notify.notifier import (
-    LANES,
     OF_A_PROJECT,
     Notifier,
     look,
 )
-from spikeguard_server.store.channels import write_channel
-from tests.server.notify.conftest import SECRET, Desk
+from tests.server.notify.conftest import Desk
 from tests.server.notify.listener import Listener, listening
 from tests.server.store.jobs import rows, value
 
@@ -132,41 +129,3 @@ def test_a_message_that_fails_for_what_it_says_keeps_no_other_of_its_channel_wai
         desk.tell()
     assert desk.results().count("failed") == GIVE_UP_AFTER - 1
     assert desk.results().count("given_up") == 1
-
-
-def test_a_project_whose_channels_all_hang_leaves_room_for_another_ones(
-    desk: Desk, dead: Listener, listener: Listener
-) -> None:
-    for number in range(LANES + 2):
-        desk.webhook(dead, f"dead-{number}")
-    look(desk.engine, desk.settings)
-    target = {"url": f"{listener.url}/hook", "secret": SECRET}
-    pager = channel_from_mapping("other", "pager", {"kind": "webhook", "target": target})
-    with desk.engine.begin() as connection:
-        write_channel(connection, pager, "test")
-    with notifying(desk, dead):
-        dead.wait_for(lambda told: len(told) >= OF_A_PROJECT)
-        execute(
-            desk,
-            "insert into conversations select (jsonb_populate_record(c, jsonb_build_object("
-            "'channel', 'pager', 'project', 'other', 'leased_until', null))).* "
-            "from conversations c where channel = 'dead-0'",
-        )
-        listener.wait_for(bool)
-
-
-def test_a_conversation_that_cannot_be_told_is_put_off_and_the_next_is_told(
-    desk: Desk, listener: Listener
-) -> None:
-    desk.webhook(listener, "pager")
-    look(desk.engine, desk.settings)
-    execute(
-        desk,
-        "insert into conversations select (jsonb_populate_record(c, jsonb_build_object("
-        "'incident', 7, 'pending', array['of a newer release'], 'due_at', "
-        "now() - interval '1 hour'))).* from conversations c",
-    )
-    with notifying(desk):
-        listener.wait_for(bool)
-    odd = "select due_at > now() from conversations where incident = 7"
-    assert rows(desk.engine, odd) == [(True,)]

@@ -21,7 +21,7 @@ from spikeguard_server.store.channels import add_silence, end_silence
 from spikeguard_server.store.conversations import claim, wake
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener, listening
-from tests.server.store.jobs import SECOND, Job, columns, spiking, value
+from tests.server.store.jobs import Job, columns, spiking, value
 from tests.server.store.test_commands import ONSET
 from tests.server.store.test_ticker import pass_time
 
@@ -299,36 +299,6 @@ def test_a_run_that_fell_silent_is_told_and_told_again_when_it_is_back(
     silent, back = (r.json()["text"] for r in listener.received)
     assert re.match(r"Nothing came from run gpt for .* s. Its newest step is 10, its loss ", silent)
     assert back.startswith("Run gpt sends again. Its newest step is 20, its loss ")
-
-
-def test_of_a_silent_run_with_an_open_incident_nobody_knows_what_waiting_adds(
-    desk: Desk, listener: Listener
-) -> None:
-    desk.webhook(listener)
-    assert pass_time(desk.engine, 61)
-    desk.tell()
-    told = {r.json()["key"].rpartition("#")[2]: r.json() for r in listener.received}
-    assert "how many steps each minute adds is not known" in told["1"]["text"]
-    assert "Incident gpt#1 is open, and a decision waits." in told["0"]["text"]
-    assert told["0"]["links"]["Open"].endswith("/incident/default/gpt/1")
-
-
-def test_a_run_that_was_silent_once_is_not_told_of_each_time_it_ends(
-    calm: Desk, listener: Listener
-) -> None:
-    job = fallen_silent(calm, listener)
-    job.train(11, 20)
-    calm.tell()
-    assert len(listener.received) == 2
-    logged = calm.log()
-    for attempt in (SECOND, "00000000000000c3"):
-        job.send(AttemptEnded("preempted"))
-        calm.tell()
-        job = Job(calm.engine, attempt=attempt)
-        job.start()
-    assert value(calm.engine, "select count(*) from notices") == 0
-    assert len(listener.received) == 2
-    assert calm.log() == logged
 
 
 @pytest.mark.parametrize("channels", [0, 1])

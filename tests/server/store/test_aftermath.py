@@ -136,17 +136,6 @@ def test_a_result_that_comes_after_the_close_is_judged_and_reported(spiked: sql.
     assert "ended as healed" in text
 
 
-def test_a_post_mortem_can_be_written_though_the_new_attempt_never_says_what_it_trains(
-    spiked: sql.Engine,
-) -> None:
-    recovered(spiked)
-    new = Job(spiked, attempt="00000000000000b2", age_s=0.0)
-    new.post(new.message())
-    assert value(spiked, "select current_segment from runs") is None
-    report(spiked)
-    assert value(spiked, DUE) == 0
-
-
 def test_a_post_mortem_that_cannot_be_written_is_tried_later_and_later(
     spiked: sql.Engine,
 ) -> None:

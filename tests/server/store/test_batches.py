@@ -8,7 +8,7 @@ from spikeguard_core.diagnosis.batch_evidence import NEAR
 from spikeguard_protocol import BatchDetail, SegmentStarted
 from spikeguard_protocol.vocabulary import SegmentReason
 from spikeguard_server.store.batches import KEPT_STEPS, RANKS
-from tests.server.store.jobs import Job, asked, columns, spiking
+from tests.server.store.jobs import Job, columns, spiking
 
 ONSET = 121  # of `spiking`
 
@@ -41,26 +41,3 @@ def test_of_a_step_no_more_ranks_are_kept_than_can_be_looked_at(engine: sql.Engi
     job.start()
     job.send(*(batch(7, rank) for rank in range(50)))
     assert steps(engine) == [7] * RANKS
-
-
-def test_batches_told_from_the_last_step_back_are_as_few(engine: sql.Engine) -> None:
-    """What lies behind the newest that a message tells of is not pruned by it."""
-    job = Job(engine)
-    job.start()
-    top, most = 10**6, KEPT_STEPS * RANKS
-    for last in range(top, top - 6 * KEPT_STEPS, -KEPT_STEPS):
-        job.send(*(batch(step) for step in range(last, last - KEPT_STEPS, -1)))
-    assert steps(engine) == [*range(top - most + 1, top + 1)]
-
-
-def test_what_a_message_tells_of_a_thousand_batches_is_one_statement(engine: sql.Engine) -> None:
-    """An INSERT each took up to 2 s of a core."""
-    job = Job(engine)
-    job.start()
-    job.send(batch(3, 7))
-    told = [batch(step, rank) for step in range(200) for rank in (7, 7, 2, 5, 1, 0)]
-    with asked(engine, "INSERT INTO batch_details") as statements:
-        job.send(*told[:999])
-        job.send(*told[999:])
-    assert len(statements) == 2
-    assert steps(engine) == [step for step in range(200) for _ in range(RANKS)]

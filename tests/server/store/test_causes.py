@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import pytest
@@ -76,15 +75,3 @@ def test_one_layer_that_moved_before_the_loss_is_named(
     assert (first.moved, first.known) == (1, len(LAYERS))
     assert found.causes[0].cause is Cause.LAYER_FAULT
     assert FAULTY in found.causes[0].reasons[0]
-
-
-def test_a_layer_that_is_not_finite_survives_the_database(engine: sql.Engine) -> None:
-    job = calm(engine)
-    bad = samples(ONSET, ONSET)
-    gone = {**bad.signals, "grad_norm": (math.nan,)}
-    job.send(layers(ONSET, **{FAULTY: math.nan}), Samples(0, bad.steps, gone, bad.positions))
-    found = incident(engine, job)
-    assert found.causes[0].cause is Cause.NON_FINITE_SOURCE
-    assert found.first_layer is not None
-    assert found.first_layer.ratio == math.inf
-    assert FAULTY in " ".join(found.causes[0].reasons)

@@ -121,19 +121,6 @@ def test_a_roll_up_keeps_the_extremes_of_every_stretch_as_whole_samples(engine: 
     assert all(c.there.all() for c in curves.signals.values())
 
 
-def test_small_chunks_become_one_and_every_step_stays(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
-    job.train(1, BLOCK + 10, batch=40, save_every=10**9)
-    before = rows(engine, "select step, loss, grad_norm, batch_end from samples order by step")
-    assert value(engine, "select count(*) from chunks") > 20
-    roll(engine)
-    assert value(engine, "select count(*) from chunks") <= 3
-    assert (
-        rows(engine, "select step, loss, grad_norm, batch_end from samples order by step") == before
-    )
-
-
 def test_what_changes_behind_a_roll_up_is_rolled_up_anew(engine: sql.Engine) -> None:
     job = Job(engine)
     job.start()
@@ -176,15 +163,3 @@ def test_any_window_keeps_its_extremes_in_no_more_points_than_asked(
         assert (segment["steps"][0], segment["steps"][-1]) == (first, last)
         assert all(loss[s - 1] == v for s, v in zip(segment["steps"], shown, strict=True))
         assert found["truncated"] is (last - first + 1 > points)
-
-
-def test_a_long_stretch_is_read_in_parts_and_no_step_is_lost(
-    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spikeguard_server.store.chunks.AT_ONCE", 50)
-    job = Job(engine)
-    job.start()
-    job.train(1, 400)
-    [stretch] = series(engine, "loss")["segments"]
-    assert stretch["steps"] == list(range(1, 401))
-    assert stretch["batches"][-1] == (399, 400)

@@ -12,7 +12,7 @@ from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.jobs.postmortems import settle_postmortems
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.reports import DueReport, claim_report, due_reports, settle_report
+from spikeguard_server.store.reports import DueReport, claim_report, due_reports
 from tests.agent.wire import await_that
 from tests.server.store.jobs import Job, rows, spiking, value
 from tests.server.store.test_aftermath import recovered
@@ -135,14 +135,3 @@ def test_a_post_mortem_whose_replica_died_is_settled_by_another(spiked: sql.Engi
     execute(spiked, "update incidents set report_due_at = report_due_at - interval '60 seconds'")
     settle_postmortems(spiked)
     assert value(spiked, SETTLED)
-
-
-def test_what_became_due_while_its_post_mortem_was_settled_is_settled_anew(
-    spiked: sql.Engine,
-) -> None:
-    recovered(spiked)
-    claim = claimed(spiked, 60.0)
-    execute(spiked, "update incidents set report_due_at = now()")
-    with spiked.begin() as connection:
-        settle_report(connection, claim, claim.at)
-    assert value(spiked, "select count(*) from incidents where report_due_at is not null") == 1

@@ -17,7 +17,7 @@ from spikeguard_protocol import (
     SegmentPoint,
     TargetDeleted,
 )
-from spikeguard_server.errors import SequenceGap, Unready
+from spikeguard_server.errors import SequenceGap
 from spikeguard_server.store.samples import read_samples
 from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import (
@@ -188,19 +188,6 @@ def test_a_target_is_gone_when_it_is_deleted_and_back_when_it_is_saved_again(
     assert value(engine, gone) is True
     job.send(saved_at(100))
     assert value(engine, gone) is False
-
-
-def test_a_detector_state_of_another_version_is_never_replaced(engine: sql.Engine) -> None:
-    """A rolling upgrade: the older replica steps aside until it is gone."""
-    job = Job(engine, monitors=None)
-    job.start()
-    job.train(1, 10)
-    with engine.begin() as connection:
-        connection.execute(sql.text("update detector_states set state = 'from the future'"))
-    with pytest.raises(Unready):
-        job.train(11, 20)
-    assert value(engine, "select count(*) from samples") == 10
-    assert value(engine, "select state from detector_states") == b"from the future"
 
 
 def test_an_attempt_whose_first_message_is_a_heartbeat_is_known_by_what_it_says_later(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 
-import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import LayerNorms, RunId, SegmentId, SegmentPoint
@@ -188,29 +187,3 @@ def test_every_kind_goes_by_its_own_time(engine: sql.Engine) -> None:
     assert value(engine, "select count(*) from samples") == 400
     here = {name.split(".")[1] for name in (partition(k, week) for k in PartitionKind)}
     assert here & parts(engine) == {f"chunks_{week:%Y%m%d}", f"rollups_{week:%Y%m%d}"}
-
-
-def test_partitions_are_made_once_and_take_what_their_week_brings(engine: sql.Engine) -> None:
-    with engine.begin() as connection:
-        for kind in PartitionKind:
-            name = partition(kind, this_week(engine))
-            connection.execute(sql.text(f"drop table {name}"))
-        connection.execute(sql.text("delete from weeks"))
-    for _ in range(2):
-        with engine.begin() as connection:
-            make_partitions(connection)
-    trained(engine)
-    assert value(engine, "select count(*) from samples") == 400
-    stored_apart = "select attstorage from pg_attribute where attname = 'loss' and attrelid = "
-    name = partition(PartitionKind.SAMPLES, this_week(engine))
-    assert value(engine, f"{stored_apart} '{name}'::regclass") == "e"
-
-
-@pytest.mark.parametrize("week", ["2026-12-07 BC", "9999-01-04"])
-def test_no_partition_is_made_of_another_time(engine: sql.Engine, week: str) -> None:
-    """It would have the name of a week to come, which then could not be made."""
-    before = parts(engine)
-    made = sql.text(f"select partitions.make_partitions('{week}')")
-    with engine.connect() as connection, pytest.raises(sql.exc.DBAPIError, match="than a year"):
-        connection.execute(made)
-    assert parts(engine) == before

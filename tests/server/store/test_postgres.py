@@ -127,23 +127,6 @@ def test_a_child_that_hangs_after_its_server_was_killed_keeps_no_new_one_out(hom
     assert servers(home / "pg") == []
 
 
-def test_a_socket_lock_with_a_pid_that_is_somebody_elses_by_now_stops_no_start(home: Path) -> None:
-    with embedded(home / "pg", durable=False):
-        pass
-    account = (home / "pg").stat()
-    bystander = subprocess.Popen(["sleep", "60"], user=account.st_uid, group=account.st_gid)
-    try:
-        lock = home / "pg" / ".s.PGSQL.5432.lock"
-        lock.write_text(f"{bystander.pid}\n{home / 'pg' / 'data'}\n0\n5432\n{home / 'pg'}\n")
-        os.chown(lock, account.st_uid, account.st_gid)
-        with embedded(home / "pg", durable=False) as url:
-            assert ask(url, "select 1") == (1,)
-        assert bystander.poll() is None
-    finally:
-        bystander.kill()
-        bystander.wait()
-
-
 def test_a_directory_that_holds_something_else_is_refused(home: Path) -> None:
     taken = home / "taken"
     taken.mkdir(mode=0o755)

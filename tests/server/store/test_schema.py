@@ -29,7 +29,6 @@ from spikeguard_server.store.tables.skipped import skipped_batches
 from tests.agent.wire import await_that
 from tests.server.face.serving import serving
 
-REFERENCE = {"weeks", "projects", "policies", "tokens", "channels", "silences", "deleted_totals"}
 PARTS = (deliveries, policies, skipped_batches, deleted_runs)
 LATER = """
 from alembic import op
@@ -159,25 +158,3 @@ def test_a_server_says_why_its_database_keeps_it_from_being_ready(
     error = answer.json()["error"]
     assert told in error["remedy"]
     assert revision in error["message"]
-
-
-@pytest.mark.parametrize("name", sorted(set(metadata.tables) - REFERENCE))
-def test_every_key_of_what_belongs_to_a_run_begins_with_the_run(name: str) -> None:
-    """What lets the tables be distributed by run."""
-    table = metadata.tables[name]
-    keys = [list(table.primary_key.columns.keys())]
-    keys += [list(c.column_keys) for c in table.foreign_key_constraints]
-    for constraint in table.constraints:
-        if isinstance(constraint, sql.UniqueConstraint):
-            keys.append([column.name for column in constraint.columns])
-    keys += [[c.name for c in index.columns] for index in table.indexes if index.unique]
-    assert {key[0] for key in keys} == {"run_id"}
-
-
-def test_measured_floats_are_float8_and_never_json() -> None:
-    for table in metadata.tables.values():
-        for column in table.columns:
-            assert not isinstance(column.type, sql.Numeric) or isinstance(column.type, sql.Double)
-    for name in ("chunks", "incident_samples", "layer_norms", "precursors"):
-        kinds = {type(column.type).__name__ for column in metadata.tables[name].columns}
-        assert "JSONB" not in kinds

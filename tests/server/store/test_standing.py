@@ -91,17 +91,3 @@ def test_an_end_and_a_restart_have_their_entries_with_the_reason_given(engine: s
     ]
     ended = value(engine, "select reason from audit where action = 'ended'")
     assert ended == "attempt 1 ended: RuntimeError: out of memory"
-
-
-def test_an_attempt_that_is_followed_again_has_its_entry(engine: sql.Engine) -> None:
-    """The one that took over ended, and the first lives on."""
-    job = watched(engine)
-    other = Job(engine, attempt=SECOND, age_s=0.0)
-    other.start(SegmentPoint(SegmentId(FIRST, 0), 40))
-    other.send(AttemptEnded("killed"))
-    job.age_s = 0.0
-    job.train(41, 50)
-    assert told(engine)[-2:] == [
-        ("attempt.followed", "attempt 2", "attempt 1"),
-        ("live", "ended", "live"),
-    ]

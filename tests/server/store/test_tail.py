@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from uuid import UUID
-
-import pytest
 import sqlalchemy as sql
 
-from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_protocol import AttemptEnded, RunId
+from spikeguard_protocol import RunId
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest import Monitors
-from spikeguard_server.ingest.detection import KeptMonitor, load_detection
-from spikeguard_server.ingest.timeouts import let_time_pass
+from spikeguard_server.ingest.detection import load_detection
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import Job, rows, spiking, value
@@ -63,71 +57,6 @@ def test_a_change_of_detection_is_known_to_every_replica(engine: sql.Engine) -> 
         remembered = load_detection(connection, key, memories[1]).monitor.dump()
     assert known(engine, "gpt") == remembered
     assert value(engine, "select state_step from detector_states") == 160
-
-
-def test_more_runs_than_are_remembered_whole_need_no_samples_either(engine: sql.Engine) -> None:
-    """Each is put away as bytes while the other is seen to; beyond those it is forgotten."""
-    memory = Monitors(size=1, packed=1)
-    jobs = [Job(engine, run=f"run-{n}", settings=SELDOM, monitors=memory) for n in range(2)]
-    for job in jobs:
-        job.start()
-    for begin in range(1, 241, 20):
-        for job in jobs:
-            job.train(begin, begin + 19, CURVE, batch=20, save_every=10**9)
-        with engine.begin() as connection:
-            connection.execute(sql.text("delete from chunks"))
-    kept = {n: memory.take(run_key(RunId("default", f"run-{n}"))) for n in range(2)}
-    assert {n: k and k.monitor.dump() for n, k in kept.items()} == dict.fromkeys(
-        kept, undisturbed(engine, 240)
-    )
-    for number, one in enumerate(kept.values()):
-        assert one is not None
-        memory.keep(UUID(int=number), one)
-    memory.keep(UUID(int=2), KeptMonitor(1, 1, Monitor()))
-    assert [memory.take(UUID(int=n)) is None for n in range(3)] == [True, False, False]
-
-
-@pytest.mark.parametrize(("reason", "kept"), [("finished", False), ("preempted", True)])
-def test_a_run_that_is_over_takes_no_memory_and_one_that_may_come_back_is_remembered(
-    engine: sql.Engine, reason: str, kept: bool
-) -> None:
-    memory = Monitors()
-    job = Job(engine, settings=SELDOM, monitors=memory)
-    job.start()
-    job.train(1, 40, save_every=10**9)
-    job.send(AttemptEnded(reason))
-    assert (memory.take(run_key(RunId("default", "gpt"))) is not None) is kept
-
-
-def test_what_is_not_written_for_long_is_written_some_day(engine: sql.Engine) -> None:
-    """Or a replica that starts would read a run's whole history."""
-    job = Job(engine, settings=SELDOM)
-    job.start()
-    job.train(1, 4400, batch=400, save_every=10**9)
-    assert value(engine, "select state_step from detector_states") >= 2000
-
-
-def test_a_run_that_falls_silent_is_not_read_for_it_and_its_replica_still_knows_it(
-    engine: sql.Engine,
-) -> None:
-    """A network that fails silences thousands at once, and brings them all back at once."""
-    job = Job(engine, settings=Settings(detector_snapshot_steps=10**6, silent_after_s=60.0))
-    job.start()
-    job.train(1, 100, save_every=10**9)
-    before = rows(engine, "select * from detector_states")
-    hide, show = "alter table chunks rename to hidden", "alter table hidden rename to chunks"
-    later = datetime.now(UTC) + timedelta(seconds=90)
-    key = run_key(RunId("default", "gpt"))
-    with engine.begin() as connection:
-        connection.execute(sql.text(hide))
-        let_time_pass(connection, key, job.settings, later)
-        connection.execute(sql.text(show))
-    assert value(engine, "select state from runs") == "silent"
-    assert rows(engine, "select * from detector_states") == before
-    assert job.monitors is not None
-    kept = job.monitors.take(key)
-    assert kept is not None
-    assert kept.version >= value(engine, "select anchor from detector_states")
 
 
 def test_a_backlog_does_not_bring_a_lost_attempt_back(engine: sql.Engine) -> None:
