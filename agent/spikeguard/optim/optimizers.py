@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from spikeguard.errors import AttachError
 
 TAKES_RATES = "ZeroRedundancyOptimizer"  # gives its inner one the groups' rates at each step
+FABRIC = "_FabricOptimizer"  # Lightning's: it steps the one inside, whose groups it shows
 
 
 def optimizers_in(given: Any) -> tuple[Optimizer, ...]:
@@ -57,6 +58,8 @@ def trained_by(optimizers: Iterable[Optimizer]) -> list[Tensor]:
 
 
 def _spread(given: Any) -> Iterator[Optimizer]:
+    if any(each.__name__ == FABRIC for each in type(given).__mro__):
+        given = given.optimizer
     inner = _held(given)
     if isinstance(given, Optimizer) and not (inner and _trains_by_others(given, inner)):
         yield _checked(given)

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard.errors import AttachError
-from spikeguard.ranks.model_parts import Modules, named_parameters, parameters
+from spikeguard.ranks.model_parts import Modules, named_parameters, parameters, uncovered
 from spikeguard.ranks.rank_group import (
     World,
     all_gather,
@@ -209,7 +209,7 @@ def says_replicated(parts: Modules, ranks: int | None = None) -> bool | None:
 
 
 def _replicated_on(model: torch.nn.Module, ranks: int) -> bool:
-    inner = getattr(model, "_orig_mod", model)
+    inner = uncovered(model)
     if not isinstance(inner, DistributedDataParallel):
         return False
     if getattr(inner, "parameters_to_ignore", None) or _is_local(inner):

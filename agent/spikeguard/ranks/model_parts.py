@@ -21,14 +21,18 @@ EXTRA = "_extra_state"  # torch's own name
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The user's own module under DistributedDataParallel and torch.compile."""
-    while True:
-        if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
-            return model
+    """The user's own module under DistributedDataParallel, torch.compile and Lightning Fabric."""
+    while isinstance(model := uncovered(model), torch.nn.parallel.DistributedDataParallel):
+        model = model.module
+    return model
+
+
+def uncovered(model: nn.Module) -> nn.Module:
+    """What lies under torch.compile and Lightning Fabric, which say nothing of the ranks."""
+    for cover in ("_orig_mod", "_forward_module"):
+        if isinstance(inner := getattr(model, cover, None), nn.Module):
+            return uncovered(inner)
+    return model
 
 
 def named_parameters(

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-from spikeguard import AttachError, attach
+from spikeguard import AttachError, CheckpointDirectory, attach
 from spikeguard_protocol import Verb
 from tests.agent.integrations.lazy import LazyModule
 from tests.agent.job import FAST
@@ -27,10 +27,12 @@ import plain_pytorch
 if TYPE_CHECKING:
     import accelerate as framework
     import accelerate_loop
+    import lightning
 
     from spikeguard.integrations import accelerate
 else:
     framework, accelerate_loop = map(LazyModule, ("accelerate", "accelerate_loop"))
+    lightning = LazyModule("lightning")
     accelerate = LazyModule("spikeguard.integrations.accelerate")
 
 
@@ -167,3 +169,26 @@ def test_a_clip_rule_clips_under_accelerate_where_a_step_is_whole(
         shares, means = wire.column("parameters_clipped"), wire.column("grad_norm_mean")
     assert guard.faults == {}
     assert len(shares) == len(means) == 30
+
+
+def test_what_lightning_fabric_wraps_is_watched_and_kept_as_if_it_were_not(tmp_path: Path) -> None:
+    fabric = lightning.Fabric(accelerator="cpu", devices=1)
+    plain = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    model, optimizer = fabric.setup(plain, torch.optim.AdamW(plain.parameters(), fused=True))
+    folder = CheckpointDirectory(tmp_path / "kept", every=2, background=False)
+    guard = attach(model, optimizer, run="test", checkpoints=folder, settings=FAST)
+    rows = {row.name: (row.answer.value, row.cost) for row in guard.state().abilities}
+    assert "restore_all" not in rows
+    assert rows["skip_update"] == ("yes", "")  # by found_inf, as with the optimizer inside
+    for batch in guard.batches([torch.ones(2, 4), torch.full((2, 4), torch.nan)]):
+        before = plain[0].weight.detach().clone()
+        fabric.backward(guard.loss(model(batch).square().mean()))
+        optimizer.step()
+        optimizer.zero_grad()
+        guard.step()
+    guard.finish()
+    assert torch.equal(plain[0].weight, before)
+    (kept,) = (tmp_path / "kept").glob("checkpoint-*")
+    stored = FileSystemReader(kept).read_metadata().state_dict_metadata
+    names = {name.removeprefix("model.") for name in stored if name.startswith("model.")}
+    assert names == set(plain.state_dict())
