@@ -114,8 +114,8 @@ class Guard:
 
     @property
     def ended(self) -> bool:
-        """Whether it has finished, and another guard may take its place."""
-        return self._ended
+        """Whether it has finished, or belongs to a process that forked this one."""
+        return self._ended or os.getpid() != self._process
 
     @property
     def attempt(self) -> str:
@@ -310,7 +310,7 @@ class Guard:
 
         `reason`: by default `finished`, or `stopped` after a stop was carried out.
         """
-        if self._ended:
+        if self.ended:
             return
         parts = self._p
         for end in (
@@ -330,7 +330,7 @@ class Guard:
 
     def _cut_short(self, reason: str) -> None:
         """Flush and end; meets no other rank, so a signal handler may call it."""
-        if self._ended:
+        if self.ended:
             return
         self._ended = True
         parts, began = self._p, time.monotonic()

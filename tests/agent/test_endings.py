@@ -146,3 +146,27 @@ def test_finish_may_be_called_from_any_thread(tmp_path: Path) -> None:
         assert wire.records(AttemptEnded)[-1].reason == "finished"
     assert job.guard.faults == {}
     assert not job.optimizer._optimizer_step_pre_hooks
+
+
+@pytest.mark.parametrize(
+    ("child", "status"), [("raise SystemExit(3)", 3), ("os.kill(os.getpid(), 15)", -15)]
+)
+def test_a_forked_child_ends_at_once_and_ends_nothing_of_its_parent(
+    child: str, status: int, tmp_path: Path
+) -> None:
+    """As the workers of a pool that the loop's evaluation makes; an alarm ends one that waits."""
+    fork = f"""
+import signal
+forked = os.fork()
+if not forked:
+    signal.alarm(30)
+    {child}
+print(os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]), flush=True)
+job.train_to(40)
+job.guard.finish()
+"""
+    with served(Wire()) as wire:
+        assert exit_status(start(tmp_path, wire.url, fork)) == 0
+        assert (tmp_path / "said.txt").read_text().split() == ["ready", str(status)]
+        assert [end.reason for end in wire.records(AttemptEnded)] == ["finished"]
+        assert (0, 40) in wire.column("loss")
