@@ -204,7 +204,8 @@ def _check_project(project: str | None, wanted: str) -> None:
     if project not in (None, wanted):
         raise Forbidden(
             f"This token belongs to project {project}",
-            f"Ask an admin for a token of project {wanted}",
+            f"Set SPIKEGUARD_PROJECT={project} where a job sends, "
+            f"or ask an admin for a token of project {wanted}",
             field="project",
         )
 

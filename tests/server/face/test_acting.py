@@ -312,6 +312,11 @@ def test_whoever_watches_is_left_alone_for_the_steps_that_they_named(
     spiking.send(CommandResult(order.command, ResultState.APPLIED, "watching", spiking.step))
     spiking.train(10, excess=3.0)
     assert ada.incident(incident)["proposal"] is None
+    with live.client() as browser:
+        token = live.token(Grant(Role.OPERATOR, project, person="Ada"))
+        browser.cookies.set("spikeguard_session", cookie_of(live.engine, token))
+        page = browser.get(f"/incident/{project}/{spiking.run}/{incident.number}").text
+    assert "Do nothing, look again after 30 steps. I look at it." in page
 
 
 def test_a_run_with_an_open_incident_is_ordered_of_the_incident_alone(

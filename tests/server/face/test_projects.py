@@ -93,6 +93,7 @@ def test_a_call_about_another_project_is_refused_and_about_ones_own_it_is_not(
     refused = ask(live, call, THEIRS)
     assert refused.status_code == 403, refused.text
     assert f"project {OURS}" in refused.text
+    assert f"SPIKEGUARD_PROJECT={OURS}" in refused.text  # what a job lacks
     assert ask(live, call, OURS).status_code != 403
 
 
