@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import threading
 import time
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 import sqlalchemy as sql
+import yaml
 
 from spikeguard.commands.inbox import Inbox
 from spikeguard.faults import Faults
@@ -281,3 +283,29 @@ def newest_step(live: Live, run: RunId) -> int:
     newest = sql.text("select max(step) from samples where run_id = :run")
     with live.engine.connect() as connection:
         return int(connection.execute(newest, {"run": run_key(run)}).scalar_one())
+
+
+def test_with_a_certificate_the_way_in_speaks_tls_and_the_stack_holds_it_for_healthy(
+    tmp_path: Path,
+) -> None:
+    """As operations.md gives it one: compose's own check asks on the same port."""
+    site, port = tmp_path / "site.pem", free_port()
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+            "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1",
+            "-keyout", "-", "-out", "-"]  # fmt: skip
+    site.write_bytes(subprocess.run(made, capture_output=True, check=True).stdout)
+    environment = {
+        **os.environ,
+        "BALANCER_BIND": f"127.0.0.1:{port}",
+        "BALANCER_TLS": f"ssl crt {site} alpn http/1.1",
+        "REPLICA_A": "127.0.0.1:9",
+    }
+    compose = yaml.safe_load((CONFIGURATION.parents[2] / "docker-compose.yml").read_text())
+    *_, check = compose["services"]["proxy"]["healthcheck"]["test"]
+    check = check.replace("$$", "$").replace("/127.0.0.1/8000", f"/127.0.0.1/{port}")
+    balance = [haproxy(), "-q", "-db", "-f", str(CONFIGURATION)]
+    with ending(subprocess.Popen(balance, env=environment)):
+        asked = lambda: subprocess.run(["bash", "-c", check], env=environment).returncode == 0  # noqa: E731
+        await_that(asked)
+        trusted = ssl.create_default_context(cafile=site)
+        assert httpx.get(f"https://127.0.0.1:{port}/readyz", verify=trusted).status_code == 503
