@@ -235,7 +235,7 @@ _ALL = (
             "no_clipping",
             "Gradients are not clipped",
             "One bad batch moves the weights as far as its gradient is long.",
-            "Call guard.clip_grad_norm_ before the optimizer's step, with a limit near the usual norm.",
+            "Call guard.clip_grad_norm_ before the optimizer's step, with about the usual norm.",
             "arXiv 1211.5063, 2005.14165",
         ),
         (
