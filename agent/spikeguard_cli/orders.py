@@ -64,7 +64,7 @@ def _target(text: str, offered: dict[str, Any]) -> dict[str, Any]:
         first: dict[str, Any] = found[0]
         return first
     there = ", ".join(t["name"] for t in offered["targets"][:_SHOWN_TARGETS]) or "none"
-    raise CommandFailed(f"the run cannot go back to {text}: there are {there}")
+    raise CommandFailed(f"the run has no snapshot or checkpoint {text}: it has {there}")
 
 
 def planned_lines(body: dict[str, Any], offered: dict[str, Any]) -> list[str]:
