@@ -64,10 +64,10 @@ class _Counted(Iterable[Batch]):
     """A prepared loader that offers a `state_dict` and has none: its items are counted."""
 
     def __init__(self, loader: Iterable[Batch]) -> None:
-        self._loader = loader
+        self.loader = loader
 
     def __iter__(self) -> Iterator[Batch]:
-        return iter(self._loader)
+        return iter(self.loader)
 
 
 def stock(optimizer: Any) -> torch.optim.Optimizer:
@@ -82,14 +82,18 @@ class AcceleratedGuard:
     def __init__(self, accelerator: Accelerator, guard: spikeguard.Guard) -> None:
         self._accelerator = accelerator
         self.guard = guard
+        self._counted: _Counted[Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.guard, name)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """As `Guard.batches`."""
-        stateful = getattr(loader, "use_stateful_dataloader", True)
-        return self.guard.batches(loader if stateful else _Counted(loader))
+        if getattr(loader, "use_stateful_dataloader", True):
+            return self.guard.batches(loader)
+        if self._counted is None or self._counted.loader is not loader:
+            self._counted = _Counted(loader)  # one for all passes, which it is known by
+        return self.guard.batches(self._counted)
 
     def clip_grad_norm_(self, max_norm: float | None) -> Tensor | None:
         """In place of `accelerator.clip_grad_norm_`: the norm before clipping, taken once."""

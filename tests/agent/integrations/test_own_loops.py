@@ -12,9 +12,9 @@ from torch import nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from spikeguard import AttachError, CheckpointDirectory, attach
-from spikeguard_protocol import Verb
+from spikeguard_protocol import Medium, ResultState, Rollback, Verb
 from tests.agent.integrations.lazy import LazyModule
-from tests.agent.job import FAST
+from tests.agent.job import FAST, order, result, target_at
 from tests.agent.wire import Wire, await_checkpoint, served
 
 sys.path.extend(
@@ -173,7 +173,8 @@ def test_a_clip_rule_clips_under_accelerate_where_a_step_is_whole(
 
 def test_what_lightning_fabric_wraps_is_watched_and_kept_as_if_it_were_not(tmp_path: Path) -> None:
     fabric = lightning.Fabric(accelerator="cpu", devices=1)
-    plain = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    inner = nn.Linear(4, 4)
+    plain = nn.Sequential(inner, nn.Linear(4, 2))
     model, optimizer = fabric.setup(plain, torch.optim.AdamW(plain.parameters(), fused=True))
     folder = CheckpointDirectory(tmp_path / "kept", every=2, background=False)
     guard = attach(model, optimizer, run="test", checkpoints=folder, settings=FAST)
@@ -181,14 +182,36 @@ def test_what_lightning_fabric_wraps_is_watched_and_kept_as_if_it_were_not(tmp_p
     assert "restore_all" not in rows
     assert rows["skip_update"] == ("yes", "")  # by found_inf, as with the optimizer inside
     for batch in guard.batches([torch.ones(2, 4), torch.full((2, 4), torch.nan)]):
-        before = plain[0].weight.detach().clone()
+        before = inner.weight.detach().clone()
         fabric.backward(guard.loss(model(batch).square().mean()))
         optimizer.step()
         optimizer.zero_grad()
         guard.step()
     guard.finish()
-    assert torch.equal(plain[0].weight, before)
+    assert torch.equal(inner.weight, before)
     (kept,) = (tmp_path / "kept").glob("checkpoint-*")
     stored = FileSystemReader(kept).read_metadata().state_dict_metadata
     names = {name.removeprefix("model.") for name in stored if name.startswith("model.")}
     assert names == set(plain.state_dict())
+
+
+def test_a_rollback_under_accelerate_goes_back_into_an_earlier_pass(tmp_path: Path) -> None:
+    accelerator, inner = framework.Accelerator(cpu=True), nn.Linear(4, 4)
+    loader = torch.utils.data.DataLoader(torch.randn(15, 4), shuffle=True)
+    model, optimizer, prepared = accelerator.prepare(
+        inner, torch.optim.AdamW(inner.parameters()), loader
+    )
+    guard = accelerate.attach(
+        accelerator, model, optimizer, run="test", directory=tmp_path, settings=FAST
+    )
+    command = ""
+    for _ in guard.epochs(2):
+        for batch in guard.batches(prepared):
+            accelerator.backward(guard.loss(model(batch).square().mean()))
+            optimizer.step()
+            optimizer.zero_grad()
+            if guard.steps == 19 and not command:
+                command = order(guard, Rollback(target_at(guard, 10, Medium.MEMORY), 10))
+            guard.step()
+    assert result(guard, command).state is ResultState.APPLIED
+    guard.finish()
