@@ -197,7 +197,8 @@ def test_what_lightning_fabric_wraps_is_watched_and_kept_as_if_it_were_not(tmp_p
 
 def test_a_rollback_under_accelerate_goes_back_into_an_earlier_pass(tmp_path: Path) -> None:
     accelerator, inner = framework.Accelerator(cpu=True), nn.Linear(4, 4)
-    loader = torch.utils.data.DataLoader(torch.randn(15, 4), shuffle=True)
+    data = torch.utils.data.TensorDataset(torch.randn(15, 4))
+    loader = torch.utils.data.DataLoader(data, shuffle=True)
     model, optimizer, prepared = accelerator.prepare(
         inner, torch.optim.AdamW(inner.parameters()), loader
     )
@@ -206,7 +207,7 @@ def test_a_rollback_under_accelerate_goes_back_into_an_earlier_pass(tmp_path: Pa
     )
     command = ""
     for _ in guard.epochs(2):
-        for batch in guard.batches(prepared):
+        for (batch,) in guard.batches(prepared):
             accelerator.backward(guard.loss(model(batch).square().mean()))
             optimizer.step()
             optimizer.zero_grad()
