@@ -9,8 +9,6 @@ from urllib.parse import quote
 
 from spikeguard_protocol.identity import CommandId, IncidentId, RunId
 
-SPEAKS_FOR = "Spikeguard-For"  # header: address of the browser behind a dashboard's call
-
 
 def run_path(run: RunId) -> str:
     """A run."""

@@ -28,7 +28,6 @@ from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.identity import NAME_PATTERN
-from spikeguard_protocol.paths import SPEAKS_FOR
 from spikeguard_server.access.proxied_sessions import end_proxied_roles
 from spikeguard_server.errors import NotSignedIn
 from spikeguard_server.http.middleware import TokenTurns, caller_of, careful_headers
@@ -244,12 +243,9 @@ def end_outranked(services: Services, known: SignedIn) -> None:
 
 
 def origin_of(request: Request) -> str:
-    """The address that a call came from, as far as the server can know it, and behind `for` the
-    one that the caller says it speaks for, as the dashboard does: a claim, and recorded as one."""
+    """The address that a call came from, as far as the server can know it."""
     client = request.client.host if request.client is not None else ""
-    address = _plain_address(client) or printable(client)[:LONGEST_HOST] or "nowhere"
-    claimed = _plain_address(request.headers.get(SPEAKS_FOR, ""))
-    return address if claimed is None else f"{address} for {claimed}"
+    return _plain_address(client) or printable(client)[:LONGEST_HOST] or "nowhere"
 
 
 def _plain_address(text: str) -> str | None:
