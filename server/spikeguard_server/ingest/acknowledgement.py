@@ -24,18 +24,19 @@ def acknowledgement_of(intake: Intake) -> Ack:
     others = intake.others and intake.run.attempts > 1
     live = _live_attempts(intake) if others else 1
     attentive = intake.current and intake.detection.monitor.attentive
-    commands, orders, incident = list[CommandRow](), list[Order](), intake.incident
-    if intake.commands:
+    commands, orders, incident = intake.unfinished or [], list[Order](), intake.incident
+    if intake.commands and intake.unfinished is None:
         commands = unfinished_commands(intake.connection, intake.run_id)
     if commands:
-        allowed = not_halted(intake, commands)
+        commands = not_halted(intake, commands)
         may_act = live == 1 and intake.current and intake.attempt.ended_at is None
-        orders = _orders(intake, allowed) if may_act else []
+        orders = _orders(intake, commands) if may_act else []
+    near = attentive or commands or incident is not None
     return Ack(
         sequence=intake.attempt.last_sequence,
         orders=tuple(orders),
         attentive=attentive,
-        protected=_protected(intake) if attentive or commands or incident is not None else (),
+        protected=_protected(intake, commands) if near else (),
         live_attempts=live,
         ended=None if intake.closed is None else _ended(intake, intake.closed),
     )
@@ -86,9 +87,9 @@ def _order(intake: Intake, command: CommandRow) -> Order:
     )
 
 
-def _protected(intake: Intake) -> tuple[str, ...]:
+def _protected(intake: Intake, commands: list[CommandRow]) -> tuple[str, ...]:
     """Targets that a decision may still want: approvals come late."""
     kept = kept_targets(
-        intake.connection, intake.run, intake.targets, intake.incident, intake.policy
+        intake.connection, intake.run, intake.targets, intake.incident, intake.policy, commands
     )
     return tuple(sorted(kept))

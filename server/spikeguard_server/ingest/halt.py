@@ -37,7 +37,7 @@ def _halted(intake: Intake, command: CommandRow) -> str | None:
     """Why the switch keeps it from going out; None if it does not."""
     if intake.policy.halted:
         return "the kill switch is on"
-    if command.decided_at is None:
+    if command.decided_at is None or command.decided_at >= intake.now:  # by this very message
         return None
     if not halted_since(intake.connection, intake.run.project, command.decided_at):
         return None

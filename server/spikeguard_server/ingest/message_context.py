@@ -16,6 +16,7 @@ from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Target
 from spikeguard_protocol import Message, SegmentId
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.detection import Detection
 from spikeguard_server.ingest.detector_rebuild import RebuildBudgets
 from spikeguard_server.settings import Settings
@@ -77,6 +78,7 @@ class Intake:
     unwritten: list[Statement] = field(default_factory=list)  # leaves with the next wait
     stored: list[StoredSteps] = field(default_factory=list)
     commands: bool = True  # whether any may be unfinished
+    unfinished: list[CommandRow] | None = None  # commands, once an open incident was answered
     others: bool = True  # whether another attempt may not have ended
     tail: Tail | None = None  # the newest stored step of a segment, where that is known
     failure: str | None = None  # why the domain is not asked about this message
@@ -88,6 +90,7 @@ class Intake:
     rewritten: int = 0  # stored values that this message had written anew
     left_out: bool = False  # whether the audit says that there was no room for more of them
     copied: int = 0  # samples that this message had copied to incidents
+    led_up: int = 0  # of `stored`, the first ones that came before the newest incident opened
     closed: Incident | None = None  # the incident that closed with this message
     over: bool = False  # whether the run ended with this message, as it was meant to
     _incident: Incident | None = None

@@ -28,9 +28,11 @@ ROW_S: Final = 1e-4  # of a core that a copied sample takes, beside its values
 MOST_FOLLOWED: Final = 20
 
 
-def keep_samples(intake: Intake, incident: int, stretches: Iterable[StoredSteps]) -> None:
+def keep_samples(
+    intake: Intake, incident: int, stretches: Iterable[StoredSteps], *, fresh: bool = False
+) -> None:
     """Keep the samples of `stretches` with an incident, as far as the message has room to copy and
-    its run and token have time left for it."""
+    its run and token have time left for it. `fresh`: it has none yet."""
     own = intake.run.own_names or ""  # stand beside the values in every row
     width = len(STANDARD_SIGNALS) + own.count(",") + len(own) // 8
     row_s = ROW_S + width * VALUE_S
@@ -38,6 +40,7 @@ def keep_samples(intake: Intake, incident: int, stretches: Iterable[StoredSteps]
         intake.connection, intake.run_id, incident,
         [(s.attempt, s.segment, s.first, s.last) for s in stretches],
         most=min(MOST_COPIED // width - intake.copied, int(intake.rebuild_s / row_s)),
+        fresh=fresh,
     )  # fmt: skip
     intake.copied += copied
     if copied:

@@ -32,7 +32,6 @@ from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import (
     by_policy,
-    commands_about,
     commands_of,
     create_command,
     move_command,
@@ -46,10 +45,10 @@ from spikeguard_server.store.situations import past_of, situation_of
 _VOID = TAKEN_BACK | {CommandState.UNKNOWN}
 
 
-def answer_incident(intake: Intake, incident: Incident) -> None:
-    """Ask the policy about `incident` and write down what it wants."""
+def answer_incident(intake: Intake, incident: Incident, known: list[CommandRow]) -> bool:
+    """Ask the policy about `incident` and write down what it wants; whether any command changed.
+    `known`: `commands_about` it."""
     connection, run, policy, now = intake.connection, intake.run, intake.policy, intake.now
-    known = commands_about(connection, run.run_id, now, incident.number)
     commands = [command for command in known if command.incident == incident.number]
     waiting = next((c for c in commands if c.state in WAITING), None)
     situation = situation_of(
@@ -57,7 +56,8 @@ def answer_incident(intake: Intake, incident: Incident) -> None:
         targets=intake.targets, past=past_of(known, now, incident.number),
     )  # fmt: skip
     proposal = propose(situation, policy)
-    if waiting is not None and not _in_time(intake, waiting):
+    changed = waiting is not None and not _in_time(intake, waiting)
+    if waiting is not None and changed:
         _end(connection, run, waiting, CommandEvent.EXPIRE, WHY_LATE[waiting.state], now)
         commands, waiting = commands_of(connection, run.run_id, incident.number), None
     if waiting is None:
@@ -66,17 +66,18 @@ def answer_incident(intake: Intake, incident: Incident) -> None:
     else:
         command = _again(intake, waiting, incident, proposal)
     if command is not None and not proposal.by_person:
-        _approve_by_policy(intake, command, situation)
+        changed |= _approve_by_policy(intake, command, situation)
+    return changed or command is not waiting
 
 
-def await_answer(intake: Intake, incident: Incident) -> None:
-    """Tell the monitor whether a decision about `incident` is open."""
+def await_answer(intake: Intake, incident: Incident, known: list[CommandRow]) -> None:
+    """Tell the monitor whether a decision about `incident` is open, by the commands about it."""
     if intake.failure is not None:
         return
     asked = [
         command
-        for command in commands_of(intake.connection, intake.run_id, incident.number)
-        if command.verb != Verb.WATCH
+        for command in known
+        if command.incident == incident.number and command.verb != Verb.WATCH
     ]
     intake.detection.await_decision(bool(asked) and asked[-1].state in UNDECIDED)
 
@@ -171,7 +172,7 @@ def _end(
     )  # fmt: skip
 
 
-def _approve_by_policy(intake: Intake, command: CommandRow, situation: Situation) -> None:
+def _approve_by_policy(intake: Intake, command: CommandRow, situation: Situation) -> bool:
     connection, run, policy, now = intake.connection, intake.run, intake.policy, intake.now
     answer = auto_approval(verb_of(command.action), policy, situation.past)
     if answer.allowed:
@@ -181,3 +182,4 @@ def _approve_by_policy(intake: Intake, command: CommandRow, situation: Situation
             actor=actor, reason=answer.reason, now=now, decided_by=policy.name,
             decision_reason=answer.reason, decided_step=run.last_step, automatic=True,
         )  # fmt: skip
+    return answer.allowed

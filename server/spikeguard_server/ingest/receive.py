@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
+from spikeguard_core.lifecycle.command_life import UNFINISHED
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import Ack, AttemptStarted, Gap, Message, ProtocolError
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
@@ -29,6 +30,7 @@ from spikeguard_server.ingest.results import give_up
 from spikeguard_server.ingest.spikes import copy_stored
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.commands import commands_about
 from spikeguard_server.store.deleted_runs import Former, former_run
 from spikeguard_server.store.detectors import thinning
 from spikeguard_server.store.engine import ask
@@ -264,15 +266,17 @@ def _store(intake: Intake, message: Message) -> None:
 
 def _answer(intake: Intake, incident: Incident, message: Message) -> None:
     """Keep what surrounds an open incident, and ask the policy."""
-    intake.commands = True  # one may be proposed
     copy_stored(intake, incident)
+    known = commands_about(intake.connection, intake.run_id, intake.now, incident.number)
     if (
         intake.current
         and intake.attempt.ended_at is None
         and not is_history(message, intake.settings)
+        and answer_incident(intake, incident, known)
     ):
-        answer_incident(intake, incident)
-    await_answer(intake, incident)
+        known = commands_about(intake.connection, intake.run_id, intake.now, incident.number)
+    await_answer(intake, incident, known)
+    intake.unfinished = [command for command in known if command.state in UNFINISHED]
 
 
 def reached(last: int, message: Message) -> int | None:

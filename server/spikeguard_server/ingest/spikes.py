@@ -33,7 +33,6 @@ from spikeguard_server.store.commands import commands_of, move_command
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
     add_precursor,
-    add_revisions,
     claim_precursors,
     save_incident,
 )
@@ -91,8 +90,7 @@ def _write(intake: Intake, history: list[Incident]) -> None:
     if history:
         intake.incident = history[-1]
         number = intake.attempts.number(history[-1].segment.attempt)
-        save_incident(intake.connection, intake.run_id, history[-1], number, intake.now)
-        add_revisions(intake.connection, intake.run_id, history, intake.now)
+        save_incident(intake.connection, intake.run_id, history[-1], number, intake.now, history)
         history.clear()
 
 
@@ -105,7 +103,8 @@ def _opened(intake: Intake, incident: Incident) -> None:
     )
     before = intake.settings.incident_steps_before
     claim_precursors(intake.connection, intake.run_id, incident.number, onset, before)
-    keep_samples(intake, incident.number, _lead_up(intake, incident, before))
+    keep_samples(intake, incident.number, _lead_up(intake, incident, before), fresh=True)
+    intake.led_up = len(intake.stored)  # all of them lie on the way to the onset or behind it
     _note(intake, incident, "open", None, incident.kind.value)
 
 
@@ -170,4 +169,4 @@ def _lead_up(intake: Intake, incident: Incident, steps: int) -> list[StoredSteps
 def copy_stored(intake: Intake, incident: Incident) -> None:
     """Keep what this message stored with the incident, unless it tells of another attempt."""
     if intake.current:
-        keep_samples(intake, incident.number, intake.stored)
+        keep_samples(intake, incident.number, intake.stored[intake.led_up :])

@@ -12,17 +12,24 @@ from dataclasses import asdict
 from uuid import UUID
 
 import sqlalchemy as sql
+from psycopg.types.json import Jsonb
 
 from spikeguard_core.audit.changes import FieldChange
 from spikeguard_core.notification.topics import topic_of
 from spikeguard_protocol import RUN_ITSELF
 from spikeguard_server.identity.actors import Actor, ActorKind
-from spikeguard_server.store.notices import add_notice
+from spikeguard_server.store.engine import Statement, ask
+from spikeguard_server.store.notices import notice
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
 SERVER = Actor("server", ActorKind.SERVER)  # where no person and no policy acted
 _FLEET_LOCK = 0x4155444954  # "AUDIT"
+_COLUMNS = tuple(c.name for c in tables.audit.c if c.name not in ("number", "at"))
+_APPEND = f"""
+INSERT INTO audit (number, at, {", ".join(_COLUMNS)})
+VALUES (0, now(), {", ".join(f"%({name})s" for name in _COLUMNS)})
+"""  # a trigger sets the first two
 
 
 def append(
@@ -39,28 +46,29 @@ def append(
     after: str | None = None,
     reason: str | None = None,
     changes: Sequence[FieldChange] = (),
+    then: Sequence[Statement] = (),
 ) -> None:
     """Add an entry. `run_id` is `tables.FLEET` for what belongs to no run; `actor` is an `Actor`
     wherever it is known what kind it is. `subject` is for people; programs find an entry by run,
-    `incident` and `command`, or by `project` where it belongs to no run."""
+    `incident` and `command`, or by `project` where it belongs to no run. `then` leaves with it."""
     identity: dict[str, str | int | None] = {}
     if isinstance(actor, Actor):
         identity = {
             "actor_kind": actor.kind.value, "token": actor.token_id, "session": actor.session_id,
             "known_by": None if actor.known_by is None else actor.known_by.value,
         }  # fmt: skip
+    entry = {
+        **dict.fromkeys(_COLUMNS), **identity, "run_id": run_id, "actor": storable(actor),
+        "action": action, "subject": subject, "project": project, "incident": incident,
+        "command": command, "before": before, "after": after,
+        "reason": None if reason is None else storable(reason),
+        "changes": Jsonb(list(map(asdict, changes))),
+    }  # fmt: skip
+    statements = [(_APPEND, entry), *then]
     if run_id == tables.FLEET:
-        connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_FLEET_LOCK)))
-    connection.execute(
-        sql.insert(tables.audit).values(
-            run_id=run_id, number=0, at=sql.func.now(),  # the trigger sets both
-            actor=storable(actor), action=action, subject=subject,
-            project=project, incident=incident, command=command, before=before, after=after,
-            reason=None if reason is None else storable(reason),
-            changes=list(map(asdict, changes)), **identity,
-        )
-    )  # fmt: skip
-    if run_id == tables.FLEET or incident == RUN_ITSELF:
-        return  # whoever ordered something of the run itself follows it
-    if (topic := topic_of(action, incident, command)) is not None:
-        add_notice(connection, run_id, topic, incident, command)
+        statements.insert(0, ("SELECT pg_advisory_xact_lock(%s)", (_FLEET_LOCK,)))
+    # Whoever ordered something of the run itself follows it.
+    topic = None if incident == RUN_ITSELF else topic_of(action, incident, command)
+    if topic is not None and run_id != tables.FLEET:
+        statements.append(notice(run_id, topic, incident, command))
+    ask(connection, *statements)

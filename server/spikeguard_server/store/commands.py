@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 import sqlalchemy as sql
+from psycopg.types.json import Jsonb
 
 from spikeguard_core.lifecycle import command_life
 from spikeguard_core.lifecycle.command_life import EXECUTED, WAITING, CommandEvent
@@ -32,7 +33,8 @@ from spikeguard_protocol import (
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.store import audit
-from spikeguard_server.store.order_notifier import notify
+from spikeguard_server.store.engine import Statement, ask
+from spikeguard_server.store.order_notifier import notification
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED, RunRow
 from spikeguard_server.store.stored_text import storable
@@ -256,13 +258,13 @@ def create_command(
             automatic=False, proposed_by=None if person is None else storable(person), **told,
         )
     )  # fmt: skip
-    _add_revision(connection, run.run_id, (incident, number), 1, now, told)
     command = find_command(connection, run.run_id, incident, number)
     assert command is not None
     audit.append(
         connection, run.run_id, actor=person or by_policy(policy), action=PROPOSE,
         subject=str(command.id), incident=incident, command=number,
         after=CommandState.PROPOSED.value, reason=f"{verb_of(action)}: {reason}",
+        then=[_revised(command, action, policy, now)],
     )  # fmt: skip
     return command
 
@@ -337,9 +339,9 @@ def revise_command(
         connection, command, CommandEvent.REVISE, actor=by_policy(policy),
         reason=f"{verb_of(action)}: {reason}", now=now,
     )  # fmt: skip
-    _add_revision(connection, command.run_id, command.key, revision, now, told)
     revised = find_command(connection, command.run_id, *command.key)
     assert revised is not None
+    ask(connection, _revised(revised, action, policy, now))
     return revised
 
 
@@ -351,12 +353,18 @@ def _revision(action: Action, reason: str, policy: Policy) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _add_revision(
-    connection: sql.Connection, run_id: UUID, key: tuple[int, int], number: int, now: datetime,
-    told: Mapping[str, Any],
-) -> None:  # fmt: skip
-    values = {"run_id": run_id, "incident": key[0], "command": key[1], "number": number, "at": now}
-    connection.execute(sql.insert(command_revisions).values(**values, **told))
+_REVISED: Final = """
+INSERT INTO command_revisions (run_id, incident, command, number, at, verb, arguments, reason,
+                               policy_version, policy_scope)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+"""
+
+
+def _revised(command: CommandRow, action: Action, policy: Policy, now: datetime) -> Statement:
+    """The statement that keeps what the newest revision of a command says."""
+    told = _revision(action, command.reason, policy)
+    told["arguments"] = Jsonb(told["arguments"])
+    return _REVISED, (command.run_id, *command.key, command.revision, now, *told.values())
 
 
 def by_policy(policy: Policy) -> Actor:
@@ -382,9 +390,8 @@ def move_command(
         columns["end_reason"] = reason
     update = sql.update(commands).where(_is(command)).values(state=state.value, **columns)
     connection.execute(update)
-    _record(connection, command, event.value, actor, state, reason)
-    if state is CommandState.APPROVED:
-        notify(connection, command.run_id)
+    heard = [notification(command.run_id)] if state is CommandState.APPROVED else []
+    _record(connection, command, event.value, actor, state, reason, heard)
 
 
 def correct_result(connection: sql.Connection, command: CommandRow, actor: str, said: str) -> None:
@@ -397,12 +404,12 @@ def correct_result(connection: sql.Connection, command: CommandRow, actor: str, 
 
 def _record(
     connection: sql.Connection, command: CommandRow, action: str, actor: str, after: CommandState,
-    reason: str,
+    reason: str, then: Sequence[Statement] = (),
 ) -> None:  # fmt: skip
     audit.append(
         connection, command.run_id, actor=actor, action=action, subject=str(command.id),
         incident=command.incident, command=command.number, before=command.state.value,
-        after=after.value, reason=reason,
+        after=after.value, reason=reason, then=then,
     )  # fmt: skip
 
 

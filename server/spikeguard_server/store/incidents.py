@@ -147,10 +147,15 @@ def base_rates_by_project(
 
 
 def save_incident(
-    connection: sql.Connection, run_id: UUID, incident: Incident, attempt: int, now: datetime
+    connection: sql.Connection,
+    run_id: UUID,
+    incident: Incident,
+    attempt: int,
+    now: datetime,
+    history: Sequence[Incident] = (),
 ) -> None:
     """Write the incident as it stands; `attempt`: number of the one it began in; `now` is when it
-    opened or closed, if it just did."""
+    opened or closed, if it just did; `history`: what it was held to be since it was saved last."""
     told = storable_json(to_json(incident))
     columns = {name: told.pop(name, None) for name in _ASKED_BY}
     changing = {
@@ -158,27 +163,28 @@ def save_incident(
         "cause": incident.causes[0].cause.value if incident.causes else None,
         "closed_at": now if incident.state is IncidentState.CLOSED else None,
     }  # fmt: skip
-    fixed = {"opened_at": now, "revisions": 0, "commands": 0, "report_failures": 0}
+    more = len(history)
+    fixed = {"opened_at": now, "revisions": more, "commands": 0, "report_failures": 0}
     written = insert(tables.incidents).values(run_id=run_id, **changing, **fixed)
-    connection.execute(
-        written.on_conflict_do_update(index_elements=["run_id", "number"], set_=changing)
-    )
-
-
-def add_revisions(
-    connection: sql.Connection, run_id: UUID, history: Sequence[Incident], now: datetime
-) -> None:
-    """Keep what one incident was held to be, step by step."""
-    if not history:
-        return
-    c, incident = tables.incidents.c, history[0].number
     newest = connection.execute(
-        sql.update(tables.incidents)
-        .where(c.run_id == run_id, c.number == incident)
-        .values(revisions=c.revisions + len(history))
-        .returning(c.revisions)
+        written.on_conflict_do_update(
+            index_elements=["run_id", "number"],
+            set_={**changing, "revisions": _I.revisions + more},
+        ).returning(_I.revisions)
     ).scalar_one()
-    fixed = {"run_id": run_id, "incident": incident, "at": now}
+    if history:
+        _add_revisions(connection, run_id, history, newest, now)
+
+
+def _add_revisions(
+    connection: sql.Connection,
+    run_id: UUID,
+    history: Sequence[Incident],
+    newest: int,
+    now: datetime,
+) -> None:
+    """Keep what one incident was held to be, step by step; the last has the number `newest`."""
+    fixed = {"run_id": run_id, "incident": history[0].number, "at": now}
     rows = [
         {
             **fixed, "number": number, "step": held.newest_step, "kind": held.kind.value,

@@ -14,6 +14,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_core.notification.topics import Topic
+from spikeguard_server.store.engine import Statement, ask
 from spikeguard_server.store.tables.core import commands, runs
 from spikeguard_server.store.tables.notices import conversations, notices
 
@@ -30,20 +31,17 @@ class Notice:
     verb: str | None  # of the command, where it is about one
 
 
-def add_notice(
-    connection: sql.Connection,
-    run_id: UUID,
-    topic: Topic,
-    incident: int | None = None,
-    command: int | None = None,
-) -> None:
-    """Put `topic` into the outbox."""
-    connection.execute(
-        sql.insert(notices).values(
-            run_id=run_id, topic=topic.value, incident=incident, command=command,
-            at=sql.func.clock_timestamp(),
-        )
-    )  # fmt: skip
+_ADD = """
+INSERT INTO notices (run_id, at, topic, incident, command)
+VALUES (%s, clock_timestamp(), %s, %s, %s)
+"""
+
+
+def notice(
+    run_id: UUID, topic: Topic, incident: int | None = None, command: int | None = None
+) -> Statement:
+    """The statement that puts `topic` into the outbox."""
+    return _ADD, (run_id, topic.value, incident, command)
 
 
 def runs_with_notices(connection: sql.Connection, limit: int = MOST) -> Sequence[UUID]:
@@ -99,4 +97,4 @@ def note_returned(connection: sql.Connection) -> None:
     )
     back = sql.select(_R.run_id).where(_R.state == "live", quiet, sql.not_(waiting), ~told)
     for run_id in connection.execute(back.limit(MOST)).scalars().all():
-        add_notice(connection, run_id, Topic.BACK)
+        ask(connection, notice(run_id, Topic.BACK))

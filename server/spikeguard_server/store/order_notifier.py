@@ -16,15 +16,16 @@ import psycopg
 import sqlalchemy as sql
 
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import Statement
 
 _log = logging.getLogger(__name__)
 CHANNEL = "spikeguard_commands"
 CONNECT_TIMEOUT_S = 5
 
 
-def notify(connection: sql.Connection, run_id: UUID) -> None:
-    """Let whoever waits for orders of the run know, once the transaction is committed."""
-    connection.execute(sql.select(sql.func.pg_notify(CHANNEL, str(run_id))))
+def notification(run_id: UUID) -> Statement:
+    """The statement that lets whoever waits for orders of the run know, once it is committed."""
+    return "SELECT pg_notify(%s, %s)", (CHANNEL, str(run_id))
 
 
 @contextmanager

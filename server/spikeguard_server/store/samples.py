@@ -270,13 +270,15 @@ def copy_to_incident(
     incident: int,
     places: Sequence[tuple[int, int, int, int]],
     most: int = KEPT,
+    *,
+    fresh: bool = False,
 ) -> int:
     """Keep the samples of each (attempt, segment, first, last) with the incident, as far as there
-    is room for them, and `most` of them; returns how many it took."""
+    is room for them, and `most` of them; returns how many it took. `fresh`: none are kept yet."""
     if not places or most <= 0:
         return 0
     mine = {"run_id": run_id, "incident": incident}
-    rows = connection.exec_driver_sql(_KEPT_NOW, mine)
+    rows = [] if fresh else connection.exec_driver_sql(_KEPT_NOW, mine).all()
     kept = defaultdict(int, {(row.attempt, row.segment): row.kept for row in rows})
     copied = 0
     for (attempt, segment), ranges in _joined(places).items():

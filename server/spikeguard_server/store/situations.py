@@ -35,7 +35,7 @@ from spikeguard_protocol import (
 )
 from spikeguard_protocol.abilities import mitigations_from_settings
 from spikeguard_server.entities import CommandRow
-from spikeguard_server.store.commands import LATELY, commands_about, unfinished_commands
+from spikeguard_server.store.commands import LATELY, commands_about
 from spikeguard_server.store.data_records import data_record_of
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
@@ -164,9 +164,11 @@ def kept_targets(
     targets: Sequence[Target],
     incident: Incident | None,
     policy: Policy,
+    unfinished: Iterable[CommandRow],
 ) -> frozenset[str]:
-    """Names of what agents have to keep: what `incident`, a warning or a command may want."""
-    actions = [command.action for command in unfinished_commands(connection, run.run_id)]
+    """Names of what agents have to keep: what `incident`, a warning or an `unfinished` command may
+    want."""
+    actions = [command.action for command in unfinished]
     return worth_keeping(
         targets,
         policy,

@@ -12,6 +12,7 @@ import sqlalchemy as sql
 from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
 from spikeguard_protocol import Health, RunId, SegmentId, SegmentPoint
 from spikeguard_server.errors import NotFound
+from spikeguard_server.store.commands import unfinished_commands
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.policies import policy_of
@@ -126,7 +127,8 @@ def read_targets(connection: sql.Connection, run: RunRow) -> list[ShownTarget]:
     incident = None
     if run.open_incident is not None:
         incident = find_incident(connection, run.run_id, run.open_incident)
-    kept = kept_targets(connection, run, judged, incident, policy)  # as the agent is told
+    unfinished = unfinished_commands(connection, run.run_id)
+    kept = kept_targets(connection, run, judged, incident, policy, unfinished)  # as jobs are told
     found = reversed(targets_of(connection, run.run_id, current.number))
     return [
         ShownTarget(
