@@ -87,7 +87,6 @@ EVENT_OF_OUTCOME: Mapping[Outcome, CommandEvent] = {
 
 WAITING = frozenset({CommandState.PROPOSED})  # for a decision
 IN_FLIGHT = frozenset({CommandState.APPROVED, CommandState.DELIVERED})  # decided, no result yet
-UNFINISHED = WAITING | IN_FLIGHT
 EXECUTED = frozenset({CommandState.APPLIED, CommandState.JUDGED})  # the run felt it
 TAKEN_BACK = frozenset(
     {

@@ -9,12 +9,11 @@ of an older version the run is learned anew from its samples.
 from __future__ import annotations
 
 import json
-import math
 import pickle
 import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -32,14 +31,7 @@ from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_core.policy.detection import choose
 from spikeguard_protocol import Verb
 from spikeguard_server.errors import Unready
-from spikeguard_server.ingest.detector_rebuild import (
-    MOST_ROWS,
-    MOST_S,
-    MOST_SEGMENTS,
-    OutOfTime,
-    RebuildBudgets,
-    Rebuilder,
-)
+from spikeguard_server.ingest.detector_rebuild import MOST_ROWS, MOST_SEGMENTS, relearn, replay
 from spikeguard_server.store.detectors import (
     Place,
     StateRow,
@@ -81,7 +73,6 @@ class Monitors:
 
     def __init__(self, size: int = 2000, packed: int = 10_000) -> None:
         self._size, self._most = size, packed
-        self.rebuilds = RebuildBudgets()
         self._kept: OrderedDict[UUID, KeptMonitor] = OrderedDict()
         self._packed: OrderedDict[UUID, bytes] = OrderedDict()  # of a `KeptMonitor`
         self._odds: Mapping[str, float] = {}  # by project
@@ -167,7 +158,7 @@ class Detection:
         """The run of `row` learned anew: what an older release knew can't be read."""
         place = Place(row.attempt, row.segment, row.step)
         line = line_to(connection, run_id, place, MOST_SEGMENTS)
-        found = cls.of(run_id, Rebuilder(connection, run_id, math.inf).relearn(line), row)
+        found = cls.of(run_id, relearn(connection, run_id, line), row)
         found.relearned = True
         found._moved()
         return found
@@ -355,25 +346,13 @@ class Past:
     shortened: str | None = None
 
 
-def past_monitor(
-    connection: sql.Connection, run_id: UUID, place: Place, left_s: float = MOST_S
-) -> Past | None:
-    """What the monitor knew at `place`: the nearest snapshot and a replay of what followed.
-
-    None where nothing is known of `place`. Takes `left_s` seconds of a core at most.
-    """
+def past_monitor(connection: sql.Connection, run_id: UUID, place: Place) -> Past | None:
+    """What the monitor knew at `place`: the nearest snapshot and a replay of what followed. None
+    where nothing is known of `place`."""
     line = line_to(connection, run_id, place, MOST_SEGMENTS)
     if not line:
         return None
-    try:
-        return _past(Rebuilder(connection, run_id, left_s), line)
-    except OutOfTime:
-        return Past(Monitor(), "the run has used up its time for reading what is stored")
-
-
-def _past(rebuilder: Rebuilder, line: Sequence[Place]) -> Past:
-    rebuilder.check()
-    found = nearest_snapshot(rebuilder.connection, rebuilder.run_id, line)
+    found = nearest_snapshot(connection, run_id, line)
     monitor, step, path = Monitor(), -1, line
     if found is not None:
         number, step, state = found
@@ -381,10 +360,10 @@ def _past(rebuilder: Rebuilder, line: Sequence[Place]) -> Past:
         try:
             monitor = read_monitor(state)
         except OlderStateVersion:
-            return Past(rebuilder.relearn(line))
-    if rebuilder.replay(monitor, step, path):
+            return Past(relearn(connection, run_id, line))
+    if replay(connection, run_id, monitor, step, path):
         return Past(monitor)
     return Past(
-        rebuilder.relearn(line),
+        relearn(connection, run_id, line),
         f"more than {MOST_ROWS:,} rows lie behind the nearest snapshot: learned from the newest",
     )

@@ -18,7 +18,6 @@ from spikeguard_core.policy.situation import Target
 from spikeguard_protocol import Message, SegmentId
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.detection import Detection
-from spikeguard_server.ingest.detector_rebuild import RebuildBudgets
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import Statement, ask
 from spikeguard_server.store.incidents import Attempts, attempts_by_number, find_incident
@@ -83,7 +82,6 @@ class Intake:
     tail: Tail | None = None  # the newest stored step of a segment, where that is known
     failure: str | None = None  # why the domain is not asked about this message
     began_s: float = field(default_factory=thread_time)
-    rebuilds: RebuildBudgets = field(default_factory=RebuildBudgets)
     bearer: bytes | None = None  # hash of the token's secret
     shortened: bool = False  # whether the audit says that less than all was read again
     layers: LayersRead = field(default_factory=LayersRead)
@@ -121,16 +119,6 @@ class Intake:
         """Raise `TooCostly` where this thread has computed for too long."""
         if self.failure is None and thread_time() - self.began_s > MOST_CPU_S:
             raise TooCostly(f"to judge it took more than {MOST_CPU_S:g} s of a core")
-
-    @property
-    def rebuild_s(self) -> float:
-        """Seconds of a core that this run and its token may spend on what is stored already."""
-        spent = thread_time() - self.began_s
-        return min(self.rebuilds.left(self.run_id, self.bearer), MOST_CPU_S - spent)
-
-    def rebuilt(self, seconds: float) -> None:
-        """So much was spent on it."""
-        self.rebuilds.charge(self.run_id, self.bearer, seconds)
 
     @cached_property
     def attempts(self) -> Attempts:

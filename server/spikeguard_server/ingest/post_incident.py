@@ -2,8 +2,7 @@
 
 Law: a closed incident is never judged anew; its samples are kept for `AFTERMATH_STEPS` past the
 peak, until the run ends or until `MOST_FOLLOWED` newer ones are followed, and its post-mortem is
-written at the close and once more then. Copying takes of the time that a run and its token have for
-what is stored already: nothing else bounds how often a run spikes.
+written at the close and once more then.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ from spikeguard_protocol import STANDARD_SIGNALS, Outcome
 from spikeguard_server.ingest.message_context import Intake, StoredSteps
 from spikeguard_server.store.incidents import follow_incident, followed_incidents
 from spikeguard_server.store.reports import want_report
-from spikeguard_server.store.samples import VALUE_S, copy_to_incident
+from spikeguard_server.store.samples import copy_to_incident
 
 # A spike of two steps has the 200 before it copied, with all of the job's own signals.
 MOST_COPIED: Final = 2_000_000  # values of a message, 16 MB
-ROW_S: Final = 1e-4  # of a core that a copied sample takes, beside its values
 # At once: of a run that spikes every 30 steps. One that goes back each time never comes to the end
 # of what it follows, and each has a copy of every step.
 MOST_FOLLOWED: Final = 20
@@ -31,20 +29,15 @@ MOST_FOLLOWED: Final = 20
 def keep_samples(
     intake: Intake, incident: int, stretches: Iterable[StoredSteps], *, fresh: bool = False
 ) -> None:
-    """Keep the samples of `stretches` with an incident, as far as the message has room to copy and
-    its run and token have time left for it. `fresh`: it has none yet."""
+    """Keep the samples of `stretches` with an incident, as far as the message has room to copy.
+    `fresh`: it has none yet."""
     own = intake.run.own_names or ""  # stand beside the values in every row
     width = len(STANDARD_SIGNALS) + own.count(",") + len(own) // 8
-    row_s = ROW_S + width * VALUE_S
-    copied = copy_to_incident(
+    intake.copied += copy_to_incident(
         intake.connection, intake.run_id, incident,
         [(s.attempt, s.segment, s.first, s.last) for s in stretches],
-        most=min(MOST_COPIED // width - intake.copied, int(intake.rebuild_s / row_s)),
-        fresh=fresh,
+        most=MOST_COPIED // width - intake.copied, fresh=fresh,
     )  # fmt: skip
-    intake.copied += copied
-    if copied:
-        intake.rebuilt(copied * row_s)
 
 
 def begin_aftermath(intake: Intake, incident: Incident) -> None:

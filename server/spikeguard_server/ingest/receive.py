@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
-from spikeguard_core.lifecycle.command_life import UNFINISHED
+from spikeguard_core.lifecycle.command_life import IN_FLIGHT, WAITING
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import Ack, AttemptStarted, Gap, Message, ProtocolError
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
@@ -155,7 +155,7 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
         attempt = _register(connection, run, message, now)
     intake = Intake(
         connection, received.settings, now, run, attempt, detection, reach,
-        commands=opening.commands, others=opening.others, rebuilds=monitors.rebuilds,
+        commands=opening.commands, others=opening.others,
         failure=received.failure, bearer=received.bearer,
     )  # fmt: skip
     if opening.newest_step is not None and run.current_segment is not None:
@@ -276,7 +276,7 @@ def _answer(intake: Intake, incident: Incident, message: Message) -> None:
     ):
         known = commands_about(intake.connection, intake.run_id, intake.now, incident.number)
     await_answer(intake, incident, known)
-    intake.unfinished = [command for command in known if command.state in UNFINISHED]
+    intake.unfinished = [command for command in known if command.state in WAITING | IN_FLIGHT]
 
 
 def reached(last: int, message: Message) -> int | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from time import thread_time
 
 from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.lifecycle.command_life import CommandEvent
@@ -61,7 +60,6 @@ from spikeguard_server.store.runs import (
 )
 from spikeguard_server.store.samples import (
     MOST_REWRITTEN,
-    VALUE_S,
     write_layer_norms,
     write_samples,
 )
@@ -153,10 +151,8 @@ def return_to_newest_segment(intake: Intake) -> None:
 
 
 def _past(intake: Intake, here: Place) -> Monitor | None:
-    """What the monitor knew there, as far as the run's and the token's time for it reaches."""
-    began_s = thread_time()
-    past = past_monitor(intake.connection, intake.run_id, here, intake.rebuild_s)
-    intake.rebuilt(thread_time() - began_s)
+    """What the monitor knew there; the audit says where that is less than all."""
+    past = past_monitor(intake.connection, intake.run_id, here)
     if past is not None and past.shortened is not None and not intake.shortened:
         intake.shortened = True
         append(
@@ -234,15 +230,11 @@ def _store_samples(intake: Intake, samples: Samples) -> None:
 
 
 def _write_among(intake: Intake, samples: Samples) -> Sequence[tuple[int, int]]:
-    """Where they belong, as far as the message has room to write anew what is stored there, and its
-    run and token have time left for steps that were stored long before."""
+    """Where they belong, as far as the message has room to write anew what is stored there."""
     connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
     room = MOST_REWRITTEN - intake.rewritten
-    beside = int(max(0.0, intake.rebuild_s) / VALUE_S)
-    written = write_samples(connection, run_id, number, samples, room, beside)
+    written = write_samples(connection, run_id, number, samples, room)
     intake.rewritten += written.values
-    if written.beside:
-        intake.rebuilt(written.beside * VALUE_S)
     if written.left_out and not intake.left_out:
         intake.left_out = True
         _tell_of_left_out(intake)

@@ -6,7 +6,7 @@ Invariants: reads only, under the run's lock.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sql
 
@@ -22,7 +22,6 @@ from spikeguard_server.store.samples import read_samples
 from spikeguard_server.store.situations import current_lineage
 
 Row = sql.Row[Any]
-MOST_S: Final = 1.0  # of a core: the ticker has other runs to look at
 
 
 class RunHistory:
@@ -96,5 +95,5 @@ def trend_at(history: RunHistory, point: SegmentPoint) -> Trend | None:
     open."""
     attempt = history.attempts.number(point.segment.attempt)
     here = Place(attempt, point.segment.number, point.step)
-    past = past_monitor(history.connection, history.run.run_id, here, MOST_S)
+    past = past_monitor(history.connection, history.run.run_id, here)
     return None if past is None else past.monitor.heading(point.step)

@@ -47,13 +47,11 @@ class FilledIn(NamedTuple):
 
     fresh: Sequence[tuple[int, int]] = ()  # [first, last] of steps that were not there before
     values: int = 0  # stored ones that were read and written anew
-    beside: int = 0  # of these the values of steps that the record did not tell
     left_out: int = 0  # steps
 
 
 # A record of two steps can touch megabytes of what is stored; a message has a thousand records.
 MOST_REWRITTEN: Final = 4_000_000  # values of a message
-VALUE_S: Final = 1e-6  # of a core that a value takes, where a chunk has many of a job's own signals
 READ_VALUES: Final = 5_000  # what one read and its writes cost more than their values
 HEAD_VALUES: Final = 10  # and a chunk that is looked at and left as it is
 
@@ -64,17 +62,16 @@ def write_samples(
     attempt: int,
     samples: Samples,
     room: int = MOST_REWRITTEN,
-    beside: int = MOST_REWRITTEN,
 ) -> FilledIn:
     """Store every step of `samples`; of those that lie among what is stored as many as `room`
-    values, written anew, allow, and `beside` of them of steps that are not told."""
+    values, written anew, allow."""
     key = SegmentKey(run_id, attempt, samples.segment)
     if samples.steps[0] > _newest(connection, key):
         ask(connection, write_of(key, chunk_of(samples)))
         return FilledIn([(samples.steps[0], samples.steps[-1])])
     if room <= 0:
         return FilledIn(left_out=len(samples.steps))
-    return _fill_in(connection, key, curves_of(samples), room, beside)
+    return _fill_in(connection, key, curves_of(samples), room)
 
 
 def _newest(connection: sql.Connection, key: SegmentKey) -> int:
@@ -84,9 +81,7 @@ def _newest(connection: sql.Connection, key: SegmentKey) -> int:
     return -1 if step is None else int(step)
 
 
-def _fill_in(
-    connection: sql.Connection, key: SegmentKey, fresh: Curves, room: int, beside: int
-) -> FilledIn:
+def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves, room: int) -> FilledIn:
     """Merge steps into the chunks that hold, or could hold, any of them."""
     first, last = int(fresh.steps[0]), int(fresh.steps[-1])
     unroll(connection, key, first)
@@ -95,23 +90,21 @@ def _fill_in(
         _insert(connection, key, fresh)
         return FilledIn([(first, last)])
     values, left_out, unknown = HEAD_VALUES * len(found), 0, list[tuple[int, int]]()
-    others = 0  # values
-    for begin, end, steps, part in _parts(found, fresh):
+    for begin, end, part in _parts(found, fresh):
         if part.steps[-1] >= begin:
-            if values >= room or (steps > len(part) and others >= beside):
+            if values >= room:
                 left_out += len(part)
                 continue
             stored = read_curves(connection, key, begin, end)
             width = len(stored.signals.keys() | part.signals.keys())
             values += READ_VALUES + len(stored) * max(1, width)
-            others += max(0, steps - len(part)) * max(1, width)
             unknown += _unknown(stored, part)
             delete_chunks(connection, key, begin, end)
             part = merge_curves(stored, part)
         else:
             unknown.append((int(part.steps[0]), int(part.steps[-1])))
         _insert(connection, key, part)
-    return FilledIn(unknown, values, others, left_out)
+    return FilledIn(unknown, values, left_out)
 
 
 def _unknown(stored: Curves, fresh: Curves) -> list[tuple[int, int]]:
@@ -123,9 +116,9 @@ def _unknown(stored: Curves, fresh: Curves) -> list[tuple[int, int]]:
     return [(int(part[0]), int(part[-1])) for part in np.split(steps, cuts)]
 
 
-def _parts(found: Sequence[ChunkHead], fresh: Curves) -> Iterator[tuple[int, int, int, Curves]]:
-    """(first step, last step, steps) of chunks that are read at once, and the steps of `fresh` that
-    they hold or that lie before the next chunk. Chunks that none lies in are left as they are, but
+def _parts(found: Sequence[ChunkHead], fresh: Curves) -> Iterator[tuple[int, int, Curves]]:
+    """(first step, last step) of chunks that are read at once, and the steps of `fresh` that they
+    hold or that lie before the next chunk. Chunks that none lies in are left as they are, but
     for short ones in between: it takes longer to read twice."""
     firsts = np.array([head.first for head in found])
     of_step = np.maximum(np.searchsorted(firsts, fresh.steps, "right") - 1, 0)
@@ -139,9 +132,7 @@ def _parts(found: Sequence[ChunkHead], fresh: Curves) -> Iterator[tuple[int, int
             if between <= CHUNK and together <= AT_ONCE:
                 continue
         end = begins[n] if n < len(hit) else len(fresh)
-        part = fresh.at(slice(begins[first], end))
-        steps = int(before[hit[n - 1] + 1] - before[hit[first]])
-        yield found[hit[first]].first, found[hit[n - 1]].last, steps, part
+        yield found[hit[first]].first, found[hit[n - 1]].last, fresh.at(slice(begins[first], end))
         first = n
 
 
