@@ -48,7 +48,7 @@ class Outcome(StrEnum):
     """How an incident ended."""
 
     HEALED = "healed"  # came back to trend by itself
-    RECOVERED = "recovered"  # came back to trend after a command
+    RECOVERED = "recovered"  # came back to trend after a command, or the job's emergency rule
     LEVEL_ACCEPTED = "level_accepted"  # the new level became the baseline
     OUTLIER = "outlier"  # one batch stood out and nothing else happened
     WITHDRAWN = "withdrawn"  # opened on evidence that did not hold
@@ -104,7 +104,7 @@ COMMAND_STATE_WORDS: Mapping[CommandState, str] = {
     CommandState.SUPERSEDED: "replaced by another proposal",
     CommandState.REJECTED: "rejected",
     CommandState.EXPIRED: "expired: nobody answered in time",
-    CommandState.WITHDRAWN_HEALED: "withdrawn: the spike was healing by itself",
+    CommandState.WITHDRAWN_HEALED: "withdrawn: the spike was healing",
     CommandState.WITHDRAWN: "withdrawn: its reason no longer holds",
     CommandState.RUN_ENDED: "void: the run ended first",
     CommandState.VOID: "void: the attempt that it was meant for is gone",

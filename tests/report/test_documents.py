@@ -225,7 +225,8 @@ def test_what_the_emergency_rule_did_is_not_called_nothing(
     rolled_back: PostMortem, healed: PostMortem
 ) -> None:
     act = replace(rolled_back.commands[-1], action=ScaleLr(0.5, 100), applied_step=1_246)
-    alone = replace(healed, commands=(), own_acts=(act,))
+    recovered = replace(healed.incident, outcome=Outcome.RECOVERED)
+    alone = replace(healed, incident=recovered, commands=(), own_acts=(act,))
     assert "Nothing was done" in markdown(replace(healed, commands=()))
     said = markdown(alone)
     assert "Nobody ordered anything. The job's emergency rule multiplied the learning rate" in said

@@ -7,6 +7,7 @@ written once a message, its revisions all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from spikeguard_core.events import Closed, Event, LoneValue, Opened, Precursor, Recurred
@@ -24,12 +25,12 @@ from spikeguard_core.lifecycle.command_outcome import (
 )
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
-from spikeguard_protocol import CommandState, IncidentId, SegmentPoint, Verb, verb_of
+from spikeguard_protocol import CommandState, IncidentId, Outcome, SegmentPoint, Verb, verb_of
 from spikeguard_server.ingest.message_context import Intake, StoredSteps
 from spikeguard_server.ingest.onset_layers import explain
 from spikeguard_server.ingest.post_incident import begin_aftermath, keep_samples
 from spikeguard_server.store import audit
-from spikeguard_server.store.commands import commands_of, move_command
+from spikeguard_server.store.commands import commands_of, move_command, own_rule_acts
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
     add_precursor,
@@ -52,7 +53,7 @@ def write_events(intake: Intake, events: Iterable[Event]) -> None:
     )
     for event in told:
         intake.check_cost()
-        before = incident
+        event, before = _as_ended(intake, incident, event), incident
         incident = fold(incident, event, number=intake.run.incidents + 1, segment=segment)
         assert incident is not None
         incident = explain(intake, incident, event)
@@ -69,6 +70,14 @@ def write_events(intake: Intake, events: Iterable[Event]) -> None:
         elif before is not None and before.kind is not incident.kind:
             _note(intake, incident, "revise", before.kind.value, incident.kind.value)
     _write(intake, history)
+
+
+def _as_ended(intake: Intake, incident: Incident | None, event: Event) -> Event:
+    """A close as one that healed by itself is none where the job's emergency rule acted."""
+    if incident is None or not isinstance(event, Closed) or event.outcome is not Outcome.HEALED:
+        return event
+    acts = own_rule_acts(intake.connection, intake.run_id, incident.onset_step, None)
+    return replace(event, outcome=Outcome.RECOVERED) if acts else event
 
 
 def _warned(intake: Intake, event: Event) -> bool:

@@ -155,8 +155,6 @@ def ending_of(facts: PostMortem) -> str:
     said = OUTCOMES[outcome]
     if outcome is Outcome.HEALED and not rose(facts.incident):
         said = "What had moved came back by itself; the loss did not rise"
-    elif outcome is Outcome.HEALED and facts.own_acts:
-        said = "The loss came back to its trend without an order"
     later = seen.later_above
     if later is None:
         return said

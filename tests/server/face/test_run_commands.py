@@ -295,3 +295,20 @@ def test_what_the_emergency_rule_of_the_job_did_is_told_with_the_incident(live: 
     with live.client() as browser:
         log_in(browser, live.tokens[Role.VIEWER], "Vera")
         assert told in browser.get(f"/incident/{job.project}/{job.run}/1").text
+
+
+def test_what_heals_after_the_emergency_rule_is_not_called_healed_by_itself(live: Live) -> None:
+    job = Job(live, "rescued")
+    told = {"emergency_factor": "0.5", "emergency_steps": "100"}
+    begun = AttemptStarted(None, 1, VERBS, "test", settings=told)
+    job.send(begun, SegmentStarted(0, SegmentReason.START, None, 0))
+    job.spike()
+    named = f"{job.project}/{job.run}#0.{OWN_RULE + job.step}"
+    answer(job, named, ResultState.APPLIED, "x0.5 for 100 steps")
+    while job.incident()["state"] != "closed":
+        job.train(20)
+    assert job.incident()["outcome"] == "recovered"
+    with live.client(Role.VIEWER) as viewer:
+        written = post_mortem(job, viewer)
+    assert "The job's emergency rule multiplied the learning rate by 0.5" in written
+    assert "by itself" not in written
