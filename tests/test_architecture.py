@@ -69,7 +69,7 @@ SERVER_MAY = {  # inside the server: what each package may import of the others
     "store": {"identity"},
     "access": {"identity", "store"},
     "ingest": {"identity", "store", "access"},
-    "notify": {"identity", "store", "access", "report"},
+    "notify": {"identity", "store", "access", "jobs", "report"},
     "jobs": {"identity", "store", "ingest", "report"},
     "http": {"identity", "store", "access", "ingest", "notify", "jobs", "report"},
     "cli": {"identity", "store", "access", "http", "jobs"},

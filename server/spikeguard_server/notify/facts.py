@@ -27,15 +27,20 @@ from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import action_phrase, ended_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow
+from spikeguard_server.jobs.postmortem_facts import postmortem_facts
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, title_of
+from spikeguard_server.report.cost_table import lost_words
 from spikeguard_server.report.heading import heading_of, summary_of
+from spikeguard_server.report.record import own_rule_sentence
+from spikeguard_server.report.symptoms import spent_by
 from spikeguard_server.report.wording import count, duration, number, plural
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.commands import commands_of, commands_waiting
+from spikeguard_server.store.commands import commands_of, commands_waiting, own_rule_acts
 from spikeguard_server.store.conversations import Conversation, lost_channels
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.reads.costs import Pace, read_pace
 from spikeguard_server.store.reads.notices import NotifiedRun, read_escalations, read_told
+from spikeguard_server.store.runs import run_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,7 @@ def read_facts(
 def read_spike(connection: sql.Connection, row: IncidentRow) -> tuple[SpikeNews, int | None]:
     """An incident in words, and the number of the command that waits."""
     incident, pace = row.incident, read_pace(connection, row)
+    acts = own_rule_acts(connection, row.run_id, incident.onset_step, row.closed_at)
     newest = _newest(commands_of(connection, *row.key))
     waiting = commands_waiting(connection, [row.key]).get(row.key)
     spike = SpikeNews(
@@ -108,11 +114,23 @@ def read_spike(connection: sql.Connection, row: IncidentRow) -> tuple[SpikeNews,
         last_command=None if newest is None else _last(newest),
         decided=None if newest is None else _decided(newest),
         came_back=incident.came_back,
+        lost=_lost(connection, row),
+        own_acts=tuple(own_rule_sentence(act, pace.situation.step) for act in acts),
         if_job_dies=_if_job_dies(incident, pace),
         acknowledged_by=row.acknowledged_by,
         assignee=row.assignee,
     )
     return spike, None if waiting is None else waiting.number
+
+
+def _lost(connection: sql.Connection, row: IncidentRow) -> str:
+    """What a closed incident cost, as its post-mortem says it; empty where nothing was lost."""
+    run = run_row(connection, row.run_id)
+    if row.closed_at is None or run is None:
+        return ""
+    facts = postmortem_facts(connection, run, row.number, row.closed_at)
+    spent = spent_by(facts)
+    return lost_words(facts, spent) if spent.steps_lost else ""
 
 
 def _if_job_dies(incident: Incident, pace: Pace) -> str:

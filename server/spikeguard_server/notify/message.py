@@ -75,6 +75,8 @@ class SpikeNews:
     decided: str | None = None  # the same in few: "approved by Ada: roll back to step-380"
     came_back: bool = False  # it was gone after a command before it was there again
     rose: bool = True  # whether the loss did: its peak stands out
+    lost: str = ""  # steps, time, tokens and money, of one that is closed
+    own_acts: tuple[str, ...] = ()  # what the job did by its emergency rule, in sentences
     if_job_dies: str = ""  # what would be left to go back to; "" where nothing is to be undone
     acknowledged_by: str | None = None  # who looks at it
     assignee: str | None = None  # whose it is
@@ -236,15 +238,19 @@ def _had(spike: SpikeNews) -> str:
 
 
 def brief(spike: SpikeNews) -> Sequence[str]:
-    """What is needed to decide, what happened, the verdict, the cause, the action with its
-    price, what waiting costs and until when it can, and what is left if the job dies."""
+    """What is needed to decide, what happened, the verdict, the cause, what the job did by itself,
+    the action with its price, what waiting costs and until when it can, and what is left if the job
+    dies; of one that is closed, what it cost."""
     lines = [spike.summary, _verdict(spike)]
     if spike.cause:
         lines.append(spike.cause)
+    lines += spike.own_acts
     if (waiting := spike.waiting) is not None:
         lines += [f"Proposed: {waiting.brief}. Costs {waiting.price}", _waiting(waiting)]
     elif spike.last_command:
         lines.append(spike.last_command)
+    if spike.lost:
+        lines.append(f"Lost: {spike.lost}")
     if spike.if_job_dies:
         lines.append(spike.if_job_dies)
     return [_stopped(line) for line in lines]

@@ -175,12 +175,16 @@ def test_a_price_has_its_currency_and_the_kill_switch_is_said_on_the_page(
         try:
             cost = spiked.incident()["proposal"]["cost"]
             shown = page.get(confirm_page(spiked, command)).text
+            (form_key,) = KEY.findall(shown)
+            form = {"key": form_key, "revision": command["revision"], "verdict": "approve"}
+            refused = page.post(confirm_page(spiked, command), data=form).text
         finally:
             assert root.post("/v1/policy/resume", json=switch).status_code == 200
             assert root.delete(policy).status_code == 200
     assert (cost["money"] > 0, cost["currency"]) == (True, "EUR")
     assert f"{cost['money']:.2f} EUR" in shown
     assert "The kill switch of the project is on." in shown
+    assert "lifts it with <code>spikeguard policy resume</code>" in refused
 
 
 def test_the_page_approves_in_the_name_of_whoever_looks(

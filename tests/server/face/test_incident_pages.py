@@ -115,7 +115,10 @@ def test_the_page_of_a_decision_follows_the_command_until_it_is_judged(
         assert AGAIN not in over
         assert "Applied at step" in over
         at_last = page.get(first_view(job)).text
+        job.reported()
+        written = ada.get(f"{job.path}/incidents/1/postmortem", params={"format": "json"}).json()
     assert AGAIN not in at_last
+    assert f"Lost: {written['cost']['steps_lost']:,} steps (" in at_last
     assert "rollback to step 300" in base64.b64decode(CURVE.findall(at_last)[0]).decode()
 
 

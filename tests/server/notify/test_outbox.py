@@ -98,6 +98,8 @@ def test_one_conversation_an_incident_is_updated_and_in_the_end_resolved(
     assert [entry["status"] for entry in told] == ["firing", "firing", "resolved"]
     assert "decided by Ada" in told[1]["text"]
     assert "recovered" in told[2]["title"]
+    assert "\nLost: 270 steps" in told[2]["text"]  # from 300 to 570
+    assert all("Lost: " not in before["text"] for before in told[:2])
 
 
 def test_a_spike_that_healed_before_anybody_was_told_wakes_nobody(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -48,6 +49,7 @@ from spikeguard_server.store.policies import Switch
 from spikeguard_server.store.reads.history import ShownTarget
 
 FOLLOWED = IN_FLIGHT | {CommandState.APPLIED}
+_CODE = re.compile(r"`([^`]+)`")
 _TONES = {
     **dict.fromkeys(("approved", "delivered"), "wait"),
     **dict.fromkeys(("applied", "judged"), "good"),
@@ -238,6 +240,7 @@ def _environment() -> Environment:
         "nats": nats,
         "number": short_number,
         "loss_expected": loss_expected,
+        "marked": marked,
         "paragraphs": paragraphs,
         "response": response,
         "sentence": sentence,
@@ -256,6 +259,11 @@ def _shown(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, Markup):
         return Markup(html_text(str(value)))
     return value
+
+
+def marked(text: str) -> Markup:
+    """A sentence of ours with what stands between backticks set as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", html_text(str(text))))
 
 
 def words(text: str) -> str:
