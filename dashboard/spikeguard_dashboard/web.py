@@ -24,10 +24,8 @@ HEADERS: Final = {
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
 }
 
-
 # Under load a browser may fail to fetch the code of a chart, and Streamlit does not ask again: the
 # page is loaded anew, at most once in ten seconds. It listens before anything is drawn.
-PAGES: Final = ("/", "/run", "/incident", "/compare")
 RETRY: Final = b"""<head><script>
 addEventListener("vite:preloadError", () => {
   if (Date.now() - Number(sessionStorage.sgReloaded || 0) < 10000) return
@@ -45,6 +43,8 @@ class CarefulHeaders:
         page = (Path(streamlit.__file__).parent / "static/index.html").read_bytes()
         page = page.replace(b"<head>", RETRY, 1)
         self._page: ASGIApp = HTMLResponse(page, headers={"Cache-Control": "no-cache"})
+        base = f"/{streamlit.get_option('server.baseUrlPath').strip('/')}".rstrip("/")
+        self._pages = {base + path for path in ("/", "/run", "/incident", "/compare")}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
@@ -54,8 +54,8 @@ class CarefulHeaders:
                     headers.setdefault(name, value)
             await send(message)
 
-        shows = self._page if scope.get("path") in PAGES and scope["type"] == "http" else self._app
-        await shows(scope, receive, send_with_headers)
+        shows_page = scope["type"] == "http" and scope["path"] in self._pages
+        await (self._page if shows_page else self._app)(scope, receive, send_with_headers)
 
 
 app = App(

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
 
 import spikeguard_dashboard
 from spikeguard_protocol.findings import RULES
@@ -369,3 +371,15 @@ def test_a_run_leads_to_where_its_trackers_show_it() -> None:
     assert "https://wandb.ai/acme/llama/runs/8f3k2x1q" in said(
         opened(run_script, run="default/llama-8b-c4")
     )
+
+
+def test_below_a_base_path_every_page_carries_the_script_that_loads_it_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A proxy may put the dashboard below a path, which Streamlit is told."""
+    from spikeguard_dashboard.web import CarefulHeaders
+
+    monkeypatch.setattr("streamlit.get_option", {"server.baseUrlPath": "/guard/"}.__getitem__)
+    below = TestClient(CarefulHeaders(PlainTextResponse("Streamlit's own")))
+    reloads = ["preloadError" in below.get(path).text for path in ("/guard/run", "/guard/", "/run")]
+    assert reloads == [True, True, False]

@@ -161,14 +161,14 @@ def _controls(incident: IncidentDetail, there: list[str]) -> tuple[list[str], bo
 
 
 def markers(incident: IncidentDetail) -> list[Marker]:
-    """Onset, detection, peak, and where commands took effect."""
+    """Onset, detection, peak, and where commands that change the training took effect."""
     marks = [
         Marker(incident["onset_step"], "onset", "onset"),
         Marker(incident["detected_step"], "detected", "detected"),
         Marker(incident["peak_step"], "peak", "peak"),
     ]
     for command in incident["commands"]:
-        if command["applied_step"] is not None:
+        if command["applied_step"] is not None and command["verb"] != "watch":
             verb = words.plain(command["verb"])
             marks.append(Marker(command["applied_step"], f"{verb} applied", "command"))
     return marks
