@@ -3,10 +3,11 @@
 One replica of the server or two, behind the stack's HAProxy (Debian's package), on an embedded
 Postgres (durable). So many runs each send one step a second, spread over the second. A few of them
 a second lose their loss to NaN, once each, and others come in their place: the answer to that
-message should bring the rollback, which the policy approves by itself. Timed from the request's
-first byte to the answer's last; where the answer brings no order the run polls on, once a second,
-until it does. Load generator, server and database share the machine; requests are made before the
-clock starts.
+message should bring the rollback, which the policy approves by itself. Timed from when the sample
+is due to the answer's last byte, so with what the run still waits for the answer to its message
+before; where the answer brings no order the run polls on, once a second, until it does. What the
+load generator itself is late by, `generator_p99_ms`, is in it. Load generator, server and database
+share the machine; requests are made before the clock starts.
 
 `--flood`: a client with the token of another project sends messages of 200 samples back to back
 over 32 connections meanwhile.
@@ -145,7 +146,9 @@ class Found:
 
     runs: int
     replicas: int
-    command_s: list[float] = field(default_factory=list)  # NaN leaving -> rollback arriving
+    command_s: list[float] = field(default_factory=list)  # NaN due -> rollback arriving
+    answer_s: list[float] = field(default_factory=list)  # NaN leaving -> rollback arriving
+    generator_s: list[float] = field(default_factory=list)  # NaN due and the line free -> leaving
     messages: list[int] = field(default_factory=list)  # that it took
     calm_s: list[float] = field(default_factory=list)  # latency of the live runs' messages
     refused: int = 0  # messages, for overload
@@ -161,6 +164,9 @@ class Found:
             "in_first_answer": sum(count == 1 for count in self.messages),
             "command_p50_ms": _ms(self.command_s, 0.5),
             "command_p99_ms": _ms(self.command_s, 0.99),
+            "answer_p50_ms": _ms(self.answer_s, 0.5),
+            "answer_p99_ms": _ms(self.answer_s, 0.99),
+            "generator_p99_ms": _ms(self.generator_s, 0.99),
             "message_p50_ms": _ms(self.calm_s, 0.5),
             "message_p99_ms": _ms(self.calm_s, 0.99),
             "messages": len(self.calm_s),
@@ -197,12 +203,16 @@ async def _spike(
 ) -> None:
     """Live as the others until `due`, then lose the loss, and wait for the command."""
     await _live(agent, before, due - len(before) * INTERVAL_S, found)
+    free = max(due, time.perf_counter())
     await asyncio.sleep(due - time.perf_counter())
     began = time.perf_counter()
     found.late += began - due > INTERVAL_S
+    found.generator_s.append(began - free)
     for message in range(1, PATIENCE + 1):
         if await agent.send(request):
-            found.command_s.append(time.perf_counter() - began)
+            arrived = time.perf_counter()
+            found.command_s.append(arrived - due)
+            found.answer_s.append(arrived - began)
             found.messages.append(message)
             return
         await asyncio.sleep(INTERVAL_S)
