@@ -112,7 +112,8 @@ def tests() -> list[Row]:
             f"one row {s.outlier_z:g} times the noise above the level, {s.outlier_above:g} times "
             "the second highest, "
             f"{s.outlier_below:g} times as far as the deepest rows of the three deepest of the "
-            f"newest {of.BLOCKS} blocks, and {100 * s.outlier_part:g} % of the loss above the level; the next is back",
+            f"newest {of.BLOCKS} blocks, and {100 * s.outlier_part:g} % of the loss above the "
+            "level; the next is back",
             "one batch of odd data; opened and closed at once, asks for nothing",
         ],
     ]

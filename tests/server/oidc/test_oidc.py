@@ -186,6 +186,19 @@ def _base64(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
+SKEWED = {  # when it was issued and when it ends, seconds from now -> status
+    (-20, 300): 303, (20, 300): 303, (-300, -20): 303, (60, 300): 403, (-9, -60): 403,
+}  # fmt: skip
+
+
+def test_clocks_may_differ_by_the_skew_and_no_more(desk: Desk) -> None:
+    for (issued_s, ends_s), status in SKEWED.items():
+        now = int(time.time())
+        desk.liar.claims = {"iat": now + issued_s, "exp": now + ends_s}
+        with desk.browser() as browser:
+            assert desk.sign_in(browser).status_code == status, (issued_s, ends_s)
+
+
 def test_new_keys_of_the_provider_count_from_the_next_sign_in(desk: Desk) -> None:
     with desk.browser() as browser:
         assert desk.sign_in(browser).status_code == 303
@@ -214,6 +227,25 @@ def test_an_answer_counts_once_in_the_browser_that_began_it(desk: Desk) -> None:
         assert desk.finish(mallory, code, state).status_code == 403
 
 
+WRITTEN = {
+    "deep": b"[" * 2_900,
+    "an object": b'{"state": "state"}',
+    "no list of texts": b'["","",false,["state"]]',
+    "no JSON": b"state",
+    "no text": rb'["","",false,"\ud800","\ud800","\ud800"]',
+}
+
+
+def test_what_no_sign_in_put_into_the_browser_is_none(desk: Desk) -> None:
+    for what, written in WRITTEN.items():
+        with desk.browser() as browser:
+            browser.cookies.set("spikeguard_oidc", base64.urlsafe_b64encode(written).decode())
+            for state in ("state", "", "\ufffd"):
+                answer = desk.finish(browser, "code", state)
+                assert answer.status_code == 403, what
+                assert "was not begun in this browser" in answer.text
+
+
 def test_nobody_is_sent_elsewhere_and_no_caller_says_where_the_provider_answers_to(
     desk: Desk,
 ) -> None:
@@ -225,6 +257,24 @@ def test_nobody_is_sent_elsewhere_and_no_caller_says_where_the_provider_answers_
         forged = {"Host": "evil.example", "X-Forwarded-Host": "evil.example"}
         answer = browser.get("/login/oidc", headers=forged)
         assert "evil" not in answer.headers["location"]
+
+
+ELSEWHERE: list[tuple[Claims, str]] = [
+    ({"issuer": "https://evil.example"}, "describes another issuer"),
+    ({"token_endpoint": "http://evil.example/token"}, "names no token_endpoint at https"),
+    ({"jwks_uri": 7}, "names no jwks_uri at https"),
+    ({"jwks_uri": None}, "names no jwks_uri at https"),
+    ({"authorization_endpoint": "javascript:alert(1)"}, "names no authorization_endpoint"),
+]
+
+
+def test_a_description_that_leads_elsewhere_is_not_taken(desk: Desk) -> None:
+    for description, said in ELSEWHERE:
+        desk.liar.description = description
+        with desk.browser() as browser:
+            answer = browser.get("/login/oidc")
+        assert answer.status_code == 503
+        assert said in answer.text
 
 
 def test_a_provider_that_is_down_is_said_on_the_page_where_a_token_still_signs_in(
@@ -342,6 +392,16 @@ def test_admin_tokens_need_a_sign_in_that_the_provider_says_was_a_moment_ago(des
         assert desk.finish(browser, *desk.liar.code(address)).status_code == 303
         with desk.bearing(browser) as root:
             assert root.post("/v1/tokens", json=wanted).status_code == 201
+
+
+def test_without_a_provider_there_is_no_way_to_one(oidc_url: str) -> None:
+    with (
+        serving(Settings(database_url=oidc_url)) as url,
+        httpx.Client(base_url=url, timeout=120) as client,
+    ):
+        assert client.get("/login/oidc").status_code == 404
+        assert client.get("/login/oidc/callback").status_code == 404
+        assert "oidc" not in client.get("/login").text
 
 
 GOOD = {
