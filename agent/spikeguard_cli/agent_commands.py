@@ -32,16 +32,10 @@ def _doctor_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "checkpoint",
         metavar="CHECKPOINT",
-        nargs="?",
         help="a .pt or .safetensors file, or a folder of those or of torch's DCP",
     )
     parser.add_argument(
         "earlier", metavar="EARLIER", nargs="?", help="an earlier one: what did not move since"
-    )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="a configuration of torchtitan, nanochat, OLMo-core or Hugging Face, TOML or JSON",
     )
     json_option(parser)
 
@@ -77,7 +71,7 @@ def _sync_options(parser: ArgumentParser) -> None:
 COMMANDS: tuple[Command, ...] = (
     Command(
         "doctor",
-        "look for damage in a checkpoint, or for what is unusual in a configuration; needs torch",
+        "look for damage in a checkpoint; needs torch",
         partial(_run, "doctor"),
         _doctor_options,
     ),

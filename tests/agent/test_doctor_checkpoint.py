@@ -67,7 +67,7 @@ SAVES = pytest.mark.parametrize("save", [as_pt, as_safetensors, as_dcp])
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, dict[str, str]]]:
     def run(path: Path, earlier: Path | None = None) -> tuple[int, dict[str, str]]:
-        status = doctor(Namespace(checkpoint=str(path), earlier=earlier, config=None, json=True))
+        status = doctor(Namespace(checkpoint=str(path), earlier=earlier, json=True))
         return status, {
             each["name"]: each["evidence"] for each in json.loads(capsys.readouterr().out)
         }

@@ -1,4 +1,4 @@
-"""`spikeguard doctor CHECKPOINT [EARLIER]`, `--config FILE`: what files show; needs no server."""
+"""`spikeguard doctor CHECKPOINT [EARLIER]`: what files show; needs no server."""
 
 from __future__ import annotations
 
@@ -7,24 +7,16 @@ from pathlib import Path
 
 from spikeguard.doctor.checkpoint import findings_of, look, marks
 from spikeguard.doctor.checkpoint_files import tensors_of
-from spikeguard.doctor.config import setup_in
-from spikeguard.doctor.setup import findings_in
-from spikeguard_cli.command import CommandFailed, say
+from spikeguard_cli.command import say
 from spikeguard_cli.options import print_json
 from spikeguard_protocol.findings import Level, by_weight
 
 
 def doctor(options: Namespace) -> int:
     """Print what was found; 1 where something of it is a warning."""
-    if bool(options.checkpoint) == bool(options.config):
-        raise CommandFailed("give a checkpoint, or a configuration with --config FILE")
-    if options.config:
-        found, told = by_weight(findings_in(setup_in(Path(options.config)))), options.config
-    else:
-        earlier = marks(tensors_of(Path(options.earlier))) if options.earlier else None
-        seen = look(tensors_of(Path(options.checkpoint)), earlier)
-        found = by_weight(findings_of(seen))
-        told = f"{options.checkpoint}, {seen.tensors} tensors"
+    earlier = marks(tensors_of(Path(options.earlier))) if options.earlier else None
+    seen = look(tensors_of(Path(options.checkpoint)), earlier)
+    found = by_weight(findings_of(seen))
     if options.json:
         print_json(
             [
@@ -38,5 +30,5 @@ def doctor(options: Namespace) -> int:
         for each in found:
             say(f"{each.rule.level} {each.name}: {each.rule.title}. {each.sentences}")
         if not found:
-            say(f"{told}: nothing found")
+            say(f"{options.checkpoint}, {seen.tensors} tensors: nothing found")
     return int(any(each.rule.level is Level.WARNING for each in found))

@@ -1,7 +1,7 @@
 """The rules that need no training: a job's setup in, findings out.
 
-Pure. `attach()` fills a `Setup` from live objects, `spikeguard doctor --config` from a file; what
-is not known is None, and no rule speaks of it. Ranges and their sources: docs/doctor.md.
+Pure. `attach()` fills a `Setup` from live objects; what is not known is None, and no rule speaks of
+it. Ranges and their sources: docs/doctor.md.
 """
 
 from __future__ import annotations
@@ -75,9 +75,6 @@ class Setup:
     tokens_per_step: int | None = None
     half: bool = False  # computes, or keeps its weights, in fp16
     scaled: bool | None = None  # there is a gradient scaler
-    clipped: bool | None = None
-    warmup: int | None = None  # steps
-    kept_low: str = ""  # what says that weights are kept in bf16 or fp16 alone
 
 
 def family_of(kind: str, group: Mapping[str, Any]) -> Family | None:
@@ -99,17 +96,10 @@ def family_of(kind: str, group: Mapping[str, Any]) -> Family | None:
 def findings_in(setup: Setup) -> Iterator[Finding]:
     """What the rules say of `setup`; each name once, of the groups that it is true of."""
     judged = [group for group in setup.groups if group.hidden]
-    if setup.kept_low:
-        said = f"{setup.kept_low}: the optimizer's own weights are in low precision."
-        yield Finding("low_precision_weights", said)
     yield from _named("rate_high", (_high(group) for group in judged))
     yield from _named("rate_low", (_low(group) for group in judged))
-    if setup.warmup == 0 and any(group.family is Family.ADAM for group in judged):
-        yield Finding("no_warmup", "The configuration has no warm-up.")
     if setup.tokens is not None and setup.tokens >= LANGUAGE:
         yield from _of_language_models(setup, judged)
-    if setup.clipped is False and any(g.family not in NORMALISED for g in judged):
-        yield Finding("no_clipping", "The configuration sets no limit for the gradient's norm.")
     if setup.half and setup.scaled is False:
         yield Finding("fp16_without_scaler", "fp16 is used, and state= holds no gradient scaler.")
 
