@@ -25,7 +25,7 @@ from spikeguard.data.skips import SkipReport
 from spikeguard.doctor.doctor import Doctor
 from spikeguard.doctor.job import with_unchanged
 from spikeguard.errors import AttachError
-from spikeguard.faults import Faults, log
+from spikeguard.faults import Faults
 from spikeguard.guard import Guard
 from spikeguard.job_checks import check_checkpoints, check_saved, describe, refused_on_all_ranks
 from spikeguard.job_facts import agent_version, facts_of
@@ -48,7 +48,6 @@ from spikeguard.optim.clipping import rule_of
 from spikeguard.optim.learning_rate import ScaledRates, has_rates
 from spikeguard.optim.optimizers import kinds_of, optimizers_in, trained_by
 from spikeguard.optim.update_skipper import (
-    Extremes,
     UpdateSkipper,
     can_drop,
     refuse_scalers,
@@ -293,11 +292,6 @@ def _agreed_skipper(settings: Settings, job: Job, world: World) -> tuple[UpdateS
     everywhere = _on_all_ranks(world, job, update_skipper)
     if not everywhere.armed:
         return UpdateSkipper(job.optimizers, False), everywhere
-    if world.leads and settings.drop_z and world.size > 1:
-        log.warning(
-            "drop_z judges the gradient norm alone: a rank's loss is its own, and what one rank "
-            "alone dropped would part the ranks"
-        )
     return update_skipper, everywhere
 
 
@@ -367,12 +361,10 @@ def _registered(job: Job, given: Any) -> tuple[Any, ...]:
 
 def _update_skipper(settings: Settings, job: Job) -> UpdateSkipper:
     """On a CPU there is no queue to wait for, so a decision is read there without being asked."""
-    extremes = Extremes(settings.drop_z, settings.drop_z_limit, settings.drop_z_warm_up)
     hosted = all(p.device.type == "cpu" for p in trained_by(job.optimizers))
     return UpdateSkipper(
         job.optimizers,
         settings.drop_non_finite and job.known,
-        extremes if settings.drop_z else None,
         settings.skip_by_sync or (hosted and not takes_flag(job.optimizers)),
     )
 

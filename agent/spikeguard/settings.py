@@ -41,9 +41,6 @@ class Settings:
     replica_checksum_every: int = 100  # of equal ranks (DDP), all bits of the weights; 0: never
     drop_non_finite: bool = True  # a step's update, where the optimizer can skip it
     skip_by_sync: bool = False  # on a GPU, where an optimizer can't: the host waits in each step
-    drop_z: float = 0.0  # also drop beyond so many standard deviations; 0: never
-    drop_z_limit: int = 5  # so many more of them than calm steps: the new level is adopted
-    drop_z_warm_up: int = 100  # steps without a judgement at the start
     emergency_drops: int = 0  # so many updates left out in a row lower the rate; 0: never
     emergency_factor: float = 0.5  # of every learning rate then
     emergency_steps: int = 100  # for so long, then back; it acts at most once in that time
@@ -87,8 +84,6 @@ class Settings:
 _LEAST = {
     "slow_signals_every": 1,
     "snapshots": 1,
-    "drop_z_limit": 1,
-    "drop_z_warm_up": 2,
     "sampled_signals_every": 1,
     "lr_factor_least": 1e-6,
     "emergency_factor": 1e-6,

@@ -123,7 +123,7 @@ class SpreadJob:
         self.seen: list[dict[str, float]] = []
         self.trail: list[tuple[int, int]] = []
         self.spoil: Callable[[SpreadJob], object] = id
-        self.factor, self.more = 1.0, 0.0  # of the next losses of this rank, and upon them
+
         self.guard: Guard = attach(
             self.network,
             self.optimizer,
@@ -172,7 +172,7 @@ class SpreadJob:
                 self._meet(micro == self.micro - 1)
             scores = self.network(batch[:, :-1])
             loss = nn.functional.cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())
-            (self.guard.loss(loss * self.factor + self.more) / self.micro).backward()
+            (self.guard.loss(loss) / self.micro).backward()
         self.spoil(self)
         self.guard.clip_grad_norm_(0.5 if self.rule is None else None)
         self.optimizer.step()

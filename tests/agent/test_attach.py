@@ -136,7 +136,7 @@ WRONG_SETTINGS: list[tuple[str, Any, str]] = [
     ("timeout_s", math.nan, "Give at least 0"),
     ("timeout_s", None, "Give a number, at least 0"),
     ("update_sample_share", math.inf, "Give a finite number"),
-    ("drop_z", -1.0, "Give at least 0"),
+    ("update_sample_share", -1.0, "Give at least 0"),
     ("drop_non_finite", 1, "Give True or False"),
     ("activation_layers", "blocks", "Give a tuple"),
     ("observe_only", 1, "Give True or False"),

@@ -59,7 +59,7 @@ DOORS = frozenset(  # what loop and optimizer call, and what swallows: a fault i
     | {"Activations._saw"}
     | THE_LOOPS_OWN
 )
-BUSY = Settings(send_interval_s=0.02, snapshot_every=2, slow_signals_every=5, drop_z=60.0)
+BUSY = Settings(send_interval_s=0.02, snapshot_every=2, slow_signals_every=5)
 EVERYTHING = replace(
     BUSY,
     activation_layers=("0",),

@@ -26,7 +26,6 @@ EVERYTHING = Settings(
     sampled_signals_every=1,
     unchanged_parameters=True,
     flight_recorder=6,
-    drop_z=6.0,
     snapshot_every=2,
 )
 LOOPS: dict[str, tuple[Rule | None, Settings]] = {

@@ -198,14 +198,13 @@ class Collector:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What clipping and update_skipper have learnt: goes into snapshots and checkpoints."""
+        """What clipping has learnt: goes into snapshots and checkpoints."""
         rule, clipping = self.rule, None
         if rule is not None:
             clipping = {"kind": type(rule).__name__, "state": rule.state_dict()}
             clipping |= {"rows": "\n".join(self._norms.names)} if rule.per_parameter else {}
         return {
             "clipping": clipping,
-            "update_skipper": self.update_skipper.state_dict(),
             "tokens": None if self.optional.idle else self.optional.tokens.known(),
         }
 
@@ -213,7 +212,6 @@ class Collector:
         """Go back to what was known then."""
         if self.buffers.any:
             self.buffers.keep()  # restored already
-        self.update_skipper.load_state_dict(state["update_skipper"])
         if not self.optional.idle or state.get("tokens") is not None:
             self.optional.tokens.restore(state.get("tokens"))
         saved, rule = state["clipping"], self.rule

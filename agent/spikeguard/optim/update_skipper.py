@@ -1,4 +1,4 @@
-"""Keeps a non-finite or, if asked, an extreme update out of the weights, without a sync.
+"""Keeps a non-finite update out of the weights, without a sync.
 
 Law: one decision an update, made on the device from values that are equal on all ranks, before the
 first optimizer moves. It is carried out by the optimizers themselves through the `found_inf` input
@@ -19,13 +19,11 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from spikeguard.errors import AttachError
-from spikeguard.optim.clipping.baseline import Baseline
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.ranks.layout import Topology
 from spikeguard.ranks.shards import is_sharded
 
 _ABSENT: Final = object()
-_DECAY = 0.99  # of the baselines: about the last 100 steps
 
 
 def can_drop(optimizer: torch.optim.Optimizer) -> bool:
@@ -65,36 +63,6 @@ def non_finite(norm: Tensor, loss: Tensor | None) -> Tensor:
     return torch.nan_to_num(rest.float(), nan=1.0)
 
 
-class Extremes:
-    """Judges gradient norm and loss by z-score; what it drops never enters its baselines.
-
-    After `limit` more extreme than calm steps it stops: their level becomes the baseline.
-    """
-
-    def __init__(self, threshold: float, limit: int, warm_up: int) -> None:
-        self._baselines = [Baseline(threshold, _DECAY, warm_up, limit) for _ in range(2)]
-
-    def extreme(self, values: Sequence[Tensor | None], spoilt: Tensor) -> Tensor:
-        """1.0 where one of `values` is extreme; learns unless that, or `spoilt`, is so."""
-        pairs = [(b, v) for b, v in zip(self._baselines, values, strict=True) if v is not None]
-        placed = [(b, v, b.judge(v)) for b, v in pairs]
-        out = torch.zeros_like(spoilt)
-        for _, _, at in placed:
-            out = torch.maximum(out, at.outside.to(out.device, out.dtype))
-        drop = torch.maximum(out, spoilt)
-        for baseline, value, at in placed:
-            absent = torch.full_like(value, torch.nan)
-            baseline.learn(value, at, torch.where(drop.to(value.device) > 0.0, absent, value))
-        return out
-
-    def state_dict(self) -> list[dict[str, Any]]:
-        return [baseline.state_dict() for baseline in self._baselines]
-
-    def load_state_dict(self, state: list[dict[str, Any]]) -> None:
-        for baseline, saved in zip(self._baselines, state, strict=True):
-            baseline.load_state_dict(saved)
-
-
 class UpdateSkipper:
     """Lends the optimizers a `found_inf` for one update and takes it back.
 
@@ -106,10 +74,8 @@ class UpdateSkipper:
         self,
         optimizers: Sequence[torch.optim.Optimizer],
         enabled: bool,
-        extremes: Extremes | None = None,
         by_sync: bool = False,
     ) -> None:
-        self._extremes = extremes
         self._optimizers: tuple[Any, ...] = tuple(optimizers)
         self._enabled = enabled
         self.device = trained_by(optimizers)[0].device  # that the host would wait for
@@ -147,8 +113,6 @@ class UpdateSkipper:
             return torch.zeros_like(flag)
         if found is not None:
             flag = torch.maximum(flag, found.to(flag.device))
-        if self._extremes is not None:
-            flag = torch.maximum(flag, self._extremes.extreme((norm, loss), flag))
         if unable is not None:
             flag = torch.where(unable.to(flag.device) > 0.0, torch.zeros_like(flag), flag)
         self._flag = flag
@@ -180,14 +144,6 @@ class UpdateSkipper:
             self._read = False  # where reading fails, it is not tried at the next optimizer again
             self._read = self._flag.item() > 0.0
         return self._read
-
-    def state_dict(self) -> list[dict[str, Any]] | None:
-        """The baselines, where there are any."""
-        return self._extremes.state_dict() if self._extremes is not None else None
-
-    def load_state_dict(self, state: list[dict[str, Any]] | None) -> None:
-        if self._extremes is not None and state is not None:
-            self._extremes.load_state_dict(state)
 
     def after_step(self) -> None:
         """Leave the attribute as it was found."""

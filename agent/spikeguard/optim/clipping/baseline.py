@@ -1,4 +1,4 @@
-"""Mean and spread of a norm on the device, for clipping and for the update_skipper.
+"""Mean and spread of a norm on the device, for clipping.
 
 Law: a value that is not finite changes nothing. A level that has really moved is adopted after
 `patience` more steps outside than inside (their geometric mean and spread, so that one monstrous
