@@ -24,8 +24,9 @@ from spikeguard.ranks.ranks import Ranks
 from spikeguard.registry import held_by
 from spikeguard.settings import Settings, whole
 from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.uplink.run_links import check_told
 from spikeguard.uplink.tracker import Forward
+from spikeguard_protocol import ProtocolError
+from spikeguard_protocol.links import check_links
 
 _Kind = type | tuple[type, ...]
 _KINDS: Mapping[str, tuple[_Kind, str]] = {
@@ -59,8 +60,7 @@ class Arguments:
     the checkpoints.
     `micro_batches`: items of the loader per optimizer step. `tokens_per_step`: over all ranks.
     `forward`: the user's own tracker, told of every step too (rank 0).
-    `links`: where the run is shown, name to http(s) address, at most 8; a run of Weights & Biases
-    or MLflow that is active here is found and added.
+    `links`: where the run is shown, name to http(s) address, at most 8.
     `name_batch`: told an item of the loader, returns what lies in it, a str or several; called for
     items that are left out, and beside the loop for those of an incident, so that the record says
     which documents they were.
@@ -135,7 +135,7 @@ def check_arguments(given: Arguments, optimizers: Sequence[torch.optim.Optimizer
             raise AttachError(argument, _is_a(value), remedy)
     if given.ranks is not None:
         given.ranks.check()
-    check_told(given.links)
+    _check_links(given.links or {})
     try:
         rule_of(given.clip)
     except (TypeError, ValueError) as error:
@@ -154,11 +154,17 @@ def check_arguments(given: Arguments, optimizers: Sequence[torch.optim.Optimizer
     _check_function("decode", given.decode, "a list of token ids, as tokenizer.decode")
 
 
-def check_forward(forward: Forward | None) -> None:
-    """On rank 0, which alone forwards: raise `AttachError` where nothing can be written."""
-    if forward is not None and forward.problem is not None:
-        remedy = "Call mlflow.start_run() before Forward(mlflow), in the same thread"
-        raise AttachError("forward", forward.problem, remedy)
+def _check_links(links: Mapping[Any, Any]) -> None:
+    """Raise `AttachError` for a link that no page could show."""
+    for name, address in links.items():
+        if not isinstance(name, str) or not isinstance(address, str):
+            problem = f"it has {name!r}: {address!r:.80}"
+            raise AttachError("links", problem, "Give names and addresses")
+    try:
+        check_links(links)
+    except ProtocolError as error:
+        remedy = "Give at most 8 names with http(s) addresses"
+        raise AttachError("links", str(error), remedy) from None
 
 
 def _is_a(value: Any) -> str:

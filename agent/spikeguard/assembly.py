@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from spikeguard.arguments import Arguments, check_arguments, check_forward, refuse_deepspeed
+from spikeguard.arguments import Arguments, check_arguments, refuse_deepspeed
 from spikeguard.commands.inbox import Inbox
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.mitigations import Mitigations
@@ -78,8 +78,6 @@ from spikeguard.state.training_state import TrainingState
 from spikeguard.uplink.batch_reporter import BatchReporter, Describing
 from spikeguard.uplink.earlier_attempts import live_attempts
 from spikeguard.uplink.opening import open_uplink
-from spikeguard.uplink.run_links import log_directory, run_links
-from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import Ability, RunId
 
 
@@ -147,7 +145,7 @@ def _begun(given: Arguments, checked: Checked, world: World) -> Attempt:
     raise_first(all_gather(world, refusal_of(check_saved, given.scheduler, given.state)))
     raise_first(all_gather(world, refusal_of(refuse_scalers, given.state, job.topology)))
     run = checked.connection.run
-    journal, attempt = _open_journal(world, checked.home, run, given.forward)
+    journal, attempt = _open_journal(world, checked.home, run)
     faults = Faults(world.rank)
     for damage in journal.damage:
         faults.note("journal", damage)
@@ -234,12 +232,9 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         outbox=outbox,
         sender=sender,
         tokens_per_step=tokens,
-        facts={
-            **facts_of(job, update_skipper, settings, checked.micro_batches, everywhere.parameters),
-            **log_directory(given.forward),
-        },
+        facts=facts_of(job, update_skipper, settings, checked.micro_batches, everywhere.parameters),
         home=home,
-        links=run_links(given.links) if world.leads else {},
+        links=dict(given.links or {}),
         version=agent_version(),
         always=always,
         abilities=within_limits(
@@ -327,19 +322,16 @@ def _directory(
     return Path(".spikeguard") / run.project / run.name
 
 
-def _open_journal(
-    world: World, home: Path, run: RunId, forward: Forward | None
-) -> tuple[Journal, str]:
+def _open_journal(world: World, home: Path, run: RunId) -> tuple[Journal, str]:
     """Rank 0 reads; all get the same attempt, skips and abandonments, or the same error."""
     journal = Journal(None, run)
     news: dict[str, Any] = {}
     if world.leads:
         try:
-            check_forward(forward)
             journal = Journal(home / "journal.jsonl", run)
             news = {"attempt": secrets.token_hex(8), "journal": journal.shared()}
         except AttachError as error:
-            named = error.argument != "directory" or str(home) in error.problem
+            named = str(home) in error.problem
             problem = error.problem if named else f"{home}: {error.problem}"
             news = {"error": [error.argument, problem, error.remedy]}
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -1,13 +1,11 @@
-"""Each step's values also into the user's own run: TensorBoard, Weights & Biases or MLflow; and a
-note there of what was done about a spike, and how it ended.
+"""Each step's values also into the user's own run (TensorBoard, Weights & Biases), and a note there
+of what was done about a spike, and how it ended.
 
     guard = attach(model, optimizer, run="name", forward=Forward(SummaryWriter("runs/name")))
 
 Law: nothing of a tracker runs in the loop's thread, raises into it or is waited for: values go
 through a bounded queue (the oldest are dropped and counted) to a thread of its own. A tracker that
-fails is counted too and asked again at the next step. MLflow's active run belongs to the thread
-that started it, so its id is taken when the `Forward` is made: in another thread MLflow would open
-a run of its own.
+fails is counted too and asked again at the next step.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 from spikeguard.optim.clipping.rules import ClipSignal
@@ -51,16 +48,10 @@ class Forward:
     """A writer that is fed from the side."""
 
     def __init__(self, writer: Any, prefix: str = "train/") -> None:
-        """`writer`: a SummaryWriter, a W&B run, the mlflow module, or `write(values, step)`.
-
-        Raises TypeError for anything else. Mlflow without an active run is refused by `attach`, on
-        rank 0: the others forward nothing.
-        """
+        """`writer`: a SummaryWriter, a W&B run, or `write(values, step)`; else TypeError."""
         self._write, self._prefix = writing(writer), prefix
-        self.problem = _problem(writer)  # why it can't forward
         self._write_note = noting(writer)
         self._alert: Callable[..., object] | None = getattr(writer, "alert", None)
-        self.log_directory = getattr(writer, "log_dir", None)  # of TensorBoard
         self._newest = 0  # step
         self._waiting: deque[tuple[int, dict[str, float] | Note]] = deque(maxlen=WAITING)
         self._wake, self._closing = threading.Event(), threading.Event()
@@ -129,8 +120,11 @@ def writing(writer: Any) -> Write:
     """How `writer` is told of one step's values; raise TypeError for what is none."""
     if hasattr(writer, "add_scalar"):
         return lambda values, step: _each(writer.add_scalar, values, step)
-    if _is_mlflow(writer):
-        return _into_active_run(writer)
+    if hasattr(writer, "active_run"):  # MLflow's belongs to the thread that started it
+        raise TypeError(
+            "Forward takes no mlflow module: its thread would open a run of its own. Give a "
+            "function: lambda values, step: mlflow.log_metrics(values, step=step, run_id=RUN_ID)"
+        )
     if hasattr(writer, "log_metrics"):
         return lambda values, step: writer.log_metrics(values, step=step)
     if hasattr(writer, "log"):
@@ -139,63 +133,22 @@ def writing(writer: Any) -> Write:
         write: Write = writer
         return write
     raise TypeError(
-        f"Forward takes a SummaryWriter, a W&B run, the mlflow module or a function of "
-        f"(values, step), not a {type(writer).__name__}"
+        f"Forward takes a SummaryWriter, a W&B run or a function of (values, step), not a "
+        f"{type(writer).__name__}"
     )
 
 
 def noting(writer: Any) -> WriteNote | None:
     """How `writer` is told a sentence; None where it takes none.
 
-    TensorBoard shows it as text, Weights & Biases in the run's summary, MLflow as a tag.
+    TensorBoard shows it as text, Weights & Biases in the run's summary.
     """
     if hasattr(writer, "add_text"):
         return lambda name, text, step: writer.add_text(f"spikeguard/{name}", text, step)
-    if _is_mlflow(writer):
-        return _as_tag(writer)
     summary = getattr(writer, "summary", None)
     if hasattr(writer, "log") and hasattr(summary, "update"):
         return lambda name, text, _: writer.summary.update({f"spikeguard/{name}": text})
     return None
-
-
-def _as_tag(mlflow: Any) -> WriteNote | None:
-    active = mlflow.active_run()
-    if active is None or not hasattr(mlflow, "MlflowClient"):
-        return None
-    run_id = active.info.run_id
-
-    def write(name: str, text: str, _: int) -> None:
-        key = "spikeguard." + "".join(c if c.isalnum() or c in "-_. /" else "." for c in name)
-        mlflow.MlflowClient().set_tag(run_id, key, text)
-
-    return write
-
-
-def _is_mlflow(writer: Any) -> bool:
-    named = hasattr(writer, "active_run") and hasattr(writer, "log_metrics")
-    return named and not hasattr(writer, "add_scalar")
-
-
-def _problem(writer: Any) -> str | None:
-    if _is_mlflow(writer) and writer.active_run() is None:
-        return "no MLflow run is active in the thread that made it"
-    return None
-
-
-def _into_active_run(mlflow: Any) -> Write:
-    """Into the run that is active here and now; other ranks, which forward nothing, need none."""
-    active = mlflow.active_run()
-    run_id = active.info.run_id if active is not None else None
-    if "run_id" in signature(mlflow.log_metrics).parameters:
-        return lambda values, step: mlflow.log_metrics(values, step=step, run_id=run_id)
-    log_metric = mlflow.MlflowClient().log_metric  # an older one's log_metrics() names no run
-
-    def one_by_one(values: dict[str, float], step: int) -> None:
-        for name, value in values.items():
-            log_metric(run_id, name, value, step=step)
-
-    return one_by_one
 
 
 def _each(add_scalar: Callable[..., Any], values: dict[str, float], step: int) -> None:

@@ -43,7 +43,6 @@ APART: Final = frozenset(
     {
         *(
             "host",
-            "tensorboard_log_dir",
             "update_skipper",
             "observe_only",
             "allowed_verbs",

@@ -167,12 +167,9 @@ def responses_of(facts: PostMortem) -> tuple[Block, ...]:
 def links_of(facts: PostMortem) -> tuple[Block, ...]:
     """Where the run stands in the job's own trackers; of the newest attempt that said so."""
     links = next((a.links for a in reversed(facts.attempts) if a.links), {})
-    folders = [a.settings.get("tensorboard_log_dir") for a in facts.attempts]
-    folder = next(filter(None, reversed(folders)), None)
-    blocks: list[Block] = [Links(tuple(links.items()))] if links else []
-    if folder:
-        blocks.append(Paragraph(f"TensorBoard reads {folder}."))
-    return tuple(blocks) or (Paragraph("No tracker's address was told."),)
+    if not links:
+        return (Paragraph("No tracker's address was told."),)
+    return (Links(tuple(links.items())),)
 
 
 def _responded(response: ResponseRow) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spikeguard import AttachError, Forward
+from spikeguard import Forward
 from spikeguard.uplink.tracker import WAITING
 from spikeguard_protocol import Ack, IncidentEnded
 from tests.agent.heard import hear
@@ -43,24 +43,6 @@ class Wandb(Tracker):
         self.take(values, step)
 
 
-class Mlflow(Tracker):
-    """The mlflow module's: a thread that has no active run and names none opens another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._mine = threading.local()
-        self._mine.run = SimpleNamespace(info=SimpleNamespace(run_id="training"))
-        self.opened: list[str] = []
-
-    def active_run(self) -> Any:
-        return getattr(self._mine, "run", None)
-
-    def log_metrics(self, values: dict[str, float], step: int, run_id: str | None = None) -> None:
-        active = self.active_run()
-        self.opened.append(run_id or (active.info.run_id if active else "another"))
-        self.take(values, step)
-
-
 def trained(folder: Path, forward: Forward, steps: int = 12) -> Job:
     job = Job(folder, forward=forward)
     job.train_to(steps)
@@ -68,7 +50,7 @@ def trained(folder: Path, forward: Forward, steps: int = 12) -> Job:
     return job
 
 
-@pytest.mark.parametrize("kind", [TensorBoard, Wandb, Mlflow])
+@pytest.mark.parametrize("kind", [TensorBoard, Wandb])
 def test_every_step_arrives_under_its_usual_names_from_another_thread(
     kind: type[Any], tmp_path: Path
 ) -> None:
@@ -79,65 +61,10 @@ def test_every_step_arrives_under_its_usual_names_from_another_thread(
     assert tracker.threads == {"spikeguard-forward"}
 
 
-def test_mlflow_gets_the_values_into_the_run_that_was_active(tmp_path: Path) -> None:
-    tracker = Mlflow()
-    trained(tmp_path, Forward(tracker))
-    assert set(tracker.opened) == {"training"}
-
-
-def test_mlflow_without_an_active_run_is_refused_where_it_would_forward(tmp_path: Path) -> None:
-    """Only there: a rank that forwards nothing needs none, and may not know its rank yet."""
-    tracker = Mlflow()
-    tracker._mine.run = None
-    forward = Forward(tracker)
-    with pytest.raises(AttachError, match=r"Call mlflow.start_run\(\) before"):
-        Job(tmp_path, forward=forward)
-    assert not list(tmp_path.iterdir())
-
-
-class OlderMlflow(Mlflow):
-    """Its `log_metrics` names no run, its client's `log_metric` does."""
-
-    def log_metrics(self, values: dict[str, float], step: int) -> None:  # type: ignore[override]
-        super().log_metrics(values, step)
-
-    def MlflowClient(self) -> Any:
-        return SimpleNamespace(log_metric=self._log_metric)
-
-    def _log_metric(
-        self,
-        run_id: str,
-        key: str,
-        value: float,
-        timestamp: int | None = None,
-        step: int | None = None,
-    ) -> None:
-        assert timestamp is None
-        assert step is not None
-        super().log_metrics({key: value}, step, run_id)
-
-
-def test_an_older_mlflow_gets_the_values_into_that_run_too(tmp_path: Path) -> None:
-    tracker = OlderMlflow()
-    forward = Forward(tracker)
-    trained(tmp_path, forward)
-    assert forward.error is None
-    assert set(tracker.opened) == {"training"}
-    assert sorted(tracker.seen) == list(range(1, 13))
-
-
-def test_the_real_mlflow_opens_no_other_run(tmp_path: Path) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
-    with mlflow.start_run() as run:
-        forward = Forward(mlflow)
-        trained(tmp_path, forward)
-    assert forward.error is None
-    assert [found.info.run_id for found in mlflow.search_runs(output_format="list")] == [
-        run.info.run_id
-    ]
-    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "train/loss")
-    assert sorted(value.step for value in history) == list(range(1, 13))
+def test_the_module_of_mlflow_is_refused_with_the_function_to_give() -> None:
+    mlflow = SimpleNamespace(active_run=lambda: None, log_metrics=print)
+    with pytest.raises(TypeError, match="run_id=RUN_ID"):
+        Forward(mlflow)
 
 
 def test_the_real_tensorboard_has_every_step(tmp_path: Path) -> None:
@@ -206,14 +133,8 @@ class Notes:
         tracker.summary = SimpleNamespace(update=update)  # type: ignore[attr-defined]
         return tracker
 
-    def mlflow(self) -> Any:
-        tracker = Mlflow()
-        client = SimpleNamespace(set_tag=lambda _, name, text: self.told.append((name, text)))
-        tracker.MlflowClient = lambda: client  # type: ignore[attr-defined]
-        return tracker
 
-
-@pytest.mark.parametrize("kind", ["tensorboard", "wandb", "mlflow"])
+@pytest.mark.parametrize("kind", ["tensorboard", "wandb"])
 def test_an_end_is_noted_where_the_team_looks(kind: str, tmp_path: Path) -> None:
     """With the address of the post-mortem; a tracker that fails harms nothing."""
     notes = Notes()
@@ -223,7 +144,7 @@ def test_an_end_is_noted_where_the_team_looks(kind: str, tmp_path: Path) -> None
     hear(job.guard, Ack(3, ended=ended))
     job.guard.finish()
     ((name, text),) = notes.told
-    assert name in ("spikeguard/gpt#1", "spikeguard.gpt.1")
+    assert name == "spikeguard/gpt#1"
     assert text == (
         "spikeguard incident gpt#1 closed: recovered; post-mortem: "
         "https://guard.example/incident/default/gpt/1"
