@@ -52,7 +52,6 @@ from spikeguard_protocol.messages import (
     TokenHistogram,
 )
 from spikeguard_protocol.orders import (
-    WAIT_HEADER,
     Ack,
     Action,
     Apply,
@@ -102,7 +101,6 @@ __all__ = [
     "RUN_ITSELF",
     "STANDARD_SIGNALS",
     "VERSION",
-    "WAIT_HEADER",
     "Ability",
     "Ack",
     "Action",

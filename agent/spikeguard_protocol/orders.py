@@ -28,7 +28,6 @@ MAX_PROTECTED = 64  # the same of the names to keep
 MAX_OUTCOME = 200  # characters
 MITIGATION_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,31}")
 LEFT_OUT_IF_NONE: Final = {"left_out_if_none": True}  # of a field that older releases do not know
-WAIT_HEADER = "Spikeguard-Wait"  # on an acknowledgement: seconds, worth waiting at /orders so long
 
 
 def check_factor(value: float) -> float:

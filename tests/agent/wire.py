@@ -38,8 +38,6 @@ class Wire:
         self.received = 0
         self.bend: Callable[[bytes], bytes] = bytes  # what an acknowledgement becomes on its way
         self.headers: dict[str, str] = {}  # of an acknowledgement
-        self.waiting: bytes | None = None  # the answer to who asks for orders; None: not known here
-        self.asked = 0  # times that somebody asked for orders
         self.delay_s = 0.0  # of each answer on its way back, which is as old as that when it comes
         self.url = ""
         self._lock = threading.Lock()
@@ -134,14 +132,6 @@ def served(wire: Wire, port: int = 0) -> Iterator[Wire]:
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def do_GET(self) -> None:
-            wire.asked += 1
-            answer = wire.waiting or b""
-            self.send_response(404 if wire.waiting is None else 200)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)

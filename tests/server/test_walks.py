@@ -22,7 +22,6 @@ from tests.server.face.conftest import NOTIFY, Job, Live, _tokens, ticking
 ROOT = Path(__file__).parents[2]
 OURS = tuple(str(ROOT / part) for part in ("agent/", "server/"))
 BESIDE = {"notifier", "post-mortems", "ticker"}  # threads that time drives
-RINGS = {"order_waiters.py", "order_notifier.py"}  # a thread that is woken, sometime
 
 
 class Profile:
@@ -36,7 +35,7 @@ class Profile:
         code = frame.f_code
         if not self._on or event != "call" or threading.current_thread().name in BESIDE:
             return
-        if code.co_filename.startswith(OURS) and Path(code.co_filename).name not in RINGS:
+        if code.co_filename.startswith(OURS):
             self.called.add((code.co_filename, code.co_qualname))
 
     @contextmanager

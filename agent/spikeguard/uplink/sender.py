@@ -64,8 +64,6 @@ class Sender:
         self._settings, self._faults = settings, faults
         self._wake = threading.Event()
         self._closing = threading.Event()
-        self._wait_s: float | None = None  # while a decision may come
-        self._listener: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="spikeguard-sender", daemon=True)
 
     def start(self) -> None:
@@ -82,7 +80,7 @@ class Sender:
         self._closing.set()
         self._wake.set()
         self._thread.join(max(0.0, deadline - time.monotonic()))
-        if self._thread.is_alive() or self._listener is not None:
+        if self._thread.is_alive():
             self._transport.interrupt()
             self._thread.join(GRACE_S)
         self._outbox.close(max(0.0, deadline - time.monotonic()) + GRACE_S, ended=True)
@@ -144,7 +142,6 @@ class Sender:
         outbox.acknowledge(sequence)
         if turn is self._own and verdict.ack is not None:
             self._inbox.hear(verdict.ack, asked_at, verdict.unreadable)
-            self._attend(verdict.wait_s)
         elif outbox.empty:
             self._let_go(turn)
         behind = turn is not self._own or outbox.backlog
@@ -157,27 +154,6 @@ class Sender:
         self._earlier.remove(turn)
         turn.outbox.close()
         return 0.0
-
-    def _attend(self, wait_s: float | None) -> None:
-        """Wait for a decision beside the messages, as long as the server says it may come."""
-        self._wait_s = wait_s
-        if wait_s and self._listener is None and not self._closing.is_set():
-            self._listener = threading.Thread(
-                target=self._listen, name="spikeguard-listener", daemon=True
-            )
-            self._listener.start()
-
-    def _listen(self) -> None:
-        with self._faults.shield("listener"):
-            while (wait_s := self._wait_s) and not self._closing.is_set():
-                began = time.monotonic()
-                heard = self._transport.wait_for_order(self._outbox.run, wait_s)
-                if heard:
-                    self.wake()
-                too_soon = time.monotonic() - began < self._settings.send_interval_s
-                if heard or heard is None or too_soon:  # what was heard is fetched first
-                    self._closing.wait(self._settings.send_interval_s)
-        self._listener = None
 
     def _not_stored(self, turn: Turn, sequence: int, verdict: Verdict) -> float:
         if verdict.advice is Advice.RESUME_FROM and verdict.expected is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from http.client import HTTPConnection, HTTPSConnection
 from typing import Any
@@ -19,11 +19,9 @@ from urllib.parse import urlsplit
 
 from spikeguard.uplink.messages import EncodedMessage
 from spikeguard_protocol import (
-    WAIT_HEADER,
     Ack,
     Message,
     ProtocolError,
-    RunId,
     UnreadableOrder,
     encode,
     read_ack,
@@ -59,7 +57,6 @@ class Verdict:
     unreadable: tuple[UnreadableOrder, ...] = ()  # orders of that acknowledgement
     expected: int | None = None
     retry_after_s: float | None = None
-    wait_s: float | None = None  # a decision may come: worth waiting for, so long at a time
 
 
 class Transport:
@@ -69,15 +66,14 @@ class Transport:
         parts = urlsplit(server)
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._host, self._port = parts.hostname or "", parts.port
-        self._root = parts.path.rstrip("/")
-        self.address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{self._root}"
-        self._path = f"{self._root}/v1/messages"
+        root = parts.path.rstrip("/")
+        self.address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{root}"
+        self._path = f"{root}/v1/messages"
         self._headers = {"Content-Type": "application/json", "User-Agent": "spikeguard-agent"}
         if token:
             self._headers["Authorization"] = bearer(token)
         self._timeout_s = timeout_s
         self._connection: HTTPConnection | None = None
-        self._waiting: HTTPConnection | None = None  # of another thread than the sender's
 
     def send(self, message: EncodedMessage | Message) -> Verdict:
         """Post `message`; never raises for what the network or the server does."""
@@ -94,33 +90,12 @@ class Transport:
             self._connection.close()
             self._connection = None
 
-    def wait_for_order(self, run: RunId, wait_s: float) -> bool | None:
-        """Whether there is an order to fetch, asked for `wait_s`; None where nobody can tell.
-
-        On a connection of its own, so that messages go on meanwhile.
-        """
-        path = f"{self._root}/v1/runs/{run.project}/{run.name}/orders?wait_s={wait_s:g}"
-        connection = self._kind(self._host, self._port, timeout=wait_s + self._timeout_s)
-        connection.response_class = answer_within(wait_s + self._timeout_s)
-        self._waiting = connection
-        try:
-            connection.request("GET", path, headers=self._headers)
-            response = connection.getresponse()
-            plain = json.loads(response.read()) if response.status == 200 else {}
-            return plain.get("waiting") if isinstance(plain, dict) else None
-        except Exception:  # whatever was answered: messages bring orders too
-            return None
-        finally:
-            self._waiting = None
-            connection.close()
-
     def interrupt(self) -> None:
-        """End the waits that other threads are in."""
-        for connection in (self._connection, self._waiting):
-            sock = getattr(connection, "sock", None)
-            if sock is not None:
-                with suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+        """End the wait that another thread is in."""
+        sock = getattr(self._connection, "sock", None)
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     def _exchange(self, body: bytes) -> Verdict:
         if self._connection is None:
@@ -133,8 +108,7 @@ class Transport:
         answer = response.read()
         if response.will_close:
             self.close()
-        verdict = judge(response.status, response.headers.get("Retry-After"), answer)
-        return replace(verdict, wait_s=_seconds(response.headers.get(WAIT_HEADER)))
+        return judge(response.status, response.headers.get("Retry-After"), answer)
 
 
 def judge(status: int, retry_after: str | None, answer: bytes) -> Verdict:

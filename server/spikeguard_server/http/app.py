@@ -53,7 +53,6 @@ from spikeguard_server.http.routes.all_routes import include_all
 from spikeguard_server.http.routes.messages import JUDGES, MessageIntake
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.ingest import MessagePool, Monitors
-from spikeguard_server.ingest.order_waiters import OrderWaiters
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics
@@ -98,7 +97,6 @@ def create_app(
         turns=TokenTurns(max(1, _callers(settings) // 4)),
     )
     services.metrics.info.labels(version("spikeguard"), settings.public_url.rstrip("/")).set(1)
-    order_waiters = OrderWaiters(settings)
     notifier = Notifier(settings, engine, services.metrics.count_notice) if ticker else None
     pool = MessagePool(_workers(settings), settings.ingest_waiting)
     app = FastAPI(
@@ -111,11 +109,10 @@ def create_app(
         openapi_url=None,
         default_response_class=JsonReply,
         dependencies=[guard],
-        lifespan=_lifespan(services, pool, order_waiters, notifier),
+        lifespan=_lifespan(services, pool, notifier),
     )
     sql.event.listen(engine, "handle_error", partial(_count_failure, services.metrics))
     app.state.services = services
-    app.state.order_waiters = order_waiters
     include_all(app)
     app.openapi = describe(app)  # type: ignore[method-assign]
     _handle_errors(app)
@@ -140,14 +137,12 @@ def _provider(settings: Settings) -> Provider | None:
 def _lifespan(
     services: Services,
     pool: MessagePool,
-    order_waiters: OrderWaiters,
     notifier: Notifier | None,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def run(app: FastAPI) -> AsyncIterator[None]:
         del app
         current_default_thread_limiter().total_tokens = _callers(services.settings)
-        order_waiters.start()
         if services.ticker is not None:
             services.ticker.start()
         if notifier is not None:
@@ -156,7 +151,6 @@ def _lifespan(
             yield
         finally:
             pool.stop(STOP_S)
-            order_waiters.stop()
             if notifier is not None:
                 notifier.stop()
             if services.ticker is not None:

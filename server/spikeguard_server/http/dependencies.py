@@ -57,7 +57,6 @@ READY_S: Final = 1.0  # how old the word that the database is there may be
 WITHOUT_TURN: Final = frozenset(  # they need no thread, or for a part of their time alone
     {
         *("/healthz", "/readyz", "/login/oidc", "/login/oidc/callback"),
-        "/v1/runs/{project}/{name}/orders",
         "/v1/channels/{project}/{channel}/test",
     }
 )

@@ -85,7 +85,6 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("POST", "/v1/sessions"): _PUBLIC,
     ("POST", "/v1/sessions/links"): AccessRule(READERS, person=True, scope=Scope.NONE),
     ("POST", "/v1/messages"): AccessRule(AGENTS).by(Scope.BODY),
-    ("GET", _RUN + "/orders"): AccessRule(AGENTS),
     ("GET", "/v1/me"): AccessRule(EVERYONE).by(Scope.NONE),
     ("DELETE", "/v1/sessions/current"): _READ.by(Scope.NONE),
     ("GET", "/v1/runs"): _READ.by(Scope.LIST),

@@ -34,7 +34,6 @@ from spikeguard_server.entities import CommandRow
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.store import audit
 from spikeguard_server.store.engine import Statement, ask
-from spikeguard_server.store.order_notifier import notification
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED, RunRow
 from spikeguard_server.store.stored_text import storable
@@ -216,14 +215,6 @@ def waits_of_run() -> sql.ColumnElement[bool]:
     return sql.exists().where(_C.run_id == _R.run_id, in_time()).correlate(runs)
 
 
-def has_orders(connection: sql.Connection, run_id: UUID) -> bool:
-    """Whether a command of the run is approved and was not delivered yet."""
-    approved = sql.select(_C.number).where(
-        _C.run_id == run_id, _C.state == CommandState.APPROVED.value
-    )
-    return bool(connection.execute(sql.select(approved.exists())).scalar_one())
-
-
 def count_run_commands(connection: sql.Connection, run_id: UUID) -> int:
     """How many were ordered of the run itself so far."""
     mine = sql.select(sql.func.count()).where(_C.run_id == run_id, _C.incident == RUN_ITSELF)
@@ -390,8 +381,7 @@ def move_command(
         columns["end_reason"] = reason
     update = sql.update(commands).where(_is(command)).values(state=state.value, **columns)
     connection.execute(update)
-    heard = [notification(command.run_id)] if state is CommandState.APPROVED else []
-    _record(connection, command, event.value, actor, state, reason, heard)
+    _record(connection, command, event.value, actor, state, reason)
 
 
 def correct_result(connection: sql.Connection, command: CommandRow, actor: str, said: str) -> None:
@@ -404,12 +394,12 @@ def correct_result(connection: sql.Connection, command: CommandRow, actor: str, 
 
 def _record(
     connection: sql.Connection, command: CommandRow, action: str, actor: str, after: CommandState,
-    reason: str, then: Sequence[Statement] = (),
+    reason: str,
 ) -> None:  # fmt: skip
     audit.append(
         connection, command.run_id, actor=actor, action=action, subject=str(command.id),
         incident=command.incident, command=command.number, before=command.state.value,
-        after=after.value, reason=reason, then=then,
+        after=after.value, reason=reason,
     )  # fmt: skip
 
 

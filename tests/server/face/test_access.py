@@ -40,8 +40,6 @@ def call(
     client.cookies.clear()
     for place, value in {**PLACES, "{id}": "2147483647"}.items():
         path = path.replace(place, value)
-    if path.endswith("/orders"):
-        path += "?wait_s=0"  # whoever may wait would wait here in vain
     if path.startswith(("/confirm", "/incident", "/act", "/inbox")) and token:
         return client.request(
             method, path, headers={"Cookie": f"{COOKIE}={cookie_of(live.engine, token)}"}

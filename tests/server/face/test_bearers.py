@@ -49,7 +49,6 @@ def test_a_token_of_one_run_starts_and_writes_that_run_though_made_before_it(liv
     with of_run(live, job.run) as agent:
         job.agents = agent
         job.start().train(5)
-        assert agent.get(f"{job.path}/orders", params={"wait_s": 0}).json() == {"waiting": False}
         me = agent.get("/v1/me").json()
     assert (me["project"], me["run"]) == ("default", job.run)
 
@@ -79,11 +78,6 @@ def test_a_token_of_one_run_makes_no_other_run_nor_one_of_its_name_elsewhere(liv
             assert told(agent.post("/v1/messages", content=start))[:2] == (403, field)
             with live.client(Role.VIEWER) as viewer:
                 assert viewer.get(other.path).status_code == 404
-
-
-def test_a_token_of_one_run_waits_for_no_orders_of_another(live: Live, job: Job) -> None:
-    with of_run(live, f"{job.run}-x") as agent:
-        assert told(agent.get(f"{job.path}/orders", params={"wait_s": 0}))[:2] == (403, "run")
 
 
 def test_a_run_is_taken_by_role_agent_alone_listed_and_in_the_record(live: Live) -> None:

@@ -138,7 +138,7 @@ METHODS = {
 
 def test_every_call_that_a_program_makes_has_a_method() -> None:
     """Left out: pages for browsers, and what agents, scrapers and balancers ask."""
-    apart = FOR_BROWSERS | FOR_MACHINES | {"/metrics/fleet", "/v1/runs/{project}/{name}/orders"}
+    apart = FOR_BROWSERS | FOR_MACHINES | {"/metrics/fleet"}
     served = {
         f"{method} {path}"
         for method, path in TABLE

@@ -66,8 +66,6 @@ def _naming(call: tuple[str, str], project: str, token: str) -> dict[str, Any]:
         return {"data": {"verdict": "halt", "project": project, "reason": "x", "key": key}}
     if TABLE[call].scope is Scope.BODY:
         return {"json": {**BODIES[call], "project": project}}
-    if call[1].endswith("/orders"):
-        return {"params": {"wait_s": 0}}  # whoever may wait would wait here in vain
     return {"params": {"project": project}} if TABLE[call].scope is Scope.QUERY else {}
 
 

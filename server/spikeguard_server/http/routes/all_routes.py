@@ -20,7 +20,6 @@ from spikeguard_server.http.routes import (
     notes,
     oidc,
     openapi_page,
-    orders,
     pages,
     policy,
     responses,
@@ -35,7 +34,6 @@ from spikeguard_server.http.routes import (
 
 ROUTERS: tuple[APIRouter, ...] = (
     messages.router,
-    orders.router,
     run_list.router,
     runs.router,
     archive.router,

@@ -16,7 +16,6 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
 from spikeguard_protocol import (
-    WAIT_HEADER,
     Message,
     ProtocolError,
     RunId,
@@ -42,7 +41,6 @@ from spikeguard_server.http.bodies.run_shapes import ATTEMPT
 from spikeguard_server.http.dependencies import Services, bearer_secret, sign_in
 from spikeguard_server.http.middleware import GONE
 from spikeguard_server.http.responses import JsonReply, refusals
-from spikeguard_server.http.routes.orders import LONGEST_S
 from spikeguard_server.identity.permissions import TABLE, check_access, hash_secret
 from spikeguard_server.ingest import MessagePool, receive
 from spikeguard_server.ingest.message_pool import SharedQuota
@@ -132,8 +130,7 @@ async def take_message(request: Request) -> Response:
     if body is None:  # nobody is there any more
         return Response(status_code=GONE)
     ack = await intake.take(sender, body, host)
-    headers = {WAIT_HEADER: f"{LONGEST_S:g}"} if ack.attentive else {}
-    return Response(encode(ack), media_type="application/json", headers=headers)
+    return Response(encode(ack), media_type="application/json")
 
 
 class Sender(NamedTuple):
