@@ -37,9 +37,9 @@ from spikeguard.loop.capabilities import (
     within_limits,
 )
 from spikeguard.loop.context import Parts
+from spikeguard.loop.optimizer_hooks import LoopUsage
 from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.unrestored_state import restore_abilities
-from spikeguard.loop.usage import LoopUsage
 from spikeguard.measure.collector import Collector
 from spikeguard.measure.readback import Row
 from spikeguard.measure.signals.activations import layers_named
@@ -55,7 +55,7 @@ from spikeguard.optim.update_skipper import (
 )
 from spikeguard.ranks.agreement import Agreement
 from spikeguard.ranks.layout import Job
-from spikeguard.ranks.model_parts import named_modules, parameters
+from spikeguard.ranks.model_parts import local, named_modules, parameters
 from spikeguard.ranks.rank_group import (
     World,
     all_gather,
@@ -67,7 +67,7 @@ from spikeguard.ranks.rank_group import (
     refusal_of,
 )
 from spikeguard.ranks.ranks import Ranks
-from spikeguard.ranks.shards import local
+from spikeguard.ranks.vote import PINNED
 from spikeguard.settings import Connection, Settings, read_connection, whole, with_environment
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.lineage import Progress
@@ -255,8 +255,9 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     )
     watched = _registered(job, given.optimizer)
     guard = Guard(parts, job, watched, given.forward if world.leads else None)
-    if outbox is not None and sender is not None:
+    if outbox is not None:
         outbox.start()
+    if sender is not None:
         sender.start()
     if world.leads:
         log_table(parts.abilities)

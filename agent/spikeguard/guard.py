@@ -22,9 +22,8 @@ from torch import Tensor
 
 from spikeguard.commands.executor import Executor
 from spikeguard.loop.capabilities import denied_verbs
-from spikeguard.loop.context import Parts
-from spikeguard.loop.guard_state import GuardState, state_of
-from spikeguard.loop.optimizer_hooks import OptimizerHooks
+from spikeguard.loop.context import GuardState, Parts, state_of
+from spikeguard.loop.optimizer_hooks import STRETCH, OptimizerHooks
 from spikeguard.loop.order_polling import OrderPolling
 from spikeguard.loop.reporter import Reporter
 from spikeguard.loop.shutdown import Endings
@@ -37,7 +36,6 @@ from spikeguard.loop.startup import (
     resume_at,
     warn_of_unused,
 )
-from spikeguard.loop.usage import STRETCH
 from spikeguard.optim.clipping.plain import ClipByTorch
 from spikeguard.ranks.layout import Job
 from spikeguard.ranks.over_ranks import OTHER_DATA
@@ -341,9 +339,11 @@ class Guard:
         with parts.faults.shield("finish"):
             if self._begun:
                 self._report(AttemptEnded(reason))
+            left_s = max(0.0, parts.settings.flush_s - (time.monotonic() - began))
             if parts.sender is not None:
-                spent_s = time.monotonic() - began
-                parts.sender.finish(max(0.0, parts.settings.flush_s - spent_s))
+                parts.sender.finish(left_s)
+            elif parts.outbox is not None:  # all stays on disk; at once, unless the disk hangs
+                parts.outbox.close(left_s, ended=True)
         with parts.faults.shield("finish"):
             self._reporter.close()
             parts.doctor.tell()  # what the last steps showed, read by now

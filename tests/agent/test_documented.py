@@ -9,7 +9,7 @@ from pathlib import Path
 
 import spikeguard
 from spikeguard import Guard, attach
-from spikeguard.loop.guard_state import GuardState
+from spikeguard.loop.context import GuardState
 from spikeguard.uplink.transport import Advice
 from spikeguard_protocol import OptionalSignal
 

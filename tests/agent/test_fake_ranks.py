@@ -12,8 +12,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from spikeguard.measure.norms import own_norm
 from spikeguard.ranks.layout import Seen, Topology, seen_by, topology_of
+from spikeguard.ranks.model_parts import local
 from spikeguard.ranks.ranks import Ranks
-from spikeguard.ranks.shards import local
 
 from . import layouts
 from .layouts import Laid, Whole

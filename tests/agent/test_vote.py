@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from spikeguard.measure.readback import Row
-from spikeguard.ranks import replica_check
+from spikeguard.ranks import agreement
+from spikeguard.ranks.agreement import QUIET, STREAK, ReplicaCheck
 from spikeguard.ranks.rank_group import World
-from spikeguard.ranks.replica_check import QUIET, STREAK, ReplicaCheck
 from spikeguard.ranks.replicas import HIGH, LOW, compares_at
 from spikeguard.ranks.vote import (
     LARGEST,
@@ -99,7 +99,7 @@ def gathered(monkeypatch: pytest.MonkeyPatch) -> Any:
         held["gathers"] += 1
         return list(held["owns"])
 
-    monkeypatch.setattr(replica_check, "gather_numbers", gather)
+    monkeypatch.setattr(agreement, "gather_numbers", gather)
 
     def judge(checked: ReplicaCheck, rows: list[Row | None], **given: Any) -> Any:
         voted = Voted(rows, **given)

@@ -173,7 +173,7 @@ BREAKS = {
         f"{AGENT}/doctor/setup.py", "    if group.rate <= most:\n", "    if most:\n"
     ),
     "doctor-executes-nothing": Break(
-        f"{AGENT}/doctor/checkpoint_files.py",
+        f"{AGENT}/doctor/checkpoint.py",
         "        if not known:\n",
         "        if known is None:\n",
     ),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from spikeguard.doctor.checkpoint import findings_of, look, marks
-from spikeguard.doctor.checkpoint_files import tensors_of
+from spikeguard.doctor.checkpoint import findings_of, look, marks, tensors_of
 from spikeguard_cli.command import say
 from spikeguard_cli.options import print_json
 from spikeguard_protocol.findings import Level, by_weight

@@ -19,9 +19,8 @@ from spikeguard.measure.readback import Readback
 from spikeguard.optim.optimizers import names_of
 from spikeguard.optim.update_skipper import scalers_of
 from spikeguard.ranks.layout import Job
-from spikeguard.ranks.model_parts import Modules, named_modules, named_parameters
+from spikeguard.ranks.model_parts import Modules, local, named_modules, named_parameters
 from spikeguard.ranks.rank_group import World, all_gather
-from spikeguard.ranks.shards import local
 from spikeguard.settings import Settings
 from spikeguard_protocol.findings import Finding
 

@@ -19,8 +19,8 @@ from spikeguard.commands.order_limits import verb_refusal
 from spikeguard.data.feed import MIXED, DataFeed
 from spikeguard.data.reading import READ_ONCE, READ_ONCE_REMEDY
 from spikeguard.faults import LINES, log
+from spikeguard.loop.optimizer_hooks import LoopUsage
 from spikeguard.loop.snapshot_cadence import MEASURED
-from spikeguard.loop.usage import LoopUsage
 from spikeguard.optim.update_skipper import UpdateSkipper, can_skip_by_sync, takes_flag
 from spikeguard.settings import GIB, Settings
 from spikeguard.state.snapshots import Snapshots

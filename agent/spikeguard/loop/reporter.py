@@ -21,7 +21,6 @@ from spikeguard.measure.flight_recorder import FlightRecorder
 from spikeguard.measure.readback import DEPTH, Pending, Row, arrived, copied, take
 from spikeguard.ranks.agreement import LAG, Agreed, Agreement
 from spikeguard.ranks.vote import Word, alone
-from spikeguard.uplink.opening import OfflineSender
 from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import (
     CommandResult,
@@ -77,7 +76,7 @@ class Reporter:
 
     def _local_watch(self, parts: Parts) -> LocalWatch | None:
         """Where there is no server, on rank 0: who tells of a spike in its place."""
-        if not isinstance(parts.sender, OfflineSender) or not parts.settings.watch_alone:
+        if parts.outbox is None or parts.sender is not None or not parts.settings.watch_alone:
             return None
         saved: list[TargetSaved] = []
         with suppress(OSError):  # resume() says so
@@ -92,10 +91,10 @@ class Reporter:
             self._forward.note(record.command, said_of(record))
         if self._watch is not None:
             self._watch.put(record)
-        if self._p.outbox is not None and self._p.sender is not None:
-            self._p.outbox.put(record)
-            if isinstance(record, CommandResult | SegmentStarted):
-                self._p.sender.wake()
+        if self._outbox is not None:
+            self._outbox.put(record)
+        if self._p.sender is not None and isinstance(record, CommandResult | SegmentStarted):
+            self._p.sender.wake()
 
     def add(self, row: Row) -> None:
         """A step was made, all ranks together."""

@@ -45,9 +45,8 @@ from spikeguard.optim.buffers import Buffers
 from spikeguard.optim.clipping.rules import Rule, under
 from spikeguard.optim.update_skipper import UpdateSkipper, found_by_scaler, loss_scale, scalers_of
 from spikeguard.ranks.layout import Job
-from spikeguard.ranks.model_parts import parameters
+from spikeguard.ranks.model_parts import local, parameters
 from spikeguard.ranks.replicas import bits_of, compares_at
-from spikeguard.ranks.shards import local
 from spikeguard.ranks.vote import LOSS_SUM, LOSS_WEIGHT
 from spikeguard.settings import Settings
 from spikeguard_protocol import OptionalSignal, Signal

@@ -18,8 +18,7 @@ from torch.distributed.tensor import DTensor
 from spikeguard.faults import MAX_SAID, Faults
 from spikeguard.optim.optimizers import names_of
 from spikeguard.ranks.layout import Topology
-from spikeguard.ranks.model_parts import Modules, named_parameters
-from spikeguard.ranks.shards import is_packed, local, settled
+from spikeguard.ranks.model_parts import Modules, is_packed, local, named_parameters, settled
 from spikeguard.settings import Settings
 
 _HALF = (torch.float16, torch.bfloat16)

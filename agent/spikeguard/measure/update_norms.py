@@ -20,8 +20,7 @@ from spikeguard.faults import log
 from spikeguard.measure.norms import combine, global_norm, sampled_rows, shared_out
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.ranks.layout import Topology
-from spikeguard.ranks.model_parts import Modules, named_parameters
-from spikeguard.ranks.shards import local
+from spikeguard.ranks.model_parts import Modules, local, named_parameters
 from spikeguard.settings import GIB, Settings
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
-from spikeguard.ranks.shards import local
+from spikeguard.ranks.model_parts import local
 
 BYTES: Final = 64 * 2**20  # of all copies
 _WORDS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

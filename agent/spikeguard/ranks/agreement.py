@@ -3,7 +3,7 @@
 At each step every rank posts two small asynchronous reductions on the agent's own gloo group: a sum
 and a maximum of named numbers (`vote`), whose size does not depend on the number of ranks. They
 carry rank 0's word (the number of the newest order, whether to be attentive, which snapshots to
-keep), every rank's loss, and whether the ranks are alike (`replica_check`); where parameters are
+keep), every rank's loss, and whether the ranks are alike (`ReplicaCheck`); where parameters are
 sharded also each rank's part of the slow norms, so that no wish to see more ever decides which
 collectives the job's own ranks make. At step N every rank reads the vote of step N - K, so all
 learn of an order at the same boundary.
@@ -16,20 +16,128 @@ waits for one that has left.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from spikeguard.ranks.rank_group import World, in_step
-from spikeguard.ranks.replica_check import Finding, ReplicaCheck
-from spikeguard.ranks.replicas import REPLICA_APART, REPLICAS_APART
+from spikeguard.ranks.rank_group import World, gather_numbers, in_step
+from spikeguard.ranks.replicas import REPLICA_APART, REPLICAS_APART, ranks_apart
 from spikeguard.ranks.vote import Measured, Own, Reduced, Vote, Voter, Word
+
+STREAK: Final = 3  # steps in a row with different gradient norms: these ranks are no replicas
+QUIET: Final = 10  # steps between two gathers because of an update that some ranks left out
+NAMED: Final = 16  # ranks in a sentence
+NOT_ALIKE: Final = (
+    "the gradients of the ranks differ in each step although the model is in a "
+    "DistributedDataParallel or Ranks(replicated=True) was given: these ranks are no replicas "
+    "(no_sync() in each step, local SGD, a hook). Say ranks=Ranks(replicated=False), so that each "
+    "rank keeps and gets back its own state. Until then no rollback is carried out, and a "
+    "checkpoint holds one copy of what differs"
+)
+
+
+class Finding(NamedTuple):
+    """What one step's vote says of the replicas."""
+
+    equal: bool | None = None  # the bits of the weights; None where they were not compared
+    ranks: tuple[int, ...] = ()  # that are not like the most
+    said: str = ""  # what differs, for the log
+
+
+class ReplicaCheck:
+    """The same on every rank."""
+
+    def __init__(
+        self,
+        world: World,
+        known: bool = False,
+        same_as: Sequence[int] = (),
+        compares: bool = True,
+    ) -> None:
+        """`known`: whether ranks are said to be replicas, or parts whose norms add up.
+
+        Where that is not known the first comparison of weights tells: ranks that differ then are
+        no replicas. `compares`: whether anything is to be compared.
+        """
+        self._world, self._same_as = world, same_as
+        self.compares = compares and len(set(same_as) or {0}) < world.size  # weights
+        self._replicated, self._norms = known, known and compares
+        self.unlike = False  # known replicas turned out to be none
+        self._streak = 0
+        self._skips_at: float | None = None  # the newest step of which skips were gathered
+
+    def judge(self, reduced: Reduced, own: Own) -> Finding:
+        """At the same boundary on all ranks; `own`: what this rank voted."""
+        equal = self._compared(reduced)
+        if equal is False:
+            ranks = self._gathered_bits(own)
+            said = f"at step {own.step:.0f} the weights of {_named(ranks)} were not those of the "
+            return Finding(False, ranks, f"{said}other ranks")
+        if not self._norms:
+            return Finding(equal)
+        if reduced.skips_differ:
+            return self._skips(own)._replace(equal=equal)
+        if not reduced.norms_differ:
+            self._streak = 0
+            return Finding(equal)
+        return self._differing_norms(own)._replace(equal=equal)
+
+    def _compared(self, reduced: Reduced) -> bool | None:
+        if not (self.compares and reduced.compared):
+            return None
+        if reduced.bits_differ and not self._replicated:  # they were never equal
+            self.compares = False
+            return None
+        self._replicated = True
+        return not reduced.bits_differ
+
+    def _gathered(self, own: Own) -> list[Own]:
+        return [Own(*each) for each in gather_numbers(self._world, own, self._world.last_patience)]
+
+    def _gathered_bits(self, own: Own) -> tuple[int, ...]:
+        ranks = self._gathered(own)
+        bits, steps = [each.bits for each in ranks], [each.step for each in ranks]
+        return ranks_apart(bits, steps, self._same_as) or ()
+
+    def _skips(self, own: Own) -> Finding:
+        since = self._skips_at
+        if since is not None and 0 <= own.step - since < QUIET:
+            return Finding()
+        self._skips_at = own.step
+        out = [each.skipped > 0.0 or each.norm == float("inf") for each in self._gathered(own)]
+        skipped = tuple(rank for rank, left_out in enumerate(out) if left_out)
+        others = tuple(rank for rank, left_out in enumerate(out) if not left_out)
+        apart = others if len(others) < len(skipped) else skipped
+        said = f"at step {own.step:.0f} the update was left out or not finite on {_named(skipped)} "
+        return Finding(None, apart, f"{said}and made on {_named(others)}: they hold other weights")
+
+    def _differing_norms(self, own: Own) -> Finding:
+        self._streak += 1
+        if self._streak == STREAK:
+            self.unlike, self._norms, self.compares = True, False, False
+            return Finding(None, (), NOT_ALIKE)
+        if self._streak > 1:
+            return Finding()
+        norms = [each.norm for each in self._gathered(own)]
+        usual, _ = Counter(norms).most_common(1)[0]  # the lowest rank's among as many
+        apart = tuple(rank for rank, norm in enumerate(norms) if norm != usual)
+        said = f"at step {own.step:.0f} the gradient norm of {_named(apart)} was not that of the "
+        return Finding(None, apart, f"{said}other ranks: their updates differ")
+
+
+def _named(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:NAMED])) + (", ..." if len(ranks) > NAMED else "")
+    return f"rank {shown}"
+
+
+# ---- how all ranks come to act at the same step -----------------------------------------------
+
 
 Row = TypeVar("Row", bound=Measured)
 LAG: Final = 2  # steps between a vote and its reading

@@ -25,7 +25,13 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard.errors import AttachError
-from spikeguard.ranks.model_parts import Modules, named_parameters, parameters, uncovered
+from spikeguard.ranks.model_parts import (
+    Modules,
+    coordinates,
+    named_parameters,
+    parameters,
+    uncovered,
+)
 from spikeguard.ranks.rank_group import (
     World,
     all_gather,
@@ -34,9 +40,7 @@ from spikeguard.ranks.rank_group import (
     refusal_of,
     verb,
 )
-from spikeguard.ranks.ranks import Ranks, own_rank
-from spikeguard.ranks.shards import coordinates
-from spikeguard.ranks.tied import Tied, copies_on_stages, find_tied, rows_of
+from spikeguard.ranks.ranks import Ranks, Tied, copies_on_stages, find_tied, own_rank, rows_of
 
 STAGES = frozenset({"pp", "pipe", "pipeline", "pipeline_parallel", "stage", "stages"})
 SAY_PIPELINE = (

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from spikeguard.ranks.shards import local
+from spikeguard.ranks.model_parts import local
 
 REPLICAS_APART = "replicas_apart"  # ranks whose weights are not those of the most, where compared
 REPLICA_APART = "replica_apart"  # the lowest of those ranks, where there are any

@@ -147,15 +147,13 @@ class CheckpointDirectory:
 
         `boxes`: where this rank's parts lie, for a checkpoint of another number of ranks.
         """
+        from spikeguard.state import dcp_files  # DCP takes a moment to import
+
         saved = self.saved_by(name)
         if saved == world_size or boxes is None:
-            from spikeguard.state.dcp_files import load  # DCP takes a moment to import
-
             self.check_ranks(name, world_size)
-            return load(self.folder(name), rank)
-        from spikeguard.state.resharding import load_resharded
-
-        return load_resharded(self.folder(name), Reader(rank, world_size, saved), boxes)
+            return dcp_files.load(self.folder(name), rank)
+        return dcp_files.load_resharded(self.folder(name), Reader(rank, world_size, saved), boxes)
 
     def saved_by(self, name: str) -> int:
         """How many ranks saved it; raise ValueError for one of another format."""

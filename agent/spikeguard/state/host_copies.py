@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeguard.ranks.shards import is_packed, local, taken_apart
+from spikeguard.ranks.model_parts import is_packed, local, taken_apart
 from spikeguard.state.replicated_parts import is_mark, is_plain
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from spikeguard.faults import Faults
-from spikeguard.ranks.shards import is_packed, local, taken_apart
+from spikeguard.ranks.model_parts import is_packed, local, taken_apart
 from spikeguard.state.host_copies import event_after_copy, host_copy
 from spikeguard.state.lineage import Tree
 from spikeguard.state.mapped_memory import Kind, MappedMemory, Region

@@ -22,25 +22,22 @@ from spikeguard.optim.optimizers import names_of, trained_by
 from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import (
     extra_states,
-    load_state,
-    named_parameters,
-    state_of,
-)
-from spikeguard.ranks.rank_group import listed
-from spikeguard.ranks.shards import (
     is_packed,
     is_taken_apart,
+    load_state,
     local,
+    named_parameters,
     put_into,
     put_together,
+    state_of,
     taken_apart,
 )
+from spikeguard.ranks.rank_group import listed
 from spikeguard.state.lineage import Tree
 from spikeguard.state.random_numbers import forget_gpus, random_refusal
 from spikeguard.state.random_numbers import random_state as random_state
 from spikeguard.state.random_numbers import restore_random_state as restore_random_state
-from spikeguard.state.replicated_parts import shape_mismatch
-from spikeguard.state.stored_names import StoredNames
+from spikeguard.state.replicated_parts import StoredNames, shape_mismatch
 
 _PLAIN: Final = (int, float, bool, str)
 _NOT_ITS_OWN: Final = {"_opt_called"}  # schedulers mark it so

@@ -54,24 +54,6 @@ def outbox_home(home: Path, run: RunId, settings: Settings) -> Path:
     return home
 
 
-class OfflineSender:
-    """Stands where the sender would, without a server: closes the outbox as the attempt ends."""
-
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox = outbox
-
-    def start(self) -> None:
-        """Nobody is called."""
-
-    def wake(self) -> None:
-        """Nobody is in a hurry."""
-
-    def finish(self, within_s: float) -> bool:
-        """Leave everything on disk; at once, unless the disk hangs."""
-        self._outbox.close(within_s, ended=True)
-        return self._outbox.empty
-
-
 def open_uplink(
     world: World,
     connection: Connection,
@@ -80,8 +62,8 @@ def open_uplink(
     inbox: Inbox,
     settings: Settings,
     faults: Faults,
-) -> tuple[Outbox | None, Sender | OfflineSender | None]:
-    """The outbox of `attempt`, and its sender; nothing on ranks above 0."""
+) -> tuple[Outbox | None, Sender | None]:
+    """The outbox of `attempt`, and its sender if there is a server; nothing on ranks above 0."""
     if not world.leads:
         return None, None
     place, run = outbox_home(home, connection.run, settings), connection.run
@@ -98,8 +80,7 @@ def open_uplink(
         )
         for box in earlier:  # free for `spikeguard sync`
             box.close()
-        kept = _open_outbox(folder, run, attempt, settings.outbox_bytes - used, tell)
-        return kept, OfflineSender(kept)
+        return _open_outbox(folder, run, attempt, settings.outbox_bytes - used, tell), None
     _warn_of_plain_http(connection.server, settings)
     outbox = _open_outbox(folder, run, attempt, settings.outbox_bytes, tell, earlier)
     transport = Transport(connection.server, connection.token, settings.timeout_s)

@@ -15,7 +15,6 @@ from benchmarks.fuzz_truth import Findings
 from benchmarks.ingest_load import Line
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.http.routes import orders
 from spikeguard_server.settings import Settings
 from tests.server.face.conftest import Job, Live
 from tests.server.face.serving import serving
@@ -65,13 +64,9 @@ def test_a_row_that_is_lost_would_be_found(engine: sql.Engine, sender: Sender) -
 
 
 @pytest.fixture
-def calls(
-    engine: sql.Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Calls]:
+def calls(engine: sql.Engine, database_url: str) -> Iterator[Calls]:
     """Every role at a server of its own, since calls revoke tokens and halt policies."""
     from benchmarks.fuzz_calls import Calls  # its schemathesis would slow every worker's start
-
-    monkeypatch.setattr(orders, "LONGEST_S", 0.1)  # nobody ever decides: each wait is in vain
 
     def issue(role: Role) -> str:
         with engine.begin() as connection:

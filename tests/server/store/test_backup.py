@@ -32,7 +32,6 @@ from spikeguard_client import Client
 from spikeguard_protocol import CommandId, Role, RunId
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.cli.embedded_postgres import MAJOR, embedded
-from spikeguard_server.http.routes import orders
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.settings import Settings
@@ -231,7 +230,6 @@ def test_what_the_servers_own_role_restores_is_what_it_backed_up(
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is waited for comes sooner."""
     monkeypatch.setattr(executor, "REPEAT_S", 0.2)
-    monkeypatch.setattr(orders, "LONGEST_S", 0.3)  # a server that stops waits for who waits
 
 
 @pytest.mark.usefixtures("patient")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from spikeguard.errors import AttachError
-from spikeguard.ranks.shards import local
+from spikeguard.ranks.model_parts import local
 
 
 class Activations:

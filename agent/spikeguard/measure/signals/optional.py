@@ -19,7 +19,7 @@ from spikeguard.measure.batch_ring import BatchRing
 from spikeguard.measure.signals.activations import Activations
 from spikeguard.measure.signals.attention import AttentionLogits
 from spikeguard.measure.signals.tokens import TokenStatistics, WorstSequence
-from spikeguard.ranks.shards import local
+from spikeguard.ranks.model_parts import local
 from spikeguard.settings import Settings
 from spikeguard_protocol import OptionalSignal
 
