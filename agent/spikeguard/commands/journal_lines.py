@@ -254,9 +254,7 @@ class Begun:
             command,
             step,
             BatchRange(*skip) if skip else None,
-            tuple(
-                Abandonment(SegmentId(a, number), after) for a, number, after in plain["abandoned"]
-            ),
+            tuple(left),
             Scaling.read(command, scaling) if scaling else None,
             Applying.read(command, applying) if applying else None,
         )

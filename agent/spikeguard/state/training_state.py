@@ -34,9 +34,12 @@ from spikeguard.ranks.model_parts import (
 )
 from spikeguard.ranks.rank_group import listed
 from spikeguard.state.lineage import Tree
-from spikeguard.state.random_numbers import forget_gpus, random_refusal
-from spikeguard.state.random_numbers import random_state as random_state
-from spikeguard.state.random_numbers import restore_random_state as restore_random_state
+from spikeguard.state.random_numbers import (
+    forget_gpus,
+    random_refusal,
+    random_state,
+    restore_random_state,
+)
 from spikeguard.state.replicated_parts import StoredNames, shape_mismatch
 
 _PLAIN: Final = (int, float, bool, str)

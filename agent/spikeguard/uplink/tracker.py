@@ -47,9 +47,9 @@ class Note:
 class Forward:
     """A writer that is fed from the side."""
 
-    def __init__(self, writer: Any, prefix: str = "train/") -> None:
+    def __init__(self, writer: Any) -> None:
         """`writer`: a SummaryWriter, a W&B run, or `write(values, step)`; else TypeError."""
-        self._write, self._prefix = writing(writer), prefix
+        self._write = writing(writer)
         self._write_note = noting(writer)
         self._alert: Callable[..., object] | None = getattr(writer, "alert", None)
         self._newest = 0  # step
@@ -104,16 +104,10 @@ class Forward:
                 if values.alerts and self._alert is not None:
                     self._alert(title=f"spikeguard: {values.name}"[:TITLE], text=values.text)
                 return
-            self._write({self._named(name): value for name, value in values.items()}, step)
+            self._write({NAMES.get(n, f"train/{n}"): value for n, value in values.items()}, step)
         except BaseException as error:  # not even SystemExit ends more than this step here
             self.failed += 1
             self.error = f"{type(error).__name__}: {error}"
-
-    def _named(self, signal: str) -> str:
-        usual = NAMES.get(signal)
-        if usual is None:
-            return f"{self._prefix}{signal}"
-        return self._prefix + usual.removeprefix("train/")
 
 
 def writing(writer: Any) -> Write:
