@@ -67,7 +67,6 @@ from spikeguard.ranks.rank_group import (
     refusal_of,
 )
 from spikeguard.ranks.ranks import Ranks
-from spikeguard.ranks.vote import PINNED
 from spikeguard.settings import Connection, Settings, read_connection, whole, with_environment
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.lineage import Progress
