@@ -85,17 +85,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_650,
-    "spikeguard_cli": 3_282,
+    "spikeguard_protocol": 2_645,
+    "spikeguard_cli": 3_276,
     "spikeguard_client": 1_346,
-    "spikeguard": 21_214,
-    "spikeguard_core": 11_464,
+    "spikeguard": 20_679,
+    "spikeguard_core": 11_506,
     "spikeguard_replay": 3_535,
-    "spikeguard_server": 31_130,
+    "spikeguard_server": 30_808,
     "spikeguard_dashboard": 3_239,
-    "spikeguard_trainer": 2_473,
-    "benchmarks": 14_526,
-    "tests": 50_806,
+    "spikeguard_trainer": 2_300,
+    "benchmarks": 14_353,
+    "tests": 48_796,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
