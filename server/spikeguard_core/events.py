@@ -116,7 +116,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class LoneValue:
-    """One value of a leading signal stood out, and the next was usual again. It opens nothing."""
+    """One value of a signal stood out, and the next was usual again. It opens nothing."""
 
     signal: str
     step: int

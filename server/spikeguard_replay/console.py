@@ -60,6 +60,7 @@ _IS_LOSS = re.compile(r"loss$", re.IGNORECASE)
 _TITLE = re.compile(r"^#$|[^\W\d]")
 _BAR = re.compile(r":\s+\d+%\|")  # of progress, behind a row of a table
 _IS = re.compile(r"\s(?:is|was|are)$")
+_SECONDS = re.compile(r"\s?(?:s|sec|secs|seconds|min|mins|minutes|h|hours)\b")
 _LEVEL = re.compile(r"^.*\b(?:DEBUG|INFO|WARNING|WARN)\b")
 _SCALE = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "ms": 1e-3}
 
@@ -97,6 +98,8 @@ def pairs_in(line: str) -> Record:
             elif after := _NAME_AFTER.match(unit or line[end : end + 12]):
                 name = after[1]
         last = name if name and not odd and digits.isdecimal() and _IS_LOSS.search(name) else ""
+        if name.casefold() == "cost" and _SECONDS.match(unit or line[end : end + 9]):
+            name = "time"
         if name and name not in found:
             value = float((odd or digits).replace(",", ""))
             found[name] = round(value * _SCALE[unit], 9) if unit in _SCALE else value

@@ -135,6 +135,8 @@ def test_an_overflow_between_two_steps_is_a_skipped_update(overflow: str, tmp_pa
         ("tokens: 1.5M, number of nan iterations:   0 |",
          {"tokens": 1.5e6, "number of nan iterations": 0}),
         ("loaded 25 of model v2.1", {"loaded": 25}),
+        ("Epoch 8 Train, reg:0.12, Cost: 681.2 sec", {"Epoch": 8, "reg": 0.12, "time": 681.2}),
+        ("Epoch 8, cost: 0.12", {"Epoch": 8, "cost": 0.12}),
     ],
 )  # fmt: skip
 def test_names_and_numbers_are_read_wherever_they_stand(line: str, found: dict[str, float]) -> None:

@@ -76,6 +76,7 @@ class LossTest:
     heights: list[float] = field(default_factory=list)  # of these, over the noise
     zeros: list[Suspect] = field(default_factory=list)  # losses of exactly 0, as far
     outlier: Suspect | None = None  # set with the verdict OUTLIER
+    lone: tuple[float, Suspect] | None = None  # the usual value, and a row as odd as others here
     lifted: Suspect | None = None  # the first row of the lift that the verdict SPIKE is for
     last_z: float = 0.0  # of the newest row
     rows: list[tuple[int, float]] = field(default_factory=list)  # newest finite rows
@@ -95,6 +96,7 @@ class LossTest:
     ) -> tuple[Verdict, float]:
         """Judge one finite row, and keep it if it is calm. Returns verdict and z."""
         self.rows = [*self.rows, (step, value)][-RECENT:]
+        self.lone = None
         baseline = self.baseline
         if baseline.is_apart(step):
             self.clear()
@@ -292,17 +294,18 @@ class LossTest:
         """The rows that were held are confirmed by nothing: keep them as calm."""
         held, height = self.held, self.heights
         after = float(judged.ratio[0])
-        alone = len(held) == 1 and self._stands_out(held[0], height[0], after, settings)
+        alone = len(held) == 1 and after < height[0] / 4
+        out = alone and self._stands_out(held[0], height[0], settings)
+        if alone and not out and height[0] >= settings.listed_z:
+            self.lone = (self.baseline.level, held[0])
         self.held, self.heights = [], []
         for one in held:
             self.baseline.take([one.step], self.baseline.judge(np.array([one.value])), 1)
         self.baseline.take([row.step], self.baseline.judge(np.array([row.value])), 1)
-        self.outlier = held[0] if alone else None
-        return Verdict.OUTLIER if alone else Verdict.CALM
+        self.outlier = held[0] if out else None
+        return Verdict.OUTLIER if out else Verdict.CALM
 
-    def _stands_out(
-        self, row: Suspect, height: float, after: float, settings: DetectionSettings
-    ) -> bool:
+    def _stands_out(self, row: Suspect, height: float, settings: DetectionSettings) -> bool:
         """Whether a row alone is an event: batches of odd data raise the loss and hardly ever lower
         it, so rows that lie as far below tell of noise with heavy tails."""
         baseline = self.baseline
@@ -315,7 +318,7 @@ class LossTest:
             settings.outlier_below * baseline.bottom * light,
             settings.outlier_above * baseline.top,
         )
-        return height >= least and after < height / 4
+        return height >= least
 
     def _calm_until_lifted(self, judged: Judged, rows: int, settings: DetectionSettings) -> int:
         lifted = self._is_lifted(judged, settings)[:rows]

@@ -21,6 +21,7 @@ class DetectionSettings:
     usual_part: float = 1.4  # times the highest pair of calm rows: more than is usual here
     usual_most: float = 10.0  # no pair is usual above this
     outlier_z: float = 8.0  # from which one row alone is an event,
+    listed_z: float = 16.0  # from which a row alone is listed although others stood out as far,
     outlier_part: float = 0.05  # and by this part of the loss,
     outlier_below: float = 5.1  # times the deepest calm rows (less where
     outlier_tails: float = 3.4  # these are less deep than so many noises),

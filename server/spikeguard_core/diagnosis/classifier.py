@@ -31,6 +31,7 @@ from spikeguard_core.diagnosis.silent_failures import stuck_judgement
 from spikeguard_core.events import Judgement
 from spikeguard_protocol import Kind, Verb
 
+ALIKE = 0.1  # of a level: two that nobody calls different
 TURN = 0.62  # confidence that it takes to change one's mind,
 FREE_TURNS, TURN_MORE, MOST_TURN = 4, 0.04, 0.9  # more for each change past these, up to this
 CLIMB_ROWS = 60  # a real spike may climb this long before its peak
@@ -70,7 +71,10 @@ def at_level_before(episode: Episode) -> Judgement:
     """Healed, though a trend that had gone on falling would lie lower by now."""
     level, before = median(episode.recent_values[-SETTLED_ROWS:]), episode.judgement
     sure = max(TURN, before.confidence if before.kind is Kind.RECOVERABLE else 0.0)
-    reason = f"loss is back at the level before it, {level:.4g}"
+    known = episode.trend.level if episode.trend else level
+    where = "at" if level - known <= ALIKE * abs(known) else "within its noise of"
+    against = "" if where == "at" else f" against {known:.4g}"
+    reason = f"loss is back {where} the level before it, {level:.4g}{against}"
     return Judgement(Kind.RECOVERABLE, sure, reason)
 
 

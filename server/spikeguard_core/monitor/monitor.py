@@ -341,6 +341,9 @@ class Monitor:
             state.first_judged = sample.step
         if verdict not in (Verdict.UNKNOWN, Verdict.CALM, Verdict.HELD):
             Opening(self._state).begin(verdict, sample, loss, z, events)
+        if state.test.lone is not None:
+            usual, row = state.test.lone
+            events.append(LoneValue(LOSS, row.step, row.value, usual, row.z))
         return z >= state.settings.confirm_z
 
 

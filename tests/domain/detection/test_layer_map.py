@@ -87,3 +87,23 @@ def test_without_norms_there_is_no_map() -> None:
 def test_blocks_are_named_by_their_first_number() -> None:
     assert block_of("model.layers.12.mlp.0.weight") == "model.layers.12"
     assert (block_of("embed.weight"), block_of("bias")) == ("embed", "bias")
+
+
+def test_a_layer_is_held_against_its_newest_norms_and_not_against_the_warm_up() -> None:
+    """At first the norms of all layers swing by powers of ten; later none does, and all jump."""
+    told = [
+        LayerRow(
+            step,
+            "grad_norm",
+            {
+                name: 10.0 ** (2 * math.sin(step + place) if step < 40 else 0.0)
+                * (8.0 if step == 70 else 1.0)
+                for place, name in enumerate("abcd")
+            },
+        )
+        for step in range(75)
+    ]
+    found = layer_map(told, 70)
+    assert found is not None
+    assert found.first is not None
+    assert (found.first.step, found.first.moved) == (70, 4)

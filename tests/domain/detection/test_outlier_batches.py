@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from spikeguard_core.events import LoneValue
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import Kind
 from tests.domain.detection.curves import opened, plateau, samples
@@ -49,6 +50,17 @@ def test_rows_far_below_teach_that_one_far_above_is_noise() -> None:
     assert not kinds(losses)
     losses[1300] += 2.4
     assert kinds(losses) == [(1301, Kind.OUTLIER_BATCH)]
+
+
+def test_a_row_that_stands_out_as_others_did_is_listed() -> None:
+    losses = plateau(900)
+    for row in (300, 500, 700):
+        losses[row] += 2.0
+    events = Monitor().observe(samples(losses))
+    assert [event.onset_step for event in opened(events)] == [301, 501]
+    lone = [event for event in events if isinstance(event, LoneValue)]
+    assert [(one.signal, one.step) for one in lone] == [("loss", 701)]
+    assert abs(lone[0].usual - 3.0) < 0.1
 
 
 def test_two_rows_as_far_off_are_not_one_batch() -> None:

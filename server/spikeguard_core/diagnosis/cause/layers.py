@@ -12,7 +12,7 @@ from spikeguard_core.diagnosis.cause.measured import LEAD
 from spikeguard_core.suspicion import Clue
 from spikeguard_protocol import Cause, Signal
 
-FEWEST = 3  # rows before the onset that a layer's usual norm is taken from
+FEWEST, NEWEST = 3, 24  # rows before the onset that a layer's usual norm is taken from
 DEVIATIONS = 8.0  # robust ones of the logarithm, that count as a move
 LEAST_RATIO: Mapping[str, float] = {Signal.PARAM_NORM.value: 1.02}  # weights hardly move
 USUAL_RATIO = 2.0  # of any other norm
@@ -96,12 +96,14 @@ def _first_of(rows: Sequence[LayerRow], onset_step: int) -> FirstLayer | None:
 def _usual(rows: Sequence[LayerRow]) -> dict[str, tuple[float, float]]:
     """layer -> median of the logarithm of its norm, and how far above it counts as a move."""
     kept: dict[str, list[float]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.step):
         for name, norm in row.norms.items():
             if math.isfinite(norm) and norm > 0:
                 kept.setdefault(name, []).append(math.log(norm))
     return {
-        name: _range(logs, rows[0].signal) for name, logs in kept.items() if len(logs) >= FEWEST
+        name: _range(logs[-NEWEST:], rows[0].signal)
+        for name, logs in kept.items()
+        if len(logs) >= FEWEST
     }
 
 
