@@ -213,8 +213,8 @@ BREAKS = {
     ),
     "without-server": Break(
         f"{AGENT}/uplink/opening.py",
-        "        kept = _open_outbox(folder, run, attempt, settings.outbox_bytes - used, tell)\n",
-        "        kept = Outbox(None, run, attempt, settings.outbox_bytes)\n",
+        "_open_outbox(folder, run, attempt, settings.outbox_bytes - used, tell), None\n",
+        "Outbox(None, run, attempt, settings.outbox_bytes), None\n",
     ),
     "abandoned-stays-so": Break(
         f"{AGENT}/commands/recovery.py",

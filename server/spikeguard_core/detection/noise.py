@@ -27,6 +27,7 @@ NORMAL_MIDDLE = 1.349  # deviations between the quartiles of normal noise
 EVEN_WIDTH = 1.25  # deviations: as wide as independent rows lie about a median of 8, and some more
 MOST_TAIL = 10.0
 ON_GRID = 0.01  # steps by which a rounded row may miss a multiple of its step
+FEWEST_STEPS = 4  # moves that show it: one that never moves, and jumps, is not rounded
 NORMAL_90 = 1.2816  # quantile of the normal distribution
 TOP_QUANTILE, NORMAL_TOP = 0.6, 1.861  # of the highest of 16 rows, and where noise is normal
 
@@ -79,7 +80,8 @@ def _rounding(rows: Array) -> Array:
     moves = np.abs(np.diff(rows, axis=1))
     step = np.where(moves > 0.0, moves, np.inf).min(axis=1)
     steps = moves / step[:, None]
-    rounded = (np.abs(steps - np.rint(steps)) < ON_GRID).all(axis=1) & np.isfinite(step)
+    rounded = (np.abs(steps - np.rint(steps)) < ON_GRID).all(axis=1)
+    rounded &= (moves > 0.0).sum(axis=1) >= FEWEST_STEPS
     return np.where(rounded, step / math.sqrt(12.0), 0.0)
 
 

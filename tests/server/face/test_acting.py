@@ -343,7 +343,7 @@ def test_the_command_line_orders_by_target_and_edits_what_it_approves(
 ) -> None:
     name = f"{project}/gpt"
     nowhere = ("run", name, "rollback", "--to", "7", "--reason", "x", "--yes")
-    assert "there are step-400, step-300, step-200, step-100" in typed(*nowhere, status=1)
+    assert "it has step-400, step-300, step-200, step-100" in typed(*nowhere, status=1)
     said = typed("run", name, "rollback", "--to", "200", "--reason", "x", status=1)
     assert "roll back to step 200 (step-200)" in said
     assert "costs: 280 steps" in said
