@@ -19,7 +19,7 @@ from spikeguard_trainer.stage.service import Service
 from tests.end_to_end import held_job
 from tests.end_to_end.forked import ForkingChildren
 
-LENGTHS = replace(QUICK, batch=16, fault=130, steps=300)
+LENGTHS = replace(QUICK, batch=16, fault=130, steps=400)
 RECORDED = {"SPIKEGUARD_FLIGHT_RECORDER": "32"}
 ON_ITS_WAY = ("delivered", "applied", "judged")
 
