@@ -89,13 +89,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_276,
     "spikeguard_client": 1_346,
     "spikeguard": 20_679,
-    "spikeguard_core": 11_506,
-    "spikeguard_replay": 3_535,
+    "spikeguard_core": 11_521,
+    "spikeguard_replay": 3_538,
     "spikeguard_server": 30_808,
     "spikeguard_dashboard": 3_239,
     "spikeguard_trainer": 2_300,
     "benchmarks": 14_353,
-    "tests": 48_796,
+    "tests": 48_834,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
