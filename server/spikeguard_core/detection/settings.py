@@ -36,7 +36,7 @@ class DetectionSettings:
     falling_part: float = 7.5  # as far, of a jump that stays below the newest calm rows
     slow_part: float = 0.035  # of the loss: least slow rise of the smoothed loss above its best,
     slow_z: float = 5.0  # and in deviations of a row,
-    slow_wander: float = 5.75  # and in usual moves of the level in 16 rows
+    slow_wander: float = 5.4  # and in usual moves of the level in 16 rows
     slow_rows: int = 48  # that it has lasted
 
     precursor_z: float = 8.0  # of a leading signal, in log space
