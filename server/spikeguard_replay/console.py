@@ -16,16 +16,9 @@ from spikeguard_replay.objects import SUMMARY, flat
 from spikeguard_replay.table import Table, number_of
 
 LONGEST: Final = 20_000  # characters of a line that are looked at
-WRAPPERS: Final = (
-    "log",
-    "textPayload",
-    "message",
-    "MESSAGE",
-    "msg",
-    "Body",
-    "body",
-    "line",
-)  # of a line, in JSON
+WRAPPERS: Final = (  # of a line, in JSON
+    *("log", "textPayload", "message", "MESSAGE", "msg", "Body", "body", "line"),
+)
 Record = dict[str, object]
 
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f]")

@@ -45,9 +45,7 @@ class Source:
         self.path = path
         self.name = str(path)
         self._stream = self._unpacked(stream if stream is not None else self._opened())
-        self._begin = (
-            0  # past the zeros that a log begins with whose file was emptied under the job
-        )
+        self._begin = 0  # behind the zeros of a file that was emptied while the job wrote on
         while (head := self._stream.read(HEAD)).startswith(b"\0" if self._begin else bytes(4)):
             self._begin += len(head) - len(head.lstrip(b"\0"))
             self._stream.seek(self._begin)

@@ -21,11 +21,11 @@ class DetectionSettings:
     usual_part: float = 1.4  # times the highest pair of calm rows: more than is usual here
     usual_most: float = 10.0  # no pair is usual above this
     outlier_z: float = 8.0  # from which one row alone is an event,
-    listed_z: float = 16.0  # from which a row alone is listed although others stood out as far,
     outlier_part: float = 0.05  # and by this part of the loss,
-    outlier_below: float = 5.1  # times the deepest calm rows (less where
-    outlier_tails: float = 3.4  # these are less deep than so many noises),
-    outlier_above: float = 1.5  # and times the second highest
+    outlier_below: float = 5.1  # times the mean of the three deepest calm blocks,
+    outlier_tails: float = 3.4  # in proportion less where that mean is below so many noises,
+    outlier_above: float = 1.5  # and times the second highest block
+    listed_z: float = 16.0  # from which a single row is listed where others were as high
     lift_z: float = 3.5  # of the median of 8 rows above the 32 before them,
     long_lift_z: float = 2.2  # the same of 16 rows,
     lift_usual: float = 1.8  # and times the highest lift among calm rows
