@@ -108,7 +108,7 @@ class LoopUsage:
         return before != (self.unseen, self.steps_each)
 
 
-# ---- how the loop uses the guard --------------------------------------------------------------
+# ---- what runs before and after a step --------------------------------------------------------
 
 
 OTHER_STEP = (
