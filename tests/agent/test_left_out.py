@@ -21,8 +21,8 @@ from spikeguard_protocol import (
 )
 
 from .heard import leave_out
-from .job import Job, Loader, batch_at, order, target_at
-from .wire import Wire, served
+from .job import Job, Loader, batch_at, target_at
+from .wire import Wire, await_that, served
 
 SKIP = BatchRange(22, 25)
 
@@ -89,7 +89,9 @@ def test_every_position_left_out_is_named_with_who_asked_and_when(
     loader = Named()
     job = Job(tmp_path, loader=loader, name_batch=loader.name, server=wire.url)
     job.train_to(30)
-    command = order(job, Rollback(target_at(job, 20, Medium.MEMORY), 20, SKIP))
+    command = wire.order(Rollback(target_at(job, 20, Medium.MEMORY), 20, SKIP))
+    job.train_step()
+    await_that(lambda: job.guard.state().orders)
     job.train_step()
     job.train_to(40)
     job.guard.finish()
