@@ -95,7 +95,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_dashboard": 3_239,
     "spikeguard_trainer": 2_300,
     "benchmarks": 14_353,
-    "tests": 48_836,
+    "tests": 48_837,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

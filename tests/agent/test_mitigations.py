@@ -23,7 +23,7 @@ from spikeguard_protocol import (
 from spikeguard_protocol.abilities import mitigations_from_settings
 
 from .job import FAST, Job, order, result, target_at
-from .wire import Wire, served
+from .wire import Wire, await_that, served
 
 
 class Swapped(Job):
@@ -49,7 +49,8 @@ def test_it_is_on_for_the_ordered_steps_and_then_undone(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         job = Swapped(tmp_path, server=wire.url)
         job.train_to(12)
-        command = order(job, Apply("swap-data", 10))
+        command = wire.order(Apply("swap-data", 10))
+        await_that(lambda: job.guard.state().orders)
         job.train_to(40)
         assert result(job, command).state is ResultState.APPLIED
         applied = result(job, command).step
