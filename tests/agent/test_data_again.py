@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from spikeguard.data.fingerprints import SAMPLE, Fingerprints, fingerprint
 from spikeguard_protocol import BatchRange, Medium, ResultState, Rollback
 
 from .device import CUDA, device
-from .heard import parts_of
+from .heard import leave_out, parts_of
 from .job import FAST, Job, order, result, target_at
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
@@ -177,7 +178,14 @@ class Passes(Job):
         self.trained: dict[int, Tensor] = {}
         self.said: tuple[ResultState, str] | None = None
 
-    def run(self, to: int = LAST, back: int = 0, target: int = TARGET, epochs: int = 9) -> None:
+    def run(
+        self,
+        to: int = LAST,
+        back: int = 0,
+        target: int = TARGET,
+        epochs: int = 9,
+        skip: BatchRange | None = None,
+    ) -> None:
         """Until step `to`; at step `back` the run is taken back to `target`, once."""
         torch.manual_seed(3)
         np.random.seed(3)
@@ -187,7 +195,7 @@ class Passes(Job):
                 self.trained[self.guard.steps] = batch.clone()
                 if self.guard.steps == back - 1 and not command:
                     name = target_at(self, target, Medium.MEMORY)
-                    command = order(self, Rollback(name, target))
+                    command = order(self, Rollback(name, target, skip))
                 self.train(batch)
                 if self.guard.steps == to:
                     break
@@ -335,6 +343,43 @@ def test_what_is_left_out_changes_the_place_of_no_other_batch(
     assert job.guard.position == TARGET + 5
     job.guard.finish()
     assert job.guard.faults == {}
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "augmented"])
+def test_what_is_drawn_anew_behind_a_skip_is_not_called_other_data(
+    tmp_path: Path, kind: str
+) -> None:
+    """The next pass's order, or noise in the items: a run without these batches draws them so."""
+    loader = shuffled() if kind == "shuffled" else DataLoader(GlobalNoise(), batch_size=4)
+    job = Passes(tmp_path, loader)
+    job.run(to=45, back=26, skip=BatchRange(12, 15))
+    assert job.said is not None
+    assert job.said[0] is ResultState.APPLIED
+    assert "other data" not in job.said[1]
+    assert job.guard.faults == {}
+
+
+class BatchesBut(BatchSampler):
+    """Those of a shuffled pass but the first two of the second pass."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.passes += 1
+        yield from islice(super().__iter__(), 2 if self.passes == 2 else 0, None)
+
+
+def test_a_skip_that_begins_a_pass_keeps_the_draw_of_its_order(tmp_path: Path) -> None:
+    never = Passes(
+        tmp_path / "never",
+        DataLoader(Rows(), batch_sampler=BatchesBut(RandomSampler(Rows()), 4, False)),
+    )
+    never.run()
+    job = Passes(tmp_path / "skip", shuffled())
+    leave_out(job.guard, BatchRange(20, 22))
+    job.run()
+    assert differing(never, job) == []
+    assert all(map(torch.equal, never.model.parameters(), job.model.parameters()))
 
 
 # --- fingerprints ---

@@ -39,7 +39,7 @@ from spikeguard.errors import ResumeError
 from spikeguard.faults import Faults
 from spikeguard.measure.batch_ring import KeptItems
 from spikeguard.state.lineage import Progress, Tree
-from spikeguard.state.random_numbers import random_state, restore_random_state
+from spikeguard.state.random_numbers import random_state, restore_random_state, same_numbers
 
 MIXED = "items of two guard.batches() go into one step, and one of them is not rewound"
 SETTLED, IN_DOUBT = 3, 16  # steps until a loop is said to fetch ahead, or to take other items
@@ -407,6 +407,7 @@ class DataFeed:
         at.serial = point.get("loaders", at.serial)
         at.reading = reading
         with self.faults.shield("data"):
+            self.fingerprints.forget(reading.number + 1)  # shuffled by what training draws since
             self.fingerprints.learn((reading.number, 0), point.get("first"))
         reading.pass_by(self._see_first)
         return reading
@@ -432,9 +433,12 @@ class DataFeed:
             end = self.skips.end_of_skip(at.next)
         if end == at.next:
             return
+        jumps = hasattr(at.loader, "skip_to")
+        if not (reading.read or jumps):
+            reading.peek()  # draws what opens the pass, a shuffle's seed
         numbers = random_state()
         try:
-            if hasattr(at.loader, "skip_to"):
+            if jumps:
                 with self.faults.shield("data"):
                     self.skip_report.jump(at.next, end)
                 reading.jump(end, (end - at.next) * self.micro_batches)
@@ -444,6 +448,8 @@ class DataFeed:
                 self.skip_report.read_past(reading, at.next, self.micro_batches)
                 at.next += 1
         finally:
+            if not same_numbers(numbers, random_state()):  # later items are drawn by others now
+                self.fingerprints.forget(reading.number, reading.read)
             restore_random_state(numbers)
             with self.faults.shield("data"):
                 self.skip_report.settle()

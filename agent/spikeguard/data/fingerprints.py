@@ -72,14 +72,15 @@ class Fingerprints:
         if mark is not None:
             self._keep(key, mark)
 
-    def forget(self, number: int) -> None:
-        """Pass `number` counts for nothing: another one gets its number."""
-        self._firsts.pop(number, None)
-        self._known = {key: mark for key, mark in self._known.items() if key[0] != number}
-        self._made = deque(each for each in self._made if each[0][0] != number)
+    def forget(self, number: int, read: int = 0) -> None:
+        """What lies behind `read` items of pass `number` counts for nothing: others come there."""
+        behind = number, read
+        self._firsts = {key: mark for key, mark in self._firsts.items() if (key, 0) < behind}
+        self._known = {key: mark for key, mark in self._known.items() if key < behind}
+        self._made = deque(each for each in self._made if each[0] < behind)
         for keys, _ in self._flying:
-            keys[:] = [None if key is not None and key[0] == number else key for key in keys]
-        if self.differs is not None and self.differs[0] == number:
+            keys[:] = [None if key is not None and key >= behind else key for key in keys]
+        if self.differs is not None and self.differs >= behind:
             self.differs = None
 
     def settle(self, wait: bool = False) -> None:

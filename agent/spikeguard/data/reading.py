@@ -141,7 +141,7 @@ class Reading:
         """The next item, which `next` hands out once more."""
         if not self._rest and self._then is not None:
             restore_random_state(self._then)
-        item = next(self.iterator)
+        item = self._read()
         self._peeked = Peeked(item, random_state(), states_of(self.generators))
         return item
 
@@ -167,6 +167,9 @@ class Reading:
                 restore_random_state(peeked.random)
                 put_back(self.generators, peeked.generators)
             return peeked.item
+        return self._read()
+
+    def _read(self) -> Any:
         try:
             return next(self.iterator)
         except StopIteration:

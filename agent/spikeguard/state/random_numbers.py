@@ -62,6 +62,16 @@ def restore_random_state(tree: Tree) -> None:
         np.random.set_state(tree["numpy"])
 
 
+def same_numbers(one: Any, other: Any) -> bool:
+    """Whether two states, or parts of them, are the same."""
+    if isinstance(one, dict):
+        return all(same_numbers(one[name], other.get(name)) for name in one)
+    if isinstance(one, tuple | list):
+        return all(map(same_numbers, one, other))
+    same = one == other
+    return same if isinstance(same, bool) else bool(same.all())
+
+
 def forget_gpus() -> None:
     """Look again which GPUs this process computes on: once the model is where it will train."""
     _own_gpus.cache_clear()
