@@ -45,6 +45,7 @@ from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import AttemptEnded, Verb
 
 Batch = TypeVar("Batch")
+Loss = TypeVar("Loss", bound=float | Tensor)
 Number = float | Tensor | None
 MARK_LEAST, MARK_MOST = 10, 100  # positions between two copies of a loader's state
 
@@ -180,8 +181,8 @@ class Guard:
         if get_ident() == self._thread:  # elsewhere the loop may be making a step
             self._polling.leave(self._together)
 
-    def loss(self, loss: Tensor, weight: Number = None, scale: Number = None) -> Tensor:
-        """Note one micro-batch's loss, mean nats per token; returns the same tensor.
+    def loss(self, loss: Loss, weight: Number = None, scale: Number = None) -> Loss:
+        """Note one micro-batch's loss, mean nats per token, a tensor or a number; returns it.
 
         `weight`: its tokens, where micro-batches or ranks differ in size. `scale`: what multiplies
         `loss` to make it that mean, where the loop has divided it already: `micro_batches` for

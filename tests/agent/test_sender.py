@@ -86,6 +86,9 @@ def test_a_passing_refusal_delays_and_loses_nothing(
         train_behind(wire, tmp_path)
     assert f"message not stored: {wire.url}: {answer[0]}" in caplog.text
     assert ("token of role agent" in caplog.text) == (answer[0] == 401)
+    if b"<html>" in answer[2]:  # of a proxy
+        assert "500: Internal Server Error" in caplog.text
+        assert "<html>" not in caplog.text
     assert sorted(step for _, step in wire.column("loss")) == list(range(1, 31))
     assert not wire.records(Gap)
 

@@ -66,9 +66,9 @@ class LoopUsage:
         news = counted and self._look_at_items(feed, steps, items)
         return self._look_at_updates(updates, steps, done) or news or told
 
-    def look_at_loss(self, loss: Tensor) -> None:
+    def look_at_loss(self, loss: Tensor | float) -> None:
         """The first one: which precision it was computed in."""
-        if self._precision_unseen:
+        if self._precision_unseen and isinstance(loss, Tensor):
             kind, self._precision_unseen = loss.device.type, False
             self.half = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) is HALF
 

@@ -23,7 +23,10 @@ class LossMeter:
         self._weight: float | Tensor = 0.0
 
     def add(
-        self, loss: Tensor, weight: float | Tensor | None, scale: float | Tensor | None = None
+        self,
+        loss: Tensor | float,
+        weight: float | Tensor | None,
+        scale: float | Tensor | None = None,
     ) -> None:
         """Note one micro-batch's loss and its weight (tokens; 1 if none is given).
 
@@ -32,6 +35,10 @@ class LossMeter:
         if not self._has_loss:
             return
         share = 1.0 if weight is None else weight
+        if not isinstance(loss, Tensor):
+            loss = torch.tensor(float(loss))
+        elif loss.numel() != 1:
+            raise ValueError(f"a loss of shape {tuple(loss.shape)}: give its mean, one number")
         if isinstance(loss, DTensor):
             loss = own_part(loss)
         if isinstance(share, Tensor):

@@ -13,7 +13,7 @@ import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from http.client import HTTPConnection, HTTPSConnection
+from http.client import HTTPConnection, HTTPSConnection, responses
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -115,9 +115,10 @@ def judge(status: int, retry_after: str | None, answer: bytes) -> Verdict:
     """What an answer means; `docs/protocol.md` holds the table."""
     if status == 200:
         return _stored(answer)
-    reason = f"{status}: {_message(answer)}"
+    phrase = responses.get(status, "no reason given")  # for a proxy's page
+    reason = f"{status}: {_message(answer) or phrase}"
     if status == 401:  # the server's remedy is a person's
-        reason = f"401: {_message(answer, 'message')} · {ROLE}"
+        reason = f"401: {_message(answer, 'message') or phrase} · {ROLE}"
     if status == 409 and _is_sequence(expected := _error(answer).get("expected")):
         return Verdict(Advice.RESUME_FROM, reason, expected=expected)
     if status in (413, 422):
@@ -155,7 +156,7 @@ def _message(answer: bytes, *keys: str) -> str:
     error = _error(answer)
     told = keys or ("field", "message", "remedy")
     parts = [str(error[key]) for key in told if error.get(key)]
-    return printable(" · ".join(parts)[:500] or answer[:80].decode(errors="replace"))
+    return printable(" · ".join(parts)[:500])
 
 
 def _seconds(text: str | None) -> float | None:
