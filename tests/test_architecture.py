@@ -88,14 +88,14 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_645,
     "spikeguard_cli": 3_276,
     "spikeguard_client": 1_346,
-    "spikeguard": 20_679,
+    "spikeguard": 20_708,
     "spikeguard_core": 11_522,
     "spikeguard_replay": 3_529,
     "spikeguard_server": 30_808,
     "spikeguard_dashboard": 3_239,
     "spikeguard_trainer": 2_300,
     "benchmarks": 14_353,
-    "tests": 48_837,
+    "tests": 48_901,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
