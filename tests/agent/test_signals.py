@@ -110,14 +110,14 @@ def test_the_loss_of_a_step_is_the_weighted_mean_of_its_micro_batches(tmp_path: 
 
 def test_a_loss_may_be_a_number_and_what_is_none_is_named_with_the_remedy(tmp_path: Path) -> None:
     with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url)
+        job: Any = Job(tmp_path, server=wire.url)
         for loss in (1.5, np.float32(2.5), torch.tensor([3.5]), 4):
             assert job.guard.loss(loss) is loss
             job.guard.step()
         assert job.guard.faults == {}
         job.guard.loss(torch.ones(4, 2))
         assert "a loss of shape (4, 2): give its mean" in str(job.guard.state().newest_fault)
-        job.guard.loss({"loss": 1.0})  # type: ignore[arg-type]
+        job.guard.loss({"loss": 1.0})
         assert "not 'dict'" in str(job.guard.state().newest_fault)
         job.guard.finish()
     assert list(wire.column("loss").values()) == [1.5, 2.5, 3.5, 4.0]
