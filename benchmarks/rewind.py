@@ -7,7 +7,6 @@ that is `BACK` steps old, and to a checkpoint on disk (just written, so read fro
 in turns. Between them come updates on gradients that are kept, so that steps pass; whole steps are
 timed by themselves. What was restored is compared with what was saved, to the bit.
     python -m benchmarks.rewind [--quick] [--json]
-    python -m benchmarks.rewind --table     what snapshots take at usual sizes, from arithmetic
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ import torch
 
 from benchmarks.agent_overhead_loops import LARGE, REFERENCE, SMALL, Loop, Size
 from benchmarks.machine import machine
-from benchmarks.rewind_sizes import table
 from benchmarks.spread import Spread
 from spikeguard import CheckpointDirectory, Settings, attach
 from spikeguard.state.lineage import Target
@@ -198,11 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--quick", action="store_true", help="0.7 M parameters instead of 24 M (361 M on a GPU)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--table", action="store_true", help="sizes from arithmetic; runs nothing")
     options = parser.parse_args(arguments)
-    if options.table:
-        print(table())
-        return 0
     found = measure(options)
     if options.json:
         print(json.dumps(found))
