@@ -25,7 +25,7 @@ FAST = Settings(  # of time-outs that no busy machine reaches
     snapshot_every=10,
     watch_alone=False,
 )
-BRIEF = replace(FAST, timeout_s=2.0, flush_s=1.0)  # where all is waited for in vain
+BRIEF = replace(FAST, timeout_s=2.0, flush_s=0.2)  # where all is waited for in vain
 FAR = 500  # steps
 
 

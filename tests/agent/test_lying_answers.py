@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,36 +28,41 @@ def most(since: float) -> float:
     return 2 * (time.monotonic() - since) / EACH_S + 5
 
 
-HAMMERED: list[tuple[str, Answer]] = [
-    ("nothing is ever stored", (200, {}, encode(Ack(0)))),
-    ("come back at once", (503, {"Retry-After": "0"}, b"")),
-    ("come back at no time", (503, {"Retry-After": "nan"}, b"")),
-    ("send from before the beginning", (409, {}, b'{"expected": -9007199254740993}')),
-    ("send from nowhere", (409, {}, b'{"expected": [1]}')),
-    ("brackets without end", (422, {}, b"[" * 100_000)),
-    ("go elsewhere", (307, {"Location": "http://127.0.0.1:9/v1/messages"}, b"")),
-]
+HAMMERED: dict[str, Answer] = {
+    "nothing is ever stored": (200, {}, encode(Ack(0))),
+    "come back at once": (503, {"Retry-After": "0"}, b""),
+    "come back at no time": (503, {"Retry-After": "nan"}, b""),
+    "send from before the beginning": (409, {}, b'{"expected": -9007199254740993}'),
+    "send from nowhere": (409, {}, b'{"expected": [1]}'),
+    "brackets without end": (422, {}, b"[" * 100_000),
+    "go elsewhere": (307, {"Location": "http://127.0.0.1:9/v1/messages"}, b""),
+}
 
 
-@pytest.mark.parametrize(("what", "lie"), HAMMERED, ids=[what for what, _ in HAMMERED])
-def test_no_answer_makes_the_agent_hammer(tmp_path: Path, what: str, lie: Answer) -> None:
-    """What an earlier attempt left waits too, and is sent without a pause where it is taken."""
-    earlier = Job(tmp_path)
-    earlier.train_to(3)
-    earlier.guard.finish()
-    with served(Wire()) as wire:
-        wire.intercept = lambda _: lie
-        job = Job(tmp_path, server=wire.url, settings=QUIET)
-        job.train_to(3)
-        await_that(lambda: wire.received)
-        before, began = wire.received, time.monotonic()
+def test_no_answer_makes_the_agent_hammer(tmp_path: Path) -> None:
+    """Each to an agent of its own, all at once. What an earlier attempt left waits too, and is sent
+    without a pause where it is taken."""
+    jobs: dict[str, tuple[Wire, Job]] = {}
+    with ExitStack() as serving:
+        for what, lie in HAMMERED.items():
+            earlier = Job(tmp_path / what)
+            earlier.train_to(3)
+            earlier.guard.finish()
+            wire = serving.enter_context(served(Wire()))
+            wire.intercept = lambda _, lie=lie: lie
+            jobs[what] = wire, Job(tmp_path / what, server=wire.url, settings=QUIET)
+            jobs[what][1].train_to(3)
+        for wire, _ in jobs.values():
+            await_that(lambda: wire.received)  # noqa: B023
+        before, began = {what: wire.received for what, (wire, _) in jobs.items()}, time.monotonic()
         time.sleep(LOOKED_S)
-        sent = wire.received - before
-        assert sent <= most(began), what
-        wire.intercept = lambda _: None
-        job.train_to(6)
-        await_that(lambda: (0, 6) in wire.column("loss"))
-        job.guard.finish()
+        for what, (wire, _) in jobs.items():
+            assert wire.received - before[what] <= most(began), what
+        for wire, job in jobs.values():
+            wire.intercept = lambda _: None
+            job.train_to(6)
+            await_that(lambda: (0, 6) in wire.column("loss"))  # noqa: B023
+            job.guard.finish()
 
 
 Reply = Callable[[socket.socket], None]
