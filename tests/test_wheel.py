@@ -7,7 +7,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 from zipfile import ZipFile
@@ -163,7 +164,7 @@ def test_a_hint_names_where_this_copy_came_from(origin: str | None, says: str) -
 def test_an_extra_brings_all_that_its_code_imports(
     wheel: Path, extra: str, packages: tuple[str, ...], apart: tuple[str, ...]
 ) -> None:
-    brought, owners = set(_brought(wheel, extra)), packages_distributions()
+    brought, owners = set(_brought(wheel, extra)), _owners()
     for package in packages:
         for path in OURS[package].rglob("*.py"):
             for module in _foreign(path) if path.name not in apart else ():
@@ -175,6 +176,12 @@ def test_every_extra_that_a_command_names_is_in_the_wheel(wheel: Path) -> None:
     assert named | {"plot", "tensorboard", "dev"} <= set(_metadata(wheel, "Provides-Extra"))
 
 
+@cache  # it reads what every distribution installed
+def _owners() -> Mapping[str, list[str]]:
+    return packages_distributions()
+
+
+@cache
 def _foreign(path: Path) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
