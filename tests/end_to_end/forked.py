@@ -13,7 +13,6 @@ from tests.programs import SPIKEGUARD, start_module
 MODULES = (
     "spikeguard_trainer",
     "tests.end_to_end.held_job",
-    "torch.distributed.run",
     SPIKEGUARD,
 )
 
