@@ -129,7 +129,7 @@ def noisy(extra: np.ndarray, seed: int, noise: float) -> list[float]:
     return list(2.0 + extra + ar_noise(len(extra), seed, noise, 0.3))
 
 
-def after_spike(left: float, rows: int = 2_600) -> np.ndarray:
+def after_spike(left: float, rows: int = ONSET + 600) -> np.ndarray:
     """A spike of 2 nats at ONSET that falls to `left` within some tens of rows."""
     age = np.arange(rows) - ONSET
     return np.where(age < 0, 0.0, left + 2.0 * np.exp(-np.clip(age, 0, None) / 12.0))
