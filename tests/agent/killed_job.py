@@ -85,7 +85,7 @@ def dies_within_the_line(entry: bytes) -> None:
     module.append_lines = append
 
 
-def answers(record: object) -> bool:
+def answers(record: object, *_: object) -> bool:
     return isinstance(record, CommandResult)
 
 

@@ -90,10 +90,10 @@ class Progress:
     """A bar that redraws itself on a terminal; a plain line now and then elsewhere."""
 
     def __init__(
-        self, total: int, tokens_per_step: int, *, shown: bool, stream: IO[str] = sys.stderr
+        self, total: int, tokens_per_step: int, *, shown: bool, stream: IO[str] | None = None
     ) -> None:
-        self._total, self._tokens, self._stream = total, tokens_per_step, stream
-        self._shown, self._terminal = shown, shown and stream.isatty()
+        self._total, self._tokens, self._stream = total, tokens_per_step, stream or sys.stderr
+        self._shown, self._terminal = shown, shown and self._stream.isatty()
         self._every = max(1, total // PLAIN_LINES)
         self._newest = 0
         self._drawn_at = time.monotonic()

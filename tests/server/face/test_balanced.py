@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 CONFIGURATION = Path(__file__).parents[3] / "deploy" / "balancer" / "haproxy.cfg"
 RUN, UPGRADED = RunId("default", "balanced"), RunId("default", "upgraded")
 READY_S = 120.0
-DOWN_S = 4.0  # the balancer asks every second and believes the second refusal
+DOWN_S = 3.0  # the balancer asks every second and believes the second refusal
 
 
 def haproxy() -> str:
