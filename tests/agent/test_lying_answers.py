@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def test_no_answer_makes_the_agent_hammer(tmp_path: Path) -> None:
             earlier.train_to(3)
             earlier.guard.finish()
             wire = serving.enter_context(served(Wire()))
-            wire.intercept = lambda _, lie=lie: lie
+            wire.intercept = partial(answering, lie)
             jobs[what] = wire, Job(tmp_path / what, server=wire.url, settings=QUIET)
             jobs[what][1].train_to(3)
         for wire, _ in jobs.values():
@@ -63,6 +64,10 @@ def test_no_answer_makes_the_agent_hammer(tmp_path: Path) -> None:
             job.train_to(6)
             await_that(lambda: (0, 6) in wire.column("loss"))  # noqa: B023
             job.guard.finish()
+
+
+def answering(lie: Answer, _: Message) -> Answer:
+    return lie
 
 
 Reply = Callable[[socket.socket], None]
