@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spikeguard_core.detection import baseline as at
-from spikeguard_core.detection import loss_test
-from spikeguard_core.detection import noise as of
+from spikeguard_core.detection import baseline as at, loss_test, noise as of
 from spikeguard_core.detection.settings import DetectionSettings
 
 Row = list[str]

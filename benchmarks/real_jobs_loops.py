@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import spikeguard
-from benchmarks import real_jobs_gpu as gpu
-from benchmarks import real_jobs_kinds as kinds
+from benchmarks import real_jobs_gpu as gpu, real_jobs_kinds as kinds
 from benchmarks.real_jobs_probe import install
 from benchmarks.real_jobs_text import CONTEXT, ROWS, Items, Plan, item_at
 from spikeguard_trainer.model import Shape, Transformer

@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 
-from benchmarks import real_jobs_gpu as gpu
-from benchmarks import real_jobs_kinds as kinds
-from benchmarks import real_jobs_loops as loops
-from benchmarks import real_jobs_public as public
-from benchmarks import real_jobs_titan as titan
+from benchmarks import (
+    real_jobs_gpu as gpu,
+    real_jobs_kinds as kinds,
+    real_jobs_loops as loops,
+    real_jobs_public as public,
+    real_jobs_titan as titan,
+)
 from benchmarks.real_jobs_runs import Command, own_loop, public_script, torchtitan
 
 TORCHTITAN = ("torchtitan==0.3.0", "triton")  # imported by it, also where there is no GPU

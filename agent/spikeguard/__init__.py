@@ -15,46 +15,55 @@ the device wait, except that a half-applied command ends the attempt (`AttemptAb
 """
 
 import sys
-from typing import NoReturn
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-try:
-    from spikeguard.attach import attach
-    from spikeguard.commands.mitigations import Mitigation
-    from spikeguard.data.by_position import by_position
-    from spikeguard.errors import AttachError, AttemptAborted, ResumeError, SpikeguardError
-    from spikeguard.guard import Guard
-    from spikeguard.ranks.ranks import Ranks
-    from spikeguard.registry import guard_of
-    from spikeguard.settings import Settings
-    from spikeguard.state.checkpoints import CheckpointDirectory
-    from spikeguard.state.user_checkpoints import UserCheckpoints
-    from spikeguard.uplink.tracker import Forward
-except ModuleNotFoundError as error:  # `spikeguard sync` and `journal` do without torch
-    if error.name != "torch":
-        raise
+if TYPE_CHECKING:
+    from spikeguard.assembly import attach as attach
+    from spikeguard.commands.mitigations import Mitigation as Mitigation
+    from spikeguard.data.by_position import by_position as by_position
+    from spikeguard.errors import (
+        AttachError as AttachError,
+        AttemptAborted as AttemptAborted,
+        ResumeError as ResumeError,
+        SpikeguardError as SpikeguardError,
+    )
+    from spikeguard.guard import Guard as Guard
+    from spikeguard.ranks.ranks import Ranks as Ranks
+    from spikeguard.registry import guard_of as guard_of
+    from spikeguard.settings import Settings as Settings
+    from spikeguard.state.checkpoints import CheckpointDirectory as CheckpointDirectory
+    from spikeguard.state.user_checkpoints import UserCheckpoints as UserCheckpoints
+    from spikeguard.uplink.tracker import Forward as Forward
+else:
+    _PLACES = {
+        "assembly": "attach",
+        "commands.mitigations": "Mitigation",
+        "data.by_position": "by_position",
+        "errors": "AttachError AttemptAborted ResumeError SpikeguardError",
+        "guard": "Guard",
+        "ranks.ranks": "Ranks",
+        "registry": "guard_of",
+        "settings": "Settings",
+        "state.checkpoints": "CheckpointDirectory",
+        "state.user_checkpoints": "UserCheckpoints",
+        "uplink.tracker": "Forward",
+    }
+    __all__ = [name for names in _PLACES.values() for name in names.split()]
 
-    def __getattr__(name: str) -> NoReturn:
-        if name not in __all__:
+    def __getattr__(name: str) -> object:
+        """Import what is asked for: torch is not needed by `spikeguard sync` and `journal`."""
+        place = next((place for place, names in _PLACES.items() if name in names.split()), None)
+        if place is None:
             raise AttributeError(f"module 'spikeguard' has no attribute {name!r}")
-        raise ImportError(
-            f"spikeguard.{name} needs torch, which this Python lacks ({sys.executable}): install "
-            "spikeguard into the environment that your training job runs in"
-        )
-
-
-__all__ = [
-    "AttachError",
-    "AttemptAborted",
-    "CheckpointDirectory",
-    "Forward",
-    "Guard",
-    "Mitigation",
-    "Ranks",
-    "ResumeError",
-    "Settings",
-    "SpikeguardError",
-    "UserCheckpoints",
-    "attach",
-    "by_position",
-    "guard_of",
-]
+        try:
+            found = getattr(import_module(f"spikeguard.{place}"), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ImportError(
+                f"spikeguard.{name} needs torch, which this Python lacks ({sys.executable}): "
+                "install spikeguard into the environment that your training job runs in"
+            ) from None
+        globals()[name] = found
+        return found

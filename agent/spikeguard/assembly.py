@@ -7,11 +7,13 @@ attempt skipped or abandoned stays so.
 
 from __future__ import annotations
 
+import inspect
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
 import torch
 
@@ -78,6 +80,8 @@ from spikeguard.uplink.batch_reporter import BatchReporter, Describing
 from spikeguard.uplink.earlier_attempts import live_attempts
 from spikeguard.uplink.opening import open_uplink
 from spikeguard_protocol import Ability, RunId
+
+_P = ParamSpec("_P")
 
 
 class Checked(NamedTuple):
@@ -387,3 +391,28 @@ def _first_named(kinds: Sequence[str]) -> str:
     """Of the lowest rank that has any, with the rank where that is not 0."""
     rank = next((rank for rank, named in enumerate(kinds) if named), 0)
     return f"{kinds[rank]} on rank {rank}" if rank else kinds[0]
+
+
+def _called_with(arguments: Callable[_P, Arguments]) -> Callable[_P, Guard]:
+    """A function with the parameters and the docstring of `arguments`."""
+    signature = inspect.signature(arguments)
+
+    def attach(*args: _P.args, **kwargs: _P.kwargs) -> Guard:
+        for name in kwargs.keys() - signature.parameters.keys():
+            near = get_close_matches(name, signature.parameters, 1)
+            other = f"It takes {', '.join(signature.parameters)}"
+            remedy = f"Did you mean {near[0]}=...?" if near else other
+            error = AttachError(name, "there is no such argument", remedy)
+            raise refused_on_all_ranks(error)
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"attach() {error}") from None
+        return assemble(arguments(*args, **kwargs))
+
+    attach.__doc__ = arguments.__doc__
+    attach.__dict__["__signature__"] = signature.replace(return_annotation=Guard)
+    return attach
+
+
+attach = _called_with(Arguments)

@@ -13,8 +13,7 @@ from typing import Any
 
 from spikeguard_client import ApiError, Client
 from spikeguard_client.calls import Calls, Page, Query, not_understood, read
-from spikeguard_client.shapes import AuditEntry, Command, Incident, Run
-from spikeguard_client.shapes import Series as SeriesAnswer
+from spikeguard_client.shapes import AuditEntry, Command, Incident, Run, Series as SeriesAnswer
 from spikeguard_dashboard.series import Series, series_of
 from spikeguard_protocol import IncidentId, ProtocolError, RunId
 from spikeguard_protocol.paths import incident_path, run_path

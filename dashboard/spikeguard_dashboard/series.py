@@ -9,9 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spikeguard_client.shapes import Batches, SegmentSeries
-from spikeguard_client.shapes import Series as Answer
-from spikeguard_client.shapes import Trend as TrendAnswer
+from spikeguard_client.shapes import Batches, SegmentSeries, Series as Answer, Trend as TrendAnswer
 
 
 @dataclass(frozen=True, slots=True)

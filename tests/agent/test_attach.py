@@ -57,6 +57,8 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("forward", {"forward": print}),
     ("name_batch", {"name_batch": "doc_ids"}),
     ("ranks", {"ranks": {"replicated": True}}),
+    ("setings", {"setings": Settings()}),
+    ("colour", {"colour": "red"}),
 ]
 
 
@@ -99,6 +101,13 @@ def test_what_deepspeed_keeps_to_itself_is_refused_in_one_sentence(given: str) -
     with pytest.raises(spikeguard.AttachError, match=r"ZeRO 1 to 3.* not supported") as refused:
         spikeguard.attach(*pairs[given], run="test")
     assert "Give" not in str(refused.value)
+
+
+def test_an_argument_that_there_is_not_is_named_with_the_nearest_that_there_is() -> None:
+    with pytest.raises(spikeguard.AttachError, match="Did you mean checkpoints="):
+        spikeguard.attach(MODEL, OPTIMIZER, chekpoints="runs")  # type: ignore[call-arg]
+    with pytest.raises(spikeguard.AttachError, match="It takes model, optimizer, run,"):
+        spikeguard.attach(MODEL, OPTIMIZER, colour="red")  # type: ignore[call-arg]
 
 
 def test_another_runs_directory_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,18 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert said.out == ""
     assert said.err.startswith("spikeguard: ")
     return said.err
+
+
+@pytest.mark.slow
+def test_reading_a_journal_imports_no_torch(tmp_path: Path) -> None:
+    """Also where there is one: a person waits for seconds for it."""
+    commanded(tmp_path).guard.finish()
+    typed = "import sys; from spikeguard_cli.main import main; main(sys.argv[1:]); "
+    typed += "print('torch' in sys.modules)"
+    command = [sys.executable, "-c", typed, "journal", str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[-1] == "False"
+    assert "test#1.3" in said
 
 
 def test_the_orders_of_a_run_are_listed_with_what_of_them_holds(

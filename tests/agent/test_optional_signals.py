@@ -14,8 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from spikeguard import AttachError, CheckpointDirectory, Settings, attach
 from spikeguard.measure.norms import sampled_rows
-from spikeguard.measure.signals.activations import MOST as MOST_LAYERS
-from spikeguard.measure.signals.activations import Activations, layers_named
+from spikeguard.measure.signals.activations import MOST as MOST_LAYERS, Activations, layers_named
 from spikeguard.measure.signals.attention import QUERIES, AttentionLogits
 from spikeguard.measure.signals.tokens import ENTROPY, UNSEEN, WorstSequence
 from spikeguard_protocol import OPTIONAL_SIGNALS, LayerNorms, Samples

@@ -12,15 +12,19 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from spikeguard.uplink.earlier_attempts import attempt_folders, earlier_outboxes
+from spikeguard.uplink.earlier_attempts import (
+    attempt_folders,
+    earlier_outboxes,
+    live_attempts,
+)
 from spikeguard.uplink.messages import EncodedMessage
 from spikeguard.uplink.outbox import Outbox
-from spikeguard.uplink.sender import stored_or_not
+from spikeguard.uplink.sender import stored_or_not, take_up
 from spikeguard.uplink.transport import Advice, Transport, Verdict
 from spikeguard_cli.command import CommandFailed, say, warn_of_plain_http
 from spikeguard_cli.options import print_json
@@ -108,17 +112,14 @@ def run_of(home: Path) -> RunId:
 def upload(outbox: Outbox, transport: Transport, tell: Tell, pause_s: float = PAUSE_S) -> Uploaded:
     """Send every message of `outbox` in order; raise `CommandFailed` where it cannot go on."""
     done, total = Uploaded(), outbox.sequence
-    while not outbox.empty:
-        message = outbox.next_message()
-        if message is None:
-            break
+    while not outbox.empty and (message := outbox.next_message()) is not None:
         verdict = _sent(message, transport, pause_s)
-        if verdict.advice is Advice.STORED and verdict.ack is not None:
-            outbox.acknowledge(min(verdict.ack.sequence, message.sequence))
+        take_up(verdict, outbox, message.sequence)
+        if verdict.advice is Advice.STORED:
             done.messages += 1
             tell(f"{outbox.run} {outbox.attempt}: message {message.sequence} of {total}")
         else:
-            _mend(outbox, message, verdict, done)
+            _count(done, message, verdict)
     return done
 
 
@@ -137,32 +138,25 @@ def _sent(message: EncodedMessage, transport: Transport, pause_s: float) -> Verd
     )
 
 
-def _mend(outbox: Outbox, message: EncodedMessage, verdict: Verdict, done: Uploaded) -> None:
+def _count(done: Uploaded, message: EncodedMessage, verdict: Verdict) -> None:
     """The server wants another number, or will never take this one."""
     if verdict.advice is Advice.GIVE_UP:
         if done.refused_last == message.sequence:  # even the gap in its place
             raise CommandFailed(f"the server refuses message {message.sequence}: {verdict.reason}")
         done.refused, done.refused_last = done.refused + 1, message.sequence
-        outbox.replace_by_gap(message.sequence, verdict.reason)
-        return
-    if verdict.advice is Advice.RESUME_FROM and verdict.expected is not None:
-        if verdict.expected < message.sequence:
-            done.returns += 1
-            if done.returns > RETURNS:
-                raise CommandFailed(
-                    f"the server has asked {RETURNS} times for messages that it had stored, and "
-                    f"asks for message {verdict.expected} again: {verdict.reason}"
-                )
-            outbox.declare_lost(verdict.expected)
-            return
-        if verdict.expected > message.sequence:
-            outbox.acknowledge(verdict.expected - 1)
-            return
-    raise CommandFailed(
-        f"the server turned message {message.sequence} of attempt {message.attempt} down: "
-        f"{verdict.reason}. It takes an agent's token for project {message.project}: set "
-        "SPIKEGUARD_TOKEN or give --token-file"
-    )
+    elif verdict.advice is Advice.RESUME_FROM:
+        done.returns += 1
+        if done.returns > RETURNS:
+            raise CommandFailed(
+                f"the server has asked {RETURNS} times for messages that it had stored, and "
+                f"asks for message {verdict.expected} again: {verdict.reason}"
+            )
+    else:
+        raise CommandFailed(
+            f"the server turned message {message.sequence} of attempt {message.attempt} down: "
+            f"{verdict.reason}. It takes an agent's token for project {message.project}: set "
+            "SPIKEGUARD_TOKEN or give --token-file"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +172,8 @@ class SyncedRun:
 def _sync_run(home: Path, transport: Transport, tell: Tell) -> SyncedRun:
     run = run_of(home)
     waiting = earlier_outboxes(home / "outbox", run, partial(say, to_error=True))
-    alive = _alive(home / "outbox", {outbox.attempt for outbox in waiting})
+    ours = {outbox.attempt for outbox in waiting}
+    alive = [each for each in live_attempts(home / "outbox") if each not in ours]
     sent = refused = 0
     try:
         for outbox in waiting:
@@ -188,14 +183,7 @@ def _sync_run(home: Path, transport: Transport, tell: Tell) -> SyncedRun:
         for outbox in waiting:
             outbox.close()
     _progress_line("")
-    return SyncedRun(str(run), sent, refused, list(alive))
-
-
-def _alive(folder: Path, taken: set[str]) -> Iterator[str]:
-    """Attempts whose messages another process holds."""
-    for path in sorted(folder.glob("*/lock")):
-        if path.parent.name not in taken:
-            yield path.parent.name
+    return SyncedRun(str(run), sent, refused, alive)
 
 
 def _end_words(done: SyncedRun) -> str:

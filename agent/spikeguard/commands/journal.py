@@ -10,7 +10,6 @@ checkpoint: data once skipped stays skipped.
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from spikeguard.data.skips import Skips
 from spikeguard.errors import AttachError
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.state.lineage import Abandonment, is_abandoned
+from spikeguard.state.owned_folders import sync_folder
 from spikeguard_protocol import (
     CommandResult,
     Order,
@@ -129,7 +129,7 @@ class Journal:
             self._note_damage(path, Lines(missing=lost))
         if not self._names_run:
             self._append({"entry": "run", "run": str(run)})
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
 
     def look(self, path: Path) -> None:
         """Take up what stands in `path` and write nothing."""
@@ -296,7 +296,7 @@ def read_undone(path: Path) -> tuple[dict[str, Undo], Lines]:
 def add_undo(path: Path, undo: Undo) -> None:
     """Durable; raise OSError. A file of its own: the journal may be a running job's."""
     append_lines(path, [undo.plain()])
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def _asked_of(entry: dict[str, Any]) -> str:
@@ -307,11 +307,3 @@ def _for_people(order: Order | None) -> dict[str, Any]:
     """When, and what was asked of whom."""
     asked = {"attempt": order.attempt, "action": to_json(order.action)} if order else {}
     return {"at": time.time(), **asked}
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeguard.measure.readback import DEPTH as ROWS
-from spikeguard.measure.readback import WIDTH, Readback, Scalars, arrived, read
+from spikeguard.measure.readback import DEPTH as ROWS, WIDTH, Readback, Scalars, arrived, read
 
 SAMPLE = 16_384  # bytes of a tensor
 STRETCHES = 64

@@ -26,7 +26,7 @@ from spikeguard.errors import AttachError
 from spikeguard.state import owned_folders
 from spikeguard.state.file_sums import FileSum, FileSums, damage, sums_of
 from spikeguard.state.lineage import NAME, Target, Tree, plain_lineage, read_lineage
-from spikeguard.state.owned_folders import MARKER
+from spikeguard.state.owned_folders import MARKER, sync_folder
 from spikeguard.state.replicated_parts import Boxes, Reader
 from spikeguard.state.tensor_damage import MOST
 from spikeguard_protocol import Medium
@@ -125,7 +125,7 @@ class CheckpointDirectory:
     def write_manifest(self, target: Target, world_size: int, files: FileSums) -> None:
         """Make the checkpoint complete; rank 0, once every rank has its file."""
         seal_manifest(self.path / target.name, target, world_size, files)
-        _sync(self.path)
+        sync_folder(self.path)
 
     def complete(self, target: Target, world_size: int) -> None:
         """The same for files that others wrote, which are read for their checksums; OSError."""
@@ -245,7 +245,7 @@ def seal_manifest(folder: Path, target: Target, world_size: int, files: FileSums
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(folder / MANIFEST)
-    _sync(folder)
+    sync_folder(folder)
 
 
 def open_manifest(folder: Path) -> Manifest:
@@ -286,11 +286,3 @@ def _age_s(folder: Path) -> float:
     except OSError:
         return 0.0
     return time.time() - newest
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

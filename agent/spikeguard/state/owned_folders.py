@@ -64,6 +64,15 @@ def remove_beside(folder: Path, names: re.Pattern[str], first: str) -> bool:
     return True
 
 
+def sync_folder(folder: Path) -> None:
+    """Have the names in it on the disk; raise OSError."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _is_marked(folder: Path) -> bool:
     try:
         return (folder / MARKER).read_bytes() == _SAID

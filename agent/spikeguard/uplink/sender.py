@@ -37,6 +37,19 @@ def stored_or_not(verdict: Verdict, sequence: int) -> Verdict:
     return Verdict(Advice.BACK_OFF, reason)
 
 
+def take_up(verdict: Verdict, outbox: Outbox, sequence: int) -> None:
+    """Have `outbox` hold what the server waits for, by its answer to message `sequence`."""
+    expected = verdict.expected
+    if verdict.ack is not None and verdict.advice is Advice.STORED:
+        outbox.acknowledge(min(verdict.ack.sequence, sequence))
+    elif verdict.advice is Advice.GIVE_UP:
+        outbox.replace_by_gap(sequence, verdict.reason)
+    elif expected is not None and expected < sequence:
+        outbox.declare_lost(expected)
+    elif expected is not None:
+        outbox.acknowledge(expected - 1)
+
+
 @dataclass(slots=True, eq=False)
 class Turn:
     """An outbox, and when it may send next."""
@@ -126,10 +139,10 @@ class Sender:
             return self._let_go(turn)
         asked_at = time.monotonic()
         verdict = stored_or_not(self._transport.send(message), message.sequence)
-        if verdict.advice is Advice.STORED and verdict.ack is not None:
+        take_up(verdict, turn.outbox, message.sequence)
+        if verdict.ack is not None and verdict.advice is Advice.STORED:
             turn.failures = 0
-            sequence = min(verdict.ack.sequence, message.sequence)
-            return self._stored(turn, sequence, verdict, asked_at)
+            return self._stored(turn, verdict, asked_at)
         turn.failures += 1
         said = f"message not stored: {self._transport.address}: {verdict.reason}"
         self._faults.note(f"server ({verdict.advice})", said)
@@ -137,9 +150,8 @@ class Sender:
             return self._let_go(turn)
         return self._not_stored(turn, message.sequence, verdict)
 
-    def _stored(self, turn: Turn, sequence: int, verdict: Verdict, asked_at: float) -> float:
+    def _stored(self, turn: Turn, verdict: Verdict, asked_at: float) -> float:
         outbox = turn.outbox
-        outbox.acknowledge(sequence)
         if turn is self._own and verdict.ack is not None:
             self._inbox.hear(verdict.ack, asked_at, verdict.unreadable)
         elif outbox.empty:
@@ -156,14 +168,10 @@ class Sender:
         return 0.0
 
     def _not_stored(self, turn: Turn, sequence: int, verdict: Verdict) -> float:
-        if verdict.advice is Advice.RESUME_FROM and verdict.expected is not None:
-            if verdict.expected < sequence:
-                turn.outbox.declare_lost(verdict.expected)
-                turn.returns += 1  # what is stored between two of them makes none of them good
-                return self._pause_before_retry(turn) if turn.returns > FREE_RETURNS else 0.0
-            turn.outbox.acknowledge(verdict.expected - 1)
+        if verdict.expected is not None and verdict.expected < sequence:
+            turn.returns += 1  # what is stored between two of them makes none of them good
+            return self._pause_before_retry(turn) if turn.returns > FREE_RETURNS else 0.0
         if verdict.advice is Advice.GIVE_UP:
-            turn.outbox.replace_by_gap(sequence, verdict.reason)
             return self._pause_before_retry(turn) if turn.failures > 3 else 0.0
         if verdict.advice is Advice.ASK_LATER:
             return self._settings.backoff_s

@@ -19,9 +19,12 @@ from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CollectorRegistry
-from sqlalchemy.exc import DataError, OperationalError
-from sqlalchemy.exc import InternalError as DatabaseInternalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import (
+    DataError,
+    InternalError as DatabaseInternalError,
+    OperationalError,
+    TimeoutError as PoolTimeout,
+)
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -56,8 +59,7 @@ from spikeguard_server.ingest import MessagePool, Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics
-from spikeguard_server.notify.notifier import AT_DESK as CARRIERS_AT_DESK
-from spikeguard_server.notify.notifier import Notifier
+from spikeguard_server.notify.notifier import AT_DESK as CARRIERS_AT_DESK, Notifier
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.outage import TOLD, outage_of
 

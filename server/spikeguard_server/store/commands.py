@@ -39,12 +39,12 @@ from spikeguard_server.store.runs import ENDED, RunRow
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.core import (
     attempts,
+    audit as audit_table,
     command_revisions,
     commands,
     incidents,
     runs,
 )
-from spikeguard_server.store.tables.core import audit as audit_table
 
 MAX_RUN_COMMANDS: Final = 1000  # that people order of a run itself
 MOST_REVISIONS: Final = 20  # the newest of a command, which every list that names it carries

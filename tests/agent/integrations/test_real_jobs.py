@@ -13,8 +13,7 @@ import pytest
 import torch
 
 import spikeguard
-from benchmarks import real_jobs_loops as loops
-from benchmarks import real_jobs_public as public
+from benchmarks import real_jobs_loops as loops, real_jobs_public as public
 from benchmarks.real_jobs_cells import _roll_back
 from benchmarks.real_jobs_probe import Probe, install
 from benchmarks.real_jobs_rows import ROWS

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.detection.settings import DetectionSettings

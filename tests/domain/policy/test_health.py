@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
 from spikeguard_core.policy.proposal import propose

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spikeguard_core.policy.order_limits import read_limits
 from spikeguard_core.policy.proposal import Proposal, propose

@@ -6,8 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spikeguard_core.policy.proposal import Proposal, differs, propose
 from spikeguard_core.policy.remedies import Diagnosis

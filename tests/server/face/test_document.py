@@ -8,11 +8,13 @@ import httpx
 import pytest
 
 from spikeguard_server.errors import ERRORS
-from spikeguard_server.http.bodies import access as access_shapes
-from spikeguard_server.http.bodies import channels as channel_shapes
-from spikeguard_server.http.bodies import incident_shapes
-from spikeguard_server.http.bodies import policy as policy_shapes
-from spikeguard_server.http.bodies import run_shapes as shapes
+from spikeguard_server.http.bodies import (
+    access as access_shapes,
+    channels as channel_shapes,
+    incident_shapes,
+    policy as policy_shapes,
+    run_shapes as shapes,
+)
 from spikeguard_server.http.bodies.run_shapes import Shape
 from spikeguard_server.identity.permissions import TABLE
 

@@ -41,8 +41,7 @@ from spikeguard_server.store.tables.core import metadata
 from tests.agent.job import Job, Loader
 from tests.agent.wire import await_that
 from tests.server.face.serving import serving
-from tests.server.store.jobs import Job as Sent
-from tests.server.store.jobs import spiking
+from tests.server.store.jobs import Job as Sent, spiking
 
 ROLE = "keeper"  # owns its database and is no superuser, like the stack's own
 RUN = RunId("default", "test")

@@ -4,19 +4,15 @@
 Law: a rule turns norms into factors on the device; it never reads a gradient or a host value.
 """
 
-from spikeguard.optim.clipping.adagc import AdaGC
-from spikeguard.optim.clipping.plain import ClipResult, clip_grad_norm_, rule_of
-from spikeguard.optim.clipping.rules import Clipped, ClipSignal, Rule
-from spikeguard.optim.clipping.zclip import Hybrid, ZClip
-
-__all__ = [
-    "AdaGC",
-    "ClipResult",
-    "ClipSignal",
-    "Clipped",
-    "Hybrid",
-    "Rule",
-    "ZClip",
-    "clip_grad_norm_",
-    "rule_of",
-]
+from spikeguard.optim.clipping.adagc import AdaGC as AdaGC
+from spikeguard.optim.clipping.plain import (
+    ClipResult as ClipResult,
+    clip_grad_norm_ as clip_grad_norm_,
+    rule_of as rule_of,
+)
+from spikeguard.optim.clipping.rules import (
+    Clipped as Clipped,
+    ClipSignal as ClipSignal,
+    Rule as Rule,
+)
+from spikeguard.optim.clipping.zclip import Hybrid as Hybrid, ZClip as ZClip
