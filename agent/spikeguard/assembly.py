@@ -73,8 +73,7 @@ from spikeguard.settings import Connection, Settings, read_connection, whole, wi
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.lineage import Progress
 from spikeguard.state.snapshot_budget import open_staging
-from spikeguard.state.snapshots import Snapshots
-from spikeguard.state.staging_buffers import StagingBuffers
+from spikeguard.state.snapshots import Snapshots, StagingBuffers
 from spikeguard.state.training_state import TrainingState
 from spikeguard.uplink.batch_reporter import BatchReporter, Describing
 from spikeguard.uplink.earlier_attempts import live_attempts

@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from spikeguard.commands.executor import Executor
-from spikeguard.loop.capabilities import denied_verbs
 from spikeguard.loop.context import GuardState, Parts, state_of
 from spikeguard.loop.optimizer_hooks import STRETCH, OptimizerHooks
 from spikeguard.loop.order_polling import OrderPolling
@@ -67,7 +66,7 @@ class Guard:
         self._report = parts.recovery.report = self._reporter.report
         self._executor = Executor(
             parts,
-            lambda: denied_verbs(parts.abilities, self._optimizers.unseen(parts.feed.steps)),
+            lambda: self._optimizers.unseen(parts.feed.steps),
             self._report,
             lambda: self._reporter.drain(self._executor.announced),
         )

@@ -24,8 +24,7 @@ from spikeguard import (
 from spikeguard.faults import Faults
 from spikeguard.state.host_copies import tree_bytes
 from spikeguard.state.lineage import Target
-from spikeguard.state.snapshots import Snapshots
-from spikeguard.state.staging_buffers import StagingBuffers
+from spikeguard.state.snapshots import Snapshots, StagingBuffers
 from spikeguard_protocol import (
     Ack,
     BatchRange,

@@ -18,7 +18,7 @@ from spikeguard.state.mapped_memory import MappedMemory, read_region
 from spikeguard.state.node_memory import Place, neighbours
 from spikeguard.state.replicated_parts import Part
 from spikeguard.state.snapshot_budget import rank_limit
-from spikeguard.state.staging_buffers import StagingBuffers
+from spikeguard.state.snapshots import StagingBuffers
 
 from .forks import exit_status, start_script
 
@@ -192,7 +192,7 @@ import torch
 from spikeguard.faults import Faults
 from spikeguard.state.mapped_memory import MappedMemory
 from spikeguard.state.replicated_parts import Part
-from spikeguard.state.staging_buffers import StagingBuffers
+from spikeguard.state.snapshots import StagingBuffers
 
 class Runtime:
     def cudaHostRegister(self, pointer, size, flags): return 0

@@ -12,12 +12,12 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from spikeguard.commands.inbox import Delivery
 from spikeguard.commands.journal_lines import Begun
-from spikeguard.commands.order_limits import allowed_verbs, count_refusal, refusal, verb_refusal
+from spikeguard.commands.order_limits import count_refusal, refusal, verb_refusal
 from spikeguard.commands.recovery import Report
 from spikeguard.commands.rollback import (
     Acting,
@@ -36,6 +36,7 @@ from spikeguard.state.lineage import steps_given_up
 from spikeguard_protocol import (
     OWN_RULE,
     Action,
+    Answer,
     Apply,
     BatchRange,
     CheckpointNow,
@@ -54,6 +55,7 @@ from spikeguard_protocol import (
 )
 
 HOUR_S = 3_600.0
+_BY_TABLE = (Verb.SCALE_LR, Verb.SKIP_BATCHES, Verb.ROLLBACK)  # a row of this name says whether
 REPEAT_S = 30.0  # an order still delivered after its result was put: put it again
 
 
@@ -63,12 +65,12 @@ class Executor:
     def __init__(
         self,
         parts: Acting,
-        denied: Callable[[], Mapping[Verb, str]],
+        unseen: Callable[[], str],
         report: Report,
         drain: Callable[[], None],
     ) -> None:
-        """`denied`: orders that the table of abilities does not say yes to, and why."""
-        self._denied, self._report, self._drain = denied, report, drain
+        """`unseen`: why no rate can be scaled now, whatever the table says; empty if one can."""
+        self._parts, self._unseen, self._report, self._drain = parts, unseen, report, drain
         self._settings, self._mitigations = parts.settings, parts.mitigations
         self._world, self._progress, self._feed = parts.world, parts.progress, parts.feed
         self._rates, self._recovery, self._journal = parts.rates, parts.recovery, parts.journal
@@ -83,11 +85,6 @@ class Executor:
         """What can be carried out in this loop; nothing once its ranks agree no more."""
         if self._world.ties.broken:
             return ()
-        allowed = allowed_verbs(self._settings)
-        return tuple(verb for verb in self._possible() if verb in allowed)
-
-    def _possible(self) -> tuple[Verb, ...]:
-        """What the loop could do, whatever its settings allow."""
         disk, cannot = self._recovery.checkpoints, set(self._denied())
         if not self._feed.in_use:
             cannot.add(Verb.STOP)
@@ -95,7 +92,17 @@ class Executor:
             cannot.add(Verb.APPLY)
         if disk is None or not disk.on_demand:
             cannot.add(Verb.CHECKPOINT_NOW)
-        return tuple(verb for verb in Verb if verb not in cannot)
+        settings = self._settings
+        return tuple(v for v in Verb if not (v in cannot or verb_refusal(settings, v)))
+
+    def _denied(self) -> dict[Verb, str]:
+        """Orders that the table of abilities does not say yes to, and why."""
+        unseen = self._unseen()
+        denied = {Verb.SCALE_LR: unseen} if unseen else {}
+        for row in self._parts.abilities:
+            if row.name in _BY_TABLE and row.answer is not Answer.YES:
+                denied[Verb(row.name)] = row.reason
+        return denied
 
     @property
     def returning(self) -> bool:

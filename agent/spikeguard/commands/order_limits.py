@@ -40,11 +40,6 @@ TOLD = (
 EMERGENCY = ("emergency_drops", "emergency_factor", "emergency_steps")  # where the rule is on
 
 
-def allowed_verbs(settings: Settings) -> frozenset[Verb]:
-    """The verbs that may be ordered."""
-    return frozenset() if settings.observe_only else frozenset(map(Verb, settings.allowed_verbs))
-
-
 def told(settings: Settings) -> dict[str, str]:
     """The limits as text, for the attempt's own description."""
     names = (*TOLD, *EMERGENCY) if settings.emergency_drops else TOLD
@@ -54,22 +49,21 @@ def told(settings: Settings) -> dict[str, str]:
 
 def refusal(settings: Settings, action: Action, steps_back: int | None) -> str | None:
     """Why what `action` asks for lies beyond a limit; `steps_back`: what a rollback gives up."""
-    reasons: tuple[str | None, ...] = ()
     match action:
         case SkipBatches(batches=skip):
-            reasons = (_skip_refusal(settings, skip),)
+            return _skip_refusal(settings, skip)
         case ScaleLr(factor=factor, steps=steps):
-            reasons = (_scale_refusal(settings, factor, steps),)
+            return _scale_refusal(settings, factor, steps)
         case Apply(name=name, steps=steps):
-            reasons = (_apply_refusal(settings, name, steps),)
+            return _apply_refusal(settings, name, steps)
         case Rollback():
-            reasons = (
-                _skip_refusal(settings, action.skip),
-                _scale_refusal(settings, action.lr_factor, action.lr_steps),
-                _apply_refusal(settings, action.apply, action.apply_steps),
-                _return_refusal(settings, steps_back),
+            return (
+                _skip_refusal(settings, action.skip)
+                or _scale_refusal(settings, action.lr_factor, action.lr_steps)
+                or _apply_refusal(settings, action.apply, action.apply_steps)
+                or _return_refusal(settings, steps_back)
             )
-    return next((reason for reason in reasons if reason is not None), None)
+    return None
 
 
 def verb_refusal(settings: Settings, verb: Verb) -> str | None:

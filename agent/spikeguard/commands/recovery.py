@@ -25,8 +25,7 @@ from spikeguard.state.file_sums import beside_the_loop
 from spikeguard.state.host_copies import tree_bytes
 from spikeguard.state.lineage import Progress, Target, Tree, is_abandoned, target_name
 from spikeguard.state.replicated_parts import Part, divided
-from spikeguard.state.snapshots import Snapshot, Snapshots
-from spikeguard.state.staging_buffers import Staged, StagingBuffers
+from spikeguard.state.snapshots import Snapshot, Snapshots, Staged, StagingBuffers
 from spikeguard.state.training_state import TrainingState
 from spikeguard.state.user_checkpoints import UserCheckpoints
 from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted

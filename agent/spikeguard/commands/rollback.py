@@ -24,7 +24,15 @@ from spikeguard.optim.lr_scale import LrScale
 from spikeguard.ranks.rank_group import World, all_agree, all_gather
 from spikeguard.settings import Settings
 from spikeguard.state.lineage import Abandonment, Progress, Target, Tree, abandoned_by_return
-from spikeguard_protocol import Apply, Order, Rollback, ScaleLr, SegmentReason, SegmentStarted
+from spikeguard_protocol import (
+    Ability,
+    Apply,
+    Order,
+    Rollback,
+    ScaleLr,
+    SegmentReason,
+    SegmentStarted,
+)
 from spikeguard_protocol.phrases import batches_phrase
 
 MANY = 16  # steps to wait for: the server is told too
@@ -89,6 +97,7 @@ class Acting(Protocol):
     inbox: Inbox
     faults: Faults
     mitigations: Mitigations
+    abilities: tuple[Ability, ...]
 
 
 class Refusal(Exception):

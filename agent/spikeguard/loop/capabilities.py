@@ -19,7 +19,7 @@ from spikeguard.commands.order_limits import verb_refusal
 from spikeguard.data.feed import MIXED, DataFeed
 from spikeguard.data.reading import READ_ONCE, READ_ONCE_REMEDY
 from spikeguard.faults import LINES, log
-from spikeguard.loop.optimizer_hooks import LoopUsage
+from spikeguard.loop.optimizer_hooks import UNSEEN, LoopUsage
 from spikeguard.loop.snapshot_cadence import MEASURED
 from spikeguard.optim.update_skipper import UpdateSkipper, can_skip_by_sync, takes_flag
 from spikeguard.settings import GIB, Settings
@@ -238,15 +238,10 @@ def counter_abilities(usage: LoopUsage) -> tuple[Ability, ...]:
     return ()
 
 
-def unseen_steps(optimizer: str) -> str:
-    """Why nothing can be done to an update of the loop's."""
-    return f"the loop does not call the step() of the {optimizer} that attach() was given"
-
-
 def step_abilities(usage: LoopUsage, optimizer: str) -> tuple[Ability, ...]:
     """What the optimizer's hooks have shown; nothing where all is well."""
     if usage.unseen:
-        reason = unseen_steps(optimizer)
+        reason = UNSEEN.format(name=optimizer)
         remedy = (
             "Give attach() the optimizer whose step() the loop calls, and capture no CUDA graph"
         )
@@ -284,19 +279,6 @@ def within_limits(abilities: Iterable[Ability], settings: Settings) -> tuple[Abi
     return tuple(
         no(each.name, reason) if (reason := refused.get(each.name)) else each for each in abilities
     )
-
-
-def denied_verbs(abilities: Iterable[Ability], unseen: str = "") -> dict[Verb, str]:
-    """Orders that are refused since their row does not say yes, and the row's reason.
-
-    `unseen`: the optimizer whose step the loop does not call now, whatever the rows say.
-    """
-    rows = {row.name: row for row in abilities}
-    return ({Verb.SCALE_LR: unseen_steps(unseen)} if unseen else {}) | {
-        _ORDERED_BY[name]: rows[name].reason
-        for name in (SCALE_LR, SKIP_BATCHES, ROLLBACK)
-        if rows[name].answer is not Answer.YES
-    }
 
 
 _ORDERED_BY = {

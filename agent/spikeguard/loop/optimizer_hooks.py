@@ -119,6 +119,7 @@ MOVED_BEFORE = (
     "{name} moves its weights before it calls its closure: updates that are not finite are "
     "reported and not dropped"
 )
+UNSEEN = "the loop does not call the step() of the {name} that attach() was given"
 IN_BACKWARD = (
     "{name} steps within the backward pass, when not all gradients are there: updates are judged "
     "by a part of them. Step the optimizers after the backward pass"
@@ -163,12 +164,12 @@ class OptimizerHooks:
         self.handles = [handle for each in self.watched for handle in each.handles]  # to remove
 
     def unseen(self, made: int) -> str:
-        """The optimizers whose hooks did not run in the newest steps, of `made` in this attempt.
+        """Why no rate can be scaled: no hook ran in the newest steps, of `made` in this attempt.
 
-        The table tells of it after two stretches; an order may come before.
+        Empty where one did. The table tells of it after two stretches; an order may come before.
         """
         late = self.progress.steps - self.newest >= STRETCH
-        return self._names if made and (late or not self.updates) else ""
+        return UNSEEN.format(name=self._names) if made and (late or not self.updates) else ""
 
     def finish_step(self, step: int) -> None:
         """Of several, at a step boundary: whether all have stepped, if any has."""

@@ -1,6 +1,6 @@
 """The one checkpoint that may be on its way to disk while the loop trains on.
 
-The state is copied to host memory (`staging_buffers`), or lies there already as the snapshot of the
+The state is copied to host memory (`snapshots`), or lies there already as the snapshot of the
 same step; a thread writes it.
 Law: one in flight on all ranks: whether another may begin is voted on, since ranks finish apart.
 It counts as a checkpoint once every rank has written, when rank 0 adds the manifest; a process
@@ -20,7 +20,7 @@ from spikeguard.faults import Faults, log
 from spikeguard.ranks.rank_group import World, all_agree
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.lineage import Target
-from spikeguard.state.staging_buffers import Staged
+from spikeguard.state.snapshots import Staged
 
 LET_GO_S = 5.0  # for a thread that has nothing left to do
 

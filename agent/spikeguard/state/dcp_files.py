@@ -58,7 +58,7 @@ from spikeguard.state.lineage import Tree
 from spikeguard.state.owned_folders import claim
 from spikeguard.state.random_numbers import random_state
 from spikeguard.state.replicated_parts import Box, Boxes, Part, Reader, difference, joined, names_in
-from spikeguard.state.staging_buffers import Staged
+from spikeguard.state.snapshots import Staged
 from spikeguard.state.tensor_damage import damage_of, described, trained
 
 ALONE = r"torch\.distributed is (disabled|unavailable)"  # said at every save of one process

@@ -21,7 +21,7 @@ from spikeguard.settings import Settings
 from spikeguard.state.host_memory import host_memory
 from spikeguard.state.mapped_memory import open_mapped
 from spikeguard.state.node_memory import Place, join_node, tell_places
-from spikeguard.state.staging_buffers import StagingBuffers
+from spikeguard.state.snapshots import StagingBuffers
 
 
 class Budget(NamedTuple):

@@ -1,20 +1,235 @@
-"""Recent states of the run in host memory, so that going back tens of steps needs no disk.
+"""Host memory that the run's states are copied into, and the ring of the newest: going back tens
+of steps needs no disk.
 
-A ring of the newest `keep`, every `every` steps, together at most `limit` bytes a rank; while the
-server protects one that would fall out of the ring it stays, at most `PINNED` of them. The
-buffers of a snapshot that leaves are used again, so memory does not grow.
-Invariants: what the ring holds is a function of step numbers and of what all ranks agreed on, so
-every rank holds the same names; its room is the largest rank's, which travels with the step's vote.
+A snapshot and a checkpoint of the same step share one copy. Where CUDA copies, or where ranks of a
+node keep one copy together, a buffer is a region of mapped memory (`mapped_memory`); elsewhere each
+tensor has memory of its own. With CUDA a thread registers buffers before they are needed; one that
+is not ready yet when it is needed is registered in the loop. A buffer that leaves the ring is used
+again, so memory does not grow.
+Invariants: at most `most` buffers; one that is held is not written to. What the ring holds is a
+function of step numbers and of what all ranks agreed on, so every rank holds the same names; its
+room is the largest rank's, which travels with the step's vote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from spikeguard.faults import Faults
+from spikeguard.ranks.model_parts import is_packed, local, taken_apart
 from spikeguard.ranks.vote import PINNED
-from spikeguard.state.lineage import Target
-from spikeguard.state.staging_buffers import Staged
+from spikeguard.state.host_copies import event_after_copy, host_copy
+from spikeguard.state.lineage import Target, Tree
+from spikeguard.state.mapped_memory import Kind, MappedMemory, Region
+from spikeguard.state.node_memory import NodeMemory
+from spikeguard.state.replicated_parts import Part, joined_with
+
+CLOSE_S = 5.0  # a piece of mapped memory is ready sooner
+SMALL = 2**16  # bytes; a tensor of the rank's own below that has memory of its own
+
+
+class Buffer:
+    """Memory for one state."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.holders = 0
+        self.tree: Tree = {}  # what lies there: where a tensor fits it is copied over
+        self.region: Region | None = None
+        self.plan: Plan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The tensors that a region holds: parts first, then the large ones of the rank's own."""
+
+    kinds: tuple[Kind, ...]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, live: Tree) -> Plan:
+        """`live`: what `StagingBuffers.take` copies."""
+        parts: Mapping[str, Tensor] = live["parts"]
+        own: list[Kind] = []
+        _homes(live["own"], own)
+        return cls((*map(Kind.of, parts.values()), *own), tuple(parts))
+
+
+@dataclass(slots=True, eq=False)
+class Staged:
+    """A state on the host, complete once `copied` has passed; `parts` by their names."""
+
+    own: Tree
+    parts: Mapping[str, Part]
+    copied: torch.cuda.Event | None
+    buffer: Buffer
+    name: str = ""
+    node: NodeMemory | None = None
+
+    def whole(self) -> Tree:
+        """All of it, with what the neighbours keep; waits on the host until the copy is complete.
+
+        Raises ValueError where a neighbour does not keep its part.
+        """
+        if self.copied is not None:
+            self.copied.synchronize()
+        found = {name: part.tensor for name, part in self.parts.items()}
+        if self.node is not None:
+            found |= self.node.found(self.name)
+        return joined_with(self.own, found)
+
+    def hold(self) -> Staged:
+        """Keep it from being written to, once more."""
+        self.buffer.holders += 1
+        return self
+
+    def release(self) -> None:
+        """Let go of it once."""
+        self.buffer.holders -= 1
+
+
+class StagingBuffers:
+    """All of them."""
+
+    def __init__(
+        self,
+        faults: Faults,
+        most: int,
+        mapped: MappedMemory | None = None,
+        node: NodeMemory | None = None,
+        *,
+        on_cuda: bool = False,
+    ) -> None:
+        self._faults, self.node = faults, node
+        self._mapped, self.registers = mapped, mapped is not None and on_cuda
+        self._buffers = [Buffer(number) for number in range(most)]
+        self._lock = threading.Lock()  # on who prepares or takes which buffer
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+        self._opened = False  # whether the newest state had its buffer made ready in the loop
+
+    @property
+    def ready(self) -> bool:
+        """Whether the newest state found its buffer ready, and no thread makes others so."""
+        return not self._opened and (self._thread is None or not self._thread.is_alive())
+
+    def kept(self, parts: Mapping[str, Part]) -> Mapping[str, Part]:
+        """Those that this rank copies, of all that it holds alike with its neighbours."""
+        return self.node.kept(parts) if self.node is not None else parts
+
+    def take(self, name: str, own: Tree, parts: Mapping[str, Part]) -> Staged:
+        """Copy the state of this step boundary; held once by who asked."""
+        live = {"own": own, "parts": {n: part.tensor for n, part in parts.items()}}
+        buffer, self._opened = self._free(), False
+        if self._mapped is not None:
+            self._map(buffer, Plan.of(live), live)
+        region = buffer.region
+        if region is not None:
+            region.hold("")
+        buffer.tree, copied = host_copy(live, buffer.tree), event_after_copy(live)
+        if region is not None:
+            region.hold(name)
+        buffer.holders = 1
+        here = {n: part.copied(buffer.tree["parts"][n]) for n, part in parts.items()}
+        return Staged(buffer.tree["own"], here, copied, buffer, name, self.node)
+
+    def prepare(self, own: Tree, parts: Mapping[str, Part], count: int) -> None:
+        """Have `count` buffers ready before they are needed, where that takes time."""
+        if not self.registers or self._thread is not None:
+            return
+        plan = Plan.of({"own": own, "parts": {n: part.tensor for n, part in parts.items()}})
+        self._thread = threading.Thread(
+            target=self._prepare, args=(plan, count), name="spikeguard-staging", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Make no more buffers ready.
+
+        A thread that is inside torch when the interpreter ends aborts the process.
+        """
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+    def trim(self, count: int) -> None:
+        """Give back the memory of free buffers, where more than `count` have any."""
+        filled = [buffer for buffer in self._buffers if buffer.tree]
+        free = [buffer for buffer in filled if not buffer.holders]
+        for buffer in free[: max(0, len(filled) - count)]:
+            _empty(buffer)
+
+    def _prepare(self, plan: Plan, count: int) -> None:
+        with self._faults.shield("snapshots"):
+            for buffer in self._buffers[:count]:
+                with self._lock:
+                    closing = self._closing.is_set()
+                    if not closing and not buffer.holders and buffer.region is None:
+                        self._open(buffer, plan)
+
+    def _free(self) -> Buffer:
+        """A buffer that nobody holds; one that was used before where there is one."""
+        free = [buffer for buffer in self._buffers if not buffer.holders]
+        if not free:
+            raise RuntimeError(f"all {len(self._buffers)} staging buffers are held")
+        used = [buffer for buffer in free if buffer.tree or buffer.region is not None]
+        return (used or free)[0]
+
+    def _map(self, buffer: Buffer, plan: Plan, live: Tree) -> None:
+        """Have the buffer's tensors lie in its region."""
+        if buffer.plan != plan:
+            self._opened = self.registers
+            with self._lock:
+                if buffer.plan != plan:
+                    self._open(buffer, plan)
+        if not buffer.tree and buffer.region is not None:
+            tensors = dict(zip(plan.names, buffer.region.tensors, strict=False))
+            rest = iter(buffer.region.tensors[len(plan.names) :])
+            buffer.tree = {"own": _homes(live["own"], [], rest), "parts": tensors}
+
+    def _open(self, buffer: Buffer, plan: Plan) -> None:
+        assert self._mapped is not None
+        _empty(buffer)
+        region = self._mapped.region(buffer.number, plan.kinds, plan.names)
+        if self.registers and not region.register(self._closing.is_set):
+            self._faults.note("snapshots", "CUDA does not register host memory: copies wait")
+        buffer.region, buffer.plan = region, plan
+
+
+def _empty(buffer: Buffer) -> None:
+    buffer.tree = {}
+    if buffer.region is not None:
+        buffer.region.free()
+    buffer.region = buffer.plan = None
+
+
+def _homes(value: Any, kinds: list[Kind], tensors: Any = None) -> Any:
+    """`value` with the next of `tensors` for each large one and None for all else.
+
+    Adds the kinds of those to `kinds`.
+    """
+    if isinstance(value, Tensor):
+        if is_packed(value):
+            return _homes(taken_apart(value), kinds, tensors)
+        kind = Kind.of(local(value))
+        if kind.nbytes < SMALL:
+            return None
+        kinds.append(kind)
+        return next(tensors) if tensors is not None else None
+    if isinstance(value, dict):
+        return {key: _homes(each, kinds, tensors) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_homes(each, kinds, tensors) for each in value)
+    return None
+
+
+# ---- the ring ----
 
 
 @dataclass(slots=True, eq=False)
@@ -26,7 +241,8 @@ class Snapshot:
 
 
 class Snapshots:
-    """The ring."""
+    """The ring: the newest `keep`, together at most `limit` bytes a rank, and at most `pinned` more
+    that would fall out of it while the server protects them."""
 
     def __init__(
         self, keep: int, limit: int, ranks: int = 1, others: int = 0, pinned: int = PINNED
