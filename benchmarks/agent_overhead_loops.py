@@ -186,7 +186,7 @@ def guarded(
         run="overhead",
         server=server,
         directory=folder,
-        settings=Settings(handle_sigterm=False, flush_s=0.5, **chosen),
+        settings=Settings(flush_s=0.5, **chosen),
     )
     loop.watch(guard)
     return loop

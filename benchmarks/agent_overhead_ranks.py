@@ -47,7 +47,7 @@ def clipped(size: Size, device: str) -> Loop:
 def guarded(size: Size, device: str, folder: Path) -> Loop:
     """By the agent's."""
     loop = Loop(size, device, wrap=sharded)
-    settings = Settings(handle_sigterm=False, flush_s=0.5)
+    settings = Settings(flush_s=0.5)
     guard = attach(loop.model, loop.optimizer, run="ranks", directory=folder, settings=settings)
     loop.watch(guard)
     return loop

@@ -44,7 +44,7 @@ from benchmarks.agent_overhead_loops import (
 )
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
-from spikeguard import CheckpointDirectory, Settings, attach
+from spikeguard import CheckpointDirectory, attach
 from spikeguard.state.mapped_memory import Kind, open_mapped
 
 LIMIT_S = 240.0  # of one part
@@ -189,7 +189,6 @@ def stalls(options: Namespace) -> dict[str, Any]:
             run="stalls",
             directory=Path(place) / "b",
             checkpoints=CheckpointDirectory(Path(place) / "kept", every=40, keep=1),
-            settings=Settings(handle_sigterm=False),
         )
         loop.watch(guard)
         found["agent, a checkpoint every 40 steps"] = _times(loop, steps)

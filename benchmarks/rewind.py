@@ -66,7 +66,7 @@ class Run:
             run="rewind",
             directory=folder / "guard",
             checkpoints=CheckpointDirectory(folder / "kept", every=0, keep=2, healthy_after=0),
-            settings=Settings(handle_sigterm=False, snapshot_every=10, rollbacks_a_day=100),
+            settings=Settings(snapshot_every=10, rollbacks_a_day=100),
         )
         self.loop.guard = self.guard
         self.loop.clip = lambda: self.guard.clip_grad_norm_(1.0)

@@ -32,8 +32,7 @@ class Settings:
     slow_signals_every: int = 10  # param_norm, adam_v_norm, update_norm; every step if asked
     layer_norms_every: int = 0  # gradient norms by parameter, sent at once; 0: as they are kept
     exact_update_bytes: int = GIB  # largest copy of the parameters that exact update norms take
-    update_sample_share: float = 0.05  # of all parameters, cloned before each step
-    unchanged_parameters: bool = False  # share of that sample that a step left as it was
+    unchanged_parameters: bool = False  # share of a sample that a step left as it was
     activation_layers: tuple[str, ...] = ()  # modules whose output's L2 is taken, or patterns
     sampled_signals_every: int = 10  # activations and attention logits
     flight_recorder: int = 64  # newest norms by layer kept until an incident opens; 0: none
@@ -47,8 +46,7 @@ class Settings:
     snapshot_every: int | None = None  # 0: no snapshots in host memory; None: by snapshot_budget
     snapshot_budget: float = 0.005  # of the steps' time, for copying snapshots; 0: every 20 steps
     snapshots: int = 5  # newest kept
-    snapshot_bytes: int = 0  # of host memory a rank, all snapshots together; 0: by the share
-    snapshot_share: float = 0.5  # of the host memory that is free at `attach`, for all its ranks
+    snapshot_bytes: int = 0  # of host memory a rank, all together; 0: half of what is free
     replay_limit_s: float = 600.0  # of reading data again to go back, where it can only be counted
     rollback_on_other_data: bool = False  # go back though the loader reads other items then
     send_interval_s: float = 1.0  # between two messages
@@ -57,7 +55,6 @@ class Settings:
     outbox_bytes: int = 256 * MIB  # on disk; beyond it the oldest samples are dropped
     outbox_directory: str = ""  # for the outboxes of all runs; "": in each run's directory
     flush_s: float = 3.0  # finish() and SIGTERM wait no longer for the server
-    handle_sigterm: bool = True  # only where nobody else handles it
     watch_alone: bool = True  # without a server: detection beside the loop, told in the log
     agreement_timeout_s: float = 0.0  # for the slowest rank; 0: as the job's own collectives
     observe_only: bool = False  # no order is carried out; what is measured is still reported
@@ -96,7 +93,6 @@ _MOST: dict[str, float] = {
     "lr_factor_least": 1.0,
     "emergency_factor": 1.0,
     "emergency_drops": 10_000,
-    "snapshot_share": 0.9,
     "snapshot_budget": 0.5,
     "lr_steps_most": 10**9,
     "apply_steps_most": 10**9,

@@ -50,7 +50,6 @@ def test_tokens_sequences_updates_and_activations_equal_those_computed_the_plain
             micro_batches=2,
             activation_layers=("blocks.?.attention", "norm"),
             unchanged_parameters=True,
-            update_sample_share=0.5,
             slow_signals_every=5,
             sampled_signals_every=4,
             flight_recorder=0,

@@ -92,7 +92,6 @@ def test_ranks_share_what_they_have_and_the_poorest_decides() -> None:
     """All hold the same snapshots, so the limit is one; one that is set is taken as it is."""
     places = [Place("a", 80 * GIB, 1), Place("a", 80 * GIB, 1), Place("b", 50 * GIB, 1)]
     assert rank_limit(Settings(), places) == 20 * GIB
-    assert rank_limit(Settings(snapshot_share=0.1), places) == 4 * GIB
     assert rank_limit(Settings(snapshot_bytes=7), places) == 7
     assert rank_limit(Settings(), [Place("a", 80 * GIB, 8)]) == 5 * GIB  # as the launcher says
 

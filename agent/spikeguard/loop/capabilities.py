@@ -23,6 +23,7 @@ from spikeguard.loop.optimizer_hooks import UNSEEN, LoopUsage
 from spikeguard.loop.snapshot_cadence import MEASURED
 from spikeguard.optim.update_skipper import UpdateSkipper, can_skip_by_sync, takes_flag
 from spikeguard.settings import GIB, Settings
+from spikeguard.state.snapshot_budget import SHARE
 from spikeguard.state.snapshots import Snapshots
 from spikeguard_protocol import BY_RESTART, Ability, Answer, Verb
 
@@ -48,7 +49,7 @@ APART = (
     "the model is neither in a DistributedDataParallel that averages gradients over all ranks nor "
     "made of DTensors: what a rank measures may be its own"
 )
-ROOM_REMEDY = "Raise it if the host has the memory, or set snapshot_every=0"
+ROOM_REMEDY = "Raise snapshot_bytes if the host has the memory, or set snapshot_every=0"
 SAY_REPLICATED = (
     "If all ranks have the same weights and, when the optimizer steps, the same gradients, say "
     "ranks=Ranks(replicated=True)"
@@ -162,7 +163,7 @@ def _no_room(settings: Settings) -> Ability:
 def _limit(settings: Settings) -> str:
     if settings.snapshot_bytes:
         return f"Settings.snapshot_bytes ({settings.snapshot_bytes / GIB:.3g} GiB)"
-    return f"Settings.snapshot_share ({settings.snapshot_share:.0%} of the host's free memory)"
+    return f"{SHARE:.0%} of the host's free memory (Settings.snapshot_bytes is 0)"
 
 
 def data_abilities(

@@ -26,7 +26,7 @@ class Endings:
 
     def __init__(self, flush: Callable[[str], None], settings: Settings) -> None:
         self._flush, self.within_s = flush, settings.flush_s + SLACK_S
-        if settings.handle_sigterm and _may_handle_sigterm():
+        if _may_handle_sigterm():
             signal.signal(signal.SIGTERM, on_sigterm)
             _waiting.append(self)
         atexit.register(self._on_exit)

@@ -99,8 +99,7 @@ class Collector:
         self._compare_every = settings.replica_checksum_every
         self.compares = topology.replicas and self._compare_every > 0
         self.snapshot_due: Callable[[int], bool] = lambda _: False  # at the end of a step
-        share = settings.update_sample_share
-        self._samples = samples_of(job.parts, job.optimizers, share, topology)
+        self._samples = samples_of(job.parts, job.optimizers, topology)
         self.buffers = Buffers(job.parts)
         self._everything = [all_parameters(each, topology) for each in job.optimizers]
         self._exact = fits(job.optimizers, settings)

@@ -2,7 +2,7 @@
 
 Law: decay included, divided by the rate that the step really used, so that an LR change does not
 move it. On the device only. Cost: the sample is cloned before each step (at most
-`update_sample_share` of the parameters); the exact norm keeps one buffer the size of this rank's
+`SHARE` of the parameters); the exact norm keeps one buffer the size of this rank's
 parameters, made at its first use, and reads and writes the parameters' bytes four times.
 Of sharded parameters this rank measures its own part and meets no other rank: squares add up.
 """
@@ -22,6 +22,8 @@ from spikeguard.optim.optimizers import trained_by
 from spikeguard.ranks.layout import Topology
 from spikeguard.ranks.model_parts import Modules, local, named_parameters
 from spikeguard.settings import GIB, Settings
+
+SHARE = 0.05  # of all parameters, cloned before each step
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +106,15 @@ def all_parameters(optimizer: torch.optim.Optimizer, topology: Topology | None =
 def samples_of(
     modules: Modules,
     optimizers: Sequence[torch.optim.Optimizer],
-    share: float,
     topology: Topology | None = None,
 ) -> list[Moved]:
     """The movement of a fixed sample, what each optimizer trains of it.
 
-    One matrix per block, at most `share` of the parameters. Of a sharded matrix every rank takes
+    One matrix per block, at most `SHARE` of the parameters. Of a sharded matrix every rank takes
     its share from its own rows, so the work is shared alike.
     """
     named, known = list(named_parameters(modules)), topology or Topology()
-    rows = dict(sampled_rows(named, share))
+    rows = dict(sampled_rows(named, SHARE))
     chosen = {id(p): rows[name] for name, p in named if name in rows}
     return [_sample(each, chosen, known) for each in optimizers]
 

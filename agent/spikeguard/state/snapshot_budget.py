@@ -23,6 +23,8 @@ from spikeguard.state.mapped_memory import open_mapped
 from spikeguard.state.node_memory import Place, join_node, tell_places
 from spikeguard.state.snapshots import StagingBuffers
 
+SHARE = 0.5  # of the free memory, for all ranks that share it
+
 
 class Budget(NamedTuple):
     """Bytes on each rank, and for what."""
@@ -37,8 +39,7 @@ def rank_limit(settings: Settings, places: Sequence[Place]) -> int:
         return settings.snapshot_bytes
     beside = Counter(place.owner for place in places)
     return min(
-        int(settings.snapshot_share * place.available)
-        // max(beside[place.owner], place.local_ranks)
+        int(SHARE * place.available) // max(beside[place.owner], place.local_ranks)
         for place in places
     )
 
