@@ -37,6 +37,7 @@ from spikeguard_protocol import (
     SegmentStarted,
     TargetSaved,
     Verb,
+    decode_message,
     verb_of,
 )
 
@@ -204,7 +205,7 @@ class TrainingJob:
     def _stored(self, message: Any, ack: Ack) -> None:
         self.tally.messages += 1
         self.outbox.acknowledge(min(ack.sequence, message.sequence))
-        for record in message.records:
+        for record in decode_message(message.body).records:
             if isinstance(record, Samples):
                 for step, loss in zip(record.steps, record.signals["loss"], strict=True):
                     assert loss is not None

@@ -214,10 +214,6 @@ class Connection:
     server: str | None
     token: str | None
 
-    @property
-    def offline(self) -> bool:
-        return self.server is None
-
 
 def read_connection(
     run: str | None,

@@ -11,7 +11,6 @@ import pytest
 
 import spikeguard.uplink.outbox
 from spikeguard.uplink.earlier_attempts import earlier_outboxes
-from spikeguard.uplink.messages import EncodedMessage
 from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import (
     BatchRange,
@@ -19,11 +18,13 @@ from spikeguard_protocol import (
     Gap,
     LayerNorms,
     Medium,
+    Message,
     Record,
     ResultState,
     RunId,
     Samples,
     TargetSaved,
+    decode_message,
 )
 
 from .test_journal import disk_full_at
@@ -51,10 +52,11 @@ def on_disk(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*.jsonl"))
 
 
-def oldest(box: Outbox) -> EncodedMessage:
+def oldest(box: Outbox) -> Message:
+    """As the server reads it."""
     message = box.next_message()
     assert message is not None
-    return message
+    return decode_message(message.body)
 
 
 def everything(box: Outbox) -> list[Record]:

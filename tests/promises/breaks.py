@@ -346,8 +346,8 @@ BREAKS = {
     ),
     "backup-goes-on": Break(
         f"{AGENT}/uplink/sender.py",
-        "                turn.outbox.declare_lost(verdict.expected)\n",
-        "",
+        "        outbox.declare_lost(expected)\n",
+        "        pass\n",
     ),
     # ---- detection and judgement ----
     "one-behaviour": Break(

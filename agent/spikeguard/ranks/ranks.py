@@ -134,11 +134,11 @@ def _check_named(stated: Sequence[Sequence[str]], copies: Sequence[Copy]) -> Non
 
 def check_tied(tied: object) -> None:
     """Raise `AttachError` for what are no names."""
-    groups = tied if isinstance(tied, list | tuple) else None
-    if groups is None or not all(isinstance(names, list | tuple) for names in groups):
-        raise AttachError("ranks.tied", f"it is {tied!r:.80}", SAY_TIED)
-    if not all(isinstance(name, str) for names in groups for name in names):
-        raise AttachError("ranks.tied", f"it is {tied!r:.80}", SAY_TIED)
+    groups = tied if isinstance(tied, list | tuple) else [None]
+    for names in groups:
+        named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+        if not named:
+            raise AttachError("ranks.tied", f"it is {tied!r:.80}", SAY_TIED)
 
 
 # ---- parameters of which several pipeline stages hold a copy ----------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from math import isfinite
 from typing import Any, NamedTuple
@@ -18,11 +18,10 @@ from spikeguard_protocol import (
     Gap,
     Record,
     Samples,
-    decode_message,
     encode,
 )
 from spikeguard_protocol.encoding import float_to_json
-from spikeguard_protocol.messages import MAX_SIGNALS, MAX_TEXT, VERSION, Message
+from spikeguard_protocol.messages import MAX_SIGNALS, MAX_TEXT, VERSION
 from spikeguard_protocol.sealed_lines import SpooledLine
 
 FULL, DAMAGED = "the outbox was full", "it was damaged on disk"
@@ -140,16 +139,6 @@ class EncodedMessage:
         head = f'{{"type":"Message","project":"{self.project}","run":"{self.run}",'
         head += f'"attempt":"{self.attempt}","sequence":{self.sequence},"age_s":{self.age_s!r}'
         return b'%b,"records":[%b],"version":%d}' % (head.encode(), b",".join(self.texts), VERSION)
-
-    @cached_property
-    def message(self) -> Message:
-        """As the server reads it."""
-        return decode_message(self.body)
-
-    @property
-    def records(self) -> tuple[Record, ...]:
-        """As the server reads them."""
-        return self.message.records
 
 
 def gap(first: int, last: int, reason: str, samples: int) -> bytes:
