@@ -17,6 +17,7 @@ from spikeguard.measure.norms import sampled_rows
 from spikeguard.measure.signals.activations import MOST as MOST_LAYERS, Activations, layers_named
 from spikeguard.measure.signals.attention import QUERIES, AttentionLogits
 from spikeguard.measure.signals.tokens import ENTROPY, UNSEEN, WorstSequence
+from spikeguard.measure.update_norms import SHARE
 from spikeguard_protocol import OPTIONAL_SIGNALS, LayerNorms, Samples
 
 from .heard import parts_of
@@ -67,7 +68,7 @@ def test_tokens_sequences_updates_and_activations_equal_those_computed_the_plain
             return show(losses)
 
         job.guard.sequence_losses = noted  # type: ignore[method-assign]
-        rows = dict(sampled_rows(list(job.model.named_parameters()), 0.5))
+        rows = dict(sampled_rows(list(job.model.named_parameters()), SHARE))
         sample = [p[: rows[n]] for n, p in job.model.named_parameters() if n in rows]
         known: set[int] = set()
         for step in range(1, 10):
