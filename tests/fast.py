@@ -37,7 +37,7 @@ def listen() -> None:
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in STARTS:
+    if STARTS and event in STARTS:  # None once the interpreter ends
         started.append(f"{event} {arguments[1:2]}")
 
 
