@@ -401,8 +401,8 @@ def _called_with(arguments: Callable[_P, Arguments]) -> Callable[_P, Guard]:
             near = get_close_matches(name, signature.parameters, 1)
             other = f"It takes {', '.join(signature.parameters)}"
             remedy = f"Did you mean {near[0]}=...?" if near else other
-            error = AttachError(name, "there is no such argument", remedy)
-            raise refused_on_all_ranks(error)
+            refused = AttachError(name, "there is no such argument", remedy)
+            raise refused_on_all_ranks(refused)
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:

@@ -98,7 +98,7 @@ class Executor:
     def _denied(self) -> dict[Verb, str]:
         """Orders that the table of abilities does not say yes to, and why."""
         unseen = self._unseen()
-        denied = {Verb.SCALE_LR: unseen} if unseen else {}
+        denied: dict[Verb, str] = {Verb.SCALE_LR: unseen} if unseen else {}
         for row in self._parts.abilities:
             if row.name in _BY_TABLE and row.answer is not Answer.YES:
                 denied[Verb(row.name)] = row.reason
