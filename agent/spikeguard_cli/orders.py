@@ -27,6 +27,9 @@ def options_of(api: Api, run: RunId) -> dict[str, Any]:
 
 def order_body(verb: str, options: Namespace, offered: dict[str, Any]) -> dict[str, Any]:
     """What the server is asked for; what the verb does not need is left out."""
+    cannot = next((one for one in offered["verbs"] if one["verb"] == verb), {"possible": True})
+    if not cannot["possible"]:
+        raise CommandFailed(". ".join(filter(None, (cannot["reason"], cannot["remedy"]))))
     said = {name: getattr(options, name) for name in ("skip", "factor", "steps", "mitigation")}
     said["target"] = None if options.to is None else _target(options.to, offered)["name"]
     return {"verb": verb, **{name: value for name, value in said.items() if value is not None}}
@@ -52,7 +55,11 @@ def edited_body(
         "factor": given.get("lr_factor") or given.get("factor"),
         "steps": given.get("lr_steps") or given.get("apply_steps") or given.get("steps"),
         "mitigation": given.get("apply") or given.get("name"),
+        "cap": None if "factor" in changed else given.get("lr_cap"),
     }
+    moved = _chosen(changed, offered)
+    if known["cap"] is not None and moved is not None:  # up to the same step as was proposed
+        known["steps"] += given["step"] - moved["step"]
     return {**{name: value for name, value in known.items() if value is not None}, **changed}
 
 
@@ -70,6 +77,8 @@ def _target(text: str, offered: dict[str, Any]) -> dict[str, Any]:
 def planned_lines(body: dict[str, Any], offered: dict[str, Any]) -> list[str]:
     """What is going to be done, what it costs, and the health of what it goes back to."""
     target = _chosen(body, offered)
+    if {"factor", "mitigation"} & set(body) and "steps" not in body:
+        raise CommandFailed("a lower learning rate and a mitigation last --steps STEPS: give them")
     lines = [command_words({"verb": body["verb"], "arguments": arguments_of(body, offered)})]
     if target is not None:
         lines.append(f"  costs: {cost_words(target['cost'])}")
@@ -97,8 +106,8 @@ def arguments_of(body: dict[str, Any], offered: dict[str, Any]) -> dict[str, Any
     step = None if target is None else target["step"]
     return {
         "target": body.get("target"), "step": step, "skip": skip, "lr_factor": factor,
-        "lr_steps": steps if factor is not None else None, "apply": name,
-        "apply_steps": steps if name is not None else None,
+        "lr_steps": steps if factor is not None else None, "lr_cap": body.get("cap"),
+        "apply": name, "apply_steps": steps if name is not None else None,
     }  # fmt: skip
 
 

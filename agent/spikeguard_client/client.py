@@ -49,6 +49,7 @@ class Order(TypedDict, total=False):
     skip: tuple[int, int]  # batches [first, end)
     factor: float  # of every learning rate, for `steps` steps
     steps: int
+    cap: float  # learning rate; a rollback's factor lowers it no further than to this
     mitigation: str
     expect: str  # of the loss: `lower`, `higher` or `none`
     expect_size: float  # nats

@@ -46,6 +46,7 @@ class OrderRequest:
         None  # of the lower rate or the mitigation; watch: until the policy looks again
     )
     mitigation: str | None = None  # apply: its name; rollback: with which the run goes on
+    cap: float | None = None  # rollback: the factor lowers the learning rate no further than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Refusal:
 
 
 TAKES: Final = {
-    Verb.ROLLBACK: frozenset({"target", "skip", "factor", "steps", "mitigation"}),
+    Verb.ROLLBACK: frozenset({"target", "skip", "factor", "steps", "mitigation", "cap"}),
     Verb.SKIP_BATCHES: frozenset({"skip"}),
     Verb.SCALE_LR: frozenset({"factor", "steps"}),
     Verb.APPLY: frozenset({"mitigation", "steps"}),
@@ -88,7 +89,8 @@ def order_request_of(action: Action) -> OrderRequest:
     match action:
         case Rollback(target, _, skip, factor, steps):
             steps = steps or action.apply_steps
-            return OrderRequest(Verb.ROLLBACK, target, skip, factor, steps, action.apply)
+            mitigation, cap = action.apply, action.lr_cap
+            return OrderRequest(Verb.ROLLBACK, target, skip, factor, steps, mitigation, cap)
         case Apply(name, steps):
             return OrderRequest(Verb.APPLY, steps=steps, mitigation=name)
         case SkipBatches(batches):
@@ -165,6 +167,8 @@ def _registered(wanted: OrderRequest, situation: RunSituation) -> Refusal | None
 def _rate(wanted: OrderRequest, limits: OrderLimits) -> Refusal | None:
     factor, steps = wanted.factor, wanted.steps
     least = limits.lr_factor_least or 0.0
+    if wanted.cap is not None and (factor is None or wanted.cap <= 0.0):
+        return Refusal("cap", "cap is a learning rate above 0, and goes with factor", "Give both")
     if factor is not None and not (0.0 < factor <= 1.0 and factor >= least):
         return Refusal(
             "factor",
@@ -228,7 +232,7 @@ def _back_to(target: Target, wanted: OrderRequest, situation: RunSituation) -> P
     factor, name = wanted.factor, wanted.mitigation
     action = Rollback(
         target.name, target.step, skip, factor, None if factor is None else wanted.steps,
-        apply=name, apply_steps=None if name is None else wanted.steps,
+        wanted.cap, name, None if name is None else wanted.steps,
     )  # fmt: skip
     said = (_health(target), _again(target, skip, situation), *_known(Verb.ROLLBACK, situation))
     return _spent(action, situation) or Plan(action, tuple(text for text in said if text))

@@ -132,7 +132,8 @@ _DEVICE = (
 )
 _DEVICE_ERRORS = (
     "Read the error counters of {rank} (ECC, NVLink, dmesg): going back on a faulty device "
-    "brings the fault back. Where it has errors, drain it and restart from the same target."
+    "brings the fault back. Where it has errors, drain it instead, and restart the job from a "
+    "checkpoint on disk from before the damage."
 )
 _NOT_THE_DATA = "No batch is skipped: the data is not what is blamed."
 _WITH_ITS_BATCHES = "What comes back with its batches may hang on them: they are left out now."

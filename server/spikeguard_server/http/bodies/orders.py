@@ -41,6 +41,10 @@ class OrderShape(Shape):
         None, gt=0.0, le=1.0, allow_inf_nan=False,
         description="scale_lr, rollback: of every learning rate",
     )  # fmt: skip
+    cap: float | None = Field(
+        None, gt=0.0, allow_inf_nan=False,
+        description="rollback: the factor lowers the learning rate no further than to this",
+    )  # fmt: skip
     steps: int | None = Field(
         None,
         ge=1,
@@ -70,7 +74,9 @@ class OrderShape(Shape):
     def ordered(self, verb: Verb) -> Ordered:
         """The order as it is judged."""
         skip = None if self.skip is None else BatchRange(*self.skip)
-        wanted = OrderRequest(verb, self.target, skip, self.factor, self.steps, self.mitigation)
+        wanted = OrderRequest(
+            verb, self.target, skip, self.factor, self.steps, self.mitigation, self.cap
+        )
         return Ordered(wanted, self.reason, self.expires_in_s, self.expect, self.expect_size)
 
 

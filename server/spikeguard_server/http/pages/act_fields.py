@@ -37,6 +37,7 @@ class Fields:
     factor: str = ""
     steps: str = ""
     mitigation: str = ""
+    cap: str = ""
 
     def address(self, path: str, **more: str) -> str:
         """Where the page is shown with these fields."""
@@ -56,6 +57,7 @@ class Fields:
             _number(self.factor, "factor") if "factor" in takes else None,
             _count(self.steps, "steps") if "steps" in takes else None,
             (self.mitigation.strip() or None) if "mitigation" in takes else None,
+            _number(self.cap, "cap") if "cap" in takes else None,
         )
 
     def _skip(self) -> BatchRange | None:
@@ -82,7 +84,7 @@ def fields_of(action: Action) -> Fields:
         "" if skip is None else str(skip.first), "" if skip is None else str(skip.end - 1),
         "" if wanted.factor is None else f"{wanted.factor:.6g}",
         "" if wanted.steps is None else str(wanted.steps),
-        wanted.mitigation or "",
+        wanted.mitigation or "", "" if wanted.cap is None else f"{wanted.cap:.6g}",
     )  # fmt: skip
 
 
@@ -91,10 +93,13 @@ def of_verb(verb: Verb, proposed: Fields | None) -> Fields:
     return proposed if proposed is not None and proposed.verb == verb else Fields(verb.value)
 
 
-def with_target(fields: Fields, name: str, position: int) -> Fields:
-    """The same with another target. Batches that it has read cannot be left out behind it."""
-    first = fields.skip_first.strip()
+def with_target(fields: Fields, name: str, position: int, older: int) -> Fields:
+    """The same with another target, `older` steps before the one that is chosen. Batches that it
+    has read cannot be left out behind it; a rate with a cap is lowered up to the same step."""
+    first, steps = fields.skip_first.strip(), fields.steps.strip()
     read = first.isdecimal() and int(first) < position
+    if fields.cap and steps.isdecimal():
+        fields = replace(fields, steps=str(max(1, int(steps) + older)))
     return replace(fields, to=name, skip_first=str(position) if read else fields.skip_first)
 
 

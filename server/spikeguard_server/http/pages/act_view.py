@@ -96,16 +96,19 @@ def targets_shown(form: ActForm, options: OptionsBody) -> list[dict[str, Any]]:
     """The newest targets, and whatever is chosen or proposed among the older ones."""
     most = MOST_SHOWN if form.all else SHOWN
     proposed = "" if form.proposed is None else form.proposed.to
-    named = {form.fields.to, proposed}
+    named, chosen = {form.fields.to, proposed}, form.chosen(options)
     found = [t for i, t in enumerate(options.targets) if i < most or t.name in named]
     return [
         {
             **target.model_dump(),
             "chosen": target.name == form.fields.to,
             "proposed": target.name == proposed,
-            "url": with_target(form.fields, target.name, target.position).address(
-                form.path, **({"all": "true"} if form.all else {})
-            ),
+            "url": with_target(
+                form.fields,
+                target.name,
+                target.position,
+                0 if chosen is None else chosen.step - target.step,
+            ).address(form.path, **({"all": "true"} if form.all else {})),
         }
         for target in found
     ]

@@ -66,16 +66,16 @@ _Sent = Annotated[str, Form(max_length=200)]
 
 def _asked(
     verb: _Asked = "", to: _Asked = "", skip_first: _Asked = "", skip_last: _Asked = "",
-    factor: _Asked = "", steps: _Asked = "", mitigation: _Asked = "",
+    factor: _Asked = "", steps: _Asked = "", mitigation: _Asked = "", cap: _Asked = "",
 ) -> Fields:  # fmt: skip
-    return Fields(verb, to, skip_first, skip_last, factor, steps, mitigation)
+    return Fields(verb, to, skip_first, skip_last, factor, steps, mitigation, cap)
 
 
 def _sent(
     verb: _Sent = "", to: _Sent = "", skip_first: _Sent = "", skip_last: _Sent = "",
-    factor: _Sent = "", steps: _Sent = "", mitigation: _Sent = "",
+    factor: _Sent = "", steps: _Sent = "", mitigation: _Sent = "", cap: _Sent = "",
 ) -> Fields:  # fmt: skip
-    return Fields(verb, to, skip_first, skip_last, factor, steps, mitigation)
+    return Fields(verb, to, skip_first, skip_last, factor, steps, mitigation, cap)
 
 
 @router.get(PATH, summary="The page to act on a run")
