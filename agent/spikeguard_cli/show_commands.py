@@ -24,6 +24,7 @@ from spikeguard_protocol.paths import incident_path, run_path
 
 POINTS = 2000  # of a curve that is drawn; the server keeps every extreme
 HEIGHT = 8  # lines of a curve
+Line = dict[int, float | None]  # losses by step
 CLEAR = "\x1b[H\x1b[2J"  # home, and an empty screen (ECMA-48)
 
 
@@ -146,39 +147,41 @@ def _curve(
     if not segments:
         return ["no samples are kept of these steps"]
     kept = _joined(s for s in segments if s["current"])
-    undone = _joined(s for s in segments if _is(s, began) and onset not in _own_steps(s, kept))
+    at = next((i for i, s in enumerate(segments) if onset is not None and _is(s, began)), None)
+    undone: Line = {}
+    if at is not None and onset is not None and _left_before(segments, at, onset):
+        undone = _joined(segments[at : at + 1])
     marks = {} if onset is None else {onset: f"onset, step {onset}"}
     lines = _drawn("loss", kept, {} if undone else marks)
     lines += _drawn("loss of the branch that was undone", undone, marks)
     return lines or ["no finite loss in these steps"]
 
 
-def _drawn(
-    name: str, line: dict[int, tuple[float | None, str]], marks: dict[int, str]
-) -> list[str]:
+def _left_before(segments: list[dict[str, Any]], at: int, onset: int) -> bool:
+    """Whether the line that is trained now left that segment before the onset. Curves are thinned,
+    so that the onset itself need not be among their steps."""
+    later = (s["steps"][0] for s in segments[at + 1 :] if s["current"])
+    return not segments[at]["current"] or any(first <= onset for first in later)
+
+
+def _drawn(name: str, line: Line, marks: dict[int, str]) -> list[str]:
     """A curve under its name; empty where nothing finite was measured."""
     width = min(shutil.get_terminal_size((80, 24)).columns, 120)
-    curve = Curve([*line], [value for value, _ in line.values()])
+    curve = Curve([*line], [*line.values()])
     found = drawn(curve, width, HEIGHT, marks)
     return [name, *found] if found else []
 
 
-def _joined(segments: Iterable[dict[str, Any]]) -> dict[int, tuple[float | None, str]]:
-    """Losses by step, and the segment of each: a later segment takes the place of what an earlier
-    one had from its first step on."""
-    line: dict[int, tuple[float | None, str]] = {}
+def _joined(segments: Iterable[dict[str, Any]]) -> Line:
+    """Losses by step: a later segment takes the place of what an earlier one had from its first
+    step on."""
+    line: Line = {}
     for segment in segments:
-        first, name = segment["steps"][0], f"{segment['attempt']}.{segment['number']}"
-        line = {step: at for step, at in line.items() if step < first}
+        first = segment["steps"][0]
+        line = {step: value for step, value in line.items() if step < first}
         columns = zip(segment["steps"], segment["values"]["loss"], strict=True)
-        line |= {step: (_value(value), name) for step, value in columns}
+        line |= {step: _value(value) for step, value in columns}
     return line
-
-
-def _own_steps(segment: dict[str, Any], line: dict[int, tuple[float | None, str]]) -> set[int]:
-    """The steps of `line` that are of `segment`."""
-    name = f"{segment['attempt']}.{segment['number']}"
-    return {step for step, (_, of) in line.items() if of == name}
 
 
 def _is(segment: dict[str, Any], began: dict[str, Any] | None) -> bool:

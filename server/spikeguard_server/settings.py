@@ -7,7 +7,6 @@ reads the environment.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -83,25 +82,21 @@ class Settings:
     )
     statement_timeout_s: float = _number(15.0, 0.1, 3600, "how long a statement may run")
     tick_s: float = _number(1.0, 0.05, 3600, "between two looks of the ticker at what is due")
-    silent_after_s: float = _number(
-        60.0, 1, math.inf, "without a message, after which a run is silent"
-    )
+    silent_after_s: float = _number(60.0, 1, 1e9, "without a message, after which a run is silent")
     lost_after_s: float = _number(
-        900.0, 1, math.inf, "of silence, after which the result of an order is unknown"
+        900.0, 1, 1e9, "of silence, after which the result of an order is unknown"
     )
-    ended_after_s: float = _number(86_400.0, 1, math.inf, "of silence, after which the run is over")
+    ended_after_s: float = _number(86_400.0, 1, 1e9, "of silence, after which the run is over")
     history_after_s: float = _number(
-        600.0, 1, math.inf, "samples that are older propose nothing and page nobody"
+        600.0, 1, 1e9, "samples that are older propose nothing and page nobody"
     )
     detector_snapshot_steps: int = _number(
-        1000, 1, math.inf, "between two snapshots of a run's detector"
+        1000, 1, 1e9, "between two snapshots of a run's detector"
     )
-    detector_snapshots_kept: int = _number(500, 2, math.inf, "newest snapshots of a run's detector")
-    monitors_kept: int = _number(
-        2000, 1, math.inf, "runs whose detectors stay in memory, 100 kB each"
-    )
+    detector_snapshots_kept: int = _number(500, 2, 1e9, "newest snapshots of a run's detector")
+    monitors_kept: int = _number(2000, 1, 1e9, "runs whose detectors stay in memory, 100 kB each")
     incident_steps_before: int = _number(
-        200, 0, math.inf, "before an onset of which an incident keeps a copy"
+        200, 0, 1e9, "before an onset of which an incident keeps a copy"
     )
     notify_every_s: float = _number(1.0, 0.02, 3600, "between two looks at what is to be sent")
     notify_networks: str = _text(
@@ -144,15 +139,15 @@ class Settings:
     keep_samples_days: float = _number(
         0.0,
         0,
-        math.inf,
+        36_500,
         "how long samples of every step are kept, then roll-ups alone; 0: for ever",
     )
-    keep_rollups_days: float = _number(0.0, 0, math.inf, "how long roll-ups are kept; 0: for ever")
+    keep_rollups_days: float = _number(0.0, 0, 36_500, "how long roll-ups are kept; 0: for ever")
     keep_layers_days: float = _number(
-        0.0, 0, math.inf, "how long norms by layer are kept; 0: for ever"
+        0.0, 0, 36_500, "how long norms by layer are kept; 0: for ever"
     )
     keep_deliveries_days: float = _number(
-        0.0, 0, math.inf,
+        0.0, 0, 36_500,
         "how long the delivery log, closed conversations and spent links stay; 0: for ever",
     )  # fmt: skip
     session_hours: float = _number(12.0, 0.01, 24 * 366, "how long a login lasts")

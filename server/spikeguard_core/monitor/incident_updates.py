@@ -158,7 +158,12 @@ class Course:
         episode, settings = self.episode, self.state.settings
         back = Outcome.RECOVERED if episode.treated else Outcome.HEALED
         unknown = episode.trend is None and episode.finite_run >= settings.settle_rows
-        if self._equal() and (unknown or self._dropped_in_time() or self._is_over(outlook)):
+        if self._equal() and self._dropped_in_time():
+            finite = f"the {episode.finite_run} newest updates were finite"
+            said = f"{finite}, and the loss had not risen"
+            episode.judgement = replace(episode.judgement, reason=said)
+            return back
+        if self._equal() and (unknown or self._is_over(outlook)):
             return back
         wait = settings.accept_after * episode.horizon(settings)
         if episode.judgement.kind is Kind.DIVERGENT:
@@ -188,6 +193,8 @@ class Course:
             return False
         if outlook is not None and outlook.present < settings.lasting_doubt:
             return True
+        if episode.awaited:  # about damage that its trend does not rule out
+            return False
         if self._is_at_level_before(outlook):
             return True
         healed = episode.settled and episode.judgement.kind is Kind.RECOVERABLE

@@ -317,8 +317,8 @@ def _placed(target: Target, incident: Incident, policy: Policy) -> str:
     steps, horizon = incident.newest_onset_step - target.step, policy.health_horizon_steps
     suspect = ""
     if target.health is Health.SUSPECT:
-        near = f"an onset within {horizon} steps after it"
-        suspect = f"; suspect only for {near if steps <= horizon else 'another alarm near it'}"
+        near = f"an onset came within {horizon} steps after it"
+        suspect = f"; suspect only as {near if steps <= horizon else 'another alarm lies near it'}"
     where = f"{target.medium}, step {target.step}, {steps} steps before the onset{suspect}"
     return f"{target.name} ({where})"
 

@@ -198,7 +198,7 @@ def _decided(row: CommandRow) -> str:
         CommandState.REJECTED: f"rejected by {person}",
         CommandState.APPLIED: f"applied{where}",
         CommandState.JUDGED: f"applied{where}",
-    }.get(row.state, COMMAND_STATE_WORDS[row.state])
+    }.get(row.state, COMMAND_STATE_WORDS[row.state].replace(": ", ", "))
     return f"{said}: {action_phrase(row.action, brief=True)}"
 
 

@@ -29,6 +29,8 @@ def test_nothing_set_gives_the_defaults() -> None:
     ("variable", "value"),
     [
         ("SPIKEGUARD_PORT", "eighty"),
+        ("SPIKEGUARD_ENDED_AFTER_S", "1e99"),  # no time has so many seconds
+        ("SPIKEGUARD_KEEP_SAMPLES_DAYS", "1e99"),
         ("SPIKEGUARD_PORT", "70000"),
         ("SPIKEGUARD_TICK_S", "0"),
         ("SPIKEGUARD_TICK_S", "nan"),
