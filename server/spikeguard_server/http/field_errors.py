@@ -16,6 +16,15 @@ _LIMITS: Final[Mapping[str, tuple[str, str, str]]] = {  # type -> its bound, wha
     "greater_than_equal": ("ge", "is less than", "Write at least"),
     "greater_than": ("gt", "is not more than", "Write more than"),
 }
+_KINDS: Final[Mapping[str, tuple[str, str]]] = {  # type -> what is wrong, remedy
+    "missing": ("is missing", SCHEMA),
+    "extra_forbidden": ("is nothing that this call takes", "Leave it out, or correct its name"),
+    "string_too_short": ("is empty or too short", "Write more"),
+    "int_parsing": ("is no whole number", "Write digits alone"),
+    "int_type": ("is no whole number", "Write digits without quotation marks"),
+    "float_parsing": ("is no number", "Write a number, as 0.5"),
+    "float_type": ("is no number", "Write a number without quotation marks"),
+}
 
 
 def invalid(field: str, found: Mapping[str, Any]) -> ServiceError:
@@ -30,9 +39,13 @@ def invalid(field: str, found: Mapping[str, Any]) -> ServiceError:
     if kind == "string_too_long":
         most = f"{about['max_length']:,} characters"
         return Unprocessable(f"{field} is longer than {most}", f"Write at most {most}", field=field)
-    if kind == "missing":
-        return Unprocessable(f"{field} is missing", SCHEMA, field=field)
-    return Unprocessable(f"{field}: {found['msg']}", SCHEMA, field=field)
+    if kind in ("enum", "literal_error"):
+        return Unprocessable(f"{field} is one of {about['expected']}", "Write one", field=field)
+    if kind in _KINDS:
+        wrong, remedy = _KINDS[kind]
+        return Unprocessable(f"{field} {wrong}", remedy, field=field)
+    said = str(found["msg"]).removeprefix("Value error, ")
+    return Unprocessable(f"{field}: {said}", SCHEMA, field=field)
 
 
 def _not_of_form(field: str, pattern: str) -> ServiceError:

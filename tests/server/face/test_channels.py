@@ -80,6 +80,9 @@ def test_a_silence_is_made_listed_and_taken_back_in_a_persons_name(live: Live) -
         assert ada.delete(f"/v1/silences/default/{number}").status_code == 404
 
 
+KINDS = "kind is one of 'webhook', 'pagerduty' or 'apprise'"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "message", "remedy"),
     [
@@ -92,6 +95,15 @@ def test_a_silence_is_made_listed_and_taken_back_in_a_persons_name(live: Live) -
             "Write at most 2,592,000",
         ),
         ("POST", "/v1/silences", {"lasts_s": 60, "reason": "w"}, "project is missing", "openapi"),
+        (
+            "POST",
+            "/v1/silences",
+            {"project": "default", "lasts_s": 60, "reason": "w", "runs": "x"},
+            "runs is nothing that this call takes",
+            "Leave it out",
+        ),
+        ("PUT", "/v1/channels/default/c", {"kind": "fax"}, KINDS, "Write one"),
+        ("GET", "/v1/runs?limit=x", {}, "limit is no whole number", "digits"),
     ],
 )
 def test_a_bad_field_is_refused_with_its_limit_and_what_to_write(

@@ -71,6 +71,14 @@ def test_after_a_rollback_the_branch_that_is_kept_is_drawn_first(job: Job, typed
     assert "^ onset, step " in undone
 
 
+def test_a_thinned_curve_of_a_run_that_never_went_back_has_no_undone_branch(
+    spiked: Job, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The onset itself is not among so few points."""
+    monkeypatch.setattr("spikeguard_cli.show_commands.POINTS", 12)
+    assert "undone" not in typed("show", f"{spiked.run}#1")
+
+
 def test_what_is_shown_can_be_had_as_json(spiked: Job, typed: Typed) -> None:
     assert json.loads(typed("show", f"{spiked.run}#1", "--json"))["id"] == f"{spiked.run}#1"
     assert json.loads(typed("show", spiked.run, "--json"))["name"] == spiked.run
