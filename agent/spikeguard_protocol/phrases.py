@@ -147,10 +147,8 @@ def _rollback(given: Mapping[str, Any], brief: bool) -> str:
 def _lower_rate(factor: object, steps: object, cap: object = None) -> str:
     share = f"{factor:.3g}" if isinstance(factor, int | float) else "less"
     if isinstance(cap, int | float):
-        beyond = (
-            f" (above {cap / factor:.3g}: {TIMES} {share})" if isinstance(factor, float) else ""
-        )
-        return f"learning rate at most {cap:.3g}{beyond} for {_steps(steps)}, then back"
+        most = f"learning rate at most {cap:.3g} (no lower than {TIMES} {share} of the schedule)"
+        return f"{most} for {_steps(steps)}, then back"
     return f"learning rate {TIMES} {share} for {_steps(steps)}, then back"
 
 

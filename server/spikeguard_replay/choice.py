@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from shlex import quote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, OptionalSignal
@@ -67,7 +68,7 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     signals = {ours: _series(columns, theirs) for ours, theirs in chosen.items()}
     signals = {ours: series for ours, series in signals.items() if series.measured.any()}
     taken = {STEP: steps.name, **{ours: chosen[ours] for ours in signals}}
-    _add_skipped(columns, signals, notes)
+    _add_skipped(columns, signals, notes, steps.values)
     counted = [name for name, short in columns.short.items() if short in COUNTS]
     if unused := columns.listed(but=[*taken.values(), *counted, *rare]):
         left_out.insert(0, unused)
@@ -225,13 +226,18 @@ def _skipped(columns: Columns) -> Series | None:
     return None
 
 
-def _add_skipped(columns: Columns, signals: dict[str, Series], notes: list[str]) -> None:
-    """What the tool says of skipped and NaN iterations, as signals of their rows."""
+def _add_skipped(
+    columns: Columns, signals: dict[str, Series], notes: list[str], steps: NDArray[np.int64]
+) -> None:
+    """What the tool says of skipped and NaN iterations, as signals of their rows, of these `steps`.
+
+    A row of several iterations of which some were skipped has an update, unlike a skipped step.
+    """
     skipped, nan = _skipped(columns), _count(columns, names.NAN)
     if skipped is not None and (flags := skipped.measured & (skipped.values > 0)).any():
-        signals[OptionalSignal.STEP_SKIPPED.value] = Series(
-            flags.astype(np.float64), skipped.measured
-        )
+        apart = np.diff(steps, prepend=2 * steps[:1] - steps[1:2])
+        shares = np.where(flags, skipped.values / np.maximum(apart, 1), 0.0)
+        signals[OptionalSignal.STEP_SKIPPED.value] = Series(shares, skipped.measured)
     if nan is None or (LOSS not in signals and skipped is None):
         return
     # Megatron-LM leaves out the loss of a line whose iterations all were skipped, or whose loss was

@@ -37,6 +37,7 @@ from spikeguard_protocol import BatchRange
 BEFORE = 24  # calm rows that tell the loss before
 FEW_ROWS = 45.0  # of few rows a lift has to be higher: times 1 + (45 / rows) squared
 MOST_FALL = 0.5  # of the level that a forecast may fall by
+FLATTENS = 2.0  # spans like the newer half until the middle of what is forecast
 SLOPE_BLOCKS = 4  # whose levels show a slope
 RECENT = 40  # rows that are looked back at when an incident opens
 DOWN_Z = 100.0
@@ -161,7 +162,7 @@ class LossTest:
             baseline.take(steps[kept:], judged.part(kept), part)
             kept += part
             while seen < len(at) and at[seen] < kept:
-                self.slow.see_rate(values[seen])
+                self.slow.see_rate(values[seen], steps[at[seen]])
                 seen += 1
             verdict = self._slow_rise(settings)
             if kept < rows and baseline.count % BLOCK == 0:  # what is usual was taken anew
@@ -197,15 +198,14 @@ class LossTest:
         level = median([value for _, value in newest[-LOCAL:]])
         points = [(b.step, b.level) for b in self.baseline.blocks if b.step < known[-1][0]]
         if len(points) < SLOPE_BLOCKS:
-            points = [(known[0][0], median([value for _, value in known[:LOCAL]]))]
+            parts = known[:LOCAL], known[(len(known) - LOCAL) // 2 :][:LOCAL]
+            points = [(part[0][0], median([value for _, value in part])) for part in parts]
+        begin, middle, end = points[0], points[len(points) // 2], (known[-1][0], level)
         reach = math.log((step + ahead + 1) / (step + 1)) if step >= 0 else 0.0
-        slope, fall = 0.0, 0.0
-        for at, value in (points[0], points[len(points) // 2]):
-            span = _log(known[-1][0]) - _log(at)
-            one = (level - value) / span if span > 0.0 else 0.0
-            first = at == points[0][0]
-            slope = one if first else max(slope, one)
-            fall = max(0.0, value - level) if first else fall
+        older, newer = _slope(begin, middle), _slope(middle, end)
+        slope, fall = max(_slope(begin, end), newer), max(0.0, begin[1] - level)
+        if older < newer < 0.0:  # it flattens, and goes on to
+            slope *= (newer / older) ** FLATTENS
         fall = min(fall, MOST_FALL * abs(level))
         slope = min(0.0, slope)
         if reach > 0.0 and -slope * reach > fall:
@@ -357,6 +357,12 @@ class LossTest:
     def _slow_rise(self, settings: DetectionSettings) -> Verdict:
         rises = self.slow.look(self.baseline, settings)
         return Verdict.SLOW_RISE if rises else Verdict.CALM
+
+
+def _slope(one: tuple[int, float], other: tuple[int, float]) -> float:
+    """Change of the level in the logarithm of the step, from a step and its level to a later."""
+    span = _log(other[0]) - _log(one[0])
+    return (other[1] - one[1]) / span if span > 0.0 else 0.0
 
 
 def _log(step: int) -> float:

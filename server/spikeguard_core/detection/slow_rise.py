@@ -31,6 +31,7 @@ class SlowRise:
     since: int = 0  # rows since the best
     rate: float = 0.0  # newest learning rate, as far as it is known,
     highest_rate: float = 0.0  # of the warm-up,
+    highest_rate_step: int = 0  # where it was first so high,
     lowest_rate: float = math.inf  # and since
     highest: float = -math.inf  # smoothed, since the best
     newest: list[float] = field(default_factory=list)  # smoothed
@@ -62,12 +63,13 @@ class SlowRise:
         )
         return self.since >= settings.slow_rows and goes_on and smooth - self.best >= limit
 
-    def see_rate(self, rate: float) -> None:
-        """Take the newest learning rate."""
+    def see_rate(self, rate: float, step: int) -> None:
+        """Take the newest learning rate, of `step`."""
         self.rate = rate
         if rate < self.highest_rate:
             self.lowest_rate = min(self.lowest_rate, rate)
-        self.highest_rate = max(self.highest_rate, rate)
+        if rate > self.highest_rate:
+            self.highest_rate, self.highest_rate_step = rate, step
 
     def note_change(self, step: int, gap: float, settings: DetectionSettings) -> None:
         """Somebody changed the run on purpose after `step`; rows are `gap` steps apart."""

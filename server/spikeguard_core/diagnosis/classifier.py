@@ -173,8 +173,10 @@ def _course(episode: Episode, outlook: Outlook | None, settings: DetectionSettin
 def _undecided(episode: Episode, lasting_odds: float) -> Judgement:
     reason = _above(episode)
     if episode.told_excess >= episode.scale:
-        rise = "last rise" if episode.peak_excess > 0.0 else "onset"
-        reason += f", {_steps(episode, episode.since_turn)} after its {rise}"
+        rise = "its last rise" if episode.peak_excess > 0.0 else "its onset"
+        if episode.rises >= SWINGS:
+            rise = f"the last of its {episode.rises + 1} rises"
+        reason += f", {_steps(episode, episode.since_turn)} after {rise}"
     if episode.rows >= NOT_FALLING_ROWS and episode.since_turn < HIGH_ROWS:
         return Judgement(Kind.LINGERING, 0.65, reason)
     if episode.since_peak < UNSEEN_ROWS:

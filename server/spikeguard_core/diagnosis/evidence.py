@@ -149,6 +149,8 @@ class Evidence:
     again_behind: BatchRange | None = None  # `left_out` when it came back
     beyond: bool = False  # batches behind the onset's were trained on since the newest command
     first_rate: float | None = None  # usual learning rate where it began, as `first_step`
+    highest_rate: float = 0.0  # learning rate of the run so far,
+    highest_rate_step: int = 0  # and where it was first so high
 
     def see(self, sample: Sample) -> None:
         """Take one more sample of the incident."""
@@ -186,6 +188,7 @@ class Evidence:
         fresh.first_step = self.onset_step if began is None else began
         fresh.first_rate = self._usual_rate() if began is None else self.first_rate
         fresh.first_batches = self._rise() if began is None else self.first_batches
+        fresh.highest_rate, fresh.highest_rate_step = self.highest_rate, self.highest_rate_step
         return fresh
 
     def _rise(self) -> BatchRange | None:

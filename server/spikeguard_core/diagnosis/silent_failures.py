@@ -109,7 +109,8 @@ def is_overflow(sample: Sample) -> bool:
     values = sample.values
     if not values.get(_SKIPPED, 0.0) >= 1.0 or not math.isfinite(values.get(LOSS, 0.0)):
         return False
-    return not all(math.isfinite(values.get(name, 0.0)) for name in GRAD_NORMS)
+    norms = [values[name] for name in GRAD_NORMS if name in values]
+    return not norms or not all(map(math.isfinite, norms))
 
 
 def without_update(sample: Sample) -> Sample:

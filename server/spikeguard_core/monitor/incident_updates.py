@@ -179,9 +179,10 @@ class Course:
         return quiet and episode.finite_run >= settings.drop_settle <= max(episode.calm_rows, 0)
 
     def _calm(self) -> bool:
-        """In the band for long enough, past what a rollback has to show again."""
+        """In the band for long enough, past what a rollback has to show again, and not stuck."""
         episode, settings = self.episode, self.state.settings
-        if episode.calm_rows < episode.settle_rows(settings):
+        stuck = episode.drops >= settings.drop_limit
+        if stuck or episode.calm_rows < episode.settle_rows(settings):
             return False
         past = settings.recover_steps if episode.went_back else 0
         return episode.newest_step >= episode.onset_step + past
@@ -223,6 +224,9 @@ class Course:
         judgement = episode.judgement
         if outcome in (Outcome.HEALED, Outcome.RECOVERED) and not episode.treated:
             judgement = replace(judgement, kind=Kind.RECOVERABLE)
+            if episode.went_back:
+                reason = f"{judgement.reason}, after the run went back to an earlier step"
+                judgement = replace(judgement, reason=reason)
         if not episode.calmed:
             self._hand_back()
         if (own := self._own_away()) is not None:

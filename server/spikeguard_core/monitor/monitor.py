@@ -219,7 +219,7 @@ class Monitor:
         forward = newest is None or loss is not None or sample.step > newest
         state.newest_step = sample.step if forward else newest
         if (rate := sample.values.get(RATE)) is not None:
-            state.test.slow.see_rate(rate)
+            state.test.slow.see_rate(rate, sample.step)
         overflow = is_overflow(sample)
         if overflow:
             sample = without_update(sample)

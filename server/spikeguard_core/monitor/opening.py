@@ -120,6 +120,8 @@ class Opening:
         episode.drops = state.drops
         alone = judgement.kind is Kind.OUTLIER_BATCH
         episode.evidence = gather_evidence(state.traces, onset.step, onset.batches, trend, alone)
+        episode.evidence.highest_rate = test.slow.highest_rate
+        episode.evidence.highest_rate_step = test.slow.highest_rate_step
         if judgement.kind is not Kind.OUTLIER_BATCH:
             test.begin(onset.step)
         state.episode = episode

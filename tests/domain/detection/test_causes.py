@@ -460,6 +460,17 @@ def test_a_learning_rate_that_rose_before_the_loss_is_blamed() -> None:
     assert "rose 10-fold, from 0.003 to 0.03, at step 297" in reasons(found)
 
 
+def test_a_rate_that_is_back_where_the_run_had_it_is_told_as_a_restart_of_its_schedule() -> None:
+    def restarted(step: int) -> Mapping[str, float]:
+        rate = {"lr": 3e-2 if step < 100 or step >= ONSET - 2 else 3e-3}
+        return rate | ({"loss": 3.0 + 0.5 * (step - ONSET)} if step > ONSET else {})
+
+    found = newest(told(restarted))
+    assert found[0].cause is Cause.LR_TOO_HIGH
+    assert found[0].confidence < 0.8
+    assert "back where it was at step 1: a warm restart, or a schedule that" in reasons(found)
+
+
 def test_a_rate_is_blamed_less_the_longer_the_loss_stayed_calm_at_it() -> None:
     """A schedule that begins anew raises it too."""
 

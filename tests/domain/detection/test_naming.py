@@ -221,7 +221,7 @@ def test_a_height_far_past_what_was_seen_is_said_with_the_doubt_of_the_trend(
 def test_what_heals_to_the_level_before_says_so_whatever_the_trend_promised(seed: int) -> None:
     """The curve descends up to the spike and is flat after it."""
     steps = np.minimum(np.arange(1, 1_401), 500)
-    level = 2.0 + 9.0 / (1.0 + steps / 25.0) ** 0.9 + ar_noise(1_400, seed, 0.02, 0.3)
+    level = 6.0 - 0.6 * np.log(1.0 + steps) + ar_noise(1_400, seed, 0.02, 0.3)
     (end, *_) = closed(Monitor().observe(samples(spiked(list(level), 500, 1.5, 8.0))))
     assert (end.outcome, end.judgement.kind) == (Outcome.HEALED, Kind.RECOVERABLE)
     assert "back at the level before it" in end.judgement.reason

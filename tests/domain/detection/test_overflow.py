@@ -9,7 +9,7 @@ import pytest
 
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.events import Event, Opened, Precursor, Revised
+from spikeguard_core.events import Closed, Event, Opened, Precursor, Revised
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.policy.detection import choose
 from spikeguard_protocol import Cause, Kind
@@ -75,9 +75,17 @@ def test_a_policy_names_another_share_of_skipped_steps() -> None:
     assert [getattr(event, "signal", "") for event in events] == ["skipped_share"]
 
 
+@pytest.mark.parametrize("norms", [True, False])
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_scaler_that_finds_no_scale_is_stuck(fused: bool) -> None:
-    opened = told(range(100, ROWS), fused)[0]
+def test_a_scaler_that_finds_no_scale_is_stuck_as_long_as_it_finds_none(
+    fused: bool, norms: bool
+) -> None:
+    """However calm the loss is, and where nobody reports a norm of the gradient."""
+    rows = [row(step, step >= 100, fused) for step in range(1, ROWS)]
+    shown = [{k: v for k, v in one.values.items() if norms or k != "grad_norm"} for one in rows]
+    events = Monitor().observe([Sample(one.step, v) for one, v in zip(rows, shown, strict=True)])
+    opened, *others = [event for event in events if isinstance(event, Opened | Closed)]
+    assert not others
     assert isinstance(opened, Opened)
     assert (opened.step, opened.onset_step) == (100 + LIMIT - 1, 100)
     assert opened.judgement.kind is Kind.DIVERGENT

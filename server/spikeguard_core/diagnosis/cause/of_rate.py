@@ -18,6 +18,7 @@ from spikeguard_core.suspicion import Clue, Mark
 from spikeguard_protocol import Cause
 
 SOON = 4.0  # rows: the longer the loss stays calm at a raised rate, the less the rate explains
+RESTARTED, PART = 2.0, 0.8  # weight of a rate that is back at so much of the run's highest
 RISE = 1.3  # of the learning rate within the steps that are kept before the onset
 
 
@@ -51,7 +52,15 @@ def _clue_of(evidence: Evidence, first: Trace, trace: Trace, group: int) -> Clue
         f"{began}, {_ahead(evidence.onset_step - began)}"
     )
     calm = sum(1 for step, _ in later if began <= step < evidence.onset_step)
-    weight = min(6.0, 1.0 + 2.0 * math.log(rise)) * min(1.0, SOON / max(calm, 1))
+    most = 1.0 + 2.0 * math.log(rise)
+    known_part = highest / evidence.highest_rate if evidence.highest_rate else 0.0
+    if evidence.highest_rate_step < rows[0][0] and PART <= known_part <= 1.0 and not group:
+        most = min(most, RESTARTED)
+        reason += (
+            f", back where it was at step {evidence.highest_rate_step}: a warm restart, or a "
+            "schedule that began anew"
+        )
+    weight = min(6.0, most) * min(1.0, SOON / max(calm, 1))
     mark = _raised(known, began, lowest, usual)
     if group:  # a cap is one on the first group's rate, which may not have moved
         mark = replace(mark, usual=None)
