@@ -257,19 +257,25 @@ def _no_loss(columns: Columns) -> CommandFailed:
         if names.without_fillers(short, LOSS) in names.NAMES[LOSS]:
             columns.check(name)  # it holds text
     known = {n for ours, called in names.NAMES.items() if ours != LOSS for n in called}
+    if columns and not len(columns.lines):
+        return CommandFailed(f"{columns.name}: a header, and no row below it yet")
     head = f"{columns.name}: no column that is known as the loss (found {columns.listed()})"
     likely = _signals(columns) or columns.signals()
     likely = [n for n in likely if columns.short[n] != "data"]  # the time to load it
     likely = [n for n in likely if not _is_high_good(columns, n)]
     least = max(3, max(map(columns.rows_of, columns), default=0) / 2)
     if signals := [name for name in likely if columns.rows_of(name) >= least]:
-        likeliest = max(signals, key=lambda n: (columns.short[n] not in known, columns.rows_of(n)))
+        moves = {n: bool(np.ptp(columns[n].values[columns[n].measured])) for n in signals}
+        likeliest = max(
+            signals, key=lambda n: (columns.short[n] not in known, moves[n], columns.rows_of(n))
+        )
         again = f"spikeguard replay {quote(columns.name)} --column {quote(f'loss={likeliest}')}"
-        return CommandFailed(f"{head}. Next: `{again}`")
+        return CommandFailed(f"{head}. If one of them is the loss, name it: `{again}`")
     if columns.unread is not None:
         line, text = columns.unread
         return CommandFailed(
             f"{columns.name}, line {line}: no names with numbers in {text.strip()[:120]!r}, and no "
             "loss in any other line: give CSV, JSON, or lines such as `step: 10 loss: 2.5`"
         )
-    return CommandFailed(head if columns else f"{columns.name}: nothing in it")
+    named = f"{head}. If one of them is the loss, name it: --column loss=NAME"
+    return CommandFailed(named if columns else f"{columns.name}: nothing in it")

@@ -51,6 +51,8 @@ _OVERFLOW = re.compile(r"overflow.*(?:skipping|ignoring|loss scale)", re.IGNOREC
 _CUT = re.compile(r"[|,;\uff0c\uff1b}[\n]|\. |(?<!=)\{| - |:|> ")
 _IS_LOSS = re.compile(r"loss$", re.IGNORECASE)
 _TITLE = re.compile(r"^#$|[^\W\d]")
+_EDGES: Final = ("|", "│", "┃")
+_EDGE = re.compile("[|│┃]")
 _BAR = re.compile(r":\s+\d+%\|")  # of progress, behind a row of a table
 _IS = re.compile(r"\s(?:is|was|are)$")
 _SECONDS = re.compile(r"\s?(?:s|sec|secs|seconds|min|mins|minutes|h|hours)\b")
@@ -118,6 +120,7 @@ class LineReader:
         self._open: dict[object, tuple[int, Record]] = {}  # by rank: rows that may go on
         self._listed: dict[object, bool] = {}  # by rank: whether its row has had a name a line
         self._titles: dict[int, list[str]] = {}  # of the newest table of so many columns
+        self._above: list[str] = []  # the titles in the line above, in bars
         self._epoch: object = None  # of a line of its own, for those that follow
         self._bar: object = None  # where a progress bar stands
         self._overflows = 0  # of a loss scaler so far
@@ -167,6 +170,9 @@ class LineReader:
 
     def _row(self, line: str) -> Record:
         """The cells of a line under the titles of a table, as spaCy and YOLO print it."""
+        if line.lstrip()[:1] in _EDGES:
+            return self._row_in_bars([one.strip() for one in _EDGE.split(line.strip()[1:-1])])
+        self._above = []
         words = _BAR.split(line)[0].split()
         text = sum(number_of(word) is None for word in words)
         if text <= (len(words) > 2) and len(words) in self._titles:
@@ -176,10 +182,22 @@ class LineReader:
             self._titles[len(titles)] = titles
         return {}
 
+    def _row_in_bars(self, cells: list[str]) -> Record:
+        """The same, of a line in bars, whose titles may go on in the line below."""
+        if any(number_of(cell) is not None for cell in cells):
+            return dict(zip(self._titles.get(len(cells), ()), cells, strict=False))
+        goes_on = len(self._above) == len(cells)
+        if len(cells) > 1 and (any if goes_on else all)(map(_TITLE.search, cells)):
+            above = self._above if goes_on else [""] * len(cells)
+            self._above = [f"{one} {cell}".strip() for one, cell in zip(above, cells, strict=True)]
+            self._titles[len(cells)] = self._above
+        return {}
+
     def _take(self, number: int, line: str, rank: object, record: Record, said: Record) -> None:
         held = self._open.get(rank)
         alone = len(said) == 1 and names.PROGRESS not in said
         goes_on = line[0] in " \t" or (alone and self._listed.get(rank, False))
+        goes_on = goes_on and held is not None and "split" not in held[1]
         if goes_on and held is not None and not said.keys() & held[1].keys():
             held[1].update(said)
             return

@@ -9,14 +9,17 @@ another length or of a header that comes again, and judging takes longer than re
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, dropwhile, islice, pairwise
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_replay.literals import python_values
 from spikeguard_replay.log import run_of
 from spikeguard_replay.names import LOSS, NAMES, STEP, canonical, without_fillers
+from spikeguard_replay.objects import flat
 from spikeguard_replay.table import Table, is_blank, number_of, with_point
 
 ONE_COLUMN: Final = "\x1f"  # which no log holds: a line is a cell
@@ -75,9 +78,12 @@ def _scored(lines: Sequence[str], delimiter: str) -> tuple[int, Dialect | None]:
     alone = delimiter == ONE_COLUMN and not any(
         set(with_point(row[0])) & {*DELIMITERS[:4]} for row in rows
     )
+    called = {without_fillers(canonical(cell), LOSS) for cell in rows[0]} if rows else set()
+    known = len(called & _KNOWN) > 1
+    if len(rows) == 1 and known and delimiter != " ":
+        return 0, Dialect(delimiter, True, False)
     if len(rows) < 2 or (len(rows[0]) < 2 and not alone):
         return no_table
-    known = len({without_fillers(canonical(cell), LOSS) for cell in rows[0]} & _KNOWN) > 1
     body = [row for row in rows[1:] if len(row) == len(rows[0])]
     if not body or (len(body) < 0.8 * (len(rows) - 1) and len(body) < len(rows) - 2):
         if known and delimiter != " ":  # a header whose rows are to be refused
@@ -133,6 +139,7 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
         table.extend([line], names, [[cell] for cell in first])
         first = []
     kept = _kept(name, names, run)
+    table.extend((), kept.values(), ([] for _ in kept))
     again: list[int] = []  # lines that are the header
     odd: list[tuple[int, int]] = []  # lines of another length, and their cells
 
@@ -140,7 +147,9 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
         nonlocal line
         for line, row in enumerate(reader, start=line + 1):  # noqa: B020
             line = getattr(reader, "line_num", line)
-            if len(row) == len(names) and row != first:
+            if first and not len(table) and all(number_of(cell) is None for cell in row):
+                table.notes.append(f"line {line} holds no numbers (units?) and is left out")
+            elif len(row) == len(names) and row != first:
                 yield line, row
             elif row and row == first:
                 again.append(line)
@@ -152,7 +161,10 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
         while chunk := list(islice(rows, CHUNK)):
             cells = list(zip(*(row for _, row in chunk), strict=True))
             lines = [number for number, _ in chunk]
-            table.extend(lines, kept.values(), (cells[at] for at in kept))
+            found = {name: cells[at] for at, name in kept.items()}
+            for name in [one for one, column in found.items() if column[0].lstrip()[:1] == "{"]:
+                found |= _unfolded(name, found.pop(name))
+            table.extend(lines, found, found.values())
     except csv.Error as error:
         raise CommandFailed(f"{name}, after line {line}: {error}: mend or remove it") from None
     if len(odd) > max(1, len(table) // 20):
@@ -164,6 +176,20 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
     table.tell_left_out(again, 0, "that are the header again")
     table.tell_left_out([at for at, _ in odd], line, "of another length")
     return table
+
+
+def _unfolded(name: str, cells: Sequence[str]) -> dict[str, list[Any]]:
+    """The columns of the objects that the cells of a column are, as JSON or printed dicts."""
+    values = map(_object, cells)
+    records = [dict(flat({name: one})) if isinstance(one, dict) else {} for one in values]
+    return {key: [one.get(key) for one in records] for key in dict.fromkeys(chain(*records))}
+
+
+def _object(cell: str) -> Any:
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError):
+        return python_values(cell)
 
 
 def _kept(name: str, names: Sequence[str], run: str | None) -> dict[int, str]:

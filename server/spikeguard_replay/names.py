@@ -81,7 +81,7 @@ PARTS = re.compile(
     r"max|std|ema|bbox|cls|mask|reg|penalty)(?:_|$)"
 )
 NO_LOSS = re.compile(
-    r"(?:^|_)(?:scale|scaler|time|ppl|perplexity|entropy|weight|coef|num|count|tokens)(?:_|$)"
+    r"(?:^|_)(?:scale|scaler|time|timestamp|ppl|perplexity|entropy|weight|coef|num|count|tokens)(?:_|$)"
 )
 HIGH_IS_GOOD = re.compile(
     r"(?:^|_)(?:acc|accuracy|accuracies|acc1|acc5|top1|top5|reward|rewards|return|returns|score|f1|"

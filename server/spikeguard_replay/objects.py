@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
+from html import unescape
 from typing import Any
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_replay.literals import python_values
 from spikeguard_replay.names import HELD_OUT, LIKE, LOSS, STEP, canonical
-from spikeguard_replay.table import Table
+from spikeguard_replay.table import Table, number_of
 
 FEWEST = 3  # numbers that are a log
 _DECODER = json.JSONDecoder()
+_ROW = re.compile(r"<tr\b.*?(?=<tr\b|</table|$)", re.DOTALL | re.IGNORECASE)
+_CELL = re.compile(r"<t([hd])\b[^>]*>(.*?)(?=<t[hd]\b|</t[hdr])", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"<[^>]*>")
 SINCE_1970 = 1e9  # seconds: more is a time of day
 SUMMARY = "train_runtime"  # Hugging Face's entry about the whole run, no measurement of its step
 
@@ -136,16 +141,33 @@ def _values_in(text: str) -> Any:
 
 
 def printed_in(text: str) -> str | None:
-    """What the cells of a Jupyter notebook printed; None where `text` is no notebook."""
+    """What the cells of a Jupyter notebook printed, or the tables of a page show; None where
+    `text` is neither."""
+    if text.lstrip().startswith("<"):
+        return _tables_in(text) or None
     if '"nbformat"' not in text:
         return None
     try:
         cells = json.loads(text)["cells"]
         outputs = [one for cell in cells for one in cell.get("outputs", ())]
-        shown = [one.get("text") or one.get("data", {}).get("text/plain", "") for one in outputs]
+        shown = [one.get("data", {"text/plain": one.get("text", "")}) for one in outputs]
+        tables = [_tables_in("".join(one.get("text/html", ""))) for one in shown]
+        plain = ["".join(one.get("text/plain", "")) for one in shown]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return "\n".join("".join(one) for one in shown)
+    return "\n".join(table or text for table, text in zip(tables, plain, strict=True))
+
+
+def _tables_in(page: str) -> str:
+    """The rows of a page's tables as lines, their cells two blanks apart."""
+    lines = []
+    for row in _ROW.findall(page):
+        cells = [(kind, unescape(_TAG.sub("", text)).strip()) for kind, text in _CELL.findall(row)]
+        if any(kind == "d" for kind, _ in cells):
+            lines.append([text if number_of(text) is not None else "N/A" for _, text in cells])
+        else:
+            lines.append([text or "#" for _, text in cells])
+    return "\n".join("  ".join(line) for line in lines)
 
 
 def records_table(name: str, records: list[Any] | None) -> Table:

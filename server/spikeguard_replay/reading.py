@@ -67,12 +67,15 @@ def read_source(source: Source, options: LogOptions = NOTHING) -> Log:
     text = source.text()
     first = next((line for line in text if line.strip()), "")
     rest = text.read(HEAD)
-    if first.lstrip()[:1] in ("{", "[") and _is_document(first, not rest.strip()):
+    page = first.lstrip()[:1] == "<" and "<html" in (first + rest).lower()
+    if page or (first.lstrip()[:1] in ("{", "[") and _is_document(first, not rest.strip())):
         whole = first + rest + text.read()
         if (printed := printed_in(whole)) is not None:
             table = LineReader().read(printed.splitlines(keepends=True))
-            return log_of(name, "a notebook's output", table, options)
-        return log_of(name, "JSON", read_document(name, whole), options)
+            form = "a page's tables" if page else "a notebook's output"
+            return log_of(name, form, table, options)
+        if not page:
+            return log_of(name, "JSON", read_document(name, whole), options)
     if BEGINS.match(first.lstrip()):
         records = records_in(python_values(first + rest + text.read()))
         if records is not None:

@@ -87,7 +87,8 @@ class Steps:
         least = steps[0] + (max(1.0, np.median(moves[moves > 0])) if (moves > 0).any() else 0.0)
         anew = len(back) > 0 and (steps[back + 1] <= least).all()
         passes = self._epochs_pass(name)
-        if anew and (passes or (passes is None and len(back) > 1)):
+        alike = np.ptp(steps[back]) <= 0.1 * steps[back].max() if anew else False
+        if anew and (passes or (passes is None and len(back) > 1 and alike)):
             return _Kind.ANEW
         return _Kind.NONE if len(back) > max(3, len(steps) // 20) else _Kind.GOOD
 

@@ -68,12 +68,15 @@ def event_table(paths: Iterable[Path]) -> Table:
     return point_table(point for path in paths for point in event_points(path))
 
 
+_KEYS: Final = ("metric", "metric_name", "key", "name", "tag")
+
+
 def long_table(table: Table) -> Table:
     """Where each row of a table holds the name of a metric and its value, a row a step instead."""
     short = {canonical(name).removeprefix("data_"): table.column(name) for name in table.columns}
     key, value, step = (
         next((short[one] for one in known if one in short), None)
-        for known in (("metric", "metric_name", "key", "name", "tag"), ("value",), NAMES[STEP])
+        for known in (_KEYS, ("value", "metric_value"), NAMES[STEP])
     )
     if key is None or value is None or not key.words or value.states.count(NUMBER) < 1:
         return table

@@ -199,13 +199,14 @@ def test_a_record_over_several_lines_is_one_row(tmp_path: Path) -> None:
     ]
 
 
-def test_what_deepspeed_skipped_so_far_becomes_the_steps_that_were_skipped(tmp_path: Path) -> None:
+def test_what_deepspeed_skipped_so_far_becomes_the_share_of_steps_skipped(tmp_path: Path) -> None:
+    """A row of ten steps of which one was skipped is no update that was dropped."""
     skipped = (4, 4, 5, 5)
     lines = [
         f"[Rank 0] step={n * 10}, skipped={s}, lr=[0.1], loss=2.5" for n, s in enumerate(skipped)
     ]
     rows = rows_in(log_at(tmp_path / "a.log", *lines))
-    assert [values["step_skipped"] for _, values in rows] == [0.0, 0.0, 1.0, 0.0]
+    assert [values["step_skipped"] for _, values in rows] == [0.0, 0.0, 0.1, 0.0]
     assert rows[0][1]["lr"] == 0.1
 
 

@@ -65,6 +65,79 @@ def test_a_table_is_read_in_any_dialect(log: Callable[[str], Path], text: str) -
     assert rows[2][1]["grad_norm"] == math.inf
 
 
+def rows_of(text: str) -> str:
+    return "\n".join(text.format(n=n, loss=3.5 - n / 16) for n in range(1, 9)) + "\n"
+
+
+HTML = "<table><thead><tr><th>Step</th><th>Training Loss</th><th>Validation Loss</th></tr></thead>"
+MATLAB = (
+    "|=====================================|\n| Epoch | Iteration | Mini-batch |\n"
+    "|       |           |    Loss    |\n|=====================================|\n"
+)
+SHOWN = HTML + rows_of("<tr><td>{n}</td>\n<td>{loss}</td><td>No log</td></tr>") + "</table>"
+CELL = {"output_type": "display_data", "data": {"text/html": [SHOWN], "text/plain": ["<HTML>"]}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step,loss,grad_norm\n-,nats,-\n" + rows_of("{n},{loss},0.5"),
+        "step,metrics\n" + rows_of('{n},"{{""loss"": {loss}}}"'),
+        "step;metrics\n" + rows_of("{n};{{'loss': {loss}}}"),
+        "<html><body>" + SHOWN + "</body></html>",
+        json.dumps({"nbformat": 4, "cells": [{"cell_type": "code", "outputs": [CELL]}]}),
+        "# A run\n\nIts log:\n\n| step | loss |\n|---:|---:|\n" + rows_of("| {n} | {loss} |"),
+        "┏━━━┳━━━┓\n┃ step ┃ loss ┃\n┡━━━╇━━━┩\n" + rows_of("│ {n} │ {loss} │") + "└───┴───┘\n",
+        MATLAB + rows_of("| 1 | {n} | {loss} |"),
+        "experimentKey,metricName,metricValue,step\n" + rows_of("x,loss,{loss},{n}"),
+        "Epoch 1/1\n" + rows_of("\b\b\b\b\b\r{n}/8 [==>...] - loss: {loss}" + 40 * "\b"),
+    ],
+    ids=[
+        "units",
+        "JSON",
+        "dicts",
+        "page",
+        "notebook",
+        "Markdown",
+        "bars",
+        "MATLAB",
+        "Comet",
+        "Keras",
+    ],
+)
+def test_tables_are_read_as_people_and_tools_show_them(
+    log: Callable[[str], Path], text: str
+) -> None:
+    rows = [(n, values["loss"]) for n, values in rows_in(log(text))]
+    assert rows == [(n, 3.5 - n / 16) for n in range(1, 9)]
+
+
+def test_starts_in_one_file_that_end_early_are_no_epochs(log: Callable[[str], Path]) -> None:
+    text = "".join(f"step {n} loss 2.5\n" for end in (20, 35, 60) for n in range(1, end))
+    assert [n for n, _ in rows_in(log(text))][-1] == 59
+
+
+def test_validation_between_megatrons_lines_takes_no_line_of_training(
+    log: Callable[[str], Path],
+) -> None:
+    told = "valid loss at iteration {n} | lm loss value: 9.1E+00 | lm loss PPL: 8.1E+03 |\n"
+    text = rows_of(told + " iteration {n}/ 90 | lm loss: {loss} | grad norm: 0.5 |")
+    assert [n for n, _ in rows_in(log(text))] == [*range(1, 9)]
+
+
+def test_a_header_without_a_row_is_told_as_such(log: Callable[[str], Path]) -> None:
+    with pytest.raises(CommandFailed, match="a header, and no row below it yet"):
+        read_log(log("step,loss,grad_norm\n"))
+
+
+@pytest.mark.parametrize(
+    "packed", [b"PK\x03\x04\0\0logs/train.csv", b"logs/train.csv" + bytes(243) + b"ustar\00000"]
+)
+def test_an_archive_is_to_be_unpacked(log: Callable[[bytes], Path], packed: bytes) -> None:
+    with pytest.raises(CommandFailed, match="unpack the archive, and give the log or the folder"):
+        read_log(log(packed))
+
+
 @pytest.mark.parametrize(
     "packed",
     [
@@ -366,15 +439,16 @@ def test_what_is_cut_off_is_left_out_and_told(
         ('{"port": 80, "text": "a"}\n' * 9, "no column that is known as the loss"),
         ("INFO start\nmax_grad_norm=1.0 beta=0.9\n" * 9, "no column that is known as the loss"),
         ("= Loss (Sat Jun  6 16:47:21 2020) =\n" * 3 + "data: 0.01, G_A: 1.5\n" * 9 + "line 7\n",
-         "Next: .* --column loss=G_A`"),
+         "name it: .* --column loss=G_A`"),
         ("hello\nworld\n", r"line 1: no names with numbers in 'hello'"),
         ("hello\n" + "exit 1\n" * 2 + "port 80\n", "line 1: no names with numbers"),
         ("step,loss\n1,2\n2,x\n3,4\n", "line 3, column `loss`: 'x' is no number: write a number"),
         ("step,loss,note\n1,2\n2,3\n3,4\n", "line 2: 2 cells under 3 columns"),
         ("time,cost2,length\n1,2,3\n2,3,4\n3,4,5\n",
          r"no column that is known as the loss \(found `time`, `cost2`, `length`\). "
-         "Next: `spikeguard replay .*log --column loss=cost2`"),
-        ("step,accuracy\n1,0.2\n2,0.3\n3,0.4\n", r"\(found `step`, `accuracy`\)$"),
+         "If one of them is the loss, name it: `spikeguard replay .*log --column loss=cost2`"),
+        ("step,accuracy\n1,0.2\n2,0.3\n3,0.4\n", 
+         r"\(found `step`, `accuracy`\). If .*: --column loss=NAME$"),
         ("step,loss,lr\n1,2.5 nats,1\n2,2.4 nats,1\n", "line 2, column `loss`: '2.5 nats' is no"),
         ("version https://git-lfs.github.com/spec/v1\nsize 12\n", "git lfs pull"),
         ('{"a": {"b": [1, 2]}}', "nothing in it"),
@@ -443,7 +517,7 @@ def test_a_log_is_read_from_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         "sys.stdin", io.TextIOWrapper(io.BytesIO(b"time,a,b\n1,2,2\n2,3,1\n3,2,5\n"))
     )
-    with pytest.raises(CommandFailed, match="Next: `spikeguard replay - --column loss=a`"):
+    with pytest.raises(CommandFailed, match="name it: `spikeguard replay - --column loss=a`"):
         read_log(Path("-"))
 
 

@@ -187,7 +187,8 @@ class LossTest:
         The level is measured: the median of the newest 24 calm rows, brought to `step` by the
         slope, and never outside these rows. It is carried on downwards
         only, by the slope in log(step + 1) over the newest 512 rows or by that over the newer half
-        of them, whichever is flatter; over `ahead` steps it falls by no more than it was seen to.
+        of them, whichever is flatter, and flatter still where it flattened; over `ahead` steps it
+        falls by no more than it was seen to.
         """
         if not self.knows:
             return None
