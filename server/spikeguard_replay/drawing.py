@@ -60,7 +60,7 @@ def _draw_loss(axes: Axes, log: Log, findings: Findings) -> None:
         if found.onset_step - numbered >= apart:
             _number(axes, number, found)
             numbered = found.onset_step
-    axes.set(ylabel="loss (nats)")
+    axes.set(ylabel="loss")  # in the unit of the log, whatever it is
     axes.grid(alpha=0.25)
     axes.margins(x=0.01)
     _limit(axes, losses, [finite(found.peak_loss) for found in findings.incidents])
