@@ -161,7 +161,7 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
         while chunk := list(islice(rows, CHUNK)):
             cells = list(zip(*(row for _, row in chunk), strict=True))
             lines = [number for number, _ in chunk]
-            found = {name: cells[at] for at, name in kept.items()}
+            found: dict[str, Sequence[Any]] = {name: cells[at] for at, name in kept.items()}
             for name in [one for one, column in found.items() if column[0].lstrip()[:1] == "{"]:
                 found |= _unfolded(name, found.pop(name))
             table.extend(lines, found, found.values())
