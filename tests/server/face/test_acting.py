@@ -247,7 +247,7 @@ def test_a_rate_that_is_lowered_to_a_cap_keeps_it_where_a_person_takes_another_t
         assert older in shown
         plan = page.get(f"/act/{project}/gpt?{older.replace('amp;', '')}&review=true").text
     assert (
-        "learning rate at most 0.002 (above 0.02: \N{MULTIPLICATION SIGN} 0.1) for 160 steps"
+        "learning rate at most 0.002 (no lower than \N{MULTIPLICATION SIGN} 0.1 of the schedule) for 160 steps"
         in plan
     )
     ada.order(run, "rollback", "x", target="step-200", factor=0.1, steps=160, cap=2e-3)
