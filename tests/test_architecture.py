@@ -85,17 +85,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_645,
-    "spikeguard_cli": 3_276,
-    "spikeguard_client": 1_346,
-    "spikeguard": 20_708,
-    "spikeguard_core": 11_522,
-    "spikeguard_replay": 3_529,
-    "spikeguard_server": 30_808,
-    "spikeguard_dashboard": 3_239,
+    "spikeguard_protocol": 2_570,
+    "spikeguard_cli": 3_288,
+    "spikeguard_client": 1_347,
+    "spikeguard": 20_660,
+    "spikeguard_core": 11_578,
+    "spikeguard_replay": 3_620,
+    "spikeguard_server": 30_832,
+    "spikeguard_dashboard": 3_235,
     "spikeguard_trainer": 2_300,
-    "benchmarks": 14_353,
-    "tests": 48_901,
+    "benchmarks": 14_230,
+    "tests": 49_011,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -27,9 +27,9 @@ def options_of(api: Api, run: RunId) -> dict[str, Any]:
 
 def order_body(verb: str, options: Namespace, offered: dict[str, Any]) -> dict[str, Any]:
     """What the server is asked for; what the verb does not need is left out."""
-    cannot = next((one for one in offered["verbs"] if one["verb"] == verb), {"possible": True})
-    if not cannot["possible"]:
-        raise CommandFailed(". ".join(filter(None, (cannot["reason"], cannot["remedy"]))))
+    known: dict[str, Any] = {one["verb"]: one for one in offered["verbs"]}.get(verb, {})
+    if not known.get("possible", True):
+        raise CommandFailed(". ".join(said for said in (known["reason"], known["remedy"]) if said))
     said = {name: getattr(options, name) for name in ("skip", "factor", "steps", "mitigation")}
     said["target"] = None if options.to is None else _target(options.to, offered)["name"]
     return {"verb": verb, **{name: value for name, value in said.items() if value is not None}}

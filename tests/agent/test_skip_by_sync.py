@@ -93,7 +93,7 @@ class Training:
     def backward(self) -> torch.Tensor:
         torch.manual_seed(self.guard.steps)
         batch = torch.randn(6, 4)
-        loss = self.guard.loss((self.model(batch) - batch).square().mean())
+        loss: torch.Tensor = self.guard.loss((self.model(batch) - batch).square().mean())
         loss.backward()
         if self.guard.steps + 1 in self.spoilt:
             next(self.model.parameters()).grad[0, 0] = math.nan  # type: ignore[index]

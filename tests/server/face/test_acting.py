@@ -246,10 +246,8 @@ def test_a_rate_that_is_lowered_to_a_cap_keeps_it_where_a_person_takes_another_t
         older = "verb=rollback&amp;to=step-200&amp;factor=0.1&amp;steps=160&amp;cap=0.002"
         assert older in shown
         plan = page.get(f"/act/{project}/gpt?{older.replace('amp;', '')}&review=true").text
-    assert (
-        "learning rate at most 0.002 (no lower than \N{MULTIPLICATION SIGN} 0.1 of the schedule) for 160 steps"
-        in plan
-    )
+    least = "no lower than \N{MULTIPLICATION SIGN} 0.1 of the schedule"
+    assert f"learning rate at most 0.002 ({least}) for 160 steps" in plan
     ada.order(run, "rollback", "x", target="step-200", factor=0.1, steps=160, cap=2e-3)
     [order] = orders(calm)
     assert order.action == Rollback("step-200", 200, None, 0.1, 160, 2e-3)
