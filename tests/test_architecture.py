@@ -88,7 +88,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_570,
     "spikeguard_cli": 3_288,
     "spikeguard_client": 1_347,
-    "spikeguard": 20_660,
+    "spikeguard": 20_655,
     "spikeguard_core": 11_578,
     "spikeguard_replay": 3_620,
     "spikeguard_server": 30_832,

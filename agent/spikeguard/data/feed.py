@@ -400,13 +400,10 @@ class DataFeed:
         at, prepared = self._at, self._way_back
         point, at.rewind, self._way_back = at.rewind, None, None
         assert point is not None
-        if prepared is not None:
-            reading = prepared.reading
-        else:
-            reading = Reading(at.loader, point.get("pass", 1), point, self.faults.shield("data"))
-        at.serial = point.get("loaders", at.serial)
-        at.reading = reading
-        with self.faults.shield("data"):
+        number, shield = point.get("pass", 1), self.faults.shield("data")
+        reading = prepared.reading if prepared else Reading(at.loader, number, point, shield)
+        at.reading, at.serial = reading, point.get("loaders", at.serial)
+        with shield:
             self.fingerprints.forget(reading.number + 1)  # shuffled by what training draws since
             self.fingerprints.learn((reading.number, 0), point.get("first"))
         reading.pass_by(self._see_first)
@@ -426,19 +423,17 @@ class DataFeed:
         return False
 
     def _past_skips(self, reading: Reading) -> None:
-        if not self.skips.ranges:
-            return
         at, end = self._at, self._at.next
-        with self.faults.shield("data"):
-            end = self.skips.end_of_skip(at.next)
+        if self.skips.ranges:
+            with self.faults.shield("data"):
+                end = self.skips.end_of_skip(at.next)
         if end == at.next:
             return
-        jumps = hasattr(at.loader, "skip_to")
-        if not (reading.read or jumps):
+        if not (reading.read or hasattr(at.loader, "skip_to")):
             reading.peek()  # draws what opens the pass, a shuffle's seed
         numbers = random_state()
         try:
-            if jumps:
+            if hasattr(at.loader, "skip_to"):
                 with self.faults.shield("data"):
                     self.skip_report.jump(at.next, end)
                 reading.jump(end, (end - at.next) * self.micro_batches)
