@@ -147,7 +147,12 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
         nonlocal line
         for line, row in enumerate(reader, start=line + 1):  # noqa: B020
             line = getattr(reader, "line_num", line)
-            if first and not len(table) and all(number_of(cell) is None for cell in row):
+            if (
+                first
+                and row != first
+                and not len(table)
+                and all(number_of(cell) is None for cell in row)
+            ):
                 table.notes.append(f"line {line} holds no numbers (units?) and is left out")
             elif len(row) == len(names) and row != first:
                 yield line, row

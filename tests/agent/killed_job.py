@@ -13,7 +13,7 @@ from spikeguard import CheckpointDirectory
 from spikeguard.commands.journal_lines import sealed_line
 from spikeguard.uplink.sender import Sender
 from spikeguard.uplink.transport import Transport
-from spikeguard_protocol import CommandResult
+from spikeguard_protocol import CommandResult, decode_message
 
 from .heard import parts_of
 from .job import Job
@@ -90,7 +90,7 @@ def answers(record: object, *_: object) -> bool:
 
 
 def carries_an_answer(message: Any) -> bool:
-    return any(map(answers, message.records))
+    return any(map(answers, decode_message(message.body).records))
 
 
 def way_out(job: Job) -> Transport:

@@ -96,7 +96,7 @@ def test_the_server_is_told_with_the_introduction(tmp_path: Path) -> None:
         rows = stood(wire)
         assert rows["rollback"].answer is Answer.YES
         assert rows["rollback"].cost == "the steps since then are trained again"
-        assert rows["rewind_from_memory"].remedy.startswith("Raise it")
+        assert rows["rewind_from_memory"].remedy.startswith("Raise snapshot_bytes")
         assert wire.records(AttemptStarted)[-1].settings["optimizer"] == "AdamW"
         job.guard.finish()
 

@@ -37,7 +37,9 @@ THE_LOOPS_OWN = (
     )
     | frozenset(
         f"Reading.{name}"
-        for name in ("__init__", "_begin", "_begin_from", "_go_back", "next", "pass_by", "jump")
+        for name in (
+            *("__init__", "_begin", "_begin_from", "_go_back", "_read", "next", "pass_by", "jump"),
+        )
     )
     | {"has_state", "SkipReport.read_past"}
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import threading
 import time
@@ -82,8 +83,10 @@ def test_a_passing_refusal_delays_and_loses_nothing(
 ) -> None:
     """The log says which server, and what a job needs that brings no token it takes."""
     wire, _ = refuse_first(3, answer)
+    drawn = random.getstate()
     with served(wire):
         train_behind(wire, tmp_path)
+    assert random.getstate() == drawn  # what the job augments by
     assert f"message not stored: {wire.url}: {answer[0]}" in caplog.text
     assert ("token of role agent" in caplog.text) == (answer[0] == 401)
     if b"<html>" in answer[2]:  # of a proxy

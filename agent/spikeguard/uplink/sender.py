@@ -25,6 +25,7 @@ from spikeguard.uplink.transport import Advice, Transport, Verdict
 
 FREE_RETURNS = 3  # how often a server may ask for an earlier message before each costs a pause
 MOST_FAILURES = 20  # in a row, of a dead attempt's message; then it is the next start's to send
+JITTER = random.Random()  # not the job's numbers: a late answer would change what is trained
 GRACE_S = 0.4  # twice at most beyond what an ending may take: for the network, then for the disk
 
 
@@ -183,4 +184,4 @@ class Sender:
         """Doubling, with jitter so that a fleet does not come back at once."""
         longest = self._settings.backoff_s
         pause = self._settings.send_interval_s * 2.0 ** min(turn.failures - 1, 10)
-        return min(longest, max(0.05, pause)) * random.uniform(0.5, 1.0)
+        return min(longest, max(0.05, pause)) * JITTER.uniform(0.5, 1.0)
