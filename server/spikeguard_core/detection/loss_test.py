@@ -37,7 +37,6 @@ from spikeguard_protocol import BatchRange
 BEFORE = 24  # calm rows that tell the loss before
 FEW_ROWS = 45.0  # of few rows a lift has to be higher: times 1 + (45 / rows) squared
 MOST_FALL = 0.5  # of the level that a forecast may fall by
-FLATTENS = 2.0  # spans like the newer half until the middle of what is forecast
 SLOPE_BLOCKS = 4  # whose levels show a slope
 RECENT = 40  # rows that are looked back at when an incident opens
 DOWN_Z = 100.0
@@ -205,8 +204,10 @@ class LossTest:
         reach = math.log((step + ahead + 1) / (step + 1)) if step >= 0 else 0.0
         older, newer = _slope(begin, middle), _slope(middle, end)
         slope, fall = max(_slope(begin, end), newer), max(0.0, begin[1] - level)
-        if older < newer < 0.0:  # it flattens, and goes on to
-            slope *= (newer / older) ** FLATTENS
+        if older < newer < 0.0 < reach:  # as of a power of the step: the same factor over the same
+            halves = (_log(end[0]) - _log(begin[0])) / 2  # distance, from middle to middle
+            further = _log(step) + (reach - _log(middle[0]) - _log(end[0])) / 2
+            slope *= (newer / older) ** (further / halves)
         fall = min(fall, MOST_FALL * abs(level))
         slope = min(0.0, slope)
         if reach > 0.0 and -slope * reach > fall:

@@ -194,8 +194,6 @@ class Course:
             return False
         if outlook is not None and outlook.present < settings.lasting_doubt:
             return True
-        if episode.awaited:  # about damage that its trend does not rule out
-            return False
         if self._is_at_level_before(outlook):
             return True
         healed = episode.settled and episode.judgement.kind is Kind.RECOVERABLE

@@ -158,24 +158,10 @@ def _alone(situation: Situation, policy: Policy) -> Opinion | None:
 def _recoverable(situation: Situation, policy: Policy) -> Opinion | None:
     if situation.incident.kind is not Kind.RECOVERABLE:
         return None
-    if (asked := _asked_of_damage(situation, policy)) is not None:
-        cause = None if asked.cause is None else Diagnosis(asked.cause)
-        return Opinion(asked.action, said_of(situation), cause, by_person=True)
     until = _watched_until(situation)
     if until is not None and situation.step < until:
         return Opinion(None, f"Healing, and watched until step {until}. {said_of(situation)}")
     return _watch(situation, policy, f"Expected to heal by itself. {said_of(situation)}")
-
-
-def _asked_of_damage(situation: Situation, policy: Policy) -> PastCommand | None:
-    """What waits for an answer, where its cause is known and may have done lasting damage: a loss
-    that is back where it was can lie above what it would be, and that it heals is not sure yet."""
-    incident = situation.incident
-    lasts = lasting_cause(incident.causes) is not None
-    if not lasts and incident.confidence >= policy.sure_confidence:
-        return None
-    asked = (past for past in situation.of_incident if past.state in WAITING)
-    return next((p for p in asked if p.cause not in (None, Diagnosis.UNKNOWN)), None)
 
 
 def _unsure(situation: Situation, policy: Policy) -> Opinion | None:

@@ -228,19 +228,6 @@ def test_what_heals_to_the_level_before_says_so_whatever_the_trend_promised(seed
     assert "stopped falling" not in end.judgement.reason
 
 
-def test_the_level_before_ends_nothing_while_somebody_is_asked_about_it() -> None:
-    """The trend lies lower: what was damaged would have learned meanwhile."""
-    steps = np.minimum(np.arange(1, 1_401), 500)
-    level = 2.0 + 9.0 / (1.0 + steps / 25.0) ** 0.9 + ar_noise(1_400, 1, 0.02, 0.3)
-    rows, monitor = samples(spiked(list(level), 500, 1.5, 8.0)), Monitor()
-    (end, *_) = closed(Monitor().observe(rows))
-    assert not closed(monitor.observe(rows[:510]))
-    monitor.await_decision(True)
-    assert not closed(monitor.observe(rows[510 : end.step + 5]))
-    monitor.await_decision(False)
-    assert closed(monitor.observe(rows[end.step + 5 :]))[0].outcome is Outcome.HEALED
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_loss_that_falls_faster_than_its_trend_promised_does_not_rise(seed: int) -> None:
     """A spike in the first rows: the trend of so few rows falls too slowly."""
