@@ -26,21 +26,23 @@ def formula() -> list[Row]:
         ],
         [
             "`noise`",
-            f"{of.NORMAL_MAD:g} / √20 x the median size of the third differences of the newest "
-            f"{rows} calm rows. At least {floor} of the level, {at.LEAST_NOISE:g} of the usual "
-            f"noise of the newest {of.BLOCKS * of.BLOCK} rows, {100 * at.FLOOR_START:g} % of the "
-            "loss at the start, and 0.29 (1/√12) of the last digit's step where values are "
+            f"the mean size of the smaller two thirds of the first differences of the newest "
+            f"{rows} calm rows, over √2, or of their third differences, over √20, whichever is "
+            f"less; divided by {of.NORMAL_MOVES:g}, so that it is the standard deviation of "
+            f"independent normal rows. At least {floor} of the level, {at.LEAST_NOISE:g} of the "
+            f"usual noise of the newest {of.BLOCKS * of.BLOCK} rows, {100 * at.FLOOR_START:g} % of "
+            "the loss at the start, and 0.29 (1/√12) of the last digit's step where values are "
             "rounded",
         ],
         [
             "`wider`",
             "the larger of two factors, at least 1. Correlated rows lie wider about their level "
             "than neighbours differ: the 90 % quantile of (value - level) / noise over the newest "
-            f"{of.RATIOS} rows, divided by {of.NORMAL_90:g}, or from {of.YOUNG} rows on its robust "
-            f"deviation over {of.EVEN_WIDTH:g}, if that is more; at most {of.MOST_WIDER:g}. Heavy "
-            f"tails: the {100 * of.TOP_QUANTILE:g} % quantile of the highest such ratio of each "
-            f"{of.BLOCK} rows, divided by {of.NORMAL_TOP:g}, at most {of.MOST_TAIL:g}, from "
-            f"{of.FEWEST_BLOCKS * of.BLOCK} rows on",
+            f"{of.RATIOS} rows, divided by {of.NORMAL_90:g}, or from {of.FEWEST_MIDDLE} of them on "
+            f"their robust deviation over {of.EVEN_WIDTH:g}, if that is more; at most "
+            f"{of.MOST_WIDER:g}. Heavy tails: the {100 * of.TOP_QUANTILE:g} % quantile of the "
+            f"highest such ratio of each {of.BLOCK} rows, divided by {of.NORMAL_TOP:g}, at most "
+            f"{of.MOST_TAIL:g}, from {of.FEWEST_BLOCKS * of.BLOCK} rows on",
         ],
         ["`scale`", "noise x wider: one deviation"],
         [
@@ -67,12 +69,15 @@ def tests() -> list[Row]:
             "jump",
             f"{s.confirm_rows} rows in a row at z {s.confirm_z:g}, one of them at {s.suspect_z:g}, "
             f"or three with the middle one at {s.run_z:g}; and {s.usual_part:g} times the highest "
-            f"such pair among the calm rows (of which at most {s.usual_most:g} counts); and more "
-            f"than {s.rise_part:g} rises (see *lift*; at most {s.rise_most:g} scales); one of "
-            f"them lies above the median of the newest {at.SHORT} calm rows, or {s.falling_part:g} "
-            f"times the noise above the row before it; and one of them {s.steep_part:g} "
-            f"times the noise above the row before it, or at z {s.steep_z:g}",
-            "spikes, at most one row late",
+            f"such pair among the calm rows (of which at most {s.usual_most:g} counts), two rows "
+            f"alone also {s.pair_below:g} times as far as the deepest calm rows lie below (see "
+            f"*outlier batch*), or in the first {of.FEWEST_BLOCKS * of.BLOCK} rows as high as any "
+            f"row before; and more than {s.rise_part:g} rises (see *lift*; at most "
+            f"{s.rise_most:g} scales); one of them lies above the median of the newest {at.SHORT} "
+            f"calm rows, or {s.falling_part:g} times the noise above the row before it; and one "
+            f"of them {s.steep_part:g} times the noise above the row before it, or at z "
+            f"{s.steep_z:g}",
+            "spikes, at most one row late, or two where rows lie deep below the level as well",
         ],
         [
             "lift",

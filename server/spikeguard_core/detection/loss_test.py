@@ -1,8 +1,9 @@
 """The tests of the loss: whether a row, with those around it, begins an incident.
 
     jump     2 rows in a row at z 4.4, one of them at 6, or 3 whose middle one is at 5; and higher
-             than any pair of calm rows here by 40 %; one of them above the median of the newest 4
-             calm rows; a rise of 5 noises from one row to the next, or a row at z 13
+             than any pair of calm rows here by 40 %, two rows alone also than the deepest calm
+             rows by 50 %; one of them above the median of the newest 4 calm rows; a rise of 5
+             noises from one row to the next, or a row at z 13
     lift     the median of 8 rows lies 3.5 scales above that of the 32 before, or that of 16 rows
              2.2; and higher than any lift among calm rows by 80 %
              both: and by 3.4 times what the level usually rises in 16 rows
@@ -11,7 +12,7 @@
     outlier  one row at z 8 whose neighbours are calm, and far beyond the calm rows on either side
 
 A row that may begin something is held until the next rows confirm or clear it, and nothing that is
-held enters the baseline. Slow rises: `slow_rise`.
+held enters the baseline, unless it is 16 rows: so many are the level. Slow rises: `slow_rise`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 
 from spikeguard_core.detection.baseline import KEPT, NEAR, SHORT, Baseline
 from spikeguard_core.detection.judged import Array, Judged
-from spikeguard_core.detection.noise import BLOCK, LOCAL, median
+from spikeguard_core.detection.noise import BLOCK, FEWEST_BLOCKS, LOCAL, median
 from spikeguard_core.detection.sample import Rows
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.detection.slow_rise import SlowRise
@@ -262,11 +263,23 @@ class LossTest:
             self.held, self.heights = [], []
         self.held.append(row)
         self.heights.append(float(judged.ratio[0]))
-        return Verdict.SPIKE if self._is_confirmed(settings) else Verdict.HELD
+        if self._is_confirmed(settings):
+            return Verdict.SPIKE
+        if len(self.held) < NEAR:
+            return Verdict.HELD
+        self._take_held()
+        return Verdict.CALM
+
+    def _take_held(self) -> None:
+        for one in self.held:
+            self.baseline.take([one.step], self.baseline.judge(np.array([one.value])), 1)
+        self.held, self.heights = [], []
 
     def _is_confirmed(self, settings: DetectionSettings) -> bool:
         z, rows = [abs(one.z) for one in self.held], settings.confirm_rows
         usual = min(settings.usual_part * self.baseline.pair, settings.usual_most)
+        if len(z) == 2:  # may be chance
+            usual = max(usual, self._usual_alone(settings))
         if len(z) < rows or min(map(abs, self.heights[-rows:])) < usual:
             return False
         high = max(one.value for one in self.held)
@@ -284,6 +297,13 @@ class LossTest:
             return True
         return len(z) >= max(3, rows) and median(z[-3:]) >= settings.run_z
 
+    def _usual_alone(self, settings: DetectionSettings) -> float:
+        """The height that single rows reach here, as far as it is known."""
+        baseline = self.baseline
+        if len(baseline.blocks) < FEWEST_BLOCKS:
+            return max((*(one.top for one in baseline.blocks), *baseline.heights), default=0.0)
+        return settings.pair_below * baseline.bottom
+
     def _steepest(self) -> float:
         """The largest move away from one row to the next among the held rows, over the noise: noise
         that wanders gets as high in many small moves."""
@@ -300,9 +320,7 @@ class LossTest:
         out = alone and self._stands_out(held[0], height[0], settings)
         if alone and not out and height[0] >= settings.listed_z:
             self.lone = (self.baseline.level, held[0])
-        self.held, self.heights = [], []
-        for one in held:
-            self.baseline.take([one.step], self.baseline.judge(np.array([one.value])), 1)
+        self._take_held()
         self.baseline.take([row.step], self.baseline.judge(np.array([row.value])), 1)
         self.outlier = held[0] if out else None
         return Verdict.OUTLIER if out else Verdict.CALM

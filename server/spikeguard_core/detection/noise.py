@@ -16,18 +16,21 @@ from spikeguard_core.detection.judged import Array, Block
 
 NORMAL_MAD = 1.4826  # robust standard deviation of normal noise over its MAD
 LOCAL = 8  # rows of the level
-NOISE = 48  # third differences of the noise
+NOISE = 48  # differences of the noise
 BLOCK = 16  # rows between two looks at the scale
 BLOCKS = 32  # newest blocks, which say what is usual,
 FEWEST_BLOCKS = 2  # and the fewest that do
 RATIOS = 96  # newest residuals that widen the noise
 YOUNG = 64  # rows until z counts in full
 MOST_WIDER = 3.0  # of the noise, at most
+FEWEST_MIDDLE = 24  # residuals whose quartiles tell how wide they lie
 NORMAL_MIDDLE = 1.349  # deviations between the quartiles of normal noise
 EVEN_WIDTH = 1.25  # deviations: as wide as independent rows lie about a median of 8, and some more
 MOST_TAIL = 10.0
 ON_GRID = 0.01  # steps by which a rounded row may miss a multiple of its step
 FEWEST_STEPS = 4  # moves that show it: one that never moves, and jumps, is not rounded
+ORDERS = 1, 3  # of differences: a descent enlarges the first, and of few rows the third say less
+MOVES_PART, NORMAL_MOVES = 2 / 3, 0.434  # of the moves, and their mean where noise is normal
 NORMAL_90 = 1.2816  # quantile of the normal distribution
 TOP_QUANTILE, NORMAL_TOP = 0.6, 1.861  # of the highest of 16 rows, and where noise is normal
 
@@ -61,17 +64,26 @@ def _quantile(ordered: Array, known: NDArray[np.int64], part: float) -> Array:
     return ordered[np.arange(len(ordered)), at]
 
 
-def _third(rows: Array) -> Array:
-    """Sizes of the third differences of rows, as of the deviation of independent rows."""
-    with np.errstate(over="ignore"):  # of values near the largest float
-        third = np.abs(rows[3:] - 3.0 * (rows[2:-1] - rows[1:-2]) - rows[:-3])
-    return NORMAL_MAD / math.sqrt(20.0) * third
+def _moves(rows: Array, order: int) -> Array:
+    """Sizes of the differences of rows of this order, as of the deviation of independent rows."""
+    with np.errstate(over="ignore", invalid="ignore"):  # of values near the largest float
+        moves = np.abs(np.diff(rows, order))
+    return moves / math.sqrt(math.comb(2 * order, order))
+
+
+def _deviations(moves: Array) -> Array:
+    """Deviations of the noise whose moves these are, shape (looks, moves): by the mean of the
+    smaller ones, so that a row that stands out hardly counts."""
+    kept = math.ceil(MOVES_PART * moves.shape[1])
+    means: Array = np.sort(moves, axis=1)[:, :kept].mean(axis=1)
+    return means / NORMAL_MOVES
 
 
 def noise_of(rows: Array) -> float:
     """Standard deviation of rows about their course, at least that of their rounding."""
     by_rounding = float(_rounding(rows[None, -NOISE:])[0])
-    return max(by_rounding, float(medians(_third(rows)[None, -NOISE:])[0]))
+    of = [float(_deviations(_moves(rows, order)[None, -NOISE:])[0]) for order in ORDERS]
+    return max(by_rounding, min(of))
 
 
 def _rounding(rows: Array) -> Array:
@@ -100,7 +112,7 @@ def widths(
     ordered, known = np.sort(_newest(ratios, ends, RATIOS), axis=1), np.minimum(ends, RATIOS)
     wider = _quantile(ordered, known, 0.9) / NORMAL_90
     middle = _quantile(ordered, known, 0.75) - _quantile(ordered, known, 0.25)
-    middle = np.where(known >= YOUNG, middle / NORMAL_MIDDLE / EVEN_WIDTH, 1.0)
+    middle = np.where(known >= FEWEST_MIDDLE, middle / NORMAL_MIDDLE / EVEN_WIDTH, 1.0)
     wider = np.minimum(MOST_WIDER, np.fmax(1.0, np.fmax(wider, middle)))
     wider = np.where(known >= LOCAL, wider, 1.0)
     last = len(blocks) - np.arange(len(ends))[::-1]
@@ -130,7 +142,14 @@ def at_ends(line: Array, known: int, ends: range) -> tuple[list[float], list[flo
             noise_of(part) for part in parts
         ]
     levels = sliding_window_view(line, LOCAL)[first - LOCAL :: BLOCK][: len(ends)]
-    thirds = sliding_window_view(_third(line), NOISE)[first - NOISE - 3 :: BLOCK][: len(ends)]
     by_rounding = _rounding(sliding_window_view(line, NOISE)[first - NOISE :: BLOCK][: len(ends)])
-    noises = np.maximum(by_rounding, medians(thirds))
+    of = [
+        _deviations(
+            sliding_window_view(_moves(line, order), NOISE)[first - NOISE - order :: BLOCK][
+                : len(ends)
+            ]
+        )
+        for order in ORDERS
+    ]
+    noises = np.maximum(by_rounding, np.minimum(*of))
     return medians(levels).tolist(), noises.tolist()

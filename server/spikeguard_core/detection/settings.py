@@ -20,9 +20,10 @@ class DetectionSettings:
     run_z: float = 5.0  # the middle one of three rows in a row that confirm one another
     usual_part: float = 1.4  # times the highest pair of calm rows: more than is usual here
     usual_most: float = 10.0  # no pair is usual above this
+    pair_below: float = 1.5  # of two rows alone: times the mean of the three deepest calm blocks
     outlier_z: float = 8.0  # from which one row alone is an event,
     outlier_part: float = 0.05  # and by this part of the loss,
-    outlier_below: float = 5.1  # times the mean of the three deepest calm blocks,
+    outlier_below: float = 5.2  # times the mean of the three deepest calm blocks,
     outlier_tails: float = 3.4  # in proportion less where that mean is below so many noises,
     outlier_above: float = 1.5  # and times the second highest block
     listed_z: float = 16.0  # from which a single row is listed where others were as high
@@ -30,12 +31,12 @@ class DetectionSettings:
     long_lift_z: float = 2.2  # the same of 16 rows,
     lift_usual: float = 1.8  # and times the highest lift among calm rows
     rise_part: float = 3.4  # times what the level usually rises in 16 rows, for jump and lift;
-    rise_most: float = 6.5  # of this at most so many deviations count
+    rise_most: float = 7.5  # of this at most so many deviations count
     steep_part: float = 5.0  # times the noise from one row to the next, of a jump,
     steep_z: float = 13.0  # unless a row lies so high
     falling_part: float = 7.5  # as far, of a jump that stays below the newest calm rows
     slow_part: float = 0.035  # of the loss: least slow rise of the smoothed loss above its best,
-    slow_z: float = 5.0  # and in deviations of a row,
+    slow_z: float = 4.7  # and in deviations of a row,
     slow_wander: float = 5.4  # and in usual moves of the level in 16 rows
     slow_rows: int = 48  # that it has lasted
 

@@ -32,7 +32,7 @@ def test_a_lift_of_three_deviations_over_twenty_rows_is_found(correlation: float
         for row in range(WARM, WARM + LENGTH):
             losses[row] += 0.06
         found += any(event.step >= WARM for event in opened(Monitor().observe(samples(losses))))
-    assert found >= (14 if correlation == 0.0 else 4)  # here 16, and of correlated noise 5
+    assert found >= (12 if correlation == 0.0 else 4)  # of 100 seeds 61, and 22
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5])
