@@ -22,7 +22,7 @@ from time import monotonic, perf_counter
 from typing import Final
 from weakref import WeakValueDictionary
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -34,6 +34,7 @@ from spikeguard_server.log_format import add_context
 from spikeguard_server.metrics import Metrics
 
 REQUEST_ID: Final = "X-Request-Id"
+_REQUEST_ID: Final = REQUEST_ID.lower().encode()
 _ID: Final = re.compile(r"[!-~]{1,128}")
 PEER: Final = "spikeguard.peer"  # who opened the connection, before a proxy's word about the caller
 
@@ -123,7 +124,7 @@ class RequestMiddleware:
         refuse: Callable[[Request, ServiceError], Response],
     ) -> None:
         self._app, self._metrics, self._rates, self._refuse = app, metrics, rates, refuse
-        self._headers = headers
+        self._headers = [(n.lower().encode(), v.encode("latin-1")) for n, v in headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -148,10 +149,10 @@ class RequestMiddleware:
         async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status, headers = message["status"], MutableHeaders(scope=message)
-                headers.setdefault(REQUEST_ID, request_id)
-                for name, value in self._headers.items():
-                    headers.setdefault(name, value)
+                status, own = message["status"], message["headers"]
+                names = {name for name, _ in own}
+                careful = [(_REQUEST_ID, request_id.encode()), *self._headers]
+                message["headers"] = [*own, *(pair for pair in careful if pair[0] not in names)]
             await send(message)
 
         caller = None if path in FREE else caller_of(scope)

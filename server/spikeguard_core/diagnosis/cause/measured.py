@@ -87,9 +87,9 @@ def excesses(evidence: Evidence) -> list[tuple[int, float]]:
 
 def moves(evidence: Evidence) -> list[Move]:
     """Changes of param_norm around the onset, both ends finite."""
-    near = evidence.onset_step - LEAD
+    near, updates = evidence.onset_step - LEAD, _updates(evidence)
     return [
-        _move(evidence, a, b)
+        _move(updates, a, b)
         for a, b in _weights(evidence)
         if b[0] >= near and a[0] <= evidence.onset_step
     ]
@@ -97,8 +97,8 @@ def moves(evidence: Evidence) -> list[Move]:
 
 def calm_moves(evidence: Evidence) -> list[Move]:
     """The same well before the onset."""
-    near = evidence.onset_step - LEAD
-    return [_move(evidence, a, b) for a, b in _weights(evidence) if b[0] < near]
+    near, updates = evidence.onset_step - LEAD, _updates(evidence)
+    return [_move(updates, a, b) for a, b in _weights(evidence) if b[0] < near]
 
 
 def _weights(evidence: Evidence) -> Iterator[tuple[tuple[int, float], tuple[int, float]]]:
@@ -118,21 +118,25 @@ def away(value: float, before: Sequence[float]) -> tuple[float, float]:
     return middle, abs(value - middle) / max(spread, LEAST_DEVIATION * abs(middle), 1e-12)
 
 
-def _move(evidence: Evidence, a: tuple[int, float], b: tuple[int, float]) -> Move:
-    explained, exact = _explained(evidence, a[0], b[0])
+def _updates(evidence: Evidence) -> tuple[Trace, Trace]:
+    """The norms of updates, and at each step the largest rate of any group."""
+    groups = group_rates(evidence)
+    largest = map(max, zip(*(each.values for each in groups.values()), strict=True))
+    return evidence.whole(Signal.UPDATE_NORM.value), Trace(groups[0].steps, list(largest))
+
+
+def _move(updates: tuple[Trace, Trace], a: tuple[int, float], b: tuple[int, float]) -> Move:
+    explained, exact = _explained(*updates, a[0], b[0])
     return Move(a[0], b[0], a[1], abs(b[1] - a[1]), explained, exact)
 
 
-def _explained(evidence: Evidence, first: int, last: int) -> tuple[float | None, bool]:
+def _explained(norms: Trace, rates: Trace, first: int, last: int) -> tuple[float | None, bool]:
     """Sum of |update| of the steps in (first, last], and whether all were measured.
 
     `update_norm` is |theta after - theta before| / lr, each group's by its own rate, so the largest
     of the rates bounds the change; a step that has none counts as the largest of those measured
     from `first` on, up to the first after `last`.
     """
-    norms, groups = evidence.whole(Signal.UPDATE_NORM.value), group_rates(evidence)
-    largest = map(max, zip(*(each.values for each in groups.values()), strict=True))
-    rates = Trace(groups[0].steps, list(largest))
     near = [value for step, value in norms.rows() if first <= step <= last]
     near += [value for step, value in norms.rows() if step > last][:1]
     if not near or not rates.steps or not math.isfinite(sum(near) + sum(rates.values)):
