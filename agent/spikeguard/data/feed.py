@@ -52,10 +52,9 @@ class DataFeed:
 
     def __init__(self, skips: Skips, micro_batches: int, replay_limit_s: float = math.inf) -> None:
         self.skips = skips
-        self.in_use = self.stopped = False
+        self.in_use = self.stopped = self.in_epochs = False
         self.steps = 0  # made
         self.epoch = 0  # of `guard.epochs`
-        self.in_epochs = False
         self.waits = 0  # steps that a rollback waits for, where people are told of them
         self.ahead = 0  # items that were handed out before the step in front of theirs, about
         self.items_per_step: float | None = None  # where the loop takes other than `micro_batches`
@@ -443,8 +442,9 @@ class DataFeed:
                 self.skip_report.read_past(reading, at.next, self.micro_batches)
                 at.next += 1
         finally:
-            if not same_numbers(numbers, random_state()):  # later items are drawn by others now
-                self.fingerprints.forget(reading.number, reading.read)
+            drawn = random_state()
             restore_random_state(numbers)
             with self.faults.shield("data"):
                 self.skip_report.settle()
+                if not same_numbers(numbers, drawn):  # later items are drawn by others now
+                    self.fingerprints.forget(reading.number, reading.read)
