@@ -95,7 +95,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_dashboard": 3_235,
     "spikeguard_trainer": 2_300,
     "benchmarks": 14_235,
-    "tests": 48_999,
+    "tests": 49_009,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -265,7 +265,7 @@ class LossTest:
         self.heights.append(float(judged.ratio[0]))
         if self._is_confirmed(settings):
             return Verdict.SPIKE
-        if len(self.held) < NEAR:
+        if len(self.held) < max(NEAR, settings.confirm_rows):
             return Verdict.HELD
         self._take_held()
         return Verdict.CALM

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from spikeguard_core.detection.sample import Sample
+from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import Revised
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
@@ -286,6 +287,15 @@ def test_a_bimodal_loss_does_not_alarm(seed: int) -> None:
     rng = np.random.default_rng(seed)
     losses = [float(2.2 + 1.8 * (rng.random() < 1 / 6) + rng.normal() * 0.1) for _ in range(3000)]
     assert not opened(Monitor().observe(samples(losses)))
+
+
+def test_a_spike_opens_after_as_many_rows_as_were_asked_for() -> None:
+    losses = plateau(400)
+    losses[300:330] = [loss + 1.0 for loss in losses[300:330]]
+    for rows in (1, 3, 20):
+        asked = DetectionSettings(confirm_rows=rows, lift_z=1e9, long_lift_z=1e9)
+        first = opened(Monitor(asked).observe(samples(losses)))[0]
+        assert (first.onset_step, first.step) == (301, 300 + rows)
 
 
 def test_one_batch_that_stands_out_is_an_outlier_and_not_a_spike() -> None:
