@@ -33,7 +33,7 @@ from spikeguard.data.reading import (
     refusal_of,
     tell_epoch,
     too_long,
-)  # fmt: skip
+)
 from spikeguard.data.skips import SkipReport, Skips
 from spikeguard.errors import ResumeError
 from spikeguard.faults import Faults
