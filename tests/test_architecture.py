@@ -88,7 +88,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_570,
     "spikeguard_cli": 3_288,
     "spikeguard_client": 1_347,
-    "spikeguard": 20_656,
+    "spikeguard": 20_657,
     "spikeguard_core": 11_605,
     "spikeguard_replay": 3_625,
     "spikeguard_server": 30_833,

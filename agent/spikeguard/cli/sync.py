@@ -145,7 +145,8 @@ def _count(done: Uploaded, message: EncodedMessage, verdict: Verdict) -> None:
             raise CommandFailed(f"the server refuses message {message.sequence}: {verdict.reason}")
         done.refused, done.refused_last = done.refused + 1, message.sequence
     elif verdict.advice is Advice.RESUME_FROM:
-        done.returns += 1
+        ahead = verdict.expected is not None and verdict.expected > message.sequence
+        done.returns += not ahead
         if done.returns > RETURNS:
             raise CommandFailed(
                 f"the server has asked {RETURNS} times for messages that it had stored, and "
