@@ -42,8 +42,7 @@ from spikeguard_server.store.runs import (
     find_attempt,
     make_attempt,
     make_run,
-    update_of_attempt,
-    update_of_run,
+    update_of_both,
 )
 from spikeguard_server.store.tables.core import run_key
 
@@ -118,8 +117,7 @@ def _save(intake: Intake) -> None:
     ask(
         intake.transaction,
         *writes,
-        update_of_run(intake.run),
-        update_of_attempt(intake.run_id, intake.attempt),
+        update_of_both(intake.run, intake.attempt),
         ("COMMIT", {}),  # SQLAlchemy's own finds it done
     )
 

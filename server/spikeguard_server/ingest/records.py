@@ -217,7 +217,7 @@ def _store_samples(intake: Intake, samples: Samples) -> None:
     first, last = samples.steps[0], samples.steps[-1]
     known = tail is not None and tail.segment == segment
     if tail is not None and known and first > tail.step:
-        intake.unwritten += appended(SegmentKey(intake.run_id, number, segment), samples)
+        intake.unwritten.append(appended(SegmentKey(intake.run_id, number, segment), samples))
         intake.stored.append(StoredSteps(number, segment, first, last))
         intake.tail = Tail(segment, last)
         return

@@ -55,9 +55,12 @@ SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigin
 """
 
 
-_LENGTHEN = """
-UPDATE segments SET first_step = least(first_step, %(first)s), last_step = %(last)s
-WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+_APPEND: Final = f"""
+WITH segment AS (
+    UPDATE segments SET first_step = least(first_step, %(first)s), last_step = %(last)s
+    WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+)
+{WRITE_CHUNK}
 """
 
 
@@ -69,11 +72,10 @@ class SegmentKey(NamedTuple):
     segment: int
 
 
-def appended(key: SegmentKey, samples: Samples) -> tuple[Statement, Statement]:
-    """The statements that store steps which lie behind all others of their segment, which is
+def appended(key: SegmentKey, samples: Samples) -> Statement:
+    """The statement that stores steps which lie behind all others of their segment, which is
     there."""
-    chunk = chunk_of(samples)
-    return write_of(key, chunk), (_LENGTHEN, {**key._asdict(), **chunk})
+    return _APPEND, {**key._asdict(), **chunk_of(samples)}
 
 
 def chunk_of(samples: Samples) -> dict[str, Any]:

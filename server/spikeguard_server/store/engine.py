@@ -97,7 +97,7 @@ def ask(
                 # The driver's type of a number goes by its size, a prepared statement by its types.
                 cursor.adapters.register_dumper(int, Int8BinaryDumper)
                 cursors.append(cursor.execute(text, values, prepare=prepare))
-        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+        return [[] if cursor.rownumber is None else cursor.fetchall() for cursor in cursors]
     except psycopg.Error as error:
         if raw.closed or isinstance(error, ReadOnlySqlTransaction):
             connection.invalidate(error)

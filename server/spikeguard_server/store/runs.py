@@ -145,12 +145,7 @@ def make_run(
 
 def save_run(connection: sql.Connection, run: RunRow) -> None:
     """Write what stands in `run`."""
-    ask(connection, update_of_run(run))
-
-
-def update_of_run(run: RunRow) -> Statement:
-    """The statement that writes what stands in `run` now."""
-    return _SAVE_RUN, _values_of_run(run)
+    ask(connection, (_SAVE_RUN, _values_of_run(run)))
 
 
 _SAVED_OF_RUN = [
@@ -236,12 +231,7 @@ def attempt_settings(connection: sql.Connection, run_id: UUID, attempt: int) -> 
 
 def save_attempt(connection: sql.Connection, run_id: UUID, attempt: AttemptRow) -> None:
     """Write what stands in `attempt`."""
-    ask(connection, update_of_attempt(run_id, attempt))
-
-
-def update_of_attempt(run_id: UUID, attempt: AttemptRow) -> Statement:
-    """The statement that writes what stands in `attempt` now."""
-    return _SAVE_ATTEMPT, (*_values_of_attempt(attempt), run_id)
+    ask(connection, (_SAVE_ATTEMPT, (*_values_of_attempt(attempt), run_id)))
 
 
 _SAVED_OF_ATTEMPT = (
@@ -252,6 +242,12 @@ _values_of_attempt = attrgetter(*_SAVED_OF_ATTEMPT, "number")
 _SAVE_ATTEMPT = f"""
 UPDATE attempts SET {_assigned(_SAVED_OF_ATTEMPT)} WHERE number = %s AND run_id = %s
 """
+_SAVE_BOTH = f"WITH attempt AS ({_SAVE_ATTEMPT}) {_SAVE_RUN}"
+
+
+def update_of_both(run: RunRow, attempt: AttemptRow) -> Statement:
+    """The statement that writes what stands in `run` and its `attempt` now."""
+    return _SAVE_BOTH, (*_values_of_attempt(attempt), run.run_id, *_values_of_run(run))
 
 
 def is_live(
