@@ -19,7 +19,6 @@ from spikeguard_protocol import Message, SegmentId
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.detection import Detection
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.engine import Statement, ask
 from spikeguard_server.store.incidents import Attempts, attempts_by_number, find_incident
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import AttemptRow, RunRow
@@ -67,14 +66,13 @@ class LayersRead:
 class Intake:
     """A run under its lock. `run` and `attempt` change in place and are written at the end."""
 
-    transaction: sql.Connection  # for all but the last wait: `connection`
+    connection: sql.Connection
     settings: Settings
     now: datetime  # by the database's clock
     run: RunRow
     attempt: AttemptRow
     detection: Detection
     reach: int = 0  # the highest sequence that is stored once this message is
-    unwritten: list[Statement] = field(default_factory=list)  # leaves with the next wait
     stored: list[StoredSteps] = field(default_factory=list)
     commands: bool = True  # whether any may be unfinished
     unfinished: list[CommandRow] | None = None  # commands, once an open incident was answered
@@ -92,15 +90,6 @@ class Intake:
     closed: Incident | None = None  # the incident that closed with this message
     over: bool = False  # whether the run ended with this message, as it was meant to
     _incident: Incident | None = None
-
-    @property
-    def connection(self) -> sql.Connection:
-        """For whoever asks the database: it has what was to be written so far."""
-        if unwritten := [*self.unwritten, *self.detection.unwritten]:
-            self.unwritten.clear()
-            self.detection.unwritten.clear()
-            ask(self.transaction, *unwritten)
-        return self.transaction
 
     @property
     def run_id(self) -> UUID:

@@ -111,11 +111,11 @@ def _receive(engine: sql.Engine, received: Received) -> Ack:
 
 def _save(intake: Intake) -> None:
     """Write what has changed, and commit, in one wait."""
-    writes = [*intake.unwritten, *intake.detection.updates()]
+    writes = intake.detection.updates()
     if intake.detection.snapshots:
         writes.append(thinning(intake.run_id, intake.settings.detector_snapshots_kept))
     ask(
-        intake.transaction,
+        intake.connection,
         *writes,
         update_of_both(intake.run, intake.attempt),
         ("COMMIT", {}),  # SQLAlchemy's own finds it done

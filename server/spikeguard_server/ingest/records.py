@@ -47,6 +47,7 @@ from spikeguard_server.store.audit import SERVER, append
 from spikeguard_server.store.batches import prune_batches, write_batches
 from spikeguard_server.store.chunks import SegmentKey, appended
 from spikeguard_server.store.detectors import Place
+from spikeguard_server.store.engine import write
 from spikeguard_server.store.incidents import find_incident
 from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.runs import (
@@ -152,6 +153,8 @@ def return_to_newest_segment(intake: Intake) -> None:
 
 def _past(intake: Intake, here: Place) -> Monitor | None:
     """What the monitor knew there; the audit says where that is less than all."""
+    write(intake.connection, *intake.detection.unwritten)
+    intake.detection.unwritten.clear()
     past = past_monitor(intake.connection, intake.run_id, here)
     if past is not None and past.shortened is not None and not intake.shortened:
         intake.shortened = True
@@ -217,7 +220,7 @@ def _store_samples(intake: Intake, samples: Samples) -> None:
     first, last = samples.steps[0], samples.steps[-1]
     known = tail is not None and tail.segment == segment
     if tail is not None and known and first > tail.step:
-        intake.unwritten.append(appended(SegmentKey(intake.run_id, number, segment), samples))
+        write(intake.connection, appended(SegmentKey(intake.run_id, number, segment), samples))
         intake.stored.append(StoredSteps(number, segment, first, last))
         intake.tail = Tail(segment, last)
         return

@@ -18,7 +18,7 @@ from spikeguard_core.audit.changes import FieldChange
 from spikeguard_core.notification.topics import topic_of
 from spikeguard_protocol import RUN_ITSELF
 from spikeguard_server.identity.actors import Actor, ActorKind
-from spikeguard_server.store.engine import Statement, ask
+from spikeguard_server.store.engine import Statement, write
 from spikeguard_server.store.notices import notice
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
@@ -46,11 +46,10 @@ def append(
     after: str | None = None,
     reason: str | None = None,
     changes: Sequence[FieldChange] = (),
-    then: Sequence[Statement] = (),
 ) -> None:
     """Add an entry. `run_id` is `tables.FLEET` for what belongs to no run; `actor` is an `Actor`
     wherever it is known what kind it is. `subject` is for people; programs find an entry by run,
-    `incident` and `command`, or by `project` where it belongs to no run. `then` leaves with it."""
+    `incident` and `command`, or by `project` where it belongs to no run."""
     identity: dict[str, str | int | None] = {}
     if isinstance(actor, Actor):
         identity = {
@@ -64,11 +63,11 @@ def append(
         "reason": None if reason is None else storable(reason),
         "changes": Jsonb(list(map(asdict, changes))),
     }  # fmt: skip
-    statements = [(_APPEND, entry), *then]
+    statements: list[Statement] = [(_APPEND, entry)]
     if run_id == tables.FLEET:
         statements.insert(0, ("SELECT pg_advisory_xact_lock(%s)", (_FLEET_LOCK,)))
     # Whoever ordered something of the run itself follows it.
     topic = None if incident == RUN_ITSELF else topic_of(action, incident, command)
     if topic is not None and run_id != tables.FLEET:
         statements.append(notice(run_id, topic, incident, command))
-    ask(connection, *statements)
+    write(connection, *statements)

@@ -33,7 +33,7 @@ from spikeguard_protocol import (
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.store import audit
-from spikeguard_server.store.engine import Statement, ask
+from spikeguard_server.store.engine import Prepared, Statement, ask, write
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED, RunRow
 from spikeguard_server.store.stored_text import storable
@@ -88,23 +88,31 @@ def _found(connection: sql.Connection, query: sql.Select[Any]) -> list[CommandRo
     return list(map(_row, connection.execute(query)))
 
 
+_MINE: Final = _SELECT.where(_C.run_id == sql.bindparam("key")).order_by(*_ORDER)
+_OF_INCIDENT: Final = _C.incident == sql.bindparam("of")
+_ONE: Final = Prepared(_MINE.where(_OF_INCIDENT, _C.number == sql.bindparam("which")))
+_UNENDED: Final = Prepared(_MINE.where(_UNFINISHED))
+_OF_ONE: Final = Prepared(_MINE.where(_OF_INCIDENT))
+_LATE: Final = _C.proposed_at > sql.bindparam("since")
+_ABOUT: Final = Prepared(_MINE.where(sql.or_(_OF_INCIDENT, _LATE, _UNFINISHED)))
+
+
 def find_command(
     connection: sql.Connection, run_id: UUID, incident: int, number: int
 ) -> CommandRow | None:
     """One command; None if there is none of this number."""
-    mine = _SELECT.where(_C.run_id == run_id, _C.incident == incident, _C.number == number)
-    return next(iter(_found(connection, mine)), None)
+    found = _ONE.rows(connection, key=run_id, of=incident, which=number)
+    return _row(found[0]) if found else None
 
 
 def unfinished_commands(connection: sql.Connection, run_id: UUID) -> list[CommandRow]:
     """Proposed, approved and delivered commands of the run, oldest first."""
-    return _found(connection, _SELECT.where(_C.run_id == run_id, _UNFINISHED).order_by(*_ORDER))
+    return list(map(_row, _UNENDED.rows(connection, key=run_id)))
 
 
 def commands_of(connection: sql.Connection, run_id: UUID, incident: int) -> list[CommandRow]:
     """Every command of one incident, oldest first."""
-    mine = _SELECT.where(_C.run_id == run_id, _C.incident == incident)
-    return _found(connection, mine.order_by(_C.number))
+    return list(map(_row, _OF_ONE.rows(connection, key=run_id, of=incident)))
 
 
 def commands_by_key(
@@ -191,9 +199,8 @@ def commands_about(
 ) -> list[CommandRow]:
     """Every command of the run that counts for the next one: those of `LATELY`, those that are not
     finished, and where `incident` is given all of its own."""
-    wanted = sql.or_(_C.proposed_at > now - LATELY, _UNFINISHED)
-    wanted = wanted if incident is None else sql.or_(_C.incident == incident, wanted)
-    return _found(connection, _SELECT.where(_C.run_id == run_id, wanted).order_by(*_ORDER))
+    found = _ABOUT.rows(connection, key=run_id, since=now - LATELY, of=incident)
+    return list(map(_row, found))
 
 
 def waiting(table: Any = commands) -> sql.ColumnElement[bool]:
@@ -241,13 +248,12 @@ def create_command(
     orders it, if no policy."""
     number = _next_number(connection, run.run_id, incident)
     told = _revision(action, reason, policy)
-    connection.execute(
-        sql.insert(commands).values(
-            run_id=run.run_id, incident=incident, number=number, revision=1, cause=cause,
-            state=CommandState.PROPOSED.value, attempt=attempt, replaces=replaces,
-            expires_at=expires_at, expires_at_step=expires_at_step, proposed_at=now,
-            automatic=False, proposed_by=None if person is None else storable(person), **told,
-        )
+    _insert(
+        connection,
+        run_id=run.run_id, incident=incident, number=number, revision=1, cause=cause,
+        state=CommandState.PROPOSED.value, attempt=attempt, replaces=replaces,
+        expires_at=expires_at, expires_at_step=expires_at_step, proposed_at=now,
+        automatic=False, proposed_by=None if person is None else storable(person), **told,
     )  # fmt: skip
     command = find_command(connection, run.run_id, incident, number)
     assert command is not None
@@ -255,8 +261,8 @@ def create_command(
         connection, run.run_id, actor=person or by_policy(policy), action=PROPOSE,
         subject=str(command.id), incident=incident, command=number,
         after=CommandState.PROPOSED.value, reason=f"{verb_of(action)}: {reason}",
-        then=[_revised(command, action, policy, now)],
     )  # fmt: skip
+    write(connection, _revised(command, action, policy, now))
     return command
 
 
@@ -266,16 +272,20 @@ def record_own_rule(
 ) -> CommandRow:  # fmt: skip
     """What the job began by its emergency rule, on its way like an order that was delivered."""
     reason = "so many updates in a row were left out as its settings name"
-    connection.execute(
-        sql.insert(commands).values(
-            run_id=run.run_id, incident=RUN_ITSELF, number=number, revision=1, attempt=attempt,
-            state=CommandState.DELIVERED.value, expires_at=now, proposed_at=now, decided_at=now,
-            automatic=False, proposed_by=EMERGENCY_RULE, decided_by=EMERGENCY_RULE,
-            **_revision(action, reason, policy),
-        )
+    _insert(
+        connection,
+        run_id=run.run_id, incident=RUN_ITSELF, number=number, revision=1, attempt=attempt,
+        state=CommandState.DELIVERED.value, expires_at=now, proposed_at=now, decided_at=now,
+        automatic=False, proposed_by=EMERGENCY_RULE, decided_by=EMERGENCY_RULE,
+        **_revision(action, reason, policy),
     )  # fmt: skip
     (command,) = commands_by_key(connection, run.run_id, [(RUN_ITSELF, number)]).values()
     return command
+
+
+def _insert(connection: sql.Connection, **columns: Any) -> None:
+    values = ", ".join(f"%({name})s" for name in columns)
+    write(connection, (f"INSERT INTO commands ({', '.join(columns)}) VALUES ({values})", columns))
 
 
 def own_rule_acts(
@@ -296,14 +306,13 @@ def _next_number(connection: sql.Connection, run_id: UUID, incident: int) -> int
         mine = (a.run_id == run_id) & (a.action == PROPOSE) & (a.incident == RUN_ITSELF)
         ordered = connection.scalar(sql.select(sql.func.count()).where(mine))
         return int(ordered or 0) + 1
-    i = incidents.c
-    number: int = connection.execute(
-        sql.update(incidents)
-        .where(i.run_id == run_id, i.number == incident)
-        .values(commands=i.commands + 1)
-        .returning(i.commands)
-    ).scalar_one()
-    return number
+    ((found,),) = ask(connection, (_NEXT, (run_id, incident)))
+    return int(found[0])
+
+
+_NEXT: Final = """
+UPDATE incidents SET commands = commands + 1 WHERE run_id = %s AND number = %s RETURNING commands
+"""
 
 
 def revise_command(
@@ -320,26 +329,23 @@ def revise_command(
     """Change what is proposed; whoever saw the old revision has to look again. It expires when the
     first revision does."""
     revision, told = command.revision + 1, _revision(action, reason, policy)
-    update = (
-        sql.update(commands)
-        .where(_is(command))
-        .values(revision=revision, cause=cause, expires_at_step=expires_at_step, **told)
-    )
-    connection.execute(update)
+    columns = {"revision": revision, "cause": cause, "expires_at_step": expires_at_step, **told}
+    write(connection, _update(command, columns))
     move_command(
         connection, command, CommandEvent.REVISE, actor=by_policy(policy),
         reason=f"{verb_of(action)}: {reason}", now=now,
     )  # fmt: skip
     revised = find_command(connection, command.run_id, *command.key)
     assert revised is not None
-    ask(connection, _revised(revised, action, policy, now))
+    write(connection, _revised(revised, action, policy, now))
     return revised
 
 
 def _revision(action: Action, reason: str, policy: Policy) -> dict[str, Any]:
     """The columns that a command and its revisions share."""
     return {
-        "verb": verb_of(action).value, "arguments": to_json(action), "reason": storable(reason),
+        "verb": verb_of(action).value, "arguments": Jsonb(to_json(action)),
+        "reason": storable(reason),
         "policy_version": policy.version, "policy_scope": policy.scope.value,
     }  # fmt: skip
 
@@ -354,7 +360,6 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 def _revised(command: CommandRow, action: Action, policy: Policy, now: datetime) -> Statement:
     """The statement that keeps what the newest revision of a command says."""
     told = _revision(action, command.reason, policy)
-    told["arguments"] = Jsonb(told["arguments"])
     return _REVISED, (command.run_id, *command.key, command.revision, now, *told.values())
 
 
@@ -379,9 +384,16 @@ def move_command(
     columns |= dict.fromkeys(_STAMPS.get(event, ()), now)
     if event in _ENDS:
         columns["end_reason"] = reason
-    update = sql.update(commands).where(_is(command)).values(state=state.value, **columns)
-    connection.execute(update)
+    write(connection, _update(command, {"state": state.value, **columns}))
     _record(connection, command, event.value, actor, state, reason)
+
+
+def _update(command: CommandRow, columns: Mapping[str, Any]) -> Statement:
+    changed = ", ".join(f"{name} = %s" for name in columns)
+    which = "WHERE run_id = %s AND incident = %s AND number = %s"
+    return f"UPDATE commands SET {changed} {which}", (
+        *columns.values(), command.run_id, *command.key,
+    )  # fmt: skip
 
 
 def correct_result(connection: sql.Connection, command: CommandRow, actor: str, said: str) -> None:

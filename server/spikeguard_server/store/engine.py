@@ -7,6 +7,7 @@ asking each time would be one round trip of every three.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
@@ -15,6 +16,7 @@ import psycopg
 import sqlalchemy as sql
 from psycopg.errors import ReadOnlySqlTransaction
 from psycopg.types.numeric import Int8BinaryDumper
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from spikeguard_server.settings import Settings
@@ -23,6 +25,7 @@ CONNECT_TIMEOUT_S = 5
 IDLE_TRANSACTION_TIMEOUT_S = 60
 TRUSTED_S = 1.0
 _RESTED = "rested_since"
+_UNWRITTEN = "unwritten"
 Statement = tuple[str, Mapping[str, Any] | Sequence[Any]]  # with its values
 
 
@@ -50,6 +53,10 @@ def open_engine(settings: Settings) -> sql.Engine:
     sql.event.listen(engine, "checkin", _rests)
     sql.event.listen(engine, "checkout", _check)
     sql.event.listen(engine, "handle_error", _judge)
+    sql.event.listen(engine, "before_cursor_execute", _flush)
+    sql.event.listen(engine, "commit", _flush)
+    sql.event.listen(engine, "rollback", _forget)
+    sql.event.listen(engine, "rollback_savepoint", _forget)
     return engine
 
 
@@ -78,26 +85,58 @@ def _judge(context: sql.ExceptionContext) -> None:
         context.is_disconnect = True  # upon which the pool lets go of them all
 
 
+def write(connection: sql.Connection, *statements: Statement) -> None:
+    """Have the database carry out `statements`, which return nothing: with whatever this
+    transaction waits for next, its commit at the latest."""
+    connection.info.setdefault(_UNWRITTEN, []).extend(statements)
+
+
+def _flush(connection: sql.Connection, *_: Any) -> None:
+    if connection.info.get(_UNWRITTEN):
+        ask(connection)
+
+
+def _forget(connection: sql.Connection, *_: Any) -> None:
+    connection.info.pop(_UNWRITTEN, None)
+
+
+class Prepared:
+    """A query that is compiled once; its rows leave what SQLAlchemy makes of each answer out."""
+
+    def __init__(self, query: sql.Select[Any]) -> None:
+        compiled = query.compile(dialect=PGDialect_psycopg())
+        self._text, self._fixed = str(compiled), compiled.params
+        names = [str(column.key) for column in query.selected_columns]
+        self._row = namedtuple("Row", names, rename=True)  # type: ignore[misc]
+
+    def rows(self, connection: sql.Connection, **values: Any) -> list[Any]:
+        """What it finds, `values` being those of its `bindparam`s."""
+        (found,) = ask(connection, (self._text, {**self._fixed, **values}))
+        return list(map(self._row._make, found))
+
+
 def ask(
     connection: sql.Connection, *statements: Statement, prepare: bool = True
 ) -> list[list[tuple[Any, ...]]]:
     """The rows of each of `statements`, none of one that returns none, after one wait: they leave
-    by psycopg's pipeline.
+    by psycopg's pipeline, behind what is to be written.
 
     Begins a transaction where none is open. Arrays of numbers come as `store.packing` reads them.
     `prepare`: the text is one of few, and the database keeps its plan. What fails raises as
     SQLAlchemy would raise it; statements behind it are not carried out.
     """
     raw: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
+    unwritten: list[Statement] = connection.info.pop(_UNWRITTEN, [])
     cursors = []
     try:
         with raw.pipeline():
-            for text, values in statements:
+            for text, values in (*unwritten, *statements):
                 cursor = raw.cursor(binary=True)
                 # The driver's type of a number goes by its size, a prepared statement by its types.
                 cursor.adapters.register_dumper(int, Int8BinaryDumper)
                 cursors.append(cursor.execute(text, values, prepare=prepare))
-        return [[] if cursor.rownumber is None else cursor.fetchall() for cursor in cursors]
+        asked = cursors[len(unwritten) :]
+        return [[] if cursor.rownumber is None else cursor.fetchall() for cursor in asked]
     except psycopg.Error as error:
         if raw.closed or isinstance(error, ReadOnlySqlTransaction):
             connection.invalidate(error)

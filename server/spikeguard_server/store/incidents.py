@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
+from psycopg.types.json import Json
 from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_core.diagnosis.kind_rates import PUBLISHED, BaseRates, learnt
@@ -31,6 +32,7 @@ from spikeguard_protocol import (
 from spikeguard_server.entities import IncidentRow, RevisionRow
 from spikeguard_server.errors import NotFound
 from spikeguard_server.store.detectors import Place
+from spikeguard_server.store.engine import Prepared, write
 from spikeguard_server.store.stored_text import storable, storable_json
 from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.responses import responders
@@ -53,10 +55,14 @@ class Attempts:
         return SegmentId(self.ids[attempt], segment)
 
 
+_A: Final = tables.attempts.c
+_ATTEMPTS: Final = Prepared(
+    sql.select(_A.number, _A.id).where(_A.run_id == sql.bindparam("run_id"))
+)
+
+
 def attempts_by_number(connection: sql.Connection, run_id: UUID) -> Attempts:
-    c = tables.attempts.c
-    rows = connection.execute(sql.select(c.number, c.id).where(c.run_id == run_id))
-    return Attempts(dict(rows.all()))
+    return Attempts(dict(_ATTEMPTS.rows(connection, run_id=run_id)))
 
 
 _I = tables.incidents.c
@@ -72,6 +78,14 @@ SELECT: Final[sql.Select[Any]] = (
         responders, (responders.c.run_id == _I.run_id) & (responders.c.incident == _I.number)
     )
 )  # of incidents with their run and who has them
+
+
+_MINE: Final = SELECT.where(_I.run_id == sql.bindparam("key"))
+_ONE: Final = Prepared(_MINE.where(_I.number == sql.bindparam("of")))
+_UNFORGIVEN: Final = sql.or_(_I.outcome.is_(None), _I.outcome == Outcome.RUN_ENDED.value)
+_DOUBTFUL: Final = Prepared(
+    _MINE.where(_UNFORGIVEN).order_by(_I.number.desc()).limit(MOST_DOUBTFUL)
+)
 
 
 def rows(connection: sql.Connection, query: sql.Select[Any]) -> list[IncidentRow]:
@@ -90,8 +104,8 @@ def incident_row(row: Any) -> IncidentRow:
 
 def find_row(connection: sql.Connection, run_id: UUID, number: int) -> IncidentRow | None:
     """One incident; None if there is none of this number."""
-    row = connection.execute(SELECT.where(_I.run_id == run_id, _I.number == number)).one_or_none()
-    return None if row is None else incident_row(row)
+    found = _ONE.rows(connection, key=run_id, of=number)
+    return incident_row(found[0]) if found else None
 
 
 def read_incident(connection: sql.Connection, run_id: UUID, run: RunId, number: int) -> IncidentRow:
@@ -118,9 +132,7 @@ def find_incident(connection: sql.Connection, run_id: UUID, number: int) -> Inci
 def doubtful_incidents(connection: sql.Connection, run_id: UUID) -> list[Incident]:
     """Incidents that are open, or ended without a word about the weights; the newest
     `MOST_DOUBTFUL`."""
-    unforgiven = sql.or_(_I.outcome.is_(None), _I.outcome == Outcome.RUN_ENDED.value)
-    newest = SELECT.where(_I.run_id == run_id, unforgiven).order_by(_I.number.desc())
-    return [found.incident for found in rows(connection, newest.limit(MOST_DOUBTFUL))]
+    return [incident_row(row).incident for row in _DOUBTFUL.rows(connection, key=run_id)]
 
 
 def base_rates_of(connection: sql.Connection, project: str) -> BaseRates:
@@ -158,41 +170,38 @@ def save_incident(
     opened or closed, if it just did; `history`: what it was held to be since it was saved last."""
     told = storable_json(to_json(incident))
     columns = {name: told.pop(name, None) for name in _ASKED_BY}
-    changing = {
-        **columns, "record": told, "attempt": attempt, "segment": incident.segment.number,
+    more = len(history)
+    row = {
+        **columns, "record": Json(told), "attempt": attempt, "segment": incident.segment.number,
         "cause": incident.causes[0].cause.value if incident.causes else None,
         "closed_at": now if incident.state is IncidentState.CLOSED else None,
+        "run_id": run_id, "opened_at": now, "revisions": more,
     }  # fmt: skip
-    more = len(history)
-    fixed = {"opened_at": now, "revisions": more, "commands": 0, "report_failures": 0}
-    written = insert(tables.incidents).values(run_id=run_id, **changing, **fixed)
-    newest = connection.execute(
-        written.on_conflict_do_update(
-            index_elements=["run_id", "number"],
-            set_={**changing, "revisions": _I.revisions + more},
-        ).returning(_I.revisions)
-    ).scalar_one()
-    if history:
-        _add_revisions(connection, run_id, history, newest, now)
-
-
-def _add_revisions(
-    connection: sql.Connection,
-    run_id: UUID,
-    history: Sequence[Incident],
-    newest: int,
-    now: datetime,
-) -> None:
-    """Keep what one incident was held to be, step by step; the last has the number `newest`."""
-    fixed = {"run_id": run_id, "incident": history[0].number, "at": now}
-    rows = [
-        {
-            **fixed, "number": number, "step": held.newest_step, "kind": held.kind.value,
-            "confidence": held.confidence, "reason": storable(held.reason),
-        }
-        for number, held in enumerate(history, newest - len(history) + 1)
+    revisions = [
+        (_REVISE, {
+            "run_id": run_id, "incident": held.number, "at": now, "later": later,
+            "step": held.newest_step, "kind": held.kind.value, "confidence": held.confidence,
+            "reason": storable(held.reason),
+        })
+        for later, held in zip(reversed(range(more)), history, strict=True)
     ]  # fmt: skip
-    connection.execute(sql.insert(tables.incident_revisions), rows)
+    write(connection, (_SAVE, row), *revisions)
+
+
+_CHANGING: Final = (*_ASKED_BY, "record", "attempt", "segment", "cause", "closed_at")
+_ROW: Final = (*_CHANGING, "run_id", "opened_at", "revisions")
+_SAVE: Final = f"""
+INSERT INTO incidents ({", ".join(_ROW)}, commands, report_failures)
+VALUES ({", ".join(f"%({name})s" for name in _ROW)}, 0, 0)
+ON CONFLICT (run_id, number) DO UPDATE
+SET {", ".join(f"{name} = excluded.{name}" for name in _CHANGING)},
+    revisions = incidents.revisions + excluded.revisions
+"""
+_REVISE: Final = """
+INSERT INTO incident_revisions (run_id, incident, number, step, at, kind, confidence, reason)
+SELECT run_id, number, revisions - %(later)s, %(step)s, %(at)s, %(kind)s, %(confidence)s, %(reason)s
+FROM incidents WHERE run_id = %(run_id)s AND number = %(incident)s
+"""
 
 
 def revisions_of(connection: sql.Connection, row: IncidentRow) -> list[RevisionRow]:
@@ -240,27 +249,31 @@ def claim_precursors(
     connection: sql.Connection, run_id: UUID, incident: int, onset: Place, steps_before: int
 ) -> None:
     """Warnings shortly before the onset belong to the incident that followed."""
-    c = tables.precursors.c
-    connection.execute(
-        sql.update(tables.precursors)
-        .where(c.run_id == run_id, c.attempt == onset.attempt, c.segment == onset.segment)
-        .where(c.step >= onset.step - steps_before, c.incident.is_(None))
-        .values(incident=incident)
-    )
+    which = (incident, run_id, onset.attempt, onset.segment, onset.step - steps_before)
+    write(connection, (_CLAIM, which))
+
+
+_CLAIM: Final = """
+UPDATE precursors SET incident = %s
+WHERE run_id = %s AND attempt = %s AND segment = %s AND step >= %s AND incident IS NULL
+"""
 
 
 def unclaimed_precursors(
     connection: sql.Connection, run_id: UUID, since_step: int
 ) -> Sequence[tuple[int, int, int]]:
     """(attempt, segment, step) of warnings from `since_step` on that no incident followed."""
-    c = tables.precursors.c
-    rows = connection.execute(
-        sql.select(c.attempt, c.segment, c.step)
-        .where(c.run_id == run_id, c.incident.is_(None), c.step >= since_step)
-        .distinct()
-        .limit(1000)
-    )
-    return rows.all()
+    return _UNCLAIMED.rows(connection, key=run_id, since=since_step)
+
+
+_W: Final = tables.precursors.c
+_UNCLAIMED: Final = Prepared(
+    sql.select(_W.attempt, _W.segment, _W.step)
+    .where(_W.run_id == sql.bindparam("key"), _W.incident.is_(None))
+    .where(_W.step >= sql.bindparam("since"))
+    .distinct()
+    .limit(1000)
+)
 
 
 def follow_incident(connection: sql.Connection, run_id: UUID, number: int, to: int | None) -> None:

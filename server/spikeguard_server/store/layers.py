@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +12,7 @@ import sqlalchemy as sql
 
 from spikeguard_core.diagnosis.cause.layers import LayerRow
 from spikeguard_protocol.messages import MAX_LAYERS
-from spikeguard_server.store.tables.core import layer_norms
+from spikeguard_server.store.engine import ask
 
 MOST_NORMS = 100_000  # that are read at once: of 2,000 layers those of 48 steps
 
@@ -28,37 +30,39 @@ def read_layers(
     `before` and `after`: (step, rows), the newest rows before a step and the first from it on, of
     each as many as hold `MOST_NORMS`. `signal`: of this one only.
     """
-    c = layer_norms.c
-    mine = sql.and_(c.run_id == run_id, c.attempt == place[0], c.segment == place[1])
-    mine = mine if signal is None else mine & (c.signal == signal)
-    rows = connection.execute(
-        sql.union_all(
-            _nearest(mine & (c.step < before[0]), c.step.desc(), before[1]),
-            _nearest(mine & (c.step >= after[0]), c.step.asc(), after[1]),
-        )
+    which = {"run_id": run_id, "attempt": place[0], "segment": place[1], "signal": signal}
+    found = ask(
+        connection,
+        (_BEFORE, {**which, "step": before[0], "rows": before[1]}),
+        (_AFTER, {**which, "step": after[0], "rows": after[1]}),
     )
-    return list(_layers_of(sorted(rows, key=lambda row: (row.step, row.signal))))
+    return list(_layers_of(sorted(chain(*found), key=itemgetter(0, 1))))
+
+
+# The first rows, fewer where they hold more norms than anybody can look at.
+_NEAREST = f"""
+SELECT step, signal, names, norms FROM (
+    SELECT *, sum(cardinality(norms)) OVER (ORDER BY step {{order}}, signal) AS so_far
+    FROM layer_norms
+    WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+    AND signal = coalesce(%(signal)s::text, signal) AND step {{side}} %(step)s
+    ORDER BY step {{order}}, signal LIMIT %(rows)s
+) AS found
+WHERE so_far <= {MOST_NORMS}
+"""
+_BEFORE, _AFTER = (
+    _NEAREST.format(side=side, order=order) for side, order in (("<", "DESC"), (">=", "ASC"))
+)
 
 
 def _layers_of(rows: Iterable[Any]) -> Iterator[LayerRow]:
     """As many layers of a signal as one step may tell of: whoever looks at them makes a table of
     layers by steps, which would be their product where each step tells of others."""
     known: dict[str, set[str]] = {}
-    for row in rows:
-        layers, norms = known.setdefault(row.signal, set()), dict[str, float]()
-        for name, norm in zip(row.names, row.norms, strict=True):
+    for step, signal, names, (values, _) in rows:
+        layers, norms = known.setdefault(signal, set()), dict[str, float]()
+        for name, norm in zip(names, values.tolist(), strict=True):
             if name in layers or len(layers) < MAX_LAYERS:
                 layers.add(name)
                 norms[name] = norm
-        yield LayerRow(row.step, row.signal, norms)
-
-
-def _nearest(
-    which: sql.ColumnElement[bool], order: sql.ColumnElement[Any], most: int
-) -> sql.Select[Any]:
-    """The first `most` rows, fewer where they hold more norms than anybody can look at."""
-    c = layer_norms.c
-    norms = sql.func.sum(sql.func.cardinality(c.norms)).over(order_by=(order, c.signal))
-    near = sql.select(c.step, c.signal, c.names, c.norms, norms.label("so_far")).where(which)
-    found = near.order_by(order, c.signal).limit(most).subquery()
-    return sql.select(found).where(found.c.so_far <= MOST_NORMS)
+        yield LayerRow(step, signal, norms)

@@ -22,12 +22,32 @@ from spikeguard_core.policy.settings import (
     policy_from_mapping,
     policy_to_mapping,
 )
+from spikeguard_server.store.engine import Prepared
 from spikeguard_server.store.tables.core import FLEET, audit, projects
 from spikeguard_server.store.tables.policies import policies, run_policies
 
 _P, _R, _U = policies.c, run_policies.c, audit.c
 _ONE: Final = sql.select(sql.literal(1).label("one")).subquery("one")  # a row to join to
 _O = _ONE.c  # made before threads share it
+
+
+def _in_force() -> Prepared:
+    at = sql.bindparam("at", type_=sql.DateTime(timezone=True))
+    p, r = (
+        sql.select(c.version, c.document)
+        .where(whose, sql.func.coalesce(c.at <= at, sql.true()))
+        .order_by(c.version.desc())
+        .limit(1)
+        .subquery()
+        for c, whose in (
+            (_P, _P.project == sql.bindparam("of")), (_R, _R.run_id == sql.bindparam("key")),
+        )
+    )  # fmt: skip
+    both = _ONE.outerjoin(p, sql.true()).outerjoin(r, sql.true())
+    return Prepared(sql.select(*p.c, *r.c).select_from(both))
+
+
+_IN_FORCE: Final = _in_force()
 MAX_PROJECTS: Final = 200  # whose switches are shown
 _SWITCHED: Final = "policy.halted"
 
@@ -38,16 +58,8 @@ def policy_of(
 ) -> Policy:  # fmt: skip
     """The policy in force, now or `at` a time: the run's own, else that of `project`, else the
     built-in one, which is version 1."""
-    theirs = sql.select(_P.version, _P.document).where(_P.project == project)
-    own = sql.select(_R.version, _R.document).where(_R.run_id == run_id)
-    if at is not None:
-        theirs, own = theirs.where(_P.at <= at), own.where(_R.at <= at)
-    p = theirs.order_by(_P.version.desc()).limit(1).subquery("of_project")
-    r = own.order_by(_R.version.desc()).limit(1).subquery("of_run")
-    both = _ONE.outerjoin(p, sql.true()).outerjoin(r, sql.true())
-    version, document, own_version, own_document = connection.execute(
-        sql.select(*p.c, *r.c).select_from(both)
-    ).one()
+    (row,) = _IN_FORCE.rows(connection, of=project, key=run_id, at=at)
+    version, document, own_version, own_document = row
     found = DEFAULT_POLICY
     if version is not None:
         found = replace(policy_from_mapping(document), version=version)

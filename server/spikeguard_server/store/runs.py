@@ -25,7 +25,7 @@ from spikeguard_protocol import (
     SegmentStarted,
 )
 from spikeguard_server.store.detectors import Place
-from spikeguard_server.store.engine import Statement, ask
+from spikeguard_server.store.engine import Prepared, Statement, ask
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.samples import weeks
@@ -224,9 +224,15 @@ def _introduction(started: AttemptStarted) -> dict[str, Any]:
 
 def attempt_settings(connection: sql.Connection, run_id: UUID, attempt: int) -> dict[str, str]:
     """What an attempt said of itself, as text."""
-    which = (tables.attempts.c.run_id == run_id) & (tables.attempts.c.number == attempt)
-    found = connection.execute(sql.select(tables.attempts.c.settings).where(which))
-    return dict(found.scalar_one_or_none() or {})
+    found = _SETTINGS.rows(connection, key=run_id, of=attempt)
+    return dict(found[0].settings) if found else {}
+
+
+_A = tables.attempts.c
+_SETTINGS = Prepared(
+    sql.select(_A.settings)
+    .where(_A.run_id == sql.bindparam("key"), _A.number == sql.bindparam("of"))
+)  # fmt: skip
 
 
 def save_attempt(connection: sql.Connection, run_id: UUID, attempt: AttemptRow) -> None:
@@ -316,8 +322,7 @@ def extend_segment(
 
 def segments_of(connection: sql.Connection, run_id: UUID) -> list[SegmentRow]:
     """The run's tree of history."""
-    query = _SEGMENTS.where(tables.segments.c.run_id == run_id)
-    return list(map(_segment, connection.execute(query)))
+    return list(map(_segment, _TREE.rows(connection, key=run_id)))
 
 
 _G = tables.segments.c
@@ -325,6 +330,7 @@ _SEGMENTS = sql.select(
     _G.attempt, _G.segment, _G.reason, _G.parent_attempt, _G.parent_segment, _G.parent_step,
     _G.position, _G.first_step, _G.last_step,
 )  # fmt: skip
+_TREE = Prepared(_SEGMENTS.where(_G.run_id == sql.bindparam("key")))
 
 
 def _segment(r: Any) -> SegmentRow:

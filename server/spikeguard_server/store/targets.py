@@ -10,6 +10,7 @@ import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_protocol import Medium, TargetSaved
+from spikeguard_server.store.engine import Prepared
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
@@ -64,15 +65,18 @@ def delete_target(
 def targets_of(connection: sql.Connection, run_id: UUID, attempt: int) -> list[TargetRow]:
     """What `attempt` could roll back to, by step: of all on disk, and of what it holds in memory
     itself, those of the highest steps."""
-    c = tables.targets.c
-    rows = connection.execute(
-        sql.select(c.name, c.attempt, c.segment, c.step, c.position, c.medium, c.damage)
-        .where(c.run_id == run_id, c.deleted_at.is_(None))
-        .where(sql.or_(c.medium == Medium.DISK.value, c.attempt == attempt))
-        .order_by(c.step.desc(), c.name)
-        .limit(MAX_TARGETS)
-    ).all()[::-1]
+    rows = _REACHED.rows(connection, key=run_id, here=attempt)[::-1]
     return [TargetRow(*row[:5], Medium(row.medium), row.damage) for row in rows]
+
+
+_T = tables.targets.c
+_REACHED = Prepared(
+    sql.select(_T.name, _T.attempt, _T.segment, _T.step, _T.position, _T.medium, _T.damage)
+    .where(_T.run_id == sql.bindparam("key"), _T.deleted_at.is_(None))
+    .where(sql.or_(_T.medium == Medium.DISK.value, _T.attempt == sql.bindparam("here")))
+    .order_by(_T.step.desc(), _T.name)
+    .limit(MAX_TARGETS)
+)
 
 
 def forget_memory(connection: sql.Connection, run_id: UUID, attempt: int, now: datetime) -> None:
