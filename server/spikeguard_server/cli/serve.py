@@ -5,6 +5,7 @@ Law: refuses to start without a database; a typo must not become an empty one th
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import resource
@@ -35,7 +36,7 @@ from spikeguard_server.store.schema import audit_warning, prepare
 
 _log = logging.getLogger(__name__)
 GRACE_S = 10  # for requests that are under way when we are told to stop
-LOAD_AFTER_S = 5.0
+SETTLE_AFTER_S = 5.0
 # A thread that computes hands the interpreter on after so long, seconds. The event loop asks for it
 # some ten times a call; by the default, 0.005, many reads at once keep messages waiting for
 # seconds (measured 2026-11-25), while ingest is as fast with either.
@@ -107,16 +108,23 @@ def serve(
     sys.setswitchinterval(SWITCH_S)
     app = create_app(settings, engine)
     config = server_config(app)
-    _load_later("spikeguard_server.report.plots")
+    _settle_later()
     _warn(engine)
     Server(config, on_stop).run(sockets=[listener])
 
 
-def _load_later(module: str) -> None:
-    """What draws takes 0.7 s to load: not at the start, nor when somebody is paged."""
-    timer = Timer(LOAD_AFTER_S, import_module, [module])
+def _settle_later() -> None:
+    timer = Timer(SETTLE_AFTER_S, _settle)
     timer.daemon = True
     timer.start()
+
+
+def _settle() -> None:
+    """What draws takes 0.7 s to load: not at the start, nor when somebody is paged. What is loaded
+    by then stays: each full collection would look at it for 0.1 s, in which no message is taken."""
+    import_module("spikeguard_server.report.plots")
+    gc.collect()
+    gc.freeze()
 
 
 def _raise_descriptor_limit(wanted: int) -> None:
