@@ -53,10 +53,6 @@ def open_engine(settings: Settings) -> sql.Engine:
     sql.event.listen(engine, "checkin", _rests)
     sql.event.listen(engine, "checkout", _check)
     sql.event.listen(engine, "handle_error", _judge)
-    sql.event.listen(engine, "before_cursor_execute", _flush)
-    sql.event.listen(engine, "commit", _flush)
-    sql.event.listen(engine, "rollback", _forget)
-    sql.event.listen(engine, "rollback_savepoint", _forget)
     return engine
 
 
@@ -97,7 +93,14 @@ def _flush(connection: sql.Connection, *_: Any) -> None:
 
 
 def _forget(connection: sql.Connection, *_: Any) -> None:
-    connection.info.pop(_UNWRITTEN, None)
+    if not connection.invalidated:  # with it goes what it holds
+        connection.info.pop(_UNWRITTEN, None)
+
+
+for _moment in ("before_cursor_execute", "commit"):
+    sql.event.listen(sql.Engine, _moment, _flush)
+for _moment in ("rollback", "rollback_savepoint"):
+    sql.event.listen(sql.Engine, _moment, _forget)
 
 
 class Prepared:
