@@ -91,7 +91,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 20_657,
     "spikeguard_core": 11_605,
     "spikeguard_replay": 3_625,
-    "spikeguard_server": 30_921,
+    "spikeguard_server": 30_922,
     "spikeguard_dashboard": 3_235,
     "spikeguard_trainer": 2_300,
     "benchmarks": 14_235,

@@ -59,6 +59,7 @@ def open_engine(settings: Settings) -> sql.Engine:
 def _rests(connection: Any, record: Any) -> None:
     del connection
     record.info[_RESTED] = monotonic()
+    record.info.pop(_UNWRITTEN, None)  # of whoever began no transaction
 
 
 def _check(connection: psycopg.Connection[Any], record: Any, proxy: Any) -> None:
