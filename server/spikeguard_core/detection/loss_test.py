@@ -108,7 +108,7 @@ class LossTest:
                 baseline.learn(step, value)
             self.last_z = 0.0
             return Verdict.UNKNOWN, 0.0
-        judged = baseline.judge(np.array([value]))
+        judged = baseline.judge(np.array([value]), len(self.held))
         z = self.last_z = float(judged.z[0])
         row = Suspect(step, value, z, batches)
         if value == 0.0 and (self.zeros or baseline.level > ZERO_Z * baseline.scale):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -31,6 +32,9 @@ ON_GRID = 0.01  # steps by which a rounded row may miss a multiple of its step
 FEWEST_STEPS = 4  # moves that show it: one that never moves, and jumps, is not rounded
 ORDERS = 1, 3  # of differences: a descent enlarges the first, and of few rows the third say less
 MOVES_PART, NORMAL_MOVES = 2 / 3, 0.434  # of the moves, and their mean where noise is normal
+FIT_PART = 0.85  # of the deviation from a fitted course: it wanders less than it bends
+FIT_MOST = 6.0  # times the noise by moves: farther, the course has another shape
+LEAST_FREE = 0.05  # of a row's variance: the first row is nearly on any fit
 NORMAL_90 = 1.2816  # quantile of the normal distribution
 TOP_QUANTILE, NORMAL_TOP = 0.6, 1.861  # of the highest of 16 rows, and where noise is normal
 
@@ -82,8 +86,22 @@ def _deviations(moves: Array) -> Array:
 def noise_of(rows: Array) -> float:
     """Standard deviation of rows about their course, at least that of their rounding."""
     by_rounding = float(_rounding(rows[None, -NOISE:])[0])
-    of = [float(_deviations(_moves(rows, order)[None, -NOISE:])[0]) for order in ORDERS]
-    return max(by_rounding, min(of))
+    noise = min(float(_deviations(_moves(rows, order)[None, -NOISE:])[0]) for order in ORDERS)
+    if len(rows) < NOISE:
+        curves, free = _courses(len(rows))
+        rest = np.abs(rows - curves @ (curves.T @ rows)) / free
+        by_fit = FIT_PART * float(_deviations(rest[None])[0])
+        noise = by_fit if by_fit < FIT_MOST * noise else noise
+    return max(by_rounding, noise)
+
+
+@lru_cache(NOISE)
+def _courses(rows: int) -> tuple[Array, Array]:
+    """Orthonormal curves, shape (rows, 3), that make up the quadratics in the logarithm of the row;
+    and the part of each row's deviation that is left about the best of them."""
+    log = np.log(np.arange(1.0, rows + 1.0))
+    curves: Array = np.linalg.qr(np.vander(log / log[-1], 3))[0]
+    return curves, np.sqrt(np.maximum(LEAST_FREE, 1.0 - (curves**2).sum(axis=1)))
 
 
 def _rounding(rows: Array) -> Array:
