@@ -87,19 +87,22 @@ def noise_of(rows: Array) -> float:
     """Standard deviation of rows about their course, at least that of their rounding."""
     by_rounding = float(_rounding(rows[None, -NOISE:])[0])
     noise = min(float(_deviations(_moves(rows, order)[None, -NOISE:])[0]) for order in ORDERS)
-    if len(rows) < NOISE:
-        curves, free = _courses(len(rows))
-        rest = np.abs(rows - curves @ (curves.T @ rows)) / free
-        by_fit = FIT_PART * float(_deviations(rest[None])[0])
-        noise = by_fit if by_fit < FIT_MOST * noise else noise
-    return max(by_rounding, noise)
+    by_fit = FIT_PART * _deviation_of_fit(rows) if len(rows) < NOISE else math.inf
+    return max(by_rounding, by_fit if by_fit < FIT_MOST * noise else noise)
+
+
+def _deviation_of_fit(values: Array) -> float:
+    """Deviation of values about the quadratic in the logarithm of their place that fits best."""
+    curves, free = _quadratics(len(values))
+    rest = np.abs(values - curves @ (curves.T @ values)) / free
+    return float(_deviations(rest[None])[0])
 
 
 @lru_cache(NOISE)
-def _courses(rows: int) -> tuple[Array, Array]:
-    """Orthonormal curves, shape (rows, 3), that make up the quadratics in the logarithm of the row;
-    and the part of each row's deviation that is left about the best of them."""
-    log = np.log(np.arange(1.0, rows + 1.0))
+def _quadratics(places: int) -> tuple[Array, Array]:
+    """An orthonormal basis of the quadratics in the logarithm of the place, shape (places, 3), and
+    how much of the deviation of each value is left about the one that fits best."""
+    log = np.log(np.arange(1.0, places + 1.0))
     curves: Array = np.linalg.qr(np.vander(log / log[-1], 3))[0]
     return curves, np.sqrt(np.maximum(LEAST_FREE, 1.0 - (curves**2).sum(axis=1)))
 
@@ -117,9 +120,10 @@ def _rounding(rows: Array) -> Array:
 
 def deviation_of_moves(levels: Sequence[float]) -> float:
     """Deviation of the moves from one level to the next about their course, as of independent
-    levels, by second differences."""
+    levels: by second differences or by a fit, whichever is less, as both take a bend for moves."""
     second = [abs(a - 2.0 * b + c) for a, b, c in zip(levels, levels[1:], levels[2:], strict=False)]
-    return NORMAL_MAD / math.sqrt(3.0) * median(second)
+    by_moves = NORMAL_MAD / math.sqrt(3.0) * median(second)
+    return min(by_moves, math.sqrt(2.0) * _deviation_of_fit(np.array(levels)))
 
 
 def widths(
