@@ -1,6 +1,6 @@
 """The tests of the loss: whether a row, with those around it, begins an incident.
 
-    jump     2 rows in a row at z 4.4, one of them at 6, or 3 whose middle one is at 5; and higher
+    jump     2 rows in a row at z 4.4, one of them at 6, or 3 whose middle one is at 4.7; and higher
              than any pair of calm rows here by 40 %, two rows alone also than the deepest calm
              rows by 50 %; one of them above the median of the newest 4 calm rows; a rise of 5
              noises from one row to the next, or a row at z 13
