@@ -5,8 +5,8 @@ Everything is counted in calm rows, never in steps. For the next row:
     level  median of the newest 8 rows; of a falling loss, carried on by their slope
     noise  the mean of the smaller two thirds of the first or of the third differences of the
            newest 48 rows, whichever is less, as of independent rows: neither a steep descent nor
-           its bend is noise. Of fewer rows that of their distances from a quadratic in the
-           logarithm of the row. At least 0.8 of what is usual here, and 0.2 % of the level
+           its bend is noise. Of fewer rows that of their distances from a curve that is fitted
+           to them. At least 0.8 of what is usual here, and 0.2 % of the level
     scale  noise times the larger of two factors: how much wider the rows lie about the level
            (autocorrelation, up to 3), and how heavy the upper tail is (up to 10)
     z      (value - level) / scale, and less while fewer than 64 rows are known
