@@ -33,7 +33,7 @@ FEWEST_STEPS = 4  # moves that show it: one that never moves, and jumps, is not 
 ORDERS = 1, 3  # of differences: a descent enlarges the first, and of few rows the third say less
 MOVES_PART, NORMAL_MOVES = 2 / 3, 0.434  # of the moves, and their mean where noise is normal
 QUADRATIC, CUBIC = (2, 0.85), (3, 1.1)  # degree of a fitted course, and what its deviation counts
-CUBIC_FROM = 16  # rows
+CUBIC_FROM = 24  # rows
 FIT_MOST = 8.0  # times the noise by third differences: else the course has another shape
 LEAST_FREE = 0.05  # of a row's variance: the first row is nearly on any fit
 NORMAL_90 = 1.2816  # quantile of the normal distribution
@@ -126,7 +126,7 @@ def deviation_of_moves(levels: Sequence[float]) -> float:
     levels: by second differences or by a fit, whichever is less, as both take a bend for moves."""
     second = [abs(a - 2.0 * b + c) for a, b, c in zip(levels, levels[1:], levels[2:], strict=False)]
     by_moves = NORMAL_MAD / math.sqrt(3.0) * median(second)
-    return min(by_moves, math.sqrt(2.0) * _deviation_of_fit(np.array(levels), CUBIC[0]))
+    return min(by_moves, math.sqrt(2.0) * _deviation_of_fit(np.array(levels), QUADRATIC[0]))
 
 
 def widths(
