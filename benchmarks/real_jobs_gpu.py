@@ -52,8 +52,10 @@ class Kind:
     optimizer: Callable[[nn.Module], list[torch.optim.Optimizer]] = lambda model: [
         torch.optim.AdamW(model.parameters(), lr=LR, fused=True)
     ]
-    compiled: bool = False
+    compiled: str = ""  # the mode of torch.compile
+    graphed: bool = False  # the passes are captured as CUDA graphs
     sharded: bool = False
+    offloaded: bool = False  # shards, moments and the update lie on the CPU
     replicated: bool = False
     by_sync: bool = False
 
@@ -62,17 +64,32 @@ def _foreach(model: nn.Module) -> list[torch.optim.Optimizer]:
     return [torch.optim.AdamW(model.parameters(), lr=LR)]
 
 
+def _capturable(model: nn.Module) -> list[torch.optim.Optimizer]:
+    return [torch.optim.AdamW(model.parameters(), lr=LR, fused=True, capturable=True)]
+
+
 KINDS = {
     "bf16": Kind("bf16 weights, fused AdamW", weights=torch.bfloat16),
     "autocast": Kind("fp32 weights, autocast to bf16, fused AdamW", autocast=torch.bfloat16),
-    "compiled": Kind("the same, torch.compile", autocast=torch.bfloat16, compiled=True),
+    "compiled": Kind("the same, torch.compile", autocast=torch.bfloat16, compiled="default"),
+    "graphs": Kind(
+        "the same, mode reduce-overhead", autocast=torch.bfloat16, compiled="reduce-overhead"
+    ),
+    "captured": Kind(
+        "passes captured as CUDA graphs, AdamW capturable",
+        torch.float32,
+        torch.bfloat16,
+        _capturable,
+        graphed=True,
+    ),
     "foreach": Kind("AdamW as it is made by default", torch.float32, torch.bfloat16, _foreach),
     "by_sync": Kind(
         "the same, skip_by_sync=True", torch.float32, torch.bfloat16, _foreach, by_sync=True
     ),
     "fp16": Kind("fp16 and GradScaler, fused AdamW", autocast=torch.float16),
     "muon": Kind("AdamW + Muon", torch.float32, torch.bfloat16, two_optimizers),
-    "fsdp2": Kind("FSDP2 over NCCL, one rank", torch.float32, torch.bfloat16, sharded=True),
+    "fsdp2": Kind("FSDP2 in bf16, checkpointed activations, one rank", sharded=True),
+    "offloaded": Kind("the same, CPU offload", sharded=True, offloaded=True),
     "ddp": Kind("DDP over gloo, two ranks on the GPU", autocast=torch.bfloat16, replicated=True),
 }
 
@@ -86,10 +103,17 @@ def loop(plan: Plan, kind: Kind) -> None:
     here = device()
     net: Any = Language().to(here, kind.weights)
     if kind.sharded:
-        _shard(net)
+        _shard(net, kind.offloaded)
     optimizers = kind.optimizer(net)
     scaler = torch.amp.GradScaler(here.type) if kind.autocast is torch.float16 else None
+    precision: Any = nullcontext()
+    if kind.autocast is not None:
+        precision = torch.autocast(here.type, kind.autocast, cache_enabled=not kind.graphed)
     model = nn.parallel.DistributedDataParallel(net) if kind.replicated else net
+    if kind.graphed and here.type == "cuda":
+        with precision:
+            rows = torch.zeros(ROWS, CONTEXT + 1, dtype=torch.int64, device=here)
+            model = torch.cuda.make_graphed_callables(net, (rows,))
     guard = spikeguard.attach(  # +
         model,
         optimizers if len(optimizers) > 1 else optimizers[0],
@@ -99,10 +123,7 @@ def loop(plan: Plan, kind: Kind) -> None:
         settings=spikeguard.Settings(skip_by_sync=kind.by_sync),
     )
     guard.resume()  # +
-    model = torch.compile(model) if kind.compiled else model
-    precision: Any = nullcontext()
-    if kind.autocast is not None:
-        precision = torch.autocast(here.type, kind.autocast)
+    model = torch.compile(model, mode=kind.compiled) if kind.compiled else model
     items = items_of(plan)  # +
     for batch in guard.batches(items):  # +
         rows = batch.pin_memory() if here.type == "cuda" else batch
@@ -123,21 +144,60 @@ def loop(plan: Plan, kind: Kind) -> None:
     guard.finish()  # +
 
 
-def _shard(net: Language) -> None:
-    from torch.distributed.fsdp import fully_shard
+def _shard(net: Language, offloaded: bool) -> None:
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.distributed.fsdp import (
+        CPUOffloadPolicy,
+        MixedPrecisionPolicy,
+        OffloadPolicy,
+        fully_shard,
+    )
 
-    for block in net.inner.blocks:
-        fully_shard(block)
-    fully_shard(net)
+    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    offload = CPUOffloadPolicy() if offloaded else OffloadPolicy()
+    blocks = net.inner.blocks
+    for number, block in enumerate(blocks):
+        blocks[number] = checkpoint_wrapper(block)
+        fully_shard(blocks[number], mp_policy=precision, offload_policy=offload)
+    fully_shard(net, mp_policy=precision, offload_policy=offload)
+
+
+def fabric(plan: Plan) -> None:
+    """Lightning Fabric in 16-mixed, by a scaler that is given to it."""
+    from lightning.fabric import Fabric
+    from lightning.fabric.plugins import MixedPrecision
+
+    here = device()
+    scaler = torch.amp.GradScaler(here.type)
+    owner = Fabric(
+        accelerator="auto", devices=1, plugins=MixedPrecision("16-mixed", here.type, scaler)
+    )
+    net = Language()
+    model, optimizer = owner.setup(net, torch.optim.AdamW(net.parameters(), lr=LR, fused=True))
+    guard = spikeguard.attach(  # +
+        model, optimizer, run="row", state=[scaler], checkpoints=checkpoints_of(plan)
+    )
+    guard.resume()  # +
+    items = items_of(plan)  # +
+    for batch in guard.batches(items):  # +
+        owner.backward(guard.loss(model(owner.to_device(batch))))  # +
+        scaler.unscale_(optimizer.optimizer)  # +
+        guard.clip_grad_norm_(1.0)  # +
+        optimizer.step()
+        optimizer.zero_grad()
+        guard.step()  # +
+        if guard.steps >= plan.steps:
+            break
+    guard.finish()  # +
 
 
 def hugging_face(plan: Plan) -> None:
-    """Trainer in bf16, with dropout."""
+    """Trainer in fp16, with dropout, two micro-batches a step."""
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
     from spikeguard.integrations.hugging_face import watch  # +
 
-    rows = Items(plan, plan.steps + SPARE)
+    rows = Items(plan, 2 * (plan.steps + SPARE), micro=2)
     data: Any = [{"input_ids": rows[n], "labels": rows[n]} for n in range(len(rows))]
     tiny = {"vocab_size": 256, "n_positions": 128, "n_embd": 64, "n_layer": 2, "n_head": 2}
     trainer = Trainer(
@@ -146,11 +206,12 @@ def hugging_face(plan: Plan) -> None:
             output_dir=plan.out,
             max_steps=plan.steps,
             per_device_train_batch_size=ROWS,
+            gradient_accumulation_steps=2,
             learning_rate=LR,
             save_steps=plan.checkpoint_every,
             logging_steps=1_000,
             train_sampling_strategy="sequential",
-            bf16=device().type == "cuda",
+            fp16=device().type == "cuda",
             report_to=[],
             disable_tqdm=True,
         ),
@@ -161,7 +222,7 @@ def hugging_face(plan: Plan) -> None:
 
 
 def lightning(plan: Plan) -> None:
-    """Lightning in bf16-mixed."""
+    """Lightning in 16-mixed."""
     from lightning.pytorch import LightningModule, Trainer
 
     from spikeguard.integrations.lightning import Watched  # +
@@ -184,7 +245,7 @@ def lightning(plan: Plan) -> None:
         max_steps=plan.steps,
         accelerator="auto",
         devices=1,
-        precision="bf16-mixed",
+        precision="16-mixed",
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -195,12 +256,14 @@ def lightning(plan: Plan) -> None:
 
 
 def accelerate(plan: Plan) -> None:
-    """Accelerate in bf16, two micro-batches a step."""
+    """Accelerate in fp16, two micro-batches a step."""
     from accelerate import Accelerator
 
     from spikeguard.integrations.accelerate import attach  # +
 
-    accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_steps=2)
+    accelerator = Accelerator(
+        mixed_precision="fp16" if device().type == "cuda" else "no", gradient_accumulation_steps=2
+    )
     model: Any = Language()
     optimizer: Any = torch.optim.AdamW(model.parameters(), lr=LR, fused=True)
     loader: Any = DataLoader(Items(plan, 2 * (plan.steps + SPARE), micro=2), batch_size=ROWS)
@@ -230,5 +293,6 @@ LOOPS: dict[str, Callable[[Plan], None]] = {
     **{f"gpu_{name}": _own(kind) for name, kind in KINDS.items()},
     "gpu_hugging_face": hugging_face,
     "gpu_lightning": lightning,
+    "gpu_fabric": fabric,
     "gpu_accelerate": accelerate,
 }

@@ -314,7 +314,8 @@ def started(plan: Plan) -> Iterator[None]:
         torch.use_deterministic_algorithms(True, warn_only=True)
     grouped = ranks > 1 or "WORLD_SIZE" in os.environ
     if grouped:
-        backend = "nccl" if ranks == 1 and torch.cuda.is_available() else "gloo"
+        both = "cpu:gloo,cuda:nccl"  # of one rank: NCCL takes one device a rank
+        backend = both if ranks == 1 and torch.cuda.is_available() else "gloo"
         torch.distributed.init_process_group(backend, timeout=timedelta(seconds=60))
     yield
     if grouped:

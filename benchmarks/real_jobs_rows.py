@@ -184,7 +184,8 @@ GPU_ROWS: dict[str, Row] = {
         )
         for name, kind in gpu.KINDS.items()
     },
-    "gpu_hugging_face": _gpu("HF Trainer, bf16", "gpu_hugging_face", gpu.hugging_face),
-    "gpu_lightning": _gpu("Lightning, bf16-mixed", "gpu_lightning", gpu.lightning),
-    "gpu_accelerate": _gpu("Accelerate, bf16", "gpu_accelerate", gpu.accelerate),
+    "gpu_hugging_face": _gpu("HF Trainer, fp16", "gpu_hugging_face", gpu.hugging_face),
+    "gpu_lightning": _gpu("Lightning, 16-mixed", "gpu_lightning", gpu.lightning),
+    "gpu_fabric": _gpu("Fabric, 16-mixed", "gpu_fabric", gpu.fabric),
+    "gpu_accelerate": _gpu("Accelerate, fp16", "gpu_accelerate", gpu.accelerate),
 }

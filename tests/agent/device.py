@@ -35,6 +35,7 @@ class Waits(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[str] = []
+        self.stale: list[str] = []  # copies to the host that may be read before they are there
         self.operations = 0
         self._pinned: WeakSet[Any] = WeakSet()
 
@@ -65,14 +66,22 @@ class Waits(TorchDispatchMode):
         if kinds != {"cuda", "cpu"}:
             return
         asked = kwargs.get("non_blocking", len(args) > 2 and args[2])
+        if asked and func is _aten._to_copy.default and into.device.type == "cpu":
+            self.stale.append(_place(func))  # torch pins what it makes for such a copy
+            return
         host = source if source.device.type == "cpu" else into
         if not asked or host.untyped_storage() not in self._pinned:
             self._note(func)
 
     def _note(self, func: Any) -> None:
-        frames = [f for f in traceback.extract_stack() if "/agent/spikeguard/" in f.filename]
-        at = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "the loop"
-        self.found.append(f"{func} at {at}")
+        self.found.append(_place(func))
+
+
+def _place(func: Any) -> str:
+    """The operation and the agent's line that asked for it."""
+    frames = [f for f in traceback.extract_stack() if "/agent/spikeguard/" in f.filename]
+    at = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "the loop"
+    return f"{func} at {at}"
 
 
 class _Bindings(TorchFunctionMode):
@@ -147,12 +156,12 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
         yield waits
 
 
-def model() -> nn.Sequential:
-    """A bf16 and a fp32 layer on the device with gradients; no autograd can run there."""
+def model(place: torch.device | str = CUDA) -> nn.Sequential:
+    """A bf16 and a fp32 layer on a device with gradients; no autograd can run there."""
     made = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     for layer, kind in zip(made, (torch.bfloat16, torch.float32), strict=True):
         for name, old in list(layer.named_parameters()):
-            new = nn.Parameter(torch.empty(old.shape, dtype=kind, device=CUDA))
+            new = nn.Parameter(torch.empty(old.shape, dtype=kind, device=place))
             layer._parameters[name] = new
-            new.grad = torch.empty(old.shape, dtype=kind, device=CUDA)
+            new.grad = torch.empty(old.shape, dtype=kind, device=place)
     return made

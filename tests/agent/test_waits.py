@@ -50,9 +50,10 @@ def loop(
     rule: Rule | None,
     settings: Settings,
     optimizer_of: Callable[[torch.nn.Module], Any] = adam,
+    network_of: Callable[[], torch.nn.Module] = model,
 ) -> dict[str, int]:
     """Steps in the order of a real loop; what went wrong within the agent."""
-    network = model()
+    network = network_of()
     optimizer = optimizer_of(network)
     guard = attach(network, optimizer, run="gpu", directory=folder, settings=settings, clip=rule)
     batches = guard.batches(by_position(lambda position: position))
@@ -106,6 +107,18 @@ def test_no_step_waits_for_the_device(
     assert waits.found == []
     assert faults == {}
     assert waits.operations > 20 * steps_of(LOOPS[of][1])
+    assert waits.stale == []
+
+
+@pytest.mark.parametrize("of", LOOPS)
+def test_what_the_host_computes_with_has_arrived(
+    of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where weights and moments are offloaded, the loss alone lies on the device."""
+    with device(monkeypatch) as waits:
+        faults = loop(tmp_path, waits, *LOOPS[of], network_of=lambda: model("cpu"))
+    assert waits.stale == []
+    assert faults == {}
 
 
 def sgd(network: torch.nn.Module) -> Optimizer:
@@ -141,7 +154,7 @@ WAITING: dict[str, Callable[[torch.Tensor], object]] = {
     "a value": lambda t: t.item(),
     "a branch": lambda t: bool(t > 0),
     "a copy": lambda t: t.cpu(),
-    "a copy into memory that is not pinned": lambda t: t.to("cpu", non_blocking=True),
+    "a copy into memory that is not pinned": lambda t: torch.empty(()).copy_(t, non_blocking=True),
     "a number sent there": lambda _: torch.tensor(1.0, device=CUDA),
     "a size": lambda t: t.reshape(1).masked_select(t.reshape(1) > 0),
 }

@@ -183,9 +183,16 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
     ) -> None:
         """Gradients are whole and not yet clipped. A rule clips here, to Lightning's own norm at
         most, so that what is told is what the update is made of."""
-        if self.guard is not None:
-            by_norm = "clip" in self._arguments and trainer.gradient_clip_algorithm != "value"
-            self.guard.clip_grad_norm_(trainer.gradient_clip_val if by_norm else None)
+        if self.guard is None:
+            return
+        ruled, plugin = "clip" in self._arguments, trainer.precision_plugin
+        scaled = getattr(plugin, "scaler", None) and getattr(
+            optimizer, "_step_supports_amp_scaling", False
+        )
+        if ruled and scaled:  # a fused step unscales: the rule clips there
+            return
+        by_norm = ruled and trainer.gradient_clip_algorithm != "value"
+        self.guard.clip_grad_norm_(trainer.gradient_clip_val if by_norm else None)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """A step boundary, if this micro-batch completed a step: the attempt may end here."""

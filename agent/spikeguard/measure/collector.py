@@ -185,8 +185,9 @@ class Collector:
             for shard in shards:
                 alike.setdefault((shard.device, shard.dtype), []).append(shard)
             for (device, dtype), here in alike.items():
-                # with a factor of another type CUDA launches a kernel for each tensor
-                torch._foreach_mul_(here, factor.to(device, dtype, non_blocking=True))
+                # of another type it takes CUDA a kernel for each tensor; the host computes with it
+                beside = device.type != "cpu"
+                torch._foreach_mul_(here, factor.to(device, dtype, non_blocking=beside))
             return
         each, rows = factor.unbind(), self._norms.own_rows
         pairs = zip(rows, self._listed.tensors, strict=True)

@@ -388,17 +388,23 @@ class GlobalNorms:
                 numbers[-1:].fill_(1.0)
             dist.all_reduce(numbers)
             self.unable = numbers[-1]
-        return numbers[:-1]
+        return numbers[:-1].to(self._home)  # waited for where gradients lie on the host
 
     def _zeros(self, count: int) -> Tensor:
         return torch.zeros(count, dtype=torch.float64, device=self._device())
 
     def _placed(self, squares: Tensor) -> Tensor:
-        return squares.to(self._device(), non_blocking=True)
+        device = self._device()
+        return squares.to(device, non_blocking=device.type != "cpu")
 
     def _device(self) -> torch.device:
         """On which the job's ranks meet; gradients may lie on the host."""
         first = self._listed.tensors[0]
-        if isinstance(first, DTensor):
+        if isinstance(first, DTensor) and self._topology.ranks > 1:
             return torch.device(first.device_mesh.device_type)
-        return first.device
+        return self._home
+
+    @property
+    def _home(self) -> torch.device:
+        """On which gradients lie."""
+        return local(self._listed.tensors[0]).device

@@ -139,7 +139,7 @@ def copy_where(flag: Tensor, changed: Sequence[Tensor], copies: Sequence[Tensor]
     """
     words = _WORDS[changed[0].element_size()]
     now, before = [t.view(words) for t in changed], [t.view(words) for t in copies]
-    made = (1.0 - flag).to(changed[0].device, words, non_blocking=True)
+    made = (1.0 - flag).to(changed[0].device, words, non_blocking=not changed[0].is_cpu)
     torch._foreach_sub_(now, before)
     torch._foreach_mul_(now, made)
     torch._foreach_add_(now, before)

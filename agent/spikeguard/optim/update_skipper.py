@@ -61,7 +61,7 @@ def non_finite(norm: Tensor, loss: Tensor | None) -> Tensor:
     """
     rest = norm - norm
     if loss is not None:
-        rest = rest + (loss - loss).to(norm.device, non_blocking=True)
+        rest = rest + (loss - loss).to(norm.device, non_blocking=not norm.is_cpu)
     return torch.nan_to_num(rest.float(), nan=1.0)
 
 

@@ -51,7 +51,8 @@ def bits_of(parameters: Sequence[Tensor]) -> dict[str, Tensor]:
     """48 bits that stand for all bits of `parameters`: two () fp32 that hold whole numbers."""
     device = parameters[0].device
     own = [local(p.detach()) for p in parameters]
-    sums = torch.stack([summed_bits(part).to(device, non_blocking=True) for part in own])
+    bits = (summed_bits(part) for part in own)
+    sums = torch.stack([each.to(device, non_blocking=device.type != "cpu") for each in bits])
     factors = torch.arange(len(parameters), dtype=torch.int64, device=device) * 2 + 1
     total = (sums * factors).sum()
     mask = 2**WORD - 1

@@ -108,7 +108,7 @@ class AdaGC:
             self._state = torch.zeros(4, len(each), device=each.device)
         elif rows < len(each):  # parameters were added: theirs are the last
             self._state = torch.nn.functional.pad(self._state, (0, len(each) - rows))
-        return self._state.to(each.device, non_blocking=True)
+        return self._state.to(each.device, non_blocking=not each.is_cpu)
 
     def state_dict(self) -> dict[str, Any]:
         return {"state": self._state, "rate": self._rate}

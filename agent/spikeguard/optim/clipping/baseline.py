@@ -92,7 +92,7 @@ class Baseline:
         if self._state is None:
             self._state = torch.zeros(_FIELDS, device=value.device)
         elif self._state.device != value.device:
-            self._state = self._state.to(value.device, non_blocking=True)
+            self._state = self._state.to(value.device, non_blocking=not value.is_cpu)
         return self._state
 
     def state_dict(self) -> dict[str, Any]:

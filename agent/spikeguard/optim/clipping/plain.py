@@ -74,7 +74,7 @@ def clip_grad_norm_(
     for p, factor in zip(listed, factors.unbind(), strict=True):
         if p.grad is not None:
             local = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
-            local.mul_(factor.to(local.device, local.dtype, non_blocking=True))
+            local.mul_(factor.to(local.device, local.dtype, non_blocking=not local.is_cpu))
     told = clipped.signals
     return ClipResult(
         norm,
