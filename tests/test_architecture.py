@@ -88,14 +88,14 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_570,
     "spikeguard_cli": 3_288,
     "spikeguard_client": 1_347,
-    "spikeguard": 20_657,
+    "spikeguard": 20_672,
     "spikeguard_core": 11_605,
     "spikeguard_replay": 3_625,
     "spikeguard_server": 30_922,
     "spikeguard_dashboard": 3_235,
     "spikeguard_trainer": 2_300,
-    "benchmarks": 14_235,
-    "tests": 49_009,
+    "benchmarks": 14_303,
+    "tests": 49_072,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
