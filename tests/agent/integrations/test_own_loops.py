@@ -203,8 +203,8 @@ def test_a_clip_rule_under_lightning_judges_norms_without_the_loss_scale(
             enable_checkpointing=False,
             enable_progress_bar=False,
         )
-        rows = torch.utils.data.DataLoader(torch.full((8, 4), 0.01))
-        trainer.fit(Line(), watched.loader(rows))
+        rows: Any = torch.full((8, 4), 0.01)
+        trainer.fit(Line(), watched.loader(torch.utils.data.DataLoader(rows)))
         factors, norms = wire.column("clip_factor"), wire.column("grad_norm")
     assert watched.guard is not None
     assert watched.guard.faults == {}
