@@ -231,7 +231,9 @@ def _ended(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
             yield "it was taken back by a command"
         if level > DAMAGED:
             yield f"it ended {level:.2f} above the twin"
-    stayed = re.search(r"did not recover|no recovery|stayed above its trend|has not come back", low)
+    stayed = re.search(
+        r"did not recover|no recovery|stayed above its trend|closed as [a-z ]+, but steps", low
+    )
     if stayed and level < BACK:
         yield f"it ended {level:.2f} above the twin"
 

@@ -20,6 +20,7 @@ from spikeguard.errors import AttachError
 from spikeguard_protocol import DEFAULT_PROJECT, ProtocolError, RunId, Verb
 from spikeguard_protocol.bearer import bearer
 from spikeguard_protocol.findings import RULES
+from spikeguard_protocol.variables import misspelt
 
 GIB = 2**30
 MIB = 2**20
@@ -240,6 +241,9 @@ def read_connection(
 
 def with_environment(settings: Settings, environment: Mapping[str, str] = os.environ) -> Settings:
     """`settings` with what `SPIKEGUARD_*` ask for in their place."""
+    known = {*SETTING_VARIABLES.values(), *ARGUMENT_VARIABLES}
+    if (meant := misspelt(environment, known)) is not None:
+        raise AttachError("settings", f"{meant[0]} is none", f"Write {meant[1]}, or unset it")
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     defaults = {field.name: field.default for field in fields(settings)}
     for setting, variable in SETTING_VARIABLES.items():

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from spikeguard_cli.command import CommandFailed, NotAllowed
 from spikeguard_cli.own_files import read_own
+from spikeguard_protocol.variables import misspelt
 
 VARIABLES: Mapping[str, str] = {
     "SPIKEGUARD_SERVER": "the server's address; without a token beside it, of your login there",
@@ -111,6 +112,8 @@ def load_login(environ: Mapping[str, str] = os.environ) -> Credentials:
             )
         return Credentials(stored["server"], stored["token"], stored.get("name"), str(path))
     except FileNotFoundError:
+        if (meant := misspelt(environ, VARIABLES)) is not None:
+            raise NotAllowed(f"{meant[0]} is no variable. Write {meant[1]}, or unset it") from None
         raise NotAllowed(
             "nobody is logged in here. Run `spikeguard login --server URL`, "
             "or set SPIKEGUARD_SERVER and SPIKEGUARD_TOKEN"

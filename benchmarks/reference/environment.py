@@ -17,7 +17,8 @@ HEAD = """# Variables of the environment
 
 What server, agent, dashboard and command line read from their environment.
 
-A bad value ends the program with the variable, its limit and the remedy. Further variables of the
+A bad value, and a name nearly like one of these, ends the program with the variable and the
+remedy. Further variables of the
 compose file: [operations](../operations.md#settings).
 """
 SERVER = """## Server

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from spikeguard_protocol.variables import misspelt
 
 DEFAULT_SERVER = "http://127.0.0.1:8000"
 VARIABLES: Mapping[str, str] = {
@@ -34,6 +37,8 @@ class Settings:
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
     """Read `SPIKEGUARD_*`; raise `SettingError` where a value is wrong."""
+    if (meant := misspelt(environment, VARIABLES)) is not None:
+        raise SettingError(f"{meant[0]} is no setting", f"Write {meant[1]}, or unset it.")
     server = environment.get("SPIKEGUARD_SERVER", "").rstrip("/") or DEFAULT_SERVER
     public = environment.get("SPIKEGUARD_PUBLIC_URL", "").rstrip("/") or server
     return Settings(
@@ -44,7 +49,11 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 
 
 def _address(name: str, url: str) -> str:
-    if not url.startswith(("http://", "https://")):
+    try:
+        good = url.startswith(("http://", "https://")) and urlsplit(url).port != 0
+    except ValueError:  # a port that is none
+        good = False
+    if not good:
         raise SettingError(f"{name} is {url!r}", "Write it as http://HOST:PORT or https://HOST.")
     return url
 

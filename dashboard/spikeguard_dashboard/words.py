@@ -181,7 +181,7 @@ def _jump(incident: Incident) -> str:
     since = f"Step {count(incident['onset_step'])}: {said[:1].lower()}{said[1:]}"
     if not incident["loss_rose"]:
         return since
-    first = "" if signal == "loss" else f", after the {title(signal).lower()} had moved first"
+    first = "" if signal == "loss" else f", after the {title(signal).lower()} had moved"
     return f"{since} (peak at step {count(incident['peak_step'])}){first}"
 
 

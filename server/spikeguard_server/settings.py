@@ -20,10 +20,10 @@ from urllib.parse import urlsplit
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from spikeguard_protocol.variables import PREFIX, misspelt
 from spikeguard_server.identity.sign_in_roles import read_accesses
 from spikeguard_server.log_format import FORMS
 
-PREFIX = "SPIKEGUARD_"
 OWNER = PREFIX + "OWNER_DATABASE_URL"
 LEAST_LINK_KEY = 32  # characters
 
@@ -175,6 +175,10 @@ _DATABASES = ("database_url", "owner_database_url")
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Read the settings; raise `SettingError` naming the variable that is wrong."""
     environment = os.environ if environment is None else environment
+    variables = [PREFIX + entry.name.upper() for entry in fields(Settings)]
+    known = {*variables, *(f"{name}_FILE" for name in (*variables, f"{PREFIX}DATABASE_PASSWORD"))}
+    if (meant := misspelt(environment, known)) is not None:
+        raise SettingError(meant[0], "is no setting", f"Write {meant[1]}, or unset it")
     found: dict[str, Any] = {}
     for entry in fields(Settings):
         name = PREFIX + entry.name.upper()
@@ -187,6 +191,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         _check_roles("SIGN_IN_ROLES", found.get("sign_in_roles", ""), projects=False)
     for name in ("DASHBOARD_URL", "PUBLIC_URL"):
         _check_url(name, found.get(name.lower(), ""))
+    for name in ("SIGN_IN_PERSON_HEADER", "SIGN_IN_GROUPS_HEADER"):
+        if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", text := found.get(name.lower(), "x"), re.ASCII):
+            raise SettingError(PREFIX + name, "is a header's name", f"Got {text!r:.80}")
     found["oidc_client_secret"] = found.get("oidc_client_secret") or _secret(
         environment, PREFIX + "OIDC_CLIENT_SECRET"
     )
@@ -367,6 +374,8 @@ def _with_driver(name: str, text: str, password: str) -> str:
         ) from None
     if url.get_backend_name() not in ("postgresql", "postgres"):
         raise SettingError(name, "names a Postgres database", f"Got {url.get_backend_name()!r}")
+    if not 0 < (url.port or 5432) < 65_536:
+        raise SettingError(name, "has a port from 1 to 65535", f"Got {url.port}")
     url = url.set(drivername="postgresql+psycopg")
     if password and not url.password:
         url = url.set(password=password)

@@ -295,7 +295,7 @@ def incident(**changes: Any) -> Plain:
         "responses": responses(),
         "precedents": [],
         "has_postmortem": False,
-        "base_rates": "80% are taken to heal, 15% to linger and 5% to diverge",
+        "base_rates": "80% heal, 15% linger and 5% diverge",
         "own_acts": [],
     }
     return {**detail, **changes}

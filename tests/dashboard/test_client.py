@@ -103,6 +103,8 @@ def test_settings_have_defaults_and_the_public_address_follows_the_server() -> N
         {"SPIKEGUARD_SERVER": "server:8000"},
         {"SPIKEGUARD_PUBLIC_URL": "javascript:alert(1)"},
         {"SPIKEGUARD_DASHBOARD_REFRESH": "often"},
+        {"SPIKEGUARD_SERVER": "http://server:99999"},
+        {"SPIKEGUARD_SERVR": "http://server:8000"},
     ],
 )
 def test_a_wrong_setting_is_named_with_its_remedy(environment: dict[str, str]) -> None:

@@ -85,7 +85,7 @@ def test_the_story_of_an_open_incident_says_how_far_off_it_is() -> None:
     said = words.story(convert(story.incident(), Incident, strict=False))
     assert said == (
         "Step 1,246: the loss rose from 3.766 to 5.186 (peak at step 1,266), after the update norm "
-        "had moved first; at step 1,400 it is 0.31 above trend."
+        "had moved; at step 1,400 it is 0.31 above trend."
     )
 
 

@@ -534,7 +534,7 @@ def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_com
         return replace(healed, curves=(replace(curve, values=values),))
 
     stays = markdown(lifted(0.1))
-    assert stays.count("closed as healed by itself, and the loss has not come back: steps") == 2
+    assert stays.count("closed as healed by itself, but steps") == 2
     assert "came back to its trend" not in stays.split("# Appendix")[0]
     assert "The loss came back to its trend by itself" in markdown(lifted(0.005))
 

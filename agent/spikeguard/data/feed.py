@@ -21,7 +21,6 @@ from spikeguard.data.by_position import ByPosition
 from spikeguard.data.fingerprints import Fingerprints
 from spikeguard.data.reading import (
     NOT_AGAIN,
-    OTHER_ORDER,
     OTHER_REMEDY,
     Cursor,
     Fetched,
@@ -30,6 +29,7 @@ from spikeguard.data.reading import (
     has_state,
     is_earlier,
     look_back,
+    other_order,
     refusal_of,
     tell_epoch,
     too_long,
@@ -318,10 +318,10 @@ class DataFeed:
         if way.problem is None:
             return None
         if self.other_allowed:
-            self.other = f"{OTHER_ORDER}: {way.problem}"
+            self.other = other_order(self._at.loader, way.problem)
             return None
         self.cancel()
-        return f"{OTHER_ORDER}: {way.problem}. {OTHER_REMEDY}"
+        return f"{other_order(self._at.loader, way.problem)}. {OTHER_REMEDY}"
 
     def cancel(self) -> None:
         """The run does not go back: read on where the loop stands."""
@@ -373,7 +373,7 @@ class DataFeed:
         key, self.fingerprints.differs = self.fingerprints.differs, None
         if key is None or self.other:
             return ""
-        self.other = f"{OTHER_ORDER}: item {key[1]} of pass {key[0]} was another one"
+        self.other = other_order(self._at.loader, f"item {key[1]} of pass {key[0]} was another one")
         return self.other
 
     def _opened(self) -> Reading:

@@ -245,7 +245,6 @@ def has_state(loader: Any) -> bool:
     return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
 
 
-OTHER_ORDER = "the loader does not give the same items again"
 OTHER_REMEDY = (
     "Give it state_dict() and load_state_dict(), or keep its random generator in an attribute of "
     "loader, sampler or dataset. Settings.rollback_on_other_data=True goes back all the same"
@@ -314,8 +313,9 @@ def refusal_of(tree: Tree, at: Cursor, in_epochs: bool) -> str | None:
     assert at.reading is not None
     if tree["kind"] == "count" and tree["pass"] != at.reading.number and not in_epochs:
         return (
-            "the target lies in an earlier pass over a loader that has no state_dict(), and the "
-            "loop would make a pass too many: `for epoch in guard.epochs(E)` does not"
+            "the target lies in an earlier pass over a loader that has no state_dict(), and a loop "
+            "that counts its passes itself would make one too many: write `for epoch in "
+            "guard.epochs(E)`"
         )
     return None
 
@@ -414,6 +414,13 @@ def _told_epochs(loader: Any) -> Iterator[tuple[str, Any]]:
         if callable(getattr(each, "set_epoch", None)) and id(each) not in seen:
             seen.add(id(each))
             yield role, each
+
+
+def other_order(loader: Any, how: str) -> str:
+    """What is said of a loader that gives other items, with the reason where one shows."""
+    unseen = keeps_workers(loader) and "dataset" in dict(_told_epochs(loader))
+    why = ", as workers that persist do not see its dataset's set_epoch()" if unseen else ""
+    return f"the loader does not give the same items again{why}: {how}"
 
 
 def keeps_workers(loader: Any) -> bool:

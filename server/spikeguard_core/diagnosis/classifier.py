@@ -115,7 +115,8 @@ def _height(episode: Episode) -> Judgement | None:
     least = AT_GUESS * episode.guess
     if left and median(newest) >= least:
         high = newest[-1] if newest[-1] >= least else median(newest)
-        reason = f"loss is {nats(high)}, as high as where the run began"
+        how = "higher than" if high > episode.guess else "as high as"
+        reason = f"loss is {nats(high)}, {how} where the run began"
         sure = 0.85 if episode.rows >= GUESS_ROWS else 0.65
         return Judgement(Kind.DIVERGENT, sure, reason)
     return None
@@ -215,8 +216,9 @@ def _healing(episode: Episode, outlook: Outlook) -> str:
     if not math.isfinite(rows) or _fell(episode, outlook):
         return f"{_above(episode, outlook)}{back}"
     slope = -outlook.slope / episode.gap
+    slower = ", ever slower" if -outlook.slope * rows > 2.0 * outlook.excess else ""
     return (
-        f"{_above(episode, outlook)}{back} and falling {nats(slope)} a step: "
+        f"{_above(episode, outlook)}{back} and falling {nats(slope)} a step{slower}: "
         f"expected back in {rows * episode.gap:.0f} steps"
     )
 

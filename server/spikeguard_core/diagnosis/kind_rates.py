@@ -28,19 +28,13 @@ class BaseRates:
     @property
     def sentence(self) -> str:
         """The rates, and what they are."""
-        rates = (
-            f"Before anything of a spike is seen, {self.recoverable:.0%} are taken to heal, "
-            f"{self.lingering:.0%} to linger and {self.divergent:.0%} to diverge"
-        )
+        heal, rest = f"{self.recoverable:.0%} heal", f"{self.lingering:.0%} linger"
+        rates = f"{heal}, {rest} and {self.divergent:.0%} diverge"
         if self.endings < ENOUGH:
-            return (
-                f"{rates}: published figures, not this project's own, which count from {ENOUGH} "
-                f"endings on; {self.endings} are known."
-            )
-        return (
-            f"{rates}: by the {self.endings} endings of this project, and the published 80, 15 "
-            f"and 5% as {ENOUGH} more."
-        )
+            own = f"this project has {self.endings} endings of its own and needs {ENOUGH}"
+            return f"Of spikes in general {rates} (published figures; {own})."
+        own = f"its {self.endings} endings, and the published rates as {ENOUGH} more"
+        return f"Of this project's spikes {rates} ({own})."
 
 
 PUBLISHED = BaseRates(0.80, 0.15, 0.05)

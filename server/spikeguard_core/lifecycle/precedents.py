@@ -29,7 +29,7 @@ _ENDED: Final[Mapping[Outcome, str]] = {
     Outcome.LEVEL_ACCEPTED: "stayed at a new level",
     Outcome.OUTLIER: "did no harm",
     Outcome.WITHDRAWN: "did not hold as a spike",
-    Outcome.RUN_ENDED: "unsettled when the run ended",
+    Outcome.RUN_ENDED: "still open when the run ended",
 }
 
 
@@ -61,6 +61,7 @@ def tallied(precedents: Iterable[Precedent]) -> Sequence[Tally]:
 
 def _tally(verb: Verb | None, outcomes: Counter[Outcome]) -> Tally:
     count = outcomes.total()
-    times = "once" if count == 1 else f"{count:,} times"
+    if count == 1:
+        return Tally(verb, 1, f"{_DID[verb]} once: {_ENDED[next(iter(outcomes))]}")
     ends = ", ".join(f"{n:,} {_ENDED[end]}" for end, n in outcomes.most_common())
-    return Tally(verb, count, f"{_DID[verb]} {times}: {ends}")
+    return Tally(verb, count, f"{_DID[verb]} {count:,} times: {ends}")

@@ -162,7 +162,7 @@ def ending_of(facts: PostMortem) -> str:
     trend = facts.incident.trend
     least = LASTING_PART * abs(trend.level) if trend else 0.0
     if outcome in BACK and later.loss - later.error > least:
-        return f"It was closed as {ENDINGS[outcome]}, and the loss has not come back: {where}"
+        return f"It was closed as {ENDINGS[outcome]}, but {where}"
     if outcome is Outcome.LEVEL_ACCEPTED and later.loss <= later.error:
         said = "The loss settled at or above its trend; the new level became the baseline"
         return f"{said}: {where}"

@@ -51,12 +51,11 @@ def test_base_rates_are_the_published_ones_until_a_project_has_twenty_endings() 
     few = learnt({Kind.DIVERGENT: 19})
     assert (few.recoverable, few.lingering, few.divergent) == (0.80, 0.15, 0.05)
     assert few.lasting_odds == 1.0
-    assert "published figures, not this project's own" in few.sentence
-    assert "19 are known" in few.sentence
+    assert "(published figures; this project has 19 endings of its own" in few.sentence
     own = learnt({Kind.DIVERGENT: 20, Kind.OUTLIER_BATCH: 99})
     assert own.recoverable == pytest.approx(16 / 40)
-    assert "40% are taken to heal, 8% to linger and 52% to diverge" in own.sentence
-    assert "by the 20 endings of this project" in own.sentence
+    assert "40% heal, 8% linger and 52% diverge" in own.sentence
+    assert "(its 20 endings, and the published rates as 20 more)" in own.sentence
     assert learnt(HEALERS).lasting_odds < 1.0 < learnt(LASTERS).lasting_odds
 
 

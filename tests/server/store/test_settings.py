@@ -40,6 +40,9 @@ def test_nothing_set_gives_the_defaults() -> None:
         ("SPIKEGUARD_LINK_KEY", "short"),
         ("DATABASE_URL", "mysql://root@localhost/db"),
         ("DATABASE_URL", "not a url"),
+        ("DATABASE_URL", "postgresql://h:99999/db"),
+        ("SPIKEGUARD_SIGN_IN_PERSON_HEADER", "X Forwarded:"),  # no proxy sends it: nobody signs in
+        ("SPIKEGUARD_KEEP_SAMPLE_DAYS", "90"),  # KEEP_SAMPLES_DAYS is meant
         ("DATABASE_URL_FILE", "/nowhere"),
     ],
 )

@@ -90,6 +90,8 @@ def _first_of(rows: Sequence[LayerRow], onset_step: int) -> FirstLayer | None:
                 row.signal, layer, row.step, moved[layer], len(moved), len(ranges),
                 onset_step - row.step,
             )  # fmt: skip
+        if row.step >= onset_step:  # what moves after the first look at it moved with the loss
+            return None
     return None
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.orders import Plan, Refusal, plan_of
-from spikeguard_protocol import Verb
+from spikeguard_protocol import Health, Verb
 from spikeguard_protocol.phrases import action_phrase
 from spikeguard_server.errors import Unprocessable, WrongState
 from spikeguard_server.http.bodies.incidents import cost_body
@@ -93,11 +93,12 @@ def verbs_shown(form: ActForm, options: OptionsBody) -> list[dict[str, Any]]:
 
 
 def targets_shown(form: ActForm, options: OptionsBody) -> list[dict[str, Any]]:
-    """The newest targets, and whatever is chosen or proposed among the older ones."""
+    """The proposed target, then the newest of those that nothing speaks against, then the rest."""
     most = MOST_SHOWN if form.all else SHOWN
     proposed = "" if form.proposed is None else form.proposed.to
-    named, chosen = {form.fields.to, proposed}, form.chosen(options)
-    found = [t for i, t in enumerate(options.targets) if i < most or t.name in named]
+    doubtful, chosen = (Health.SUSPECT, Health.DAMAGED), form.chosen(options)
+    ranked = sorted(options.targets, key=lambda t: (t.name != proposed, t.health in doubtful))
+    found = [t for i, t in enumerate(ranked) if i < most or t.name == form.fields.to]
     return [
         {
             **target.model_dump(),

@@ -53,7 +53,7 @@ def cells_of(found: LayerMap) -> LayerCells:
             for n, name in enumerate(_short([name[shared:] for name in found.rows]))
         ],
         cells=[cell for n, ratios in enumerate(found.ratios) for cell in _row(n, ratios, size)],
-        ticks=_ticks(found.steps, onset, size),
+        ticks=_ticks(found, onset, size),
         onset_x=None if onset is None else _left(onset, size),
         height=len(found.rows) * ROW,
         layers=found.layers,
@@ -86,13 +86,13 @@ def _left(place: int, size: float) -> float:
     return round(NAMES + place * size, 2)
 
 
-def _ticks(steps: Sequence[int], onset: int | None, size: float) -> list[tuple[str, float, str]]:
+def _ticks(found: LayerMap, onset: int | None, size: float) -> list[tuple[str, float, str]]:
     """The first, the onset's and the last, as far as there is room between them."""
-    last = len(steps) - 1
+    steps, last = found.steps, len(found.steps) - 1
     ends = [(f"{steps[0]:,}", NAMES, "start"), (f"{steps[last]:,}", WIDTH, "end")]
     if onset is None or not 0.2 < onset / len(steps) < 0.75:
         return ends
-    return [*ends, (f"{steps[onset]:,}", _left(onset, size), "middle")]
+    return [*ends, (f"{found.onset_step:,}", _left(onset, size), "middle")]
 
 
 def _short(names: Sequence[str]) -> list[str]:

@@ -37,7 +37,7 @@ PATH = "/v1/runs/{project}/{name}/incidents/{number}"
 def post_acknowledgement(
     services: ServicesDep, caller: CallerDep, run: RunDep, number: Number
 ) -> JsonReply:
-    """The caller looks at it: nothing is escalated, and nobody is told again of what stands. Of
+    """The caller looks at it: nothing is escalated, and no message repeats what is known. Of
     several people the first one has it. A new proposal, a result and the end are still told."""
     incident = IncidentId(run, number)
     with services.engine.begin() as connection:
