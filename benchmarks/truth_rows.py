@@ -24,7 +24,7 @@ COST_SHARE = 0.1
 UNDER_WAY_STEPS = 25  # trained while a message and an answer are under way
 PACE_SPREAD = 1.1  # most over least of one proposal's pace while it waits
 OF_ROLLBACK = ("applied", "judged")
-HEDGED = re.compile(r"nothing speaks for the data|although|not known|unknown", re.I)
+HEDGED = re.compile(r"nothing points to the data|although|not known|unknown", re.I)
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 

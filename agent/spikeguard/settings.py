@@ -14,12 +14,12 @@ from dataclasses import dataclass, fields
 from numbers import Real
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from spikeguard.errors import AttachError
 from spikeguard_protocol import DEFAULT_PROJECT, ProtocolError, RunId, Verb
 from spikeguard_protocol.bearer import bearer
 from spikeguard_protocol.findings import RULES
+from spikeguard_protocol.plain_http import is_address
 from spikeguard_protocol.variables import misspelt
 
 GIB = 2**30
@@ -280,12 +280,7 @@ def _run_id(project: str, name: str) -> RunId:
 
 
 def _check_address(address: str) -> None:
-    try:
-        parts = urlsplit(address)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a bracket without its other half, a port that is none
-        good = False
-    if not good:
+    if not is_address(address):
         raise AttachError(
             "server",
             f"{address[:80]!r} is not the address of a server",

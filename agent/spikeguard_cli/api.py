@@ -25,6 +25,7 @@ from spikeguard_cli.command import (
 from spikeguard_cli.credentials import Credentials, load_login
 from spikeguard_protocol import DEFAULT_PROJECT, Role
 from spikeguard_protocol.escaping import printable
+from spikeguard_protocol.plain_http import is_address
 
 if TYPE_CHECKING:
     from spikeguard_client import ApiError
@@ -68,6 +69,9 @@ class Api:
     """The calls of docs/protocol.md that commands need."""
 
     def __init__(self, credentials: Credentials) -> None:
+        if not is_address(credentials.server):
+            remedy = "Write http://HOST:PORT or https://HOST"
+            raise CommandFailed(f"{credentials.server!r:.80} is no server's address. {remedy}")
         warn_of_plain_http(credentials.server)
         self.credentials = credentials
 
@@ -158,8 +162,10 @@ class Api:
         except ApiError as error:
             if error.status is not None:
                 raise Refused(error, path) from error
-            way = f"spikeguard login --server {server}"
-            raise NoServer(with_next(str(error), way)) from error
+            said = str(error)
+            if error.error.get("code") != "timeout":  # that one is an address, and a login
+                said = with_next(said, f"spikeguard login --server {server}")
+            raise NoServer(said) from error
 
 
 def _plain(answer: bytes) -> Any:

@@ -27,6 +27,16 @@ def plain_http_warning(address: str, environment: Mapping[str, str]) -> str | No
     )
 
 
+def is_address(text: str) -> bool:
+    """Whether `text` is the http or https address of a server."""
+    try:
+        parts = urlsplit(text)
+        named = bool(parts.hostname) and " " not in text
+        return parts.scheme in ("http", "https") and named and parts.port != 0
+    except ValueError:  # a bracket without its other half, a port that is none
+        return False
+
+
 def plain_http_host(address: str) -> str | None:
     """The other machine that `address` reaches without encryption; None where it does not."""
     try:

@@ -104,7 +104,7 @@ COMMAND_STATE_WORDS: Mapping[CommandState, str] = {
     CommandState.SUPERSEDED: "replaced by another proposal",
     CommandState.REJECTED: "rejected",
     CommandState.EXPIRED: "expired: nobody answered in time",
-    CommandState.WITHDRAWN_HEALED: "withdrawn: the spike was healing",
+    CommandState.WITHDRAWN_HEALED: "withdrawn: it was healing",
     CommandState.WITHDRAWN: "withdrawn: its reason no longer holds",
     CommandState.RUN_ENDED: "void: the run ended first",
     CommandState.VOID: "void: the attempt that it was meant for is gone",

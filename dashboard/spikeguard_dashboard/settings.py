@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
+from spikeguard_protocol.plain_http import is_address
 from spikeguard_protocol.variables import misspelt
 
 DEFAULT_SERVER = "http://127.0.0.1:8000"
@@ -49,11 +49,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 
 
 def _address(name: str, url: str) -> str:
-    try:
-        good = url.startswith(("http://", "https://")) and urlsplit(url).port != 0
-    except ValueError:  # a port that is none
-        good = False
-    if not good:
+    if not is_address(url):
         raise SettingError(f"{name} is {url!r}", "Write it as http://HOST:PORT or https://HOST.")
     return url
 

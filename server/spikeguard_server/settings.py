@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from spikeguard_protocol.plain_http import is_address
 from spikeguard_protocol.variables import PREFIX, misspelt
 from spikeguard_server.identity.sign_in_roles import read_accesses
 from spikeguard_server.log_format import FORMS
@@ -301,11 +302,7 @@ def _check_oidc(found: Mapping[str, Any]) -> None:
 
 def _check_url(name: str, text: str) -> None:
     """An address that cannot be read would fail every answer that names it."""
-    try:
-        readable = bool(urlsplit(text).hostname) and urlsplit(text).port != 0
-    except ValueError:
-        readable = False
-    if text and not (readable and text.startswith(("http://", "https://"))):
+    if text and not is_address(text):
         raise SettingError(
             PREFIX + name, "is an http or https URL", f"Write https://HOST. Got {text!r:.80}"
         )

@@ -456,13 +456,14 @@ def test_a_token_with_more_beside_it_is_refused_and_not_repeated(
     assert "secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:9", "ftp://127.0.0.1", "http://[::1", "http://a b"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:9", "ftp://127.0.0.1", "http://[::1", "http://a b", "http://a:99999"]
+)
 def test_an_address_that_is_none_is_one_clear_line(home: dict[str, str], address: str) -> None:
     done = spikeguard({**home, "SPIKEGUARD_SERVER": address, "SPIKEGUARD_TOKEN": "x"}, "runs")
-    assert done.returncode == NO_SERVER
-    said = done.stderr.splitlines()[-1]
-    assert said.startswith(f"spikeguard: {address} does not answer (")
-    assert said.endswith(f"Next: `spikeguard login --server {address}`")
+    assert done.returncode == 1
+    [said] = done.stderr.splitlines()
+    assert said.startswith(f"spikeguard: {address!r} is no server's address. Write http://HOST")
 
 
 def test_a_redirect_takes_no_token_elsewhere(home: dict[str, str]) -> None:

@@ -50,7 +50,7 @@ class Skip(StrEnum):
 
     NOTHING = "nothing"  # none
     SPAN = "span"  # those that stood out; about the onset where that is not known
-    HEDGE = "hedge"  # those about the onset, although nothing speaks for the data
+    HEDGE = "hedge"  # those about the onset, although nothing points to the data
 
 
 class Rate(StrEnum):

@@ -312,4 +312,4 @@ def _skipping(skip: BatchRange | None, finding: Finding, situation: Situation) -
     share = finding.share(*DATA)
     if share >= SHOWN:
         return f"{words} although the data is only {share:.0%} likely{cost}"
-    return f"{words} although nothing speaks for the data{cost}"
+    return f"{words} although nothing points to the data{cost}"

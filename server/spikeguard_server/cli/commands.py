@@ -17,7 +17,7 @@ from spikeguard_cli.access_commands import policy_over_http, token_over_http
 from spikeguard_cli.command import Command, CommandFailed, client_command
 from spikeguard_cli.credentials import logged_in
 from spikeguard_cli.extras import install_command
-from spikeguard_cli.options import json_option, limit_option
+from spikeguard_cli.options import checked, json_option, limit_option
 from spikeguard_protocol import DEFAULT_PROJECT, Role
 from spikeguard_replay.commands import BACKTEST, REPLAY
 
@@ -123,8 +123,7 @@ def _token_options(parser: ArgumentParser) -> None:
 def _grant_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--role",
-        type=Role,
-        choices=tuple(Role),
+        type=checked(Role, bool, f"is no role: give {', '.join(Role)}"),
         metavar="ROLE",
         required=True,
         help="agent (training jobs), viewer (looks), operator (decides), admin, metrics",

@@ -129,7 +129,9 @@ def _open(
     if run is not None and max(id.number, id.incident.number) < 2**31:
         command = find_command(connection, run.run_id, id.incident.number, id.number)
     if run is None or command is None:
-        raise NotFound(f"There is no command {id}", "`spikeguard incidents` lists them")
+        raise NotFound(
+            f"There is no command {id}", f"`spikeguard show {id.incident.run}` lists them"
+        )
     return _Decision(connection, run, command, person, now or database_now(connection), way)
 
 

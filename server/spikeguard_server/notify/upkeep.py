@@ -62,7 +62,7 @@ def drop_channel(
     gone = remove_channel(connection, project, name)
     if gone is None:
         raise NotFound(
-            f"Project {project} has no channel {name}", "GET /v1/channels lists those there are"
+            f"Project {project} has no channel {name}", "`spikeguard channels list` lists them"
         )
     channel_works(connection, project, name)
     _record(connection, by, "channel.removed", project, name, reason, channel_changes(gone, None))

@@ -712,6 +712,7 @@ def test_a_layer_whose_weights_alone_jump_speaks_for_corruption_too() -> None:
 
 def test_calm_layers_and_too_few_rows_name_none() -> None:
     assert first_layer(norms({}, ONSET), ONSET) is None
+    assert first_layer(norms({LAYERS[7]: 30.0}, ONSET + 9), ONSET) is None  # with the loss
     assert first_layer(norms({LAYERS[7]: 30.0}, ONSET)[-12:], ONSET) is None
 
 

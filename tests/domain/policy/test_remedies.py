@@ -132,7 +132,7 @@ def test_a_loss_that_diverges_at_a_raised_rate_has_its_batches_skipped_as_a_prec
     action, proposal = ask(about(Cause.LR_TOO_HIGH, mark=RAISED, kind=Kind.DIVERGENT))
     assert action.skip is not None
     assert action.skip.first == 1198
-    assert "although nothing speaks for the data" in proposal.reason
+    assert "although nothing points to the data" in proposal.reason
 
 
 @pytest.mark.parametrize("cause", [Cause.WEIGHT_CORRUPTION, Cause.STALE_SECOND_MOMENT])
@@ -305,7 +305,7 @@ def test_a_cause_that_is_not_sure_is_not_acted_on_as_if_it_were() -> None:
     assert action.skip is not None
     assert action.lr_factor is None
     assert "not known; nearest is learning rate too high (40%)" in proposal.reason
-    assert "although nothing speaks for the data: that costs 10 s of training" in proposal.reason
+    assert "although nothing points to the data: that costs 10 s of training" in proposal.reason
     data, told = ask(about(Cause.BAD_BATCH, 0.5))
     assert data.skip is not None
     assert "although the data is only 50% likely" in told.reason

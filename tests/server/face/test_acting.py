@@ -17,6 +17,7 @@ from spikeguard_protocol import (
     BatchRange,
     CommandId,
     CommandResult,
+    Health,
     IncidentId,
     ResultState,
     Role,
@@ -30,6 +31,9 @@ from spikeguard_protocol import (
     Watch,
 )
 from spikeguard_server.access.grants import Grant
+from spikeguard_server.http.bodies.orders import OptionsBody, TargetOption
+from spikeguard_server.http.pages.act_fields import Fields
+from spikeguard_server.http.pages.act_view import ActForm, targets_shown
 from tests.agent.wire import await_that
 from tests.server.face.browsers import cookie_of
 from tests.server.face.conftest import VERBS, Job, Live
@@ -251,6 +255,23 @@ def test_a_rate_that_is_lowered_to_a_cap_keeps_it_where_a_person_takes_another_t
     ada.order(run, "rollback", "x", target="step-200", factor=0.1, steps=160, cap=2e-3)
     [order] = orders(calm)
     assert order.action == Rollback("step-200", 200, None, 0.1, 160, 2e-3)
+
+
+def test_targets_that_something_speaks_against_are_listed_last() -> None:
+    """Newest first among equals; what is proposed comes before all."""
+
+    def target(step: int, health: Health) -> TargetOption:
+        return TargetOption.model_construct(
+            name=f"step-{step}", step=step, position=step, health=health
+        )
+
+    healths = {400: Health.SUSPECT, 350: Health.PENDING, 300: Health.SUSPECT, 250: Health.HEALTHY}
+    listed = [target(step, health) for step, health in healths.items()]
+    options = OptionsBody.model_construct(targets=listed)
+    for proposed, order in ((None, [350, 250, 400, 300]), ("step-300", [300, 350, 250, 400])):
+        fields = Fields("rollback", proposed or "")
+        form = ActForm("/act/p/gpt", fields, None if proposed is None else fields)
+        assert [shown["step"] for shown in targets_shown(form, options)] == order
 
 
 def test_what_a_run_cannot_do_is_said_before_anybody_is_asked(

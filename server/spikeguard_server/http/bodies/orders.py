@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.policy.orders import OrderRequest
@@ -23,8 +23,18 @@ Why = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_WHY)
 ]  # fmt: skip
 Position = Annotated[int, Field(ge=0, le=MAX_STEP)]
+
+
+def _some(batches: list[int]) -> list[int]:
+    if batches[0] >= batches[1]:
+        raise ValueError(f"[{batches[0]}, {batches[1]}) holds no batch")
+    return batches
+
+
 Batches = Annotated[
-    list[Position], Field(min_length=2, max_length=2, description="[first, end) in the data order")
+    list[Position],
+    Field(min_length=2, max_length=2, description="[first, end) in the data order"),
+    AfterValidator(_some),
 ]
 
 
@@ -64,12 +74,6 @@ class OrderShape(Shape):
     expect_size: float | None = Field(
         None, gt=0.0, lt=1e6, allow_inf_nan=False, description="by how much, nats"
     )
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        if self.skip is not None and self.skip[0] >= self.skip[1]:
-            raise ValueError(f"skip ends behind its first batch, not [{self.skip[0]}, ...)")
-        return self
 
     def ordered(self, verb: Verb) -> Ordered:
         """The order as it is judged."""

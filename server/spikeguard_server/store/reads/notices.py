@@ -115,7 +115,7 @@ def read_channel(connection: sql.Connection, project: str, name: str) -> tuple[C
     row = connection.execute(query).one_or_none()
     if row is None:
         raise NotFound(
-            f"Project {project} has no channel {name}", "GET /v1/channels lists those there are"
+            f"Project {project} has no channel {name}", "`spikeguard channels list` lists them"
         )
     return channel_of(row), row
 
