@@ -18,8 +18,7 @@ HEAD = """# Variables of the environment
 What server, agent, dashboard and command line read from their environment.
 
 A bad value, and a name nearly like one of these, ends the program with the variable and the
-remedy. Further variables of the
-compose file: [operations](../operations.md#settings).
+remedy. Further variables of the compose file: [operations](../operations.md#settings).
 """
 SERVER = """## Server
 

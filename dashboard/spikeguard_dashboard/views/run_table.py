@@ -105,5 +105,5 @@ def _config() -> Mapping[str, Any]:
         ),
         "Incidents": column.NumberColumn(help="Opened so far"),
         "Tags": column.ListColumn(),
-        "Created": column.DatetimeColumn(format="D MMM, HH:mm"),
+        "Created": column.DatetimeColumn("Created, UTC", format="D MMM, HH:mm", timezone="UTC"),
     }

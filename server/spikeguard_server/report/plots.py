@@ -353,17 +353,17 @@ def _arrow_back(axes: Axes, facts: Pictured, start: int, end: int, height: float
     )
 
 
-def _peak_stands_before(facts: Pictured, peak: int, onset: int) -> bool:
-    """Whether the words beside the peak would stand where the onset's do, left of its line."""
-    ahead = _fraction(facts, onset) - _fraction(facts, peak)
-    return _is_last(facts, peak) or 0.0 < ahead < PEAKS_WORDS
+def _peak_in_the_way(facts: Pictured, peak: int, onset: int, left: bool) -> bool:
+    """Whether the words beside the peak would stand where the onset's do, `left` of its line."""
+    ahead, least = _fraction(facts, onset) - _fraction(facts, peak), 0.0 if left else -PEAKS_WORDS
+    return (left and _is_last(facts, peak)) or least < ahead < PEAKS_WORDS
 
 
 def _label_onset(axes: Axes, facts: Pictured) -> None:
     onset = facts.incident.onset_step
     left = _fraction(facts, onset) > 0.15
     peak = facts.incident.peak_step
-    below = left and peak is not None and _peak_stands_before(facts, peak, onset)
+    below = peak is not None and _peak_in_the_way(facts, peak, onset, left)
     axes.annotate(
         f"onset {onset:,}",
         (onset, 0.74 if below else 0.9),
