@@ -12,9 +12,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
+from benchmarks.http_server import Answer, Request, answering
 from spikeguard_protocol import Ack, decode_message, encode
 
 ANSWERS = {
@@ -26,21 +25,9 @@ ANSWERS = {
 }
 
 
-class Healthy(BaseHTTPRequestHandler):
-    """Acknowledges each message by its number."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        message = decode_message(self.rfile.read(int(self.headers["Content-Length"])))
-        answer = encode(Ack(message.sequence))
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+def acknowledge(request: Request) -> Answer:
+    """Each message by its number."""
+    return 200, {}, encode(Ack(decode_message(request.body).sequence))
 
 
 @contextmanager
@@ -50,7 +37,7 @@ def healthy() -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+            yield process.stdout.readline().strip()
         finally:
             process.terminate()
 
@@ -97,10 +84,9 @@ def _serve(listener: socket.socket, answer: bytes | None, held: list[socket.sock
 
 
 def main() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Healthy)
-    sys.stdout.write(f"{server.server_port}\n")
-    sys.stdout.flush()
-    server.serve_forever()
+    with answering(acknowledge) as address:
+        print(address, flush=True)
+        threading.Event().wait()
 
 
 if __name__ == "__main__":

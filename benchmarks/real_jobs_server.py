@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TypeVar
 
+from benchmarks.http_server import Answer as HttpAnswer, Request, answering
 from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.events import Event
 from spikeguard_core.monitor.monitor import Monitor
@@ -32,7 +32,6 @@ from spikeguard_protocol import (
     decode_message,
     encode,
 )
-from spikeguard_trainer.stage.ports import listening
 
 Kind = TypeVar("Kind")
 EXPIRES_S = 120.0
@@ -119,27 +118,9 @@ def serving(decide: Callable[[Server], Action | None]) -> Iterator[Server]:
     """A server for one run while the block lasts."""
     ours = Server(decide)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Request) -> HttpAnswer:
+        posted = request.method == "POST"
+        return (200, {}, ours.take(request.body)) if posted else (404, {}, b"")
 
-        def do_POST(self) -> None:
-            self._answer(200, ours.take(self.rfile.read(int(self.headers["Content-Length"]))))
-
-        def do_GET(self) -> None:
-            self._answer(404, b"")
-
-        def _answer(self, status: int, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *arguments: object) -> None:
-            del arguments
-
-    class Quiet(ThreadingHTTPServer):
-        def handle_error(self, request: object, client_address: object) -> None:
-            """A job that was killed hangs up."""
-
-    with listening(Quiet(("127.0.0.1", 0), Handler)) as ours.url:
+    with answering(answer) as ours.url:
         yield ours

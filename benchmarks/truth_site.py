@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from csv import DictReader
 from dataclasses import asdict, dataclass, field
 from html import unescape
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from benchmarks.http_server import Answer, Request, answering
 from benchmarks.truth_cases import Case
 from benchmarks.truth_job import UPDATES
 from spikeguard_cli.api import Api, Refused
@@ -33,7 +33,6 @@ from spikeguard_protocol import IncidentId
 from spikeguard_protocol.paths import incident_page_path
 from spikeguard_trainer.demo.progress import last_row
 from spikeguard_trainer.stage.job import Job
-from spikeguard_trainer.stage.ports import listening
 from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Service, awaiting
 
@@ -139,17 +138,11 @@ def receiving() -> Iterator[Inbox]:
     """A webhook's receiver while the block runs."""
     inbox = Inbox()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            inbox.messages.append((time.time(), json.loads(body)))
-            self.send_response(202)
-            self.end_headers()
+    def answer(request: Request) -> Answer:
+        inbox.messages.append((time.time(), request.json()))
+        return 202, {}, b""
 
-        def log_message(self, *arguments: Any) -> None:
-            del arguments
-
-    with listening(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as address:
+    with answering(answer) as address:
         inbox.url = f"{address}/hook"
         yield inbox
 

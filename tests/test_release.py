@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import threading
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+
+from benchmarks.http_server import answering
 
 ROOT = Path(__file__).parent.parent
 SPEC = importlib.util.spec_from_file_location("release", ROOT / "deploy/release.py")
@@ -20,28 +18,6 @@ assert SPEC.loader is not None
 release = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(release)
 REPOSITORY = "https://git.example.com/lab/spikeguard"
-
-
-@contextmanager
-def index(status: int, listed: str = "") -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(listed.encode())
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_a_released_page_has_whole_addresses_and_the_package_names_the_repository() -> None:
@@ -75,10 +51,10 @@ def test_what_an_image_installs_is_pinned_with_its_hash() -> None:
 
 
 def test_the_index_is_asked_who_has_the_name_and_whether_the_version_is_there() -> None:
-    with index(404) as free:
+    with answering(lambda _: (404, {}, b"")) as free:
         (said,) = release.index_words(free, "0.1.0")
         assert "this upload takes the name" in said
-    with index(200, "spikeguard-0.1.0-py3-none-any.whl") as taken:
+    with answering(lambda _: (200, {}, b"spikeguard-0.1.0-py3-none-any.whl")) as taken:
         (said,) = release.index_words(taken, "0.2.0")
         assert "make sure that the project there is ours" in said
         with pytest.raises(SystemExit, match="take the next number"):

@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeVar
 
+from benchmarks.http_server import Answer, Request, answering
 from spikeguard_protocol import (
     Ack,
     Action,
@@ -20,10 +20,8 @@ from spikeguard_protocol import (
     decode_message,
     encode,
 )
-from spikeguard_trainer.stage.ports import listening
 
 Kind = TypeVar("Kind")
-Answer = tuple[int, dict[str, str], bytes]
 
 
 class Wire:
@@ -122,22 +120,10 @@ def await_checkpoint(guard: Any) -> None:
 def served(wire: Wire, port: int = 0) -> Iterator[Wire]:
     """`wire` behind a real HTTP server."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Request) -> Answer:
+        found = wire.answer(request.body)
+        time.sleep(wire.delay_s)
+        return found
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            status, headers, answer = wire.answer(body)
-            time.sleep(wire.delay_s)
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with listening(ThreadingHTTPServer(("127.0.0.1", port), Handler)) as wire.url:
+    with answering(answer, port) as wire.url:
         yield wire

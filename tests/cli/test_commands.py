@@ -14,13 +14,14 @@ import sys
 import threading
 import tomllib
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from benchmarks.http_server import Answer, Request, answering
 from spikeguard_cli.command import CHANGED, FAILED, NO_SERVER, NOT_ALLOWED, NotAllowed
 from spikeguard_cli.credentials import Credentials, load_login, save_credentials
 from spikeguard_cli.main import main
@@ -73,54 +74,29 @@ RUN = {
 }
 
 
-class Server(ThreadingHTTPServer):
+@dataclass
+class Server:
     """Answers as the API does and remembers what it was asked."""
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[tuple[str, str, str, dict[str, Any]]] = []
-        self.answers: dict[str, tuple[int, Any]] = {}
-        self.refusing: dict[str, tuple[int, Any]] = {}  # by token, all but /v1/me
+    url: str = ""
+    asked: list[tuple[str, str, str, dict[str, Any]]] = field(default_factory=list)
+    answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
+    refusing: dict[str, tuple[int, Any]] = field(default_factory=dict)  # by token, all but /v1/me
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        self._answer({})
-
-    def do_POST(self) -> None:
-        self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-    def _answer(self, body: dict[str, Any]) -> None:
-        path = self.path.split("?")[0]
-        token = self.headers["Authorization"]
-        self.server.asked.append((self.command, self.path, token, body))
-        status, answer = self.server.answers.get(path, (404, {"error": {"message": "no such"}}))
+    def answer(self, request: Request) -> Answer:
+        path, token = request.path.split("?")[0], request.headers["Authorization"]
+        self.asked.append((request.method, request.path, token, request.json()))
+        status, answer = self.answers.get(path, (404, {"error": {"message": "no such"}}))
         if path != "/v1/me":
-            status, answer = self.server.refusing.get(token.split()[-1], (status, answer))
-        content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
+            status, answer = self.refusing.get(token.split()[-1], (status, answer))
+        return status, {}, answer if isinstance(answer, bytes) else json.dumps(answer).encode()
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
+    server = Server()
+    with answering(server.answer) as server.url:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -397,7 +373,7 @@ def test_a_login_elsewhere_is_never_used_for_the_server_that_was_named(
     assert all("secret" not in token for _, _, token, _ in server.asked)
 
 
-def answering(*parts: bytes, times: int = 1) -> Iterator[str]:
+def raw_answers(*parts: bytes, times: int = 1) -> Iterator[str]:
     """A server that answers the first call with `parts`, and the last of them `times` times."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -425,7 +401,7 @@ def answering(*parts: bytes, times: int = 1) -> Iterator[str]:
 def test_an_answer_that_is_none_of_the_api_is_one_line_that_drives_no_terminal(
     answer: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for url in answering(answer):
+    for url in raw_answers(answer):
         monkeypatch.setenv("SPIKEGUARD_SERVER", url)
         monkeypatch.setenv("SPIKEGUARD_TOKEN", "x")
         assert main(["runs"]) in (FAILED, NO_SERVER)
@@ -467,25 +443,16 @@ def test_an_address_that_is_none_is_one_clear_line(home: dict[str, str], address
 
 
 def test_a_redirect_takes_no_token_elsewhere(home: dict[str, str]) -> None:
-    class Elsewhere(BaseHTTPRequestHandler):
-        """Points to itself under another path."""
-
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_response(307)
-            self.send_header("Location", "/thief")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
+    """It points to itself under another path."""
     asked: list[str] = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as elsewhere:
-        threading.Thread(target=elsewhere.serve_forever, args=(0.05,), daemon=True).start()
-        named = {"SPIKEGUARD_SERVER": f"http://127.0.0.1:{elsewhere.server_address[1]}"}
-        done = spikeguard({**home, **named, "SPIKEGUARD_TOKEN": "secret"}, "runs")
-        elsewhere.shutdown()
+
+    def elsewhere(request: Request) -> Answer:
+        asked.append(request.path)
+        return 307, {"Location": "/thief"}, b""
+
+    with answering(elsewhere) as address:
+        named = {"SPIKEGUARD_SERVER": address, "SPIKEGUARD_TOKEN": "secret"}
+        done = spikeguard({**home, **named}, "runs")
     assert done.returncode == NO_SERVER
     assert "The server points elsewhere (307, /thief)" in done.stderr
     assert len(asked) == 1

@@ -12,11 +12,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from spikeguard_trainer.stage.ports import listening
+from benchmarks.http_server import Request, answering
 
 VIEWER_TOKEN = "viewer-token-of-the-dashboard"
 ADA_TOKEN = "session-of-ada-lovelace-0123456789"
@@ -169,25 +168,11 @@ def _incident(world: World, run: str, number: int) -> Plain | None:
 def serving(world: World) -> Iterator[str]:
     """Serve `world` on a free port of this machine; gives the address."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Request) -> tuple[int, dict[str, str], bytes]:
+        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        world.heard.append(Heard(request.method, request.path, bearer, request.json()))
+        status, media, content = respond(world, request.method, request.path, bearer)
+        return status, {"Content-Type": media}, content
 
-        def _handle(self) -> None:
-            raw = self.rfile.read(int(self.headers.get("content-length") or 0))
-            body = json.loads(raw) if raw else {}
-            bearer = (self.headers.get("authorization") or "").removeprefix("Bearer ")
-            world.heard.append(Heard(self.command, self.path, bearer, body))
-            status, media, content = respond(world, self.command, self.path, bearer)
-            self.send_response(status)
-            self.send_header("content-type", media)
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        do_GET = do_POST = do_PUT = do_DELETE = _handle
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    with listening(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as address:
+    with answering(answer) as address:
         yield address

@@ -10,10 +10,8 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ import psutil
 import psycopg
 import pytest
 
+from benchmarks.http_server import answering
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.credentials import Credentials, load_login, save_credentials
 from spikeguard_server.access.approval_links import ApprovalLink, write_link
@@ -392,23 +391,8 @@ def test_credentials_that_another_user_wrote_speak_for_nobody(tmp_path: Path) ->
 @pytest.fixture
 def stranger() -> Iterator[int]:
     """The port of somebody else's page, which answers every address with 200."""
-    page = ThreadingHTTPServer(("127.0.0.1", 0), AnyPage)
-    threading.Thread(target=page.serve_forever, daemon=True).start()
-    yield page.server_address[1]
-    page.shutdown()
-    page.server_close()
-
-
-class AnyPage(BaseHTTPRequestHandler):
-    """A page that is healthy whatever it is asked."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"a stranger's page")
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+    with answering(lambda _: (200, {}, b"a stranger's page")) as page:
+        yield int(page.rpartition(":")[2])
 
 
 def test_a_port_that_somebody_holds_is_never_announced(up: Up, stranger: int) -> None:

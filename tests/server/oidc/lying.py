@@ -6,15 +6,16 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
+
+from benchmarks.http_server import Answer, Request, answering
 
 CLIENT_ID = "spikeguard"
 Claims = dict[str, Any]
@@ -78,38 +79,15 @@ def lying() -> Iterator[Liar]:
     liar = Liar()
     liar.answers.set()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._answer({})
+    def answer(request: Request) -> Answer:
+        liar.asked.append(request.path)
+        liar.answers.wait(120)
+        form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}
+        status, said = ANSWERS[request.path](liar, form)
+        return liar.status if liar.status != 200 else status, {}, json.dumps(said).encode()
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            self._answer({name: values[0] for name, values in parse_qs(body).items()})
-
-        def _answer(self, form: dict[str, str]) -> None:
-            liar.asked.append(self.path)
-            liar.answers.wait(120)
-            status, said = ANSWERS[self.path](liar, form)
-            content = json.dumps(said).encode()
-            self.send_response(liar.status if liar.status != 200 else status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            with suppress(OSError):  # nobody may wait for it any more
-                self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    liar.issuer = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with answering(answer) as liar.issuer:
         yield liar
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(120)
 
 
 def _describe(liar: Liar, _: dict[str, str]) -> tuple[int, Claims]:
