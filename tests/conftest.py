@@ -65,6 +65,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     _keep()
     gc.enable()
+    if forks := sys.modules.get("tests.agent.forks"):
+        forks.fork_from_here()
 
 
 def _keep() -> None:

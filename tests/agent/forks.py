@@ -2,7 +2,7 @@
 
 Importing torch and making the first optimizer, which imports torch._dynamo, takes seconds that no
 process has to spend again; so does the server. All test files of a worker
-share the one that is forked from.
+share the one that is forked from, which the worker forks from itself once it has read them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,16 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import select
+import signal
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+
+import pytest
 
 
 class Fork(ForkServerProcess):
@@ -34,6 +40,36 @@ FORKS.set_forkserver_preload(
      "pytest", "torch.distributed.checkpoint", "torch.distributed.tensor.debug",
      "spikeguard_server.report.plots"]
 )  # fmt: skip
+
+
+@cache
+def fork_from_here() -> None:
+    """Fork the process that all others are forked from, once, while this one has no threads, and
+    before pytest keeps what loggers are told.
+
+    It waits until somebody asks, then imports what is missing here; by itself multiprocessing would
+    start an interpreter that imports everything again, five seconds of a core in each worker.
+    """
+    resource_tracker.ensure_running()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(util, "spawnv_passfds", _fork_instead)
+        forkserver.ensure_running()
+
+
+def _fork_instead(_program: str, words: Sequence[str], handles: Sequence[int]) -> int:
+    """`words[-1]` is what the interpreter would run; the first of `handles` is where people ask.
+
+    The child writes where its handles lead, past what pytest put in their place, and ends with this
+    process."""
+    if child := os.fork():
+        return child
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    select.select(handles[:1], [], [])
+    try:
+        exec(words[-1], {"__name__": "__main__"})
+    finally:
+        os._exit(0)
 
 
 LAUNCHER = "from torch.distributed.run import main; main()"
