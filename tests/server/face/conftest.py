@@ -21,6 +21,8 @@ import pytest
 import sqlalchemy as sql
 import uvicorn
 
+from spikeguard_cli.main import main
+from spikeguard_client import Client
 from spikeguard_protocol import (
     Ack,
     AttemptStarted,
@@ -44,6 +46,7 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from tests.agent.wire import await_that
 from tests.server.conftest import Databases
+from tests.server.face.browsers import cookie_of
 from tests.server.face.serving import SILENT_S
 
 DATABASE = "face"
@@ -54,6 +57,7 @@ NOTIFY: dict[str, Any] = {
     "link_key": LINK_KEY,
 }
 VERBS = ("rollback", "skip_batches", "scale_lr", "checkpoint_now", "watch", "stop")
+Typed = Callable[..., str]
 _ATTEMPTS = count(1)
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # made once: reading certificates takes long
 
@@ -79,6 +83,16 @@ class Live:
         """A new token."""
         with self.engine.begin() as connection:
             return issue_token(connection, grant, "test")[0]
+
+    def operator(self, project: str | None = None, person: str = "Ada") -> str:
+        """The token of somebody who decides."""
+        return self.token(Grant(Role.OPERATOR, project, person=person))
+
+    def browser(self, token: str) -> httpx.Client:
+        """A browser in which whoever holds `token` is signed in."""
+        client = self.client()
+        client.cookies.set("spikeguard_session", cookie_of(self.engine, token))
+        return client
 
     def person(self, name: str, role: Role = Role.OPERATOR) -> httpx.Client:
         """Calls as a person who logged in."""
@@ -275,7 +289,36 @@ def _tokens(engine: sql.Engine) -> dict[Role, str]:
         return {role: issue_token(connection, Grant(role), "test")[0] for role in Role}
 
 
+def client_of(
+    live: Live, project: str | None = None, person: str = "Ada", role: Role = Role.OPERATOR
+) -> Client:
+    return Client(live.url, live.token(Grant(role, project, person=person)))
+
+
 _RUNS = count(1)
+_PROJECTS = count(1)
+
+
+@pytest.fixture
+def project() -> str:
+    """One of the test's own: policies and switches are a project's."""
+    return f"project-{next(_PROJECTS)}"
+
+
+@pytest.fixture
+def typed(live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    """What a command of Ada's prints, 80 columns wide."""
+    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.operator())
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*words: str, status: int = 0) -> str:
+        capsys.readouterr()
+        assert main(words) == status
+        said = capsys.readouterr()
+        return said.out + said.err
+
+    return run
 
 
 @pytest.fixture

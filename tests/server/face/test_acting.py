@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from functools import partial
 from html import unescape
-from itertools import count
 from typing import Any, TypeVar
 
 import pytest
@@ -35,29 +34,15 @@ from spikeguard_server.http.bodies.orders import OptionsBody, TargetOption
 from spikeguard_server.http.pages.act_fields import Fields
 from spikeguard_server.http.pages.act_view import ActForm, targets_shown
 from tests.agent.wire import await_that
-from tests.server.face.browsers import cookie_of
-from tests.server.face.conftest import VERBS, Job, Live
+from tests.server.face.conftest import VERBS, Job, Live, Typed, client_of
 from tests.server.face.test_decisions import confirm_page
-from tests.server.face.test_run_commands import (  # noqa: F401 - typed is a fixture
-    Typed,
-    client_of,
-    orders,
-    refusal,
-    run_of,
-    typed,
-)
+from tests.server.face.test_run_commands import orders, refusal, run_of
 
 T = TypeVar("T")
-_RUNS = count(1)
 LIMITS = {
     "lr_factor_least": "0.1", "lr_steps_most": "500", "skip_batches_most": "50",
     "rollback_steps_most": "350",
 }  # fmt: skip
-
-
-@pytest.fixture
-def project() -> str:
-    return f"acting-{next(_RUNS)}"
 
 
 @pytest.fixture
@@ -111,9 +96,8 @@ def test_a_proposal_passes_over_a_checkpoint_in_which_damage_was_found_and_every
     assert proposal["arguments"]["target"] == "step-200"
     why = f"(step-300 is newer and damaged: {nan})"
     assert why in proposal["reason"]
-    with live.client() as page:
-        token = live.token(Grant(Role.OPERATOR, project, person="Ada"))
-        page.cookies.set("spikeguard_session", cookie_of(live.engine, token))
+    token = live.operator(project)
+    with live.browser(token) as page:
         first = unescape(page.get(f"/incident/{project}/gpt/1").text)
         assert f"step 200 is on disk (step-200); step-300 is damaged: {nan}" in first
         assert why in unescape(page.get(confirm_page(job, proposal)).text)
@@ -242,9 +226,7 @@ def test_a_rate_that_is_lowered_to_a_cap_keeps_it_where_a_person_takes_another_t
     ada, run = client_of(live, project), run_of(calm)
     error = refusal(lambda: ada.order(run, "rollback", "x", target="step-200", cap=2e-3))
     assert (error.status, error.error["field"]) == (422, "cap")
-    with live.client() as page:
-        token = live.token(Grant(Role.OPERATOR, project, person="Ada"))
-        page.cookies.set("spikeguard_session", cookie_of(live.engine, token))
+    with live.browser(live.operator(project)) as page:
         asked = "verb=rollback&to=step-300&factor=0.1&steps=60&cap=0.002"
         shown = page.get(f"/act/{project}/gpt?{asked}").text
         older = "verb=rollback&amp;to=step-200&amp;factor=0.1&amp;steps=160&amp;cap=0.002"
@@ -275,9 +257,7 @@ def test_targets_that_something_speaks_against_are_listed_last() -> None:
 
 
 def test_what_a_run_cannot_do_is_said_before_anybody_is_asked(
-    project: str,
-    calm: Job,
-    typed: Typed,  # noqa: F811
+    project: str, calm: Job, typed: Typed
 ) -> None:
     name, rate = f"{project}/gpt", ("--to", "300", "--factor", "0.5", "--reason", "x")
     assert "last --steps" in typed("run", name, "rollback", *rate, status=1)
@@ -368,9 +348,7 @@ def test_whoever_watches_is_left_alone_for_the_steps_that_they_named(
     spiking.send(CommandResult(order.command, ResultState.APPLIED, "watching", spiking.step))
     spiking.train(10, excess=3.0)
     assert ada.incident(incident)["proposal"] is None
-    with live.client() as browser:
-        token = live.token(Grant(Role.OPERATOR, project, person="Ada"))
-        browser.cookies.set("spikeguard_session", cookie_of(live.engine, token))
+    with live.browser(live.operator(project)) as browser:
         page = browser.get(f"/incident/{project}/{spiking.run}/{incident.number}").text
     assert "Do nothing, look again after 30 steps. I look at it." in page
 
@@ -393,9 +371,7 @@ def test_a_run_with_an_open_incident_is_ordered_of_the_incident_alone(
 
 
 def test_the_command_line_orders_by_target_and_edits_what_it_approves(
-    project: str,
-    spiking: Job,
-    typed: Typed,  # noqa: F811
+    project: str, spiking: Job, typed: Typed
 ) -> None:
     name = f"{project}/gpt"
     nowhere = ("run", name, "rollback", "--to", "7", "--reason", "x", "--yes")
@@ -428,9 +404,7 @@ def test_the_page_shows_what_would_be_done_and_does_it_once(
 ) -> None:
     ada, bob = client_of(live, project), client_of(live, project, "Bob")
     place = f"/act/{project}/gpt"
-    with live.client() as page:
-        token = live.token(Grant(Role.OPERATOR, project, person="Ada"))
-        page.cookies.set("spikeguard_session", cookie_of(live.engine, token))
+    with live.browser(live.operator(project)) as page:
         first = page.get(place).text
         assert "step-200 · disk" in first
         assert len(first) < 40_000

@@ -48,9 +48,7 @@ def test_every_reading_call_is_answered(live: Live, spiked: Job) -> None:
 
 
 def test_a_person_decides_and_silences(live: Live, job: Job) -> None:
-    with live.person("Ada") as ada:
-        token = ada.headers["authorization"].removeprefix("Bearer ")
-    client, run = Client(live.url, token), RunId("default", job.run)
+    client, run = Client(live.url, live.session("Ada")), RunId("default", job.run)
     job.spike()
     proposal = next(iter(client.incidents(run)))["proposal"]
     assert proposal is not None

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spikeguard_protocol import AttemptEnded, AttemptStarted, Role
-from tests.server.face.browsers import cookie_of
 
 if TYPE_CHECKING:
     import httpx
@@ -34,10 +33,7 @@ def confirm_page(job: Job, command: dict[str, Any]) -> str:
 
 def browser(live: Live, person: httpx.Client) -> httpx.Client:
     """A browser in which `person` is logged in."""
-    client = live.client()
-    token = person.headers["authorization"].removeprefix("Bearer ")
-    client.cookies.set("spikeguard_session", cookie_of(live.engine, token))
-    return client
+    return live.browser(person.headers["authorization"].removeprefix("Bearer "))
 
 
 def state_of(job: Job, command: dict[str, Any]) -> dict[str, Any]:

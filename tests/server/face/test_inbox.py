@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from html import unescape
-from itertools import count
 from typing import Any
 
 import pytest
@@ -19,28 +18,15 @@ from spikeguard_protocol import (
     RunId,
 )
 from spikeguard_server.access.grants import Grant
-from tests.server.face.browsers import cookie_of
-from tests.server.face.conftest import Job, Live
+from tests.server.face.conftest import Job, Live, client_of
 from tests.server.face.test_decisions import KEY
 from tests.server.face.test_responses import HOSTILE
-
-_PROJECTS = count(1)
-
-
-@pytest.fixture
-def project() -> str:
-    """One of the test's own: policies and switches are a project's."""
-    return f"inbox-{next(_PROJECTS)}"
 
 
 @pytest.fixture
 def spiked(live: Live, project: str) -> Job:
     """A run of that project whose rollback waits."""
     return Job(live, "gpt", project=project).start().spike()
-
-
-def client_of(live: Live, project: str, person: str = "Ada", role: Role = Role.OPERATOR) -> Client:
-    return Client(live.url, live.token(Grant(role, project, person=person)))
 
 
 def waiting(client: Client) -> list[tuple[str, str]]:
@@ -142,10 +128,7 @@ def test_nobody_sees_what_waits_in_a_project_that_is_not_theirs(
 
 def browser(live: Live, project: str, role: Role = Role.OPERATOR) -> Any:
     """A browser in which somebody of `project` is signed in."""
-    client = live.client()
-    token = live.token(Grant(role, project, person="Ada"))
-    client.cookies.set("spikeguard_session", cookie_of(live.engine, token))
-    return client
+    return live.browser(live.token(Grant(role, project, person="Ada")))
 
 
 def test_the_page_leads_to_first_views_and_decisions(live: Live, project: str, spiked: Job) -> None:

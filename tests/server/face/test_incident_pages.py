@@ -11,7 +11,6 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded, Role
-from tests.server.face.browsers import cookie_of
 from tests.server.face.test_decisions import KEY, browser, confirm_page
 from tests.server.face.test_judgements import approve, roll_back
 from tests.server.face.test_links import linked
@@ -81,8 +80,7 @@ def test_a_snooze_from_the_page_silences_the_incident_once_and_decides_nothing(
 
 
 def test_who_may_not_decide_sees_everything_and_no_button(live: Live, spiked: Job) -> None:
-    with live.client() as page:
-        page.cookies.set("spikeguard_session", cookie_of(live.engine, live.tokens[Role.VIEWER]))
+    with live.browser(live.tokens[Role.VIEWER]) as page:
         text = page.get(first_view(spiked)).text
     assert "Act or wait" in text
     assert "An operator or an admin decides." in text

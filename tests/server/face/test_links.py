@@ -12,7 +12,6 @@ import pytest
 from spikeguard_protocol import Role
 from spikeguard_server.access.approval_links import ApprovalLink, read_link, write_link
 from spikeguard_server.errors import Forbidden
-from tests.server.face.browsers import cookie_of
 from tests.server.face.conftest import LINK_KEY
 from tests.server.notify.listener import Listener, listening
 
@@ -91,9 +90,7 @@ def test_who_is_signed_in_decides_in_their_own_name(
     live: Live, job: Job, listener: Listener
 ) -> None:
     path = linked(live, job, listener, person="Grace Hopper")
-    with live.person("Ada") as ada, live.client() as browser:
-        token = ada.headers["authorization"].removeprefix("Bearer ")
-        browser.cookies.set("spikeguard_session", cookie_of(live.engine, token))
+    with live.browser(live.session("Ada")) as browser:
         shown = browser.get(path).text
         assert "the name of <b>Ada</b>" in shown
         form = {"verdict": "reject", "reason": "we wait"}

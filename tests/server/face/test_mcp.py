@@ -13,8 +13,6 @@ import pytest
 from spikeguard_cli.main import main
 from spikeguard_protocol import AttemptStarted, Role, SegmentReason, SegmentStarted
 from spikeguard_protocol.abilities import mitigations_to_settings
-from spikeguard_server.access.grants import Grant
-from tests.server.face.browsers import cookie_of
 from tests.server.face.conftest import VERBS, Job, Live
 
 pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")
@@ -96,9 +94,7 @@ def test_an_assistant_reads_an_incident_and_suggests_what_a_person_then_decides(
     assert "no" in missing.lower()
     assert spiked.incident()["proposal"]["revision"] == proposal["revision"]  # nothing was done
     assert spiked.incident()["commands"][-1]["state"] == "proposed"
-    with live.client() as browser:
-        token = live.token(Grant(Role.OPERATOR, person="Ada"))
-        browser.cookies.set("spikeguard_session", cookie_of(live.engine, token))
+    with live.browser(live.operator()) as browser:
         page = browser.get(suggested["decide_at"])
     assert (page.status_code, "batches 200 to 209" in page.text) == (200, True)
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from spikeguard_cli.main import main
-from spikeguard_client import ApiError, Client
+from spikeguard_client import ApiError
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
@@ -22,15 +22,10 @@ from spikeguard_protocol import (
     SegmentReason,
     SegmentStarted,
 )
-from spikeguard_server.access.grants import Grant
 from tests.agent.wire import await_that
-from tests.server.face.conftest import VERBS, Job, Live
+from tests.server.face.conftest import VERBS, Job, Live, client_of
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m; DROP"
-
-
-def client_of(live: Live, role: Role = Role.OPERATOR) -> Client:
-    return Client(live.url, live.token(Grant(role, person="Ada")))
 
 
 def judged(live: Live, job: Job, number: int = 1) -> dict[str, Any]:
@@ -192,7 +187,7 @@ def test_the_command_line_tells_of_a_change_and_lists_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
-    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.token(Grant(Role.OPERATOR, person="Ada")))
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.operator())
     job.train(100)
 
     def typed(*words: str) -> tuple[int, str]:
@@ -223,7 +218,7 @@ def test_the_page_of_an_incident_is_opened_in_a_browser_where_there_is_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
-    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.token(Grant(Role.OPERATOR, person="Ada")))
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.operator())
     monkeypatch.setenv("BROWSER", "true %s")
     page = f"{live.url}/incident/default/{spiked.run}/1"
     for words in ((f"{spiked.run}#1",), (f"default/{spiked.run}#1", "--print"), (spiked.run,)):

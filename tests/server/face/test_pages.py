@@ -11,7 +11,6 @@ import pytest
 from spikeguard_protocol import Role
 from spikeguard_server.http.routes.pages import safe_next
 from spikeguard_server.settings import Settings
-from tests.server.face.browsers import cookie_of
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Live
@@ -116,10 +115,7 @@ def test_no_page_holds_a_script_or_a_style_of_its_own(live: Live) -> None:
     [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}],
 )
 def test_another_sites_page_logs_nobody_out(live: Live, headers: dict[str, str]) -> None:
-    with live.person("Ada") as ada:
-        token = ada.headers["Authorization"].removeprefix("Bearer ")
-    cookie = {"spikeguard_session": cookie_of(live.engine, token)}
-    with httpx.Client(base_url=live.url, cookies=cookie, timeout=120) as page:
+    with live.browser(live.session("Ada")) as page:
         refused = page.post("/logout", headers=headers)
         assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
         assert page.get("/inbox").status_code == 200

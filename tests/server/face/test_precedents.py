@@ -3,28 +3,10 @@
 from __future__ import annotations
 
 from html import unescape
-from itertools import count
 
-import pytest
-
-from spikeguard_cli.main import main
-from spikeguard_client import Client
-from spikeguard_protocol import AttemptEnded, IncidentId, Role, RunId
-from spikeguard_server.access.grants import Grant
-from tests.server.face.browsers import cookie_of
-from tests.server.face.conftest import Job, Live
+from spikeguard_protocol import AttemptEnded, IncidentId, RunId
+from tests.server.face.conftest import Job, Live, Typed, client_of
 from tests.server.face.test_judgements import approve, roll_back
-
-_PROJECTS = count(1)
-
-
-@pytest.fixture
-def project() -> str:
-    return f"precedents-{next(_PROJECTS)}"
-
-
-def client_of(live: Live, project: str) -> Client:
-    return Client(live.url, live.token(Grant(Role.OPERATOR, project, person="Ada")))
 
 
 def spike(live: Live, project: str, run: str) -> Job:
@@ -32,7 +14,7 @@ def spike(live: Live, project: str, run: str) -> Job:
 
 
 def test_what_was_done_about_earlier_ones_is_told_with_what_it_came_to(
-    live: Live, project: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    live: Live, project: str, typed: Typed
 ) -> None:
     cured, left = spike(live, project, "cured"), spike(live, project, "left")
     assert cured.incident()["precedents"] == []  # the first of its kind
@@ -48,16 +30,11 @@ def test_what_was_done_about_earlier_ones_is_told_with_what_it_came_to(
         "rollback": "rolled back once: recovered",
         None: "waited once: still open when the run ended",
     }
-    with live.client() as page:
-        token = live.token(Grant(Role.OPERATOR, project, person="Ada"))
-        page.cookies.set("spikeguard_session", cookie_of(live.engine, token))
+    with live.browser(live.operator(project)) as page:
         text = unescape(page.get(f"/incident/{project}/now/1").text)
     acting, waiting = text.split("<h3>Act now</h3>")[1].split("<h3>Wait</h3>")
     assert "Before: rolled back once: recovered" in acting
     assert "Before: waited once: still open when the run ended" in waiting
-    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
-    monkeypatch.setenv("SPIKEGUARD_TOKEN", token)
-    assert main(["show", str(id)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(typed("show", str(id)).split())
     assert "before rolled back once: recovered" in said
     assert job.incident()["proposal"] is not None

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from html import unescape
 from typing import Any
 
 import pytest
 
-from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client
 from spikeguard_protocol import AttemptEnded, IncidentId, Role, RunId
-from spikeguard_server.access.grants import Grant
 from tests.agent.wire import await_that
-from tests.server.face.conftest import Job, Live
+from tests.server.face.conftest import Job, Live, Typed, client_of
 from tests.server.face.test_decisions import KEY, browser
 from tests.server.face.test_incident_pages import AGAIN, first_view
 from tests.server.face.test_judgements import post_mortem
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\x00 DROP\nsecond line"
-Typed = Callable[..., str]
-
-
-def client_of(live: Live, person: str = "Ada", role: Role = Role.OPERATOR) -> Client:
-    return Client(live.url, live.token(Grant(role, person=person)))
 
 
 def incident_of(job: Job) -> IncidentId:
@@ -41,7 +33,7 @@ def audited(client: Client, job: Job) -> list[tuple[str, str, str | None, str | 
 
 def test_the_first_to_acknowledge_has_it_until_it_is_taken_back(live: Live, job: Job) -> None:
     job.spike()
-    ada, bob, incident = client_of(live), client_of(live, "Bob"), incident_of(job)
+    ada, bob, incident = client_of(live), client_of(live, person="Bob"), incident_of(job)
     first = ada.acknowledge(incident)
     assert first["acknowledged_by"] == "Ada"
     again = bob.acknowledge(incident)
@@ -159,21 +151,6 @@ def test_the_first_view_says_who_has_it_and_lets_people_respond(live: Live, job:
     assert "Left by Ada." in text
     found = client_of(live).incident(incident_of(job))
     assert (found["acknowledged_by"], found["assignee"]) == (None, None)
-
-
-@pytest.fixture
-def typed(live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
-    """What a command of Ada's prints."""
-    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
-    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.token(Grant(Role.OPERATOR, person="Ada")))
-
-    def run(*words: str, status: int = 0) -> str:
-        capsys.readouterr()
-        assert main(words) == status
-        said = capsys.readouterr()
-        return said.out or said.err
-
-    return run
 
 
 def test_the_command_line_acknowledges_and_shows_what_people_said(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from itertools import count
 
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_cli.main import main
-from spikeguard_client import ApiError, Client
+from spikeguard_client import ApiError
 from spikeguard_protocol import (
     OWN_RULE,
     AttemptEnded,
@@ -26,19 +24,10 @@ from spikeguard_protocol import (
     SegmentStarted,
     Stop,
 )
-from spikeguard_server.access.grants import Grant
 from tests.agent.wire import await_that
-from tests.server.face.conftest import VERBS, Job, Live
+from tests.server.face.conftest import VERBS, Job, Live, Typed, client_of
 from tests.server.face.test_judgements import post_mortem
 from tests.server.face.test_pages import log_in
-
-_PROJECTS = count(1)
-
-
-@pytest.fixture
-def project() -> str:
-    """One of the test's own: policies and switches are a project's."""
-    return f"ordered-{next(_PROJECTS)}"
 
 
 @pytest.fixture
@@ -47,10 +36,6 @@ def training(live: Live, project: str) -> Job:
     job = Job(live, "gpt", project=project).start()
     job.train(50)
     return job
-
-
-def client_of(live: Live, project: str, person: str = "Ada", role: Role = Role.OPERATOR) -> Client:
-    return Client(live.url, live.token(Grant(role, project, person=person)))
 
 
 def run_of(job: Job) -> RunId:
@@ -193,26 +178,6 @@ def test_the_kill_switch_stops_it_and_takes_back_what_was_not_fetched(
     assert [c["state"] for c in ada.run_commands(run)] == ["halted"]
     error = refusal(lambda: ada.order(run, "stop", "x"))
     assert (error.status, "kill switch" in str(error)) == (409, True)
-
-
-Typed = Callable[..., str]
-
-
-@pytest.fixture
-def typed(
-    live: Live, project: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Typed:
-    """What a command of Ada's prints."""
-    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
-    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.token(Grant(Role.OPERATOR, project, person="Ada")))
-
-    def run(*words: str, status: int = 0) -> str:
-        capsys.readouterr()
-        assert main(words) == status
-        said = capsys.readouterr()
-        return said.out + said.err
-
-    return run
 
 
 def test_the_command_line_orders_lists_and_takes_back(training: Job, typed: Typed) -> None:

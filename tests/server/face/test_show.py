@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
 from urllib.parse import unquote
 
 import pytest
 
 from spikeguard_cli.curve import Curve, drawn
-from spikeguard_cli.main import main
 from spikeguard_protocol import AttemptEnded, Role
-from spikeguard_server.access.grants import Grant
 from spikeguard_server.jobs.stability import look_at_stability
 from tests.agent.wire import await_that
-from tests.server.face.conftest import Job, Live
+from tests.server.face.conftest import Job, Live, Typed
 from tests.server.face.test_judgements import approve, roll_back
-
-Typed = Callable[..., str]
-
-
-@pytest.fixture
-def typed(live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
-    """What a command of Ada's prints, 80 columns wide."""
-    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
-    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.token(Grant(Role.OPERATOR, person="Ada")))
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*words: str) -> str:
-        capsys.readouterr()
-        status, said = main(words), capsys.readouterr()
-        assert status == 0, said.err
-        return said.out
-
-    return run
 
 
 def test_an_incident_on_one_screen_says_what_why_what_to_do_and_how(
@@ -77,11 +55,6 @@ def test_a_thinned_curve_of_a_run_that_never_went_back_has_no_undone_branch(
     """The onset itself is not among so few points."""
     monkeypatch.setattr("spikeguard_cli.show_commands.POINTS", 12)
     assert "undone" not in typed("show", f"{spiked.run}#1")
-
-
-def test_what_is_shown_can_be_had_as_json(spiked: Job, typed: Typed) -> None:
-    assert json.loads(typed("show", f"{spiked.run}#1", "--json"))["id"] == f"{spiked.run}#1"
-    assert json.loads(typed("show", spiked.run, "--json"))["name"] == spiked.run
 
 
 def test_a_run_on_one_screen_leads_to_what_waits_for_somebody(spiked: Job, typed: Typed) -> None:
