@@ -11,11 +11,16 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import cast
 
+import httpx
+
+from spikeguard_trainer.stage.ports import free_port
 from tests.agent.forks import start_program
 
 SPIKEGUARD = "spikeguard_cli.main"
@@ -86,6 +91,33 @@ def serve(
     return start_module(
         SPIKEGUARD, "serve", "--port", str(port), output=log, environment=environment
     )
+
+
+@contextmanager
+def running(
+    log: Path, environment: Mapping[str, str], ready: str = "readyz"
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The same on a free port once `ready` is answered with 200: its address and its process, which
+    is told to stop in the end."""
+    port, until = free_port(), time.monotonic() + 120
+    process = serve(port, log=log, environment=environment)
+    try:
+        while not is_answered(f"http://127.0.0.1:{port}/{ready}"):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}", process
+    finally:
+        process.terminate()
+        process.wait(120)
+
+
+def is_answered(url: str) -> bool:
+    """With 200."""
+    try:
+        return httpx.get(url, timeout=120).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def typed(

@@ -38,7 +38,7 @@ from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.tables.core import run_key
 from spikeguard_trainer.stage.ports import free_port
 from tests.agent.wire import await_that
-from tests.programs import serve
+from tests.programs import is_answered, serve
 from tests.server.conftest import Databases
 from tests.server.face.conftest import Job, Live
 
@@ -70,10 +70,7 @@ def ending(child: Popen[bytes]) -> Iterator[Popen[bytes]]:
 
 
 def is_ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/readyz", timeout=60).status_code == 200
-    except httpx.HTTPError:
-        return False
+    return is_answered(f"{url}/readyz")
 
 
 @pytest.fixture(scope="module")

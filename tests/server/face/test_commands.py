@@ -22,8 +22,7 @@ import sqlalchemy as sql
 from spikeguard_cli.main import main
 from spikeguard_server.cli.commands import COMMANDS
 from spikeguard_server.http.dependencies import READY_S
-from spikeguard_trainer.stage.ports import free_port
-from tests.programs import serve, typed
+from tests.programs import running, typed
 from tests.server.conftest import Databases
 
 
@@ -101,35 +100,12 @@ def shared_url(databases: Databases) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def served(shared_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`spikeguard serve` as a process that is ready."""
-    with serving(shared_url, tmp_path_factory.mktemp("served") / "log") as url:
-        _wait(f"{url}/readyz")
+    """`spikeguard serve` as a process that is ready, and ends well when it is told to stop."""
+    log = tmp_path_factory.mktemp("served") / "log"
+    with running(log, environment(DATABASE_URL=shared_url)) as (url, process):
         yield url
-
-
-@contextmanager
-def serving(database_url: str, log: Path) -> Iterator[str]:
-    """`spikeguard serve` as a process, and where it will answer."""
-    given, port = environment(DATABASE_URL=database_url), free_port()
-    process = serve(port, log=log, environment=given)
-    try:
-        yield f"http://127.0.0.1:{port}"
-        process.send_signal(signal.SIGTERM)
+        process.terminate()
         assert process.wait(120) in (0, -signal.SIGTERM)
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _wait(url: str) -> None:
-    until = time.monotonic() + 120
-    while time.monotonic() < until:
-        try:
-            if httpx.get(url, timeout=120).status_code == 200:
-                return
-        except httpx.TransportError:
-            time.sleep(0.1)
-    raise AssertionError(f"{url} does not answer")
 
 
 def test_a_token_is_made_used_listed_and_revoked(
@@ -163,12 +139,12 @@ def test_a_replica_that_starts_amid_an_upgrade_serves_on_and_is_not_ready(
     with standing_at(shared_url, "9999"):
         time.sleep(READY_S)  # so old may the word be that all is well
         assert httpx.get(f"{served}/readyz", timeout=120).status_code == 503
-        with serving(shared_url, tmp_path / "log") as again:
+        given = environment(DATABASE_URL=shared_url)
+        with running(tmp_path / "log", given, "healthz") as (again, _):
             migrating = type_in(shared_url, "migrate")
             assert migrating.returncode == 1
             assert "stands at revision 9999" in migrating.stderr
             assert "Traceback" not in migrating.stderr
-            _wait(f"{again}/healthz")
             assert httpx.get(f"{again}/readyz", timeout=120).status_code == 503
             assert httpx.get(f"{again}/v1/me", timeout=120).status_code == 401
 

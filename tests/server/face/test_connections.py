@@ -5,26 +5,18 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import httpx
 import psutil
 import pytest
-import sqlalchemy as sql
 
-from spikeguard_protocol import Role
-from spikeguard_server.access.grants import Grant, issue_token
-from tests.programs import serve
+from tests.programs import running
 from tests.server.conftest import Databases
-from tests.server.face.conftest import Live
 
-KEEP_ALIVE_S = 2.0
 MORE_MIB = 8 * 2  # that eight attacks may cost together
-SETTINGS = {"SPIKEGUARD_KEEP_ALIVE_S": KEEP_ALIVE_S}
 
 
 @dataclass(frozen=True)
@@ -33,7 +25,6 @@ class Served:
 
     process: psutil.Process
     port: int
-    live: Live
 
     def dial(self) -> socket.socket:
         """A new connection."""
@@ -45,36 +36,11 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with databases.lent() as url, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
-        words = {name: str(value) for name, value in SETTINGS.items()}
-        environment = {**os.environ, **words, "DATABASE_URL": url}
-        process = serve(
-            port, log=tmp_path_factory.mktemp("served") / "log", environment=environment
-        )
-        try:
-            _wait(port, process)
-            engine = sql.create_engine(url)
-            with engine.begin() as connection:
-                tokens = {role: issue_token(connection, Grant(role), "test")[0] for role in Role}
-            live = Live(f"http://127.0.0.1:{port}", engine, tokens)
-            yield Served(psutil.Process(process.pid), port, live)
-            engine.dispose()
-        finally:
-            process.terminate()
-            process.wait(120)
-
-
-def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 120
-    while time.monotonic() < until and process.poll() is None:
-        try:
-            return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=120).close()
-        except httpx.TransportError:
-            time.sleep(0.1)
-    raise AssertionError("the server did not start")
+    log = tmp_path_factory.mktemp("served") / "log"
+    with databases.lent() as database:
+        environment = {**os.environ, "SPIKEGUARD_KEEP_ALIVE_S": "2", "DATABASE_URL": database}
+        with running(log, environment) as (url, process):
+            yield Served(psutil.Process(process.pid), int(url.rpartition(":")[2]))
 
 
 def flood(connection: socket.socket, piece: bytes, most: int) -> int:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +15,13 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Role, encode
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.cli.sockets import listen
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from spikeguard_server.store.engine import open_engine
-from tests.programs import serve
+from tests.programs import running
 from tests.server.conftest import Databases
 from tests.server.face.conftest import Job, Live
 
 HOSTILE = "/v1/runs/default/%1b[31m%0aERROR%20spikeguard_server:%20all%20is%20well%E2%80%AE"
-LIMIT_S = 120.0
 
 
 @contextmanager
@@ -33,29 +29,10 @@ def serving(engine: sql.Engine, log: Path, **settings: str) -> Iterator[Live]:
     """`spikeguard serve` as its own process, its standard error in `log`."""
     with engine.begin() as connection:
         tokens = {role: issue_token(connection, Grant(role), "test")[0] for role in Role}
-    with listen("127.0.0.1", 0) as free:
-        port = free.getsockname()[1]
     kept = {k: v for k, v in os.environ.items() if not k.startswith("SPIKEGUARD")}
-    url = engine.url.render_as_string(hide_password=False)
-    process = serve(port, log=log, environment={**kept, "DATABASE_URL": url, **settings})
-    live = Live(f"http://127.0.0.1:{port}", engine, tokens)
-    try:
-        _await_ready(live, process, log)
-        yield live
-    finally:
-        process.terminate()
-        process.wait(120)
-
-
-def _await_ready(live: Live, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + LIMIT_S
-    while time.monotonic() < until:
-        assert process.poll() is None, log.read_text()
-        with suppress(httpx.TransportError):
-            if httpx.get(f"{live.url}/readyz", timeout=120).status_code == 200:
-                return
-        time.sleep(0.05)
-    raise AssertionError(log.read_text())
+    database = engine.url.render_as_string(hide_password=False)
+    with running(log, {**kept, "DATABASE_URL": database, **settings}) as (url, _):
+        yield Live(url, engine, tokens)
 
 
 @pytest.fixture

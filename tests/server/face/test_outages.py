@@ -23,12 +23,11 @@ import sqlalchemy as sql
 from spikeguard_protocol import Role, encode
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.cli.embedded_postgres import embedded
-from spikeguard_server.cli.sockets import listen
 from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.migrations import migrate
-from tests.programs import serve
+from tests.programs import running
 from tests.server.conftest import Databases
 from tests.server.face.conftest import Job, Live
 from tests.server.face.serving import serving
@@ -83,21 +82,10 @@ def site() -> Iterator[Site]:
         with engine.begin() as connection:
             tokens = {role: issue_token(connection, Grant(role), "test")[0] for role in Role}
         engine.dispose()
-        with listen("127.0.0.1", 0) as free:
-            port = free.getsockname()[1]
         log = folder / "log"
         words = {**os.environ, "DATABASE_URL": url, "SPIKEGUARD_TICK_S": "0.05"}
-        process = serve(port, log=log, environment=words)
-        stack.callback(process.wait, 120)
-        stack.callback(process.terminate)
-        site = Site(Live(f"http://127.0.0.1:{port}", engine, tokens), disk, log, database.close)
-        until = time.monotonic() + 120
-        while process.poll() is None and time.monotonic() < until:
-            with suppress(httpx.TransportError):
-                site.ready()
-                break
-            time.sleep(0.1)
-        yield site
+        server, _ = stack.enter_context(running(log, words))
+        yield Site(Live(server, engine, tokens), disk, log, database.close)
 
 
 def test_a_full_disk_and_a_database_that_is_gone_are_told_apart(site: Site) -> None:
