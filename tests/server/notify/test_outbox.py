@@ -14,13 +14,12 @@ from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_protocol import AttemptEnded
 from spikeguard_protocol.signature import SignatureRefused, verify
 from spikeguard_server.ingest.decisions import approve, reject
-from spikeguard_server.notify import wire
-from spikeguard_server.notify.notifier import Notifier, look
+from spikeguard_server.notify.notifier import look
 from spikeguard_server.notify.telling import deliver
 from spikeguard_server.store.channels import add_silence, end_silence
 from spikeguard_server.store.conversations import claim, wake
 from tests.server.notify.conftest import SECRET, Desk
-from tests.server.notify.listener import Listener, listening
+from tests.server.notify.listener import Listener
 from tests.server.store.jobs import Job, columns, spiking, value
 from tests.server.store.test_commands import ONSET
 from tests.server.store.test_ticker import pass_time
@@ -62,7 +61,8 @@ def test_a_webhook_is_signed_over_time_and_body(desk: Desk, listener: Listener) 
     desk.tell()
     [request] = listener.received
     signed_at = float(request.headers["Spikeguard-Timestamp"])
-    verify(SECRET, request.headers, request.body, signed_at + 299)
+    headers = dict(request.headers)
+    verify(SECRET, headers, request.body, signed_at + 299)
     for secret, body, now_s in [
         ("another secret of that length", request.body, signed_at),
         (SECRET, request.body + b" ", signed_at),

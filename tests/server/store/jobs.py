@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -157,13 +156,6 @@ def drawn(engine: sql.Engine, form: str = "md", incident: int = 1) -> bytes:
     found = draw_postmortem(engine, run, incident, ReportFormat(form))
     assert found is not None
     return found
-
-
-def same_number(left: float | None, right: float | None) -> bool:
-    """Equal, NaN being equal to itself."""
-    if left is None or right is None:
-        return left is right
-    return left == right or (math.isnan(left) and math.isnan(right))
 
 
 @contextmanager

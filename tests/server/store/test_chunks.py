@@ -20,6 +20,7 @@ from tests.server.store.jobs import Job, columns, rows, value
 
 KEY = SegmentKey(run_key(RunId("default", "gpt")), 1, 0)
 CURVE = np.random.default_rng(7)
+MOST = 1.7976931348623157e308
 
 
 def sent(steps: list[int], **signals: tuple[float | None, ...]) -> Samples:
@@ -43,7 +44,9 @@ def test_every_shape_of_a_message_is_read_back_step_by_step(engine: sql.Engine) 
     even = (BatchRange(0, 2), BatchRange(2, 4), BatchRange(4, 6))
     odd = (BatchRange(6, 7), None, BatchRange(9, 12))
     job.send(Samples(0, (1, 2, 3), {"loss": (1.0, math.nan, None), "mine": (None, 2.0, 3.0)}, even))
-    job.send(Samples(0, (5, 8, 9), {"loss": (5.0, math.inf, 9.0), "my.b": (5.5, None, 9.5)}, odd))
+    job.send(
+        Samples(0, (5, 8, 9), {"loss": (5.0, math.inf, 9.0), "my.b": (5e-324, None, MOST)}, odd)
+    )
     back = stored(engine).samples()
     assert [s.step for s in back] == [1, 2, 3, 5, 8, 9]
     assert [s.batches for s in back] == [*even, *odd]
@@ -52,6 +55,7 @@ def test_every_shape_of_a_message_is_read_back_step_by_step(engine: sql.Engine) 
     ]  # fmt: skip
     assert math.isnan(back[1].values["loss"])
     assert back[4].values["loss"] == math.inf
+    assert [back[3].values["my.b"], back[5].values["my.b"]] == [5e-324, MOST]
     seen = rows(engine, "select step, loss, batch_first, batch_end from samples order by step")
     assert [row[0] for row in seen] == [1, 2, 3, 5, 8, 9]
     assert [row[2:] for row in seen] == [

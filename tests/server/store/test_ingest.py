@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import (
-    BatchRange,
     Gap,
     Message,
-    RunId,
-    Samples,
     SegmentId,
     SegmentPoint,
     TargetDeleted,
 )
 from spikeguard_server.errors import SequenceGap
-from spikeguard_server.store.samples import read_samples
-from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import (
     FIRST,
     SECOND,
@@ -27,7 +20,6 @@ from tests.server.store.jobs import (
     columns,
     healthy,
     rows,
-    same_number,
     saved_at,
     spiking,
     value,
@@ -95,38 +87,6 @@ def test_an_attempt_whose_start_was_lost_is_registered_all_the_same(engine: sql.
     assert value(engine, "select count(*) from samples") == 10
     assert rows(engine, "select attempt, segment, reason from segments") == [(1, 0, "resume")]
     assert value(engine, "select last_step from runs") == 510
-
-
-def test_nan_and_infinities_come_back_as_they_were(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
-    numbers = (math.nan, math.inf, -math.inf, 5e-324, 1.7976931348623157e308, 0.1, None)
-    steps = tuple(range(1, len(numbers) + 1))
-    job.send(
-        Samples(
-            0,
-            steps,
-            {"grad_norm": numbers, "my_signal": numbers, "other": (1.0,) + (None,) * 6},
-            (None, *(BatchRange(s, s + 1) for s in steps[1:])),
-        )
-    )
-    with engine.connect() as connection:
-        back = read_samples(connection, run_key(RunId("default", job.run)), 1, 0, 1, 100)
-    for sample, number in zip(back, numbers, strict=True):
-        assert same_number(sample.values.get("grad_norm"), number)
-        assert same_number(sample.values.get("my_signal"), number)
-    assert back[0].values["other"] == 1.0
-    assert [sample.batches for sample in back][:2] == [None, BatchRange(2, 3)]
-
-
-def test_a_value_that_comes_later_for_a_known_step_fills_in_and_never_overwrites(
-    engine: sql.Engine,
-) -> None:
-    job = Job(engine)
-    job.start()
-    job.send(Samples(0, (1,), {"loss": (3.0,)}, (None,)))
-    job.send(Samples(0, (1,), {"loss": (9.0,), "param_norm": (70.0,)}, (None,)))
-    assert rows(engine, "select loss, param_norm from samples") == [(3.0, 70.0)]
 
 
 def test_samples_of_an_older_attempt_are_history(engine: sql.Engine) -> None:
