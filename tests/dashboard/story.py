@@ -8,8 +8,17 @@ from __future__ import annotations
 import math
 import random
 from functools import cache
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
+from spikeguard_client.shapes import (
+    Attempt,
+    AuditEntry,
+    Command,
+    IncidentDetail,
+    Note,
+    Response,
+    RunDetail,
+)
 from tests.dashboard.stand_in import World
 
 ONSET, PEAK, DETECTED = 1246, 1266, 1247
@@ -31,6 +40,15 @@ GROWTH: Plain = {
     "At this rate it reaches 100 at step 2,765. What helps: QK-norm, a softcap of the logits, or a "
     "lower rate.",
 }  # fmt: skip
+
+
+def neutral(shape: type) -> Plain:
+    """An answer of that shape in which nothing was measured or done."""
+    plain: Plain = {}
+    for name, hint in get_type_hints(shape).items():
+        kind = get_origin(hint) or hint
+        plain[name] = None if kind is Any or type(None) in get_args(hint) else kind()
+    return plain
 
 
 @cache
@@ -113,6 +131,7 @@ def series(segments: list[Plain], *, trend: bool = True) -> Plain:
 def command(**changes: Any) -> Plain:
     """The proposal of the open incident."""
     return {
+        **neutral(Command),
         "id": "llama-8b-c4#2.1",
         "number": 1,
         "incident": "llama-8b-c4#2",
@@ -145,17 +164,6 @@ def command(**changes: Any) -> Plain:
         "expires_in_s": 3180.0,
         "expires_at_step": 2200,
         "proposed_at": "2026-03-14T03:07:12.450Z",
-        "proposed_by": None,
-        "decided_at": None,
-        "decided_by": None,
-        "decision_reason": None,
-        "delivered_at": None,
-        "finished_at": None,
-        "applied_step": None,
-        "result": None,
-        "end_reason": None,
-        "judgement": None,
-        "effect": None,
         "revisions": [
             {
                 "number": 1,
@@ -171,7 +179,7 @@ def command(**changes: Any) -> Plain:
 
 def responses() -> list[Plain]:
     """What people did about the open incident."""
-    nothing: Plain = {"assignee": None, "text": None}
+    nothing = neutral(Response)
     return [
         {**nothing, "number": 1, "at": "2026-03-14T03:08:00.000Z", "person": "Ada Lovelace",
          "action": "acknowledged"},
@@ -186,6 +194,7 @@ def incident(**changes: Any) -> Plain:
     """The open incident."""
     proposal = command()
     detail = {
+        **neutral(IncidentDetail),
         "id": "llama-8b-c4#2",
         "run": "llama-8b-c4",
         "project": "default",
@@ -194,11 +203,9 @@ def incident(**changes: Any) -> Plain:
         "kind": "lingering",
         "confidence": 0.86,
         "reason": "the loss is 0.31 above trend and no longer falling",
-        "settled": False,
         "onset_step": ONSET,
         "detected_step": DETECTED,
         "peak_step": PEAK,
-        "closed_step": None,
         "onset_batches": [ONSET - 1, ONSET + 4],
         "segment": {"attempt": ATTEMPT, "number": 0},
         "signal": "update_norm",
@@ -212,16 +219,10 @@ def incident(**changes: Any) -> Plain:
         "excess": 0.31,
         "height": "0.31 above trend",
         "newest_step": 1400,
-        "dropped": False,
-        "stuck": False,
-        "apart": False,
-        "recurrences": 0,
-        "outcome": None,
         "acknowledged_at": "2026-03-14T03:08:00.000Z",
         "acknowledged_by": "Ada Lovelace",
         "assignee": "Grace Hopper",
         "opened_at": "2026-03-14T03:02:09.000Z",
-        "closed_at": None,
         "trend": series([])["trend"],
         "proposal": proposal,
         "revisions": [
@@ -293,20 +294,16 @@ def incident(**changes: Any) -> Plain:
         "assigned_at": "2026-03-14T03:09:00.000Z",
         "assigned_by": "Ada Lovelace",
         "responses": responses(),
-        "precedents": [],
-        "has_postmortem": False,
         "base_rates": "80% heal, 15% linger and 5% diverge",
-        "own_acts": [],
     }
     return {**detail, **changes}
 
 
 def ordered() -> Plain:
     """A checkpoint that somebody ordered of the run itself."""
-    nothing = ("incident", "cost", "end_reason", "expires_in_s", "effect")
     return {
-        **dict.fromkeys(nothing), "policy_version": 1, "policy_scope": "project", "checks": [],
-        "revisions": [], "id": "llama-8b-c4#0.1", "number": 1, "verb": "checkpoint_now",
+        **neutral(Command), "policy_version": 1, "policy_scope": "project",
+        "id": "llama-8b-c4#0.1", "number": 1, "verb": "checkpoint_now",
         "arguments": {}, "state": "judged", "revision": 1, "reason": "the file system goes down",
         "proposed_by": "Ada Lovelace", "attempt": ATTEMPT, "expires_at_step": 2200,
         "proposed_at": "2026-03-14T02:40:00.000Z",
@@ -356,6 +353,7 @@ def recovered() -> Plain:
 def run(**changes: Any) -> Plain:
     """A run in the list, with its details."""
     return {
+        **neutral(RunDetail),
         "project": "default",
         "name": "llama-8b-c4",
         "id": "llama-8b-c4",
@@ -371,26 +369,21 @@ def run(**changes: Any) -> Plain:
         "incidents": 2,
         "waiting_approval": True,
         "live_attempts": 1,
-        "archived_at": None,
-        "look_at_job": None,
         "open_kind": "lingering",
         "tags": ["c4"],
         "stability": STABILITY,
         "trends": [GROWTH],
         "attempts": [
             {
+                **neutral(Attempt),
                 "id": ATTEMPT,
                 "number": 1,
-                "parent": None,
                 "started_at": "2026-03-13T18:00:02.000Z",
                 "last_message_at": "2026-03-14T03:07:12.450Z",
-                "ended_at": None,
-                "end_reason": None,
                 "world_size": 8,
                 "agent_version": "0.1.0",
                 "tokens_per_step": 524288,
                 "capabilities": ["rollback"],
-                "settings": {},
                 "abilities": [
                     ability("clip", "yes"),
                     ability(
@@ -403,7 +396,6 @@ def run(**changes: Any) -> Plain:
                     ability("rewind_from_memory", "not known yet"),
                 ],
                 "links": {"Weights & Biases": "https://wandb.ai/acme/llama/runs/8f3k2x1q"},
-                "dropped_samples": 0,
             },
         ],
         "segments": [branch(0, 1, 1400)],
@@ -452,25 +444,15 @@ def note(number: int, step: int, text: str, **changes: Any) -> Plain:
     """A change that nobody ordered here."""
     person = changes.get("began") is None
     return {
+        **neutral(Note),
         "number": number,
         "source": "person" if person else "attempt",
         "at": "2026-03-13T21:14:05.000Z",
         "author": "Ada Lovelace" if person else "server",
-        "began": None,
         "attempt": ATTEMPT,
         "segment": 0,
         "step": step,
         "text": text,
-        "reason": None,
-        "changes": [],
-        "expect": None,
-        "expect_size": None,
-        "due_step": None,
-        "judged_at": None,
-        "judged_step": None,
-        "effect": None,
-        "effect_error": None,
-        "unknown": None,
         **changes,
     }
 
@@ -574,19 +556,18 @@ def world() -> World:
         },
         audit=[
             {
+                **neutral(AuditEntry),
                 "number": 2,
                 "at": "2026-03-14T03:07:12.450Z",
                 "actor": "policy",
                 "action": "command.proposed",
                 "subject": "llama-8b-c4#2.1",
-                "before": None,
                 "after": "proposed",
                 "reason": "the loss settled above its trend",
-                "changes": [],
                 "actor_kind": "policy",
-                **dict.fromkeys(("token", "session", "known_by")),
             },
             {
+                **neutral(AuditEntry),
                 "number": 1,
                 "at": "2026-03-14T02:07:12.450Z",
                 "actor": "Grace Hopper",
@@ -598,7 +579,6 @@ def world() -> World:
                 "changes": [{"field": "price_per_hour", "before": None, "after": 98.0}],
                 "actor_kind": "person",
                 "token": 3,
-                "session": None,
                 "known_by": "token",
             },
         ],
