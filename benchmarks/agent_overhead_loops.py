@@ -75,18 +75,10 @@ class Decoder(nn.Module):
 class Loop:
     """One training loop; `step` trains once and notes the seconds of each of its calls."""
 
-    def __init__(
-        self,
-        size: Size,
-        device: str,
-        seed: int = 0,
-        wrap: Callable[[nn.Module], object] = id,
-    ) -> None:
-        """`wrap`: shards the model, before the optimizer is made."""
+    def __init__(self, size: Size, device: str, seed: int = 0) -> None:
         torch.manual_seed(seed)
         kind = torch.bfloat16 if device == "cuda" else torch.float32
         self.model = Decoder(size).to(device=device, dtype=kind)
-        wrap(self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, fused=True)
         self.tokens = torch.randint(size.vocabulary, (size.sequences, size.length), device=device)
         self.calls: dict[str, list[float]] = defaultdict(list)

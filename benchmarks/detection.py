@@ -24,8 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.detection_rules import RULES, Alarm
-from benchmarks.naming_score import ACTION, confidences
-from spikeguard_protocol import Kind
 from spikeguard_replay.judging import samples_of
 from spikeguard_replay.reading import read_log
 
@@ -44,11 +42,6 @@ class Score:
     found: int = 0
     false_alarms: int = 0
     delays: list[int] = field(default_factory=list)
-    recoverable: int = 0  # found excursions whose incident ended as recoverable or outlier
-    wrong_actions: int = 0  # found excursions for which a rollback was ever called for
-    isolated: int = 0  # rows that stand out alone
-    told_apart: int = 0  # of them, named an outlier batch
-    said: list[tuple[float, bool]] = field(default_factory=list)  # of found excursions that healed
     notes: list[str] = field(default_factory=list)
 
     def add(self, other: Score) -> None:
@@ -71,11 +64,6 @@ class Score:
             "f1": 2 * recall * precision / (recall + precision) if both else None,  # type: ignore[operator]
             "false_alarms_per_100k": 1e5 * self.false_alarms / max(self.rows, 1),
             "median_delay": statistics.median(self.delays) if self.delays else None,
-            "named_recoverable": self.recoverable,
-            "wrong_actions": self.wrong_actions,
-            "isolated": self.isolated,
-            "told_apart": self.told_apart,
-            "confidences": confidences(self.said),
         }
 
 
@@ -101,41 +89,15 @@ def score(series: Mapping[str, Any], alarms: Sequence[Alarm]) -> Score:
         found = [e for e in episodes if e[0].row <= last and e[-1].last_row >= first]
         hit.update(id(episode) for episode in found)
         if found:
-            _count_found(result, event, found[0])
+            result.found += 1
+            result.delays.append(max(0, found[0][0].row - int(event["onset_index"])))
         else:
             result.notes.append(f"missed {series['file']} row {event['onset_index']}")
-    for event in series["events"]:
-        if event["shape"] == "isolated":
-            _count_isolated(result, series, event, alarms)
     for episode in episodes:
         if id(episode) not in hit and not _neutral(series, episode):
             result.false_alarms += 1
             result.notes.append(f"false {series['file']} row {episode[0].row} {episode[0].kind}")
     return result
-
-
-def _count_found(result: Score, event: Mapping[str, Any], episode: Sequence[Alarm]) -> None:
-    result.found += 1
-    result.delays.append(max(0, episode[0].row - int(event["onset_index"])))
-    last = episode[-1]
-    result.recoverable += last.kind in (Kind.RECOVERABLE, Kind.OUTLIER_BATCH)
-    result.wrong_actions += any(alarm.wrong_action for alarm in episode)
-    if event["recover_points"] is not None:  # it did heal: whoever says so is right
-        judged = [judgement for alarm in episode for judgement in alarm.said]
-        result.said += [(j.confidence, j.kind not in ACTION) for j in judged]
-
-
-def _count_isolated(
-    result: Score, series: Mapping[str, Any], event: Mapping[str, Any], alarms: Sequence[Alarm]
-) -> None:
-    result.isolated += 1
-    onset = int(event["onset_index"])
-    near = [alarm.kind for alarm in alarms if onset - 5 <= alarm.row <= onset + 20]
-    if near and all(kind is Kind.OUTLIER_BATCH for kind in near):
-        result.told_apart += 1
-    else:
-        named = ", ".join(map(str, near)) or "nothing"
-        result.notes.append(f"isolated {series['file']} row {onset}: {named}")
 
 
 def _episodes(alarms: Sequence[Alarm]) -> list[list[Alarm]]:
@@ -251,10 +213,7 @@ def show(results: Mapping[str, Any], notes: bool) -> None:
 
 def _show(results: Mapping[str, Any], notes: bool) -> None:
     wide = max(map(len, results))
-    print(
-        f"{'rule':{wide}} {'group':15} series  spikes found false  F1    /100k  delay healed "
-        "wrong  apart"
-    )
+    print(f"{'rule':{wide}} {'group':15} series  spikes found false  F1    /100k  delay")
     for rule, result in results.items():
         for group, row in result["groups"].items():
             f1 = "  - " if row["f1"] is None else f"{row['f1']:.2f}"
@@ -262,9 +221,7 @@ def _show(results: Mapping[str, Any], notes: bool) -> None:
             print(
                 f"{rule:{wide}} {group:15} {row['series']:6} {row['excursions']:7} "
                 f"{row['found']:5} {row['false_alarms']:5}  {f1} "
-                f"{row['false_alarms_per_100k']:6.1f} {delay:>6} "
-                f"{row['named_recoverable']:6} {row['wrong_actions']:5} "
-                f"{row['told_apart']:3}/{row['isolated']}"
+                f"{row['false_alarms_per_100k']:6.1f} {delay:>6}"
             )
             for note in result["notes"][group] if notes and rule == "spikeguard" else ():
                 print("   ", note)

@@ -10,10 +10,11 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 
 from spikeguard_core.detection.sample import Sample
-from spikeguard_core.events import Closed, Judgement, Opened, Revised
+from spikeguard_core.events import Closed, Opened, Revised
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import Kind
 
@@ -25,51 +26,25 @@ class Alarm:
     row: int  # at which it spoke up
     last_row: int  # at which it still stood: of an incident, its peak
     kind: Kind | None = None  # of the closed incident, where the rule names one
-    wrong_action: bool = False  # held for lingering or divergent at some time, surely
-    said: tuple[Judgement, ...] = ()  # of an incident that was still open at the rows of `ASKED`
 
 
 Rule = Callable[[Sequence[Sample]], list[Alarm]]
-SURE = 0.7  # confidence from which the default policy proposes a rollback
-ASKED = (10, 25, 50, 100, 200, 400)  # rows after the alarm at which confidences are scored
-
-
-@dataclass
-class _Incident:
-    row: int  # at which it was opened
-    peak: int
-    judgement: Judgement
-    sure: bool = False  # that it needs action, at some time
-    said: list[Judgement] = field(default_factory=list)
-
-    def revise(self, judgement: Judgement, peak: int) -> None:
-        self.judgement, self.peak = judgement, max(self.row, peak)
-        unhealed = judgement.kind in (Kind.LINGERING, Kind.DIVERGENT)
-        self.sure = self.sure or (unhealed and judgement.confidence >= SURE)
-
-    def alarm(self, closed: Closed) -> Alarm:
-        return Alarm(self.row, self.peak, closed.judgement.kind, self.sure, tuple(self.said))
 
 
 def spikeguard(samples: Sequence[Sample]) -> list[Alarm]:
     """Our monitor with its defaults; one alarm an incident, from its detection to its peak."""
-    monitor, alarms, incident = Monitor(), list[Alarm](), None
+    monitor, alarms = Monitor(), list[Alarm]()
+    opened = peak = 0
     rows = {sample.step: row for row, sample in reversed(list(enumerate(samples)))}
-    for at, sample in enumerate(samples):
-        for event in monitor.observe([sample]):
+    batches = (monitor.observe([sample]) for sample in samples)
+    for at, events in enumerate(chain(batches, iter(monitor.end, []))):
+        for event in events:
             if isinstance(event, Opened):
-                incident = _Incident(at, at, event.judgement)
-            elif incident is not None and isinstance(event, Revised):
-                incident.revise(event.judgement, rows.get(event.peak_step, incident.row))
-            elif incident is not None and isinstance(event, Closed):
-                alarms.append(incident.alarm(event))
-                incident = None
-        if incident is not None and at - incident.row in ASKED:
-            incident.said.append(incident.judgement)
-    for event in monitor.end():
-        assert incident is not None
-        assert isinstance(event, Closed)
-        alarms.append(incident.alarm(event))
+                opened = peak = at
+            elif isinstance(event, Revised):
+                peak = max(opened, rows.get(event.peak_step, opened))
+            elif isinstance(event, Closed):
+                alarms.append(Alarm(opened, peak, event.judgement.kind))
     return alarms
 
 

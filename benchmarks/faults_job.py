@@ -19,6 +19,8 @@ from typing import Any
 
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.journal_lines import Begun
+from spikeguard.uplink.outbox import Outbox
+from spikeguard.uplink.transport import Advice, Transport, Verdict
 from spikeguard_protocol import (
     Ack,
     AttemptEnded,
@@ -41,18 +43,6 @@ from spikeguard_protocol import (
     verb_of,
 )
 
-try:
-    from spikeguard.uplink.outbox import Outbox
-    from spikeguard.uplink.transport import Advice, Transport, Verdict
-except ImportError:  # in an environment of an earlier release
-    from spikeguard.outbox import Outbox  # type: ignore[import-not-found,no-redef]
-    from spikeguard.transport import (  # type: ignore[import-not-found,no-redef]
-        Advice,
-        Transport,
-        Verdict,
-    )
-
-__all__ = ["Advice", "Script", "TrainingJob", "Verdict"]
 STEPS = 400
 STEPS_A_MESSAGE = 5
 SAVE_EVERY = 50  # steps

@@ -3,8 +3,7 @@
 One embedded Postgres (durable, one database each), 8 clients with one connection each, batches of
 200 and of 100 samples of 5 metrics, the same numbers for both. Volleys of ours and of MLflow take
 turns, so that whatever else the machine does hits both; the ratio is taken turn by turn. MLflow has
-the 4 workers that it starts by default; ours has 1 server process, then 2 and 4. Messages of one
-sample are ours alone.
+the 4 workers that it starts by default; ours has 1 server process, then 2 and 4.
 
     python -m benchmarks.ingest [--quick] [--json] [--without-mlflow] [--environment DIR]
 """
@@ -137,7 +136,6 @@ def measure(options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
             ours = Ours(token, ports, "one")
             for batch in (200, 100):
                 result[f"batch_{batch}"] = _beside(ours, theirs, batch, turns, size, say)
-            result["batch_1"] = _alone(ours, 1, round(150 * size), turns, say)
             ours.close()
         for processes in () if options.quick else (2, 4):
             with spikeguard(ours_url, processes, log) as ports:
@@ -166,15 +164,6 @@ def _beside(
         pairs = zip(mine.loads, other.loads, strict=True)
         shown["mlflow"] = other.shown()
         shown["ratio"] = Spread.of([own.rate / their.rate for own, their in pairs])
-    say(f"batch {batch}, {len(ours.ports)} processes: {_line(shown)}")
-    return shown
-
-
-def _alone(
-    ours: Ours, batch: int, messages: int, turns: int, say: Callable[[str], None]
-) -> dict[str, Any]:
-    series = Series([ours.volley(batch, messages) for _ in range(turns)])
-    shown = {"spikeguard": series.shown()}
     say(f"batch {batch}, {len(ours.ports)} processes: {_line(shown)}")
     return shown
 

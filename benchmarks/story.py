@@ -35,7 +35,6 @@ FAULTS = (  # strong enough that waiting would not do
     f"lr_bump@{FAULT_STEP}",
     f"moment_reset@{FAULT_STEP}:3:1e12",
 )
-RETURNING = f"gradient_ascent@{FAULT_STEP}:140"  # bad data, for longer than a skip leaves out
 SIZE = ("--preset", "tiny", "--batch", "36", "--steps", str(STEPS))
 STEP_TIME_S = 0.04  # pace of the job, stated with the figures
 SEND_INTERVAL_S = 0.25
@@ -122,30 +121,9 @@ def measure(seeds: int, directory: Path, say: Callable[[str], None]) -> list[Sta
         children.end()
 
 
-def measure_series(directory: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """A fault that comes back after going back alone: what was done about it, and how it ended."""
-    children = Children()
-    try:
-        service = Service.start(children, directory / "series", "--no-dashboard")
-        stages = _story(children, service, directory, RETURNING, 0, "--swap-cost", "20 % a step")
-        commands = [c for i in service.incidents("gradient-ascent-0") for c in i["commands"]]
-    finally:
-        children.end()
-    done = [c["arguments"] for c in commands if _mended(c)]
-    series = {
-        "rollbacks": len(done),
-        "with": [arguments.get("apply") for arguments in done],
-        "outcome": stages.outcome,
-    }
-    say(f"{RETURNING}: {series}")
-    return series
-
-
-def _story(
-    children: Children, service: Service, place: Path, fault: str, seed: int, *more: str
-) -> Stages:
+def _story(children: Children, service: Service, place: Path, fault: str, seed: int) -> Stages:
     run = f"{fault.partition('@')[0].replace('_', '-')}-{seed}"
-    options = [*SIZE, "--seed", str(seed), "--run", run, "--fault", fault, *more]
+    options = [*SIZE, "--seed", str(seed), "--run", run, "--fault", fault]
     environment = service.agent_environment(SEND_INTERVAL_S)
     pace = ("--step-time", str(STEP_TIME_S))
     job = Job.start(children, place / run, environment, *options, *pace)
@@ -183,7 +161,6 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="spikeguard-story-") as place:
         result = summarise(measure(1 if options.quick else 3, Path(place), say))
-        result["returning_fault"] = measure_series(Path(place), say)
     if options.json:
         plain = {k: asdict(v) if isinstance(v, Spread) else v for k, v in result.items()}
         print(json.dumps({"machine": machine(), "step_time_s": STEP_TIME_S, **plain}))

@@ -105,7 +105,6 @@ class Record:
     decisions: list[Decision] = field(default_factory=list)
     restarts: list[int] = field(default_factory=list)  # rows trained when the job was killed
     seconds: float = 0.0
-    validation_loss: float | None = None
 
     def save(self, file: Path) -> None:
         """As JSON; non-finite numbers as Python writes them."""
@@ -165,17 +164,14 @@ class Site:
 
     @classmethod
     @contextmanager
-    def started(
-        cls, directory: Path, lengths: Lengths, *, dashboard: bool = False
-    ) -> Iterator[Site]:
+    def started(cls, directory: Path, lengths: Lengths) -> Iterator[Site]:
         """Everything up, with a price and a channel; all of it ends with the block."""
         children = Children()
         try:
             with receiving() as inbox:
                 place = directory / "service"
                 environment = {"SPIKEGUARD_NOTIFY_NETWORKS": "127.0.0.0/8"}
-                without = () if dashboard else ("--no-dashboard",)
-                service = Service.start(children, place, *without, environment=environment)
+                service = Service.start(children, place, "--no-dashboard", environment=environment)
                 _configure(service, place, inbox)
                 yield cls(directory, service, inbox, children, lengths)
         finally:
@@ -222,11 +218,9 @@ class Site:
         def start() -> Job:
             return self._start(place, seed, run, tuple(faults), environment)
 
-        job = _Person(self, start, run, case, record).follow()
+        _Person(self, start, run, case, record).follow()
         record.steps, record.updates = _steps(place), _updates(place)
         record.texts += [_message_text(record, *one) for one in self.inbox.of(run)]
-        if job.process.poll() == 0:
-            record.validation_loss = float(job.summary()["validation_loss"])
         record.seconds = time.monotonic() - began
         record.save(record_file(self.directory, case.name, seed, delay))
         shutil.rmtree(place / "out", ignore_errors=True)
@@ -297,7 +291,7 @@ class _Person:
         self._decisions: dict[str, Decision] = {}
         self._read_last: dict[str, Any] = {}  # the proposal as it was read
 
-    def follow(self) -> Job:
+    def follow(self) -> None:
         """Until the job has ended and its incidents are written up."""
         until = time.monotonic() + LIMIT_S
         ended: float | None = None
@@ -313,7 +307,6 @@ class _Person:
         else:
             self.job.process.kill()
         self._conclude()
-        return self.job
 
     def _look(self) -> list[dict[str, Any]]:
         incidents = self.site.service.incidents(self.run)
