@@ -11,6 +11,7 @@ import sqlalchemy as sql
 
 from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_protocol import CommandId
+from spikeguard_server.notify import apprise
 from spikeguard_server.notify.notifier import tell_all
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.channels import write_channel
@@ -82,6 +83,12 @@ class Desk:
 
 
 STORY = "spiked_story"
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apprise takes seconds of CPU to import, which a loaded machine may not have within 40 s."""
+    monkeypatch.setattr(apprise, "TIMEOUT_S", 240.0)
 
 
 @pytest.fixture(scope="session")
