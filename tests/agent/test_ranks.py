@@ -393,15 +393,12 @@ def test_optional_signals_are_means_over_ranks_or_the_highest_ranks(
     assert abs(entropy[0] - entropy[1]) > 1e-3
 
 
-def test_what_the_loop_logs_is_the_mean_of_ranks_that_log_the_same_names_and_else_of_rank_0(
-    plain_run: Played,
-) -> None:
+def test_what_the_loop_logs_is_told_of_rank_0(plain_run: Played) -> None:
     """At step 5 rank 1 logs one name more."""
     wire = plain_run.wire
-    each = np.random.default_rng(0).standard_normal((2, 4, 8)).mean((1, 2))
-    assert wire.column("router_entropy")[0, 1] == pytest.approx(each.mean(), abs=1e-6)
-    share = wire.column("share")
-    assert [share[0, step] for step in (4, 5, 6)] == [1.5, 1.0, 1.5]
+    first = np.random.default_rng(0).standard_normal((2, 4, 8))[0].mean()
+    assert wire.column("router_entropy")[0, 1] == pytest.approx(first, abs=1e-6)
+    assert {value for _, value in wire.column("share").items()} == {1.0}
     assert wire.column("only_here") == {}
 
 

@@ -355,7 +355,8 @@ class Collector:
             activations = self._readback.send_many(norms) if norms else None
         if self.optional.batches.on:
             self.optional.batches.close(segment, step, position)
-        own = self._take_own() if self.own.values else ()
+        if self.own.values:
+            self._take_own()
         before, self._ended_at, self._step = self._ended_at, monotonic(), step
         row = Row(
             step,
@@ -369,23 +370,20 @@ class Collector:
             layers,
             activations,
             self._limit,
-            own,
             parts,
         )
         self._forget()
         return row
 
-    def _take_own(self) -> tuple[str, ...]:
-        """Put what the loop logged beside what was measured, which goes first; the names."""
-        values = self.own.take()
-        for name in list(values):
+    def _take_own(self) -> None:
+        """Put what the loop logged beside what was measured, which goes first."""
+        for name, value in self.own.take().items():
             if name in self._scalars or name in self._known:
-                del values[name]
-            elif isinstance(value := values[name], Tensor):
+                continue
+            if isinstance(value, Tensor):
                 self._scalars[name] = value
             else:
                 self._known[name] = value
-        return tuple(values)
 
     @torch.no_grad()
     def _count_unchanged(self, step: int) -> None:

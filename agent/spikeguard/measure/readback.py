@@ -112,7 +112,6 @@ class Row(NamedTuple):
     layers: Pending | None = None  # gradient norm by parameter
     activations: Pending | None = None  # L2 by layer, where asked for
     limit: float | None = None  # that the gradients' norm was clipped to, where that is all
-    own: tuple[str, ...] = ()  # names of the user's own signals
     parts: Pending | None = None  # of `layers`, on this rank; their squares add up over the ranks
 
     def read(self) -> dict[str, float]:
@@ -132,8 +131,7 @@ class Row(NamedTuple):
     def exchanged(self, names: Container[str]) -> dict[str, float]:
         """Those of its values; on a CPU no others are read."""
         if type(self.scalars) is dict:
-            own, held = self.own, self.scalars.items()
-            read_now = {n: value.item() for n, value in held if n in names or n in own}
+            read_now = {n: v.item() for n, v in self.scalars.items() if n in names}
         else:
             read_now = read(self.scalars)
         return {**read_now, **self.known}

@@ -159,7 +159,7 @@ class Agreed(Generic[Row]):
     def values(self) -> dict[str, float]:
         """Of the row, put together over all ranks."""
         row = self.row
-        values = self.reduced.values({} if row is None else row.read(), row.own if row else ())
+        values = self.reduced.values({} if row is None else row.read())
         equal, ranks, _ = self.finding
         if equal is not None or ranks:
             values[REPLICAS_APART] = float(len(ranks))

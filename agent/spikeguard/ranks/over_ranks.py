@@ -1,9 +1,7 @@
 """What optional signals come to over all ranks, where there are several.
 
 Shares and entropies are means over the ranks that measured them (the entropy of the whole batch is
-a little higher: ranks share most of their tokens), the others are the highest rank's. Signals of
-the user's own are means over the ranks that logged any, if these logged the same names at that
-step; else rank 0's.
+a little higher: ranks share most of their tokens), the others are the highest rank's.
 Law: pure; numbers travel with the step's vote (`agreement`), and a value that is not finite stays
 one: a highest value that is NaN is told as infinite.
 """
@@ -11,12 +9,10 @@ one: a highest value that is NaN is told as infinite.
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from spikeguard_protocol import OptionalSignal
 
-MOST_NAMES = 16  # of the user's own signals in an attempt
 MEANS: tuple[str, ...] = (
     OptionalSignal.TOKEN_ENTROPY.value,
     OptionalSignal.UNSEEN_TOKENS.value,
@@ -35,10 +31,6 @@ HIGHEST: tuple[str, ...] = (
 # What is added up of each mean: this rank's value, and whether it has one.
 _PAIRS = tuple((name, f"{name}.sum", f"{name}.ranks") for name in MEANS)
 MEAN_NUMBERS: tuple[str, ...] = tuple(name for _, *numbers in _PAIRS for name in numbers)
-# The same of the user's own signals: a checksum of their names, ranks that logged any, the values.
-CHECKSUM, LOGGED = "own.checksum", "own.ranks"
-_VALUES = tuple(f"own.{number}" for number in range(MOST_NAMES))
-OWN_NUMBERS: tuple[str, ...] = (CHECKSUM, LOGGED, *_VALUES)
 
 
 def parts_of(values: Mapping[str, float]) -> dict[str, float]:
@@ -60,23 +52,3 @@ def over_ranks(summed: Mapping[str, float], largest: Mapping[str, float]) -> dic
     """By signal, from the sums and the largest values of all ranks."""
     means = {name: summed[total] / summed[n] for name, total, n in _PAIRS if summed[n]}
     return means | {name: largest[name] for name in HIGHEST if largest[name] > -math.inf}
-
-
-def own_numbers_of(values: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
-    """This rank's own signals in the order of their names. They are added up."""
-    order = sorted(names)[:MOST_NAMES]
-    found = dict(zip(_VALUES, (values[name] for name in order), strict=False))
-    return {CHECKSUM: float(_checksum(order)), LOGGED: 1.0, **found}
-
-
-def own_over_ranks(summed: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
-    """The means of rank 0's `names`; nothing where ranks logged different ones."""
-    order, ranks = sorted(names)[:MOST_NAMES], summed[LOGGED]
-    if not order or summed[CHECKSUM] != ranks * _checksum(order):
-        return {}
-    return {name: summed[at] / ranks for name, at in zip(order, _VALUES, strict=False)}
-
-
-def _checksum(order: Sequence[str]) -> int:
-    """32 bits, so that the sum over a million ranks is exact in a double."""
-    return zlib.crc32("\n".join(order).encode())

@@ -20,11 +20,8 @@ from spikeguard.ranks.over_ranks import (
     MEAN_NUMBERS,
     MEANS,
     OTHER_DATA,
-    OWN_NUMBERS,
     highest_of,
     over_ranks,
-    own_numbers_of,
-    own_over_ranks,
     parts_of,
 )
 from spikeguard.ranks.replicas import HIGH, LOW, WORD, number_of
@@ -69,7 +66,6 @@ SUMMED: Final = (
     BITS_LOW,
     BITS_HIGH,
     *MEAN_NUMBERS,
-    *OWN_NUMBERS,
 )
 SUMMED_OF_PARTS: Final = (*SUMMED, *(name for _, *numbers in _SQUARES for name in numbers))
 LARGEST: Final = (
@@ -115,11 +111,6 @@ class Measured(Protocol):
 
     @property
     def step(self) -> int: ...
-
-    @property
-    def own(self) -> tuple[str, ...]:
-        """Names of the user's own signals."""
-        ...
 
     @property
     def parts(self) -> Any:
@@ -174,7 +165,7 @@ class Voter:
         layers = len(row.parts.names) if row is not None and row.parts is not None else 0
         largest[LAYERS] = float(layers)
         if row is not None:
-            self._add_values(summed, largest, values, row.own, own)
+            self._add_values(summed, largest, values, own)
         for name in _BOTH:
             if name in largest:
                 largest[f"-{name}"] = -largest[name]
@@ -188,7 +179,6 @@ class Voter:
         summed: dict[str, float],
         largest: dict[str, float],
         values: Mapping[str, float],
-        logged: Sequence[str],
         own: Own,
     ) -> None:
         if _LOSS in values:
@@ -210,8 +200,6 @@ class Voter:
             largest |= highest_of(values)
             if _SEQUENCE in values:
                 largest[WORST_SEQUENCE] = ranked(values[_SEQUENCE], self._rank)
-        if logged:
-            summed |= own_numbers_of(values, logged)
 
 
 def own_of(values: Mapping[str, float], step: int) -> Own:
@@ -308,8 +296,8 @@ class Reduced:
     def _least(self, name: str) -> float:
         return -self._largest[f"-{name}"]
 
-    def values(self, own: Mapping[str, float], logged: Sequence[str] = ()) -> dict[str, float]:
-        """`own`, what this rank measured, with what all ranks came to; `logged`: the user's."""
+    def values(self, own: Mapping[str, float]) -> dict[str, float]:
+        """`own`, what this rank measured, with what all ranks came to."""
         summed, most = self._summed, self._largest
         values = {name: value for name, value in own.items() if name not in _UNDERWAY}
         if summed[LOSS_WEIGHT]:  # also where this rank computes none
@@ -319,10 +307,7 @@ class Reduced:
             values[_DROPPED] = most[_DROPPED]  # by another rank
         if self._sharded:
             values = _whole(values, summed, self._ranks)
-        values |= over_ranks(summed, most)
-        if logged:
-            values |= own_over_ranks(summed, logged)
-        return values
+        return values | over_ranks(summed, most)
 
 
 def alone(own: Mapping[str, float], sharded: bool) -> dict[str, float]:

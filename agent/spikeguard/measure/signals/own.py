@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from spikeguard.faults import Faults
-from spikeguard.ranks.over_ranks import MOST_NAMES
 from spikeguard.ranks.replicas import HIGH, LOW, REPLICA_APART, REPLICAS_APART
 from spikeguard.ranks.vote import LOSS_SUM, LOSS_WEIGHT, LOST_STEP
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, OptionalSignal
 from spikeguard_protocol.identity import NAME_PATTERN
 
+MOST_NAMES = 16  # in an attempt
 MOST_REFUSALS = 64  # that are remembered; the rest is left out without a word
 PLACE = "log"
 _MADE = {
