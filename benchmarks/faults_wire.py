@@ -14,7 +14,8 @@ from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.faults_job import TrainingJob, Verdict
+from benchmarks.faults_job import TrainingJob
+from spikeguard.uplink.transport import Verdict
 from spikeguard_protocol import encode
 
 SHARE = 0.12  # of the messages, to each kind of mischief

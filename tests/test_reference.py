@@ -22,8 +22,9 @@ from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.policy.detection import Detection
 from spikeguard_core.policy.settings import Policy
 from spikeguard_protocol import Cause, Signal
+from spikeguard_protocol.variables import PREFIX
 from spikeguard_protocol.vocabulary import OptionalSignal
-from spikeguard_server.settings import PREFIX, Settings
+from spikeguard_server.settings import Settings
 
 pytestmark = pytest.mark.slow  # `make check` runs them
 

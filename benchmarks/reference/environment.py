@@ -11,7 +11,8 @@ from spikeguard import Settings as AgentSettings
 from spikeguard.settings import ARGUMENT_VARIABLES, SETTING_VARIABLES
 from spikeguard_cli import credentials
 from spikeguard_dashboard import settings as dashboard
-from spikeguard_server.settings import PREFIX, Settings
+from spikeguard_protocol.variables import PREFIX
+from spikeguard_server.settings import Settings
 
 HEAD = """# Variables of the environment
 

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.http_server import Answer
 from spikeguard_cli.main import main
 from spikeguard_protocol import Ack, Message, encode
 
 from .job import BRIEF, FAST, Job
-from .wire import Answer, Wire, await_that, served
+from .wire import Wire, await_that, served
 
 EACH_S = 0.2  # between two messages
 LOOKED_S = 1.0

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.http_server import Answer
 from spikeguard.errors import EXIT_HALF_APPLIED
 from spikeguard.ranks.replicas import compares_at
 from spikeguard.ranks.vote import LOSS_SUM, LOSS_WEIGHT
@@ -38,7 +39,7 @@ from spikeguard_protocol import (
 from .forks import FORKED, ended, torchrun
 from .ranks import begin, play
 from .ranks_job import train
-from .wire import Answer, Wire, served
+from .wire import Wire, served
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.http_server import Answer
 from spikeguard import AttachError
 from spikeguard.commands import order_limits
 from spikeguard_protocol import AttemptStarted, Message, ProtocolError, Rollback
 from tests.agent.job import FAST, Job
-from tests.agent.wire import Answer, Wire, served
+from tests.agent.wire import Wire, served
 
 FIELDS = {  # of what a job says of itself; whoever adds one looks here at what may be in it
     "AttemptStarted": {

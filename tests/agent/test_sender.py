@@ -18,6 +18,7 @@ import pytest
 import spikeguard.uplink.backlog
 import spikeguard.uplink.sender
 from benchmarks.agent_overhead_servers import misbehaving
+from benchmarks.http_server import Answer
 from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import (
     AttemptEnded,
@@ -37,7 +38,7 @@ from .forks import exit_status, start_script
 from .heard import parts_of
 from .job import BRIEF, FAST, Job
 from .test_journal import disk_full_at
-from .wire import Answer, Wire, await_that, served
+from .wire import Wire, await_that, served
 
 
 def error(**keys: object) -> bytes:

@@ -108,10 +108,10 @@ class Prepared:
     """A query that is compiled once; its rows leave what SQLAlchemy makes of each answer out."""
 
     def __init__(self, query: sql.Select[Any]) -> None:
-        compiled = query.compile(dialect=PGDialect_psycopg())
+        compiled = query.compile(dialect=PGDialect_psycopg())  # type: ignore[no-untyped-call]
         self._text, self._fixed = str(compiled), compiled.params
         names = [str(column.key) for column in query.selected_columns]
-        self._row = namedtuple("Row", names, rename=True)  # type: ignore[misc]
+        self._row: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]
 
     def rows(self, connection: sql.Connection, **values: Any) -> list[Any]:
         """What it finds, `values` being those of its `bindparam`s."""

@@ -66,7 +66,10 @@ def targets_of(connection: sql.Connection, run_id: UUID, attempt: int) -> list[T
     """What `attempt` could roll back to, by step: of all on disk, and of what it holds in memory
     itself, those of the highest steps."""
     rows = _REACHED.rows(connection, key=run_id, here=attempt)[::-1]
-    return [TargetRow(*row[:5], Medium(row.medium), row.damage) for row in rows]
+    return [
+        TargetRow(r.name, r.attempt, r.segment, r.step, r.position, Medium(r.medium), r.damage)
+        for r in rows
+    ]
 
 
 _T = tables.targets.c
