@@ -89,7 +89,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_297,
     "spikeguard_client": 1_347,
     "spikeguard": 20_577,
-    "spikeguard_core": 11_631,
+    "spikeguard_core": 11_604,
     "spikeguard_replay": 3_625,
     "spikeguard_server": 30_945,
     "spikeguard_dashboard": 3_240,

@@ -5,8 +5,7 @@ Everything is counted in calm rows, never in steps. For the next row:
     level  median of the newest 8 rows; of a falling loss, carried on by their slope
     noise  the mean of the smaller two thirds of the first or of the third differences of the
            newest 48 rows, whichever is less, as of independent rows: neither a steep descent nor
-           its bend is noise. Of fewer rows that of their distances from a curve that is fitted
-           to them. At least 0.8 of what is usual here, and 0.2 % of the level
+           its bend is noise. At least 0.8 of what is usual here, and 0.2 % of the level
     scale  noise times the larger of two factors: how much wider the rows lie about the level
            (autocorrelation, up to 3), and how heavy the upper tail is (up to 10)
     z      (value - level) / scale, and less while fewer than 64 rows are known
@@ -149,14 +148,13 @@ class Baseline:
         apart: NDArray[np.bool_] = distances >= APART * self.gap
         return apart
 
-    def judge(self, values: Array, held: int = 0) -> Judged:
-        """Judge rows that follow, `held` rows after the newest known; more than one row only while
-        `settled`."""
+    def judge(self, values: Array) -> Judged:
+        """Judge rows that follow; more than one only while `settled`."""
         known, rows = len(self.values), len(values)
         line = np.concatenate([np.array(self.values), values])
         level = medians(sliding_window_view(line, LOCAL)[known - LOCAL :][:rows])
         if self.falling and known >= 3 * SHORT:
-            level = level + (LAG + held) * self._slope(line, known, rows)
+            level = level + LAG * self._slope(line, known, rows)
         lift = self._lift_of(line, known, rows, LOCAL)
         long_lift = self._lift_of(line, known, rows, NEAR)
         scale, noise, ends = self._scales(line, known, level)

@@ -1,9 +1,9 @@
 """The tests of the loss: whether a row, with those around it, begins an incident.
 
-    jump     2 rows in a row at z 4.4, one of them at 6, or 3 whose middle one is at 4.7; and higher
+    jump     2 rows in a row at z 4.4, one of them at 6, or 3 whose middle one is at 5; and higher
              than any pair of calm rows here by 40 %, two rows alone also than the deepest calm
-             rows by 50 %; one of them above the median of the newest 4 calm rows; a rise of
-             5.5 noises from one row to the next, or a row at z 13
+             rows by 50 %; one of them above the median of the newest 4 calm rows; a rise of 5
+             noises from one row to the next, or a row at z 13
     lift     the median of 8 rows lies 3.5 scales above that of the 32 before, or that of 16 rows
              2.2; and higher than any lift among calm rows by 80 %
              both: and by 3.4 times what the level usually rises in 16 rows
@@ -108,7 +108,7 @@ class LossTest:
                 baseline.learn(step, value)
             self.last_z = 0.0
             return Verdict.UNKNOWN, 0.0
-        judged = baseline.judge(np.array([value]), len(self.held))
+        judged = baseline.judge(np.array([value]))
         z = self.last_z = float(judged.z[0])
         row = Suspect(step, value, z, batches)
         if value == 0.0 and (self.zeros or baseline.level > ZERO_Z * baseline.scale):

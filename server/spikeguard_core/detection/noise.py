@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -32,10 +31,6 @@ ON_GRID = 0.01  # steps by which a rounded row may miss a multiple of its step
 FEWEST_STEPS = 4  # moves that show it: one that never moves, and jumps, is not rounded
 ORDERS = 1, 3  # of differences: a descent enlarges the first, and of few rows the third say less
 MOVES_PART, NORMAL_MOVES = 2 / 3, 0.434  # of the moves, and their mean where noise is normal
-QUADRATIC, CUBIC = (2, 0.85), (3, 1.1)  # degree of a fitted course, and what its deviation counts
-CUBIC_FROM = 24  # rows
-FIT_MOST = 8.0  # times the noise by third differences: else the course has another shape
-LEAST_FREE = 0.05  # of a row's variance: the first row is nearly on any fit
 NORMAL_90 = 1.2816  # quantile of the normal distribution
 TOP_QUANTILE, NORMAL_TOP = 0.6, 1.861  # of the highest of 16 rows, and where noise is normal
 
@@ -87,27 +82,8 @@ def _deviations(moves: Array) -> Array:
 def noise_of(rows: Array) -> float:
     """Standard deviation of rows about their course, at least that of their rounding."""
     by_rounding = float(_rounding(rows[None, -NOISE:])[0])
-    first, third = (float(_deviations(_moves(rows, n)[None, -NOISE:])[0]) for n in ORDERS)
-    degree, part = QUADRATIC if len(rows) < CUBIC_FROM else CUBIC
-    by_fit = part * _deviation_of_fit(rows, degree) if len(rows) < NOISE else math.inf
-    return max(by_rounding, by_fit if by_fit < FIT_MOST * third else min(first, third))
-
-
-def _deviation_of_fit(values: Array, degree: int) -> float:
-    """Deviation of values about the polynomial in the logarithm of their place that fits best."""
-    curves, free = _polynomials(len(values), degree)
-    rest = np.abs(values - curves @ (curves.T @ values)) / free
-    return float(_deviations(rest[None])[0])
-
-
-@lru_cache(2 * NOISE)
-def _polynomials(places: int, degree: int) -> tuple[Array, Array]:
-    """An orthonormal basis of polynomials in the logarithm of the place, shape
-    (places, degree + 1), and how much of the deviation of each value is left about the one that
-    fits best."""
-    log = np.log(np.arange(1.0, places + 1.0))
-    curves: Array = np.linalg.qr(np.vander(log / log[-1], degree + 1))[0]
-    return curves, np.sqrt(np.maximum(LEAST_FREE, 1.0 - (curves**2).sum(axis=1)))
+    of = [float(_deviations(_moves(rows, order)[None, -NOISE:])[0]) for order in ORDERS]
+    return max(by_rounding, min(of))
 
 
 def _rounding(rows: Array) -> Array:
@@ -123,10 +99,9 @@ def _rounding(rows: Array) -> Array:
 
 def deviation_of_moves(levels: Sequence[float]) -> float:
     """Deviation of the moves from one level to the next about their course, as of independent
-    levels: by second differences or by a fit, whichever is less, as both take a bend for moves."""
+    levels, by second differences."""
     second = [abs(a - 2.0 * b + c) for a, b, c in zip(levels, levels[1:], levels[2:], strict=False)]
-    by_moves = NORMAL_MAD / math.sqrt(3.0) * median(second)
-    return min(by_moves, math.sqrt(2.0) * _deviation_of_fit(np.array(levels), QUADRATIC[0]))
+    return NORMAL_MAD / math.sqrt(3.0) * median(second)
 
 
 def widths(

@@ -17,7 +17,7 @@ class DetectionSettings:
     suspect_z: float = 6.0  # the highest of the rows that confirm one another
     confirm_z: float = 4.4  # every one of them
     confirm_rows: int = 2  # how many they are
-    run_z: float = 4.7  # the middle one of three rows in a row that confirm one another
+    run_z: float = 5.0  # the middle one of three rows in a row that confirm one another
     usual_part: float = 1.4  # times the highest pair of calm rows: more than is usual here
     usual_most: float = 10.0  # no pair is usual above this
     pair_below: float = 1.5  # of two rows alone: times the mean of the three deepest calm blocks
@@ -32,9 +32,9 @@ class DetectionSettings:
     lift_usual: float = 1.8  # and times the highest lift among calm rows
     rise_part: float = 3.4  # times what the level usually rises in 16 rows, for jump and lift;
     rise_most: float = 7.5  # of this at most so many deviations count
-    steep_part: float = 5.5  # times the noise from one row to the next, of a jump,
+    steep_part: float = 5.0  # times the noise from one row to the next, of a jump,
     steep_z: float = 13.0  # unless a row lies so high
-    falling_part: float = 6.0  # as far, of a jump that stays below the newest calm rows
+    falling_part: float = 7.5  # as far, of a jump that stays below the newest calm rows
     slow_part: float = 0.035  # of the loss: least slow rise of the smoothed loss above its best,
     slow_z: float = 4.7  # and in deviations of a row,
     slow_wander: float = 5.4  # and in usual moves of the level in 16 rows
