@@ -179,7 +179,7 @@ def test_what_the_job_would_refuse_is_refused_with_field_limit_and_remedy(
         ("scale_lr", {"factor": 1.5, "steps": 10}, "factor"),
         ("scale_lr", {"factor": 0.5}, "steps"),
         ("skip_batches", {"skip": (100, 110)}, "skip"),
-        ("skip_batches", {"skip": (400, 400)}, "body"),
+        ("skip_batches", {"skip": (400, 400)}, "skip"),
         ("stop", {"factor": 0.5}, "factor"),
         ("watch", {"steps": 10}, "verb"),
     )

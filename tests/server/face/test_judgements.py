@@ -99,7 +99,7 @@ def test_a_proposal_whose_spike_healed_is_withdrawn_and_blames_nobody(job: Job) 
         page = ada.get(f"/confirm/default/{job.run}/1/{command['number']}")
     with job.live.client(Role.VIEWER) as viewer:
         report = post_mortem(job, viewer)
-    told = "ithdrawn: the spike was healing"
+    told = "ithdrawn: it was healing"
     for text in (unescape(page.text), report):
         assert told in text
         assert "obody answered" not in text
