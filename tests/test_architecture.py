@@ -88,14 +88,14 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_603,
     "spikeguard_cli": 3_297,
     "spikeguard_client": 1_347,
-    "spikeguard": 20_577,
+    "spikeguard": 20_631,
     "spikeguard_core": 11_604,
     "spikeguard_replay": 3_625,
     "spikeguard_server": 30_945,
     "spikeguard_dashboard": 3_240,
     "spikeguard_trainer": 2_269,
     "benchmarks": 14_123,
-    "tests": 48_704,
+    "tests": 48_721,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
