@@ -88,7 +88,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_603,
     "spikeguard_cli": 3_297,
     "spikeguard_client": 1_347,
-    "spikeguard": 20_631,
+    "spikeguard": 20_634,
     "spikeguard_core": 11_604,
     "spikeguard_replay": 3_625,
     "spikeguard_server": 30_945,

@@ -45,7 +45,7 @@ from spikeguard.optim.buffers import Buffers
 from spikeguard.optim.clipping.rules import Rule, under
 from spikeguard.optim.update_skipper import UpdateSkipper, found_by_scaler, loss_scale, scalers_of
 from spikeguard.ranks.layout import Job
-from spikeguard.ranks.model_parts import local, parameters
+from spikeguard.ranks.model_parts import local, onto, parameters
 from spikeguard.ranks.replicas import bits_of, compares_at
 from spikeguard.ranks.vote import LOSS_SUM, LOSS_WEIGHT
 from spikeguard.settings import Settings
@@ -185,9 +185,8 @@ class Collector:
             for shard in shards:
                 alike.setdefault((shard.device, shard.dtype), []).append(shard)
             for (device, dtype), here in alike.items():
-                # of another type it takes CUDA a kernel for each tensor; the host computes with it
-                beside = device.type != "cpu"
-                torch._foreach_mul_(here, factor.to(device, dtype, non_blocking=beside))
+                # with a factor of another type CUDA launches a kernel for each tensor
+                torch._foreach_mul_(here, onto(factor, device, dtype))
             return
         each, rows = factor.unbind(), self._norms.own_rows
         pairs = zip(rows, self._listed.tensors, strict=True)

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from spikeguard.faults import MAX_SAID, Faults
 from spikeguard.optim.optimizers import names_of
 from spikeguard.ranks.layout import Topology
-from spikeguard.ranks.model_parts import Modules, is_packed, local, named_parameters, settled
+from spikeguard.ranks.model_parts import Modules, is_packed, local, named_parameters, onto, settled
 from spikeguard.settings import Settings
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -26,13 +26,13 @@ _HALF = (torch.float16, torch.bfloat16)
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor | None:
     """L2 over what lies here of all `tensors`: () fp32; None if none. Meets no other rank."""
-    own = [local(t) for t in tensors]
+    own = list(map(local, tensors))
     return _plain_norm(own) if own else None
 
 
 def each_norm(tensors: Sequence[Tensor]) -> list[Tensor]:
     """L2 of what lies here of each, () fp32, on its own device. Meets no other rank."""
-    return _each_plain_norm([local(t) for t in tensors])
+    return _each_plain_norm(list(map(local, tensors)))
 
 
 def own_norm(tensors: Sequence[Tensor], copies: Sequence[int] | None = None) -> Tensor | None:
@@ -341,7 +341,7 @@ class GlobalNorms:
         if norms:
             own = torch.stack([norm.to(norms[0].device) for norm in norms]).double().square()
             index, shares = self._rows(rows, copies, squares.device)
-            squares.index_add_(0, index, self._placed(own) * shares)
+            squares.index_add_(0, index, onto(own, self._device()) * shares)
 
     def _note_missing(self, error: Exception) -> None:
         said = f"this rank's part of the gradients' norm is missing in it, on all ranks: {error!r}"
@@ -392,10 +392,6 @@ class GlobalNorms:
 
     def _zeros(self, count: int) -> Tensor:
         return torch.zeros(count, dtype=torch.float64, device=self._device())
-
-    def _placed(self, squares: Tensor) -> Tensor:
-        device = self._device()
-        return squares.to(device, non_blocking=device.type != "cpu")
 
     def _device(self) -> torch.device:
         """On which the job's ranks meet; gradients may lie on the host."""

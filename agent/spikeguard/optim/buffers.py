@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
-from spikeguard.ranks.model_parts import local
+from spikeguard.ranks.model_parts import local, onto
 
 BYTES: Final = 64 * 2**20  # of all copies
 _WORDS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -139,7 +139,7 @@ def copy_where(flag: Tensor, changed: Sequence[Tensor], copies: Sequence[Tensor]
     """
     words = _WORDS[changed[0].element_size()]
     now, before = [t.view(words) for t in changed], [t.view(words) for t in copies]
-    made = (1.0 - flag).to(changed[0].device, words, non_blocking=not changed[0].is_cpu)
+    made = onto(1.0 - flag, changed[0].device, words)
     torch._foreach_sub_(now, before)
     torch._foreach_mul_(now, made)
     torch._foreach_add_(now, before)

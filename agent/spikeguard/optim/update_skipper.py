@@ -23,7 +23,7 @@ from torch.amp.grad_scaler import GradScaler
 from spikeguard.errors import AttachError
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.ranks.layout import Topology
-from spikeguard.ranks.model_parts import is_sharded, local
+from spikeguard.ranks.model_parts import is_sharded, local, onto
 
 _ABSENT: Final = object()
 
@@ -61,7 +61,7 @@ def non_finite(norm: Tensor, loss: Tensor | None) -> Tensor:
     """
     rest = norm - norm
     if loss is not None:
-        rest = rest + (loss - loss).to(norm.device, non_blocking=not norm.is_cpu)
+        rest = rest + onto(loss - loss, norm.device)
     return torch.nan_to_num(rest.float(), nan=1.0)
 
 

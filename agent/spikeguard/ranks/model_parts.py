@@ -20,6 +20,12 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
+def onto(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """`tensor` on `device`. What comes to the host is waited for, as the host computes with it at
+    once; a copy to another device is queued there before what uses it."""
+    return tensor.to(device, dtype, non_blocking=device.type != "cpu")
+
+
 def local(tensor: Tensor) -> Tensor:
     """This rank's shard of `tensor`; a plain tensor is its own, a sparse gradient its sums."""
     if tensor.layout is torch.sparse_coo:

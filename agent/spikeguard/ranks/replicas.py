@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from spikeguard.ranks.model_parts import local
+from spikeguard.ranks.model_parts import local, onto
 
 REPLICAS_APART = "replicas_apart"  # ranks whose weights are not those of the most, where compared
 REPLICA_APART = "replica_apart"  # the lowest of those ranks, where there are any
@@ -51,8 +51,7 @@ def bits_of(parameters: Sequence[Tensor]) -> dict[str, Tensor]:
     """48 bits that stand for all bits of `parameters`: two () fp32 that hold whole numbers."""
     device = parameters[0].device
     own = [local(p.detach()) for p in parameters]
-    bits = (summed_bits(part) for part in own)
-    sums = torch.stack([each.to(device, non_blocking=device.type != "cpu") for each in bits])
+    sums = torch.stack([onto(summed_bits(part), device) for part in own])
     factors = torch.arange(len(parameters), dtype=torch.int64, device=device) * 2 + 1
     total = (sums * factors).sum()
     mask = 2**WORD - 1

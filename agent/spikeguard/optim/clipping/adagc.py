@@ -32,6 +32,7 @@ from spikeguard.optim.clipping.rules import (
     scaled_by,
     within,
 )
+from spikeguard.ranks.model_parts import onto
 
 _FAR = 1.5  # times the limit: so far outside for `patience` steps, a level has moved
 
@@ -108,7 +109,7 @@ class AdaGC:
             self._state = torch.zeros(4, len(each), device=each.device)
         elif rows < len(each):  # parameters were added: theirs are the last
             self._state = torch.nn.functional.pad(self._state, (0, len(each) - rows))
-        return self._state.to(each.device, non_blocking=not each.is_cpu)
+        return onto(self._state, each.device)
 
     def state_dict(self) -> dict[str, Any]:
         return {"state": self._state, "rate": self._rate}

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spikeguard.ranks.model_parts import onto
+
 _FIELDS = 7  # count, mean, variance, balance, outside, mean and squares of the outside logarithms
 _FLOOR = 1e-3  # of the mean: a flat window has no spread, and everything would be outside
 
@@ -92,7 +94,7 @@ class Baseline:
         if self._state is None:
             self._state = torch.zeros(_FIELDS, device=value.device)
         elif self._state.device != value.device:
-            self._state = self._state.to(value.device, non_blocking=not value.is_cpu)
+            self._state = onto(self._state, value.device)
         return self._state
 
     def state_dict(self) -> dict[str, Any]:

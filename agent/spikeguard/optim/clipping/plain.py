@@ -14,7 +14,7 @@ from spikeguard.faults import Faults
 from spikeguard.optim.clipping.adagc import AdaGC
 from spikeguard.optim.clipping.rules import ClipSignal, Rule, under
 from spikeguard.optim.clipping.zclip import Hybrid, ZClip
-from spikeguard.ranks.model_parts import parameters
+from spikeguard.ranks.model_parts import onto, parameters
 
 # The fixed maximum of the paper's ZClip is the loop's own `max_norm` here.
 BY_NAME: Mapping[str, Callable[[], Rule]] = {
@@ -74,7 +74,7 @@ def clip_grad_norm_(
     for p, factor in zip(listed, factors.unbind(), strict=True):
         if p.grad is not None:
             local = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
-            local.mul_(factor.to(local.device, local.dtype, non_blocking=not local.is_cpu))
+            local.mul_(onto(factor, local.device, local.dtype))
     told = clipped.signals
     return ClipResult(
         norm,
