@@ -243,7 +243,7 @@ def with_environment(settings: Settings, environment: Mapping[str, str] = os.env
     """`settings` with what `SPIKEGUARD_*` ask for in their place."""
     known = {*SETTING_VARIABLES.values(), *ARGUMENT_VARIABLES}
     if (meant := misspelt(environment, known)) is not None:
-        raise AttachError("settings", f"{meant[0]} is none", f"Write {meant[1]}, or unset it")
+        raise AttachError("settings", f"{meant[0]} is no setting", f"Write {meant[1]}, or unset it")
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     defaults = {field.name: field.default for field in fields(settings)}
     for setting, variable in SETTING_VARIABLES.items():

@@ -181,7 +181,7 @@ def test_a_switch_of_the_environment_is_on_or_off_and_nothing_else(name: str) ->
         assert getattr(chosen, field) is on
     with pytest.raises(spikeguard.AttachError, match=f"{name} is 'maybe'.*Set it to 1 or 0"):
         with_environment(Settings(), {name: "maybe"})
-    with pytest.raises(spikeguard.AttachError, match=f"{name}S is none.*Write {name},"):
+    with pytest.raises(spikeguard.AttachError, match=f"{name}S is no setting.*Write {name},"):
         with_environment(Settings(), {f"{name}S": "1"})
 
 
