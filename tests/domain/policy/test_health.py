@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, strategies as st
 
 from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
 from spikeguard_core.policy.proposal import propose
@@ -110,20 +109,6 @@ def test_the_lineage_follows_every_rollback_and_ends_where_history_is_unknown() 
     assert lineage.holds(SegmentPoint(THIRD, 10_000))
     cut = lineage_of({THIRD: SegmentPoint(SECOND, 350)}, THIRD)
     assert not cut.holds(SegmentPoint(FIRST, 100))
-
-
-ALARMS = st.builds(
-    Alarm,
-    st.sampled_from([FIRST, SECOND, THIRD]),
-    st.integers(0, 400),
-    st.none() | st.integers(0, 400),
-)
-
-
-@given(st.lists(ALARMS, max_size=8), st.integers(0, 400))
-def test_an_alarm_casts_its_doubt_whatever_others_there_are(alarms: list[Alarm], step: int) -> None:
-    alone = [Doubts([alarm], BRANCHED).cast_on(step, 100) for alarm in alarms]
-    assert Doubts(alarms, BRANCHED).cast_on(step, 100) == any(alone)
 
 
 # ---- damage -----------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from spikeguard_core.events import (
     Closed,
     Judgement,
     Opened,
-    Precursor,
     Recurred,
     Revised,
     Trend,
@@ -201,21 +200,6 @@ def _revised(step: int, excess: float | None, peak: float | None = 5.0) -> Revis
     return Revised(step, WORSE, 102, peak, excess, {"loss": 90.0}, settled=False)
 
 
-def test_an_incident_keeps_what_its_opening_said() -> None:
-    incident = _folded(OPENED)
-    assert (incident.number, incident.state, incident.segment) == (3, "open", SEGMENT)
-    assert (incident.onset_step, incident.detected_step, incident.newest_step) == (100, 101, 101)
-    assert incident.worst_z == {"grad_norm": 22.0}
-    assert incident.first_moves == {"grad_norm": 100}
-
-
-def test_a_revision_adds_signals_and_replaces_the_judgement() -> None:
-    incident = _folded(OPENED, _revised(120, 0.4))
-    assert (incident.kind, incident.confidence, incident.reason) == ("lingering", 0.8, WORSE.reason)
-    assert incident.worst_z == {"grad_norm": 22.0, "loss": 90.0}
-    assert (incident.peak_step, incident.peak_loss, incident.newest_step) == (102, 5.0, 120)
-
-
 @pytest.mark.parametrize(
     ("sure", "excess", "kind"),
     [
@@ -250,26 +234,11 @@ def test_whether_a_loss_still_stands_out_follows_the_policys_band(band: float, n
     assert _folded(opened, _revised(120, 0.06)).anomalous_step == newest
 
 
-def test_a_revision_without_a_finite_loss_leaves_the_peak_where_it_was() -> None:
-    blank = replace(_revised(120, math.nan, None), peak_step=0)
-    assert _folded(OPENED, blank).peak_step == 100
-
-
 def test_only_a_cure_makes_an_incident_recovering() -> None:
     incident = _folded(OPENED)
     for verb in Verb:
         cures = verb in (Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR, Verb.APPLY)
         assert acted(incident, verb).state == ("recovering" if cures else "open")
-
-
-def test_a_recurrence_opens_it_again_and_remembers_both_onsets() -> None:
-    treated = acted(_folded(OPENED), Verb.ROLLBACK)
-    again = Recurred(97, 95, BatchRange(110, 111), WORSE)
-    incident = fold(treated, again, number=3, segment=AGAIN)
-    assert incident is not None
-    assert (incident.state, incident.recurrences, incident.onset_step) == ("open", 1, 100)
-    assert (incident.newest_segment, incident.newest_onset_step) == (AGAIN, 95)
-    assert incident.newest_onset_batches == BatchRange(110, 111)
 
 
 def test_the_batches_of_its_first_rise_stay_what_they_were_when_it_comes_back_higher() -> None:
@@ -292,32 +261,3 @@ def test_what_never_left_has_not_come_back() -> None:
     assert (incident.recurrences, incident.came_back) == (1, False)
     assert incident.recurred_batches is None
     assert incident.newest_onset_batches == treated.onset_batches
-
-
-def test_a_closed_incident_takes_no_further_event() -> None:
-    closed = _folded(OPENED, Closed(300, Outcome.HEALED, LOOK))
-    assert (closed.state, closed.outcome, closed.closed_step) == ("closed", "healed", 300)
-    with pytest.raises(IllegalMove):
-        fold(closed, _revised(301, 0.0), number=3, segment=SEGMENT)
-    with pytest.raises(IllegalMove):
-        acted(closed, Verb.ROLLBACK)
-
-
-def test_a_new_spike_after_the_close_is_a_new_incident_and_before_it_an_error() -> None:
-    closed = _folded(OPENED, Closed(300, Outcome.HEALED, LOOK))
-    following = fold(closed, OPENED, number=4, segment=SEGMENT)
-    assert following is not None
-    assert (following.number, following.state) == (4, "open")
-    with pytest.raises(ValueError, match="incident 4 is still open"):
-        fold(following, OPENED, number=5, segment=SEGMENT)
-
-
-def test_a_precursor_belongs_to_no_incident_and_changes_none() -> None:
-    warning = Precursor(90, "update_norm", 4.0, 7.0)
-    assert fold(None, warning, number=1, segment=SEGMENT) is None
-    assert fold(_folded(OPENED), warning, number=1, segment=SEGMENT) == _folded(OPENED)
-
-
-def test_an_event_without_an_incident_is_refused() -> None:
-    with pytest.raises(ValueError, match="belongs to no incident"):
-        fold(None, _revised(120, 0.1), number=1, segment=SEGMENT)

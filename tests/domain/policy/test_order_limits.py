@@ -10,7 +10,7 @@ from spikeguard_core.policy.order_limits import read_limits
 from spikeguard_core.policy.proposal import Proposal, propose
 from spikeguard_core.policy.settings import DEFAULT_POLICY
 from spikeguard_core.policy.situation import OrderLimits, Situation
-from spikeguard_protocol import BatchRange, CommandState, Kind, Rollback, ScaleLr, Watch
+from spikeguard_protocol import BatchRange, CommandState, Kind, Rollback, ScaleLr
 from tests.domain.policy.situations import done, incident, situation
 
 CLIMBING = incident(kind=Kind.DIVERGENT, confidence=0.95)
@@ -70,11 +70,6 @@ def test_no_more_rollbacks_a_day_are_proposed_than_the_job_takes() -> None:
     assert "at most 1 orders to rollback in 24 hours (its setting rollbacks_a_day)" in spent.reason
     for past in (yesterday, refused):
         assert ask(situation(CLIMBING, past=(past,)), rollbacks_a_day=1).action is not None
-
-
-def test_watching_is_never_limited() -> None:
-    healing = situation(incident(kind=Kind.RECOVERABLE))
-    assert ask(healing, orders_a_day=0, rollback_steps_most=0).action == Watch(200)
 
 
 @given(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spikeguard_core.notification.quiet_hours import DAYS, QuietHours
-from spikeguard_core.policy.approval import auto_approval
-from spikeguard_core.policy.settings import ApprovalMode, ApprovalRule, Policy
-from spikeguard_protocol import Kind, Verb
+from spikeguard_protocol import Kind
 
 NIGHT = QuietHours("22:00", "07:00", days=("fri",))
 HOUR = 3600
@@ -44,11 +42,3 @@ def test_what_is_urgent_and_the_run_itself_wait_for_no_morning() -> None:
     assert NIGHT.holds(Kind.LINGERING)
     assert not NIGHT.holds(Kind.DIVERGENT)
     assert not NIGHT.holds(None)
-
-
-def test_the_kill_switch_outweighs_every_budget() -> None:
-    rule = {Verb.ROLLBACK: ApprovalRule(ApprovalMode.AUTO, budget=9, cooldown_s=0.0)}
-    assert auto_approval(Verb.ROLLBACK, Policy(approval=rule), ()).allowed
-    answer = auto_approval(Verb.ROLLBACK, Policy(approval=rule, halted=True), ())
-    assert not answer.allowed
-    assert "kill switch" in answer.reason

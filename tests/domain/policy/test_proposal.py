@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from spikeguard_core.policy.proposal import Proposal, differs, propose
+from spikeguard_core.policy.proposal import Proposal, propose
 from spikeguard_core.policy.remedies import Diagnosis
 from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
 from spikeguard_core.policy.situation import (
@@ -193,14 +193,6 @@ def test_a_loop_that_cannot_go_back_is_told_from_where_to_restart_and_what_helps
         assert "restart the job from ckpt-1150 (disk, step 1150, 50 steps before" in asked.reason
 
 
-def test_what_heals_by_itself_is_no_reason_to_restart() -> None:
-    healing = incident(kind=Kind.RECOVERABLE)
-    no_rollback = EVERY_VERB - {Verb.ROLLBACK}
-    asked = ask(situation(healing, capabilities=no_rollback, abilities=(UNFED,)))
-    assert "Iterate over guard.batches(loader)." in asked.reason
-    assert "restart the job" not in asked.reason
-
-
 def test_a_rollback_says_what_it_loses_in_a_loop_that_fetches_ahead() -> None:
     asked = ask(situation(abilities=(AHEAD,)))
     assert rollback(asked) == rollback(ask(situation()))
@@ -226,22 +218,6 @@ def test_an_offer_does_not_change_while_nothing_but_steps_go_by(blamed_on: Cause
         proposal = ask(situation(later, step=step, past=waiting))
         assert proposal.action == seen, proposal.reason
         assert not proposal.replaces(seen, blamed_on)
-
-
-def test_only_another_action_target_or_cause_is_a_new_revision() -> None:
-    def skipping(end: int) -> Rollback:
-        return Rollback("ckpt-1000", 1000, BatchRange(1198, end))
-
-    def slowed(factor: float, steps: int) -> Rollback:
-        return Rollback("ckpt-1000", 1000, None, factor, steps)
-
-    assert not differs(skipping(1298), skipping(1698))
-    assert not differs(slowed(0.5, 50), slowed(0.3, 70))
-    assert differs(slowed(0.5, 50), Rollback("ckpt-1000", 1000))
-    assert differs(skipping(1298), Rollback("ckpt-900", 900, BatchRange(1198, 1298)))
-    assert differs(skipping(1298), Rollback("ckpt-1000", 1000))
-    assert differs(skipping(1298), Rollback("ckpt-1000", 1000, BatchRange(1398, 1400)))
-    assert differs(Watch(200), Stop())
 
 
 def test_a_cause_that_hovers_about_its_bar_leaves_the_offer_alone() -> None:

@@ -30,13 +30,11 @@ from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
     Policy,
     policy_from_mapping,
-    policy_to_mapping,
 )
 from spikeguard_core.policy.situation import OrderLimits, PastCommand, Situation
 from spikeguard_core.setting_fields import PolicyError
-from spikeguard_core.suspicion import NOTHING, Mark, Suspicion
+from spikeguard_core.suspicion import Mark
 from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Verb
-from spikeguard_protocol.phrases import paragraphs
 from tests.domain.policy.situations import SEGMENT, blamed, done, incident, situation, target
 
 BY_HAND = frozenset({Diagnosis.LOSS_SCALE_OVERFLOW, Diagnosis.STALLED_WEIGHTS})
@@ -86,15 +84,6 @@ def test_no_innocent_batch_is_skipped_where_the_fault_lies_outside_the_data(caus
     assert "few batches" not in proposal.reason
     assert "No batch is skipped" in proposal.reason
     assert f"what speaks for {cause}" in proposal.reason
-
-
-def test_a_reason_has_paragraphs_verdict_cause_command_and_what_is_left_alone() -> None:
-    _, proposal = ask(about(Cause.LR_TOO_HIGH, mark=RAISED))
-    verdict, cause, command, left_alone = paragraphs(proposal.reason)
-    assert verdict.startswith("Lingering (")
-    assert cause == "Likely cause (90%): learning rate too high: what speaks for lr_too_high."
-    assert command.startswith("Go back to ")
-    assert left_alone == "No batch is skipped: the data is not what is blamed."
 
 
 def test_a_rate_that_jumped_is_capped_at_what_it_was() -> None:
@@ -252,15 +241,6 @@ def test_a_source_that_struck_twice_is_left_out_where_the_job_can(
     assert proposal.by_person is (applied is not None)
 
 
-def test_where_it_came_back_is_looked_at_before_and_after() -> None:
-    seen = returned(Cause.LR_TOO_HIGH, Rollback("mem-1190", 1190)).incident
-    assert "It came back with batch 1,200: " in checks_of(seen, DEFAULT_POLICY)[-1]
-    assert "data of batch 1,200 too" in follow_ups_of(seen, DEFAULT_POLICY)[-1]
-    elsewhere = replace(seen, recurred_step=1300, recurred_batches=BatchRange(1299, 1300))
-    for said in (checks_of(elsewhere, DEFAULT_POLICY), follow_ups_of(elsewhere, DEFAULT_POLICY)):
-        assert not [text for text in said if "ame back" in text or "came again" in text]
-
-
 @pytest.mark.parametrize(
     ("gone_back", "changes"),
     [
@@ -314,13 +294,6 @@ def test_a_cause_that_is_not_sure_is_not_acted_on_as_if_it_were() -> None:
 # --- the next morning ---
 
 
-def test_a_bad_batch_that_did_no_harm_is_to_be_looked_at_all_the_same() -> None:
-    odd = incident(kind=Kind.OUTLIER_BATCH, causes=blamed(Cause.BAD_BATCH, 1.0, Mark(1200, 1200)))
-    (first, source) = follow_ups_of(odd, DEFAULT_POLICY)
-    assert "data of batch 1,199:" in first
-    assert "data mix" in source
-
-
 def test_only_a_source_that_both_incidents_left_out_is_the_same_source() -> None:
     """`shard:offset` is of its shard; a document that is no such name is a source of its own."""
     bad = incident(causes=blamed(Cause.BAD_BATCH))
@@ -339,23 +312,6 @@ def test_only_a_source_that_both_incidents_left_out_is_the_same_source() -> None
     assert "same source" not in " ".join(
         follow_ups_of(incident(), DEFAULT_POLICY, (), DataRecord(here, before))
     )
-
-
-def test_sources_of_earlier_incidents_are_to_be_checked_for_data_alone() -> None:
-    data = DataRecord((), (IncidentData(2, tuple(f"shard-{n}:1" for n in range(5))),))
-    check = checks_of(incident(causes=blamed(Cause.RARE_TOKENS)), DEFAULT_POLICY, data)[-1]
-    assert "incident 2 too. Its sources: shard-0, shard-1, shard-2 and 2 more." in check
-    rate = checks_of(incident(causes=blamed(Cause.LR_TOO_HIGH)), DEFAULT_POLICY, data)
-    assert not [text for text in rate if "shard" in text]
-
-
-def test_follow_ups_name_what_is_known_of_the_cause() -> None:
-    rate = incident(causes=blamed(Cause.LR_TOO_HIGH, mark=RAISED))
-    assert "raised from step 1,198 to 1,204" in follow_ups_of(rate, DEFAULT_POLICY)[0]
-    rank = incident(causes=blamed(Cause.WEIGHT_CORRUPTION, mark=Mark(1199, rank=3)))
-    assert "of rank 3:" in follow_ups_of(rank, DEFAULT_POLICY)[0]
-    for seen in (rate, rank):
-        assert not [t for t in follow_ups_of(seen, DEFAULT_POLICY) if "Look at the data" in t]
 
 
 # --- what a project changes ---
@@ -380,13 +336,6 @@ def test_a_remedy_can_be_asked_to_be_surer_and_take_another_shape() -> None:
     assert (action.lr_factor, action.lr_steps) == (0.7, 900)
     bold = changed(weight_corruption={"stop_after": 3}, unknown={"skip": "nothing"})
     assert ask(about(Cause.UNKNOWN), bold)[0].skip is None
-
-
-def test_changed_remedies_survive_the_way_out_and_back() -> None:
-    policy = changed(bad_batch={"sure": 0.9, "skip": "hedge"}, replicas_apart={"use": False})
-    plain = policy_to_mapping(policy)
-    assert plain["remedies"]["replicas_apart"] == {"use": False}
-    assert policy_from_mapping(plain) == policy
 
 
 @pytest.mark.parametrize(
@@ -449,12 +398,3 @@ def test_who_was_asked_about_harder_data_still_is_while_the_model_learns_it() ->
     later = about(Cause.BAD_BATCH, mark=Mark(1200), excess=0.31)
     assert not ask(later)[1].by_person
     assert ask(replace(later, past=(waits,)))[1].by_person
-
-
-def test_what_is_known_is_said_where_the_cause_is_not() -> None:
-    climbed = "the loss climbed by steps up to step 1210, pushed up by updates of the usual size"
-    unknown = Suspicion(Cause.UNKNOWN, 0.8, (climbed, NOTHING))
-    asked = incident(causes=(unknown,))
-    assert diagnose(asked, DEFAULT_POLICY).sentence == f"The cause is not known: {climbed}."
-    silent = incident(causes=(replace(unknown, reasons=(NOTHING,)),))
-    assert "nothing that was measured tells it" in diagnose(silent, DEFAULT_POLICY).sentence
