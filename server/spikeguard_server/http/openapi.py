@@ -29,7 +29,6 @@ from spikeguard_server.errors import (
 from spikeguard_server.http.bodies.protocol_schema import protocol_schemas
 from spikeguard_server.http.bodies.run_shapes import Shape
 from spikeguard_server.http.dependencies import is_page
-from spikeguard_server.http.middleware import SMALL_BYTES
 from spikeguard_server.http.responses import refusals
 from spikeguard_server.identity.permissions import TABLE, AccessRule
 
@@ -67,22 +66,9 @@ _SCHEME = {
         "description": "Set by /login; good for the pages only.",
     },
 }
-_MISSING = refusals(
-    NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those there are")
-)
-_LATE = refusals(
-    Conflict("Version 2 is in force, not 1", "Read it again, then change that one", current=2),
-    RevisionChanged({"id": "gpt-124m-7#3.1", "revision": 2}),
-    WrongState("gpt-124m-7#3.1 was rejected by Ada Lovelace", "Nothing is left to decide"),
-)
-_ALWAYS = refusals(
-    Unprocessable("limit is more than 1,000", "Write at most 1,000", field="limit"),
-    Busy("Every connection to the database is in use", "Wait, then send it again", limit=8),
-    Unready("The database cannot be reached", "Wait, then send it again"),
-)
-_WITH_BODY = refusals(
-    Malformed("The body is not JSON", "Send JSON", field="body"), TooLarge(SMALL_BYTES)
-)
+_LATE = (Conflict, RevisionChanged, WrongState)
+_ALWAYS = (Unprocessable, Busy, Unready)
+_GUARDED = (NotSignedIn, Forbidden, NoPerson)
 _RETRY = {
     "Retry-After": {
         "description": "Whole seconds to wait before it is worth trying again.",
@@ -100,11 +86,6 @@ _SHOWN = {  # what a person with a browser is shown instead of a page
     "429": "Too much at once.",
     "503": "The database cannot be reached.",
 }
-_GUARDED = refusals(
-    NotSignedIn("There is no token", "Send `Authorization: Bearer TOKEN`"),
-    Forbidden("A token of role viewer may not do this", "Use a token of role admin or operator"),
-    NoPerson(),
-)
 
 
 def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
@@ -141,20 +122,10 @@ def _restore_examples(document: dict[str, Any]) -> None:
         extra = shape.model_config.get("json_schema_extra")
         if isinstance(extra, dict) and shape.__name__ in document["components"]["schemas"]:
             document["components"]["schemas"][shape.__name__].update(extra)
-    for calls in document["paths"].values():
-        for call in calls.values():
-            for answer in call["responses"].values():
-                _restore_fields(answer.get("content", {}).get("application/json", {}))
 
 
 def _every(shape: type[Shape]) -> list[type[Shape]]:
     return [found for kind in shape.__subclasses__() for found in (kind, *_every(kind))]
-
-
-def _restore_fields(content: dict[str, Any]) -> None:
-    for shown in content.get("examples", {}).values():
-        if "error" in shown["value"]:
-            shown["value"]["error"].setdefault("field", None)
 
 
 def _describe_call(call: dict[str, Any], rule: AccessRule, method: str, path: str) -> None:
@@ -168,15 +139,20 @@ def _describe_call(call: dict[str, Any], rule: AccessRule, method: str, path: st
         call["responses"] |= _pages()
         return
     named = "{" in path or any(p["name"] == "run" for p in call.get("parameters", ()))
-    refused = {
-        **({} if rule.public and method == "get" else _GUARDED),
-        **_ALWAYS,
-        **(_WITH_BODY if "requestBody" in call else {}),
-        **(_MISSING if named else {}),
-        **(_LATE if method != "get" or path.endswith("/postmortem") else {}),
-    }
-    for status, entry in refused.items():
-        _add(call["responses"], str(status), entry)
+    refused = (
+        *(() if rule.public and method == "get" else _GUARDED),
+        *_ALWAYS,
+        *((Malformed, TooLarge) if "requestBody" in call else ()),
+        *((NotFound,) if named else ()),
+        *(_LATE if method != "get" or path.endswith("/postmortem") else ()),
+    )
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
+    for status, entry in refusals(*refused).items():
+        known = call["responses"].get(str(status), {})
+        if not known or "HTTPValidationError" in str(known):
+            call["responses"][str(status)] = {
+                "description": entry["description"], "content": content,
+            }  # fmt: skip
     for status in {"429", "503"} & call["responses"].keys():
         call["responses"][status]["headers"] = _RETRY
 
@@ -187,20 +163,3 @@ def _pages() -> dict[str, Any]:
     shown = {status: {"description": told, "content": html} for status, told in _SHOWN.items()}
     onward = {"303": {"description": "On to the login, or to where the person came from."}}
     return onward | shown
-
-
-def _add(responses: dict[str, Any], status: str, entry: dict[str, Any]) -> None:
-    """Add an error's examples beside those that the call names itself."""
-    known = responses.get(status)
-    if known is None or "HTTPValidationError" in str(known):
-        responses[status] = _plain(entry)
-        return
-    content = known.setdefault("content", {}).setdefault("application/json", {})
-    content.setdefault("examples", {}).update(entry["content"]["application/json"]["examples"])
-
-
-def _plain(entry: dict[str, Any]) -> dict[str, Any]:
-    examples = dict(entry["content"]["application/json"]["examples"])
-    schema = {"$ref": "#/components/schemas/ErrorBody"}
-    content = {"application/json": {"schema": schema, "examples": examples}}
-    return {"description": entry["description"], "content": content}

@@ -62,16 +62,11 @@ def answer_of(error: ServiceError) -> JsonReply:
 Documented = dict[int | str, dict[str, Any]]
 
 
-def refusals(*errors: ServiceError) -> Documented:
-    """OpenAPI entries with one example for each of `errors`, grouped by status."""
+def refusals(*errors: type[ServiceError]) -> Documented:
+    """OpenAPI entries of `errors`, by status: the codes, and what each means."""
     found: Documented = {}
     for error in errors:
-        entry = found.setdefault(error.status, _entry(error))
-        entry["content"]["application/json"]["examples"][error.code] = {"value": error.body()}
+        means = f"`{error.code}`: {(error.__doc__ or '').splitlines()[0]}"
+        known = found.setdefault(error.status, {"model": ErrorBody, "description": ""})
+        known["description"] = f"{known['description']} {means}".lstrip()
     return found
-
-
-def _entry(error: ServiceError) -> dict[str, Any]:
-    words = (type(error).__doc__ or "").splitlines()[0]
-    content: dict[str, Any] = {"application/json": {"examples": {}}}
-    return {"model": ErrorBody, "description": words, "content": content}

@@ -92,14 +92,7 @@ _ACK: dict[int | str, dict[str, Any]] = {
         },
     }
 }
-_REFUSALS = refusals(
-    Malformed("The body is not JSON", "Send a Message"),
-    VersionNotSpoken("This server speaks version 1", "Upgrade", field="version", supported=[1]),
-    SequenceGap(4191, 4195),
-    TooLarge(4 * 2**20),
-    Busy("Too many messages at once", "Wait, then send it again"),
-    Unready("The database cannot be reached", "Wait, then send it again"),
-)
+_REFUSALS = refusals(Malformed, VersionNotSpoken, SequenceGap, TooLarge, Busy, Unready)
 
 
 class _MessageRoute(APIRoute):
