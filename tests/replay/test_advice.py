@@ -10,16 +10,10 @@ import pytest
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_core.detection.sample import Sample
-from spikeguard_core.events import Judgement, Revised
 from spikeguard_core.policy.settings import DEFAULT_POLICY
-from spikeguard_protocol import Cause, Kind, Rollback, Verb, verb_of
+from spikeguard_protocol import Rollback, Verb, verb_of
 from spikeguard_replay.advice import Advice, Assumed, advise
 from spikeguard_replay.commands import REPLAY
-from spikeguard_replay.judging import fold_incidents
-from spikeguard_replay.listing import incident_lines
-from spikeguard_replay.log import Log, Series
-from tests.domain.policy.situations import blamed
-from tests.domain.policy.test_lives import OPENED
 from tests.replay.running import run
 
 ONSET = 2_001
@@ -128,15 +122,3 @@ def test_the_listing_says_that_nothing_was_done(
 def test_a_wrong_option_is_refused_by_name(log: Path, words: tuple[str, ...], told: str) -> None:
     with pytest.raises(CommandFailed, match=told):
         run(REPLAY, str(log), *words)
-
-
-def test_an_incident_is_of_the_kind_in_the_listing_that_a_server_shows() -> None:
-    """Whatever its course promises, nothing is called recoverable whose cause does not heal."""
-    flat, seen = np.full(40, 3.1), np.full(40, True)
-    log = Log("x", "CSV", np.arange(90, 130), {"loss": Series(flat, seen)}, {}, [], [])
-    causes = blamed(Cause.WEIGHT_CORRUPTION, 0.95)
-    promising = Judgement(Kind.RECOVERABLE, 0.55, "most such spikes heal")
-    event = Revised(120, promising, 102, 5.0, 1.5, {"loss": 90.0}, settled=False, causes=causes)
-    [found] = fold_incidents([OPENED, event], log)
-    assert found.judgement.kind is Kind.LINGERING
-    assert "weights changed by no update" in incident_lines(1, found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_replay.commands import BACKTEST, REPLAY
-from spikeguard_replay.progress import with_progress
 from spikeguard_replay.reading import DEEPEST, logs_under
 from tests.hostile import HOSTILE, acted_on
 from tests.replay.running import run
@@ -147,19 +145,3 @@ def test_an_empty_or_missing_folder_is_refused(tmp_path: Path) -> None:
         run(BACKTEST, str(tmp_path))
     with pytest.raises(CommandFailed, match="cannot be searched: No such file"):
         run(BACKTEST, str(tmp_path / "nowhere"))
-
-
-class Terminal(io.StringIO):
-    """Text that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_is_drawn_on_a_terminal_and_nowhere_else() -> None:
-    silent, seen = io.StringIO(), Terminal()
-    assert list(with_progress(range(4), 4, "files", silent)) == [0, 1, 2, 3]
-    assert silent.getvalue() == ""
-    assert list(with_progress(range(4), 4, "files", seen)) == [0, 1, 2, 3]
-    assert "] 2 of 4 files" in seen.getvalue()
-    assert seen.getvalue().endswith("\r\x1b[K")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import tomllib
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from spikeguard_replay.console import pairs_in
 from spikeguard_replay.reading import read_log
 from tests.replay.running import rows_in
 
@@ -121,27 +119,6 @@ def test_an_overflow_between_two_steps_is_a_skipped_update(overflow: str, tmp_pa
     lines.append(overflow)
     rows = rows_in(log_at(tmp_path / "a.log", overflow, *lines))
     assert [values["step_skipped"] for _, values in rows] == [0, 0, 0, 1, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("step: 5 loss: 2.1", {"step": 5, "loss": 2.1}),
-        ("step=5 loss=2.1e-3", {"step": 5, "loss": 2.1e-3}),
-        ("step 5, train loss nan, lr 3e-4", {"step": 5, "train loss": math.nan, "lr": 3e-4}),
-        ("Step 1,200 | Loss -inf", {"Step": 1200, "Loss": -math.inf}),
-        ("| INFO it=7/900 loss=.5 (avg 0.6)", {"it": 7, "loss": 0.5, "avg": 0.6}),
-        ("| loss 2.5 in 31.2ms", {"loss": 2.5, "in": 0.0312}),
-        ("tokens: 1.5M, number of nan iterations:   0 |",
-         {"tokens": 1.5e6, "number of nan iterations": 0}),
-        ("loaded 25 of model v2.1", {"loaded": 25}),
-        ("Epoch 8 Train, reg:0.12, Cost: 681.2 sec", {"Epoch": 8, "reg": 0.12, "time": 681.2}),
-        ("Epoch 8, cost: 0.12", {"Epoch": 8, "cost": 0.12}),
-    ],
-)  # fmt: skip
-def test_names_and_numbers_are_read_wherever_they_stand(line: str, found: dict[str, float]) -> None:
-    said = pairs_in(line)
-    assert repr(said) == repr({name: float(value) for name, value in found.items()})
 
 
 def test_lines_of_several_ranks_are_told_apart(tmp_path: Path) -> None:

@@ -122,15 +122,6 @@ def test_ranks_that_part_again_after_a_rollback_came_back() -> None:
     assert (incident.recurrences, incident.apart_since, incident.recurred_step) == (1, 201, 201)
 
 
-def test_a_command_that_makes_no_rank_equal_is_judged_by_the_next_comparison() -> None:
-    monitor = Monitor()
-    monitor.observe(rows(1, 255, since_250))
-    monitor.intervened(255, Verb.SCALE_LR)
-    assert not of(monitor.observe(rows(256, 299, since_250)), Recurred)
-    (again,) = of(monitor.observe(rows(300, 310, since_250)), Recurred)
-    assert again.step == 300
-
-
 def test_ranks_found_apart_during_a_spike_are_part_of_it() -> None:
     spike = range(230, 300)
     events = Monitor().observe(rows(1, 290, since_250, spike))
@@ -140,19 +131,6 @@ def test_ranks_found_apart_during_a_spike_are_part_of_it() -> None:
     incident = folded(events)
     assert (incident.apart, incident.apart_since) == (True, 201)
     assert incident.reason.startswith("apart: 1 rank")
-
-
-def test_ranks_that_a_restart_made_equal_are_apart_no_longer() -> None:
-    monitor, past = Monitor(), Monitor()
-    past.observe(rows(1, 190, since_250))
-    events = monitor.observe(rows(1, 255, since_250))
-    monitor.rewind(past)
-    events += monitor.observe(rows(191, 420, lambda _: False))
-    (closed,) = of(events, Closed)
-    assert isinstance(closed, Closed)
-    assert closed.outcome is Outcome.HEALED
-    assert folded(events).apart_since is None
-    assert folded(events).apart
 
 
 def test_a_healed_spike_that_is_watched_on_gives_way_to_ranks_apart() -> None:

@@ -126,16 +126,6 @@ def test_a_stop_and_reload_changes_nothing(rows: list[Sample], data: st.DataObje
 
 
 @settings(max_examples=10)
-@given(runs(), st.data())
-def test_the_replay_of_a_prefix_is_a_prefix_of_the_replay(
-    rows: list[Sample], data: st.DataObject
-) -> None:
-    cut = data.draw(st.integers(0, len(rows)))
-    part, whole = Monitor().observe(rows[:cut]), Monitor().observe(rows)
-    assert repr(whole[: len(part)]) == repr(part)
-
-
-@settings(max_examples=10)
 @given(runs())
 def test_at_most_one_incident_is_open(rows: list[Sample]) -> None:
     monitor, depth = Monitor(), 0

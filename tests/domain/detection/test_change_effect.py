@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,10 +13,7 @@ from spikeguard_core.diagnosis.change_effect import (
     MOST_STEPS,
     Effect,
     ExpectedEffect,
-    Introduction,
     branch_effect,
-    changes_between,
-    changes_words,
     effect_of,
     effect_words,
     expectation_words,
@@ -110,14 +106,6 @@ def test_what_is_not_known_says_why() -> None:
     assert Monitor().heading(10) is None
 
 
-def test_the_farther_the_trend_has_to_be_extrapolated_the_less_sure_an_effect_is() -> None:
-    steep = replace(trend_at(CHANGED), slope=-0.001)
-    near, far = (effect_of(steep, CHANGED, before(), after(0.0)[:n]) for n in (50, 200))
-    assert isinstance(near, Effect)
-    assert isinstance(far, Effect)
-    assert far.error > near.error
-
-
 @pytest.mark.parametrize(
     ("expected", "size", "loss_is", "said"),
     [
@@ -136,29 +124,6 @@ def test_an_expectation_is_held_against_the_interval(
     expected: ExpectedEffect, size: float | None, loss_is: float, said: str
 ) -> None:
     assert expectation_words(expected, size, Effect(2200, loss_is, 0.01)) == said
-
-
-def test_an_effect_is_told_with_its_uncertainty() -> None:
-    said = effect_words(Effect(2200, -0.05, 0.01))
-    assert said == "the loss lies 0.0500 ± 0.0100 nats below its earlier trend"
-    assert "on its earlier trend" in effect_words(Effect(2200, 0.004, 0.01))
-
-
-def test_an_attempt_that_trains_otherwise_is_told_by_the_fields_that_differ() -> None:
-    settings = {"betas": "(0.9, 0.95)", "lr": "0.0003", "host": "a", "ability.clip": "yes"}
-    before = Introduction(8, 4096, settings)
-    new = {"betas": "(0.9, 0.99)", "lr": "0.0001", "host": "b", "ability.clip": "no", "clip": "1.0"}
-    changes = changes_between(before, Introduction(16, 8192, new))
-    assert [change.field for change in changes] == [
-        "betas",
-        "clip",
-        "tokens_per_step",
-        "world_size",
-    ]
-    said = changes_words(changes)
-    assert "betas (0.9, 0.95) → (0.9, 0.99), clip not told → 1.0" in said
-    assert "world_size 8 → 16" in said
-    assert changes_between(before, Introduction(8, 4096, {**settings, "host": "c"})) == ()
 
 
 def test_a_learning_rate_that_goes_on_along_its_schedule_is_no_change() -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from spikeguard_core.diagnosis.cause.layers import FirstLayer, LayerRow
-from spikeguard_core.diagnosis.layer_map import ROWS, block_of, layer_map
+from spikeguard_core.diagnosis.layer_map import ROWS, layer_map
 
 ONSET = 40
 
@@ -78,15 +78,6 @@ def test_a_norm_that_is_not_finite_is_infinitely_far() -> None:
     found = layer_map(rows(["a", "b"], {("b", ONSET): math.nan}), ONSET)
     assert found is not None
     assert found.ratios[1][found.steps.index(ONSET)] == math.inf
-
-
-def test_without_norms_there_is_no_map() -> None:
-    assert layer_map([], ONSET) is None
-
-
-def test_blocks_are_named_by_their_first_number() -> None:
-    assert block_of("model.layers.12.mlp.0.weight") == "model.layers.12"
-    assert (block_of("embed.weight"), block_of("bias")) == ("embed", "bias")
 
 
 def test_a_layer_is_held_against_its_newest_norms_and_not_against_the_warm_up() -> None:

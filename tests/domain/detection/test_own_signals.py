@@ -137,18 +137,3 @@ def test_another_direction_keeps_what_was_learnt() -> None:
     monitor.observe(rows(values)[:490])
     assert monitor.use(choose({"signals": {NAME: {"direction": "down"}}}))
     assert [event.step for event in warned(monitor.observe(rows(values)[490:]))] == [502]
-
-
-def test_the_state_of_sixteen_signals_stays_small_however_long_the_run() -> None:
-    names = [f"own_{n}" for n in range(16)]
-    monitor, rng = Monitor(), np.random.default_rng(1)
-    monitor.use(choose({"signals": {name: {"direction": "both"} for name in names}}))
-    sizes = []
-    for first in range(1, 1_501, 500):
-        block = [
-            Sample(n, {"loss": 3.0 + 0.02 * rng.normal(), **dict.fromkeys(names, rng.normal())})
-            for n in range(first, first + 500)
-        ]
-        monitor.observe(block)
-        sizes.append(len(monitor.dump()))
-    assert sizes[-1] < 1.05 * sizes[1] < 80_000
