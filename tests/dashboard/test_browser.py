@@ -16,12 +16,15 @@ from urllib.request import urlopen
 import pytest
 
 from spikeguard_trainer.stage.ports import free_port
-from tests.dashboard import story
-from tests.dashboard.stand_in import ADA_TOKEN, World, error, serving
+from tests.dashboard.conftest import RUN
+from tests.dashboard.glass import Glass
 
 START_S, SHOW_MS = 120.0, 120_000
 SETTLE_MS = 400  # from an answer to what the browser shows of it
 PHONE = {"width": 390, "height": 844}
+STARTING = {
+    "code": "starting", "field": None, "message": "The server is starting", "remedy": "Wait",
+}  # fmt: skip
 
 pytestmark = pytest.mark.slow
 
@@ -60,31 +63,22 @@ def wait_until_healthy(address: str, process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
-    return story.world()
-
-
-@pytest.fixture(scope="module")
-def address(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address(glass: Glass, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("home")
-    with serving(world) as server, dashboard(server, home, free_port()) as address:
+    with dashboard(glass.address, home, free_port()) as address:
         yield address
 
 
-@pytest.fixture(autouse=True)
-def _fresh(world: World) -> None:
-    """Every test finds the world as it was at first."""
-    anew = story.world()
-    world.incidents, world.people = anew.incidents, anew.people
-    world.broken = None
-    world.heard.clear()
-
-
 @pytest.fixture(scope="module")
-def ada(browser: Any, address: str) -> Iterator[Any]:
+def ada(browser: Any, address: str, glass: Glass) -> Iterator[Any]:
     """The browser of somebody who has."""
     context = browser.new_context()
-    value = {"name": "spikeguard_dashboard", "value": ADA_TOKEN, "url": address, "httpOnly": True}
+    value = {
+        "name": "spikeguard_dashboard",
+        "value": glass.session,
+        "url": address,
+        "httpOnly": True,
+    }
     context.add_cookies([value])
     yield context
     context.close()
@@ -102,12 +96,12 @@ def opened(context: Any, url: str) -> Iterator[Any]:
         page.close()
 
 
-def await_refreshes(page: Any, world: World, count: int) -> None:
+def await_refreshes(page: Any, glass: Glass, count: int) -> None:
     """Until the page has asked for something more often than `count` times, and shown it. Any
     page asks once for all that it shows, and the one before it may still do so."""
-    before = Counter(asked.path for asked in world.heard)
+    before = Counter(glass.asked)
     deadline = time.monotonic() + START_S
-    while _most_often(Counter(asked.path for asked in world.heard) - before) <= count:
+    while _most_often(Counter(glass.asked) - before) <= count:
         assert time.monotonic() < deadline, "the page asks for nothing any more"
         page.wait_for_timeout(50)
     page.wait_for_timeout(SETTLE_MS)
@@ -137,7 +131,7 @@ def lose_the_first(page: Any, chunk: str, lost: list[str]) -> None:
     page.route(chunk, route)
 
 
-def test_nothing_runs_out_of_a_phones_width(ada: Any, address: str, world: World) -> None:
+def test_nothing_runs_out_of_a_phones_width(ada: Any, address: str, glass: Glass) -> None:
     """From runs to an incident, and from there to the page that decides, by links in the dark.
 
     A chart whose code could not be fetched at first is asked for again. New data appears by
@@ -161,31 +155,32 @@ def test_nothing_runs_out_of_a_phones_width(ada: Any, address: str, world: World
         marks.first.wait_for()
         assert lost
         fits_a_phone(page)
-        page.get_by_role("link", name="incident 2 waiting for a decision").click()
-        page.wait_for_url("**/incident?run=default/llama-8b-c4&number=2")
-        page.get_by_text("The loss rose from 3.766 to 5.186").wait_for()
+        page.get_by_role("link", name="incident 1 waiting for a decision").click()
+        page.wait_for_url("**/incident?run=default/llama-8b-c4&number=1")
+        page.get_by_text("The loss rose from 2.").first.wait_for()
         marks.nth(2).wait_for()
         fits_a_phone(page)
         decide = page.get_by_role("link", name="Look at it and decide")
         assert decide.bounding_box()["y"] < PHONE["height"]  # who is woken need not scroll
-        stays_as_it_is_but_for_new_data(page, world)
+        stays_as_it_is_but_for_new_data(page, glass)
         decide.click()
-        page.wait_for_url("**/incident/default/llama-8b-c4/2")
+        page.wait_for_url("**/incident/default/llama-8b-c4/1")
 
 
-def stays_as_it_is_but_for_new_data(page: Any, world: World) -> None:
-    await_refreshes(page, world, 1)
+def stays_as_it_is_but_for_new_data(page: Any, glass: Glass) -> None:
+    await_refreshes(page, glass, 1)
     page.evaluate("document.querySelectorAll('.marks').forEach(mark => mark.dataset.same = 1)")
     before = page.locator("canvas.marks, svg.marks").count()
-    await_refreshes(page, world, 1)
+    await_refreshes(page, glass, 1)
     assert page.locator(".marks[data-same]").count() == before > 0
-    world.incidents[0]["summary"] = "It is on its way back"
+    back = {"summary": "It is on its way back"}
+    glass.change(f"{RUN}/incidents/1", lambda incident: incident.update(back))
     page.get_by_text("it is on its way back").wait_for()
     assert page.locator(".marks[data-same]").count() == before
 
 
 def test_an_outage_is_said_and_mends_itself_and_two_ticked_runs_are_compared(
-    ada: Any, address: str, world: World
+    ada: Any, address: str, glass: Glass
 ) -> None:
     """Under an address that says so. No usage statistics go anywhere, and no button offers to
     deploy."""
@@ -197,10 +192,10 @@ def test_an_outage_is_said_and_mends_itself_and_two_ticked_runs_are_compared(
         table = page.get_by_test_id("stDataFrame")
         table.wait_for()  # its answer has come: there is one to keep
         assert page.get_by_text("Deploy").count() == 0
-        world.broken = lambda: error(503, "starting", "The server is starting", "Wait a moment")
+        glass.broken = 503, {"error": STARTING}
         page.get_by_text("The server is starting. What you see is").wait_for()
         page.get_by_role("heading", name="3 runs").wait_for()
-        world.broken = None
+        glass.broken = None
         page.get_by_text("The server is starting").first.wait_for(state="detached")
         page.wait_for_timeout(SETTLE_MS)
         box = table.bounding_box()
@@ -208,7 +203,7 @@ def test_an_outage_is_said_and_mends_itself_and_two_ticked_runs_are_compared(
             page.mouse.click(box["x"] + 18, box["y"] + 35 * row + 18)
         compare = page.get_by_role("link", name="Compare")
         compare.wait_for()
-        await_refreshes(page, world, 1)
+        await_refreshes(page, glass, 1)
         page.set_viewport_size(PHONE)
         compare.click()
         page.wait_for_url("**/compare?run=default/llama-8b-c4&run=vision/vit-g*")

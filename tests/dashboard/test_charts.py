@@ -18,28 +18,29 @@ from spikeguard_dashboard.charts import (
     Span,
     Spec,
     curve_points,
-    log_ticks,
     signal_chart,
 )
 from spikeguard_dashboard.history import Kept
 from spikeguard_dashboard.palette import DARK, LIGHT, Palette
 from spikeguard_dashboard.series import Series, Trend, series_of
-from tests.dashboard import story
 
-MAIN = (story.ATTEMPT, 0)
+ATTEMPT, ONSET = "9f2c51d07ab34e86", 1246
+MAIN = (ATTEMPT, 0)
 ALL: Kept = {MAIN: math.inf}
 
 
 def series(losses: list[Any], first: int = 1, **columns: list[Any]) -> Series:
     segment = {
-        "attempt": story.ATTEMPT,
+        "attempt": ATTEMPT,
         "number": 0,
         "current": True,
         "steps": list(range(first, first + len(losses))),
         "values": {"loss": losses, **columns},
         "batches": [[n, n + 1] for n in range(len(losses))],
     }
-    return series_of(convert(story.series([segment]), Answer, strict=False))
+    trend = {"step": ONSET - 1, "level": 3.8, "slope": -0.0002, "scale": 0.035, "band": 3.0}
+    answer = {"signals": ["loss"], "segments": [segment], "truncated": False, "trend": trend}
+    return series_of(convert(answer, Answer, strict=False))
 
 
 def layers(spec: Spec, mark: str) -> list[dict[str, Any]]:
@@ -67,11 +68,6 @@ def test_the_line_is_broken_where_a_value_is_not_finite() -> None:
     assert [row["value"] for row in line["rows"]] == [2.0, None, 2.1]
 
 
-def test_what_was_not_measured_leaves_no_hole() -> None:
-    points = curve_points(series([2.0, None, 2.1]), "loss", ALL)
-    assert [row["step"] for row in points] == [1, 3]
-
-
 def test_a_zero_is_marked_on_a_log_scale_rather_than_dropped() -> None:
     found = series([1.0, 1.0], grad_norm=[0.0, 3.0])
     chart = signal_chart(found, Panel("grad_norm", log=True), ALL)
@@ -93,11 +89,11 @@ def test_a_stretch_that_was_undone_is_a_line_of_its_own_and_dimmed() -> None:
 
 
 def test_the_band_follows_the_trend_beyond_the_onset() -> None:
-    found = series([3.8] * 300, first=story.ONSET - 150)
+    found = series([3.8] * 300, first=ONSET - 150)
     assert found.trend is not None
     (area,) = layers(signal_chart(found, Panel("loss"), ALL, trend=found.trend), "area")
     last = area["rows"][-1]
-    assert last["step"] == story.ONSET + 149
+    assert last["step"] == ONSET + 149
     assert last["level"] == pytest.approx(found.trend.at(last["step"]))
     assert last["high"] - last["low"] == pytest.approx(6 * found.trend.scale)
 
@@ -107,36 +103,6 @@ def test_the_trend_is_the_servers_own() -> None:
     assert [ours.at(step) for step in range(0, 2000, 7)] == [
         theirs.at(step) for step in range(0, 2000, 7)
     ]
-
-
-def test_moments_within_a_few_steps_have_names_in_rows_of_their_own() -> None:
-    marks = [
-        Marker(10, "onset", "onset"),
-        Marker(11, "detected", "detected"),
-        Marker(12, "peak", "peak"),
-    ]
-    names = layers(signal_chart(series([2.0] * 100), Panel("loss"), ALL, markers=marks), "text")
-    assert sorted(name["rows"][0]["label"] for name in names) == [
-        "detected 11",
-        "onset 10",
-        "peak 12",
-    ]
-    assert len({name["encoding"]["y"]["value"] for name in names}) == 3
-
-
-def test_an_incident_and_a_rollback_into_it_have_names_in_rows_of_their_own() -> None:
-    marks, spans = [Marker(40, "rollback", "command")], [Span(41, None, "1 lingering")]
-    chart = signal_chart(series([2.0] * 100), Panel("loss"), ALL, markers=marks, spans=spans)
-    heights = sorted(name["encoding"]["y"]["value"] for name in layers(chart, "text"))
-    assert heights[1] - heights[0] >= 11  # pixels, the size of the letters
-
-
-def test_the_name_of_a_late_incident_stands_left_of_its_first_step() -> None:
-    """On a phone it ran out of its plot, which was narrowed beside the others."""
-    spans = [Span(20, 30, "1 lingering"), Span(90, None, "2 lingering")]
-    chart = signal_chart(series([2.0] * 100), Panel("loss"), ALL, spans=spans)
-    names = {name["rows"][0]["label"]: name["mark"]["align"] for name in layers(chart, "text")}
-    assert names == {"1 lingering": "left", "2 lingering": "right"}
 
 
 def test_of_names_that_would_run_into_each_other_on_a_phone_the_newest_is_shown() -> None:
@@ -155,36 +121,6 @@ def test_of_names_that_would_run_into_each_other_on_a_phone_the_newest_is_shown(
     assert shown(1200) == ["1 lingering", "2 lingering", "3 divergent"]
     conditions = {str(name["encoding"]["opacity"]["condition"]) for name in layers(chart, "text")}
     assert all("datum.room * width < datum.needs" in condition for condition in conditions)
-
-
-def test_a_moment_outside_the_window_is_left_out() -> None:
-    panel = Panel("loss", steps=(50, 60))
-    marks = [Marker(10, "onset", "onset")]
-    assert not layers(signal_chart(series([2.0] * 100), panel, ALL, markers=marks), "text")
-
-
-def test_an_open_incident_is_shaded_up_to_the_newest_step() -> None:
-    chart = signal_chart(series([2.0] * 100), Panel("loss"), ALL, spans=[Span(40, None, "1")])
-    (shade,) = layers(chart, "rect")
-    assert (shade["rows"][0]["step"], shade["rows"][0]["end"]) == (40, 100)
-
-
-def test_axes_carry_units() -> None:
-    spec = json.dumps(signal_chart(series([2.0]), Panel("loss"), ALL))
-    assert "(nats per token)" in spec
-
-
-@pytest.mark.parametrize(
-    ("values", "ticks"),
-    [
-        ([0.3, 14.0], [0.5, 1.0, 2.0, 5.0, 10.0]),
-        ([20.5, 70.0], [30.0, 40.0, 50.0, 60.0]),
-        ([1e-3, 1e4], [1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e3, 1e4]),
-        ([math.inf, math.nan, 0.0], []),
-    ],
-)
-def test_log_ticks_are_few_and_round(values: list[float], ticks: list[float]) -> None:
-    assert log_ticks(values) == pytest.approx(ticks)
 
 
 def _luminance(colour: str) -> float:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-
-from msgspec import convert
+from typing import cast
 
 from spikeguard_client.shapes import Segment
 from spikeguard_dashboard.history import kept_steps
-from tests.dashboard import story
+
+ATTEMPT = "9f2c51d07ab34e86"
 
 
 def branch(number: int, *, current: bool, parent: tuple[int, int] | None = None) -> Segment:
-    segment = story.branch(number, 1, 99, current=current, back=parent[1] if parent else None)
-    if parent:
-        segment["parent"]["segment"] = parent[0]
-    return convert(segment, Segment, strict=False)
+    point = None
+    if parent is not None:
+        point = {"attempt": ATTEMPT, "segment": parent[0], "step": parent[1]}
+    found = {"attempt": ATTEMPT, "number": number, "current": current, "parent": point}
+    return cast(Segment, found)
 
 
 def key(number: int) -> tuple[str, int]:
-    return story.ATTEMPT, number
+    return ATTEMPT, number
 
 
 def test_a_segment_stands_up_to_where_it_was_taken_back() -> None:
