@@ -11,8 +11,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pytest
-
 from spikeguard_protocol import Role, encode
 from spikeguard_server.cli.sockets import listen
 from spikeguard_server.settings import Settings
@@ -57,20 +55,9 @@ def within(counts: tuple[int, int], walk: str) -> bool:
     return counts[0] <= int(row[1]) and counts[1] <= int(row[2])
 
 
-@pytest.fixture
-def profile() -> Iterator[Profile]:
-    """Threads that begin from here on are looked at."""
-    found = Profile()
-    threading.setprofile(found.note)
-    yield found
-    threading.setprofile(None)
-    sys.setprofile(None)
-
-
-@pytest.fixture
-def quiet(database_url: str, profile: Profile) -> Iterator[Live]:
+@contextmanager
+def served(database_url: str) -> Iterator[Live]:
     """A server in which nothing happens by time."""
-    del profile  # first: threads are looked at from their beginning
     settings = Settings(database_url=database_url, tick_s=600.0, **NOTIFY)
     engine = open_engine(settings)
     with listen("127.0.0.1", 0) as listener, ticking(settings, engine, listener):
@@ -78,29 +65,43 @@ def quiet(database_url: str, profile: Profile) -> Iterator[Live]:
     engine.dispose()
 
 
-def test_a_calm_message_and_a_chart_run_no_more_code_than_stated(
-    quiet: Live, profile: Profile
-) -> None:
-    job = Job(quiet, "walk").start()
-    for _ in range(6):
-        job.train(100)
-    body, viewer = encode(job.message(job.steps(1))), quiet.client(Role.VIEWER)
-    with profile.on():
-        assert job.post(body).status_code == 200
-        chart = viewer.get(f"{job.path}/series", params={"signals": "loss"})
+@contextmanager
+def looked_at(database_url: str) -> Iterator[tuple[Live, Profile]]:
+    """The same, its threads looked at from their beginning."""
+    found = Profile()
+    threading.setprofile(found.note)
+    try:
+        with served(database_url) as live:
+            yield live, found
+    finally:
+        threading.setprofile(None)
+        sys.setprofile(None)
+
+
+def test_a_calm_message_and_a_chart_run_no_more_code_than_stated(database_url: str) -> None:
+    with looked_at(database_url) as (live, profile):
+        job = Job(live, "walk").start()
+        for _ in range(6):
+            job.train(100)
+        body, viewer = encode(job.message(job.steps(1))), live.client(Role.VIEWER)
+        with profile.on():
+            assert job.post(body).status_code == 200
+            chart = viewer.get(f"{job.path}/series", params={"signals": "loss"})
     assert chart.status_code == 200
     assert within(profile.counts(), "a calm message and a chart")
 
 
-def test_an_approval_and_its_order_run_no_more_code_than_stated(
-    quiet: Live, profile: Profile
-) -> None:
-    job = Job(quiet, "walk").start().spike()
-    proposal, ada = job.incident()["proposal"], quiet.person("Ada")
-    with profile.on():
-        answer = ada.post(
-            f"{job.command_path(proposal)}/approve", json={"revision": proposal["revision"]}
-        )
-    assert answer.status_code == 200
-    assert [str(order.command) for order in job.send().orders] == [proposal["id"]]
+def test_an_approval_and_its_order_run_no_more_code_than_stated(database_url: str) -> None:
+    """What leads up to it is not looked at: that takes six times as long."""
+    with served(database_url) as before:
+        job = Job(before, "walk").start().spike()
+    with looked_at(database_url) as (job.live, profile):
+        job.agents = None
+        job.send()
+        proposal, ada = job.incident()["proposal"], job.live.person("Ada")
+        path = f"{job.command_path(proposal)}/approve"
+        with profile.on():
+            answer = ada.post(path, json={"revision": proposal["revision"]})
+        assert answer.status_code == 200
+        assert [str(order.command) for order in job.send().orders] == [proposal["id"]]
     assert within(profile.counts(), "an approval and its order")
