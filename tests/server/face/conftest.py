@@ -27,10 +27,13 @@ from spikeguard_protocol import (
     Ack,
     AttemptStarted,
     BatchRange,
+    CommandId,
+    IncidentId,
     Medium,
     Message,
     Record,
     Role,
+    RunId,
     Samples,
     SegmentReason,
     SegmentStarted,
@@ -122,6 +125,20 @@ class Job:
     @property
     def path(self) -> str:
         return f"/v1/runs/{self.project}/{self.run}"
+
+    @property
+    def id(self) -> RunId:
+        return RunId(self.project, self.run)
+
+    @property
+    def incident_id(self) -> IncidentId:
+        """Its first incident."""
+        return IncidentId(self.id, 1)
+
+    def offer(self) -> tuple[CommandId, int]:
+        """What is proposed now, and its revision."""
+        found = self.incident()["proposal"]
+        return CommandId.parse(found["id"]), found["revision"]
 
     def send(self, *records: Record) -> Ack:
         """Send one message and expect it to be taken."""

@@ -16,7 +16,6 @@ from spikeguard_protocol import (
     BatchRange,
     CommandId,
     CommandResult,
-    Health,
     IncidentId,
     ResultState,
     Role,
@@ -30,13 +29,10 @@ from spikeguard_protocol import (
     Watch,
 )
 from spikeguard_server.access.grants import Grant
-from spikeguard_server.http.bodies.orders import OptionsBody, TargetOption
-from spikeguard_server.http.pages.act_fields import Fields
-from spikeguard_server.http.pages.act_view import ActForm, targets_shown
 from tests.agent.wire import await_that
 from tests.server.face.conftest import VERBS, Job, Live, Typed, client_of
 from tests.server.face.test_decisions import confirm_page
-from tests.server.face.test_run_commands import orders, refusal, run_of
+from tests.server.face.test_run_commands import orders, refusal
 
 T = TypeVar("T")
 LIMITS = {
@@ -59,15 +55,6 @@ def calm(live: Live, project: str) -> Job:
         job.send(job.steps(100), job.saved())
     job.train(20)
     return job
-
-
-def incident_of(job: Job) -> IncidentId:
-    return IncidentId(run_of(job), job.incident()["number"])
-
-
-def proposal_of(job: Job) -> tuple[CommandId, int]:
-    found = job.incident()["proposal"]
-    return CommandId.parse(found["id"]), found["revision"]
 
 
 def go_back(job: Job, command: str, step: int, segment: int) -> None:
@@ -110,9 +97,9 @@ def test_a_proposal_passes_over_a_checkpoint_in_which_damage_was_found_and_every
 def test_another_target_takes_the_place_of_the_proposal_by_one_act(
     live: Live, project: str, spiking: Job
 ) -> None:
-    ada, incident = client_of(live, project), incident_of(spiking)
-    options = ada.options(run_of(spiking))
-    proposal, revision = proposal_of(spiking)
+    ada, incident = client_of(live, project), spiking.incident_id
+    options = ada.options(spiking.id)
+    proposal, revision = spiking.offer()
     assert (options["command"], options["revision"]) == (proposal.number, revision)
     named = {target["name"]: target for target in options["targets"]}
     assert [named[name]["step"] for name in named] == [400, 300, 200, 100]
@@ -133,7 +120,7 @@ def test_another_target_takes_the_place_of_the_proposal_by_one_act(
     assert order.action == Rollback("step-200", 200, BatchRange(390, 420))
     go_back(spiking, order.command, 200, 1)
     train_on(spiking, 1, 120)
-    found = next(iter(ada.interventions(run_of(spiking))))
+    found = next(iter(ada.interventions(spiking.id)))
     assert found["why"] == "the shard began before 300"
     assert (found["by"], found["expect"], found["goes_on_from"]) == ("Ada", "lower", 200)
 
@@ -142,7 +129,7 @@ def test_a_proposal_that_changed_or_was_answered_meanwhile_is_not_replaced(
     live: Live, project: str, spiking: Job
 ) -> None:
     ada, bob = client_of(live, project), client_of(live, project, "Bob")
-    incident, (proposal, revision) = incident_of(spiking), proposal_of(spiking)
+    incident, (proposal, revision) = spiking.incident_id, spiking.offer()
     unseen: tuple[tuple[CommandId | None, int | None], ...] = (
         (None, None), (proposal, revision + 1),
     )  # fmt: skip
@@ -163,7 +150,7 @@ def test_a_proposal_that_changed_or_was_answered_meanwhile_is_not_replaced(
 def test_what_the_job_would_refuse_is_refused_with_field_limit_and_remedy(
     live: Live, project: str, calm: Job
 ) -> None:
-    ada, run = client_of(live, project), run_of(calm)
+    ada, run = client_of(live, project), calm.id
     other = Job(live, "other", project=project).start()
     other.send(other.steps(100), other.saved())
     calm.send(AttemptStarted(None, 1, VERBS, "test", 4096, LIMITS))
@@ -196,7 +183,7 @@ def test_a_mitigation_is_offered_where_it_is_registered_and_ordered_by_its_name(
     live: Live, project: str, calm: Job
 ) -> None:
     """The page, the API and the client: by itself, and with a rollback."""
-    ada, run = client_of(live, project), run_of(calm)
+    ada, run = client_of(live, project), calm.id
     assert "apply" not in [each["verb"] for each in ada.options(run)["verbs"]]
     error = refusal(lambda: ada.order(run, "apply", "x", mitigation="swap-data", steps=50))
     assert (error.status, error.error["field"]) == (422, "verb")
@@ -223,7 +210,7 @@ def test_a_rate_that_is_lowered_to_a_cap_keeps_it_where_a_person_takes_another_t
     live: Live, project: str, calm: Job
 ) -> None:
     """In the form it lasts up to the same step; what the job gets has the cap."""
-    ada, run = client_of(live, project), run_of(calm)
+    ada, run = client_of(live, project), calm.id
     error = refusal(lambda: ada.order(run, "rollback", "x", target="step-200", cap=2e-3))
     assert (error.status, error.error["field"]) == (422, "cap")
     with live.browser(live.operator(project)) as page:
@@ -239,38 +226,10 @@ def test_a_rate_that_is_lowered_to_a_cap_keeps_it_where_a_person_takes_another_t
     assert order.action == Rollback("step-200", 200, None, 0.1, 160, 2e-3)
 
 
-def test_targets_that_something_speaks_against_are_listed_last() -> None:
-    """Newest first among equals; what is proposed comes before all."""
-
-    def target(step: int, health: Health) -> TargetOption:
-        return TargetOption.model_construct(
-            name=f"step-{step}", step=step, position=step, health=health
-        )
-
-    healths = {400: Health.SUSPECT, 350: Health.PENDING, 300: Health.SUSPECT, 250: Health.HEALTHY}
-    listed = [target(step, health) for step, health in healths.items()]
-    options = OptionsBody.model_construct(targets=listed)
-    for proposed, order in ((None, [350, 250, 400, 300]), ("step-300", [300, 350, 250, 400])):
-        fields = Fields("rollback", proposed or "")
-        form = ActForm("/act/p/gpt", fields, None if proposed is None else fields)
-        assert [shown["step"] for shown in targets_shown(form, options)] == order
-
-
-def test_what_a_run_cannot_do_is_said_before_anybody_is_asked(
-    project: str, calm: Job, typed: Typed
-) -> None:
-    name, rate = f"{project}/gpt", ("--to", "300", "--factor", "0.5", "--reason", "x")
-    assert "last --steps" in typed("run", name, "rollback", *rate, status=1)
-    calm.send(AttemptStarted(None, 1, ("stop",), "test", 4096, LIMITS))
-    said = typed("run", name, "rollback", "--to", "300", "--reason", "x", status=1)
-    assert "The job cannot rollback" in said
-    assert "costs" not in said
-
-
 def test_a_target_that_is_not_healthy_is_allowed_with_a_warning_that_names_it(
     live: Live, project: str, calm: Job
 ) -> None:
-    ada, run = client_of(live, project), run_of(calm)
+    ada, run = client_of(live, project), calm.id
     made = ada.order(run, "rollback", "wrong data since 300", target="step-300")
     assert made["state"] == "approved"
     assert "step-300 is pending" in made["reason"]
@@ -282,7 +241,7 @@ def test_a_target_that_is_not_healthy_is_allowed_with_a_warning_that_names_it(
 def test_a_rate_that_a_person_lowers_is_judged_by_what_the_loss_did(
     live: Live, project: str, calm: Job
 ) -> None:
-    ada, run = client_of(live, project), run_of(calm)
+    ada, run = client_of(live, project), calm.id
     made = ada.order(
         run, "scale_lr", "the norm creeps up", factor=0.5, steps=60, expect="lower", expect_size=0.1
     )
@@ -305,24 +264,10 @@ def test_a_rate_that_a_person_lowers_is_judged_by_what_the_loss_did(
     ]  # fmt: skip
 
 
-def test_a_rollback_of_a_calm_run_is_judged_on_the_branch_that_it_opened(
-    live: Live, project: str, calm: Job
-) -> None:
-    ada, run = client_of(live, project), run_of(calm)
-    made = ada.order(run, "rollback", "the mix was wrong", target="step-200", expect="none")
-    [order] = orders(calm)
-    go_back(calm, order.command, 200, 1)
-    train_on(calm, 1, 60)
-    done = judged(ada, run)
-    [item] = ada.interventions(run)
-    assert (item["id"], item["judged_step"], item["goes_on_from"]) == (made["id"], 240, 200)
-    assert "as expected" in (done["judgement"] or "")
-
-
 def test_a_rollback_that_went_on_with_other_data_is_corrected_once(
     live: Live, project: str, calm: Job
 ) -> None:
-    ada, run = client_of(live, project), run_of(calm)
+    ada, run = client_of(live, project), calm.id
     made = ada.order(run, "rollback", "the mix was wrong", target="step-200", expect="none")
     [order] = orders(calm)
     go_back(calm, order.command, 200, 1)
@@ -338,8 +283,8 @@ def test_a_rollback_that_went_on_with_other_data_is_corrected_once(
 def test_whoever_watches_is_left_alone_for_the_steps_that_they_named(
     live: Live, project: str, spiking: Job
 ) -> None:
-    ada, incident = client_of(live, project), incident_of(spiking)
-    proposal, revision = proposal_of(spiking)
+    ada, incident = client_of(live, project), spiking.incident_id
+    proposal, revision = spiking.offer()
     ada.order_instead(
         incident, "watch", "I look at it", proposal=proposal, revision=revision, steps=30
     )
@@ -356,8 +301,8 @@ def test_whoever_watches_is_left_alone_for_the_steps_that_they_named(
 def test_a_run_with_an_open_incident_is_ordered_of_the_incident_alone(
     live: Live, project: str, spiking: Job
 ) -> None:
-    ada, incident = client_of(live, project), incident_of(spiking)
-    error = refusal(lambda: ada.order(run_of(spiking), "rollback", "x", target="step-200"))
+    ada, incident = client_of(live, project), spiking.incident_id
+    error = refusal(lambda: ada.order(spiking.id, "rollback", "x", target="step-200"))
     assert (error.status, f"{incident} is open" in str(error)) == (409, True)
     nobody = live.token(Grant(Role.VIEWER, project, person="Ada"))
     viewer = Client(live.url, nobody)
@@ -366,7 +311,7 @@ def test_a_run_with_an_open_incident_is_ordered_of_the_incident_alone(
     assert refusal(lambda: ada.order_instead(ghost, "stop", "x")).status == 404
     with live.client() as stranger:
         assert stranger.post(f"{spiking.path}/incidents/1/commands", json={}).status_code == 401
-    ada.order(run_of(spiking), "checkpoint_now", "before anything else")
+    ada.order(spiking.id, "checkpoint_now", "before anything else")
     assert [order.action for order in orders(spiking)] != []
 
 
@@ -428,8 +373,8 @@ def test_the_page_shows_what_would_be_done_and_does_it_once(
             sent = {**form, "reason": "older", **wrong}
             assert page.post(place, data=sent).status_code == status, wrong
         bob.order_instead(
-            incident_of(spiking), "rollback", "first", target="step-100",
-            proposal=proposal_of(spiking)[0], revision=proposal_of(spiking)[1],
+            spiking.incident_id, "rollback", "first", target="step-100",
+            proposal=spiking.offer()[0], revision=spiking.offer()[1],
         )  # fmt: skip
         late = page.post(place, data={**form, "reason": "older"})
         assert (late.status_code, "approved" in late.text) == (409, True)
@@ -437,7 +382,7 @@ def test_the_page_shows_what_would_be_done_and_does_it_once(
         again = page.get(f"{place}?verb=rollback&to=step-100&review=true").text
         assert "This was ordered already: " in again
         assert "This was ordered already" not in shown
-    assert [c["proposed_by"] for c in ada.incident(incident_of(spiking))["commands"]] == [
+    assert [c["proposed_by"] for c in ada.incident(spiking.incident_id)["commands"]] == [
         None, "Bob"
     ]  # fmt: skip
 

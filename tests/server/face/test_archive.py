@@ -12,7 +12,7 @@ import sqlalchemy as sql
 
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client
-from spikeguard_protocol import AttemptEnded, Role, RunId
+from spikeguard_protocol import AttemptEnded, Role
 from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reads.fleet import read_fleet
@@ -90,7 +90,7 @@ def test_an_archived_run_that_trains_again_is_shown_again(live: Live, job: Job) 
 
 def rows_of(live: Live, job: Job) -> dict[str, int]:
     """Rows that speak of the run, by table."""
-    key = run_key(RunId(job.project, job.run))
+    key = run_key(job.id)
     with live.engine.connect() as connection:
         counts = {
             table.name: connection.scalar(
@@ -180,7 +180,7 @@ def test_the_command_line_and_the_client_put_runs_away(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     end(job)
-    run = RunId("default", job.run)
+    run = job.id
     with logged_in(live, Role.ADMIN, monkeypatch, tmp_path), live.person("Grace", Role.ADMIN) as g:
         client = Client(live.url, g.headers["authorization"].split()[1])
         assert main(("archive", job.run, "--reason", DENIED)) == 0

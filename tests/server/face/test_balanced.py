@@ -149,25 +149,6 @@ def trained(job: Job, outbox: Outbox) -> Iterator[None]:
         thread.join()
 
 
-def test_between_migrate_and_the_first_new_replica_the_older_ones_take_every_call(
-    balanced: tuple[Live, list[Popen[bytes]]],
-) -> None:
-    live, _ = balanced
-    job = Job(live, UPGRADED.name).start()
-    job.train(5)
-    before = stand_at(live, "9999")
-    await_that(lambda: not is_ready(live.url))
-    until = time.monotonic() + DOWN_S
-    while time.monotonic() < until:
-        job.train(5)
-        time.sleep(0.2)
-    assert Client(live.url, live.tokens[Role.OPERATOR]).run(UPGRADED)["name"] == UPGRADED.name
-    assert newest_step(live, UPGRADED) == job.step
-    stand_at(live, before)
-    await_that(lambda: is_ready(live.url))
-    job.train(5)
-
-
 def test_a_message_to_replicas_that_are_too_busy_for_the_balancers_check_waits_and_is_taken(
     balanced: tuple[Live, list[Popen[bytes]]],
 ) -> None:
@@ -250,16 +231,6 @@ def resume(replicas: Iterable[Popen[bytes]]) -> None:
     """Let processes go on that were stopped."""
     for replica in replicas:
         replica.send_signal(signal.SIGCONT)
-
-
-def stand_at(live: Live, revision: str) -> str:
-    """Let the database be at another release's schema; the revision that it was at."""
-    with live.engine.begin() as connection:
-        was = str(connection.scalar(sql.text("select version_num from alembic_version")))
-        connection.execute(
-            sql.text("update alembic_version set version_num = :to"), {"to": revision}
-        )
-    return was
 
 
 def approved(operator: Client) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_cli.main import main
-from spikeguard_server.cli.commands import COMMANDS
 from spikeguard_server.http.dependencies import READY_S
 from tests.programs import running, typed
 from tests.server.conftest import Databases
@@ -60,23 +58,6 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     for name in os.environ.keys() - environment().keys():
         monkeypatch.delenv(name)
     return run
-
-
-def test_the_words_need_the_standard_library_only_until_they_run() -> None:
-    """Help must work where nothing but the agent is installed."""
-    script = (
-        "import sys; sys.path_hooks; import spikeguard_server.cli.commands;"
-        "heavy = {'fastapi','sqlalchemy','uvicorn','numpy','pydantic'} & sys.modules.keys();"
-        "sys.exit(str(heavy) if heavy else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_every_word_has_help_and_names_its_extra(command: object) -> None:
-    assert command.summary  # type: ignore[attr-defined]
-    assert (command.extra in ("cli", "server", "replay", "up")) == bool(command.needs)  # type: ignore[attr-defined]
 
 
 def test_serve_refuses_to_start_without_a_database() -> None:

@@ -95,25 +95,6 @@ def test_an_approval_of_what_was_not_seen_is_answered_with_what_there_is(
     assert state_of(job, proposed)["state"] == "proposed"
 
 
-@pytest.mark.parametrize("body", [{}, {"revision": 0}, {"revision": "1"}, {"revision": 1, "x": 2}])
-def test_an_approval_that_names_no_revision_is_refused(
-    live: Live, spiked: Job, body: dict[str, Any]
-) -> None:
-    command = spiked.incident()["proposal"]
-    with live.person("Ada") as ada:
-        answer = ada.post(f"{spiked.command_path(command)}/approve", json=body)
-    assert answer.status_code == 422
-
-
-def test_a_rejection_without_a_reason_is_refused(live: Live, spiked: Job) -> None:
-    command = spiked.incident()["proposal"]
-    with live.person("Ada") as ada:
-        for reason in ("", "   "):
-            body = {"revision": command["revision"], "reason": reason}
-            answer = ada.post(f"{spiked.command_path(command)}/reject", json=body)
-            assert (answer.status_code, answer.json()["error"]["field"]) == (422, "reason")
-
-
 def test_the_page_says_look_at_the_job_where_it_died_and_no_cost_of_what_was_not_done(
     live: Live, job: Job, proposed: dict[str, Any]
 ) -> None:
@@ -126,18 +107,6 @@ def test_the_page_says_look_at_the_job_where_it_died_and_no_cost_of_what_was_not
     assert "Look at the job: attempt 1 ended with RuntimeError." in text
     assert "Nothing was done." in text
     assert "steps lost" not in text
-
-
-def test_a_page_whose_command_is_over_leads_to_where_something_else_is_ordered(
-    live: Live, job: Job, proposed: dict[str, Any]
-) -> None:
-    """An old message is opened long after; its incident is still open."""
-    with live.person("Ada") as ada, browser(live, ada) as page:
-        verdict = {"revision": proposed["revision"], "reason": "wait for the morning"}
-        assert ada.post(f"{job.command_path(proposed)}/reject", json=verdict).is_success
-        text = page.get(confirm_page(job, proposed)).text
-        assert f'href="/act/{job.project}/{job.run}' in text
-    assert "Do something else" in text
 
 
 def test_looking_at_the_page_decides_nothing(live: Live, spiked: Job) -> None:

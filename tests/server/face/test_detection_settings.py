@@ -145,21 +145,6 @@ def test_a_limit_in_the_signals_own_unit_opens_an_incident_after_so_many_rows(
     assert incident["loss_rose"] is False
 
 
-def test_a_signal_that_the_policy_takes_for_an_incident_opens_one_that_says_so(
-    live: Live, job: Job
-) -> None:
-    own = {"router_entropy": {"direction": "down", "opens": "incident"}}
-    policy = {"detection": {"signals": own}}
-    with live.person("Root", Role.ADMIN) as admin:
-        assert admin.put(f"{job.path}/policy", json={"policy": policy}).status_code == 200
-    job.train(300, router_entropy=1.7)
-    job.send(_with(job, router_entropy=0.4))
-    (incident,) = incidents(live, job)
-    assert (incident["symptom"], incident["title"]) == ("named_signal", "router entropy moved")
-    assert "router_entropy is 0.4" in incident["reason"]
-    assert incident["loss_rose"] is False
-
-
 def _with(job: Job, **signals: float) -> Any:
     """Four more steps, on which the loss stays calm and the norms do not."""
     samples = job.steps(4)

@@ -52,17 +52,6 @@ def test_a_bent_message_is_refused_with_an_error_and_never_stored_half(
     assert stored.rows > BODIES
 
 
-def test_a_row_that_is_lost_would_be_found(engine: sql.Engine, sender: Sender) -> None:
-    sender.send(40)
-    with engine.begin() as connection:
-        connection.execute(sql.text("delete from chunks where first_step < 50"))
-        connection.execute(sql.text("update attempts set dropped_samples = 7"))
-    stored = Findings()
-    with engine.connect() as connection:
-        stored.compare(connection, sender.expected)
-    assert [found.partition(":")[0] for found in stored.half_stored] == ["samples", "attempts"]
-
-
 @pytest.fixture
 def calls(engine: sql.Engine, database_url: str) -> Iterator[Calls]:
     """Every role at a server of its own, since calls revoke tokens and halt policies."""

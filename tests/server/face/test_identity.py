@@ -13,7 +13,7 @@ from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Unprocessable
-from spikeguard_server.settings import SettingError, Settings, read_settings
+from spikeguard_server.settings import Settings
 from tests.server.face.serving import serving
 
 if TYPE_CHECKING:
@@ -160,12 +160,6 @@ def test_where_only_proven_names_decide_a_typed_one_decides_nothing(
     error = answers[0].json()["error"]
     assert error["code"] == "name_not_proven"
     assert "--person" in error["remedy"]
-
-
-def test_the_setting_for_it_takes_two_words() -> None:
-    assert read_settings({"SPIKEGUARD_DECISIONS_BY": "named"}).decisions_by == "named"
-    with pytest.raises(SettingError, match="anybody or named"):
-        read_settings({"SPIKEGUARD_DECISIONS_BY": "nobody"})
 
 
 def test_a_token_for_people_asks_for_the_name(live: Live) -> None:

@@ -10,12 +10,9 @@ import pytest
 from spikeguard_client import Client
 from spikeguard_protocol import (
     AttemptEnded,
-    CommandId,
     CommandResult,
-    IncidentId,
     ResultState,
     Role,
-    RunId,
 )
 from spikeguard_server.access.grants import Grant
 from tests.server.face.conftest import Job, Live, client_of
@@ -34,20 +31,11 @@ def waiting(client: Client) -> list[tuple[str, str]]:
     return [(item["waits"], item["title"]) for item in client.inbox()["items"]]
 
 
-def proposal_of(job: Job) -> tuple[CommandId, int]:
-    proposal = job.incident()["proposal"]
-    return CommandId.parse(proposal["id"]), proposal["revision"]
-
-
-def incident_of(job: Job) -> IncidentId:
-    return IncidentId(RunId(job.project, job.run), 1)
-
-
 def test_a_proposal_waits_once_with_its_price_and_deadline_until_it_is_decided(
     live: Live, project: str, spiked: Job
 ) -> None:
     ada = client_of(live, project)
-    ada.assign(incident_of(spiked), "Ada")
+    ada.assign(spiked.incident_id, "Ada")
     [item] = ada.inbox()["items"]
     assert item["waits"] == "decide"
     assert item["title"].startswith(f"{project}/gpt#1: decide: roll back to step 300")
@@ -58,7 +46,7 @@ def test_a_proposal_waits_once_with_its_price_and_deadline_until_it_is_decided(
     assert incident["proposal"]["cost"]["steps"] > 0
     assert (incident["proposal"]["expires_in_s"] or 0.0) > 0.0
     assert incident["assignee"] == "Ada"
-    ada.approve(*proposal_of(spiked))
+    ada.approve(*spiked.offer())
     assert waiting(ada) == [("assigned", f"{project}/gpt#1: yours: lingering spike")]
 
 
@@ -70,7 +58,7 @@ def test_a_command_that_failed_waits_until_something_else_is_proposed(
     while proposal := spiked.incident()["proposal"]:
         assert proposals < 10
         assert [waits for waits, _ in waiting(ada)] == ["decide"]
-        ada.approve(*proposal_of(spiked))
+        ada.approve(*spiked.offer())
         spiked.train(1, excess=3.0)
         failed = CommandResult(proposal["id"], ResultState.FAILED, "no such file", spiked.step)
         spiked.send(failed)
@@ -89,11 +77,11 @@ def test_an_open_incident_waits_until_somebody_looks_at_it_or_it_closes(
     live: Live, project: str, spiked: Job
 ) -> None:
     ada, bob = client_of(live, project), client_of(live, project, "Bob")
-    ada.reject(*proposal_of(spiked), "we wait")
+    ada.reject(*spiked.offer(), "we wait")
     assert [waits for waits, _ in waiting(ada)] == ["unacknowledged"]
-    ada.acknowledge(incident_of(spiked))
+    ada.acknowledge(spiked.incident_id)
     assert waiting(ada) == []
-    ada.assign(incident_of(spiked), "bob")
+    ada.assign(spiked.incident_id, "bob")
     assert waiting(ada) == []
     assert [waits for waits, _ in waiting(bob)] == ["assigned"]
     spiked.send(AttemptEnded("finished"))
@@ -132,13 +120,13 @@ def browser(live: Live, project: str, role: Role = Role.OPERATOR) -> Any:
 
 
 def test_the_page_leads_to_first_views_and_decisions(live: Live, project: str, spiked: Job) -> None:
-    incident = incident_of(spiked)
+    incident = spiked.incident_id
     client_of(live, project).acknowledge(incident)
     with browser(live, project) as page:
         assert page.get("/").headers["location"] == "/inbox"
         text = page.get("/inbox").text
         assert f'href="/incident/{project}/gpt/1"' in text
-        number = proposal_of(spiked)[0].number
+        number = spiked.offer()[0].number
         assert f'href="/confirm/{project}/gpt/1/{number}"' in text
         assert "Ada looks at it." in text
         assert "<script" not in text

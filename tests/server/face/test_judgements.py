@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html import unescape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 
@@ -19,11 +19,8 @@ from spikeguard_protocol import (
     SegmentStarted,
 )
 from tests.agent.wire import await_that
-from tests.server.face.test_pages import log_in
-
-if TYPE_CHECKING:
-    from tests.agent.wire import await_that
 from tests.server.face.conftest import Job
+from tests.server.face.test_pages import log_in
 
 
 def approve(job: Job) -> dict[str, Any]:

@@ -32,13 +32,6 @@ def plain(job: Job) -> dict[str, Any]:
     return body
 
 
-def test_a_gap_names_the_message_that_is_waited_for(job: Job) -> None:
-    body = {**plain(job), "sequence": 7}
-    answer = job.post(json.dumps(body).encode())
-    assert answer.status_code == 409
-    assert error_of(answer)["expected"] == 2
-
-
 def test_an_unknown_version_is_told_which_ones_are_spoken(job: Job) -> None:
     answer = job.post(json.dumps({**plain(job), "version": 99}).encode())
     assert answer.status_code == 400
@@ -95,10 +88,3 @@ def test_text_that_no_database_takes_is_taken(job: Job) -> None:
     end = {"type": "AttemptEnded", "reason": "a\u0000b\ud800"}
     answer = job.post(json.dumps({**body, "records": [end]}).encode())
     assert answer.status_code == 200
-
-
-def test_numbers_that_no_column_takes_are_refused(job: Job) -> None:
-    body = plain(job)
-    segment = {"type": "SegmentStarted", "reason": "start", "parent": None, "position": 0}
-    answer = job.post(json.dumps({**body, "records": [{**segment, "segment": 2**60}]}).encode())
-    assert answer.status_code == 422

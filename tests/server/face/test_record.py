@@ -13,7 +13,7 @@ from spikeguard_cli.credentials import Credentials, save_credentials
 from spikeguard_cli.main import main
 from spikeguard_client import Client
 from spikeguard_client.shapes import AuditEntry
-from spikeguard_protocol import Role, RunId
+from spikeguard_protocol import Role
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -78,7 +78,7 @@ def test_a_changed_channel_says_which_fields_and_hides_what_is_secret(root: Clie
 def test_a_policy_says_which_settings_changed_also_in_the_record_of_its_run(
     root: Client, job: Job
 ) -> None:
-    run = RunId("default", job.run)
+    run = job.id
     approval = {"rollback": {"mode": "auto"}}
     root.put_run_policy(run, {"price_per_hour": 7.5, "approval": approval}, reason="rented")
     root.drop_run_policy(run, "given back")

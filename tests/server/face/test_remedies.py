@@ -27,22 +27,6 @@ from tests.server.face.test_pages import log_in
 if TYPE_CHECKING:
     from tests.server.face.conftest import Live
 
-CALM = {"lr": 3e-3, "update_norm": 30.0, "param_norm": 50.0}
-
-
-def test_the_policy_can_switch_a_remedy_off(job: Job, live: Live) -> None:
-    with live.client(Role.ADMIN) as admin:
-        path = f"/v1/runs/{job.project}/{job.run}/policy"
-        job.train(1, **CALM)
-        policy = {"remedies": {"lr_too_high": {"use": False}}}
-        answer = admin.put(path, json={"version": 0, "policy": policy})
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["policy"]["remedies"] == policy["remedies"]
-        wrong = {"version": 1, "policy": {"remedies": {"gremlins": {}}}}
-        refused = admin.put(path, json=wrong)
-        assert refused.status_code == 422
-        assert "remedies.gremlins" in refused.text
-
 
 # --- the same source twice ---
 

@@ -19,21 +19,17 @@ from tests.server.face.test_judgements import post_mortem
 HOSTILE = "<script>alert(1)</script>\x1b[31m\x00 DROP\nsecond line"
 
 
-def incident_of(job: Job) -> IncidentId:
-    return IncidentId(RunId(job.project, job.run), 1)
-
-
 def audited(client: Client, job: Job) -> list[tuple[str, str, str | None, str | None]]:
     """(action, actor, before, after) of what people did about the incident, oldest first."""
     ours = {"acknowledge", "unacknowledge", "assign", "unassign", "comment"}
-    found = [e for e in client.audit(RunId("default", job.run)) if e["action"] in ours]
+    found = [e for e in client.audit(job.id) if e["action"] in ours]
     assert {e["subject"] for e in found} <= {f"{job.run}#1"}
     return [(e["action"], e["actor"], e["before"], e["after"]) for e in reversed(found)]
 
 
 def test_the_first_to_acknowledge_has_it_until_it_is_taken_back(live: Live, job: Job) -> None:
     job.spike()
-    ada, bob, incident = client_of(live), client_of(live, person="Bob"), incident_of(job)
+    ada, bob, incident = client_of(live), client_of(live, person="Bob"), job.incident_id
     first = ada.acknowledge(incident)
     assert first["acknowledged_by"] == "Ada"
     again = bob.acknowledge(incident)
@@ -52,7 +48,7 @@ def test_the_first_to_acknowledge_has_it_until_it_is_taken_back(live: Live, job:
 
 def test_an_incident_is_made_somebodys_and_nobodys(live: Live, job: Job) -> None:
     job.spike()
-    ada, incident = client_of(live), incident_of(job)
+    ada, incident = client_of(live), job.incident_id
     given = ada.assign(incident, "  Bob   Fischer ")
     assert (given["assignee"], given["assigned_by"]) == ("Bob Fischer", "Ada")
     assert ada.assign(incident, "Bob Fischer")["assigned_at"] == given["assigned_at"]
@@ -73,7 +69,7 @@ def test_comments_stand_in_the_incident_the_record_and_the_post_mortem(
     live: Live, job: Job
 ) -> None:
     job.spike()
-    ada, incident = client_of(live), incident_of(job)
+    ada, incident = client_of(live), job.incident_id
     ada.acknowledge(incident)
     ada.assign(incident, "Bob")
     made = ada.comment(incident, HOSTILE)
@@ -93,7 +89,7 @@ def test_comments_stand_in_the_incident_the_record_and_the_post_mortem(
 
 def test_a_closed_incident_is_not_acknowledged_but_has_an_owner(live: Live, job: Job) -> None:
     job.spike().send(AttemptEnded("finished"))
-    ada, incident = client_of(live), incident_of(job)
+    ada, incident = client_of(live), job.incident_id
     with pytest.raises(ApiError) as refused:
         ada.acknowledge(incident)
     assert (refused.value.status, refused.value.code) == (409, "illegal_move")
@@ -103,7 +99,7 @@ def test_a_closed_incident_is_not_acknowledged_but_has_an_owner(live: Live, job:
 def test_what_is_not_there_or_too_long_or_not_ones_to_do_is_refused(
     live: Live, spiked: Job
 ) -> None:
-    ada, incident = client_of(live), incident_of(spiked)
+    ada, incident = client_of(live), spiked.incident_id
     for refused, status in (
         (lambda: ada.acknowledge(IncidentId(incident.run, 99)), 404),
         (lambda: ada.assign(IncidentId(RunId("default", "none"), 1), "Ada"), 404),
@@ -149,7 +145,7 @@ def test_the_first_view_says_who_has_it_and_lets_people_respond(live: Live, job:
         text = page.get(path).text
     assert "Ada no longer looks at it." in text
     assert "Left by Ada." in text
-    found = client_of(live).incident(incident_of(job))
+    found = client_of(live).incident(job.incident_id)
     assert (found["acknowledged_by"], found["assignee"]) == (None, None)
 
 

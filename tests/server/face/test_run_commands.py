@@ -38,10 +38,6 @@ def training(live: Live, project: str) -> Job:
     return job
 
 
-def run_of(job: Job) -> RunId:
-    return RunId(job.project, job.run)
-
-
 def orders(job: Job) -> list[Order]:
     """What the job is told to do now."""
     return list(job.send().orders)
@@ -60,7 +56,7 @@ def refusal(call: Callable[[], object]) -> ApiError:
 def test_a_checkpoint_is_ordered_carried_out_and_on_record(
     live: Live, project: str, training: Job
 ) -> None:
-    ada, run = client_of(live, project), run_of(training)
+    ada, run = client_of(live, project), training.id
     made = ada.order(run, "checkpoint_now", "the disk goes down")
     assert (made["id"], made["state"]) == (f"{project}/gpt#0.1", "approved")
     assert (made["proposed_by"], made["decided_by"]) == ("Ada", "Ada")
@@ -84,7 +80,7 @@ def test_a_checkpoint_is_ordered_carried_out_and_on_record(
 
 
 def test_a_stop_ends_the_run_and_a_failure_is_told(live: Live, project: str, training: Job) -> None:
-    ada, run = client_of(live, project), run_of(training)
+    ada, run = client_of(live, project), training.id
     first = ada.order(run, "stop", "wrong config")
     [order] = orders(training)
     assert order.action == Stop()
@@ -110,7 +106,7 @@ def test_a_stop_ends_the_run_and_a_failure_is_told(live: Live, project: str, tra
 def test_what_nobody_fetches_in_time_or_of_an_attempt_that_ended_is_void(
     live: Live, project: str, training: Job
 ) -> None:
-    ada, run = client_of(live, project), run_of(training)
+    ada, run = client_of(live, project), training.id
     ada.order(run, "checkpoint_now", "before the maintenance", 60.0)
     with live.engine.begin() as connection:
         late = "update commands set expires_at = now() - interval '1 s' where run_id = :key"
@@ -130,7 +126,7 @@ def test_what_nobody_fetches_in_time_or_of_an_attempt_that_ended_is_void(
 def test_one_of_each_verb_at_a_time_and_what_was_not_fetched_is_taken_back(
     live: Live, project: str, training: Job
 ) -> None:
-    ada, run = client_of(live, project), run_of(training)
+    ada, run = client_of(live, project), training.id
     made = ada.order(run, "stop", "wrong config")
     error = refusal(lambda: ada.order(run, "stop", "twice"))
     assert (error.status, f"{made['id']} is approved" in str(error)) == (409, True)
@@ -139,7 +135,7 @@ def test_one_of_each_verb_at_a_time_and_what_was_not_fetched_is_taken_back(
     assert refusal(lambda: ada.reject(CommandId.parse(made["id"]), 1, "no")).status == 409
     other = Job(live, "other", project=project).start()
     other.train(10)
-    given = ada.order(run_of(other), "stop", "a mistake")
+    given = ada.order(other.id, "stop", "a mistake")
     back = ada.reject(CommandId.parse(given["id"]), 1, "it was the other run")
     assert (back["state"], back["decision_reason"]) == ("rejected", "it was the other run")
     assert orders(other) == []
@@ -148,7 +144,7 @@ def test_one_of_each_verb_at_a_time_and_what_was_not_fetched_is_taken_back(
 def test_what_the_job_cannot_do_or_nobody_may_ask_is_refused(
     live: Live, project: str, training: Job
 ) -> None:
-    ada, run = client_of(live, project), run_of(training)
+    ada, run = client_of(live, project), training.id
     with live.client(Role.OPERATOR) as nobody:
         body = {"verb": "stop", "reason": "x"}
         assert nobody.post(f"{training.path}/commands", json=body).status_code == 403
@@ -171,7 +167,7 @@ def test_what_the_job_cannot_do_or_nobody_may_ask_is_refused(
 def test_the_kill_switch_stops_it_and_takes_back_what_was_not_fetched(
     live: Live, project: str, training: Job
 ) -> None:
-    ada, run = client_of(live, project), run_of(training)
+    ada, run = client_of(live, project), training.id
     ada.order(run, "checkpoint_now", "before the maintenance")
     ada.halt(project, "a bad checkpoint went round")
     assert orders(training) == []
@@ -260,21 +256,3 @@ def test_what_the_emergency_rule_of_the_job_did_is_told_with_the_incident(live: 
     with live.client() as browser:
         log_in(browser, live.tokens[Role.VIEWER], "Vera")
         assert told in browser.get(f"/incident/{job.project}/{job.run}/1").text
-
-
-def test_what_heals_after_the_emergency_rule_is_not_called_healed_by_itself(live: Live) -> None:
-    job = Job(live, "rescued")
-    told = {"emergency_factor": "0.5", "emergency_steps": "100"}
-    begun = AttemptStarted(None, 1, VERBS, "test", settings=told)
-    job.send(begun, SegmentStarted(0, SegmentReason.START, None, 0))
-    job.spike()
-    named = f"{job.project}/{job.run}#0.{OWN_RULE + job.step}"
-    answer(job, named, ResultState.APPLIED, "x0.5 for 100 steps")
-    while job.incident()["state"] != "closed":
-        job.train(20)
-    assert job.incident()["outcome"] == "recovered"
-    with live.client(Role.VIEWER) as viewer:
-        written = post_mortem(job, viewer)
-    assert "The job's emergency rule multiplied the learning rate by 0.5" in written
-    for untrue in ("healed by itself", "healing by itself", "to its trend by itself"):
-        assert untrue not in written

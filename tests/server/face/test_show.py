@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-import pytest
-
 from spikeguard_cli.curve import Curve, drawn
 from spikeguard_protocol import AttemptEnded, Role
 from spikeguard_server.jobs.stability import look_at_stability
@@ -47,14 +45,6 @@ def test_after_a_rollback_the_branch_that_is_kept_is_drawn_first(job: Job, typed
     undone = typed("show", f"{job.run}#1").split("loss of the branch that was undone")[1]
     assert max(map(float, re.findall(r"^ *(\d\.\d+) ", undone, re.M))) > 5.0
     assert "^ onset, step " in undone
-
-
-def test_a_thinned_curve_of_a_run_that_never_went_back_has_no_undone_branch(
-    spiked: Job, typed: Typed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The onset itself is not among so few points."""
-    monkeypatch.setattr("spikeguard_cli.show_commands.POINTS", 12)
-    assert "undone" not in typed("show", f"{spiked.run}#1")
 
 
 def test_a_run_on_one_screen_leads_to_what_waits_for_somebody(spiked: Job, typed: Typed) -> None:

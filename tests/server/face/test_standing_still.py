@@ -43,13 +43,6 @@ def test_ten_dropped_updates_in_a_row_are_stuck_and_a_rollback_is_proposed(
     assert "update after update was dropped" in told
 
 
-def test_without_a_way_back_a_stuck_run_is_to_be_stopped(job: Job) -> None:
-    job.train(120)
-    stuck = drop(job, 10)
-    assert stuck["proposal"]["verb"] == "stop"
-    assert "stuck and there is no way back" in stuck["proposal"]["reason"]
-
-
 def part(job: Job) -> dict[str, Any]:
     """All ranks are equal at step 201, rank 3 has other weights at 292; the incident then."""
     job.send(job.steps(200), job.saved())
@@ -80,12 +73,3 @@ def test_ranks_that_have_parted_call_somebody_and_are_rolled_back_to_equal_weigh
     assert "ranks apart at step 202" in told
     assert "(rank 3) did not hold the weights" in told
     assert "may have been apart for 91 steps" in told
-
-
-def test_ranks_that_have_parted_without_a_way_back_are_to_be_stopped(job: Job) -> None:
-    job.send(job.steps(50, replicas_apart=0.0))
-    job.send(job.steps(1, replicas_apart=2.0, replica_apart=1.0))
-    incident = job.incident()
-    assert incident["reason"].startswith("apart: 2 ranks (the lowest is rank 1) no longer hold")
-    assert incident["proposal"]["verb"] == "stop"
-    assert "there is no way back" in incident["proposal"]["reason"]
