@@ -49,24 +49,3 @@ def test_a_message_that_is_given_up_counts_as_failing_until_something_arrives(
     assert fleet(desk).failing == {"webhook": 1}
     press(desk.engine, desk.settings, "default", "oncall", "Ada")
     assert fleet(desk).failing == {}
-
-
-def test_what_does_not_arrive_and_what_is_held_is_counted(desk: Desk, listener: Listener) -> None:
-    metrics = Metrics(CollectorRegistry())
-    desk.webhook(listener)
-    listener.answers.append((503, {}))
-    told(desk, metrics)
-    assert fleet(desk).failing == {"webhook": 1}
-    desk.later(60)
-    told(desk, metrics)
-    assert fleet(desk).failing == {}
-    desk.job.train(561, 570, lambda _: float("nan"), batch=1)
-    desk.channel(name="oncall", target={"url": "http://10.1.2.3/", "secret": "x" * 20})
-    told(desk, metrics)
-    found = counted(metrics)
-    assert found["webhook", "failed"] == 1
-    assert found["webhook", "sent"] == 1
-    assert found.keys() - {("webhook", "failed"), ("webhook", "sent")} <= {
-        ("webhook", "given_up"), ("webhook", "held"),
-    }  # fmt: skip
-    assert len(found) == 3

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-import sqlalchemy as sql
 
 from spikeguard_core.notification.delivery import GIVE_UP_AFTER
 from spikeguard_server.notify import wire
@@ -18,7 +17,7 @@ from spikeguard_server.notify.notifier import (
 )
 from tests.server.notify.conftest import Desk
 from tests.server.notify.listener import Listener, listening
-from tests.server.store.jobs import rows, value
+from tests.server.store.jobs import execute, rows, value
 
 MANY = 210  # conversations of one channel, more than are handed out at a time
 FEW = 30  # more than one channel is handed at a time
@@ -54,16 +53,10 @@ def test_a_notifier_stops_however_many_channels_hang(desk: Desk, dead: Listener)
         assert not notifier.alive
 
 
-def execute(desk: Desk, *statements: str) -> None:
-    with desk.engine.begin() as connection:
-        for statement in statements:
-            connection.execute(sql.text(statement))
-
-
 def tell_much(desk: Desk, channel: str, many: int) -> None:
     """So many more incidents of which the channel was to be told an hour ago."""
     execute(
-        desk,
+        desk.engine,
         f"""insert into incidents select (jsonb_populate_record(i, jsonb_build_object(
         'number', 1000 + n, 'state', 'closed', 'outcome', 'level_accepted'))).*
         from incidents i, generate_series(1, {many}) n""",
@@ -118,7 +111,10 @@ def test_a_message_that_fails_for_what_it_says_keeps_no_other_of_its_channel_wai
     listener.bad = '"spikeguard/default/gpt#1"'
     look(desk.engine, desk.settings)
     tell_much(desk, "pager", 3)
-    execute(desk, "update conversations set due_at = now() - interval '2 hours' where incident = 1")
+    execute(
+        desk.engine,
+        "update conversations set due_at = now() - interval '2 hours' where incident = 1",
+    )
     for _ in range(2):
         desk.later(6)
         desk.tell()

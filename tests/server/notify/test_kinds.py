@@ -40,24 +40,3 @@ def test_pagerduty_is_triggered_acknowledged_and_resolved_under_one_key(
     assert payload["severity"] == "critical"
     assert "decide: roll back" in payload["summary"]
     assert payload.keys() >= {"summary", "source", "severity", "timestamp"}
-
-
-def test_apprise_is_told_in_words(desk: Desk, listener: Listener) -> None:
-    host = listener.url.removeprefix("http://")
-    desk.channel("apprise", target={"url": f"json://{host}/hook"})
-    desk.tell()
-    assert desk.results() == ["sent"], desk.log()
-    told = listener.received[0].json()
-    assert told["type"] == "failure"
-    assert "decide: roll back" in told["title"]
-    assert "Costs" in told["message"]
-
-
-def test_a_service_that_refuses_a_key_is_not_asked_again(desk: Desk, listener: Listener) -> None:
-    desk.channel("pagerduty", target={"routing_key": "wrong", "url": listener.url})
-    listener.answers = [(401, {})] * 5
-    desk.tell()
-    desk.later(10_000)
-    desk.tell()
-    assert desk.results() == ["given_up"]
-    assert len(listener.received) == 1

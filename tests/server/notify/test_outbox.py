@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 import sqlalchemy as sql
@@ -13,14 +11,14 @@ import sqlalchemy as sql
 from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_protocol import AttemptEnded
 from spikeguard_protocol.signature import SignatureRefused, verify
-from spikeguard_server.ingest.decisions import approve, reject
+from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.notify.notifier import look
 from spikeguard_server.notify.telling import deliver
 from spikeguard_server.store.channels import add_silence, end_silence
 from spikeguard_server.store.conversations import claim, wake
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener
-from tests.server.store.jobs import Job, columns, spiking, value
+from tests.server.store.jobs import Job, spiking, value
 from tests.server.store.test_commands import ONSET
 from tests.server.store.test_ticker import pass_time
 
@@ -317,56 +315,3 @@ def test_a_run_that_simply_finishes_leaves_nothing_behind(
     assert value(calm.engine, "select count(*) from notices") == 0
     assert value(calm.engine, "select count(*) from conversations") == 0
     assert value(calm.engine, "select count(*) from deliveries") == 0
-
-
-@pytest.mark.parametrize("yes", [True, False])
-def test_a_title_says_who_decided_what_and_not_that_a_spike_began(
-    desk: Desk, listener: Listener, yes: bool
-) -> None:
-    desk.webhook(listener, cooldown_s=0)
-    desk.tell()
-    if yes:
-        approve(desk.engine, desk.command, desk.revision, "Ada")
-    else:
-        reject(desk.engine, desk.command, desk.revision, "Ada", "we know this data")
-    desk.tell()
-    first, second = (request.json() for request in listener.received)
-    assert "decide: roll back to" in first["title"]
-    word = "approved" if yes else "rejected"
-    assert second["title"].startswith(f"gpt#1: {word} by Ada: roll back to ")
-    assert ("Rejected. We know this data." in second["text"]) is not yes  # a no says why
-
-
-@pytest.mark.parametrize(
-    ("grad_norm", "height", "title", "body"),
-    [
-        (math.nan, 0.0, ": non-finite gradient, decide: ", "the loss did not rise."),
-        (30.0, 3.0, "spike at step 402, grad norm first", "The loss rose from "),
-    ],
-)
-def test_a_message_names_what_was_not_finite_and_the_first_signal_to_move(
-    calm: Desk, listener: Listener, grad_norm: float, height: float, title: str, body: str
-) -> None:
-    calm.webhook(listener)
-    job = calm.job
-    job.start()
-    job.train(1, 400, batch=100)
-    told = columns(range(401, 413), spiking(402, height))
-    job.send(replace(told, signals={**told.signals, "grad_norm": (grad_norm,) * 12}))
-    calm.tell()
-    message = listener.received[0].json()
-    assert title in message["title"]
-    assert body in message["text"]
-    assert "First to move: grad norm, step 401." in message["text"]
-    assert (message["incident"]["signal"], message["incident"]["signal_step"]) == ("grad_norm", 401)
-
-
-def test_an_ended_run_says_whether_its_job_wants_a_look(calm: Desk, listener: Listener) -> None:
-    died = fallen_silent(calm, listener)
-    died.send(AttemptEnded("RuntimeError"))
-    told = listener.received[0].json()
-    assert "Look at the job: attempt 1 sent nothing any more" in told["text"]
-    calm.tell()
-    ended = listener.received[-1].json()
-    assert ended["title"] == "gpt: the run is over, look at the job"
-    assert "Look at the job: attempt 1 ended with RuntimeError." in ended["text"]

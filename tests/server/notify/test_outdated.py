@@ -13,7 +13,7 @@ from spikeguard_server.jobs.housekeeping import forget, tidy
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.links import make_link
 from spikeguard_server.store.tables.core import FLEET, run_key
-from tests.server.store.jobs import rows, spiking, value
+from tests.server.store.jobs import execute, rows, spiking, value
 
 if TYPE_CHECKING:
     from tests.server.notify.conftest import Desk
@@ -107,16 +107,14 @@ def test_a_conversation_that_is_not_over_stays_however_old_it_is(
 
 
 def test_sessions_that_ended_go_and_tokens_stay(desk: Desk) -> None:
-    with desk.engine.begin() as connection:
-        connection.execute(
-            sql.text(
-                "insert into tokens (hash, role, created_at, created_by, expires_at, parent) "
-                "values ('a', 'viewer', now(), 'x', now() - interval '40 days', null), "
-                "('b', 'viewer', now(), 'x', now() - interval '40 days', 1), "
-                "('c', 'viewer', now(), 'x', now() - interval '20 days', 1), "
-                "('d', 'viewer', now(), 'x', null, 1)"
-            )
-        )
+    execute(
+        desk.engine,
+        "insert into tokens (hash, role, created_at, created_by, expires_at, parent) "
+        "values ('a', 'viewer', now(), 'x', now() - interval '40 days', null), "
+        "('b', 'viewer', now(), 'x', now() - interval '40 days', 1), "
+        "('c', 'viewer', now(), 'x', now() - interval '20 days', 1), "
+        "('d', 'viewer', now(), 'x', null, 1)",
+    )
     forget(desk.engine, DAYS)
     left = rows(desk.engine, "select convert_from(hash, 'UTF8') from tokens order by id")
     assert left == [("a",), ("c",), ("d",)]

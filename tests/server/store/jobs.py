@@ -145,6 +145,13 @@ def rows(engine: sql.Engine, statement: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in connection.execute(sql.text(statement))]
 
 
+def execute(engine: sql.Engine, *statements: str) -> None:
+    """In one transaction."""
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(sql.text(statement))
+
+
 def value(engine: sql.Engine, statement: str) -> Any:
     return rows(engine, statement)[0][0]
 

@@ -10,14 +10,13 @@ import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS, aftermath_of
 from spikeguard_protocol import AttemptEnded, CommandId, ResultState
-from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs.postmortems import settle_postmortems
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reports import due_reports
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import Job, drawn, healthy, rows, spiking, value
+from tests.server.store.jobs import Job, drawn, execute, healthy, rows, spiking, value
 from tests.server.store.test_commands import ONSET, state_of, waiting
 
 SETTINGS = Settings()
@@ -87,17 +86,6 @@ def test_a_run_that_spikes_without_end_keeps_post_mortems_only_as_far_as_somebod
     assert again == first
 
 
-def test_a_post_mortem_is_priced_as_when_it_was_settled_whenever_it_is_drawn(
-    spiked: sql.Engine,
-) -> None:
-    recovered(spiked)
-    before = drawn(spiked)
-    with spiked.begin() as connection:
-        put_policy(connection, "default", {"price_per_hour": 1000.0}, "Ada")
-    assert drawn(spiked) == before
-    assert b"USD" not in before
-
-
 def test_a_run_that_ends_before_is_reported_as_far_as_it_came(spiked: sql.Engine) -> None:
     job, _, until = recovered(spiked)
     symptoms, _ = report(spiked)
@@ -123,10 +111,9 @@ def test_a_result_that_comes_after_the_close_is_judged_and_reported(spiked: sql.
     job, command, revision = waiting(spiked)
     approve(spiked, command, revision, "Ada")
     job.train(561, 570, spiking(ONSET))
-    with spiked.begin() as connection:  # the detector's word, which a healing loss would take long
-        connection.execute(sql.text("update runs set open_incident = null"))
-        closed = "update incidents set state = 'closed', outcome = 'healed', closed_at = now()"
-        connection.execute(sql.text(closed))
+    # the detector's word, which a healing loss would take long
+    closed = "update incidents set state = 'closed', outcome = 'healed', closed_at = now()"
+    execute(spiked, "update runs set open_incident = null", closed)
     job.report(str(command), ResultState.APPLIED, 570)
     assert state_of(spiked, command) == "judged"
     judgement = f"select judgement from commands where number = {command.number}"
@@ -141,12 +128,10 @@ def test_a_post_mortem_that_cannot_be_written_is_tried_later_and_later(
 ) -> None:
     """And does not stand before the others for ever."""
     recovered(spiked)
-    with spiked.begin() as connection:
-        connection.execute(sql.text("update incident_revisions set kind = 'no such kind'"))
+    execute(spiked, "update incident_revisions set kind = 'no such kind'")
     waits = []
     for _ in range(3):
-        with spiked.begin() as connection:
-            connection.execute(sql.text("update incidents set report_due_at = now()"))
+        execute(spiked, "update incidents set report_due_at = now()")
         settle_postmortems(spiked)
         wait = "select extract(epoch from report_due_at - clock_timestamp()) from incidents"
         waits.append(float(value(spiked, wait)))

@@ -23,7 +23,7 @@ from spikeguard_server.store.roles import grant_rows, make_role, ways_around
 from spikeguard_server.store.tables.core import run_key
 from tests.server.conftest import Databases
 from tests.server.face.serving import serving
-from tests.server.store.jobs import Job, rows, spiking, value
+from tests.server.store.jobs import Job, execute, rows, spiking, value
 from tests.server.store.test_partitions import age
 
 OWNER, SERVER = "audit_owner", "audit_server"
@@ -123,8 +123,7 @@ def test_the_servers_role_chooses_neither_the_number_nor_the_time_of_an_entry(si
         insert into audit (run_id, number, at, actor, action, subject)
         values ('{KEY}', 77, '2020-01-01', 'Ada', 'approve', 'gpt#1.1')
     """
-    with site.server.begin() as connection:
-        connection.execute(sql.text(forged))
+    execute(site.server, forged)
     last = "select number, at > now() - interval '1 hour' from audit"
     assert rows(site.owner, f"{last} order by number desc limit 1") == [(2, True)]
 
@@ -139,8 +138,7 @@ def test_the_server_does_all_of_its_work_as_a_role_that_owns_nothing(site: Site)
     tidy(site.server, Settings(keep_samples_days=30.0, keep_deliveries_days=1.0))
     assert value(site.owner, "select count(*) from samples") == 0
     assert value(site.owner, "select count(*) from audit where action = 'drop'") >= 1
-    with site.owner.begin() as connection:
-        connection.execute(sql.text("update attempts set lost = true, ended_at = now()"))
+    execute(site.owner, "update attempts set lost = true, ended_at = now()")
     with site.server.connect() as connection:
         assert ways_around(connection) == []
 

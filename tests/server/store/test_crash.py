@@ -15,7 +15,7 @@ from spikeguard_server.ingest import Monitors, receive
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from tests.agent.forks import FORKS
-from tests.server.store.jobs import Job, columns, rows, spiking, value
+from tests.server.store.jobs import Job, columns, execute, rows, spiking, value
 from tests.server.store.test_history import DECISIONS, STATE
 
 CURVE = spiking(251, length=40)
@@ -67,9 +67,7 @@ def test_a_replica_killed_in_mid_message_loses_nothing_and_does_nothing_twice(
     undisturbed.start()
     undisturbed.train(1, STEPS, CURVE, batch=BATCH, save_every=10**9)
     reference, state = rows(engine, DECISIONS), rows(engine, STATE)
-    with engine.begin() as connection:
-        connection.execute(sql.text("delete from incident_revisions"))
-        connection.execute(sql.text("delete from detector_states"))
+    execute(engine, "delete from incident_revisions", "delete from detector_states")
     sent, moments = messages(Job(engine)), random.Random(5)
     acknowledged, kills = 0, 0
     while acknowledged < len(sent):
@@ -100,16 +98,15 @@ def test_a_transaction_that_fails_leaves_no_trace_in_memory_either(engine: sql.E
     job.start()
     job.train(1, 100)
     before = rows(engine, STATE)
-    with engine.begin() as connection:
-        connection.execute(sql.text(
-            "create constraint trigger fails_late after update on attempts "
-            "deferrable initially deferred for each row execute function refuse_change()"
-        ))  # fmt: skip
+    execute(
+        engine,
+        "create constraint trigger fails_late after update on attempts "
+        "deferrable initially deferred for each row execute function refuse_change()",
+    )
     message = job.message(columns(range(101, 111), lambda _: 99.0))
     with pytest.raises(sql.exc.ProgrammingError, match="refused"):
         job.post(message)
-    with engine.begin() as connection:
-        connection.execute(sql.text("drop trigger fails_late on attempts"))
+    execute(engine, "drop trigger fails_late on attempts")
     assert rows(engine, STATE) == before
     assert value(engine, "select count(*) from samples") == 100
     job.sequence -= 1

@@ -23,7 +23,7 @@ from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.incidents import base_rates_of, find_incident, save_incident
 from spikeguard_server.store.tables.core import run_key
 from tests.domain.policy.situations import incident
-from tests.server.store.jobs import FIRST, SECOND, Job, healthy, rows, spiking
+from tests.server.store.jobs import FIRST, SECOND, Job, execute, healthy, rows, spiking
 from tests.server.store.test_commands import ONSET, state_of, waiting
 from tests.server.store.test_ticker import pass_time
 
@@ -51,8 +51,7 @@ def say_no(engine: sql.Engine, _: Job, command: CommandId, revision: int) -> Non
 
 
 def let_it_lapse(engine: sql.Engine, job: Job, _: CommandId, __: int) -> None:
-    with engine.begin() as connection:
-        connection.execute(sql.text("update commands set expires_at = now()"))
+    execute(engine, "update commands set expires_at = now()")
     job.train(561, 562, spiking(ONSET))
 
 
@@ -85,8 +84,7 @@ def test_a_yes_that_comes_when_it_heals_is_told_so_and_withdraws_the_proposal(
     """Of a spike that began to heal in the very message that nobody has looked at since."""
     _, command, revision = waiting(spiked)
     healed = "record = (record::jsonb || jsonb_build_object('excess', 0.0))::json"
-    with spiked.begin() as connection:
-        connection.execute(sql.text(f"update incidents set kind = 'recoverable', {healed}"))
+    execute(spiked, f"update incidents set kind = 'recoverable', {healed}")
     with pytest.raises(WrongState, match=r"is withdrawn: Healing, and watched until step"):
         approve(spiked, command, revision, "Ada")
     assert state_of(spiked, command) == "withdrawn_healed"
@@ -95,8 +93,7 @@ def test_a_yes_that_comes_when_it_heals_is_told_so_and_withdraws_the_proposal(
 def test_what_was_approved_and_never_fetched_blames_the_job(spiked: sql.Engine) -> None:
     _, command, revision = waiting(spiked)
     approve(spiked, command, revision, "Ada")
-    with spiked.begin() as connection:
-        connection.execute(sql.text("update commands set expires_at = now()"))
+    execute(spiked, "update commands set expires_at = now()")
     pass_time(spiked, 1)
     told = "select state, decided_by, end_reason from commands where number = "
     assert rows(spiked, f"{told}{command.number}") == [

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import SegmentId, SegmentPoint
-from spikeguard_server.ingest import Monitors
 from tests.server.store.jobs import (
     FIRST,
     SECOND,
@@ -22,30 +20,6 @@ select number, step, kind, confidence, reason
 from incident_revisions order by incident, number
 """
 STATE = "select step, state from detector_states"
-
-
-@pytest.mark.parametrize(
-    ("batch", "monitors"),
-    [(7, True), (11, False)],
-    ids=["in sevens", "reloaded every time"],
-)
-def test_decisions_do_not_depend_on_how_samples_travel(
-    engine: sql.Engine, batch: int, monitors: bool
-) -> None:
-    undisturbed = Job(engine, run="undisturbed")
-    undisturbed.start()
-    undisturbed.train(1, 400, spiking(251, length=40), batch=400)
-    reference, state = rows(engine, DECISIONS), rows(engine, STATE)
-    assert reference
-    with engine.begin() as connection:
-        connection.execute(sql.text("delete from incident_revisions"))
-        connection.execute(sql.text("delete from detector_states"))
-    job = Job(engine, monitors=Monitors() if monitors else None)
-    job.start()
-    job.train(1, 220, batch=55)
-    job.train(221, 400, spiking(251, length=40), batch=batch)
-    assert rows(engine, DECISIONS) == reference
-    assert rows(engine, STATE) == state
 
 
 def test_a_rollback_overwrites_nothing(engine: sql.Engine) -> None:

@@ -14,17 +14,11 @@ from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reports import DueReport, claim_report, due_reports
 from tests.agent.wire import await_that
-from tests.server.store.jobs import Job, rows, spiking, value
+from tests.server.store.jobs import Job, execute, rows, spiking, value
 from tests.server.store.test_aftermath import recovered
 
 CLONED = ("incidents", "incident_revisions")
 SETTLED = "select bool_or(reported_at is not null) from incidents"
-
-
-def execute(engine: sql.Engine, *statements: str) -> None:
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(sql.text(statement))
 
 
 def clone(engine: sql.Engine, until: int) -> None:

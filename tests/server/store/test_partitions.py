@@ -19,7 +19,7 @@ from spikeguard_server.store.partitions import (
 )
 from spikeguard_server.store.tables.core import run_key
 from tests.agent.wire import await_that
-from tests.server.store.jobs import FIRST, SECOND, Job, rows, spiking, value
+from tests.server.store.jobs import FIRST, SECOND, Job, execute, rows, spiking, value
 
 MONTH = Settings(keep_samples_days=30.0)
 
@@ -132,8 +132,7 @@ def test_a_message_that_is_written_while_its_partition_is_to_go_keeps_it(
     """It had written, and not committed, when the week was found to be out of use."""
     job = trained(engine)
     week = age(engine, 35)
-    with engine.begin() as connection:
-        connection.execute(sql.text(HOLD))
+    execute(engine, HOLD)
 
     def drop() -> bool:
         with engine.begin() as connection:

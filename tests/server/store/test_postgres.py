@@ -65,14 +65,6 @@ def own(directory: Path) -> subprocess.Popen[str]:
     return owner
 
 
-def test_data_is_there_the_next_time_and_nothing_runs_in_between(home: Path) -> None:
-    with embedded(home / "pg", durable=False) as url:
-        ask(url, "create table stayed as select 42 as answer")
-    assert servers(home / "pg") == []
-    with embedded(home / "pg", durable=False) as url:
-        assert ask(url, "select answer from stayed") == (42,)
-
-
 def test_nobody_else_reaches_it_and_no_parent_is_loosened(home: Path) -> None:
     before = {path: path.stat().st_mode for path in (home, *home.parents)}
     with embedded(home / "pg", durable=False) as url:

@@ -18,7 +18,7 @@ from spikeguard_server.report.writing import document_of
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import FIRST, SECOND, Job, healthy, rows, spiking, value
+from tests.server.store.jobs import FIRST, SECOND, Job, execute, healthy, rows, spiking, value
 
 KEY = run_key(RunId("default", "gpt"))
 STORED = "select batch_first, batch_end, rank, names from skipped_batches order by 1, 3"
@@ -101,7 +101,6 @@ def test_documents_that_are_told_of_after_the_close_have_the_post_mortem_written
         (left_out(401, command=command), False),  # known
         (left_out(402), False),
     ):
-        with engine.begin() as connection:
-            connection.execute(sql.text(settle))
+        execute(engine, settle)
         job.send(record)
         assert value(engine, due) is wanted

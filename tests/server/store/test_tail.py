@@ -10,7 +10,7 @@ from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.detection import load_detection
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import Job, rows, spiking, value
+from tests.server.store.jobs import Job, execute, rows, spiking, value
 
 SELDOM = Settings(detector_snapshot_steps=10**6)
 CURVE = spiking(251, length=40)
@@ -64,8 +64,7 @@ def test_a_backlog_does_not_bring_a_lost_attempt_back(engine: sql.Engine) -> Non
     job = Job(engine)
     job.start()
     job.train(1, 100, save_every=10**9)
-    with engine.begin() as connection:
-        connection.execute(sql.text("update attempts set lost = true"))
+    execute(engine, "update attempts set lost = true")
     job.age_s = 500.0
     job.train(101, 110, save_every=10**9)
     assert value(engine, "select lost from attempts") is True

@@ -14,7 +14,7 @@ from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.due import runs_due
 from tests.agent.wire import await_that
-from tests.server.store.jobs import Job, rows, spiking, value
+from tests.server.store.jobs import Job, execute, rows, spiking, value
 from tests.server.store.test_commands import ONSET, state_of, waiting
 
 SETTINGS = Settings()
@@ -32,8 +32,7 @@ def pass_time(engine: sql.Engine, seconds: float) -> bool:
 
 def test_a_proposal_expires_to_nothing_though_the_run_goes_on(spiked: sql.Engine) -> None:
     job, command, _ = waiting(spiked)
-    with spiked.begin() as connection:
-        connection.execute(sql.text("update commands set expires_at = now()"))
+    execute(spiked, "update commands set expires_at = now()")
     assert pass_time(spiked, 1)
     assert state_of(spiked, command) == "expired"
     assert not pass_time(spiked, 1)
@@ -42,8 +41,7 @@ def test_a_proposal_expires_to_nothing_though_the_run_goes_on(spiked: sql.Engine
 
 def test_an_overdue_proposal_gives_way_to_a_fresh_one_without_a_ticker(spiked: sql.Engine) -> None:
     job, command, _ = waiting(spiked)
-    with spiked.begin() as connection:
-        connection.execute(sql.text("update commands set expires_at = now()"))
+    execute(spiked, "update commands set expires_at = now()")
     job.train(561, 570, spiking(ONSET))
     assert state_of(spiked, command) == "expired"
     fresh = "select replaces, state from commands order by number desc limit 1"
@@ -72,13 +70,11 @@ def test_the_thread_ticks_and_stops(engine: sql.Engine) -> None:
     job = Job(engine)
     job.start()
     ticker = Ticker(Settings(tick_s=0.05, silent_after_s=1.0), engine)
-    with engine.begin() as connection:
-        connection.execute(sql.text("alter table commands rename to hidden"))
+    execute(engine, "alter table commands rename to hidden")
     ticker.start()
     time.sleep(0.3)
     assert ticker.alive
-    with engine.begin() as connection:
-        connection.execute(sql.text("alter table hidden rename to commands"))
+    execute(engine, "alter table hidden rename to commands")
     await_that(lambda: value(engine, "select state from runs") == "silent")
     ticker.stop()
     assert not ticker.alive
