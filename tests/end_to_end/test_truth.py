@@ -3,17 +3,11 @@ one from a true one."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
-
 import pytest
 
-from benchmarks.truth import WRONG
 from benchmarks.truth_cases import RATE, TRUTHS
 from benchmarks.truth_claims import Happened, Said, false_statements
 from benchmarks.truth_log import StepLog, fault_rows
-from benchmarks.truth_rows import Judged, judge
-from benchmarks.truth_site import Decision, Record, Text
 
 FAULT = 50
 BACK = "from step 90 back to x"
@@ -68,90 +62,3 @@ def test_a_false_statement_is_told_from_a_true_one(where: str, true: str, false:
     happened = _happened()
     assert not false_statements(Said(where, true, row), happened)
     assert false_statements(Said(where, false, row), happened)
-
-
-POST_MORTEM = """# run\\#1: lingering spike at step 51, recovered
-
-## Outcome
-
-The loss came back to its trend after that: steps 100 to 130 lie 0.02 ± 0.05 nats above the trend.
-
-## Cost
-
-| Time | 4.5 s |
-| Money | 0.45 USD |
-
-## Cost in parts
-
-| Steps trained again | 45 |
-| Time lost to them | 4.5 s |
-| Updates dropped | 0 |
-
-## Follow-ups
-
-- The learning rate rose 40-fold: look at the schedule.
-"""
-
-
-def _record(document: str = POST_MORTEM, **changes: Any) -> Record:
-    """One row as it should be: rolled back from step 90 to 45, 40 batches later judged."""
-    log = _log(rolled_back=True)
-    at = {row: datetime.fromtimestamp(log.rows[row].at, UTC).isoformat() for row in (51, 150)}
-    incident: dict[str, Any] = {
-        "id": "run#1", "number": 1, "onset_step": 51, "opened_at": at[51],
-        "closed_step": 106, "closed_at": at[150], "outcome": "recovered", "recurrences": 0,
-        "reason": "",
-        "causes": [{"cause": "lr_too_high", "confidence": 0.98}],
-        "commands": [{"verb": "rollback", "state": "judged"}],
-        **{name: changes[name] for name in ("outcome", "causes", "onset_step") if name in changes},
-    }  # fmt: skip
-    arguments = {"step": 45, "skip": None, "lr_factor": 0.05, **changes.get("arguments", {})}
-    paces = changes.get("paces", [0.1, 0.1])
-    cost = {"steps": 40, "seconds": 4.0}
-    verb = changes.get("verb", "rollback")
-    decision = Decision("run#1.2", verb, arguments, "Back.", cost, 80, 85, 85, pace_s=paces)
-    decision.refusals = changes.get("refusals", [])
-    steps = [
-        {"step": float(r.step), "position": float(r.position), "loss": r.loss} for r in log.rows
-    ]
-    record = Record("lr-bump", 0, 0, FAULT, steps, [(r.at, 1) for r in log.rows], [incident])
-    record.texts = [Text("post-mortem", -1, document, incident="run#1")]
-    record.decisions = [decision]
-    return record
-
-
-def _judged(**changes: Any) -> Judged:
-    twin = [{"step": float(s), "position": s - 1.0, "loss": 2.0} for s in range(1, 131)]
-    return judge(_record(**changes), twin)
-
-
-@pytest.mark.parametrize(
-    ("column", "changes"),
-    [
-        ("wrong_cause", {"causes": [{"cause": "weight_corruption", "confidence": 0.9}]}),
-        ("wrong_remedy", {"arguments": {"skip": [49, 56]}}),
-        ("wrong_remedy", {"arguments": {"step": 55}}),
-        ("wrong_remedy", {"verb": "stop"}),
-        ("wrong_outcome", {"outcome": "healed"}),
-        ("wrong_outcome", {"outcome": "level_accepted"}),
-        ("wrong_cost", {"document": POST_MORTEM.replace("| 45 |", "| 80 |")}),
-        ("wrong_cost", {"document": POST_MORTEM.replace("them | 4.5 s", "them | 6.1 s")}),
-        ("wrong_cost", {"document": POST_MORTEM.replace("dropped | 0", "dropped | 3")}),
-        ("wrong_cost", {"document": POST_MORTEM.replace("0.45 USD", "1.41 USD")}),
-        ("wrong_cost", {"paces": [0.1, 0.4]}),
-        ("missing_followups", {"document": POST_MORTEM.replace("learning rate", "norm")
-                                                      .replace("schedule", "plot")}),
-        ("missing", {"document": POST_MORTEM.replace(" ± 0.05", "")}),
-        ("refused", {"refusals": ["The proposal changed since you saw it"]}),
-        ("without_fault", {"onset_step": 120}),
-        ("false", {"document": POST_MORTEM.replace("0.02 ±", "0.21 ±")}),
-        ("false", {"document": POST_MORTEM + "- Look at the data at positions [49, 56)."}),
-    ],
-)  # fmt: skip
-def test_each_column_finds_what_is_wrong_in_it_and_nothing_else(
-    column: str, changes: dict[str, Any]
-) -> None:
-    right = _judged()
-    assert not any(getattr(right, name) for name in (*WRONG, "false")), right
-    assert (right.named, right.outcomes_right, right.proposed) == (1, 1, True)
-    assert getattr(_judged(**changes), column)
