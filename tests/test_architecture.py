@@ -91,11 +91,11 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 20_634,
     "spikeguard_core": 11_604,
     "spikeguard_replay": 3_625,
-    "spikeguard_server": 30_945,
+    "spikeguard_server": 30_892,
     "spikeguard_dashboard": 3_240,
     "spikeguard_trainer": 2_269,
     "benchmarks": 14_123,
-    "tests": 48_721,
+    "tests": 45_757,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
