@@ -25,7 +25,7 @@ from spikeguard_server.store.engine import open_engine
 from tests.agent.wire import await_that
 from tests.dashboard.glass import Glass, behind_glass
 from tests.server.conftest import Databases, databases, postgres
-from tests.server.face.conftest import VERBS, Job, Live, _tokens, ticking
+from tests.server.face.conftest import VERBS, Job, Live, ticking, tokens_of
 from tests.server.face.test_judgements import approve, roll_back
 
 __all__ = ["databases", "postgres"]  # fixtures
@@ -44,7 +44,7 @@ def glass(databases: Databases) -> Iterator[Glass]:
     engine = open_engine(settings)
     with listen("127.0.0.1", 0) as listener, ticking(settings, engine, listener):
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        live = Live(url, engine, _tokens(engine))
+        live = Live(url, engine, tokens_of(engine))
         waits(live)
         recovers(live)
         trains_twice(live)

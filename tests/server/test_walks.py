@@ -15,7 +15,7 @@ from spikeguard_protocol import Role, encode
 from spikeguard_server.cli.sockets import listen
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
-from tests.server.face.conftest import NOTIFY, Job, Live, _tokens, ticking
+from tests.server.face.conftest import NOTIFY, Job, Live, ticking, tokens_of
 
 ROOT = Path(__file__).parents[2]
 OURS = tuple(str(ROOT / part) for part in ("agent/", "server/"))
@@ -61,7 +61,7 @@ def served(database_url: str) -> Iterator[Live]:
     settings = Settings(database_url=database_url, tick_s=600.0, **NOTIFY)
     engine = open_engine(settings)
     with listen("127.0.0.1", 0) as listener, ticking(settings, engine, listener):
-        yield Live(f"http://127.0.0.1:{listener.getsockname()[1]}", engine, _tokens(engine))
+        yield Live(f"http://127.0.0.1:{listener.getsockname()[1]}", engine, tokens_of(engine))
     engine.dispose()
 
 

@@ -244,7 +244,7 @@ def live(face_url: str) -> Iterator[Live]:
         server = Resting(lambda: ticking(settings, engine, listener))
         SERVERS.append(server)
         server.wake()
-        yield Live(url, engine, _tokens(engine))
+        yield Live(url, engine, tokens_of(engine))
         SERVERS.remove(server)
         server.rest()
         engine.dispose()
@@ -301,7 +301,7 @@ def ticking(settings: Settings, engine: sql.Engine, listener: socket) -> Iterato
         thread.join(120)
 
 
-def _tokens(engine: sql.Engine) -> dict[Role, str]:
+def tokens_of(engine: sql.Engine) -> dict[Role, str]:
     with engine.begin() as connection:
         return {role: issue_token(connection, Grant(role), "test")[0] for role in Role}
 

@@ -15,12 +15,6 @@ from tests.server.store.jobs import (
     value,
 )
 
-DECISIONS = """
-select number, step, kind, confidence, reason
-from incident_revisions order by incident, number
-"""
-STATE = "select step, state from detector_states"
-
 
 def test_a_rollback_overwrites_nothing(engine: sql.Engine) -> None:
     job = Job(engine)
