@@ -95,7 +95,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_dashboard": 3_240,
     "spikeguard_trainer": 2_269,
     "benchmarks": 14_123,
-    "tests": 45_751,
+    "tests": 45_755,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -16,11 +16,15 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from tests.agent.forks import FORKS
 from tests.server.store.jobs import Job, columns, execute, rows, spiking, value
-from tests.server.store.test_history import DECISIONS, STATE
 
 CURVE = spiking(251, length=40)
 STEPS = 400
 BATCH = 20
+DECISIONS = """
+select number, step, kind, confidence, reason
+from incident_revisions order by incident, number
+"""
+STATE = "select step, state from detector_states"
 
 
 def serve(url: str, pipe: Connection) -> None:
