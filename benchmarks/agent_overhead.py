@@ -5,9 +5,9 @@ three other guards, interleaved step by step in turning order; ratios are paired
 Whole steps first, then the update alone on gradients that are kept: only there does a guard work,
 and what it adds is not lost in the noise of forward and backward; that difference is also given
 as a percentage of the whole step. Then `guard.step` beside eight kinds of server, one job a process
-(`agent_overhead_jobs`), and what importing and attaching take. Device: CUDA in bf16 where there is
-one, after 1,000 steps under `set_sync_debug_mode("error")`; else the CPU in fp32, where a whole
-step of the reference takes some ten seconds: four loops of them, and updates of all.
+(`agent_overhead_jobs`). Device: CUDA in bf16 where there is one, after 1,000 steps under
+`set_sync_debug_mode("error")`; else the CPU in fp32, where a whole step of the reference takes some
+ten seconds: four loops of them, and updates of all.
 On a CPU one thread computes and differences are taken in CPU time of the whole process, the agent's
 threads included: what neighbours on the machine do to the clock is not in them.
 Law: nothing measured is left out; the updates hold every cadence (a snapshot each 20 steps, each
@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,7 +30,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.agent_overhead_jobs import against_servers, percentiles
+from benchmarks.agent_overhead_jobs import against_servers
 from benchmarks.agent_overhead_loops import (
     LARGE,
     REFERENCE,
@@ -50,31 +49,9 @@ from benchmarks.spread import Spread
 from spikeguard.state.host_copies import tree_bytes
 
 ASKED: dict[str, Any] = {"slow_signals_every": 1, "layer_norms_every": 1}
-# What a cadence costs: beside the default, of which layers are measured in one step of ten and
-# snapshots are taken as often as their budget allows.
-CADENCES: dict[str, dict[str, Any]] = {
-    "agent, layers at every step": {"layer_norms_every": 1},
-    "agent, a snapshot every 20 steps": {"snapshot_every": 20},
-    "agent, no snapshots": {"snapshot_every": 0},
-}
 CLIP = "clip_grad_norm_"
 AGENT = "agent"
 CYCLE = 20  # steps after which every cadence has come round
-STARTUP = """
-import json, sys, tempfile, time
-import torch
-model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-known, at = set(sys.modules), time.process_time()
-import spikeguard
-imported = time.process_time()
-guard = spikeguard.attach(model, optimizer, run="r", directory=tempfile.mkdtemp())
-attached = time.process_time()
-guard.finish()
-tops = {name.split(".")[0] for name in set(sys.modules) - known}
-foreign = sorted(tops - set(sys.stdlib_module_names) - {"spikeguard", "spikeguard_protocol"})
-print(json.dumps({"import_s": imported - at, "attach_s": attached - imported, "foreign": foreign}))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +112,6 @@ def all_loops(size: Size, device: str, folder: Path) -> dict[str, Loop]:
         "bare": bare(size, device),
         CLIP: clipped(size, device),
         AGENT: guarded(size, device, folder / "default"),
-        **{
-            name: guarded(size, device, folder / str(number), **settings)
-            for number, (name, settings) in enumerate(CADENCES.items())
-        },
         "agent, everything every step": guarded(size, device, folder / "all", **ASKED),
         "ZClip, .item() a step": zclip_on_host(size, device),
         "SpikeDetection (Lightning)": spike_detection(size, device, folder),
@@ -161,8 +134,6 @@ def compare(size: Size, device: str, plan: Plan, folder: Path) -> dict[str, Any]
     watched = {name: step for name, step in held.items() if loops[name].guard is not None}
     until_full = CYCLE * (guard._p.settings.snapshots + 1) - guard.steps
     interleaved(watched, max(0, until_full), device)
-    for loop in loops.values():
-        loop.calls.clear()
     alone = interleaved(held, plan.updates, device, plan.budget_s, unit=CYCLE)
     step_s = median(spent.own for spent in seconds[CLIP])
     found = {
@@ -172,22 +143,10 @@ def compare(size: Size, device: str, plan: Plan, folder: Path) -> dict[str, Any]
         "faults": {n: x.guard.faults for n, x in loops.items() if x.guard and x.guard.faults},
         "whole_steps": {n: _whole(s, seconds[CLIP]) for n, s in seconds.items()},
         "updates": {n: _update(s, alone[CLIP], step_s) for n, s in alone.items()},
-        "calls": {n: {c: percentiles(v) for c, v in x.calls.items()} for n, x in loops.items()},
     }
     for loop in loops.values():
         loop.end()
     return found
-
-
-def startup(times: int) -> dict[str, Any]:
-    """CPU seconds of `import spikeguard` and `attach` where torch is loaded; the least of some."""
-    command = [sys.executable, "-c", STARTUP]
-    told = [
-        json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        for _ in range(times)
-    ]
-    least = {key: min(t[key] for t in told) for key in ("import_s", "attach_s")}
-    return {**least, "packages_besides_torch": told[0]["foreign"]}
 
 
 def _whole(spent: list[Spent], floor: list[Spent]) -> dict[str, Any]:
@@ -244,9 +203,9 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     size = SMALL if chosen.quick else LARGE if device == "cuda" else REFERENCE
     if chosen.quick:
-        plan = Plan(10, chosen.rounds or CYCLE, 3 * CYCLE, 40, 2, 35.0)
+        plan = Plan(7, chosen.rounds or CYCLE, 3 * CYCLE, 40, 2, 35.0)
     elif device == "cuda":
-        plan = Plan(10, chosen.rounds or 300, 10 * CYCLE, 1_000, 20, 300.0)
+        plan = Plan(7, chosen.rounds or 300, 10 * CYCLE, 1_000, 20, 300.0)
     else:
         plan = Plan(4, chosen.rounds or 15, 5 * CYCLE, 1_000, 20, 420.0)
     if device == "cpu":
@@ -263,7 +222,6 @@ def main() -> None:
         found["guard_step_by_server"] = against_servers(
             plan.server_steps, plan.server_turns, plan.budget_s, folder
         )
-        found["startup"] = startup(1 if chosen.quick else 3)
     found["took_s"] = time.monotonic() - began
     sys.stdout.write(json.dumps(found, indent=1) + "\n" if chosen.json else table(found))
 
@@ -300,9 +258,6 @@ def table(found: dict[str, Any]) -> str:
             f"{row['median_percent_of_step']:.2f} | "
             f"{row['mean_percent_of_step']:.2f} | {row['worst_added_percent_of_step']:.2f} |"
         )
-    lines += ["", "| loop | call | p50 us | p99 us | max us |", "|---|---|---|---|---|"]
-    for name, calls in found["calls"].items():
-        lines += [f"| {name} | {call} | {_cells(us)} |" for call, us in calls.items()]
     lines += [
         "",
         "| server | steps | guard.step p50 us | p99 us | max us | its own thread's p50 us | p99 us "
@@ -313,13 +268,7 @@ def table(found: dict[str, Any]) -> str:
         f"| {kind} | {row['steps']} | {_cells(row['wall'])} | {_cells(row['own_thread'])} |"
         for kind, row in found["guard_step_by_server"].items()
     ]
-    started = found["startup"]
-    lines += [
-        "",
-        f"import {started['import_s']:.3f} s and attach {started['attach_s']:.3f} s of CPU time; "
-        f"packages besides torch: {started['packages_besides_torch']}; all of it took "
-        f"{found['took_s']:.0f} s",
-    ]
+    lines += ["", f"all of it took {found['took_s']:.0f} s"]
     return "\n".join(lines) + "\n"
 
 

@@ -2,14 +2,12 @@
 
 Lightning's SpikeDetection is the library's own class; ZClip's and OLMo-core's rules are written
 here from their descriptions: what they cost is their wait for the device, or their launches.
-Law: between two time stamps stands one call of the loop and nothing of the benchmark's own.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -73,7 +71,7 @@ class Decoder(nn.Module):
 
 
 class Loop:
-    """One training loop; `step` trains once and notes the seconds of each of its calls."""
+    """One training loop; `step` trains once."""
 
     def __init__(self, size: Size, device: str, seed: int = 0) -> None:
         torch.manual_seed(seed)
@@ -81,7 +79,6 @@ class Loop:
         self.model = Decoder(size).to(device=device, dtype=kind)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, fused=True)
         self.tokens = torch.randint(size.vocabulary, (size.sequences, size.length), device=device)
-        self.calls: dict[str, list[float]] = defaultdict(list)
         self.clip: Clip | None = None
         self.allow: Callable[[Tensor], bool] = lambda _: True  # whether the update may happen
         self.guard: Guard | None = None
@@ -105,9 +102,9 @@ class Loop:
 
     def step_but_the_guards(self) -> None:
         """A whole step without `guard.step`."""
-        loss = self._timed("forward", lambda: self.model(self.tokens))
+        loss = self.model(self.tokens)
         self._note(loss)
-        self._timed("backward", loss.backward)
+        loss.backward()
         self._update(loss)
 
     def hold_gradients(self) -> None:
@@ -127,31 +124,24 @@ class Loop:
 
     def _note(self, loss: Tensor) -> None:
         if self.guard is not None:
-            guard = self.guard
-            self._timed("loss", lambda: guard.loss(loss))
+            self.guard.loss(loss)
 
     def _update(self, loss: Tensor) -> None:
         if self.clip is not None:
-            self._timed("clip", self.clip)
-        if self._timed("allow", lambda: self.allow(loss)):
-            self._timed("optimizer", self.optimizer.step)
-        self._timed("zero", self.optimizer.zero_grad)
+            self.clip()
+        if self.allow(loss):
+            self.optimizer.step()
+        self.optimizer.zero_grad()
 
     def _end_step(self) -> None:
         if self.guard is not None:
-            self._timed("guard.step", self.guard.step)
+            self.guard.step()
         self.next_batch()
 
     def next_batch(self) -> None:
         """Take the next item, where the guard hands them out."""
         if self._batches is not None:
-            self._timed("next batch", self._batches.__next__)
-
-    def _timed(self, name: str, call: Callable[[], Any]) -> Any:
-        started = time.perf_counter()
-        result = call()
-        self.calls[name].append(time.perf_counter() - started)
-        return result
+            next(self._batches)
 
     def end(self) -> None:
         if self.guard is not None:

@@ -5,11 +5,8 @@ Each part is a process of its own, so that one which fails takes no other with i
 - `cost`: whole steps and updates beside other guards (`benchmarks.agent_overhead`);
 - `busy`: whole steps of four times the tokens, in which the host waits for the device;
 - `memory`: the most that a loop takes of the device's memory, with the agent and without;
-- `copies`: GB/s from the device into the agent's host memory, beside torch's pinned memory and
-  plain memory, and what making each ready takes;
 - `stalls`: the slowest steps, from the first on, while host memory is made ready and checkpoints
-  are written;
-- `back`: what the loop waits to go back (`benchmarks.rewind`).
+  are written.
 Whole jobs with faults and orders: `python -m benchmarks.real_jobs --gpu`; one with a real server:
 `python -m benchmarks.story`, whose trainer takes the GPU.
 """
@@ -30,9 +27,8 @@ from statistics import fmean, median
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from benchmarks import agent_overhead, rewind
+from benchmarks import agent_overhead
 from benchmarks.agent_overhead_loops import (
     LARGE,
     SMALL,
@@ -45,7 +41,6 @@ from benchmarks.agent_overhead_loops import (
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
 from spikeguard import CheckpointDirectory, attach
-from spikeguard.state.mapped_memory import Kind, open_mapped
 
 LIMIT_S = 240.0  # of one part
 
@@ -63,7 +58,7 @@ def waits(options: Namespace) -> dict[str, Any]:
 def cost(options: Namespace) -> dict[str, Any]:
     """As the benchmark of the agent's cost, fewer rounds."""
     rounds, cycles = (10, 1) if options.quick else (20, 2)
-    plan = agent_overhead.Plan(10, rounds, cycles * agent_overhead.CYCLE, 0, 0, 60.0)
+    plan = agent_overhead.Plan(7, rounds, cycles * agent_overhead.CYCLE, 0, 0, 60.0)
     with tempfile.TemporaryDirectory() as folder:
         return agent_overhead.compare(_size(options), "cuda", plan, Path(folder))
 
@@ -122,60 +117,6 @@ def _peak(make: Callable[[], Loop]) -> float:
     return peak
 
 
-def copies(options: Namespace) -> dict[str, Any]:
-    """Of 2 GiB in tensors of 64 MiB; of a quarter with `--quick`."""
-    count = 8 if options.quick else 32
-    pieces = [torch.randn(2**25, device="cuda", dtype=torch.bfloat16) for _ in range(count)]
-    size = sum(piece.nbytes for piece in pieces)
-    mapped = open_mapped(1, print)
-    assert mapped is not None
-    took: dict[str, float] = {}
-
-    def ready(name: str, make: Callable[[], list[Tensor]]) -> list[Tensor]:
-        began = time.perf_counter()
-        made = make()
-        took[f"{name}: s to make ready"] = time.perf_counter() - began
-        return made
-
-    def registered() -> list[Tensor]:
-        region = mapped.region(0, [Kind.of(piece) for piece in pieces], ())
-        assert region.register()
-        kept.append(region)
-        return region.tensors
-
-    kept: list[Any] = []
-    places = {
-        "the agent's": ready("the agent's", registered),
-        "pinned by torch": ready(
-            "pinned by torch",
-            lambda: [torch.empty_like(p, device="cpu").pin_memory() for p in pieces],
-        ),
-        "plain": ready("plain", lambda: [torch.zeros_like(p, device="cpu") for p in pieces]),
-    }
-    found: dict[str, Any] = dict(took)
-    for name, into in places.items():
-        rates = {"down": list[float](), "up": list[float](), "host": list[float]()}
-        for turn in range(4):
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            for source, target in zip(pieces, into, strict=True):
-                target.copy_(source, non_blocking=True)
-            queued = time.perf_counter()
-            torch.cuda.synchronize()
-            ended = time.perf_counter()
-            for source, target in zip(pieces, into, strict=True):
-                source.copy_(target, non_blocking=True)
-            torch.cuda.synchronize()
-            if turn:
-                rates["down"].append(size / (ended - began) / 1e9)
-                rates["up"].append(size / (time.perf_counter() - ended) / 1e9)
-                rates["host"].append(1e3 * (queued - began))
-        found[f"{name}: GB/s to the host"] = str(Spread.of(rates["down"]))
-        found[f"{name}: GB/s from the host"] = str(Spread.of(rates["up"]))
-        found[f"{name}: ms that the host waits"] = str(Spread.of(rates["host"]))
-    return found
-
-
 def stalls(options: Namespace) -> dict[str, Any]:
     """Each step by the clock from the first on: ms of the median, the mean, and the slowest."""
     size, steps = _size(options), 80 if options.quick else 100
@@ -213,18 +154,11 @@ def _times(loop: Loop, steps: int) -> dict[str, Any]:
     }
 
 
-def back(options: Namespace) -> dict[str, Any]:
-    """As the benchmark of going back."""
-    return rewind.measure(options)
-
-
 PARTS: dict[str, Callable[[Namespace], dict[str, Any]]] = {
     "stalls": stalls,
     "busy": busy,
     "memory": memory,
-    "back": back,
     "waits": waits,
-    "copies": copies,
     "cost": cost,
 }
 
