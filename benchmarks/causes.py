@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,11 +68,6 @@ class Named:
     @property
     def right(self) -> bool:
         return self.said in right_causes(self.run)
-
-    @property
-    def in_two(self) -> bool:
-        """Whether a right one is among the first two."""
-        return any(one.cause in right_causes(self.run) for one in self.ranking[:2])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -144,25 +138,10 @@ def summarise(named: Sequence[Named]) -> dict[str, Any]:
     return {
         "right": share([one.right for one in seen]),
         "right_of_named": share([one.right for one in told]),
-        "among_first_two": share([one.in_two for one in seen]),
         "without_incident": len(named) - len(seen),
-        "confusion": _confusion(named),
         **confidences(pairs),
         "each": [_row(one) for one in named],
     }
-
-
-def _confusion(named: Sequence[Named]) -> dict[str, dict[str, int]]:
-    """fault -> what it was put down to -> runs."""
-    table: dict[str, Counter[str]] = {}
-    for one in named:
-        table.setdefault(_fault(one.run), Counter())[one.said] += 1
-    return {fault: dict(row.most_common()) for fault, row in sorted(table.items())}
-
-
-def _fault(run: Run) -> str:
-    right = " or ".join(sorted(right_causes(run)))
-    return f"{run.fault.name.value} ({right})"
 
 
 def _row(one: Named) -> list[Any]:
@@ -176,12 +155,11 @@ def _table(report: dict[str, Any]) -> str:
     for way in WAYS:
         found = report[way]
         lines.append(f"{way}: {found['without_incident']} without incident")
-        for name in ("right", "right_of_named", "among_first_two"):
+        for name in ("right", "right_of_named"):
             entry = found[name]
             low, high = entry["interval"]
             lines.append(f"  {name}: {entry['right']} of {entry['of']} ({low} to {high})")
         lines.append(f"  Brier score {found['brier']}")
-        lines += [f"  {fault}: {row}" for fault, row in found["confusion"].items()]
         lines += [
             f"  said {e['said']}: {e['right']} of {e['of']}" for e in found.get("reliability", ())
         ]

@@ -102,9 +102,9 @@ def _watched(folder: Path, run: Run, delta: float) -> Watched:
 def _table(report: dict[str, Any]) -> str:
     lines = [f"{report['runs']} runs ({report['half']}), delta {report['delta']} nats"]
     lines += [_line(n, report[n]) for n in ("final_kind", "decision", "wrong_rollbacks")]
-    lines.append(f"macro-averaged {report['macro']}, Brier score {report['brier']}")
+    lines.append(f"Brier score {report['brier']}")
     lines += [_line(f"  {kind}", entry) for kind, entry in report["by_kind"].items()]
-    for name in ("confusion", "delay", "missed", "incident_open_at_the_fork"):
+    for name in ("delay", "missed", "incident_open_at_the_fork"):
         lines.append(f"{name}: {report[name]}")
     lines.append(f"left out, nothing to name: {report['without_damage_or_incident']}")
     for entry in report["reliability"]:

@@ -8,7 +8,6 @@ and every step while it is attentive. What truth is stands in `naming_plan.py`. 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -157,31 +156,19 @@ def summarise(runs: Sequence[Watched]) -> dict[str, Any]:
     named = [run for run in runs if run.counts]
     kinds = [kind for kind in Kind if any(run.truth is kind for run in named)]
     by_kind = {k.value: share([r.final is k for r in named if r.truth is k]) for k in kinds}
-    shares = [entry["share"] for entry in by_kind.values()]
     harmless = [run for run in runs if not run.acts]
     return {
         "runs": len(runs),
         "without_damage_or_incident": len(runs) - len(named),
         "incident_open_at_the_fork": sum(run.early for run in runs),
         "final_kind": share([run.final is run.truth for run in named]),
-        "macro": round(sum(shares) / len(shares), 3) if shares else None,
         "by_kind": by_kind,
-        "confusion": confusion(named),
         "decision": share([run.decided_right for run in named]),
         "wrong_rollbacks": share([run.wrong_rollback for run in harmless]),
         "missed": sum(run.acts and run.detected is None for run in runs),
         "delay": _delay([run.detected for run in named if run.detected is not None]),
         **confidences([pair for run in named for pair in run.asked]),
     }
-
-
-def confusion(runs: Sequence[Watched]) -> dict[str, dict[str, int]]:
-    """truth -> final kind -> runs."""
-    table: dict[str, Counter[str]] = {}
-    for run in runs:
-        said = run.final.value if run.final else "none"
-        table.setdefault(run.truth.value, Counter())[said] += 1
-    return {truth: dict(row) for truth, row in sorted(table.items())}
 
 
 def _delay(steps: Sequence[int]) -> dict[str, float] | None:

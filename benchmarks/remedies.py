@@ -1,20 +1,19 @@
 """Whether the remedy that follows the cause ends better than the rule of most guards.
 
-`python -m benchmarks.remedies [--quick] [--seeds N] [--only again|once] [--records FILE] [--json]`.
+`python -m benchmarks.remedies [--quick] [--seeds N] [--json]`.
 Closed loop: every command is carried out as soon as it is proposed (`remedies_loop.py`), and by the
 rival a loss 6 deviations high goes back and skips. Both loops, and a twin without the fault, share
 their prefix and their data. What counts is the loss on held-out text at the last step, over the
-twin's. FILE gets a line a pair; pairs that it holds are not run again.
+twin's.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -95,42 +94,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="python -m benchmarks.remedies", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="three faults, one seed")
     parser.add_argument("--seeds", type=int, default=5, help="paired seeds")
-    parser.add_argument("--only", choices=("again", "once"), help="faults that come again, or not")
-    parser.add_argument("--records", type=Path, help="pairs that were run, one JSON line each")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)  # the model is too small for more
-    again, once = _chosen(options)
+    again, once = QUICK if options.quick else (COMES_AGAIN, ONCE)
     seeds = range(1, 2 if options.quick else options.seeds + 1)
-    pairs = list(measure(seeds, again, once, read_records(options.records)))
+    pairs = list(measure(seeds, again, once))
     report = {"steps": END, "machine": machine(), **summarise(pairs)}
     print(json.dumps(report, indent=1) if options.json else _table(report))
     return 0 if all(bar["met"] for bar in report["bars"]) else 1
 
 
-def _chosen(options: Namespace) -> tuple[Sequence[str], Sequence[str]]:
-    """The faults that come again, and the others."""
-    again, once = QUICK if options.quick else (COMES_AGAIN, ONCE)
-    return ([] if options.only == "once" else again), ([] if options.only == "again" else once)
-
-
-def measure(
-    seeds: Sequence[int], again: Sequence[str], once: Sequence[str], records: Records
-) -> Iterator[Pair]:
-    """Every fault under every seed, those on record as they were."""
+def measure(seeds: Sequence[int], again: Sequence[str], once: Sequence[str]) -> Iterator[Pair]:
+    """Every fault under every seed."""
     corpus = read_corpus(None)
     for seed in seeds:
-        wanted = (*again, *once)
-        missing = [text for text in wanted if (text, seed, text in again) not in records.pairs]
-        run = _runner(corpus, seed) if missing else None
-        for text in wanted:
-            pair = records.pairs.get((text, seed, text in again))
-            if pair is None and run is not None:
-                pair = run(text, text in again)
-                records.add(pair)
-                print(json.dumps(pair.plain()), file=sys.stderr, flush=True)
-            if pair is not None:
-                yield pair
+        run = _runner(corpus, seed)
+        for text in (*again, *once):
+            pair = run(text, text in again)
+            print(json.dumps(pair.plain()), file=sys.stderr, flush=True)
+            yield pair
 
 
 def _runner(corpus: Corpus, seed: int) -> Callable[[str, bool], Pair]:
@@ -146,35 +129,6 @@ def _runner(corpus: Corpus, seed: int) -> Callable[[str, bool], Pair]:
         return Pair(text, seed, comes_again, twin, remedy, rival)
 
     return run
-
-
-@dataclass(frozen=True, slots=True)
-class Records:
-    """The pairs of a file, and where new ones go."""
-
-    file: Path | None
-    pairs: dict[tuple[str, int, bool], Pair]  # by fault, seed, and whether it comes again
-
-    def add(self, pair: Pair) -> None:
-        """Write `pair` down, if there is a file."""
-        if self.file is not None:
-            with self.file.open("a") as lines:
-                lines.write(json.dumps(asdict(pair)) + "\n")
-
-
-def read_records(file: Path | None) -> Records:
-    """The pairs in `file`; none where there is no such file."""
-    lines = file.read_text().splitlines() if file is not None and file.exists() else []
-    pairs = [_pair(json.loads(line)) for line in lines]
-    return Records(file, {(pair.fault, pair.seed, pair.comes_again): pair for pair in pairs})
-
-
-def _pair(plain: dict[str, Any]) -> Pair:
-    remedy, rival = (
-        Ended(**ended | {name: tuple(ended[name]) for name in ("commands", "causes")})
-        for ended in (plain["remedy"], plain["rival"])
-    )
-    return Pair(**plain | {"remedy": remedy, "rival": rival})
 
 
 def summarise(pairs: Sequence[Pair]) -> dict[str, Any]:
