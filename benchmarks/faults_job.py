@@ -87,8 +87,6 @@ class Tally:
     run: str = ""
     attempt: str = ""
     messages: int = 0  # acknowledged
-    cut: int = 0  # requests that were sent and never answered
-    stored_though_cut: int = 0  # of these, what the server had stored before it was cut off
     refused: Counter[str] = field(default_factory=Counter)  # answers that were none of 200
     acknowledged: dict[tuple[int, int], float] = field(default_factory=dict)  # place -> loss
     executed: list[tuple[str, str, int]] = field(default_factory=list)  # command, verb, at step
@@ -108,7 +106,6 @@ class TrainingJob:
     token: str
     folder: Path
     send: Send
-    newest: Callable[[TrainingJob], int]  # the sequence that the database says is stored
     pace_s: float = BUSY
     number: int = 0  # of the attempts that live at once
     last_word: Barrier = field(default_factory=lambda: Barrier(1))  # all end together
@@ -205,9 +202,6 @@ class TrainingJob:
         status = verdict.reason[:3]
         if status.isdecimal():
             self.tally.refused[status] += 1
-        elif not verdict.reason.startswith("ConnectionRefusedError"):  # else it reached nobody
-            self.tally.cut += 1
-            self.tally.stored_though_cut += self.newest(self) >= message.sequence
         match verdict.advice:
             case Advice.RESUME_FROM if verdict.expected is not None:
                 self.outbox.acknowledge(verdict.expected - 1)

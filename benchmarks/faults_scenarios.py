@@ -20,11 +20,8 @@ from random import Random
 from threading import Barrier, Event, Thread
 from typing import Any
 
-import sqlalchemy as sql
-from sqlalchemy.exc import SQLAlchemyError
-
 from benchmarks.faults_job import Script, Send, Tally, TrainingJob
-from benchmarks.faults_site import Database, Site, fake_clock, new_site, running
+from benchmarks.faults_site import Database, Site, new_site, running
 from benchmarks.faults_truth import (
     Facts,
     Verdict,
@@ -42,10 +39,6 @@ SCRIPTS = tuple(
     for seed in range(6)  # at once
 )
 _NUMBERS = count(1)
-_NEWEST = sql.text(
-    "select last_sequence from attempts join runs using (run_id) "
-    "where attempts.id = :attempt and runs.name = :run"
-)
 Disturb = Callable[[Site, Event, "Counter[str]"], None]
 
 
@@ -90,8 +83,6 @@ class Outcome:
             "done": dict(self.done),
             "runs": verdict.runs,
             "messages": sum(t.messages for t in self.tallies),
-            "requests_cut": sum(t.cut for t in self.tallies),
-            "stored_though_cut": sum(t.stored_though_cut for t in self.tallies),
             "refused": dict(refused),
             "acknowledged_samples": verdict.acknowledged,
             "missing": verdict.missing,
@@ -152,29 +143,19 @@ def _wave(
 ) -> list[Tally]:
     """Every script once, all at the same time; `send` None: with mischief, counted in `kinds`."""
     folder = site.database.directory.parent / "jobs" / site.name
-    engine = open_engine(site.replicas[0].settings)
-
-    def newest(job: TrainingJob) -> int:
-        which = {"attempt": job.attempt, "run": job.name}
-        with suppress(SQLAlchemyError), engine.connect() as connection:
-            return int(connection.execute(_NEWEST, which).scalar() or 0)
-        return 0
-
     mischief = Mischief if kinds is None else partial(Mischief, kinds)
     ends = [Barrier(attempts) for _ in scripts]
     jobs = [
         TrainingJob(
             f"{wave}-{script.seed}", script, site.addresses, site.token, folder / str(attempt),
-            send or mischief(), newest, pace_s, random=Random(f"{wave}{script.seed}{attempt}"),
+            send or mischief(), pace_s, random=Random(f"{wave}{script.seed}{attempt}"),
             number=attempt, last_word=end,
         )
         for attempt in range(attempts)
         for script, end in zip(scripts, ends, strict=True)
     ]  # fmt: skip
     with ThreadPoolExecutor(len(jobs)) as pool:
-        tallies = list(pool.map(TrainingJob.train, jobs))
-    engine.dispose()
-    return tallies
+        return list(pool.map(TrainingJob.train, jobs))
 
 
 def _run(
@@ -324,22 +305,6 @@ def stop_tickers(plan: Plan, dead: int) -> Outcome:
     return _run(plan, f"{dead} of 2 tickers dead", 2, disturb, change=change)
 
 
-def set_clocks_off(plan: Plan) -> Outcome:
-    """One replica's clock seven minutes ahead, the other's seven behind."""
-    if fake_clock() is None:
-        return Outcome.untried("clocks off", "libfaketime is not installed")
-
-    def disturb(site: Site, over: Event, done: Counter[str]) -> None:
-        del site, over
-        done["minutes off"] = 7
-
-    def change(site: Site) -> None:
-        for replica, off in zip(site.replicas, ("+7m", "-7m"), strict=True):
-            replica.clock_off = off
-
-    return _run(plan, "clocks off", 2, disturb, change=change)
-
-
 def fill_disk(plan: Plan) -> Outcome:
     """Postgres on a small disk of its own that is full for a while."""
     place = plan.database.directory.parent / "small"
@@ -413,7 +378,6 @@ SCENARIOS: dict[str, Callable[[Plan], Outcome]] = {
     "postgres-slow": slow_postgres,
     "disk-full": fill_disk,
     "two-attempts": two_attempts,
-    "clocks-off": set_clocks_off,
     "one-ticker-dead": lambda plan: stop_tickers(plan, 1),
     "all-tickers-dead": lambda plan: stop_tickers(plan, 2),
 }

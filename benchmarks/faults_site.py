@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 import urllib.request
@@ -161,9 +160,8 @@ class Replica:
     settings: Settings
     log: Path
     port: int = field(default_factory=free_port)
-    clock_off: str = ""  # as libfaketime takes it: "+7m"
     starts: int = 0
-    _child: BaseProcess | subprocess.Popen[bytes] | None = None
+    _child: BaseProcess | None = None
     _changing: Lock = field(default_factory=Lock)
 
     @property
@@ -174,31 +172,17 @@ class Replica:
     def start(self) -> None:
         """Fork it and wait until it is ready."""
         with self._changing:
-            self._child = self._with_clock_off() if self.clock_off else self._forked()
+            self._child = _FORKING.Process(target=_serve, args=(self.settings, self.port, self.log))
+            self._child.start()
             self.starts += 1
         self.await_ready()
-
-    def _forked(self) -> BaseProcess:
-        process = _FORKING.Process(target=_serve, args=(self.settings, self.port, self.log))
-        process.start()
-        return process
-
-    def _with_clock_off(self) -> subprocess.Popen[bytes]:
-        """Under a clock of its own, which only a process that starts anew can be given."""
-        serve = [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port", str(self.port)]
-        environment = {
-            **os.environ, "DATABASE_URL": self.settings.database_url, "FAKETIME": self.clock_off,
-            "LD_PRELOAD": str(fake_clock()), "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }  # fmt: skip
-        with self.log.open("ab") as log:
-            return subprocess.Popen(serve, env=environment, stdout=log, stderr=log)
 
     def kill(self) -> None:
         """SIGKILL, at whatever it is doing."""
         with self._changing:
             if self._child is not None:
                 self._child.kill()
-                _reap(self._child)
+                self._child.join()
 
     def await_ready(self) -> None:
         """Wait until it answers that it can take messages."""
@@ -209,19 +193,6 @@ class Replica:
                 return
             time.sleep(0.02)
         raise RuntimeError(f"{self.url} is not ready:\n{self.log.read_text()[-2000:]}")
-
-
-def _reap(child: BaseProcess | subprocess.Popen[bytes]) -> None:
-    if isinstance(child, subprocess.Popen):
-        child.wait()
-    else:
-        child.join()
-
-
-def fake_clock() -> Path | None:
-    """The library that gives a process a clock of its own, where it is installed."""
-    found = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
-    return next(found, None)
 
 
 @dataclass

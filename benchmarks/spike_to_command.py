@@ -21,9 +21,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import shutil
 import sys
-import tempfile
 import time
 from argparse import ArgumentParser
 from collections import Counter
@@ -34,29 +32,23 @@ from dataclasses import dataclass, field
 from itertools import product
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
-from pathlib import Path
 from typing import Any
 
+from benchmarks.faults_site import automatic_rollbacks
 from benchmarks.ingest_load import Line, Run, new_run
 from benchmarks.ingest_servers import (
     HOST,
     TRUSTED,
     balancer,
     new_database,
+    postgres,
     prepare,
     spikeguard,
 )
 from benchmarks.machine import machine
 from benchmarks.spread import quantile
-from spikeguard_core.policy.settings import (
-    ApprovalMode,
-    ApprovalRule,
-    Policy,
-    policy_to_mapping,
-)
-from spikeguard_protocol import Medium, Role, Samples, TargetSaved, Verb, decode_ack
-from spikeguard_server.access.grants import Grant, issue_token, put_policy
-from spikeguard_server.cli.embedded_postgres import embedded
+from spikeguard_protocol import Medium, Role, Samples, TargetSaved, decode_ack
+from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 
@@ -307,34 +299,27 @@ def measure(
     flood: bool,
 ) -> list[Found]:
     """Every fleet size on every number of replicas, one after the other on one database."""
-    directory = Path(tempfile.mkdtemp(prefix="spikeguard-spikes-", dir="/tmp"))
-    directory.chmod(0o755)  # the account that Postgres runs as must be able to pass
     every = [Found(size, count) for size, count in product(sizes, replicas)]
-    try:
-        with embedded(directory / "postgres") as url:
-            database, log = new_database(url, "spikes"), directory / "log"
-            token = prepare(database)
-            other = _set_up(database)
-            for found in every:
-                with (
-                    spikeguard(database, found.replicas, log, **TRUSTED) as ports,
-                    balancer(ports, log) as port,
-                    _flooded(port, other, found) if flood else nullcontext(),
-                ):
-                    asyncio.run(_fleet(port, token, found, seconds))
-                say(str(found.shown()))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with postgres("spikes") as (url, directory):
+        database, log = new_database(url, "spikes"), directory / "log"
+        token = prepare(database)
+        other = _set_up(database)
+        for found in every:
+            with (
+                spikeguard(database, found.replicas, log, **TRUSTED) as ports,
+                balancer(ports, log) as port,
+                _flooded(port, other, found) if flood else nullcontext(),
+            ):
+                asyncio.run(_fleet(port, token, found, seconds))
+            say(str(found.shown()))
     return every
 
 
 def _set_up(database: str) -> str:
     """Let the policy approve rollbacks; the token of another project."""
-    auto = ApprovalRule(ApprovalMode.AUTO, budget=100, cooldown_s=0.0)
-    policy = Policy(approval={**Policy().approval, Verb.ROLLBACK: auto})
     engine = open_engine(Settings(database_url=database))
+    automatic_rollbacks(engine)
     with engine.begin() as connection:
-        put_policy(connection, "default", policy_to_mapping(policy), "benchmark")
         other = issue_token(connection, Grant(Role.AGENT, OTHER), "benchmark")[0]
     engine.dispose()
     return other
