@@ -21,7 +21,6 @@ import spikeguard
 from spikeguard import CheckpointDirectory, Settings
 from spikeguard.settings import read_connection, with_environment
 
-from .heard import parts_of
 from .job import FAST, Job
 from .wire import Wire, served
 
@@ -103,20 +102,6 @@ def test_what_deepspeed_keeps_to_itself_is_refused_in_one_sentence(given: str) -
     assert "Give" not in str(refused.value)
 
 
-def test_an_argument_that_there_is_not_is_named_with_the_nearest_that_there_is() -> None:
-    with pytest.raises(spikeguard.AttachError, match="Did you mean checkpoints="):
-        spikeguard.attach(MODEL, OPTIMIZER, chekpoints="runs")  # type: ignore[call-arg]
-    with pytest.raises(spikeguard.AttachError, match="It takes model, optimizer, run,"):
-        spikeguard.attach(MODEL, OPTIMIZER, colour="red")  # type: ignore[call-arg]
-
-
-def test_another_runs_directory_is_refused(tmp_path: Path) -> None:
-    spikeguard.attach(MODEL, OPTIMIZER, run="one", directory=tmp_path).finish()
-    with pytest.raises(spikeguard.AttachError, match="journal of run 'one'") as refused:
-        spikeguard.attach(MODEL, OPTIMIZER, run="two", directory=tmp_path)
-    assert str(tmp_path) in str(refused.value)
-
-
 def test_runs_side_by_side_need_no_directory_and_runs_in_one_folder_are_refused(
     tmp_path: Path,
 ) -> None:
@@ -124,8 +109,9 @@ def test_runs_side_by_side_need_no_directory_and_runs_in_one_folder_are_refused(
         kept = CheckpointDirectory(tmp_path / folder)
         spikeguard.attach(MODEL, OPTIMIZER, run=run, checkpoints=kept).finish()
     kept = CheckpointDirectory(tmp_path / "a")
-    with pytest.raises(spikeguard.AttachError, match="journal of run 'one'"):
+    with pytest.raises(spikeguard.AttachError, match="journal of run 'one'") as refused:
         spikeguard.attach(MODEL, OPTIMIZER, run="two", checkpoints=kept)
+    assert str(tmp_path / "a") in str(refused.value)
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -289,55 +275,20 @@ def test_what_a_launcher_says_wrongly_keeps_no_job_from_training(
     assert guard.faults == {}
 
 
-def test_a_failure_of_the_agents_own_is_counted_and_never_raised(tmp_path: Path) -> None:
-    """Every part that a step meets is broken in turn; training goes on."""
-    model = nn.Linear(2, 2)
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    guard = spikeguard.attach(model, optimizer, run="test", directory=tmp_path)
-    parts = parts_of(guard)
-
-    class Broken:
-        def __getattr__(self, name: str) -> Any:
-            raise RuntimeError(f"{name} is broken")
-
-    for part in ("collector", "rates", "inbox", "recovery", "feed"):
-        whole = getattr(parts, part)
-        setattr(parts, part, Broken())
-        before = model.weight.detach().clone()
-        loss = model(torch.ones(1, 2)).sum()
-        assert guard.loss(loss) is loss
-        loss.backward()
-        guard.clip_grad_norm_(1.0)
-        optimizer.step()
-        guard.step()
-        setattr(parts, part, whole)
-        assert not torch.equal(before, model.weight)
-    assert guard.steps == 5
-    assert sum(guard.faults.values()) >= 5
-    guard.finish()
-    assert not optimizer._optimizer_step_pre_hooks
-
-
-def test_an_outbox_that_cannot_be_locked_is_kept_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("trouble", ["no locks", "a file in the way"])
+def test_an_outbox_that_cannot_be_locked_or_written_is_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     """As on Lustre or NFS without locks: rank 0 attaches like the others, and all arrives."""
 
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
-    monkeypatch.setattr(fcntl, "flock", no_locks)
-    with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(20)
-        job.guard.finish()
-    assert sorted(step for _, step in wire.column("loss")) == list(range(1, 21))
-    assert job.guard.faults == {"outbox": 1}
-
-
-def test_an_outbox_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> None:
-    (tmp_path / "guard").mkdir()
-    (tmp_path / "guard/outbox").write_text("a file is in the way")
+    if trouble == "no locks":
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+    else:
+        (tmp_path / "guard").mkdir()
+        (tmp_path / "guard/outbox").write_text("a file is in the way")
     with served(Wire()) as wire:
         job = Job(tmp_path, server=wire.url)
         job.train_to(20)

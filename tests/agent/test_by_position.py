@@ -112,7 +112,3 @@ def test_the_jobs_own_random_numbers_stay_as_they_are() -> None:
     assert [float(item) for item in again] == [float(item) for item in first]
     other = islice(by_position(lambda _: get_batch(), seed=4), 5)
     assert [float(item) for item in other] != [float(item) for item in first]
-
-
-def test_a_pass_of_a_length_ends() -> None:
-    assert list(by_position(lambda index: index * index, length=4)) == [0, 1, 4, 9]

@@ -63,16 +63,6 @@ def test_parameters_that_train_elsewhere_are_named() -> None:
     assert "'1.weight', '1.bias', '2.weight' and 3 more" in error.problem
 
 
-def test_what_is_frozen_needs_no_optimizer() -> None:
-    model = network()
-    model[2].requires_grad_(False)
-    optimizer = optim.AdamW(model[0].parameters(), fused=True)
-    guard = attach(model, optimizer, run="test", settings=FAST)
-    train(guard, model, optimizer, 2)
-    guard.finish()
-    assert guard.faults == {}
-
-
 @pytest.mark.parametrize("given", ["container", "list", "dict"])
 def test_what_makes_the_updates_is_watched_in_whatever_holds_it(given: str) -> None:
     """Asking a container for its state would make it step; its own groups have no rate."""
@@ -148,28 +138,6 @@ def test_a_wrapper_without_hooks_is_refused_with_the_one_inside() -> None:
     error = refusal(model, Unhooked(optim.AdamW(model.parameters())))
     assert error.argument == "optimizer"
     assert error.remedy.endswith("optimizer.optimizer")
-
-
-class Lookahead(optim.Optimizer):
-    """Wraps another whose groups it shares."""
-
-    def __init__(self, optimizer: optim.Optimizer) -> None:
-        super().__init__([p for g in optimizer.param_groups for p in g["params"]], {"lr": 1.0})
-        self.optimizer, self.param_groups = optimizer, optimizer.param_groups
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        del closure
-        self.optimizer.step()
-
-
-def test_a_wrapper_that_shares_its_groups_is_taken() -> None:
-    model = network()
-    optimizer = Lookahead(optim.AdamW(model.parameters()))
-    guard = attach(model, optimizer, run="test", settings=FAST)
-    train(guard, model, optimizer, 3)
-    assert answers(guard)["scale_lr"][0] == "yes"
-    guard.finish()
-    assert guard.faults == {}
 
 
 def test_an_optimizer_that_steps_in_the_backward_pass_is_refused() -> None:

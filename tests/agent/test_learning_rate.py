@@ -64,16 +64,6 @@ def test_no_scheduler_sees_the_scale(schedule: Callable[[Any], Any], tensor: boo
     assert used[20:] == plain[20:]
 
 
-def test_the_rate_climbs_back_over_the_last_tenth() -> None:
-    scale = LrScale(0.5, 100, 100)
-    assert scale.at(100) == 1.0
-    assert scale.at(101) == scale.at(190) == 0.5
-    climb = [scale.at(step) for step in range(190, 202)]
-    assert climb == sorted(climb)
-    assert 0.5 < scale.at(191) < scale.at(200) < 1.0
-    assert scale.at(201) == 1.0
-
-
 @pytest.mark.parametrize("tensor", [False, True])
 def test_a_cap_lowers_a_rate_that_jumped_and_leaves_the_usual_ones_as_they_are(
     tensor: bool,

@@ -21,7 +21,8 @@ from spikeguard_protocol import (
 )
 
 from .heard import leave_out
-from .job import Job, Loader, batch_at, target_at
+from .job import Job, batch_at, target_at
+from .test_exactness import Jumping
 from .wire import Wire, await_that, served
 
 SKIP = BatchRange(22, 25)
@@ -74,13 +75,6 @@ class Named:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.read = state["read"]
-
-
-class Jumping(Loader):
-    """Goes to a position at once."""
-
-    def skip_to(self, position: int) -> None:
-        self.read = position * self.micro_batches
 
 
 def test_every_position_left_out_is_named_with_who_asked_and_when(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spikeguard import Forward
-from spikeguard.loop.local_watch import LocalWatch
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_protocol import SegmentId
 from tests.agent.job import FAST, Job
 from tests.agent.wire import Wire, served
 
@@ -92,16 +89,6 @@ def test_with_a_server_the_server_tells(
         monkeypatch.setenv("SPIKEGUARD_TOKEN", "any")
         spiked(tmp_path).guard.finish()
     assert told(caplog) == []
-
-
-def test_without_numpy_it_says_once_that_spikes_are_not_looked_for(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "numpy", None)
-    watch = LocalWatch(SegmentId("0" * 16, 0), ())
-    watch.put(lambda: pytest.fail("nobody reads it"))
-    watch.close()
-    assert told(caplog) == ["spikes are not looked for without a server: that needs numpy"]
 
 
 def test_its_failure_is_told_and_reaches_nobody(

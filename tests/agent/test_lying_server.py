@@ -57,30 +57,6 @@ def answered(wire: Wire, job: Job, command: str) -> CommandResult:
     return found
 
 
-def test_an_order_that_would_freeze_the_run_is_refused_and_no_restart_repeats_it(
-    tmp_path: Path,
-) -> None:
-    with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(3)
-        slow, skip = ordered(
-            wire, job, ScaleLr(1e-300, FOR_GOOD), SkipBatches(BatchRange(20_000, FOR_GOOD))
-        )
-        job.guard.finish()
-    assert (slow.state, skip.state) == (ResultState.REFUSED, ResultState.REFUSED)
-    assert "by 1e-300" in slow.reason
-    assert "from 0.05 (Settings.lr_factor_least) to 1" in slow.reason
-    assert f"leaves out {FOR_GOOD - 20_000} batches" in skip.reason
-    assert "at most 2000 by one order (Settings.skip_batches_most)" in skip.reason
-    assert '"begun"' not in (tmp_path / "guard/journal.jsonl").read_text()
-    again = Job(tmp_path)
-    again.guard.resume()
-    again.train_step()
-    assert again.guard.state().lr_scale is None
-    assert again.guard.state().skipped == ()
-    again.guard.finish()
-
-
 def test_each_limit_refuses_by_its_name_and_lets_through_what_it_allows(tmp_path: Path) -> None:
     limits = replace(
         FAST,

@@ -16,7 +16,7 @@ from spikeguard import AttachError, CheckpointDirectory, Settings, attach
 from spikeguard.measure.norms import sampled_rows
 from spikeguard.measure.signals.activations import MOST as MOST_LAYERS, Activations, layers_named
 from spikeguard.measure.signals.attention import QUERIES, AttentionLogits
-from spikeguard.measure.signals.tokens import ENTROPY, UNSEEN, WorstSequence
+from spikeguard.measure.signals.tokens import ENTROPY, UNSEEN
 from spikeguard.measure.update_norms import SHARE
 from spikeguard_protocol import OPTIONAL_SIGNALS, LayerNorms, Samples
 
@@ -119,22 +119,6 @@ def test_pure_bf16_training_that_stops_moving_shows_as_unchanged(tmp_path: Path)
             share[name] = wire.column("unchanged_parameters")[0, 9]
     assert share["bf16"] > 0.9
     assert share["fp32"] < 0.3  # rows of the embedding whose tokens did not occur
-
-
-def test_what_is_not_finite_is_reported_as_it_is_and_harms_nothing() -> None:
-    worst = WorstSequence()
-    worst.show(torch.tensor([1.0, math.nan, 2.0]))
-    worst.show(torch.tensor([[5.0, 5.0]]))
-    assert math.isnan(worst.take()["loss_sequence_max"])
-    worst.show(torch.tensor([math.inf, 3.0]))
-    assert worst.take()["loss_sequence_max"] == math.inf
-    logits = AttentionLogits()
-    logits.on = True
-    logits.see(torch.tensor([math.nan, 1.0]))
-    logits.see(torch.tensor([2.0]))
-    assert math.isnan(logits.take()["attention_logit_max"])
-    logits.see(torch.tensor([[-math.inf, 4.0]]))  # masked
-    assert logits.take()["attention_logit_max"] == 4.0
 
 
 def test_known_tokens_go_back_in_a_rollback_and_through_a_checkpoint(tmp_path: Path) -> None:

@@ -76,19 +76,3 @@ def test_a_scalers_search_is_reported_step_by_step_and_is_no_incident(
     norms = wire.column("grad_norm" if clips else "grad_norm_at_step")
     over = [step for (_, step), norm in norms.items() if not math.isfinite(norm)]
     assert over == (list(range(1, skipped + 1)) if fused or clips else [])
-
-
-def test_without_a_scaler_nothing_is_told_of_one(tmp_path: Path) -> None:
-    with served(Wire()) as wire:
-        model = nn.Linear(4, 4)
-        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-        guard = attach(
-            model, optimizer, run="test", server=wire.url, directory=tmp_path, settings=FAST
-        )
-        for _ in range(3):
-            guard.loss(model(torch.ones(2, 4)).mean()).backward()
-            optimizer.step()
-            guard.step()
-        await_that(lambda: len(wire.column("loss")) == 3)
-        guard.finish()
-    assert wire.column("step_skipped") == {}

@@ -21,18 +21,12 @@ from spikeguard import (
     attach,
     by_position,
 )
-from spikeguard.faults import Faults
-from spikeguard.state.host_copies import tree_bytes
-from spikeguard.state.lineage import Target
-from spikeguard.state.snapshots import Snapshots, StagingBuffers
 from spikeguard_protocol import (
     Ack,
     BatchRange,
     Medium,
     Order,
     Rollback,
-    SegmentId,
-    SegmentPoint,
     TargetDeleted,
     TargetSaved,
 )
@@ -41,45 +35,6 @@ from .heard import hear
 from .job import Job, assert_same, order, target_at
 from .test_exactness import Without
 from .wire import Wire, await_that, served
-
-SEGMENT = SegmentId("0" * 16, 0)
-
-
-def target(step: int) -> Target:
-    return Target(f"memory-{step}", step, (SegmentPoint(SEGMENT, step),), Medium.MEMORY)
-
-
-def state(value: float, size: int = 250) -> dict[str, dict[str, torch.Tensor]]:
-    return {"model": {"weight": torch.full((size,), value)}}
-
-
-class Ring(Snapshots):
-    """With buffers of its own."""
-
-    def __init__(self, keep: int, pinned: int, limit: int) -> None:
-        super().__init__(keep, limit, pinned=pinned)
-        self.buffers = StagingBuffers(Faults(0), keep + pinned + 1)
-
-    def keep(self, step: int) -> list[str]:
-        live, new = state(float(step)), target(step)
-        self.fits(tree_bytes(live))
-        gone = self.make_room()
-        self.add(new, self.buffers.take(new.name, live, {}))
-        return gone
-
-
-def fill(ring: Ring, steps: range) -> list[str]:
-    return [name for step in steps for name in ring.keep(step)]
-
-
-def names(ring: Snapshots) -> list[str]:
-    return [t.name for t in ring.targets]
-
-
-def test_all_snapshots_together_stay_within_the_bytes() -> None:
-    ring = Ring(keep=5, pinned=2, limit=2_500)
-    fill(ring, range(9))
-    assert names(ring) == ["memory-7", "memory-8"]
 
 
 def test_a_snapshot_that_grew_beyond_the_limit_is_not_taken(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from torch import nn
 
 from spikeguard import Settings, attach
 from spikeguard.commands.inbox import ATTENTIVE_S, Inbox
-from spikeguard.measure.norms import sampled_rows
 from spikeguard_protocol import Ack, LayerNorms, Samples
 
 from .job import FAST, Job
@@ -133,27 +132,6 @@ def test_slow_signals_come_every_step_while_the_server_is_attentive(tmp_path: Pa
         job.guard.finish()
     assert {(0, step) for step in range(4, 10)} <= set(wire.column("update_norm"))
     assert {(0, step) for step in range(4, 10)} <= set(wire.column("param_norm"))
-
-
-def test_the_sample_is_one_matrix_per_block_and_within_its_share() -> None:
-    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 16)) for _ in range(4)))
-    named = list(blocks.named_parameters())
-    chosen = sampled_rows(named, 0.05)
-    sizes = dict(named)
-    assert len({name.split(".")[0] for name, _ in chosen}) == len(chosen) == 4
-    taken = sum(rows * sizes[name].shape[1] for name, rows in chosen)
-    assert 0 < taken <= 0.05 * sum(p.numel() for p in blocks.parameters())
-    assert sampled_rows(named, 0.05) == chosen
-
-
-def test_half_precision_norms_keep_full_precision() -> None:
-    from spikeguard.measure.norms import global_norm
-
-    tensors = [torch.full((1000,), 0.1, dtype=torch.bfloat16) for _ in range(7)]
-    norm = global_norm(tensors)
-    assert norm is not None
-    assert norm.dtype == torch.float32
-    assert float(norm) == pytest.approx(l2(tensors), rel=1e-5)
 
 
 def test_positions_say_what_each_step_consumed(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -73,7 +72,6 @@ class Ascends(Stacks):
 
 
 MAKERS: dict[str, Callable[[Any], optim.Optimizer]] = {
-    "sgd": lambda p: optim.SGD(p, lr=1e-2, momentum=0.9, nesterov=True),
     "stacks": Stacks,
     "coasts": Coasts,
 }
@@ -142,49 +140,6 @@ def test_what_is_not_paid_for_on_a_gpu_is_said_by_attach_and_only_reported(
             assert ("skip_by_sync=True" in said) != asked
             assert ("waits for what was queued before" in said) == asked
             guard.finish()
-
-
-def test_on_a_cpu_nobody_has_to_ask_and_the_cost_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO, "spikeguard"):
-        training = Training("sgd", {2}, directory=tmp_path)
-    assert re.search(
-        r"skip update +yes +cost: the host reads one number in each step$", caplog.text, re.M
-    )
-    for _ in range(3):
-        training.step()
-    assert all(torch.isfinite(p).all() for p in training.model.parameters())
-    training.guard.finish()
-
-
-def test_an_optimizer_that_takes_no_gradient_for_zero_is_never_held_off(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = nn.Linear(4, 1)
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        guard = attach(
-            model, optim.LBFGS(model.parameters()), run="test", directory=tmp_path, settings=BY_SYNC
-        )
-    assert "LBFGS takes no found_inf" in caplog.text
-    assert "skip_by_sync" not in caplog.text
-    guard.finish()
-
-
-def test_who_can_drop_without_a_sync_is_not_made_to_wait(tmp_path: Path) -> None:
-    """Fused AdamW keeps its gradients and is lent its flag, whatever was paid for."""
-    model = nn.Linear(4, 4)
-    optimizer = optim.AdamW(model.parameters(), fused=True)
-    guard = attach(model, optimizer, run="test", directory=tmp_path, settings=BY_SYNC)
-    seen: list[Any] = []
-    optimizer.register_step_pre_hook(
-        lambda *_: seen.append((hasattr(optimizer, "found_inf"), model.weight.grad is not None))
-    )
-    model(torch.full((2, 4), math.nan)).mean().backward()
-    optimizer.step()
-    guard.step()
-    assert seen == [(True, True)]
-    guard.finish()
 
 
 @pytest.mark.parametrize("scheduled_first", [True, False])

@@ -75,13 +75,3 @@ def test_a_number_that_was_given_holds_whatever_it_costs(taken: Taken) -> None:
 def test_a_copy_for_which_memory_was_made_ready_does_not_count(taken: Taken) -> None:
     assert taken([9.0, 0.05], 1.0).wanted() == 1_000
     assert taken([9.0, 0.05], 1.0, ready=False).wanted() == 20
-
-
-def test_the_table_says_what_was_measured(taken: Taken) -> None:
-    assert "less often once it is measured" in taken([], 1.0).words()
-    cadence = taken([0.48, 0.48], 1.0)
-    cadence.agree(cadence.wanted())
-    assert cadence.words() == (
-        "one every 100 steps: a copy takes 480 ms, 0.48 % of steps of 1 s "
-        "(Settings.snapshot_budget is 0.5 %)"
-    )

@@ -8,12 +8,6 @@ from hypothesis import given, strategies as st
 from spikeguard_protocol import BatchRange, EvenRanges, ProtocolError
 
 
-def test_a_range_holds_its_first_and_not_its_end() -> None:
-    batches = BatchRange(5, 8)
-    assert [p in batches for p in (4, 5, 7, 8)] == [False, True, True, False]
-    assert len(batches) == 3
-
-
 @pytest.mark.parametrize("ends", [(5, 5), (5, 4), (-1, 4)])
 def test_an_empty_range_cannot_be_made(ends: tuple[int, int]) -> None:
     with pytest.raises(ProtocolError):

@@ -2,63 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from spikeguard_protocol import CommandId, IncidentId, ProtocolError, Rollback, RunId
 from spikeguard_protocol.paths import command_path
 
-
-@pytest.mark.parametrize("text", ["gpt-1", "team/gpt-1", "a.b_c-d", "7"])
-def test_a_run_reads_back_as_it_is_written(text: str) -> None:
-    assert str(RunId.parse(text)) == text
-
-
-@pytest.mark.parametrize("text", ["", "/x", "a/b/c", "-x", "a b", "a#b", "x" * 65, "default/"])
-def test_a_name_that_cannot_be_a_run_is_refused(text: str) -> None:
-    with pytest.raises(ProtocolError):
-        RunId.parse(text)
-
-
-@pytest.mark.parametrize("text", ["gpt-1#3", "team/gpt.1#12"])
-def test_an_incident_reads_back_as_it_is_written(text: str) -> None:
-    assert str(IncidentId.parse(text)) == text
-
-
-@pytest.mark.parametrize(
-    "text", ["gpt-1", "gpt-1#", "gpt-1#0", "gpt-1#-1", "gpt-1#x", "#3", "gpt-1#" + "9" * 5_000]
-)
-def test_a_text_that_names_no_incident_is_refused(text: str) -> None:
-    with pytest.raises(ProtocolError):
-        IncidentId.parse(text)
+IDENTITIES: list[tuple[Callable[[str], object], list[str], list[str]]] = [
+    (
+        RunId.parse,
+        ["gpt-1", "team/gpt-1", "a.b_c-d", "7"],
+        ["", "/x", "a/b/c", "-x", "a b", "a#b", "x" * 65, "default/"],
+    ),
+    (
+        IncidentId.parse,
+        ["gpt-1#3", "team/gpt.1#12"],
+        ["gpt-1", "gpt-1#", "gpt-1#0", "gpt-1#-1", "gpt-1#x", "#3", "gpt-1#" + "9" * 5_000],
+    ),
+    (
+        CommandId.parse,
+        ["team/gpt.1#12.2", "gpt-1#0.2"],
+        [
+            *("gpt.1#12", "gpt-1#1.0", "gpt-1#0.0", "#0.1", "gpt-1.2", "gpt-1#1.x"),
+            "gpt-1#1." + "9" * 5_000,
+        ],
+    ),
+]
 
 
-def test_a_command_reads_back_as_it_is_written() -> None:
-    command = CommandId.parse("team/gpt.1#12.2")
-    assert (str(command), command.incident.number, command.number) == ("team/gpt.1#12.2", 12, 2)
+@pytest.mark.parametrize(("parse", "sound", "others"), IDENTITIES)
+def test_an_identity_reads_back_as_it_is_written_and_what_is_none_is_refused(
+    parse: Callable[[str], object], sound: list[str], others: list[str]
+) -> None:
+    assert [str(parse(text)) for text in sound] == sound
+    for text in others:
+        with pytest.raises(ProtocolError):
+            parse(text)
 
 
 def test_a_command_of_a_run_itself_names_no_incident() -> None:
     command = CommandId.parse("team/gpt.1#0.2")
     assert (str(command), command.of_run, command.number) == ("team/gpt.1#0.2", True, 2)
     assert command_path(command) == "/v1/runs/team/gpt.1/commands/2"
-    assert not CommandId.parse("team/gpt.1#12.2").of_run
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "gpt.1#12",
-        "gpt-1#1.0",
-        "gpt-1#0.0",
-        "#0.1",
-        "gpt-1.2",
-        "gpt-1#1.x",
-        "gpt-1#1." + "9" * 5_000,
-    ],
-)
-def test_a_text_that_names_no_command_is_refused(text: str) -> None:
-    with pytest.raises(ProtocolError):
-        CommandId.parse(text)
+    command = CommandId.parse("team/gpt.1#12.2")
+    assert (command.of_run, command.incident.number, command.number) == (False, 12, 2)
 
 
 def test_a_rollback_with_half_a_learning_rate_change_cannot_be_made() -> None:

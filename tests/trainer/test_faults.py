@@ -9,7 +9,6 @@ from spikeguard_trainer.faults import (
     Fault,
     FaultError,
     FaultName,
-    describe_faults,
     parse_fault,
 )
 
@@ -60,8 +59,3 @@ def test_a_fault_may_wait_for_the_first_rollback() -> None:
     assert parse_fault(str(fault)) == fault
     assert not any(fault.hits_step(step) for step in range(400))
     assert [step for step in range(400) if fault.hits_step(step, 300)] == [315, 316]
-
-
-def test_every_fault_is_explained_with_its_unit() -> None:
-    text = describe_faults()
-    assert all(name in text and RANGES[name].unit in text for name in FaultName)
