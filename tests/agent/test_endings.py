@@ -78,12 +78,6 @@ def test_sigterm_flushes_every_guard_of_the_process(tmp_path: Path) -> None:
         assert {end.reason for end in wire.records(AttemptEnded)} == {"SIGTERM"}
 
 
-def test_an_absent_server_holds_nobody_up_at_the_end(tmp_path: Path) -> None:
-    process = start(tmp_path, "http://127.0.0.1:9", "time.sleep(600)", settings="BRIEF")
-    process.terminate()
-    assert exit_status(process) == -signal.SIGTERM
-
-
 def hang(job: Job) -> int:
     """Have every write wait for a reader that never comes, as for a disk; the reader's end."""
     job.train_to(10)
@@ -110,11 +104,13 @@ def hang(job: Job) -> int:
 HANG = "from tests.agent.test_endings import hang; hang(job)"
 
 
-@pytest.mark.parametrize("first", ["", HANG], ids=["server", "server and disk"])
-def test_whatever_hangs_sigterm_ends_the_process(tmp_path: Path, first: str) -> None:
-    """The server takes the connection and says nothing; the disk takes no byte."""
+@pytest.mark.parametrize("hangs", ["absent server", "server", "server and disk"])
+def test_whatever_hangs_sigterm_ends_the_process(tmp_path: Path, hangs: str) -> None:
+    """The server is not there, or takes the connection and says nothing; the disk takes no byte."""
+    first = HANG if hangs == "server and disk" else ""
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        url = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        port = 9 if hangs == "absent server" else mute.getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
         process = start(tmp_path, url, "time.sleep(600)", first, "BRIEF")
         process.terminate()
         assert exit_status(process) == -signal.SIGTERM

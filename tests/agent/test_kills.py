@@ -26,6 +26,7 @@ from spikeguard_protocol import (
 from .forks import FORKS
 from .job import Job, Loader, assert_same
 from .killed_job import ORDERED_AT, POINTS, main, make
+from .test_exactness import Without
 from .wire import Wire, await_that, served
 
 pytestmark = pytest.mark.slow
@@ -35,19 +36,11 @@ LAST = 25
 UNTOUCHED = ("before it is written down", "half written down")  # as if it had never come
 
 
-class Without(Loader):
-    """A loader that never had the batches of `SKIP`."""
-
-    def __next__(self) -> Any:
-        self.read = SKIP.end if self.read == SKIP.first else self.read
-        return super().__next__()
-
-
 @pytest.fixture(scope="module")
 def trained() -> dict[bool, Any]:
     """The whole state after `LAST` steps, with and without the batches of `SKIP`."""
     found = {}
-    for without, loader in ((False, Loader()), (True, Without())):
+    for without, loader in ((False, Loader()), (True, Without([(SKIP.first, SKIP.end)]))):
         job = Job(loader=loader)
         job.train_to(LAST)
         job.guard.finish()

@@ -25,7 +25,6 @@ from spikeguard_protocol import (
     Medium,
     ResultState,
     Rollback,
-    SkipBatches,
     Verb,
     abilities_from_settings,
 )
@@ -267,16 +266,6 @@ def test_a_loop_that_ends_before_its_rollback_says_so_and_the_next_start_carries
     again.train(torch.ones(1, 1))
     assert result(again, command).state is ResultState.APPLIED
     again.guard.finish()
-
-
-def test_a_skip_of_what_was_fetched_already_is_refused(tmp_path: Path) -> None:
-    loop = Loop(tmp_path)
-    loop.train_ahead(iter(loop.guard.batches(Numbers())), 5)
-    command = order(loop, SkipBatches(BatchRange(5, 7)))
-    loop.train(torch.ones(1, 1))
-    assert result(loop, command).state is ResultState.REFUSED
-    assert "position 5 was read already" in result(loop, command).reason
-    loop.guard.finish()
 
 
 def prefetched(items: Iterable[Tensor], depth: int) -> Iterator[Tensor]:
