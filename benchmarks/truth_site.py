@@ -229,19 +229,8 @@ class Site:
     def _start(
         self, place: Path, seed: int, run: str, options: tuple[str, ...], extra: dict[str, str]
     ) -> Job:
-        words = [
-            *SIZE,
-            "--batch",
-            str(self.lengths.batch),
-            "--steps",
-            str(self.lengths.steps),
-            "--seed",
-            str(seed),
-            "--run",
-            run,
-            "--quiet",
-            *options,
-        ]
+        sizes = f"--batch {self.lengths.batch} --steps {self.lengths.steps} --seed {seed}"
+        words = [*SIZE, *sizes.split(), "--run", run, "--quiet", *options]
         if extra.get("SPIKEGUARD_SERVER"):
             words += ["--step-time", str(self.lengths.step_time_s)]
         return Job.start(self.children, place, {**THREADS, **extra}, *words, module=JOB)
@@ -347,7 +336,8 @@ class _Person:
             self._keep(incident, "page", self._page(incident, proposal))
             self._keep(incident, "terminal", proposal_words(proposal))
             self._at_a_glance(incident)
-        self._pace(decision, proposal["cost"])
+        if (cost := proposal["cost"])["steps"] and cost["seconds"] is not None:
+            decision.pace_s.append(cost["seconds"] / cost["steps"])
         if self._kill_now(decision, step):
             return
         late = step < decision.proposed_step + self.record.delay
@@ -382,10 +372,6 @@ class _Person:
         self.record.restarts.append(_cut(self.job.directory))
         self.job = self._start()
         return True
-
-    def _pace(self, decision: Decision, cost: dict[str, Any]) -> None:
-        if cost["steps"] and cost["seconds"] is not None:
-            decision.pace_s.append(cost["seconds"] / cost["steps"])
 
     def _page(self, incident: dict[str, Any], proposal: dict[str, Any]) -> str:
         number, command = incident["number"], proposal["number"]
