@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DataLoader
@@ -22,43 +22,13 @@ from spikeguard.state.mapped_memory import Region
 from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
 
 from .heard import hear, leave_out
-from .rank_job import RULES, SETTINGS, SpreadJob, order_back
+from .rank_job import SETTINGS, SpreadJob, order_back
 from .ranks import named, play, same
-from .test_sharded import CLOSE, GLOBAL
 
 pytestmark = pytest.mark.slow
 
 EQUAL_ON_BOTH = 5_000  # bytes at least, of weights and moments that both ranks hold alike
 STEPS, BACK_AT, TARGET, SKIP = 20, 14, 10, BatchRange(12, 14)
-
-
-def accumulated(folder: Path, rank: int, size: int) -> dict[str, Any]:
-    """Six steps of two micro-batches, of which only the second brings the ranks together."""
-    job = SpreadJob(folder, rank, size, replicated=True, micro=2)
-    job.train_to(6)
-    job.guard.finish()
-    return {"seen": job.seen, "bits": sums(job.shards()), "faults": job.guard.faults}
-
-
-def clipped(folder: Path, rank: int, size: int) -> dict[str, Any]:
-    """A rule that has learnt, and a rollback: the bits of a job that never saw the batches."""
-
-    def job(name: str, left_out: list[int]) -> SpreadJob:
-        given: Any = {"rule": RULES["hybrid"](), "micro": 2, "left_out": left_out}
-        return SpreadJob(folder / name, rank, size, replicated=True, **given)
-
-    back, never = job("back", []), job("never", [9, 10])
-    back.train_to(11)
-    steps = back.go_back(1, 8, Medium.MEMORY, BatchRange(9, 11))
-    for one in (back, never):
-        one.train_to(14)
-        one.guard.finish()
-    told = {"steps": steps, "same": same(back.shards(), never.shards())}
-    return {**told, "bits": sums(back.shards()), "faults": back.guard.faults}
-
-
-def sums(tensors: list[Tensor]) -> list[float]:
-    return [float(t.double().sum()) for t in tensors]
 
 
 class Larger:
@@ -237,29 +207,13 @@ def _stored(kept: CheckpointDirectory, rank: int) -> dict[str, Any]:
     return {"shared": sorted(names), "own_bytes": own.size[0]}
 
 
-SCENES = (accumulated, clipped, fetched, uneven, shared, by_hand, accelerated)
+SCENES = (fetched, uneven, shared, by_hand, accelerated)
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What each of two ranks told of every scene."""
     return play(tmp_path_factory.mktemp("ranks"), 2, named(*SCENES))
-
-
-def test_tied_and_frozen_parameters_under_ddp_are_measured_once(
-    ranks: list[Any], tmp_path: Path
-) -> None:
-    """Over two micro-batches, the first of which brings nobody together (`no_sync`)."""
-    torch.set_num_threads(1)
-    alone = accumulated(tmp_path, 0, 1)
-    one, other = (rank["accumulated"] for rank in ranks)
-    assert one["faults"] == other["faults"] == {}
-    assert one["bits"] == other["bits"]
-    assert [seen["step"] for seen in one["seen"]] == list(range(1, 7))
-    for seen, whole in zip(one["seen"], alone["seen"], strict=True):
-        for name in GLOBAL & whole.keys():
-            assert seen[name] == pytest.approx(whole[name], rel=CLOSE), (name, seen["step"])
-    assert len(GLOBAL & alone["seen"][1].keys()) >= 5
 
 
 def test_ranks_that_hold_different_numbers_of_items_go_back_at_one_step_to_the_same_bits(
@@ -270,14 +224,6 @@ def test_ranks_that_hold_different_numbers_of_items_go_back_at_one_step_to_the_s
         assert (told["steps"], told["same"], told["faults"]) == (8, True, {})
         assert told["trail"] == [(11, 11), (12, 12), (13, 8)] or told["trail"]
     assert ranks[0]["fetched"]["trail"] == ranks[1]["fetched"]["trail"]
-
-
-def test_a_clipping_rule_goes_back_with_all_ranks(ranks: list[Any]) -> None:
-    """Bit for bit as in a job that never saw the batches."""
-    told = [rank["clipped"] for rank in ranks]
-    for rank in told:
-        assert (rank["steps"], rank["same"], rank["faults"]) == (8, True, {})
-    assert told[0]["bits"] == told[1]["bits"]
 
 
 def test_all_ranks_hold_the_snapshots_that_the_largest_has_room_for(ranks: list[Any]) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from spikeguard import CheckpointDirectory
+from tests.agent.job import assert_same
 
 from . import jobs
 
@@ -24,20 +24,6 @@ def final_state(out: Path) -> dict[str, Any]:
     kept = CheckpointDirectory(out / "checkpoints")
     (name,) = (target.name for target in kept.targets() if target.step == 60)
     return kept.load(name, rank=0, world_size=1)
-
-
-def assert_same(one: Any, other: Any, path: str = "state") -> None:
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other), path
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys(), path
-        for key in one:
-            assert_same(one[key], other[key], f"{path}.{key}")
-    elif isinstance(one, list | tuple):
-        for number, (a, b) in enumerate(zip(one, other, strict=True)):
-            assert_same(a, b, f"{path}[{number}]")
-    elif not callable(one):
-        assert one == other or one is other, path
 
 
 @pytest.fixture(scope="module")

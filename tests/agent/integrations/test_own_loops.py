@@ -50,41 +50,39 @@ def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPIKEGUARD_SEND_INTERVAL", "0.02")
 
 
-def test_the_accelerate_example_counts_steps_not_micro_batches(tmp_path: Path) -> None:
-    guard = accelerate_loop.train(tmp_path)
-    assert (guard.steps, guard.position, guard.faults) == (30, 30, {})
-    assert {Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.STOP} <= set(guard.capabilities)
-
-
-def test_accelerates_loss_and_norm_are_those_of_the_whole_step(
+def test_the_accelerate_example_counts_steps_and_clips_where_a_step_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Not micro-batches: loss and norm are those of the whole step."""
+    plain = accelerate.attach
+    hybrid = lambda *given, **named: plain(*given, clip="hybrid", **named)  # noqa: E731
+    monkeypatch.setattr("accelerate_loop.attach", hybrid)
     with served(Wire()) as wire:
         monkeypatch.setenv("SPIKEGUARD_SERVER", wire.url)
-        accelerate_loop.train(tmp_path, 10)
-        losses = wire.column("loss")
-        assert len(losses) == len(wire.column("grad_norm")) == 10
-        assert 3.5 < losses[0, 1] < 5.0  # log 64 = 4.2: a mean, not a sum over micro-batches
+        guard = accelerate_loop.train(tmp_path)
+        losses, norms = wire.column("loss"), wire.column("grad_norm")
+        shares, means = wire.column("parameters_clipped"), wire.column("grad_norm_mean")
+    assert (guard.steps, guard.position, guard.faults) == (30, 30, {})
+    assert {Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.STOP} <= set(guard.capabilities)
+    assert [len(column) for column in (losses, norms, shares, means)] == [30] * 4
+    assert 3.5 < losses[0, 1] < 5.0  # log 64 = 4.2: a mean, not a sum over micro-batches
 
 
-def test_a_compiled_model_trains_and_checkpoints_under_its_own_names(tmp_path: Path) -> None:
-    guard = plain_pytorch.train(tmp_path, backend="aot_eager")
-    assert guard.steps == 60
-    assert guard.faults.keys() <= {"checkpoint"}  # left out while the one before is being written
-    (kept,) = tmp_path.rglob(guard.state().checkpoints[0].name)
+def test_a_compiled_run_goes_on_where_it_stood_and_checkpoints_under_its_own_names(
+    tmp_path: Path,
+) -> None:
+    before = plain_pytorch.train(tmp_path, steps=40, backend="aot_eager")
+    saved = before.state().checkpoints[0]  # 20 where that was still written at 40
+    (kept,) = tmp_path.rglob(saved.name)
     stored = FileSystemReader(kept).read_metadata().state_dict_metadata
     names = {name.removeprefix("model.") for name in stored if name.startswith("model.")}
     assert names == set(plain_pytorch.make_model().state_dict())
-
-
-def test_a_compiled_run_goes_on_where_it_stood(tmp_path: Path) -> None:
-    before = plain_pytorch.train(tmp_path, steps=40, backend="aot_eager")
-    saved = before.state().checkpoints[0]  # 20 where that was still written at 40
     guard = plain_pytorch.train(tmp_path, steps=60, backend="aot_eager")
     parent = guard.state().parent
     assert parent is not None
     assert (parent.step, guard.steps) == (saved.step, 60)
     assert saved.step in (20, 40)
+    assert guard.faults.keys() <= {"checkpoint"}  # left out while the one before is being written
 
 
 def test_a_loop_of_nanogpts_shape_that_is_killed_trains_on_as_if_it_had_not_been(
@@ -155,20 +153,6 @@ def test_accelerate_takes_several_optimizers_as_it_has_wrapped_them(tmp_path: Pa
     pairs = zip(before, model.parameters(), strict=True)
     assert [torch.equal(*pair) for pair in pairs] == [False] * 4
     assert guard.faults == {}
-
-
-def test_a_clip_rule_clips_under_accelerate_where_a_step_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = accelerate.attach
-    hybrid = lambda *given, **named: plain(*given, clip="hybrid", **named)  # noqa: E731
-    monkeypatch.setattr("accelerate_loop.attach", hybrid)
-    with served(Wire()) as wire:
-        monkeypatch.setenv("SPIKEGUARD_SERVER", wire.url)
-        guard = accelerate_loop.train(tmp_path, 30)
-        shares, means = wire.column("parameters_clipped"), wire.column("grad_norm_mean")
-    assert guard.faults == {}
-    assert len(shares) == len(means) == 30
 
 
 def test_a_clip_rule_under_lightning_judges_norms_without_the_loss_scale(

@@ -530,14 +530,6 @@ def test_the_reported_loss_is_the_one_that_trainer_logs(tmp_path: Path) -> None:
     assert 3.0 < entropy[0, 30] < math.log(64) + 1e-6
 
 
-def test_several_passes_are_one_data_order() -> None:
-    """Begun in the middle of the second pass, with a skip in the third."""
-    feed = FrameworkFeed(Skips([BatchRange(5, 6)]), micro_batches=2)
-    feed.position = 3
-    loader = LeavingOut(list(range(4)), lambda: feed)
-    assert [list(loader) for _ in range(3)] == [[2, 3], [0, 1], [0, 1, 2, 3]]
-
-
 class Shuffled:
     """A loader of 5 items a pass, in the order of the epoch it was told."""
 
