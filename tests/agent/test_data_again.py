@@ -388,6 +388,7 @@ def test_a_skip_that_begins_a_pass_keeps_the_draw_of_its_order(tmp_path: Path) -
 def test_a_fingerprint_is_of_everything_in_a_batch() -> None:
     ids = torch.arange(24).view(4, 6)
     batch = {"ids": ids, "text": ["a", "b"], "mask": ids > 3, "n": np.arange(3.0), "weight": 0.5}
+    batch |= {"half": ids.bfloat16(), "turned": ids.float().t(), "none": ids[:0]}
     first = fingerprint(batch)
     assert first == fingerprint({**batch, "ids": ids.clone()})
     others = [
@@ -397,6 +398,7 @@ def test_a_fingerprint_is_of_everything_in_a_batch() -> None:
         {**batch, "mask": ids > 4},
         {**batch, "n": np.arange(3.0) + 1},
         {**batch, "weight": 0.25},
+        {**batch, "half": ids.bfloat16() + 1},
     ]
     assert first not in map(fingerprint, others)
     assert fingerprint(object()) is None

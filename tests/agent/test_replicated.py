@@ -126,13 +126,14 @@ def snapshots_of(job: SpreadJob) -> list[int]:
 
 
 def by_hand(folder: Path, rank: int, _: int) -> dict[str, Any]:
-    """No DDP. Rank 1's second step has a NaN: in its own gradients alone, or in everybody's."""
+    """No DDP. Rank 1's second step has a NaN: in its own gradients alone, or in everybody's; or
+    its weights are others from the beginning."""
     told: dict[str, Any] = {}
-    for stated in (None, True):
-        torch.manual_seed(1)
+    for name, stated, seed in (("None", None, 1), ("True", True, 1), ("apart", None, 1 + rank)):
+        torch.manual_seed(seed)
         model = nn.Linear(4, 4)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
-        home = folder / str(stated)
+        home = folder / name
         guard = attach(model, optimizer, run="test", directory=home, ranks=Ranks(replicated=stated))
         moved = []
         for step in range(3):
@@ -148,7 +149,7 @@ def by_hand(folder: Path, rank: int, _: int) -> dict[str, Any]:
             guard.step()
             moved.append(not torch.equal(before, model.weight))
         guard.finish()
-        told[str(stated)] = [guard.state().facts["update_skipper"], moved, guard.faults]
+        told[name] = [guard.state().facts["update_skipper"], moved, guard.faults]
     return told
 
 
@@ -264,10 +265,11 @@ def test_a_part_that_is_missing_keeps_all_ranks_from_going_back(ranks: list[Any]
 
 def test_no_rank_drops_alone_where_nobody_knows_that_ranks_are_alike(ranks: list[Any]) -> None:
     """Without DDP the rank with the NaN updates like the other, unless they are stated to be
-    alike: then none does."""
+    alike: then none does. Those that never were are not said to have come apart."""
     for rank in ranks:
         assert rank["by_hand"] == {
             "None": ["report", [True, True, True], {}],
+            "apart": ["report", [True, True, True], {}],
             "True": ["drop", [True, False, True], {}],
         }
 
