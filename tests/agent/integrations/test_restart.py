@@ -344,7 +344,6 @@ def test_what_the_server_protects_outlives_the_frameworks_pruning_and_is_gone_ba
     ("until", "healthy_after", "stay"),
     [
         (26, 5, [20, 30]),  # 20 is the newest that 5 steps were built on
-        (31, 5, [10, 20, 30]),  # 10 is protected
         (0, 12, [10, 20, 30]),  # 10 is the newest that 12 steps were built on
     ],
 )
