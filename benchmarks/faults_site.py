@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
@@ -254,9 +254,7 @@ def running(site: Site) -> Iterator[Site]:
             member.kill()
 
 
-def preload(
-    environment: Mapping[str, str] | None = None, modules: Sequence[str] = PRELOADED
-) -> None:
+def preload() -> None:
     """Let replicas be forked from a process that has imported what they need."""
-    os.environ.update(environment or {"OMP_NUM_THREADS": "1"})
-    _FORKING.set_forkserver_preload(list(modules))
+    os.environ.update({"OMP_NUM_THREADS": "1"})
+    _FORKING.set_forkserver_preload(list(PRELOADED))

@@ -183,14 +183,13 @@ class Passes(Job):
         to: int = LAST,
         back: int = 0,
         target: int = TARGET,
-        epochs: int = 9,
         skip: BatchRange | None = None,
     ) -> None:
         """Until step `to`; at step `back` the run is taken back to `target`, once."""
         torch.manual_seed(3)
         np.random.seed(3)
         command = ""
-        for _ in self.guard.epochs(epochs):
+        for _ in self.guard.epochs(9):
             for batch in self.guard.batches(self.loader):
                 self.trained[self.guard.steps] = batch.clone()
                 if self.guard.steps == back - 1 and not command:

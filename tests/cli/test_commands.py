@@ -328,17 +328,16 @@ def test_a_login_elsewhere_is_never_used_for_the_server_that_was_named(
     assert all("secret" not in token for _, _, token, _ in server.asked)
 
 
-def raw_answers(*parts: bytes, times: int = 1) -> Iterator[str]:
-    """A server that answers the first call with `parts`, and the last of them `times` times."""
+def raw_answer(answer: bytes) -> Iterator[str]:
+    """A server that answers the first call so."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def answer() -> None:
+        def tell() -> None:
             with contextlib.suppress(OSError), listener.accept()[0] as connection:
                 connection.recv(65536)
-                for part in (*parts[:-1], *parts[-1:] * times):
-                    connection.sendall(part)
+                connection.sendall(answer)
 
-        thread = threading.Thread(target=answer, daemon=True)
+        thread = threading.Thread(target=tell, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     thread.join(120)
@@ -356,7 +355,7 @@ def raw_answers(*parts: bytes, times: int = 1) -> Iterator[str]:
 def test_an_answer_that_is_none_of_the_api_is_one_line_that_drives_no_terminal(
     answer: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for url in raw_answers(answer):
+    for url in raw_answer(answer):
         monkeypatch.setenv("SPIKEGUARD_SERVER", url)
         monkeypatch.setenv("SPIKEGUARD_TOKEN", "x")
         assert main(["runs"]) in (FAILED, NO_SERVER)
