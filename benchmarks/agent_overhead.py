@@ -49,11 +49,10 @@ from benchmarks.machine import machine
 from benchmarks.spread import Spread
 from spikeguard.state.host_copies import tree_bytes
 
-ASKED: dict[str, Any] = {"slow_signals_every": 1, "layer_norms_every": 1}
-# What a cadence costs: beside the default, of which layers are measured in one step of ten and
-# snapshots are taken as often as their budget allows.
+ASKED: dict[str, Any] = {"slow_signals_every": 1}
+# What a cadence costs: beside the default, of which snapshots are taken as often as their budget
+# allows.
 CADENCES: dict[str, dict[str, Any]] = {
-    "agent, layers at every step": {"layer_norms_every": 1},
     "agent, a snapshot every 20 steps": {"snapshot_every": 20},
     "agent, no snapshots": {"snapshot_every": 0},
 }

@@ -90,7 +90,6 @@ class Guard:
             parts.faults,
         )
         self._several = self._optimizers.several
-        self._handles = parts.collector.optional.handles
         self._endings = Endings(self._cut_short, parts.settings)
         self._guarded = tuple(registered)
         enter(self, *self._guarded)
@@ -219,23 +218,6 @@ class Guard:
             self._optional.show_sequences(losses)
         return losses
 
-    def attention_logit(self, scores: Tensor) -> Tensor:
-        """Show attention logits before the softmax, in any shape; returns the same tensor.
-
-        Call it within the model's forward pass. `attention_logit_max` is the largest of a step.
-        """
-        self._optional.show_scores(scores)
-        return scores
-
-    def attention_logit_of(
-        self, queries: Tensor, keys: Tensor, scale: float | None = None, causal: bool = True
-    ) -> None:
-        """The same for a fused kernel, from what goes into it: (B, H, T, D) each, unscaled.
-
-        Some rows are multiplied once more, so the largest logit may be larger than what is told.
-        """
-        self._optional.show_queries(queries, keys, scale, causal)
-
     def clip_grad_norm_(self, max_norm: float | None) -> Tensor:
         """Like `torch.nn.utils.clip_grad_norm_` over the model's parameters; None only measures.
 
@@ -317,7 +299,7 @@ class Guard:
             lambda: parts.recovery.settle(parts.world.last_patience.total_seconds()),
             lambda: leave_world(parts.world),
             lambda: self._cut_short(reason or ("stopped" if self.stopped else "finished")),
-            *map(attrgetter("remove"), (*self._optimizers.handles, *self._handles)),
+            *map(attrgetter("remove"), self._optimizers.handles),
             lambda: leave(*self._guarded),
             self._optional.end,
             parts.rates.after_step,

@@ -223,15 +223,12 @@ class OptionalSignal(StrEnum):
     LOSS_SCALE = "loss_scale"  # of the gradient scaler, after the step
     ADAM_BETA2 = "adam_beta2"  # the smallest of the job's groups, beside `adam_v_norm`
     ATTENTION_LOGIT_MAX = "attention_logit_max"  # before the softmax
-    ACTIVATION_NORM_MAX = "activation_norm_max"  # L2, the largest of the watched layers
-    ACTIVATION_OUTLIER_MAX = "activation_outlier_max"  # largest over RMS, of the watched layers
-    ACTIVATION_NORM = "activation_norm"  # L2 by layer, in LayerNorms only
+    ACTIVATION_NORM_MAX = "activation_norm_max"  # L2, of the layer where that is most
+    ACTIVATION_OUTLIER_MAX = "activation_outlier_max"  # largest over RMS of a layer's output
 
 
 STANDARD_SIGNALS: tuple[str, ...] = tuple(signal.value for signal in Signal)
-OPTIONAL_SIGNALS: tuple[str, ...] = tuple(
-    signal.value for signal in OptionalSignal if signal is not OptionalSignal.ACTIVATION_NORM
-)
+OPTIONAL_SIGNALS: tuple[str, ...] = tuple(signal.value for signal in OptionalSignal)
 
 
 # Signals in which a cause shows, the most telling first: what a picture has beside the loss.

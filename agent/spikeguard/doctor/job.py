@@ -7,7 +7,6 @@ low precision. No rank meets another one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from numbers import Real
 from typing import Any, Final
 
@@ -20,8 +19,6 @@ from spikeguard.optim.optimizers import names_of
 from spikeguard.optim.update_skipper import scalers_of
 from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import Modules, local, named_modules, named_parameters
-from spikeguard.ranks.rank_group import World, all_gather
-from spikeguard.settings import Settings
 from spikeguard_protocol.findings import Finding
 
 LOW: Final = {torch.bfloat16: 8, torch.float16: 11}  # binary digits of a number
@@ -57,16 +54,6 @@ def low_precision(job: Job) -> bool:
         for group in optimizer.param_groups
         for p in group["params"]
     )
-
-
-def with_unchanged(settings: Settings, job: Job, world: World) -> Settings:
-    """Measure what a step left as it was, where a rank keeps weights in low precision alone.
-
-    Collective.
-    """
-    if not any(all_gather(world, "low" if low_precision(job) else "")):
-        return settings
-    return replace(settings, unchanged_parameters=True)
 
 
 def keeps_small_updates(optimizer: torch.optim.Optimizer) -> bool:

@@ -65,7 +65,7 @@ class Reporter:
     def __init__(self, parts: Parts, forward: Forward | None) -> None:
         self._p, self._forward, self._outbox = parts, forward, parts.outbox
         self._rows: deque[Row] = deque()
-        self._recorder = FlightRecorder(parts.settings)
+        self._recorder = FlightRecorder(parts.settings.flight_recorder)
         self._watch = self._local_watch(parts)
         self._emergency: EmergencyRule | None = None
         if parts.settings.emergency_drops and parts.world.leads:
@@ -131,7 +131,7 @@ class Reporter:
         layered, agreement.layered = agreement.layered, []
         for row, told in layered:
             norms = Pending(tuple(told), list(told.values()), None)
-            self._pass_on_detail(row._replace(layers=norms, activations=None))
+            self._pass_on_detail(row._replace(layers=norms))
 
     def leave(self, agreement: Agreement[Row], word: Word) -> None:
         """This rank makes no further step of this pass: its last rows go into its last votes."""
@@ -211,7 +211,7 @@ class Reporter:
 
     def _pass_on_detail(self, row: Row) -> None:
         outbox = self._outbox
-        if outbox is None or (row.layers is None and row.activations is None):
+        if outbox is None or row.layers is None:
             return
         for detail in self._recorder.pass_on(row, self._p.collector.attentive):
             outbox.put(detail)

@@ -28,7 +28,6 @@ from spikeguard.measure.losses import LossMeter
 from spikeguard.measure.norms import (
     ByLayer,
     GlobalNorms,
-    LayerCadence,
     Parameters,
     begins_with,
     combine,
@@ -80,8 +79,12 @@ class Collector:
         tokens_per_step: int | None = None,
         rule: Rule | None = None,
         state: Sequence[Any] = (),
+        *,
+        counts_unchanged: bool = False,
     ) -> None:
-        self.update_skipper, self._settings, topology = update_skipper, settings, job.topology
+        """`counts_unchanged`: weights are kept in low precision, where small updates are lost."""
+        self.update_skipper, topology = update_skipper, job.topology
+        self._counts_unchanged = counts_unchanged
         self._modules, self._optimizers, self._topology = job.parts, job.optimizers, topology
         self._listed = Parameters(job.parts, job.optimizers)
         self._norms = GlobalNorms(topology, self._listed, lambda: update_skipper.armed, faults)
@@ -94,7 +97,11 @@ class Collector:
         quarters = (PARAM_QUARTER, UPDATE_QUARTER, MOMENT_QUARTER)
         places = (quarter * self._cycle // 4 for quarter in quarters)
         self._param_place, self._update_place, self._moment_place = places
-        self._layer_cadence = LayerCadence(settings, topology)
+        self._by_layer = settings.flight_recorder > 0
+        # Each rank measures its part, and the agent's own group adds them up once the votes have
+        # said that all have it (`agreement`): a wish that one rank hears earlier must not decide
+        # which collectives the job's own ranks make.
+        self._layers_in_parts = topology.parted and topology.ranks > 1
         self._weights = parameters(job.parts)  # those that are not trained, too
         self._compare_every = settings.replica_checksum_every
         self.compares = topology.replicas and self._compare_every > 0
@@ -222,9 +229,10 @@ class Collector:
         """The gradients' global norm, the same bits whether or not each one's is kept."""
         self._parameters()
         norm: Tensor | None
-        if not self._layer_cadence.due(self._step + 1, self.attentive):
+        due = self.attentive or (self._step + 1) % self._cycle == self._cycle - 1
+        if not (self._by_layer and due):
             return self._norms.norm()
-        if self._layer_cadence.in_parts:
+        if self._layers_in_parts:
             norm, self._parts = self._norms.with_parts()
         else:
             norm, self._layers = self._norms.by_name()
@@ -337,7 +345,7 @@ class Collector:
                 self._known[BUFFERS_NOT_FINITE] = spoilt
         if self.buffers.any:
             self.buffers.keep()
-        if self._settings.unchanged_parameters and self._stepped:
+        if self._counts_unchanged and self._stepped:
             self._count_unchanged(step)
         if self.compares and (compares_at(step, self._compare_every) or self.snapshot_due(step)):
             self._scalars |= bits_of(self._weights)
@@ -348,10 +356,8 @@ class Collector:
             self._known[STEP_SKIPPED] = 1.0
         layers = self._readback.send_all(*self._layers) if self._layers is not None else None
         parts = self._readback.send_all(*self._parts) if self._parts is not None else None
-        activations = None
         if not self.optional.idle:
-            norms = self.optional.finish_step(step, self.attentive, self._scalars)
-            activations = self._readback.send_many(norms) if norms else None
+            self._scalars |= self.optional.take()
         if self.optional.batches.on:
             self.optional.batches.close(segment, step, position)
         if self.own.values:
@@ -367,7 +373,6 @@ class Collector:
             self._known,
             self._readback.send(self._scalars),
             layers,
-            activations,
             self._limit,
             parts,
         )
