@@ -23,7 +23,6 @@ from spikeguard.commands.journal import Journal
 from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.recovery import Recovery
 from spikeguard.data.feed import DataFeed
-from spikeguard.data.skips import SkipReport
 from spikeguard.doctor.doctor import Doctor
 from spikeguard.doctor.job import low_precision
 from spikeguard.errors import AttachError
@@ -164,9 +163,6 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         journal.skips, checked.micro_batches, settings.replay_limit_s
     )
     data.faults, data.other_allowed = faults, settings.rollback_on_other_data
-    data.skip_report = SkipReport(
-        given.name_batch, progress, journal.skips, faults, tells=world.leads
-    )
     training = TrainingState(job, given.scheduler, given.state)
     snapshots, staging = _open_stores(given, settings, attempt, data)
     outbox, sender = open_uplink(

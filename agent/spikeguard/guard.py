@@ -382,4 +382,3 @@ class Guard:
             warn_of_unused(self._p)
             self._p.mitigations.take_up()
             introduce(self._p, self._executor.capabilities, self._report)
-            self._p.feed.skip_report.begin(self._report)

@@ -36,13 +36,10 @@ from spikeguard_protocol.identity import (
 )
 from spikeguard_protocol.messages import (
     MAX_BYTES as MAX_BYTES,
-    MAX_NAME as MAX_NAME,
-    MAX_NAMES as MAX_NAMES,
     VERSION as VERSION,
     AttemptEnded as AttemptEnded,
     AttemptStarted as AttemptStarted,
     BatchDetail as BatchDetail,
-    BatchesSkipped as BatchesSkipped,
     CommandResult as CommandResult,
     Gap as Gap,
     LayerNorms as LayerNorms,

@@ -41,7 +41,7 @@ THE_LOOPS_OWN = (
             *("__init__", "_begin", "_begin_from", "_go_back", "_read", "next", "pass_by", "jump"),
         )
     )
-    | {"has_state", "SkipReport.read_past"}
+    | {"has_state", "Reading.read_past"}
 )
 DOORS = frozenset(  # what loop and optimizer call, and what swallows: a fault is behind them
     {

@@ -97,7 +97,7 @@ BREAKS = {
         "",
     ),
     "skip-ahead-exact": Break(
-        f"{AGENT}/data/skips.py",
+        f"{AGENT}/state/lineage.py",
         "position = max(covering)",
         "position = max(covering) + 1",
     ),

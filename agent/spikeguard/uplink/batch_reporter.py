@@ -21,10 +21,11 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import NamedTuple
 
-from spikeguard.data.skips import NameBatch, Names
 from spikeguard.faults import Faults
 from spikeguard.measure.batch_contents import (
     Decode,
+    NameBatch,
+    Names,
     Reference,
     histogram_of,
     reference_of,
