@@ -4,7 +4,7 @@ Law: every call is shielded; a failure of the agent's own is counted and logged,
 The loop's own errors (the loader's, the model's) pass through untouched. `step` notes its failures
 without `shield`, since a `try` that catches nothing costs nothing.
 Cost: `step` moves references and reads no value; records are made by the outbox's thread
-(`reporter`). Its floor is 13 calls, 3 us where nothing runs between two steps (2.5 GHz). Behind a
+(`exchange`). Its floor is 13 calls, 3 us where nothing runs between two steps (2.5 GHz). Behind a
 training step that leaves the caches cold it takes ten times as long.
 """
 
@@ -22,9 +22,8 @@ from torch import Tensor
 
 from spikeguard.commands.executor import Executor
 from spikeguard.loop.context import GuardState, Parts, state_of
+from spikeguard.loop.exchange import OrderPolling, Reporter
 from spikeguard.loop.optimizer_hooks import STRETCH, OptimizerHooks
-from spikeguard.loop.order_polling import OrderPolling
-from spikeguard.loop.reporter import Reporter
 from spikeguard.loop.shutdown import Endings
 from spikeguard.loop.startup import (
     examine,

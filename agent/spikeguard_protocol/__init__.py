@@ -10,7 +10,6 @@ from spikeguard_protocol.abilities import (
     abilities_to_settings as abilities_to_settings,
     without_abilities as without_abilities,
 )
-from spikeguard_protocol.batches import BatchRange as BatchRange, EvenRanges as EvenRanges
 from spikeguard_protocol.encoding import (
     decode_ack as decode_ack,
     decode_message as decode_message,
@@ -28,7 +27,9 @@ from spikeguard_protocol.identity import (
     DEFAULT_PROJECT as DEFAULT_PROJECT,
     OWN_RULE as OWN_RULE,
     RUN_ITSELF as RUN_ITSELF,
+    BatchRange as BatchRange,
     CommandId as CommandId,
+    EvenRanges as EvenRanges,
     IncidentId as IncidentId,
     RunId as RunId,
     SegmentId as SegmentId,

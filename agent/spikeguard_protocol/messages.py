@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
 
-from spikeguard_protocol.batches import BatchRange, EvenRanges
 from spikeguard_protocol.errors import ProtocolError
 from spikeguard_protocol.identity import (
     NAME_PATTERN,
     TARGET_PATTERN,
+    BatchRange,
     CommandId,
+    EvenRanges,
     RunId,
     SegmentPoint,
     check_attempt,

@@ -11,10 +11,10 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from spikeguard_protocol.batches import BatchRange
 from spikeguard_protocol.errors import ProtocolError
 from spikeguard_protocol.identity import (
     TARGET_PATTERN,
+    BatchRange,
     CommandId,
     IncidentId,
     check_attempt,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from spikeguard_protocol.batches import BatchRange
+from spikeguard_protocol.identity import BatchRange, stretch_phrase
 from spikeguard_protocol.orders import Action, verb_of
 from spikeguard_protocol.vocabulary import Cause, ResponseAction, Verb, Waits
 
@@ -68,10 +68,7 @@ def batches_phrase(batches: object) -> str:
     ends = _ends(batches)
     if ends is None:
         return "batches that are not known"
-    first, last = ends[0], ends[1] - 1
-    if first >= last:
-        return f"batch {first:,}"
-    return f"batches {first:,} to {last:,} ({last - first + 1:,})"
+    return stretch_phrase(ends[0], ends[1] - 1)
 
 
 def sure_phrase(confidence: float) -> str:

@@ -33,7 +33,6 @@ from spikeguard_protocol import (
     SegmentReason,
     SegmentStarted,
 )
-from spikeguard_protocol.phrases import batches_phrase
 
 MANY = 16  # steps to wait for: the server is told too
 WAITS = (
@@ -235,7 +234,7 @@ class Rollbacks:
 
     def _words(self, back: _Return, before: int, problem: str | None) -> str:
         action = back.action
-        left_out = f", leaving out {batches_phrase(action.skip)}" if action.skip else ""
+        left_out = f", leaving out {action.skip.phrase}" if action.skip else ""
         said = f"from step {before} back to {back.prepared.target.name}{left_out}"
         if action.apply is not None:
             said += f", then with {action.apply}" if problem is None else f"; {problem}"
