@@ -23,7 +23,7 @@ class Position(NamedTuple):
 
 
 class SpooledLine(NamedTuple):
-    """One record that waits for the server, or a stretch of records that went for want of room."""
+    """One record that waits for the server."""
 
     start: Position
     end: Position
@@ -82,7 +82,7 @@ def _spooled(raw: bytes, name: str) -> SpooledLine | None:
         entry = json.loads(raw)
         start = Position(sealed[0], entry["total"])
         samples = 1 if "step" in entry else entry.get("lost", 0)
-        end = Position(start.number + entry.get("span", 1), start.total + samples)
+        end = Position(start.number + 1, start.total + samples)
         return SpooledLine(start, end, entry["at"], entry, raw)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
