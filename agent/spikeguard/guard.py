@@ -164,7 +164,6 @@ class Guard:
             yield from feed.batches_beside(loader)
         else:
             feed.take(loader)
-            self._p.doctor.see_loader(loader)
             self._begin()
             steps = feed.steps
             yield from feed.batches()

@@ -74,13 +74,6 @@ _ALL = (
             "arXiv 2010.06192",
         ),
         (
-            "norms_unmoved",
-            "Norm weights are exactly as initialised",
-            "They have not been trained: their updates round to nothing, or they get no gradient.",
-            "Keep norm weights in fp32; look whether their group has a learning rate.",
-            "arXiv 2010.06192",
-        ),
-        (
             "rate_high",
             "The learning rate is above its optimizer's usual range",
             "Rates of one optimizer do not carry over to another: this one is likely to diverge.",
@@ -148,13 +141,6 @@ _ALL = (
             "Adam takes its root: the next step makes NaN of these weights.",
             "Go back to an earlier checkpoint: no update makes one negative, damage does.",
             "arXiv 1412.6980",
-        ),
-        (
-            "optimizer_state",
-            "Optimizer state that does not fit together",
-            "Loading fails, or moments are applied to other weights than theirs.",
-            "Look at how the checkpoint was written, and at parameters added since.",
-            "torch.optim.Optimizer.load_state_dict",
         ),
     ),
     *_rules(
@@ -237,15 +223,6 @@ _ALL = (
             "One bad batch moves the weights as far as its gradient is long.",
             "Call guard.clip_grad_norm_ before the optimizer's step, with about the usual norm.",
             "arXiv 1211.5063, 2005.14165",
-        ),
-        (
-            "sources_in_turn",
-            "The data's sources come one after another",
-            "The shuffle buffer mixes neighbours alone: long stretches are trained on one source, "
-            "and the loss jumps where the next one begins.",
-            "Interleave the sources (interleave_datasets, SampleMultiplexer), or shuffle files or "
-            "documents before they are read.",
-            "docs/doctor.md",
         ),
         (
             "rare_checkpoints",

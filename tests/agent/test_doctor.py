@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import ChainDataset, DataLoader, IterableDataset
-from torch.utils.data.datapipes.iter import Concater, IterableWrapper, Multiplexer, Shuffler
 
 from spikeguard import AttachError, CheckpointDirectory, Guard, Settings, attach
 from spikeguard.doctor.first_steps import (
@@ -25,7 +23,6 @@ from spikeguard.doctor.first_steps import (
     unlimited,
 )
 from spikeguard.doctor.setup import Family, Group, Setup, findings_in
-from spikeguard.doctor.sources import sources_in_turn
 from spikeguard_protocol import AttemptStarted
 from spikeguard_protocol.findings import (
     RULES,
@@ -305,7 +302,7 @@ def test_weights_in_bf16_without_masters_are_told_with_the_share_that_cannot_cha
         assert found(guard) == set()
         return
     said = {each.name: each.evidence for each in guard.state().findings}
-    assert said.keys() >= {"low_precision_weights", "norms_unmoved"}
+    assert "low_precision_weights" in said
     assert "norm.weight 100%" in said["low_precision_weights"]
     weights = torch.cat([p.detach().flatten() for p in Language().bfloat16().parameters()])
     same = (weights + 0.2 * 3e-4 == weights) | (weights - 0.2 * 3e-4 == weights)
@@ -349,57 +346,6 @@ def test_the_same_batch_again_and_again_is_told(tmp_path: Path, same: bool) -> N
     train(guard, model, optimizer, 32, same=same)
     guard.finish()
     assert found(guard) == ({"same_batch"} if same else set())
-
-
-class Stream(IterableDataset[int]):
-    """Examples that nobody counted."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(100))
-
-
-def loader_of(sources: Any, buffer: int = 0) -> DataLoader[Any]:
-    """As loops make it; `buffer`: of the shuffling, 0 for none."""
-    return DataLoader(Shuffler(sources, buffer_size=buffer) if buffer else sources, batch_size=4)
-
-
-def counted(*sizes: int) -> list[Any]:
-    return [IterableWrapper(range(size)) for size in sizes]
-
-
-@pytest.mark.parametrize(
-    ("loader", "told"),
-    [
-        (loader_of(Concater(*counted(5_000, 5_000)), 1_000), "2 sources with 10,000 examples"),
-        (
-            loader_of(ChainDataset([Stream(), Stream()]), 1_000),
-            "an unknown number of examples",
-        ),
-        (loader_of(Concater(*counted(300, 300)), 1_000), None),  # the buffer holds them all
-        (loader_of(Concater(*counted(5_000, 5_000))), None),  # in that order on purpose
-        (loader_of(Multiplexer(*counted(5_000, 5_000)), 1_000), None),  # interleaved
-        (loader_of(counted(5_000)[0], 1_000), None),
-        (iter([1, 2]), None),
-    ],
-)
-def test_sources_that_a_shuffle_buffer_cannot_mix_are_told(loader: Any, told: str | None) -> None:
-    found = list(sources_in_turn(loader))
-    assert [each.name for each in found] == (["sources_in_turn"] if told else [])
-    assert told is None or told in found[0].evidence
-
-
-def test_the_loader_of_the_loop_is_looked_at(tmp_path: Path) -> None:
-    model = Language()
-    optimizer = adam(model)
-    guard = watched(model, optimizer, tmp_path)
-    loader = loader_of(Concater(*counted(90, 90)), 8)
-    for batch in guard.batches(loader):
-        guard.loss(model(batch.remainder(1_000)).square().mean()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        guard.step()
-    guard.finish()
-    assert "sources_in_turn" in found(guard)
 
 
 @pytest.mark.parametrize("changed", [True, False])

@@ -113,18 +113,6 @@ def usual_step(group: Group) -> float | None:
     return of_rate * group.rate if of_rate is not None else None
 
 
-def all_ones(job: Job) -> list[tuple[str, Tensor]]:
-    """Trained vectors that are 1 throughout, as norm weights begin."""
-    vectors = [(n, p) for n, p in _trained(job.parts) if p.dim() == 1 and local(p).numel() > 1]
-    ones = _read([still_ones(p) for _, p in vectors])
-    return [vector for vector, one in zip(vectors, ones, strict=True) if one]
-
-
-def still_ones(parameter: Tensor) -> Tensor:
-    """1.0 where every element of it here is 1, else 0.0; () on its device."""
-    return (local(parameter.detach()) == 1).all().float()
-
-
 def _read(scalars: Sequence[Tensor]) -> list[float]:
     """In one copy; waits for it."""
     named = {str(number): scalar for number, scalar in enumerate(scalars)}
