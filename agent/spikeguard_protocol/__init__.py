@@ -57,7 +57,6 @@ from spikeguard_protocol.orders import (
     Action as Action,
     Apply as Apply,
     CheckpointNow as CheckpointNow,
-    IncidentEnded as IncidentEnded,
     Order as Order,
     Rollback as Rollback,
     ScaleLr as ScaleLr,

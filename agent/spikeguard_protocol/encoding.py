@@ -26,7 +26,6 @@ from spikeguard_protocol.orders import (
     MAX_ORDERS,
     MAX_PROTECTED,
     Ack,
-    IncidentEnded,
     Order,
     UnreadableOrder,
 )
@@ -130,7 +129,6 @@ def read_ack(body: bytes) -> tuple[Ack, tuple[UnreadableOrder, ...]]:
     listed, kept = told.get("orders"), told.get("protected")
     if isinstance(kept, list):
         told = {**told, "protected": kept[:MAX_PROTECTED]}
-    told = {**told, "ended": _read_ended(told.get("ended"))}
     if not isinstance(listed, list):
         return cast(Ack, from_json(Ack, told)), ()
     ack = cast(Ack, from_json(Ack, {**told, "orders": []}))
@@ -138,15 +136,6 @@ def read_ack(body: bytes) -> tuple[Ack, tuple[UnreadableOrder, ...]]:
     orders = tuple(order for order in read if isinstance(order, Order))
     bad = tuple(order for order in read if isinstance(order, UnreadableOrder))
     return replace(ack, orders=orders), bad
-
-
-def _read_ended(entry: Any) -> Any:
-    """As it came, or nothing where it cannot be read: orders do not wait for a note."""
-    try:
-        from_json(IncidentEnded | None, entry)
-    except ProtocolError:
-        return None
-    return entry
 
 
 def _read_order(entry: Any, path: str) -> Order | UnreadableOrder:

@@ -6,11 +6,10 @@ Law: the sender replaces whole values, the loop reads them: one reference each, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from spikeguard.faults import log
-from spikeguard_protocol import Ack, IncidentEnded, Order, UnreadableOrder
+from spikeguard_protocol import Ack, Order, UnreadableOrder
 
 ATTENTIVE_S = 30.0  # a server not heard for so long asks for nothing: slow signals cost time
 
@@ -42,7 +41,6 @@ class Inbox:
     heard_at: float | None = None
     alone: bool = True  # whether no other attempt of the run is alive
     changed: bool = False  # the loop has something to look at; it takes this back, nobody else
-    tell: Callable[[IncidentEnded], object] = bool  # called with an incident that closed
 
     @property
     def orders(self) -> tuple[Delivery, ...]:
@@ -86,5 +84,3 @@ class Inbox:
                 ack.live_attempts,
             )
         self.alone = ack.live_attempts <= 1
-        if ack.ended is not None:
-            self.tell(ack.ended)

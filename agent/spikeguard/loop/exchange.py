@@ -32,7 +32,6 @@ from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import (
     Answer,
     CommandResult,
-    IncidentEnded,
     Record,
     Samples,
     SegmentId,
@@ -61,12 +60,6 @@ def said_of(result: CommandResult) -> str:
     return f"spikeguard {result.command} {result.state.value} at step {result.step}{why}"
 
 
-def said_of_end(ended: IncidentEnded) -> str:
-    """The same of an incident that closed, with where its post-mortem stands."""
-    where = f"; post-mortem: {ended.address}" if ended.address else ""
-    return f"spikeguard incident {ended.incident} closed: {ended.outcome.replace('_', ' ')}{where}"
-
-
 class Reporter:
     """Holds the rows of the last steps until their values have arrived."""
 
@@ -79,8 +72,6 @@ class Reporter:
         if parts.settings.emergency_drops and parts.world.leads:
             progress, run = parts.progress, parts.journal.run
             self._emergency = EmergencyRule(parts.settings, run, progress, parts.rates, parts.inbox)
-        if forward is not None:
-            parts.inbox.tell = lambda ended: forward.note(ended.incident, said_of_end(ended))
 
     def _local_watch(self, parts: Parts) -> LocalWatch | None:
         """Where there is no server, on rank 0: who tells of a spike in its place."""
