@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, ParamSpec
 import torch
 
 from spikeguard.arguments import Arguments, check_arguments, refuse_deepspeed
-from spikeguard.commands.inbox import Inbox
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.mitigations import Mitigations
+from spikeguard.commands.orders import Inbox
 from spikeguard.commands.recovery import Recovery
 from spikeguard.data.feed import DataFeed
 from spikeguard.doctor.doctor import Doctor

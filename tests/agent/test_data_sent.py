@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from spikeguard.commands.order_limits import TOLD
+from spikeguard.commands.orders import TOLD
 from spikeguard_protocol import AttemptStarted, Record, encode
 from tests.agent.job import Job
 from tests.agent.wire import Wire, served

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.http_server import Answer
 from spikeguard import AttachError
-from spikeguard.commands import order_limits
+from spikeguard.commands.orders import limits_told
 from spikeguard_protocol import AttemptStarted, Message, ProtocolError, Rollback
 from tests.agent.job import FAST, Job
 from tests.agent.wire import Wire, served
@@ -62,7 +62,7 @@ def test_no_field_that_leaves_a_job_holds_a_secret_of_its_environment(
     for hidden in (secret, str(tmp_path)):
         assert hidden.encode() not in sent
     facts = {name for name in started.settings if not name.startswith("ability.")}
-    assert facts <= FACTS | order_limits.told(FAST).keys()
+    assert facts <= FACTS | limits_told(FAST).keys()
     assert {
         kind.__name__: {field.name for field in fields(kind)} for kind in (AttemptStarted, Message)
     } == FIELDS

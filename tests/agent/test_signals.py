@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from spikeguard import Settings, attach
-from spikeguard.commands.inbox import ATTENTIVE_S, Inbox
+from spikeguard.commands.orders import ATTENTIVE_S, Inbox
 from spikeguard.measure.norms import sampled_rows
 from spikeguard_protocol import Ack, LayerNorms, Samples
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spikeguard.uplink.messages import DAMAGED, FULL, gap, records_of
 from spikeguard.uplink.spool import Note, Spool
-from spikeguard_protocol.sealed_lines import (
+from spikeguard_protocol.encoding import (
     Position,
     SpooledLine,
     read_spooled,

@@ -36,7 +36,7 @@ from spikeguard_protocol import (
     SegmentStarted,
     encode,
 )
-from spikeguard_protocol.sealed_lines import Position
+from spikeguard_protocol.encoding import Position
 
 WAITING = 5_000  # samples between the loop and the disk; of anything else, twice as many
 SEAL_S = 30.0  # from its oldest record to its newest: what is old must not travel as if it were new

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from spikeguard_protocol.sealed_lines import (
+from spikeguard_protocol.encoding import (
     Position,
     SpooledLine,
     read_spooled,
