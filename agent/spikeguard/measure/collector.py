@@ -42,7 +42,13 @@ from spikeguard.measure.spoilt_buffers import SpoiltBuffers
 from spikeguard.measure.update_norms import all_parameters, fits, samples_of, unchanged
 from spikeguard.optim.buffers import Buffers
 from spikeguard.optim.clipping.rules import Rule, under
-from spikeguard.optim.update_skipper import UpdateSkipper, found_by_scaler, loss_scale, scalers_of
+from spikeguard.optim.update_skipper import (
+    UpdateSkipper,
+    found_by_scaler,
+    loss_scale,
+    scalers_of,
+    still_scaled,
+)
 from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import local, onto, parameters
 from spikeguard.ranks.replicas import bits_of, compares_at
@@ -83,7 +89,7 @@ class Collector:
         counts_unchanged: bool = False,
     ) -> None:
         """`counts_unchanged`: weights are kept in low precision, where small updates are lost."""
-        self.update_skipper, topology = update_skipper, job.topology
+        self.update_skipper, topology, self._faults = update_skipper, job.topology, faults
         self._counts_unchanged = counts_unchanged
         self._modules, self._optimizers, self._topology = job.parts, job.optimizers, topology
         self._listed = Parameters(job.parts, job.optimizers)
@@ -140,6 +146,10 @@ class Collector:
         self._grad_norm = norm
         self._scalars[GRAD_NORM] = norm
         if max_norm is not None:
+            if self._scaler is not None and (
+                problem := still_scaled(self._scaler, self._optimizers)
+            ):
+                self._faults.note("clip", problem)
             # torch's own takes no DTensors of two meshes at once
             factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
             self._scale(gradients(self._listed.tensors), factor)

@@ -46,9 +46,10 @@ class FlightRecorder:
         if (layers := len(row.layers.names)) > MAX_LAYERS and not self._told:
             self._told = True
             log.warning("norms by layer are told of the first %d of %d layers", MAX_LAYERS, layers)
-        self._kept.append(Detail(row.segment, row.step, row.layers))
+        detail = Detail(row.segment, row.step, row.layers)
         if not watched:
+            self._kept.append(detail)
             return ()
-        kept = tuple(self._kept)
+        kept = (*self._kept, detail)
         self._kept.clear()
         return kept
