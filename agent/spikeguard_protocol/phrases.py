@@ -29,7 +29,6 @@ CAUSE_WORDS: Mapping[Cause, str] = {
     Cause.WEIGHT_CORRUPTION: "weights changed by no update",
     Cause.LOSS_SCALE_OVERFLOW: "no fp16 loss scale fits",
     Cause.STALLED_WEIGHTS: "updates that round to nothing",
-    Cause.SPOILT_BUFFERS: "buffers that are not finite",
     Cause.UNKNOWN: "not known",
 }
 

@@ -36,7 +36,6 @@ SIGNAL: Mapping[str, tuple[str, str]] = {  # name -> title, unit
     "update_dropped": ("Updates dropped", "1 = dropped"),
     "step_skipped": ("Steps skipped by the gradient scaler", "1 = skipped"),
     "skipped_share": ("Updates skipped or dropped", "share of the newest 200 steps"),
-    "buffers_not_finite": ("Buffers that are not finite", "of the model"),
     "replicas_apart": ("Ranks apart", "with other weights than most"),
     "replica_apart": ("Lowest rank apart", "its number"),
     "grad_norm_clipped": ("Gradient norm, clipped", "global L2 after clipping"),

@@ -34,7 +34,6 @@ def attach(
     accelerator: Accelerator,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-    *,
     **arguments: Any,
 ) -> AcceleratedGuard:
     """`spikeguard.attach` for objects that went through `accelerator.prepare`."""

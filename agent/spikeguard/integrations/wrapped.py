@@ -31,8 +31,9 @@ def attach_within(
 ) -> spikeguard.Guard:
     """A guard of `model`, which lies in `wrapped`; finishes one that an interrupted loop left.
 
-    `scaler`: the framework's GradScaler, where it has one. Only the wrapper says how the ranks hold the model. Raises `AttachError` as `attach`, and for
-    FSDP1, which could not be told from a plain model once it is unwrapped.
+    `scaler`: the framework's GradScaler, where it has one. Only the wrapper says how the ranks hold
+    the model. Raises `AttachError` as `attach`, and for FSDP1, which could not be told from a plain
+    model once it is unwrapped.
     """
     refuse_flat_shards(wrapped)
     make_way(model)

@@ -38,7 +38,6 @@ from spikeguard.measure.norms import (
 from spikeguard.measure.readback import Readback, Row
 from spikeguard.measure.signals.optional import OptionalSignals
 from spikeguard.measure.signals.own import OwnSignals
-from spikeguard.measure.spoilt_buffers import SpoiltBuffers
 from spikeguard.measure.update_norms import all_parameters, fits, samples_of, unchanged
 from spikeguard.optim.buffers import Buffers
 from spikeguard.optim.clipping.rules import Rule, under
@@ -58,7 +57,6 @@ from spikeguard_protocol import OptionalSignal, Signal
 
 # plain strings: a member of an enum takes longer to look up and to hash
 ADAM_V_NORM = Signal.ADAM_V_NORM.value
-BUFFERS_NOT_FINITE = OptionalSignal.BUFFERS_NOT_FINITE.value
 GRAD_NORM = Signal.GRAD_NORM.value
 GRAD_NORM_AT_STEP = Signal.GRAD_NORM_AT_STEP.value
 LOSS = Signal.LOSS.value
@@ -118,7 +116,6 @@ class Collector:
         self._exact = fits(job.optimizers, settings)
         self._begun = 0  # a bit for each optimizer whose step of this update has begun
         self._readback = Readback()
-        self._spoilt = SpoiltBuffers(self.buffers, self._readback, faults)
         self.losses = LossMeter(topology.has_loss)
         self.optional, self.own, self.attentive = optional, OwnSignals(faults), False
         self._scalars: dict[str, Tensor] = {}
@@ -350,9 +347,6 @@ class Collector:
             moments = second_moments(self._optimizers)
             self._measure(ADAM_V_NORM, [*moments], [*moments.values()])
             self._known |= hyperparameters.beta2_of(self._optimizers) if moments else {}
-            spoilt = self._spoilt.count() if self.buffers.any else None
-            if spoilt is not None:
-                self._known[BUFFERS_NOT_FINITE] = spoilt
         if self.buffers.any:
             self.buffers.keep()
         if self._counts_unchanged and self._stepped:
