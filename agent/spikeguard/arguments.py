@@ -66,7 +66,7 @@ class Arguments:
     `decode`: told a list of token ids, returns text (`tokenizer.decode`); called beside the loop
     for the worst sequence of an incident's batches. Without it no text leaves the job.
     `ranks`: what the ranks hold, `Ranks(...)`, where neither DDP nor DTensors say it.
-    `clip`: a rule that clips every step, "zclip", "adagc", "hybrid" or an object of
+    `clip`: a rule that clips every step, "zclip", "adagc" or an object of
     `spikeguard.optim.clipping`; a loop that calls `guard.clip_grad_norm_(max_norm)` gets at most
     that norm, one that clips by no call is clipped before its update.
     `mitigations`: what an order may switch on for some steps: `Mitigation(name, apply, undo, cost)`

@@ -15,7 +15,7 @@ import torch
 
 import spikeguard
 from spikeguard import AttemptAborted, CheckpointDirectory, Forward, Settings
-from spikeguard.optim.clipping import AdaGC, Hybrid, ZClip
+from spikeguard.optim.clipping import AdaGC
 from spikeguard_protocol import Action, BatchRange, Rollback, ScaleLr, Watch
 
 from .job import Job, order
@@ -111,7 +111,7 @@ class Disturbed:
 
 def watched_closely(home: Path, directory: CheckpointDirectory) -> Job:
     """A job that shows all it has, clips by a rule, and forwards; what it leaves out has a name."""
-    forward, rule = Forward(lambda *_: None), Hybrid(ZClip(warm_up=2), AdaGC(warm_up=2))
+    forward, rule = Forward(lambda *_: None), AdaGC(warm_up=2)
     job = Job(
         home,
         settings=EVERYTHING,

@@ -44,7 +44,7 @@ def clipped(folder: Path, rank: int, size: int) -> dict[str, Any]:
     """A rule that has learnt, and a rollback: the bits of a job that never saw the batches."""
 
     def job(name: str, left_out: list[int]) -> SpreadJob:
-        given: Any = {"rule": RULES["hybrid"](), "micro": 2, "left_out": left_out}
+        given: Any = {"rule": RULES["adagc"](), "micro": 2, "left_out": left_out}
         return SpreadJob(folder / name, rank, size, replicated=True, **given)
 
     back, never = job("back", []), job("never", [9, 10])

@@ -49,7 +49,7 @@ EVERYTHING = replace(
 )
 
 
-def measured(folder: Path, rank: int, size: int, rules: tuple[str, ...] = ("hybrid",)) -> Any:
+def measured(folder: Path, rank: int, size: int, rules: tuple[str, ...] = ("adagc",)) -> Any:
     """Clipping rules for six steps each: what was reported, and the state it led to."""
     told: dict[str, Any] = {}
     for name in rules:
