@@ -118,7 +118,7 @@ def test_an_outage_that_fills_the_outbox_is_told_with_what_it_cost(
     assert len(wire.column("loss")) + lost == 200
     steps = {target.step for target in wire.records(TargetSaved)}
     assert 200 in steps
-    assert len(wire.records(AttemptStarted)) == 2  # and what the first snapshot took
+    assert isinstance(wire.records(object)[0], AttemptStarted)
 
 
 @pytest.mark.parametrize("status", [413, 422])
