@@ -36,8 +36,8 @@ from spikeguard.loop.startup import (
 )
 from spikeguard.optim.clipping.plain import ClipByTorch
 from spikeguard.ranks.layout import Job
-from spikeguard.ranks.over_ranks import OTHER_DATA
 from spikeguard.ranks.rank_group import leave_world
+from spikeguard.ranks.vote import OTHER_DATA
 from spikeguard.registry import enter, leave
 from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import AttemptEnded, Verb
