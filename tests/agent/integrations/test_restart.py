@@ -19,6 +19,7 @@ from torch.utils.data import DistributedSampler
 from spikeguard import AttachError, Mitigation, ResumeError, guard_of
 from spikeguard.errors import EXIT_ROLL_BACK
 from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
+from spikeguard.measure.batch_ring import KeptItems
 from spikeguard.settings import Settings
 from spikeguard.state.lineage import Skips
 from spikeguard_protocol import (
@@ -535,7 +536,11 @@ def test_several_passes_are_one_data_order() -> None:
     feed = FrameworkFeed(Skips([BatchRange(5, 6)]), micro_batches=2)
     feed.position = 3
     loader = LeavingOut(list(range(4)), lambda: feed)
+    feed.items = KeptItems(8)  # for who names an incident's batches
     assert [list(loader) for _ in range(3)] == [[2, 3], [0, 1], [0, 1, 2, 3]]
+    assert [feed.items.of(position) for position in range(3, 8)] == [
+        [2, 3], [0, 1], [], [0, 1], [2, 3]
+    ]  # fmt: skip
 
 
 class Shuffled:
