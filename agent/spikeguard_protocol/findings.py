@@ -169,15 +169,6 @@ _ALL = (
             "docs/doctor.md",
         ),
         (
-            "rate_low",
-            "The learning rate is below its optimizer's usual range",
-            "Rates of one optimizer do not carry over to another: this one may learn hardly "
-            "anything.",
-            "Begin from the optimizer's own range: SGD 0.01 to 1, Muon about 0.02 where its "
-            "update is not scaled to AdamW's RMS.",
-            "arXiv 2502.16982, docs/doctor.md",
-        ),
-        (
             "no_warmup",
             "The first step has the full learning rate",
             "Adam's first updates rest on few gradients and are as long as any: a common cause of "
@@ -201,13 +192,6 @@ _ALL = (
             "Use betas=(0.9, 0.95), as GPT-3 and LLaMA do. With batches of a few thousand tokens "
             "a slow one is right.",
             "arXiv 2304.13013, 2005.14165, 2302.13971, 2507.07101",
-        ),
-        (
-            "weight_decay_range",
-            "Weight decay is outside its usual range",
-            "Too much pulls weights to zero against the loss; too little lets them grow.",
-            "Language models are pre-trained with 0.01 to 0.5, mostly 0.1.",
-            "arXiv 2005.14165, 2302.13971",
         ),
         (
             "no_weight_decay",

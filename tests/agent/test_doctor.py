@@ -62,9 +62,6 @@ MUON, SGD, LION = Family.MUON, Family.SGD, Family.LION
             with_group(rate=0.02, family=Family.MUON_RMS),
             with_group(rate=0.02, family=MUON),
         ),
-        ("rate_low", with_group(rate=3e-4, family=MUON), with_group(rate=0.02, family=MUON)),
-        ("rate_low", with_group(rate=3e-4, family=SGD), with_group(rate=0.1, family=SGD)),
-        ("rate_low", with_group(rate=1e-9), with_group(rate=0.0)),
         ("beta2_high", with_group(beta2=0.999), with_group(beta2=0.99)),
         (
             "beta2_high",
@@ -72,8 +69,6 @@ MUON, SGD, LION = Family.MUON, Family.SGD, Family.LION
             replace(with_group(beta2=0.999), tokens_per_step=512),
         ),
         ("beta2_high", with_group(beta2=0.999), replace(with_group(beta2=0.999), tokens=None)),
-        ("weight_decay_range", with_group(decay=1.0), with_group(decay=0.01)),
-        ("weight_decay_range", with_group(decay=1e-4), with_group(decay=1.0, family=LION)),
         ("no_weight_decay", with_group(decay=0.0), with_group(decay=0.0, hidden=False)),
         (
             "no_weight_decay",
@@ -385,7 +380,7 @@ def test_steps_that_move_nothing_are_told(tmp_path: Path) -> None:
     guard = watched(model, optimizer, tmp_path)
     train(guard, model, optimizer, EARLY)  # the last of them is judged as the run ends
     guard.finish()
-    assert {"weights_unmoved", "rate_low"} <= found(guard)
+    assert "weights_unmoved" in found(guard)
 
 
 def test_findings_take_the_room_that_is_left_the_gravest_first() -> None:
