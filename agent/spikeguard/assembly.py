@@ -295,10 +295,9 @@ def _agreed_skipper(settings: Settings, job: Job, world: World) -> tuple[UpdateS
 
 
 def _restore_abilities(given: Arguments, job: Job, faults: Faults) -> tuple[Ability, ...]:
-    schedule = [given.scheduler] if given.scheduler is not None else []
     optimizers = () if job.unsaved else job.optimizers
     with faults.shield("begin"):
-        return restore_abilities(job.parts, optimizers, schedule, given.state)
+        return restore_abilities(job.parts, optimizers, given.state)
     return ()
 
 
