@@ -95,7 +95,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_dashboard": 3_236,
     "spikeguard_trainer": 2_269,
     "benchmarks": 14_120,
-    "tests": 48_029,
+    "tests": 48_049,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -206,6 +206,7 @@ def test_a_clip_rule_under_lightning_judges_norms_without_the_loss_scale(
         rows: Any = torch.full((8, 4), 0.01)
         trainer.fit(Line(), watched.loader(torch.utils.data.DataLoader(rows)))
         factors, norms = wire.column("clip_factor"), wire.column("grad_norm")
+        assert set(wire.column("loss_scale").values()) == {65_536.0}
     assert watched.guard is not None
     assert watched.guard.faults == {}
     assert list(factors.values()) == [1.0] * 4  # below the maximum of the first steps, 1.0
