@@ -48,7 +48,7 @@ from benchmarks.machine import machine
 from benchmarks.spread import Spread
 from spikeguard.state.host_copies import tree_bytes
 
-ASKED: dict[str, Any] = {"slow_signals_every": 1, "layer_norms_every": 1}
+ASKED: dict[str, Any] = {"slow_signals_every": 1}
 CLIP = "clip_grad_norm_"
 AGENT = "agent"
 CYCLE = 20  # steps after which every cadence has come round

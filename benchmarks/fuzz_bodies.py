@@ -17,7 +17,6 @@ from typing import Any
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
-    BatchesSkipped,
     BatchRange,
     CommandResult,
     EvenRanges,
@@ -129,7 +128,7 @@ class Bodies:
         return self.random.choice(odd) if self.random.random() < 0.05 else self.random.gauss(2, 0.1)
 
     def _other(self, run: FuzzedRun) -> Record:
-        pick, step = self.random.randrange(10), run.step
+        pick, step = self.random.randrange(9), run.step
         point = SegmentPoint(SegmentId(run.attempt, run.segment), max(0, step - 5))
         if pick == 0:
             run.segment += 1
@@ -143,7 +142,6 @@ class Bodies:
             LayerNorms(run.segment, step, "grad_norm", {"a": 1.0, "b": float("nan")}),
             AttemptEnded("finished"),
             _beginning()[0],
-            BatchesSkipped(BatchRange(step, step + 1), step % 2, point, None, ("a doc",)),
         )
         return made[pick - 1]
 

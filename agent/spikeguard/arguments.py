@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from spikeguard.commands.mitigations import Mitigation
-from spikeguard.data.skips import NameBatch
 from spikeguard.errors import AttachError
-from spikeguard.measure.batch_contents import Decode
+from spikeguard.measure.batch_contents import Decode, NameBatch
 from spikeguard.optim.clipping import Rule, rule_of
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.ranks.model_parts import parameters
@@ -61,13 +60,13 @@ class Arguments:
     `micro_batches`: items of the loader per optimizer step. `tokens_per_step`: over all ranks.
     `forward`: the user's own tracker, told of every step too (rank 0).
     `links`: where the run is shown, name to http(s) address, at most 8.
-    `name_batch`: told an item of the loader, returns what lies in it, a str or several; called for
-    items that are left out, and beside the loop for those of an incident, so that the record says
-    which documents they were.
+    `name_batch`: told an item of the loader, returns what lies in it, a str or several; called
+    beside the loop for the batches of an incident, so that the record says which documents they
+    were.
     `decode`: told a list of token ids, returns text (`tokenizer.decode`); called beside the loop
     for the worst sequence of an incident's batches. Without it no text leaves the job.
     `ranks`: what the ranks hold, `Ranks(...)`, where neither DDP nor DTensors say it.
-    `clip`: a rule that clips every step, "zclip", "adagc", "hybrid" or an object of
+    `clip`: a rule that clips every step, "zclip", "adagc" or an object of
     `spikeguard.optim.clipping`; a loop that calls `guard.clip_grad_norm_(max_norm)` gets at most
     that norm, one that clips by no call is clipped before its update.
     `mitigations`: what an order may switch on for some steps: `Mitigation(name, apply, undo, cost)`

@@ -18,14 +18,13 @@ from typing import Any, NamedTuple, ParamSpec
 import torch
 
 from spikeguard.arguments import Arguments, check_arguments, refuse_deepspeed
-from spikeguard.commands.inbox import Inbox
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.mitigations import Mitigations
+from spikeguard.commands.orders import Inbox
 from spikeguard.commands.recovery import Recovery
 from spikeguard.data.feed import DataFeed
-from spikeguard.data.skips import SkipReport
 from spikeguard.doctor.doctor import Doctor
-from spikeguard.doctor.job import with_unchanged
+from spikeguard.doctor.job import low_precision
 from spikeguard.errors import AttachError
 from spikeguard.faults import Faults
 from spikeguard.guard import Guard
@@ -44,7 +43,6 @@ from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.unrestored_state import restore_abilities
 from spikeguard.measure.collector import Collector
 from spikeguard.measure.readback import Row
-from spikeguard.measure.signals.activations import layers_named
 from spikeguard.measure.signals.optional import OptionalSignals
 from spikeguard.optim.clipping import rule_of
 from spikeguard.optim.learning_rate import ScaledRates, has_rates
@@ -57,7 +55,7 @@ from spikeguard.optim.update_skipper import (
 )
 from spikeguard.ranks.agreement import Agreement
 from spikeguard.ranks.layout import Job
-from spikeguard.ranks.model_parts import local, named_modules, parameters
+from spikeguard.ranks.model_parts import local, parameters
 from spikeguard.ranks.rank_group import (
     World,
     all_gather,
@@ -91,7 +89,6 @@ class Checked(NamedTuple):
     settings: Settings
     connection: Connection
     home: Path  # of journal and outbox
-    layers: dict[str, torch.nn.Module]  # whose inputs and outputs are looked at
     micro_batches: int
     tokens_per_step: int | None
 
@@ -134,7 +131,6 @@ def _checked(given: Arguments) -> Checked:
         settings,
         connection,
         _directory(given.directory, given.checkpoints, connection.run),
-        layers_named(named_modules(given.modules), settings.activation_layers),
         whole(given.micro_batches),
         whole(tokens) if tokens is not None else None,
     )
@@ -157,7 +153,7 @@ def _begun(given: Arguments, checked: Checked, world: World) -> Attempt:
 def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     """All parts of the attempt, made in the order in which they need each other."""
     world, job, _, journal, faults = attempt
-    settings, home = with_unchanged(checked.settings, job, world), checked.home
+    settings, home = checked.settings, checked.home
 
     inbox = Inbox()
     progress = Progress(attempt.id)
@@ -167,9 +163,6 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         journal.skips, checked.micro_batches, settings.replay_limit_s
     )
     data.faults, data.other_allowed = faults, settings.rollback_on_other_data
-    data.skip_report = SkipReport(
-        given.name_batch, progress, journal.skips, faults, tells=world.leads
-    )
     training = TrainingState(job, given.scheduler, given.state)
     snapshots, staging = _open_stores(given, settings, attempt, data)
     outbox, sender = open_uplink(
@@ -194,11 +187,19 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     update_skipper, everywhere = _agreed_skipper(settings, job, world)
     rates.everywhere = not everywhere.rateless
     decode = given.decode if settings.batch_text else None
-    optional = OptionalSignals(settings, faults)
-    optional.watch(checked.layers)
+    optional = OptionalSignals(settings.flight_recorder)
     tokens, rule = checked.tokens_per_step, rule_of(given.clip)
-    state = given.state
-    collector = Collector(job, update_skipper, optional, settings, faults, tokens, rule, state)
+    collector = Collector(
+        job,
+        update_skipper,
+        optional,
+        settings,
+        faults,
+        tokens,
+        rule,
+        given.state,
+        counts_unchanged=low_precision(job),
+    )
     training.learnt = collector
     put = outbox.put if outbox is not None else None
     describing = Describing(given.name_batch, decode, faults)
@@ -294,10 +295,9 @@ def _agreed_skipper(settings: Settings, job: Job, world: World) -> tuple[UpdateS
 
 
 def _restore_abilities(given: Arguments, job: Job, faults: Faults) -> tuple[Ability, ...]:
-    schedule = [given.scheduler] if given.scheduler is not None else []
     optimizers = () if job.unsaved else job.optimizers
     with faults.shield("begin"):
-        return restore_abilities(job.parts, optimizers, schedule, given.state)
+        return restore_abilities(job.parts, optimizers, given.state)
     return ()
 
 

@@ -4,7 +4,7 @@ Law: every call is shielded; a failure of the agent's own is counted and logged,
 The loop's own errors (the loader's, the model's) pass through untouched. `step` notes its failures
 without `shield`, since a `try` that catches nothing costs nothing.
 Cost: `step` moves references and reads no value; records are made by the outbox's thread
-(`reporter`). Its floor is 13 calls, 3 us where nothing runs between two steps (2.5 GHz). Behind a
+(`exchange`). Its floor is 13 calls, 3 us where nothing runs between two steps (2.5 GHz). Behind a
 training step that leaves the caches cold it takes ten times as long.
 """
 
@@ -22,9 +22,8 @@ from torch import Tensor
 
 from spikeguard.commands.executor import Executor
 from spikeguard.loop.context import GuardState, Parts, state_of
+from spikeguard.loop.exchange import OrderPolling, Reporter
 from spikeguard.loop.optimizer_hooks import STRETCH, OptimizerHooks
-from spikeguard.loop.order_polling import OrderPolling
-from spikeguard.loop.reporter import Reporter
 from spikeguard.loop.shutdown import Endings
 from spikeguard.loop.startup import (
     examine,
@@ -37,8 +36,8 @@ from spikeguard.loop.startup import (
 )
 from spikeguard.optim.clipping.plain import ClipByTorch
 from spikeguard.ranks.layout import Job
-from spikeguard.ranks.over_ranks import OTHER_DATA
 from spikeguard.ranks.rank_group import leave_world
+from spikeguard.ranks.vote import OTHER_DATA
 from spikeguard.registry import enter, leave
 from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import AttemptEnded, Verb
@@ -90,7 +89,6 @@ class Guard:
             parts.faults,
         )
         self._several = self._optimizers.several
-        self._handles = parts.collector.optional.handles
         self._endings = Endings(self._cut_short, parts.settings)
         self._guarded = tuple(registered)
         enter(self, *self._guarded)
@@ -166,7 +164,6 @@ class Guard:
             yield from feed.batches_beside(loader)
         else:
             feed.take(loader)
-            self._p.doctor.see_loader(loader)
             self._begin()
             steps = feed.steps
             yield from feed.batches()
@@ -218,23 +215,6 @@ class Guard:
         with self._p.faults.shield("sequence_losses"):
             self._optional.show_sequences(losses)
         return losses
-
-    def attention_logit(self, scores: Tensor) -> Tensor:
-        """Show attention logits before the softmax, in any shape; returns the same tensor.
-
-        Call it within the model's forward pass. `attention_logit_max` is the largest of a step.
-        """
-        self._optional.show_scores(scores)
-        return scores
-
-    def attention_logit_of(
-        self, queries: Tensor, keys: Tensor, scale: float | None = None, causal: bool = True
-    ) -> None:
-        """The same for a fused kernel, from what goes into it: (B, H, T, D) each, unscaled.
-
-        Some rows are multiplied once more, so the largest logit may be larger than what is told.
-        """
-        self._optional.show_queries(queries, keys, scale, causal)
 
     def clip_grad_norm_(self, max_norm: float | None) -> Tensor:
         """Like `torch.nn.utils.clip_grad_norm_` over the model's parameters; None only measures.
@@ -317,7 +297,7 @@ class Guard:
             lambda: parts.recovery.settle(parts.world.last_patience.total_seconds()),
             lambda: leave_world(parts.world),
             lambda: self._cut_short(reason or ("stopped" if self.stopped else "finished")),
-            *map(attrgetter("remove"), (*self._optimizers.handles, *self._handles)),
+            *map(attrgetter("remove"), self._optimizers.handles),
             lambda: leave(*self._guarded),
             self._optional.end,
             parts.rates.after_step,
@@ -400,4 +380,3 @@ class Guard:
             warn_of_unused(self._p)
             self._p.mitigations.take_up()
             introduce(self._p, self._executor.capabilities, self._report)
-            self._p.feed.skip_report.begin(self._report)

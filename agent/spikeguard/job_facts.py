@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from spikeguard.commands import order_limits
+from spikeguard.commands.orders import limits_told
 from spikeguard.faults import log
 from spikeguard.optim.optimizers import kinds_of
 from spikeguard.optim.update_skipper import UpdateSkipper
@@ -41,7 +41,7 @@ def facts_of(
         "update_skipper": "drop" if update_skipper.armed else "report",
         "torch": torch.__version__,
         "host": os.uname().nodename,
-        **order_limits.told(settings),
+        **limits_told(settings),
         **tags_told(os.environ),
     }
 

@@ -31,11 +31,7 @@ class Settings:
     """Cadences in steps, sizes in bytes, durations in seconds."""
 
     slow_signals_every: int = 10  # param_norm, adam_v_norm, update_norm; every step if asked
-    layer_norms_every: int = 0  # gradient norms by parameter, sent at once; 0: as they are kept
     exact_update_bytes: int = GIB  # largest copy of the parameters that exact update norms take
-    unchanged_parameters: bool = False  # share of a sample that a step left as it was
-    activation_layers: tuple[str, ...] = ()  # modules whose output's L2 is taken, or patterns
-    sampled_signals_every: int = 10  # activations and attention logits
     flight_recorder: int = 64  # newest norms by layer kept until an incident opens; 0: none
     batch_text: bool = True  # what attach(decode=...) makes of an incident's batches is told
     replica_checksum_every: int = 100  # of equal ranks (DDP), all bits of the weights; 0: never
@@ -82,7 +78,6 @@ class Settings:
 _LEAST = {
     "slow_signals_every": 1,
     "snapshots": 1,
-    "sampled_signals_every": 1,
     "lr_factor_least": 1e-6,
     "emergency_factor": 1e-6,
     "emergency_steps": 1,
@@ -106,7 +101,6 @@ _MOST: dict[str, float] = {
 _LONGEST_S = 1e6  # of any other duration: beyond it no thread can be waited for
 SETTING_VARIABLES: Mapping[str, str] = {  # setting -> what stands in for it in the environment
     "send_interval_s": "SPIKEGUARD_SEND_INTERVAL",
-    "layer_norms_every": "SPIKEGUARD_LAYER_NORMS_EVERY",
     "flight_recorder": "SPIKEGUARD_FLIGHT_RECORDER",
     "batch_text": "SPIKEGUARD_BATCH_TEXT",
     "outbox_directory": "SPIKEGUARD_OUTBOX_DIRECTORY",
@@ -158,10 +152,6 @@ def _check(name: str, value: Any, default: Any) -> None:
     elif default is None:
         if value is not None:
             _check_number(name, value, 0)
-    elif isinstance(default, tuple):
-        if not isinstance(value, tuple) or not all(isinstance(n, str) and n for n in value):
-            remedy = "Give a tuple of module names or patterns, like ('blocks.*',)"
-            raise AttachError("settings", f"{name} is {value!r:.80}", remedy)
     elif isinstance(default, bool):
         if not isinstance(value, bool):
             raise AttachError("settings", f"{name} is {value!r:.80}", "Give True or False")

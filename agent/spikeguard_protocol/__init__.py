@@ -10,7 +10,6 @@ from spikeguard_protocol.abilities import (
     abilities_to_settings as abilities_to_settings,
     without_abilities as without_abilities,
 )
-from spikeguard_protocol.batches import BatchRange as BatchRange, EvenRanges as EvenRanges
 from spikeguard_protocol.encoding import (
     decode_ack as decode_ack,
     decode_message as decode_message,
@@ -28,7 +27,9 @@ from spikeguard_protocol.identity import (
     DEFAULT_PROJECT as DEFAULT_PROJECT,
     OWN_RULE as OWN_RULE,
     RUN_ITSELF as RUN_ITSELF,
+    BatchRange as BatchRange,
     CommandId as CommandId,
+    EvenRanges as EvenRanges,
     IncidentId as IncidentId,
     RunId as RunId,
     SegmentId as SegmentId,
@@ -36,13 +37,10 @@ from spikeguard_protocol.identity import (
 )
 from spikeguard_protocol.messages import (
     MAX_BYTES as MAX_BYTES,
-    MAX_NAME as MAX_NAME,
-    MAX_NAMES as MAX_NAMES,
     VERSION as VERSION,
     AttemptEnded as AttemptEnded,
     AttemptStarted as AttemptStarted,
     BatchDetail as BatchDetail,
-    BatchesSkipped as BatchesSkipped,
     CommandResult as CommandResult,
     Gap as Gap,
     LayerNorms as LayerNorms,
@@ -59,7 +57,6 @@ from spikeguard_protocol.orders import (
     Action as Action,
     Apply as Apply,
     CheckpointNow as CheckpointNow,
-    IncidentEnded as IncidentEnded,
     Order as Order,
     Rollback as Rollback,
     ScaleLr as ScaleLr,

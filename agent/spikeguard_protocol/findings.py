@@ -74,13 +74,6 @@ _ALL = (
             "arXiv 2010.06192",
         ),
         (
-            "norms_unmoved",
-            "Norm weights are exactly as initialised",
-            "They have not been trained: their updates round to nothing, or they get no gradient.",
-            "Keep norm weights in fp32; look whether their group has a learning rate.",
-            "arXiv 2010.06192",
-        ),
-        (
             "rate_high",
             "The learning rate is above its optimizer's usual range",
             "Rates of one optimizer do not carry over to another: this one is likely to diverge.",
@@ -149,13 +142,6 @@ _ALL = (
             "Go back to an earlier checkpoint: no update makes one negative, damage does.",
             "arXiv 1412.6980",
         ),
-        (
-            "optimizer_state",
-            "Optimizer state that does not fit together",
-            "Loading fails, or moments are applied to other weights than theirs.",
-            "Look at how the checkpoint was written, and at parameters added since.",
-            "torch.optim.Optimizer.load_state_dict",
-        ),
     ),
     *_rules(
         Level.NOTICE,
@@ -183,15 +169,6 @@ _ALL = (
             "docs/doctor.md",
         ),
         (
-            "rate_low",
-            "The learning rate is below its optimizer's usual range",
-            "Rates of one optimizer do not carry over to another: this one may learn hardly "
-            "anything.",
-            "Begin from the optimizer's own range: SGD 0.01 to 1, Muon about 0.02 where its "
-            "update is not scaled to AdamW's RMS.",
-            "arXiv 2502.16982, docs/doctor.md",
-        ),
-        (
             "no_warmup",
             "The first step has the full learning rate",
             "Adam's first updates rest on few gradients and are as long as any: a common cause of "
@@ -217,13 +194,6 @@ _ALL = (
             "arXiv 2304.13013, 2005.14165, 2302.13971, 2507.07101",
         ),
         (
-            "weight_decay_range",
-            "Weight decay is outside its usual range",
-            "Too much pulls weights to zero against the loss; too little lets them grow.",
-            "Language models are pre-trained with 0.01 to 0.5, mostly 0.1.",
-            "arXiv 2005.14165, 2302.13971",
-        ),
-        (
             "no_weight_decay",
             "No weight decay",
             "Weights and logits grow without a bound through a long run, which ends in low "
@@ -237,15 +207,6 @@ _ALL = (
             "One bad batch moves the weights as far as its gradient is long.",
             "Call guard.clip_grad_norm_ before the optimizer's step, with about the usual norm.",
             "arXiv 1211.5063, 2005.14165",
-        ),
-        (
-            "sources_in_turn",
-            "The data's sources come one after another",
-            "The shuffle buffer mixes neighbours alone: long stretches are trained on one source, "
-            "and the loss jumps where the next one begins.",
-            "Interleave the sources (interleave_datasets, SampleMultiplexer), or shuffle files or "
-            "documents before they are read.",
-            "docs/doctor.md",
         ),
         (
             "rare_checkpoints",

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
 
-from spikeguard_protocol.batches import BatchRange, EvenRanges
 from spikeguard_protocol.errors import ProtocolError
 from spikeguard_protocol.identity import (
     NAME_PATTERN,
     TARGET_PATTERN,
+    BatchRange,
     CommandId,
+    EvenRanges,
     RunId,
     SegmentPoint,
     check_attempt,
@@ -31,7 +32,7 @@ MAX_SIGNALS = 64  # a Samples record
 MAX_LAYERS = 4_096  # a LayerNorms record
 MAX_TEXT = 2_000  # characters in a reason
 MAX_SETTINGS = 64  # an AttemptStarted record
-MAX_NAMES = 64  # a BatchesSkipped record
+MAX_NAMES = 64  # of a batch
 MAX_NAME = 200  # characters in a name: of a batch, a setting, a verb, a release
 MAX_BINS = 32  # of a token histogram: by powers of two of how common a token is
 MAX_TOKEN_ID = 2**63
@@ -293,29 +294,6 @@ class CommandResult:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchesSkipped:
-    """One rank left out `batches`. Told again under the same rank and first position: one entry.
-
-    `point` says where the run stood then; its attempt may be an earlier one than the message's,
-    which was killed before it told. `command` asked for it, where that is known.
-    """
-
-    batches: BatchRange
-    rank: int
-    point: SegmentPoint  # steps completed, and the segment that they belong to
-    command: str | None = None
-    names: tuple[str, ...] = ()  # of what lay there: documents, shards with offsets, ...
-    names_cut: int = 0  # names that are missing here, or were shortened
-
-    def __post_init__(self) -> None:
-        check_count("rank", self.rank)
-        if self.command is not None:
-            CommandId.parse(self.command)
-        _check_batch_names(self.names)
-        check_count("names_cut", self.names_cut)
-
-
-@dataclass(frozen=True, slots=True)
 class Gap:
     """Messages [first, last] of this attempt will never come."""
 
@@ -350,7 +328,6 @@ Record = (
     | TargetSaved
     | TargetDeleted
     | CommandResult
-    | BatchesSkipped
     | Gap
     | AttemptEnded
 )

@@ -11,21 +11,18 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from spikeguard_protocol.batches import BatchRange
 from spikeguard_protocol.errors import ProtocolError
 from spikeguard_protocol.identity import (
     TARGET_PATTERN,
+    BatchRange,
     CommandId,
-    IncidentId,
     check_attempt,
     check_count,
 )
-from spikeguard_protocol.links import check_address
 from spikeguard_protocol.vocabulary import Verb
 
 MAX_ORDERS = 32  # of an acknowledgement: an agent reads no more of them at a time
 MAX_PROTECTED = 64  # the same of the names to keep
-MAX_OUTCOME = 200  # characters
 MITIGATION_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,31}")
 LEFT_OUT_IF_NONE: Final = {"left_out_if_none": True}  # of a field that older releases do not know
 
@@ -183,22 +180,6 @@ class UnreadableOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class IncidentEnded:
-    """An incident closed with the message that this answers: for a note in the job's tracker."""
-
-    incident: str  # public id, `run#3`
-    outcome: str  # as it ended, in words
-    address: str | None = None  # of its page; None: the server does not know how people reach it
-
-    def __post_init__(self) -> None:
-        IncidentId.parse(self.incident)
-        if len(self.outcome) > MAX_OUTCOME:
-            raise ProtocolError("outcome", f"takes at most {MAX_OUTCOME} characters", "Cut it")
-        if self.address is not None:
-            check_address("address", self.address)
-
-
-@dataclass(frozen=True, slots=True)
 class Ack:
     """The answer to a message: what is stored, and what there is to do."""
 
@@ -207,5 +188,3 @@ class Ack:
     attentive: bool = False  # measure the slow signals at every step
     protected: tuple[str, ...] = ()  # targets that must be kept while an incident is open
     live_attempts: int = 1  # above 1 nobody gets orders
-    # Said once; what is lost with an answer is not said again.
-    ended: IncidentEnded | None = field(default=None, metadata=LEFT_OUT_IF_NONE)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from spikeguard_protocol.batches import BatchRange
+from spikeguard_protocol.identity import BatchRange, stretch_phrase
 from spikeguard_protocol.orders import Action, verb_of
 from spikeguard_protocol.vocabulary import Cause, ResponseAction, Verb, Waits
 
@@ -29,7 +29,6 @@ CAUSE_WORDS: Mapping[Cause, str] = {
     Cause.WEIGHT_CORRUPTION: "weights changed by no update",
     Cause.LOSS_SCALE_OVERFLOW: "no fp16 loss scale fits",
     Cause.STALLED_WEIGHTS: "updates that round to nothing",
-    Cause.SPOILT_BUFFERS: "buffers that are not finite",
     Cause.UNKNOWN: "not known",
 }
 
@@ -68,10 +67,7 @@ def batches_phrase(batches: object) -> str:
     ends = _ends(batches)
     if ends is None:
         return "batches that are not known"
-    first, last = ends[0], ends[1] - 1
-    if first >= last:
-        return f"batch {first:,}"
-    return f"batches {first:,} to {last:,} ({last - first + 1:,})"
+    return stretch_phrase(ends[0], ends[1] - 1)
 
 
 def sure_phrase(confidence: float) -> str:

@@ -32,7 +32,6 @@ class Cause(StrEnum):
     WEIGHT_CORRUPTION = "weight_corruption"  # weights changed by no update, as hardware faults do
     LOSS_SCALE_OVERFLOW = "loss_scale_overflow"  # fp16: no loss scale fits the gradients
     STALLED_WEIGHTS = "stalled_weights"  # bf16: updates round to nothing
-    SPOILT_BUFFERS = "spoilt_buffers"  # buffers of the model that are not finite
     UNKNOWN = "unknown"  # what was measured does not tell
 
 
@@ -218,20 +217,16 @@ class OptionalSignal(StrEnum):
     UNSEEN_TOKENS = "unseen_tokens"  # share of the step's tokens that no step before held
     UNCHANGED_PARAMETERS = "unchanged_parameters"  # share of a sample that the step left alike
     STEP_SKIPPED = "step_skipped"  # 1.0 where the loop's gradient scaler kept the update out
-    BUFFERS_NOT_FINITE = "buffers_not_finite"  # how many of those that the model changes
     LOSS_SEQUENCE_MAX = "loss_sequence_max"  # nats per token, the worst sequence's mean
     LOSS_SCALE = "loss_scale"  # of the gradient scaler, after the step
     ADAM_BETA2 = "adam_beta2"  # the smallest of the job's groups, beside `adam_v_norm`
     ATTENTION_LOGIT_MAX = "attention_logit_max"  # before the softmax
-    ACTIVATION_NORM_MAX = "activation_norm_max"  # L2, the largest of the watched layers
-    ACTIVATION_OUTLIER_MAX = "activation_outlier_max"  # largest over RMS, of the watched layers
-    ACTIVATION_NORM = "activation_norm"  # L2 by layer, in LayerNorms only
+    ACTIVATION_NORM_MAX = "activation_norm_max"  # L2, of the layer where that is most
+    ACTIVATION_OUTLIER_MAX = "activation_outlier_max"  # largest over RMS of a layer's output
 
 
 STANDARD_SIGNALS: tuple[str, ...] = tuple(signal.value for signal in Signal)
-OPTIONAL_SIGNALS: tuple[str, ...] = tuple(
-    signal.value for signal in OptionalSignal if signal is not OptionalSignal.ACTIVATION_NORM
-)
+OPTIONAL_SIGNALS: tuple[str, ...] = tuple(signal.value for signal in OptionalSignal)
 
 
 # Signals in which a cause shows, the most telling first: what a picture has beside the loss.
@@ -251,5 +246,4 @@ SPEAKS_OF: Final[Mapping[str, tuple[str, ...]]] = {
         OptionalSignal.LOSS_SCALE.value,
     ),
     Cause.STALLED_WEIGHTS: (OptionalSignal.UNCHANGED_PARAMETERS.value,),
-    Cause.SPOILT_BUFFERS: (OptionalSignal.BUFFERS_NOT_FINITE.value,),
 }

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_protocol.encoding import SPOOLED
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.sealed_lines import SPOOLED
 from spikeguard_replay import stores
 from spikeguard_replay.choice import log_of
 from spikeguard_replay.console import LineReader

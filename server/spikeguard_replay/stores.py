@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.extras import install_command
-from spikeguard_protocol.sealed_lines import SpooledLine, read_spooled, spool_name
+from spikeguard_protocol.encoding import SpooledLine, read_spooled, spool_name
 from spikeguard_replay.log import run_of
 from spikeguard_replay.names import NAMES, STEP, canonical
 from spikeguard_replay.objects import flat

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard import CheckpointDirectory, Forward, Guard, Ranks, Settings, attach
-from spikeguard.optim.clipping import AdaGC, Hybrid, Rule, ZClip
+from spikeguard.optim.clipping import AdaGC, Rule, ZClip
 from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
 
 from .heard import hear
@@ -31,7 +31,6 @@ RULES: dict[str, Callable[[], Rule]] = {
     "fixed": lambda: ZClip(max_threshold=0.4, warm_up=10**6),
     "zclip": lambda: ZClip(warm_up=2, max_threshold=0.5, z_threshold=1.0),
     "adagc": lambda: AdaGC(warm_up=2),
-    "hybrid": lambda: Hybrid(ZClip(warm_up=2, z_threshold=1.0), AdaGC(warm_up=2)),
 }
 
 

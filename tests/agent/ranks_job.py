@@ -82,8 +82,6 @@ def train(
             flush_s=3.0 if case == "sender_killed" else 60.0,
             snapshot_every=10,
             replica_checksum_every=10,
-            activation_layers=("0",),
-            sampled_signals_every=1,
             agreement_timeout_s=LATE_S if case == "late" else 600,
             emergency_drops=4 if case == "drops" else 0,
             emergency_steps=10,
@@ -172,6 +170,7 @@ def _train(
         losses = guard.sequence_losses((network(batch) - batch.roll(1, 1)).square().mean(1))
         guard.tokens(words_of(batch))
         guard.log({"router_entropy": batch.mean(), "share": rank + 1.0})
+        guard.log({"attention_logit_max": torch.tensor(rank + 1.0)})
         if guard.steps == 4 and rank == 1:
             guard.log({"only_here": 1.0})
         loss = guard.loss(losses.mean())

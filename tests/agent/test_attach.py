@@ -133,7 +133,6 @@ WRONG_SETTINGS: list[tuple[str, Any, str]] = [
     ("snapshot_budget", math.inf, "Give at most 0.5"),
     ("snapshot_budget", -1.0, "Give at least 0"),
     ("drop_non_finite", 1, "Give True or False"),
-    ("activation_layers", "blocks", "Give a tuple"),
     ("observe_only", 1, "Give True or False"),
     ("allowed_verbs", ("rollback", "reboot"), "Give a tuple of some of skip_batches, rollback, "),
     ("allowed_verbs", "stop", "Give a tuple of some of"),

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from spikeguard import AttachError, attach
 from spikeguard.optim.clipping import (
     AdaGC,
-    Hybrid,
     Rule,
     ZClip,
     clip_grad_norm_,
@@ -121,18 +120,6 @@ def test_adagc_adopts_a_level_that_moved_for_good() -> None:
     assert last == pytest.approx([0.1, 5.0], rel=0.01)
 
 
-def test_the_hybrid_clips_parameters_and_then_what_is_left() -> None:
-    rule = Hybrid(ZClip(max_threshold=None, warm_up=20), AdaGC(relative=2.0, warm_up=20))
-    for n in range(60):
-        judged(rule, [0.3, 0.4 + 0.01 * math.sin(n)])
-    norms = torch.tensor([0.3, 50.0])
-    clipped = rule.judge(torch.linalg.vector_norm(norms), norms)
-    left = [float(n) for n in clipped.factor * norms]
-    assert left[1] < 0.5
-    assert math.hypot(*left) < 0.55
-    assert float(clipped.signals["parameters_clipped"]) == 0.5
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -149,8 +136,8 @@ def test_a_wrong_setting_names_itself_and_the_remedy(wrong: Any) -> None:
 @pytest.mark.parametrize(
     ("medium", "make"),
     [
-        (Medium.MEMORY, lambda: Hybrid(ZClip(warm_up=5, patience=5), AdaGC(warm_up=5))),
-        (Medium.DISK, lambda: Hybrid(ZClip(warm_up=5), AdaGC(warm_up=5))),
+        (Medium.MEMORY, lambda: ZClip(warm_up=5, patience=5)),
+        (Medium.DISK, lambda: AdaGC(warm_up=5)),
     ],
 )
 def test_what_a_rule_has_learnt_goes_back_with_the_training_state(
@@ -258,7 +245,7 @@ def test_sparse_gradients_are_measured_and_clipped_as_dense_ones(
     assert faults == {}
 
 
-@pytest.mark.parametrize("name", ["zclip", "adagc", "hybrid"])
+@pytest.mark.parametrize("name", ["zclip", "adagc"])
 @pytest.mark.parametrize("called", [True, False], ids=["called", "not called"])
 def test_a_rule_by_its_name_clips_as_it_does_without_a_guard(
     name: str, called: bool, tmp_path: Path
@@ -303,14 +290,14 @@ def test_a_rule_by_its_name_clips_as_it_does_without_a_guard(
             found = column.get(place)
             assert found == expected or found == pytest.approx(expected, rel=1e-4)
     clipped = [n for n, r in results.items() if float(r[2])]
-    assert (0, 33) in clipped or name == "hybrid"  # whose parameters were clipped first
+    assert (0, 33) in clipped
     if name == "zclip":
         assert all(float(results[n][0]) > float(results[n][3]) for n in clipped)
 
 
 def test_a_rule_that_there_is_none_of_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     for wrong in ("zlip", 1.0):
-        with pytest.raises(AttachError, match=r"clip=.*Give one of zclip, adagc, hybrid"):
+        with pytest.raises(AttachError, match=r"clip=.*Give one of zclip, adagc"):
             Job(tmp_path, clip=wrong)
 
 

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from benchmarks.http_server import Answer
-from spikeguard.commands.order_limits import TOLD
+from spikeguard.commands.orders import TOLD
 from spikeguard_protocol import AttemptStarted, Message, Record, Rollback
 from tests.agent.job import Job
 from tests.agent.wire import Wire, served

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import ChainDataset, DataLoader, IterableDataset
-from torch.utils.data.datapipes.iter import Concater, IterableWrapper, Multiplexer, Shuffler
 
 from spikeguard import AttachError, CheckpointDirectory, Guard, Settings, attach
 from spikeguard.doctor.first_steps import (
@@ -25,7 +23,6 @@ from spikeguard.doctor.first_steps import (
     unlimited,
 )
 from spikeguard.doctor.setup import Family, Group, Setup, findings_in
-from spikeguard.doctor.sources import sources_in_turn
 from spikeguard_protocol import AttemptStarted
 from spikeguard_protocol.findings import (
     RULES,
@@ -65,9 +62,6 @@ MUON, SGD, LION = Family.MUON, Family.SGD, Family.LION
             with_group(rate=0.02, family=Family.MUON_RMS),
             with_group(rate=0.02, family=MUON),
         ),
-        ("rate_low", with_group(rate=3e-4, family=MUON), with_group(rate=0.02, family=MUON)),
-        ("rate_low", with_group(rate=3e-4, family=SGD), with_group(rate=0.1, family=SGD)),
-        ("rate_low", with_group(rate=1e-9), with_group(rate=0.0)),
         ("beta2_high", with_group(beta2=0.999), with_group(beta2=0.99)),
         (
             "beta2_high",
@@ -75,8 +69,6 @@ MUON, SGD, LION = Family.MUON, Family.SGD, Family.LION
             replace(with_group(beta2=0.999), tokens_per_step=512),
         ),
         ("beta2_high", with_group(beta2=0.999), replace(with_group(beta2=0.999), tokens=None)),
-        ("weight_decay_range", with_group(decay=1.0), with_group(decay=0.01)),
-        ("weight_decay_range", with_group(decay=1e-4), with_group(decay=1.0, family=LION)),
         ("no_weight_decay", with_group(decay=0.0), with_group(decay=0.0, hidden=False)),
         (
             "no_weight_decay",
@@ -305,7 +297,7 @@ def test_weights_in_bf16_without_masters_are_told_with_the_share_that_cannot_cha
         assert found(guard) == set()
         return
     said = {each.name: each.evidence for each in guard.state().findings}
-    assert said.keys() >= {"low_precision_weights", "norms_unmoved"}
+    assert "low_precision_weights" in said
     assert "norm.weight 100%" in said["low_precision_weights"]
     weights = torch.cat([p.detach().flatten() for p in Language().bfloat16().parameters()])
     same = (weights + 0.2 * 3e-4 == weights) | (weights - 0.2 * 3e-4 == weights)
@@ -351,57 +343,6 @@ def test_the_same_batch_again_and_again_is_told(tmp_path: Path, same: bool) -> N
     assert found(guard) == ({"same_batch"} if same else set())
 
 
-class Stream(IterableDataset[int]):
-    """Examples that nobody counted."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(100))
-
-
-def loader_of(sources: Any, buffer: int = 0) -> DataLoader[Any]:
-    """As loops make it; `buffer`: of the shuffling, 0 for none."""
-    return DataLoader(Shuffler(sources, buffer_size=buffer) if buffer else sources, batch_size=4)
-
-
-def counted(*sizes: int) -> list[Any]:
-    return [IterableWrapper(range(size)) for size in sizes]
-
-
-@pytest.mark.parametrize(
-    ("loader", "told"),
-    [
-        (loader_of(Concater(*counted(5_000, 5_000)), 1_000), "2 sources with 10,000 examples"),
-        (
-            loader_of(ChainDataset([Stream(), Stream()]), 1_000),
-            "an unknown number of examples",
-        ),
-        (loader_of(Concater(*counted(300, 300)), 1_000), None),  # the buffer holds them all
-        (loader_of(Concater(*counted(5_000, 5_000))), None),  # in that order on purpose
-        (loader_of(Multiplexer(*counted(5_000, 5_000)), 1_000), None),  # interleaved
-        (loader_of(counted(5_000)[0], 1_000), None),
-        (iter([1, 2]), None),
-    ],
-)
-def test_sources_that_a_shuffle_buffer_cannot_mix_are_told(loader: Any, told: str | None) -> None:
-    found = list(sources_in_turn(loader))
-    assert [each.name for each in found] == (["sources_in_turn"] if told else [])
-    assert told is None or told in found[0].evidence
-
-
-def test_the_loader_of_the_loop_is_looked_at(tmp_path: Path) -> None:
-    model = Language()
-    optimizer = adam(model)
-    guard = watched(model, optimizer, tmp_path)
-    loader = loader_of(Concater(*counted(90, 90)), 8)
-    for batch in guard.batches(loader):
-        guard.loss(model(batch.remainder(1_000)).square().mean()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        guard.step()
-    guard.finish()
-    assert "sources_in_turn" in found(guard)
-
-
 @pytest.mark.parametrize("changed", [True, False])
 def test_a_rate_that_the_checkpoint_overrides_is_told(tmp_path: Path, changed: bool) -> None:
     for rate in (2e-3, 1e-3 if changed else 2e-3):
@@ -439,7 +380,7 @@ def test_steps_that_move_nothing_are_told(tmp_path: Path) -> None:
     guard = watched(model, optimizer, tmp_path)
     train(guard, model, optimizer, EARLY)  # the last of them is judged as the run ends
     guard.finish()
-    assert {"weights_unmoved", "rate_low"} <= found(guard)
+    assert "weights_unmoved" in found(guard)
 
 
 def test_findings_take_the_room_that_is_left_the_gravest_first() -> None:

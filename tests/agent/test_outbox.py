@@ -23,6 +23,8 @@ from spikeguard_protocol import (
     ResultState,
     RunId,
     Samples,
+    SegmentReason,
+    SegmentStarted,
     TargetSaved,
     decode_message,
 )
@@ -98,7 +100,8 @@ def test_an_empty_outbox_sends_heartbeats_that_are_numbered(tmp_path: Path) -> N
 
 def test_a_full_outbox_drops_the_oldest_samples_and_says_how_many(tmp_path: Path) -> None:
     box = outbox(tmp_path, limit=40_000)
-    box.put(RESULT)
+    begins = SegmentStarted(0, SegmentReason.START, None, 0)
+    box.put(begins)
     for step in range(1, 2_001):
         box.put(sample(step))
         if step % 50 == 0:
@@ -109,8 +112,9 @@ def test_a_full_outbox_drops_the_oldest_samples_and_says_how_many(tmp_path: Path
     kept = [step for record in records if isinstance(record, Samples) for step in record.steps]
     assert lost > 0
     assert lost + len(kept) == 2_000
-    assert kept == list(range(lost + 1, 2_001))
-    assert RESULT in records
+    first = kept.index(next(step for step in kept if step > lost))
+    assert kept == [*range(1, first + 1), *range(lost + first + 1, 2_001)]
+    assert records[0] == begins
     box.close()
 
 
@@ -166,33 +170,18 @@ def left_of(folder: Path, limit: int) -> Left:
     return left
 
 
-def test_a_full_outbox_drops_the_oldest_samples_and_detail_and_keeps_all_else(
-    tmp_path: Path,
-) -> None:
-    """The same run into ever less room."""
+def test_a_full_outbox_keeps_to_its_limit_and_what_goes_is_declared(tmp_path: Path) -> None:
+    """The same run into ever less room: the newest is left."""
     whole = left_of(tmp_path / "whole", 2**20)
     assert whole.dropped == {}
-    for limit in (60_000, 20_000):
+    for limit in (60_000, 20_000, 4_000):
         left = left_of(tmp_path / str(limit), limit)
         assert left.on_disk <= limit
-        assert set(left.dropped) == {"samples", "details"}
-        assert left.steps() == set(range(min(left.steps()), 601))
-        assert left.of(LayerNorms) == whole.of(LayerNorms) - left.dropped["details"]
-        assert left.of(TargetSaved) == whole.of(TargetSaved)
-        assert left.of(CommandResult) == 3
-        lost = sum(r.samples_lost for r in left.records if isinstance(r, Gap))
+        assert left.steps() == set(range(min(left.steps(), default=601), 601))
+        gaps = [record for record in left.records if isinstance(record, Gap)]
+        assert {gap.reason for gap in gaps} == {"the outbox was full"}
+        lost = sum(gap.samples_lost for gap in gaps)
         assert lost == left.dropped["samples"] == 600 - len(left.steps())
-
-
-def test_where_all_samples_have_gone_the_oldest_messages_go_and_are_declared(
-    tmp_path: Path,
-) -> None:
-    left = left_of(tmp_path, 4_000)
-    assert left.on_disk <= 4_000
-    assert left.dropped["messages"] > 0
-    gaps = [record for record in left.records if isinstance(record, Gap)]
-    assert {gap.reason for gap in gaps} == {"the outbox was full"}
-    assert sum(gap.samples_lost for gap in gaps) + len(left.steps()) == 600
 
 
 def test_without_a_disk_the_bound_is_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +189,7 @@ def test_without_a_disk_the_bound_is_of_memory(monkeypatch: pytest.MonkeyPatch) 
     box = Outbox(None, RUN, ATTEMPT, 2**20)
     fill(box, spike=range(220, 225))
     assert box.memory_size <= 40_000
-    assert set(box.dropped) == {"samples", "details"}
+    assert set(box.dropped) == {"messages", "samples"}
     kept = {s for r in everything(box) if isinstance(r, Samples) for s in r.steps}
     assert kept == set(range(min(kept), 601))
     assert box.dropped["samples"] == 600 - len(kept) > 0

@@ -52,6 +52,25 @@ def train(wire: Wire, folder: Path, fused: bool, clips: bool, steps: int) -> int
     return skipped
 
 
+@pytest.mark.parametrize("unscales", [True, False])
+def test_clipping_of_gradients_that_carry_the_scale_is_told(tmp_path: Path, unscales: bool) -> None:
+    model = nn.Linear(4, 4)
+    optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cpu")
+    guard = attach(model, optimizer, run="test", directory=tmp_path, state=[scaler])
+    for _ in range(2):
+        scaler.scale(guard.loss(model(torch.ones(2, 4)).square().mean())).backward()
+        if unscales:
+            scaler.unscale_(optimizer)
+        guard.clip_grad_norm_(1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        guard.step()
+    guard.finish()
+    assert guard.faults == ({} if unscales else {"clip": 2})
+    assert unscales or "scaler.unscale_(optimizer)" in str(guard.state().newest_fault)
+
+
 def samples(wire: Wire) -> list[Sample]:
     found = []
     for record in wire.records(Samples):

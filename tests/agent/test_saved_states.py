@@ -196,7 +196,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(tmp_path: P
     again.guard.finish()
 
 
-@pytest.mark.parametrize("other", [3, 5])
+@pytest.mark.parametrize("other", [3, 6])
 def test_checkpoints_of_another_format_keep_a_run_from_beginning_anew(
     tmp_path: Path, other: int
 ) -> None:
@@ -205,7 +205,7 @@ def test_checkpoints_of_another_format_keep_a_run_from_beginning_anew(
     job.guard.finish()
     (folder,) = (tmp_path / "checkpoints").iterdir()
     manifest = folder / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 4', f'"format": {other}'))
+    manifest.write_text(manifest.read_text().replace('"format": 5', f'"format": {other}'))
     again = Job(tmp_path)
     with pytest.raises(spikeguard.ResumeError, match=f"empty folder.*has format {other} "):
         again.guard.resume()

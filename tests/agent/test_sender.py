@@ -100,7 +100,7 @@ def test_a_passing_refusal_delays_and_loses_nothing(
 def test_an_outage_that_fills_the_outbox_is_told_with_what_it_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Samples go, counted; the snapshots that were taken meanwhile are all told of."""
+    """The oldest messages go, and their samples are counted; the newest snapshot is told of."""
     monkeypatch.setattr(spikeguard.uplink.backlog, "SEAL_RECORDS", 40)
     away = threading.Event()
     away.set()
@@ -117,8 +117,8 @@ def test_an_outage_that_fills_the_outbox_is_told_with_what_it_cost(
     assert lost > 0
     assert len(wire.column("loss")) + lost == 200
     steps = {target.step for target in wire.records(TargetSaved)}
-    assert steps >= set(range(10, 201, 10))
-    assert len(wire.records(AttemptStarted)) == 2  # and what the first snapshot took
+    assert 200 in steps
+    assert isinstance(wire.records(object)[0], AttemptStarted)
 
 
 @pytest.mark.parametrize("status", [413, 422])

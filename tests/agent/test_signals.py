@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from spikeguard import Settings, attach
-from spikeguard.commands.inbox import ATTENTIVE_S, Inbox
+from spikeguard.commands.orders import ATTENTIVE_S, Inbox
 from spikeguard_protocol import Ack, LayerNorms, Samples
 
 from .job import FAST, Job
@@ -163,11 +163,11 @@ def test_a_second_live_attempt_is_said_once(caplog: pytest.LogCaptureFixture) ->
     assert [r.message.split()[0] for r in caplog.records] == ["2", "2"]
 
 
-def test_gradient_norms_by_parameter_come_when_asked_for(tmp_path: Path) -> None:
+def test_gradient_norms_by_parameter_come_while_the_server_watches(tmp_path: Path) -> None:
     seen: dict[str, float] = {}
     with served(Wire()) as wire:
-        settings = replace(FAST, layer_norms_every=5)
-        job = Job(tmp_path, server=wire.url, settings=settings)
+        wire.attentive = True
+        job = Job(tmp_path, server=wire.url, settings=replace(FAST, slow_signals_every=1))
         clip = job.guard.clip_grad_norm_
 
         def noted(max_norm: float | None) -> torch.Tensor:
@@ -176,15 +176,16 @@ def test_gradient_norms_by_parameter_come_when_asked_for(tmp_path: Path) -> None
             return clip(max_norm)
 
         job.guard.clip_grad_norm_ = noted  # type: ignore[method-assign]
-        job.train_to(10)
+        job.train_to(9)
+        await_that(lambda: job.guard.state().attentive)
+        job.train_to(11)  # taken up at the end of step 10
         job.guard.finish()
         details = wire.records(LayerNorms)
-        whole = wire.column("grad_norm")[0, 10]
+        whole = wire.column("grad_norm")[0, 11]
     assert [(d.segment, d.step, d.signal) for d in details] == [
-        (0, 5, "grad_norm"),
-        (0, 10, "grad_norm"),
+        (0, step, "grad_norm") for step in range(1, 12)
     ]
-    assert details[1].norms == pytest.approx(seen, rel=1e-5)
+    assert details[-1].norms == pytest.approx(seen, rel=1e-5)
     assert whole == pytest.approx(math.sqrt(sum(n * n for n in seen.values())), rel=1e-5)
 
 
@@ -210,5 +211,5 @@ def test_a_step_that_keeps_layers_clips_by_the_same_bits_as_any_other(tmp_path: 
 
     plain = weights("plain", flight_recorder=0)
     for name, every in (("each", 1), ("some", 3)):
-        kept = weights(name, layer_norms_every=every, slow_signals_every=every)
+        kept = weights(name, slow_signals_every=every)
         assert all(torch.equal(plain[n], kept[n]) for n in plain)

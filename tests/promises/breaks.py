@@ -97,7 +97,7 @@ BREAKS = {
         "",
     ),
     "skip-ahead-exact": Break(
-        f"{AGENT}/data/skips.py",
+        f"{AGENT}/state/lineage.py",
         "position = max(covering)",
         "position = max(covering) + 1",
     ),
@@ -254,8 +254,8 @@ BREAKS = {
     # ---- on the way ----
     "loss-declared": Break(
         f"{AGENT}/uplink/backlog.py",
-        "                lost = end.total - start.total\n",
-        "                lost = 0\n",
+        "        lost[why] += samples\n",
+        "        lost[why] += 0\n",
     ),
     "outage-caught-up": Break(
         f"{AGENT}/uplink/sender.py",

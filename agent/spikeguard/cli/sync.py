@@ -22,30 +22,18 @@ from spikeguard.uplink.earlier_attempts import (
     earlier_outboxes,
     live_attempts,
 )
-from spikeguard.uplink.messages import EncodedMessage
 from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.sender import stored_or_not, take_up
-from spikeguard.uplink.transport import Advice, Transport, Verdict
+from spikeguard.uplink.transport import Advice, Transport
 from spikeguard_cli.command import CommandFailed, say, warn_of_plain_http
 from spikeguard_cli.options import print_json
 from spikeguard_protocol import RunId
 
 TIMEOUT_S = 30.0  # connecting, and each read of an answer
-TRIES = 5  # of one message, while the server is away
-RETURNS = 8  # of a server to messages that it had stored: its database is restored no more often
+TRIES = 5  # that end otherwise, until another message is stored
 PAUSE_S = 1.0  # before the second try; doubles
 
 Tell = Callable[[str], None]
-
-
-@dataclass(slots=True)
-class Uploaded:
-    """What one upload came to."""
-
-    messages: int = 0
-    refused: int = 0  # for good: the server has a gap in their place
-    refused_last: int = 0
-    returns: int = 0
 
 
 def sync(options: Namespace) -> int:
@@ -109,55 +97,36 @@ def run_of(home: Path) -> RunId:
         raise CommandFailed(f"{journal} does not begin with the name of its run") from error
 
 
-def upload(outbox: Outbox, transport: Transport, tell: Tell, pause_s: float = PAUSE_S) -> Uploaded:
-    """Send every message of `outbox` in order; raise `CommandFailed` where it cannot go on."""
-    done, total = Uploaded(), outbox.sequence
+def upload(
+    outbox: Outbox, transport: Transport, tell: Tell, pause_s: float = PAUSE_S
+) -> tuple[int, int]:
+    """Send every message of `outbox` in order; raise `CommandFailed` where it cannot go on.
+
+    Returns how many were stored, and of how many a gap, since the server refuses their content.
+    """
+    sent = refused = failures = newest = 0
     while not outbox.empty and (message := outbox.next_message()) is not None:
-        verdict = _sent(message, transport, pause_s)
+        answer = transport.send(message)
+        verdict = stored_or_not(answer, message.sequence)
         take_up(verdict, outbox, message.sequence)
         if verdict.advice is Advice.STORED:
-            done.messages += 1
-            tell(f"{outbox.run} {outbox.attempt}: message {message.sequence} of {total}")
-        else:
-            _count(done, message, verdict)
-    return done
-
-
-def _sent(message: EncodedMessage, transport: Transport, pause_s: float) -> Verdict:
-    for trial in range(TRIES):
-        verdict = transport.send(message)
-        if stored_or_not(verdict, message.sequence) is not verdict:
-            raise CommandFailed(stored_or_not(verdict, message.sequence).reason)
-        if verdict.advice is not Advice.BACK_OFF:
-            return verdict
-        if trial + 1 < TRIES:
-            time.sleep(verdict.retry_after_s or pause_s * 2.0**trial)
-    raise CommandFailed(
-        f"the server did not take message {message.sequence} of attempt {message.attempt} in "
-        f"{TRIES} tries ({verdict.reason}). What was stored stays stored: run it again to go on"
-    )
-
-
-def _count(done: Uploaded, message: EncodedMessage, verdict: Verdict) -> None:
-    """The server wants another number, or will never take this one."""
-    if verdict.advice is Advice.GIVE_UP:
-        if done.refused_last == message.sequence:  # even the gap in its place
-            raise CommandFailed(f"the server refuses message {message.sequence}: {verdict.reason}")
-        done.refused, done.refused_last = done.refused + 1, message.sequence
-    elif verdict.advice is Advice.RESUME_FROM:
-        ahead = verdict.expected is not None and verdict.expected > message.sequence
-        done.returns += not ahead
-        if done.returns > RETURNS:
+            tell(f"{outbox.run} {outbox.attempt}: message {message.sequence} of {outbox.sequence}")
+            sent += 1
+            if message.sequence > newest:  # a server may ask for earlier ones again and again
+                newest, failures = message.sequence, 0
+            continue
+        failures += 1
+        refused += verdict.advice is Advice.GIVE_UP
+        if failures == TRIES or verdict is not answer or verdict.advice is Advice.ASK_LATER:
             raise CommandFailed(
-                f"the server has asked {RETURNS} times for messages that it had stored, and "
-                f"asks for message {verdict.expected} again: {verdict.reason}"
+                f"the server did not take message {message.sequence} of attempt {outbox.attempt} "
+                f"({verdict.reason}). It takes an agent's token for project {message.project} "
+                "(SPIKEGUARD_TOKEN, or --token-file). What was stored stays stored: run it again "
+                "to go on"
             )
-    else:
-        raise CommandFailed(
-            f"the server turned message {message.sequence} of attempt {message.attempt} down: "
-            f"{verdict.reason}. It takes an agent's token for project {message.project}: set "
-            "SPIKEGUARD_TOKEN or give --token-file"
-        )
+        if verdict.advice is Advice.BACK_OFF:
+            time.sleep(verdict.retry_after_s or pause_s * 2.0 ** (failures - 1))
+    return sent, refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +147,8 @@ def _sync_run(home: Path, transport: Transport, tell: Tell) -> SyncedRun:
     sent = refused = 0
     try:
         for outbox in waiting:
-            uploaded = upload(outbox, transport, tell)
-            sent, refused = sent + uploaded.messages, refused + uploaded.refused
+            stored, gaps = upload(outbox, transport, tell)
+            sent, refused = sent + stored, refused + gaps
     finally:
         for outbox in waiting:
             outbox.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from spikeguard.commands.inbox import Delivery, Inbox
+from spikeguard.commands.orders import Delivery, Inbox
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.settings import Settings
 from spikeguard.state.lineage import Progress

@@ -15,9 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from spikeguard.commands.inbox import Delivery
 from spikeguard.commands.journal_lines import Begun
-from spikeguard.commands.order_limits import count_refusal, refusal, verb_refusal
+from spikeguard.commands.orders import Delivery, count_refusal, refusal, verb_refusal
 from spikeguard.commands.recovery import Report
 from spikeguard.commands.rollback import (
     Acting,
@@ -266,7 +265,7 @@ class Executor:
                 return None, self._mitigations.refusal(action)
             if isinstance(action, Rollback):
                 self._drained()  # first: all take part, whether they can load or not
-                if reason := self._mitigations.refusal(action):
+                if action.apply and (reason := self._mitigations.refusal(action)):
                     raise Refusal(reason)
                 return self._rollbacks.load(action), None
             if isinstance(action, SkipBatches):

@@ -25,10 +25,9 @@ from spikeguard.commands.journal_lines import (
     past_orders,
     read_lines,
 )
-from spikeguard.data.skips import Skips
 from spikeguard.errors import AttachError
 from spikeguard.optim.lr_scale import LrScale
-from spikeguard.state.lineage import Abandonment, is_abandoned
+from spikeguard.state.lineage import Abandonment, Skips, is_abandoned
 from spikeguard.state.owned_folders import sync_folder
 from spikeguard_protocol import (
     CommandResult,

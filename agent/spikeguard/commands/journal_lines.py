@@ -33,8 +33,8 @@ from spikeguard_protocol import (
     from_json,
     verb_of,
 )
+from spikeguard_protocol.encoding import seal, unseal
 from spikeguard_protocol.orders import check_mitigation
-from spikeguard_protocol.sealed_lines import seal, unseal
 
 _TAIL_BYTES = 64 * 1024
 _NOTE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from spikeguard.commands.inbox import Inbox
 from spikeguard.commands.journal import Journal
+from spikeguard.commands.orders import Inbox
 from spikeguard.data.feed import DataFeed
 from spikeguard.faults import Faults, log
 from spikeguard.optim.learning_rate import ScaledRates

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from spikeguard.commands.inbox import Inbox
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.journal_lines import Applying, Scaling
 from spikeguard.commands.mitigations import Mitigations
+from spikeguard.commands.orders import Inbox
 from spikeguard.commands.recovery import Recovery, Report
 from spikeguard.data.feed import DataFeed
 from spikeguard.errors import AttemptAborted, RollbackByRestart
@@ -33,7 +33,6 @@ from spikeguard_protocol import (
     SegmentReason,
     SegmentStarted,
 )
-from spikeguard_protocol.phrases import batches_phrase
 
 MANY = 16  # steps to wait for: the server is told too
 WAITS = (
@@ -204,7 +203,7 @@ class Rollbacks:
         self._under_way = None
         self._say_waits(0)
         self._next_segment += 1
-        problem = self._mitigations.take_up()
+        problem = self._mitigations.take_up() if self._mitigations.registered else None
         action = back.action
         if action.lr_factor is not None and action.lr_steps is not None:
             self._rates.scale = LrScale(
@@ -235,7 +234,7 @@ class Rollbacks:
 
     def _words(self, back: _Return, before: int, problem: str | None) -> str:
         action = back.action
-        left_out = f", leaving out {batches_phrase(action.skip)}" if action.skip else ""
+        left_out = f", leaving out {action.skip.phrase}" if action.skip else ""
         said = f"from step {before} back to {back.prepared.target.name}{left_out}"
         if action.apply is not None:
             said += f", then with {action.apply}" if problem is None else f"; {problem}"

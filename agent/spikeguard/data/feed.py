@@ -34,11 +34,10 @@ from spikeguard.data.reading import (
     tell_epoch,
     too_long,
 )
-from spikeguard.data.skips import SkipReport, Skips
 from spikeguard.errors import ResumeError
 from spikeguard.faults import Faults
 from spikeguard.measure.batch_ring import KeptItems
-from spikeguard.state.lineage import Progress, Tree
+from spikeguard.state.lineage import Skips, Tree
 from spikeguard.state.random_numbers import random_state, restore_random_state, same_numbers
 
 MIXED = "items of two guard.batches() go into one step, and one of them is not rewound"
@@ -63,7 +62,6 @@ class DataFeed:
         self.alike = self.taken = 0  # steps in a row that took as many items, not micro_batches
         self.mark_every = 10  # positions, where the loop fetches ahead
         self.faults = Faults()
-        self.skip_report = SkipReport(None, Progress(""), skips, self.faults, tells=False)
         self.items: KeptItems | None = None  # where somebody can name them
         self.fingerprints = Fingerprints()
         self.other_allowed = False  # whether a rollback may go on with other data
@@ -433,18 +431,15 @@ class DataFeed:
         numbers = random_state()
         try:
             if hasattr(at.loader, "skip_to"):
-                with self.faults.shield("data"):
-                    self.skip_report.jump(at.next, end)
                 reading.jump(end, (end - at.next) * self.micro_batches)
                 at.next = end
                 self._mark(reading)
             while at.next < end:
-                self.skip_report.read_past(reading, at.next, self.micro_batches)
+                reading.read_past(self.micro_batches)
                 at.next += 1
         finally:
             drawn = random_state()
             restore_random_state(numbers)
             with self.faults.shield("data"):
-                self.skip_report.settle()
                 if not same_numbers(numbers, drawn):  # later items are drawn by others now
                     self.fingerprints.forget(reading.number, reading.read)

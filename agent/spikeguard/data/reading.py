@@ -176,6 +176,12 @@ class Reading:
             self.ended = True
             raise
 
+    def read_past(self, items: int) -> None:
+        """Read so many and hand out none."""
+        for _ in range(items):
+            self.next()
+            self.read += 1
+
     def jump(self, position: int, items: int) -> None:
         """Go to `position`, `items` on, without reading what lies between."""
         self._peeked = None

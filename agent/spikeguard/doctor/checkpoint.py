@@ -9,7 +9,6 @@ import io
 import json
 import pickle
 import zlib
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,7 +164,6 @@ class Look:
     constant: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)
     negative: list[str] = field(default_factory=list)
-    shapes: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=lambda: defaultdict(dict))
     unmoved: list[str] = field(default_factory=list)
     moved: int = 0
     tensors: int = 0
@@ -179,10 +177,7 @@ def look(tensors: Iterable[tuple[str, Tensor]], earlier: dict[str, int] | None =
             continue
         seen.tensors += 1
         _look_at(seen, name, tensor)
-        last = _last(name)
-        if last in MOMENTS:
-            seen.shapes[name.replace(f".{last}", "")][last] = tuple(tensor.shape)
-        elif earlier is not None and _is_weight(name, tensor) and name in earlier:
+        if earlier is not None and _is_weight(name, tensor) and name in earlier:
             if earlier[name] == mark(tensor):
                 seen.unmoved.append(name)
             else:
@@ -262,29 +257,11 @@ def findings_of(seen: Look) -> Iterator[Finding]:
     ):
         if found:
             yield Finding(name, _listed(found))
-    odd = [
-        f"{parent}: " + ", ".join(f"{moment} {shape}" for moment, shape in shapes.items())
-        for parent, shapes in seen.shapes.items()
-        if "exp_avg" in shapes and "exp_avg_sq" in shapes and len(set(shapes.values())) > 1
-    ]
-    missing = [
-        parent
-        for parent, shapes in seen.shapes.items()
-        if ("exp_avg" in shapes) != ("exp_avg_sq" in shapes) and _has_both(seen)
-    ]
-    if odd or missing:
-        parts = [*odd, *(f"{parent} lacks a moment that others have" for parent in missing)]
-        yield Finding("optimizer_state", _listed(parts))
     if seen.unmoved and seen.moved:
         count = f"{len(seen.unmoved)} of {len(seen.unmoved) + seen.moved} are bit for bit the same"
         yield Finding("unmoved_weights", f"{count}: {_listed(seen.unmoved)}")
     elif seen.unmoved:
         yield Finding("unmoved_weights", f"All {len(seen.unmoved)} are bit for bit the same.")
-
-
-def _has_both(seen: Look) -> bool:
-    both = sum("exp_avg" in s and "exp_avg_sq" in s for s in seen.shapes.values())
-    return both > len(seen.shapes) / 2
 
 
 def _listed(found: list[str]) -> str:

@@ -21,11 +21,9 @@ from spikeguard.doctor.first_steps import (
     loss_fell,
     unlimited,
 )
-from spikeguard.doctor.job import all_ones, rounding, setup_of, still_ones
+from spikeguard.doctor.job import rounding, setup_of
 from spikeguard.doctor.setup import LANGUAGE, NORMALISED, Family, Group, Setup, findings_in
-from spikeguard.doctor.sources import sources_in_turn
 from spikeguard.faults import LINES, Faults, log
-from spikeguard.measure.readback import Pending, Readback
 from spikeguard.optim.update_skipper import scalers_of
 from spikeguard.ranks.layout import Job
 from spikeguard.ranks.rank_group import World
@@ -73,9 +71,8 @@ class Doctor:
         self._columns: dict[str, list[float]] = defaultdict(list)
         self._steps = 0  # seen
         self._fresh = self._clips = self._half = False
-        self._setup, self._ones = Setup(), list[tuple[str, Tensor]]()
+        self._setup = Setup()
         self._optimizers, self._given, self._schedule = job.optimizers, given, Schedule()
-        self._asked: Pending | None = None
         self._leads = leads = world.leads
         self.watches = leads  # whether samples are to be shown
         if leads:
@@ -84,7 +81,6 @@ class Doctor:
                 self._setup = setup_of(job, given, tokens_per_step)
                 self.find(findings_in(self._setup))
                 self.find(rounding(job))
-                self._ones = all_ones(job)
 
     def find(self, findings: Iterable[Finding]) -> None:
         """Note what nobody was told of yet."""
@@ -120,20 +116,11 @@ class Doctor:
             with self._faults.shield("doctor"):
                 self.find(self._overridden())
 
-    def see_loader(self, loader: Any) -> None:
-        """The loop takes its items from it from now on."""
-        if self._leads:
-            with self._faults.shield("doctor"):
-                self.find(sources_in_turn(loader))
-
-    def look(
-        self, steps: int, rates: dict[int, float], *, alike: int, clips: bool, half: bool
-    ) -> bool:
+    def look(self, rates: dict[int, float], *, alike: int, clips: bool, half: bool) -> bool:
         """Once in 16 steps; whether something is to be told.
 
-        `steps`: of this attempt. `rates`: by step, of the first group. `alike`: items in a row
-        that were the same batch. `clips`: whether the loop has the guard clip. `half`: whether it
-        computes in fp16.
+        `rates`: by step, of the first group. `alike`: items in a row that were the same batch.
+        `clips`: whether the loop has the guard clip. `half`: whether it computes in fp16.
         """
         if not self._leads:
             return False
@@ -144,20 +131,7 @@ class Doctor:
             self.find(self._schedule.look(rates, languages and adam and self._fresh))
             if alike >= REPEATS:
                 self.find([Finding("same_batch", f"{alike + 1} items in a row were the same.")])
-            self._look_at_norms(steps)
         return bool(self._found)
-
-    def _look_at_norms(self, steps: int) -> None:
-        """Ask the device whether they are still 1, and read it at a later look."""
-        if self._asked is not None and self._asked.arrived():
-            same = [name for name, one in self._asked.read().items() if one]
-            self._asked, ones = None, len(self._ones)
-            self._ones = []
-            if same:
-                said = f"{len(same)} of {ones} after {steps} steps, among them {same[0][-60:]}."
-                self.find([Finding("norms_unmoved", said)])
-        elif self._asked is None and self._ones and steps >= EARLY:
-            self._asked = Readback().send_many({n: still_ones(p) for n, p in self._ones})
 
     def _overridden(self) -> Iterable[Finding]:
         now = [_kept(group) for group in self._groups()]

@@ -7,7 +7,6 @@ low precision. No rank meets another one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from numbers import Real
 from typing import Any, Final
 
@@ -20,8 +19,6 @@ from spikeguard.optim.optimizers import names_of
 from spikeguard.optim.update_skipper import scalers_of
 from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import Modules, local, named_modules, named_parameters
-from spikeguard.ranks.rank_group import World, all_gather
-from spikeguard.settings import Settings
 from spikeguard_protocol.findings import Finding
 
 LOW: Final = {torch.bfloat16: 8, torch.float16: 11}  # binary digits of a number
@@ -57,16 +54,6 @@ def low_precision(job: Job) -> bool:
         for group in optimizer.param_groups
         for p in group["params"]
     )
-
-
-def with_unchanged(settings: Settings, job: Job, world: World) -> Settings:
-    """Measure what a step left as it was, where a rank keeps weights in low precision alone.
-
-    Collective.
-    """
-    if not any(all_gather(world, "low" if low_precision(job) else "")):
-        return settings
-    return replace(settings, unchanged_parameters=True)
 
 
 def keeps_small_updates(optimizer: torch.optim.Optimizer) -> bool:
@@ -124,18 +111,6 @@ def usual_step(group: Group) -> float | None:
         return float(group.rate / group.width**0.5)
     of_rate = USUAL_STEP.get(group.family)
     return of_rate * group.rate if of_rate is not None else None
-
-
-def all_ones(job: Job) -> list[tuple[str, Tensor]]:
-    """Trained vectors that are 1 throughout, as norm weights begin."""
-    vectors = [(n, p) for n, p in _trained(job.parts) if p.dim() == 1 and local(p).numel() > 1]
-    ones = _read([still_ones(p) for _, p in vectors])
-    return [vector for vector, one in zip(vectors, ones, strict=True) if one]
-
-
-def still_ones(parameter: Tensor) -> Tensor:
-    """1.0 where every element of it here is 1, else 0.0; () on its device."""
-    return (local(parameter.detach()) == 1).all().float()
 
 
 def _read(scalars: Sequence[Tensor]) -> list[float]:

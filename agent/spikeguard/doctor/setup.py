@@ -24,13 +24,13 @@ class Family(StrEnum):
     SGD = "SGD"
 
 
-# Peak rates, least and most, for matrices at least `WIDTH` wide.
-RATES: Final[Mapping[Family, tuple[float, float]]] = {
-    Family.ADAM: (1e-7, 1e-2),
-    Family.LION: (1e-8, 3e-3),
-    Family.MUON: (2e-3, 0.2),
-    Family.MUON_RMS: (1e-7, 1e-2),
-    Family.SGD: (5e-4, 100.0),
+# The most of peak rates, for matrices at least `WIDTH` wide.
+RATES: Final[Mapping[Family, float]] = {
+    Family.ADAM: 1e-2,
+    Family.LION: 3e-3,
+    Family.MUON: 0.2,
+    Family.MUON_RMS: 1e-2,
+    Family.SGD: 100.0,
 }
 # RMS of an update over the rate. AdamW: 0.2 to 0.4 (arXiv 2502.16982); Lion: signs.
 USUAL_STEP: Final[Mapping[Family, float]] = {
@@ -40,7 +40,6 @@ USUAL_STEP: Final[Mapping[Family, float]] = {
 }
 NORMALISED: Final = (Family.MUON, Family.MUON_RMS, Family.LION)  # of whatever gradient
 WIDTH: Final = 256  # below it a rate may be higher, in proportion (arXiv 2203.03466)
-DECAY: Final = (0.01, 0.5)
 SLOW_BETA2: Final = 0.998
 FEW_TOKENS: Final = 32_768  # a step: there the half-life in tokens asks for a slow beta2
 LANGUAGE: Final = 1_000  # tokens of an embedding that make a language model
@@ -97,7 +96,6 @@ def findings_in(setup: Setup) -> Iterator[Finding]:
     """What the rules say of `setup`; each name once, of the groups that it is true of."""
     judged = [group for group in setup.groups if group.hidden]
     yield from _named("rate_high", (_high(group) for group in judged))
-    yield from _named("rate_low", (_low(group) for group in judged))
     if setup.tokens is not None and setup.tokens >= LANGUAGE:
         yield from _of_language_models(setup, judged)
     if setup.half and setup.scaled is False:
@@ -112,7 +110,6 @@ def _of_language_models(setup: Setup, judged: list[Group]) -> Iterator[Finding]:
             if group.family is Family.ADAM and (group.beta2 or 0.0) >= SLOW_BETA2
         )
         yield from _named("beta2_high", slow)
-    yield from _named("weight_decay_range", map(_decay, judged))
     decayed = [g for g in judged if g.family in (Family.ADAM, Family.MUON, Family.MUON_RMS)]
     if decayed and all(group.decay == 0.0 for group in decayed):
         yield from _named("no_weight_decay", (f"{g.where}: weight decay 0" for g in decayed))
@@ -121,27 +118,10 @@ def _of_language_models(setup: Setup, judged: list[Group]) -> Iterator[Finding]:
 def _high(group: Group) -> str | None:
     if group.family is None or not group.rate:
         return None
-    most = RATES[group.family][1] * max(1.0, WIDTH / max(1, group.width))
+    most = RATES[group.family] * max(1.0, WIDTH / max(1, group.width))
     if group.rate <= most:
         return None
     return f"{group.where}: a rate of {group.rate:g}, usual up to {most:.2g} at its width"
-
-
-def _low(group: Group) -> str | None:
-    least = RATES[group.family][0] if group.family is not None else 0.0
-    if not group.rate or group.rate >= least:
-        return None
-    return f"{group.where}: a rate of {group.rate:g}, usual from {least:g}"
-
-
-def _decay(group: Group) -> str | None:
-    """Of AdamW alone: Lion's is larger, SGD's is times a larger rate, Muon's is scheduled."""
-    decay = group.decay or 0.0
-    if group.family is not Family.ADAM or not decay:
-        return None
-    if DECAY[0] <= decay <= DECAY[1]:
-        return None
-    return f"{group.where}: weight decay {decay:g}"
 
 
 def _named(name: str, said: Iterable[str | None]) -> Iterator[Finding]:

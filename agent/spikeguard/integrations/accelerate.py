@@ -34,8 +34,6 @@ def attach(
     accelerator: Accelerator,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-    *,
-    state: tuple[Any, ...] = (),
     **arguments: Any,
 ) -> AcceleratedGuard:
     """`spikeguard.attach` for objects that went through `accelerator.prepare`."""
@@ -46,14 +44,13 @@ def attach(
             f"{accelerator.distributed_type} steps its optimizer itself",
             f"Use one of {', '.join(KNOWN)}",
         )
-    scaler = (accelerator.scaler,) if accelerator.scaler is not None else ()
     guard = attach_within(
         model,
         accelerator.unwrap_model(model, keep_torch_compile=False),
         [stock(each) for each in optimizer]
         if isinstance(optimizer, list | tuple)
         else stock(optimizer),
-        state=[*scaler, *state],
+        accelerator.scaler,
         micro_batches=accelerator.gradient_accumulation_steps,
         **arguments,
     )

@@ -23,7 +23,6 @@ from torch import Tensor
 from spikeguard.commands.journal import Journal
 from spikeguard.data.feed import DataFeed
 from spikeguard.data.reading import tell_epoch
-from spikeguard.data.skips import Names, SkipReport, Skips
 from spikeguard.errors import ResumeError, RollbackByRestart
 from spikeguard.faults import log
 from spikeguard.guard import Guard
@@ -38,7 +37,7 @@ from spikeguard.ranks.rank_group import (
 )
 from spikeguard.settings import read_connection
 from spikeguard.state.checkpoints import MANIFEST, CheckpointDirectory, read_manifest
-from spikeguard.state.lineage import Target, Tree, is_abandoned
+from spikeguard.state.lineage import Skips, Target, Tree, is_abandoned
 from spikeguard.state.random_numbers import random_state, restore_random_state
 from spikeguard.state.replicated_parts import Boxes
 from spikeguard_protocol import Medium, RunId, TargetDeleted
@@ -68,27 +67,6 @@ class FrameworkFeed(DataFeed):
         return done
 
 
-class Passing:
-    """Items that go by, of which those left out are told position by position."""
-
-    def __init__(self, report: SkipReport) -> None:
-        self._report = report
-        self._position: int | None = None  # the one under way, if it is left out
-        self._names = Names()
-
-    def see(self, position: int | None, item: Any) -> None:
-        """The next item, of a `position` that is left out; None: it is not, or there is none."""
-        before = self._position
-        if position != before:
-            if before is not None:
-                self._report.leave(before, self._names)
-            if position is None:
-                self._report.settle()
-            self._position, self._names = position, Names()
-        if position is not None:
-            self._report.name(self._names, item)
-
-
 class LeavingOut:
     """A framework's loader without what was skipped, begun where the resumed checkpoint stands.
 
@@ -109,22 +87,19 @@ class LeavingOut:
         micro, length = feed.micro_batches, self._length()
         each = -(-length // micro) if length else 0  # positions of a pass
         begin, past = self._next_pass(feed, each)
-        numbers, passing = random_state(), Passing(feed.skip_report)
-        try:
-            for item, batch in enumerate(self._loader):
-                position = begin + item // micro
-                if item + 1 == length:
-                    self._end = begin + each
-                left_out = feed.skips.leaves_out(position)
-                passing.see(position if left_out else None, batch)
-                if item < past or left_out:
-                    continue
-                if past:
-                    restore_random_state(numbers)
-                    past = 0
-                yield batch
-        finally:
-            passing.see(None, None)
+        numbers = random_state()
+        for item, batch in enumerate(self._loader):
+            position = begin + item // micro
+            if item + 1 == length:
+                self._end = begin + each
+            if item < past or feed.skips.leaves_out(position):
+                continue
+            if past:
+                restore_random_state(numbers)
+                past = 0
+            if feed.items is not None:
+                feed.items.add(position, batch)
+            yield batch
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]  # TypeError where it has none, as it should

@@ -131,6 +131,7 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
             self._trainer.model_wrapped,
             accelerator.unwrap_model(live["model"], keep_torch_compile=False),
             stock(live["optimizer"]),
+            accelerator.scaler,
             scheduler=live["lr_scheduler"],
             checkpoints=self._checkpoints,
             directory=self._home,

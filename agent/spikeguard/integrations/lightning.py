@@ -149,6 +149,7 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
             trainer.strategy.model or pl_module,
             pl_module,
             trainer.optimizers[0],
+            getattr(trainer.precision_plugin, "scaler", None),
             scheduler=schedules[0].scheduler if schedules else None,
             checkpoints=self._checkpoints,
             directory=self._home,

@@ -26,19 +26,22 @@ def attach_within(
     wrapped: torch.nn.Module,
     model: torch.nn.Module,
     optimizer: Any,
+    scaler: Any = None,
     **arguments: Any,
 ) -> spikeguard.Guard:
     """A guard of `model`, which lies in `wrapped`; finishes one that an interrupted loop left.
 
-    Only the wrapper says how the ranks hold the model. Raises `AttachError` as `attach`, and for
-    FSDP1, which could not be told from a plain model once it is unwrapped.
+    `scaler`: the framework's GradScaler, where it has one. Only the wrapper says how the ranks hold
+    the model. Raises `AttachError` as `attach`, and for FSDP1, which could not be told from a plain
+    model once it is unwrapped.
     """
     refuse_flat_shards(wrapped)
     make_way(model)
     ranks: spikeguard.Ranks = arguments.pop("ranks", None) or spikeguard.Ranks()
     if ranks.replicated is None:
         ranks = replace(ranks, replicated=says_replicated([wrapped]))
-    return spikeguard.attach(model, optimizer, ranks=ranks, **arguments)
+    state = [*([] if scaler is None else [scaler]), *arguments.pop("state", ())]
+    return spikeguard.attach(model, optimizer, ranks=ranks, state=state, **arguments)
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from spikeguard.commands.order_limits import verb_refusal
+from spikeguard.commands.orders import verb_refusal
 from spikeguard.data.feed import MIXED, DataFeed
 from spikeguard.data.reading import READ_ONCE, READ_ONCE_REMEDY
 from spikeguard.faults import LINES, log

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from spikeguard.commands.inbox import Inbox
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.mitigations import Mitigations
+from spikeguard.commands.orders import Inbox
 from spikeguard.commands.recovery import Recovery
 from spikeguard.data.feed import DataFeed
 from spikeguard.doctor.doctor import Doctor

@@ -128,7 +128,6 @@ def examine(parts: Parts, updates: int) -> bool:
     news = usage.look(feed, updates) or feed.unusual
     feed.unusual = False
     found = parts.doctor.look(
-        feed.steps,
         usage.rates_by_step,
         alike=feed.fingerprints.alike,
         clips=parts.collector.clips,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ Found = tuple[str, int, int]  # what a person calls it; ids of the object and of
 
 
 def restore_abilities(
-    parts: Modules, optimizers: Sequence[Optimizer], schedule: Sequence[Any], given: Sequence[Any]
+    parts: Modules, optimizers: Sequence[Optimizer], given: Sequence[Any]
 ) -> tuple[Ability, ...]:
     """The row of the table; none where all goes back.
 
@@ -46,20 +46,12 @@ def restore_abilities(
     covered = {id(each) for item in given for each in _reached_by(item)}
     found = (*_in_hooks(parts), *_in_attributes(optimizers))
     names = list(dict.fromkeys(name for name, *ids in found if covered.isdisjoint(ids)))
-    loaders = _own_loaders(optimizers, (*schedule, *given))
     tensors = dict.fromkeys(n for n, *ids in _in_modules(parts) if covered.isdisjoint(ids))
-    doubts = []
-    if tensors:
-        doubts.append(
-            f"{_few([*tensors])} is not restored: make it a buffer if training changes it"
-        )
-    if loaders:
-        tried = f"whether {_few(loaders)} loads its own state again shows at the first rollback"
-        doubts.append(tried)
+    doubt = f"{_few([*tensors])} is not restored: make it a buffer if training changes it"
     if names:
-        reasons = "; ".join((f"state that is not restored: {_few(names)}", *doubts))
-        return (no(RESTORE_ALL, reasons, REMEDY),)
-    return (unknown(RESTORE_ALL, "; ".join(doubts)),) if doubts else ()
+        named = f"state that is not restored: {_few(names)}"
+        return (no(RESTORE_ALL, f"{named}; {doubt}" if tensors else named, REMEDY),)
+    return (unknown(RESTORE_ALL, doubt),) if tensors else ()
 
 
 def _reached_by(item: Any) -> Iterator[Any]:
@@ -70,17 +62,6 @@ def _reached_by(item: Any) -> Iterator[Any]:
         with suppress(TypeError, ValueError):  # no function of Python's
             seen = inspect.getclosurevars(getattr(method, "__func__", method))
             yield from (*seen.nonlocals.values(), *seen.globals.values())
-
-
-def _own_loaders(optimizers: Sequence[Optimizer], given: Iterable[Any]) -> list[str]:
-    """Classes whose `load_state_dict` is not torch's own, so that only a rollback shows it works.
-
-    `given`: the schedule and the entries of `state=`.
-    """
-    kinds = [type(each) for each in optimizers]
-    own = [kind for kind in kinds if kind.load_state_dict is not Optimizer.load_state_dict]
-    own += map(type, given)
-    return [k.__name__ for k in dict.fromkeys(own) if not k.__module__.startswith("torch.")]
 
 
 def _in_hooks(parts: Modules) -> Iterator[Found]:

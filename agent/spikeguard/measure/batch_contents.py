@@ -8,8 +8,11 @@ Law: pure, on the host, for a thread beside the loop. Ids share a bucket by thei
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,12 +20,49 @@ from torch import Tensor
 from spikeguard.measure.batch_ring import Before, StepBatch
 from spikeguard.measure.signals.tokens import BUCKETS
 from spikeguard_protocol import TokenHistogram
-from spikeguard_protocol.messages import MAX_BINS, MAX_SNIPPET, MAX_TOKEN_TEXT, MAX_TOKENS
+from spikeguard_protocol.messages import (
+    MAX_BINS,
+    MAX_NAME,
+    MAX_NAMES,
+    MAX_SNIPPET,
+    MAX_TOKEN_TEXT,
+    MAX_TOKENS,
+)
 
 Decode = Callable[[list[int]], str]  # token ids -> text
+NameBatch = Callable[[Any], Any]  # an item of the loader -> its name or names
+LOOKED_AT = 10_000  # names of one item; the rest of what may be endless is not even counted
 SHOWN = 256  # tokens of the worst sequence that are decoded
 BINS = min(MAX_BINS, BUCKETS.bit_length() + 1)
 UNSEEN = 0.5  # occurrences, of a token that had none, when sequences are compared
+
+
+@dataclass(slots=True)
+class Names:
+    """The names of one position, in the order of its items."""
+
+    kept: list[str] = field(default_factory=list)
+    cut: int = 0  # left away, or shortened
+
+    def add(self, given: Any) -> None:
+        """Take up what one item is called; raise TypeError for what cannot name anything."""
+        for name in islice(_each(given), LOOKED_AT):
+            fits = len(self.kept) < MAX_NAMES
+            self.cut += not fits or len(name) > MAX_NAME
+            if fits:
+                self.kept.append(name[:MAX_NAME])
+
+
+def _each(given: Any) -> Iterator[str]:
+    if isinstance(given, str | int):
+        return iter((str(given),))
+    if isinstance(given, bytes | bytearray | Mapping) or not isinstance(given, Iterable):
+        raise TypeError(f"a name is a str or several of them, not {type(given).__name__}")
+    return map(_name, given)
+
+
+def _name(one: Any) -> str:
+    return one if isinstance(one, str) else str(operator.index(one))
 
 
 class Reference(NamedTuple):

@@ -28,7 +28,6 @@ from spikeguard.measure.losses import LossMeter
 from spikeguard.measure.norms import (
     ByLayer,
     GlobalNorms,
-    LayerCadence,
     Parameters,
     begins_with,
     combine,
@@ -39,11 +38,16 @@ from spikeguard.measure.norms import (
 from spikeguard.measure.readback import Readback, Row
 from spikeguard.measure.signals.optional import OptionalSignals
 from spikeguard.measure.signals.own import OwnSignals
-from spikeguard.measure.spoilt_buffers import SpoiltBuffers
 from spikeguard.measure.update_norms import all_parameters, fits, samples_of, unchanged
 from spikeguard.optim.buffers import Buffers
 from spikeguard.optim.clipping.rules import Rule, under
-from spikeguard.optim.update_skipper import UpdateSkipper, found_by_scaler, loss_scale, scalers_of
+from spikeguard.optim.update_skipper import (
+    UpdateSkipper,
+    found_by_scaler,
+    loss_scale,
+    scalers_of,
+    still_scaled,
+)
 from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import local, onto, parameters
 from spikeguard.ranks.replicas import bits_of, compares_at
@@ -53,7 +57,6 @@ from spikeguard_protocol import OptionalSignal, Signal
 
 # plain strings: a member of an enum takes longer to look up and to hash
 ADAM_V_NORM = Signal.ADAM_V_NORM.value
-BUFFERS_NOT_FINITE = OptionalSignal.BUFFERS_NOT_FINITE.value
 GRAD_NORM = Signal.GRAD_NORM.value
 GRAD_NORM_AT_STEP = Signal.GRAD_NORM_AT_STEP.value
 LOSS = Signal.LOSS.value
@@ -80,8 +83,12 @@ class Collector:
         tokens_per_step: int | None = None,
         rule: Rule | None = None,
         state: Sequence[Any] = (),
+        *,
+        counts_unchanged: bool = False,
     ) -> None:
-        self.update_skipper, self._settings, topology = update_skipper, settings, job.topology
+        """`counts_unchanged`: weights are kept in low precision, where small updates are lost."""
+        self.update_skipper, topology, self._faults = update_skipper, job.topology, faults
+        self._counts_unchanged = counts_unchanged
         self._modules, self._optimizers, self._topology = job.parts, job.optimizers, topology
         self._listed = Parameters(job.parts, job.optimizers)
         self._norms = GlobalNorms(topology, self._listed, lambda: update_skipper.armed, faults)
@@ -94,7 +101,11 @@ class Collector:
         quarters = (PARAM_QUARTER, UPDATE_QUARTER, MOMENT_QUARTER)
         places = (quarter * self._cycle // 4 for quarter in quarters)
         self._param_place, self._update_place, self._moment_place = places
-        self._layer_cadence = LayerCadence(settings, topology)
+        self._by_layer = settings.flight_recorder > 0
+        # Each rank measures its part, and the agent's own group adds them up once the votes have
+        # said that all have it (`agreement`): a wish that one rank hears earlier must not decide
+        # which collectives the job's own ranks make.
+        self._layers_in_parts = topology.parted and topology.ranks > 1
         self._weights = parameters(job.parts)  # those that are not trained, too
         self._compare_every = settings.replica_checksum_every
         self.compares = topology.replicas and self._compare_every > 0
@@ -105,7 +116,6 @@ class Collector:
         self._exact = fits(job.optimizers, settings)
         self._begun = 0  # a bit for each optimizer whose step of this update has begun
         self._readback = Readback()
-        self._spoilt = SpoiltBuffers(self.buffers, self._readback, faults)
         self.losses = LossMeter(topology.has_loss)
         self.optional, self.own, self.attentive = optional, OwnSignals(faults), False
         self._scalars: dict[str, Tensor] = {}
@@ -133,6 +143,10 @@ class Collector:
         self._grad_norm = norm
         self._scalars[GRAD_NORM] = norm
         if max_norm is not None:
+            if self._scaler is not None and (
+                problem := still_scaled(self._scaler, self._optimizers)
+            ):
+                self._faults.note("clip", problem)
             # torch's own takes no DTensors of two meshes at once
             factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
             self._scale(gradients(self._listed.tensors), factor)
@@ -222,9 +236,10 @@ class Collector:
         """The gradients' global norm, the same bits whether or not each one's is kept."""
         self._parameters()
         norm: Tensor | None
-        if not self._layer_cadence.due(self._step + 1, self.attentive):
+        due = self.attentive or (self._step + 1) % self._cycle == self._cycle - 1
+        if not (self._by_layer and due):
             return self._norms.norm()
-        if self._layer_cadence.in_parts:
+        if self._layers_in_parts:
             norm, self._parts = self._norms.with_parts()
         else:
             norm, self._layers = self._norms.by_name()
@@ -332,12 +347,9 @@ class Collector:
             moments = second_moments(self._optimizers)
             self._measure(ADAM_V_NORM, [*moments], [*moments.values()])
             self._known |= hyperparameters.beta2_of(self._optimizers) if moments else {}
-            spoilt = self._spoilt.count() if self.buffers.any else None
-            if spoilt is not None:
-                self._known[BUFFERS_NOT_FINITE] = spoilt
         if self.buffers.any:
             self.buffers.keep()
-        if self._settings.unchanged_parameters and self._stepped:
+        if self._counts_unchanged and self._stepped:
             self._count_unchanged(step)
         if self.compares and (compares_at(step, self._compare_every) or self.snapshot_due(step)):
             self._scalars |= bits_of(self._weights)
@@ -348,10 +360,8 @@ class Collector:
             self._known[STEP_SKIPPED] = 1.0
         layers = self._readback.send_all(*self._layers) if self._layers is not None else None
         parts = self._readback.send_all(*self._parts) if self._parts is not None else None
-        activations = None
         if not self.optional.idle:
-            norms = self.optional.finish_step(step, self.attentive, self._scalars)
-            activations = self._readback.send_many(norms) if norms else None
+            self._scalars |= self.optional.take()
         if self.optional.batches.on:
             self.optional.batches.close(segment, step, position)
         if self.own.values:
@@ -367,7 +377,6 @@ class Collector:
             self._known,
             self._readback.send(self._scalars),
             layers,
-            activations,
             self._limit,
             parts,
         )

@@ -19,7 +19,6 @@ from spikeguard.faults import MAX_SAID, Faults
 from spikeguard.optim.optimizers import names_of
 from spikeguard.ranks.layout import Topology
 from spikeguard.ranks.model_parts import Modules, is_packed, local, named_parameters, onto, settled
-from spikeguard.settings import Settings
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -204,26 +203,6 @@ class ByLayer(NamedTuple):
 
     names: tuple[str, ...]
     norms: Tensor  # (n,) fp32
-
-
-class LayerCadence:
-    """In which steps norms by layer are measured; all of them while the server asks for it."""
-
-    def __init__(self, settings: Settings, topology: Topology) -> None:
-        self._every, self._cycle = settings.layer_norms_every, settings.slow_signals_every
-        self._recorded = settings.flight_recorder > 0
-        # Each rank measures its part, and the agent's own group adds them up once the votes have
-        # said that all have it (`agreement`): a wish that one rank hears earlier must not decide
-        # which collectives the job's own ranks make.
-        self.in_parts = topology.parted and topology.ranks > 1
-
-    def due(self, step: int, attentive: bool) -> bool:
-        """Whether they are measured in `step`."""
-        if self._every > 0 and step % self._every == 0:
-            return True
-        if self._recorded and step % self._cycle == self._cycle - 1:
-            return True
-        return attentive and (self._recorded or self._every > 0)
 
 
 class GlobalNorms:

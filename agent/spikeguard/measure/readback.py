@@ -110,7 +110,6 @@ class Row(NamedTuple):
     known: dict[str, float]  # measured on the host
     scalars: Scalars
     layers: Pending | None = None  # gradient norm by parameter
-    activations: Pending | None = None  # L2 by layer, where asked for
     limit: float | None = None  # that the gradients' norm was clipped to, where that is all
     parts: Pending | None = None  # of `layers`, on this rank; their squares add up over the ranks
 

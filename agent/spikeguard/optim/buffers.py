@@ -11,8 +11,7 @@ it, a few launches however many buffers there are. At most `BYTES`; what is beyo
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -46,7 +45,6 @@ class Buffers:
         self._seen = {name: (each, each._version) for name, each in self._all()}
         self._kept: dict[str, Tensor] = {}
         self._bytes = 0
-        self.changing: set[str] = set()  # names of those that a step has changed
 
     @torch.no_grad()
     def keep(self) -> None:
@@ -54,7 +52,6 @@ class Buffers:
         pairs = []
         for name, each in self._changed():
             self._seen[name] = each, each._version
-            self.changing.add(name)
             copy = self._copy_for(name, each)
             pairs += [(copy, each)] if copy is not None else []
         for copies, changed in _grouped(pairs):
@@ -93,17 +90,6 @@ class Buffers:
                 torch._foreach_copy_(changed, copies)
             else:
                 copy_where(left_out, changed, copies)
-
-    @torch.no_grad()
-    def norms(self) -> Mapping[str, Tensor]:
-        """The largest number, () each, of those that change: not finite where one of these is."""
-        found = {n: each for n, each in self._all() if n in self.changing}
-        real = {n: t for n, t in found.items() if t.is_floating_point() and t.numel()}
-        real = {
-            n: t for n, t in real.items() if t.element_size() > 1
-        }  # float8 has no norm in torch
-        measured = torch._foreach_norm(list(real.values()), math.inf) if real else []
-        return dict(zip(real, measured, strict=True))
 
     def _changed(self) -> Iterator[tuple[str, Tensor]]:
         """Since the last step boundary. What was seen is kept, so that no other takes its place."""

@@ -26,6 +26,10 @@ from spikeguard.ranks.layout import Topology
 from spikeguard.ranks.model_parts import is_sharded, local, onto
 
 _ABSENT: Final = object()
+STILL_SCALED: Final = (
+    "gradients that carry the loss scale are clipped to max_norm over that scale: call "
+    "scaler.unscale_(optimizer) before guard.clip_grad_norm_()"
+)
 
 
 def can_drop(optimizer: torch.optim.Optimizer) -> bool:
@@ -170,6 +174,13 @@ def loss_scale(optimizer: torch.optim.Optimizer) -> Tensor | None:
     """The scale that the gradients still carry where a GradScaler left unscaling to the step."""
     scale = getattr(optimizer, "grad_scale", None)
     return scale if isinstance(scale, Tensor) else None
+
+
+def still_scaled(scaler: GradScaler, optimizers: Sequence[torch.optim.Optimizer]) -> str:
+    """What is wrong where nobody has called `unscale_` since the last step; empty where one has."""
+    states = [scaler._per_optimizer_states.get(id(each), {}) for each in optimizers]
+    unscaled = all(getattr(each.get("stage"), "name", "") == "UNSCALED" for each in states)
+    return "" if unscaled or scaler._scale is None else STILL_SCALED
 
 
 def scalers_of(given: Sequence[Any]) -> list[Any]:

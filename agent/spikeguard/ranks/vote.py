@@ -15,17 +15,29 @@ import struct
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from spikeguard.ranks.over_ranks import (
-    HIGHEST,
-    MEAN_NUMBERS,
-    MEANS,
-    OTHER_DATA,
-    highest_of,
-    over_ranks,
-    parts_of,
-)
 from spikeguard.ranks.replicas import HIGH, LOW, WORD, number_of
 from spikeguard_protocol import OptionalSignal, Signal
+
+# Optional signals over the ranks: means of those that measured them (the entropy of the whole batch
+# is a little higher, since ranks share most of their tokens), and those of the highest rank.
+_MEANS: tuple[str, ...] = (
+    OptionalSignal.TOKEN_ENTROPY.value,
+    OptionalSignal.UNSEEN_TOKENS.value,
+    OptionalSignal.UNCHANGED_PARAMETERS.value,
+)
+OTHER_DATA = "other_data"  # 1.0 where a batch was read again and was another one
+_HIGHEST: tuple[str, ...] = (
+    OptionalSignal.LOSS_SEQUENCE_MAX.value,
+    OptionalSignal.ATTENTION_LOGIT_MAX.value,
+    OptionalSignal.ACTIVATION_NORM_MAX.value,
+    OptionalSignal.ACTIVATION_OUTLIER_MAX.value,
+    OTHER_DATA,
+)
+
+
+# What is added up of each mean: this rank's value, and whether it has one.
+_PAIRS = tuple((name, f"{name}.sum", f"{name}.ranks") for name in _MEANS)
+_MEAN_NUMBERS: tuple[str, ...] = tuple(name for _, *numbers in _PAIRS for name in numbers)
 
 PINNED: Final = 2  # snapshots that are kept beyond the newest while the server protects them
 LOSS_SUM, LOSS_WEIGHT = "loss_sum", "loss_weight"  # on their way to a mean over all ranks
@@ -41,7 +53,7 @@ _GRAD_NORM, _GRAD_NORM_AT_STEP = Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STE
 _DROPPED, _STEP_SKIPPED = Signal.UPDATE_DROPPED.value, OptionalSignal.STEP_SKIPPED.value
 _LOSS = Signal.LOSS.value
 _SEQUENCE = OptionalSignal.LOSS_SEQUENCE_MAX.value
-_OPTIONAL = frozenset({*MEANS, *HIGHEST})
+_OPTIONAL = frozenset({*_MEANS, *_HIGHEST})
 _UNDERWAY = frozenset({LOSS_SUM, LOSS_WEIGHT, LOW, HIGH})
 _NORMS = frozenset({_GRAD_NORM, _GRAD_NORM_AT_STEP, _DROPPED, _STEP_SKIPPED})
 EXCHANGED = frozenset({_LOSS, *_UNDERWAY, *_OPTIONAL, *PARTS, *_NORMS})  # wanted of a sample
@@ -65,7 +77,7 @@ SUMMED: Final = (
     BITS_RANKS,
     BITS_LOW,
     BITS_HIGH,
-    *MEAN_NUMBERS,
+    *_MEAN_NUMBERS,
 )
 SUMMED_OF_PARTS: Final = (*SUMMED, *(name for _, *numbers in _SQUARES for name in numbers))
 LARGEST: Final = (
@@ -77,7 +89,7 @@ LARGEST: Final = (
     ENDED_RANK,
     SNAPSHOT_INTERVAL,
     _DROPPED,
-    *HIGHEST,
+    *_HIGHEST,
     *(name for each in _BOTH for name in (each, f"-{each}")),
 )
 
@@ -196,8 +208,8 @@ class Voter:
                 if name in values:
                     summed[square], summed[ranks] = values[name] ** 2, 1.0
         if not _OPTIONAL.isdisjoint(values):
-            summed |= parts_of(values)
-            largest |= highest_of(values)
+            summed |= _parts_of(values)
+            largest |= _highest_of(values)
             if _SEQUENCE in values:
                 largest[WORST_SEQUENCE] = ranked(values[_SEQUENCE], self._rank)
 
@@ -307,7 +319,7 @@ class Reduced:
             values[_DROPPED] = most[_DROPPED]  # by another rank
         if self._sharded:
             values = _whole(values, summed, self._ranks)
-        return values | over_ranks(summed, most)
+        return values | _over_ranks(summed, most)
 
 
 def alone(own: Mapping[str, float], sharded: bool) -> dict[str, float]:
@@ -353,3 +365,27 @@ def value_of(number: float) -> float:
 def rank_of(number: float) -> int:
     """The rank in what `ranked` made; 0 where no rank had a value."""
     return _RANKS - 1 - int(number) % _RANKS if number > -math.inf else 0
+
+
+# ---- optional signals ----------------------------------------------------------------------------
+
+
+def _parts_of(values: Mapping[str, float]) -> dict[str, float]:
+    """This rank's part in each of `_MEANS` that it measured. They are added up."""
+    found: dict[str, float] = {}
+    for name, total, count in _PAIRS:
+        if name in values:
+            found[total], found[count] = values[name], 1.0
+    return found
+
+
+def _highest_of(values: Mapping[str, float]) -> dict[str, float]:
+    """Those of `_HIGHEST` that this rank measured; NaN as infinite."""
+    found = ((name, values[name]) for name in _HIGHEST if name in values)
+    return {name: math.inf if math.isnan(value) else value for name, value in found}
+
+
+def _over_ranks(summed: Mapping[str, float], largest: Mapping[str, float]) -> dict[str, float]:
+    """By signal, from the sums and the largest values of all ranks."""
+    means = {name: summed[total] / summed[n] for name, total, n in _PAIRS if summed[n]}
+    return means | {name: largest[name] for name in _HIGHEST if largest[name] > -math.inf}

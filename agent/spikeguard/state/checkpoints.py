@@ -32,7 +32,7 @@ from spikeguard.state.tensor_damage import MOST
 from spikeguard_protocol import Medium
 
 MANIFEST = "manifest.json"
-FORMAT = 4  # one of another is listed and not read: a resume says so, and begins nothing
+FORMAT = 5  # one of another is listed and not read: a resume says so, and begins nothing
 MOST_PROTECTED = 5  # kept beyond `keep` while the server asks for it
 ABANDONED = ".abandoned"  # in a checkpoint that a rollback gave up; written to when it may not go
 ABANDONED_KEPT_S = 12 * 3600.0  # after the incident: who undoes a rollback in the morning finds it

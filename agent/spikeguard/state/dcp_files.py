@@ -53,7 +53,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.storage import WriteResult
 
 from spikeguard.faults import log
-from spikeguard.state.file_sums import FileSum, Running
+from spikeguard.state.file_sums import FileSum
 from spikeguard.state.lineage import Tree
 from spikeguard.state.owned_folders import claim
 from spikeguard.state.random_numbers import random_state
@@ -111,11 +111,11 @@ class _SummedFile(io.BufferedWriter):
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path, "wb"))
-        self.running = Running()
+        self.sum = FileSum()
 
     def write(self, data: Any) -> int:
         written = super().write(data)
-        self.running.add(data)
+        self.sum.add(data)
         return written
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -138,7 +138,7 @@ class _SummedFiles(FileSystem):
             return
         with _SummedFile(Path(path)) as file:
             yield file
-        self.sums[Path(path).name] = file.running.sum()
+        self.sums[Path(path).name] = file.sum
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
         super().rename(path, new_path)

@@ -1,7 +1,7 @@
 """Sizes and checksums of a checkpoint's files: made while they are written, checked before use.
 
-`zlib.crc32` of each block of 64 MiB. Of what DCP writes it is taken of the bytes on their way to
-the file; of what others wrote, by reading their files.
+`zlib.crc32` of each. Of what DCP writes it is taken of the bytes on their way to the file; of what
+others wrote, by reading their files.
 """
 
 from __future__ import annotations
@@ -17,63 +17,33 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-BLOCK = 64 * 2**20  # bytes of a file that have one checksum
 CHUNK = 2**20  # bytes that are read at once
 THREADS = min(4, os.cpu_count() or 1)  # zlib and the disk both work without Python's lock
 
 
-DIGITS = 8  # of a checksum, hexadecimal
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FileSum:
-    """Bytes of a file, and the checksums of its blocks, one after the other."""
+    """Bytes of a file, and their checksum; of one that is being written, so far."""
 
-    size: int
-    crc32: str
+    size: int = 0
+    crc32: int = 0
+
+    def add(self, data: Any) -> None:
+        """What comes behind."""
+        view = memoryview(data).cast("B")
+        self.size, self.crc32 = self.size + len(view), zlib.crc32(view, self.crc32)
 
     def plain(self) -> dict[str, Any]:
         """For a file."""
-        return {"size": self.size, "crc32": self.crc32}
+        return {"size": self.size, "crc32": f"{self.crc32:08x}"}
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> FileSum:
         """Back from a file; raise ValueError, KeyError or TypeError for what is none."""
-        size, crc32 = int(plain["size"]), str(plain["crc32"])
-        if len(crc32) != DIGITS * -(-size // BLOCK):
-            raise ValueError("a file has other blocks than its size says")
-        return cls(size, crc32)
-
-    @property
-    def blocks(self) -> int:
-        return len(self.crc32) // DIGITS
-
-    def of_block(self, number: int) -> str:
-        return self.crc32[DIGITS * number : DIGITS * (number + 1)]
+        return cls(int(plain["size"]), int(str(plain["crc32"]), 16))
 
 
 FileSums = Mapping[str, FileSum]  # by path inside the folder
-
-
-class Running:
-    """The sums of bytes that come one after the other."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._blocks: list[int] = []
-
-    def add(self, data: Any) -> None:
-        view = memoryview(data).cast("B")
-        while len(view):
-            if self.size % BLOCK == 0:
-                self._blocks.append(0)
-            piece = view[: BLOCK - self.size % BLOCK]
-            self._blocks[-1] = zlib.crc32(piece, self._blocks[-1])
-            self.size += len(piece)
-            view = view[len(piece) :]
-
-    def sum(self) -> FileSum:
-        return FileSum(self.size, "".join(f"{crc:08x}" for crc in self._blocks))
 
 
 def beside_the_loop(read: Callable[[], T]) -> Future[T]:
@@ -102,8 +72,8 @@ def sums_of(folder: Path, but: Iterable[str] = ()) -> dict[str, FileSum]:
 def damage(folder: Path, sums: FileSums, part: int = 0, parts: int = 1) -> str | None:
     """What of `folder` is not as it was written; None where all is.
 
-    Looks at the sizes of all files, and at the content of one of `parts` about equal shares of the
-    blocks, so that as many ranks read each block once. Raises nothing.
+    Looks at the sizes of all files, and at the content of one of `parts` equal shares of them, so
+    that as many ranks read each once. Raises nothing.
     """
     for name, known in sums.items():
         try:
@@ -113,42 +83,27 @@ def damage(folder: Path, sums: FileSums, part: int = 0, parts: int = 1) -> str |
         if size != known.size:
             return f"{name} has {size} bytes, not the {known.size} that were written"
     names = sorted(sums, key=_by_numbers)
-    blocks = [(name, block) for name in names for block in range(sums[name].blocks)]
-    share = blocks[len(blocks) * part // parts : len(blocks) * (part + 1) // parts]
+    share = names[len(names) * part // parts : len(names) * (part + 1) // parts]
     with ThreadPoolExecutor(THREADS) as pool:
-        found = pool.map(lambda each: _block_damage(folder, sums, *each), share)
-        return next((problem for problem in found if problem is not None), None)
+        found = pool.map(lambda name: _changed(folder / name, sums[name]), share)
+        return next(
+            (f"{n} {problem}" for n, problem in zip(share, found, strict=True) if problem), None
+        )
 
 
-def _block_damage(folder: Path, sums: FileSums, name: str, block: int) -> str | None:
-    begins = block * BLOCK
-    ends = min(sums[name].size, begins + BLOCK)
+def _changed(path: Path, known: FileSum) -> str:
     try:
-        with (folder / name).open("rb") as file:
-            file.seek(begins)
-            running = _read(file, ends - begins)
+        return "" if _sum_of(path) == known else "has changed since it was written"
     except OSError as error:
-        return f"{name} cannot be read: {error.strerror}"
-    if running.sum() == FileSum(ends - begins, sums[name].of_block(block)):
-        return None
-    return f"{name} has changed since it was written, between bytes {begins} and {ends}"
+        return f"cannot be read: {error.strerror}"
 
 
 def _sum_of(path: Path) -> FileSum:
+    found, buffer = FileSum(), memoryview(bytearray(CHUNK))
     with path.open("rb") as file:
-        return _read(file, None).sum()
-
-
-def _read(file: Any, at_most: int | None) -> Running:
-    """Of so many bytes from here on; None: to the end."""
-    running, buffer = Running(), memoryview(bytearray(CHUNK))
-    while at_most is None or running.size < at_most:
-        wanted = CHUNK if at_most is None else min(CHUNK, at_most - running.size)
-        count = file.readinto(buffer[:wanted])
-        if not count:
-            break
-        running.add(buffer[:count])
-    return running
+        while count := file.readinto(buffer):
+            found.add(buffer[:count])
+    return found
 
 
 def _by_numbers(name: str) -> tuple[Any, ...]:

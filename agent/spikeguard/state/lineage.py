@@ -2,7 +2,7 @@
 
 Pure. A state came to be by a chain of segments from the run's start. What a rollback abandons is
 computed from two chains, never from step numbers alone, since the same step number may stand in
-several segments.
+several segments. What is left out of the data stays out, wherever the run goes back to.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spikeguard_protocol import Medium, SegmentId, SegmentPoint, TargetSaved
+from spikeguard_protocol import BatchRange, Medium, SegmentId, SegmentPoint, TargetSaved
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,33 @@ class Progress:
         """Stand at the end of `lineage`, about to train `segment`."""
         self.parent = lineage[-1]
         self.ancestors, self.steps, self.segment = lineage, self.parent.step, segment
+
+
+class Skips:
+    """The positions of the data order that are left out: a union of ranges [first, end)."""
+
+    def __init__(self, ranges: Iterable[BatchRange] = ()) -> None:
+        self.ranges: list[BatchRange] = []
+        self.commands: dict[BatchRange, str] = {}  # the first that asked for it, where known
+        for skip in ranges:
+            self.add(skip)
+
+    def add(self, skip: BatchRange, command: str | None = None) -> None:
+        """Leave `skip` out from now on."""
+        if skip not in self.ranges:
+            self.ranges.append(skip)
+        if command is not None:
+            self.commands.setdefault(skip, command)
+
+    def end_of_skip(self, position: int) -> int:
+        """The first position from `position` on that is not left out."""
+        while covering := [r.end for r in self.ranges if r.first <= position < r.end]:
+            position = max(covering)
+        return position
+
+    def leaves_out(self, position: int) -> bool:
+        """Whether `position` is left out."""
+        return any(position in skip for skip in self.ranges)
 
 
 Tree = dict[str, Any]  # nested dicts, lists and tuples of host tensors and plain values

@@ -10,13 +10,13 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 
-from spikeguard.uplink.messages import DAMAGED, DETAIL, FULL, gap, records_of
+from spikeguard.uplink.messages import DAMAGED, FULL, gap, records_of
 from spikeguard.uplink.spool import Note, Spool
-from spikeguard_protocol.sealed_lines import (
+from spikeguard_protocol.encoding import (
     Position,
     SpooledLine,
     read_spooled,
@@ -27,6 +27,7 @@ from spikeguard_protocol.sealed_lines import (
 SEAL_BYTES = 512 * 1024  # an open message; well under the protocol's limit
 LEAST_SEAL_BYTES = 2 * 1024
 SEAL_RECORDS = 900
+KEPT = {"AttemptStarted", "SegmentStarted", "AttemptEnded"}  # records that make sense of the rest
 UNREADABLE_S = 60.0  # a disk that is away for longer keeps what lies there; what is newer goes on
 
 
@@ -43,7 +44,7 @@ class Pending:
     at: float = 0.0  # of the newest
     end: Position | None = None  # of its records; None: not known yet
     texts: tuple[bytes, ...] | None = None  # its records as they travel, once the sender has it
-    thinned: bool = False  # samples and detail went for want of room
+    stays: bool = False  # it holds a record of `KEPT`
 
     @property
     def in_memory(self) -> bool:
@@ -128,8 +129,6 @@ class Backlog:
             if expected and line.start.number < expected.number:
                 continue  # it is in a message before, or a gap stands for it
             self._count_missing(lost, expected, line.start)
-            if "span" in line.entry and line.end.total > line.start.total:
-                lost[FULL] += line.end.total - line.start.total
             sound.append(line)
             expected = line.end
         self._count_missing(lost, expected, head.end)
@@ -239,47 +238,18 @@ class Backlog:
 
     # ---- less of it --------------------------------------------------------------------------
 
-    def _thin(self, pending: Pending) -> None:
-        name, kept = spool_name(self.attempt, pending.sequence), list[bytes]()
-        pending.thinned = True
-        try:
-            lines = self._lines(pending)
-            for goes, group in groupby(lines, _goes):
-                some = list(group)
-                if not goes:
-                    kept += [line.raw + b"\n" for line in some]
-                    continue
-                start, end = some[0].start, some[-1].end
-                lost = end.total - start.total
-                span = end.number - start.number
-                body = b'{"total":%d,"at":%.3f,"lost":%d,"span":%d}'
-                kept.append(seal(body % (start.total, some[-1].at, lost, span), start.number, name))
-                details = sum("step" not in line.entry for line in some)
-                self.dropped += Counter(samples=lost, details=details)
-            if pending.in_memory:
-                self._spool.remove(pending.sequence)
-                pending.lines, pending.written = kept, 0
-            else:
-                self._spool.replace(pending.sequence, kept)
-                pending.lines = None
-        except OSError as error:  # a disk without room for a copy, or one that is away
-            self._tell(f"message {pending.sequence} cannot be thinned: {error.strerror}")
-            return
-        if lines:
-            pending.end = pending.end or lines[-1].end
-        size, pending.size = pending.size, sum(map(len, kept))
-        self.size += pending.size - size
-
     def _drop(self, pending: Pending) -> None:
+        lines: list[SpooledLine] = []
+        with suppress(OSError):  # a disk that is away is no room either
+            lines = self._lines(pending)
+        types = {line.entry["record"].get("type") for line in lines if "record" in line.entry}
+        if KEPT & types:
+            pending.stays = True
+            return
         self._sealed.remove(pending)
         self._spool.remove(pending.sequence)
         self.size -= pending.size
         self._dropped_to = max(self._dropped_to, pending.end or Position())
-        self.dropped["messages"] += 1
+        samples = sum("step" in line.entry for line in lines)
+        self.dropped += Counter(messages=1, samples=samples)
         self._note()
-
-
-def _goes(line: SpooledLine) -> bool:
-    """Whether it may go for want of room: a sample, or detail of one."""
-    record = line.entry.get("record")
-    return "step" in line.entry or (record is not None and record.get("type") in DETAIL)

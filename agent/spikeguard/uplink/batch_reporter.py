@@ -2,9 +2,9 @@
 
 When the server starts to watch closely, every rank takes the batches out of its ring, and those of
 each step that follows until the server is content. A thread describes them, started by the first.
-Rank 0 tells its own, and for each step those of the rank with the highest loss, which that rank
-writes to `DIRECTORY/batches/rank-00001.jsonl`: no rank waits for another, and a job of a thousand
-ranks tells of two a step. Where ranks do not share the directory, rank 0's alone are told.
+Of each step the rank with the highest loss describes its part. One above 0 writes it to
+`DIRECTORY/batches/rank-00001.jsonl`, from where rank 0 tells it: no rank waits for another. Where
+ranks do not share the directory, those alone are told that rank 0 had.
 Law: the job's own functions (`name_batch`, `decode`) run here, on the host, never in the loop. What
 they raise is counted; they get `SPENT_S` of each time the server watches, and one that does not
 return holds up nothing else. All that waits is bounded; the oldest goes first.
@@ -21,10 +21,11 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import NamedTuple
 
-from spikeguard.data.skips import NameBatch, Names
 from spikeguard.faults import Faults
 from spikeguard.measure.batch_contents import (
     Decode,
+    NameBatch,
+    Names,
     Reference,
     histogram_of,
     reference_of,
@@ -49,6 +50,14 @@ class Taken(NamedTuple):
     batches: list[StepBatch]
     before: Before | None
     fresh: bool  # the server started to watch
+
+
+class Wanted(NamedTuple):
+    """What another rank describes."""
+
+    since: float  # monotonic seconds
+    rank: int
+    place: tuple[int, int]  # segment and step
 
 
 class Describing:
@@ -128,7 +137,7 @@ class BatchReporter:
         self.items = KeptItems(STEPS) if named else None
         self._watching = False
         self._waiting: deque[Taken] = deque(maxlen=WAITING)
-        self._wanted: deque[tuple[float, int, BatchDetail]] = deque(maxlen=WAITING)
+        self._wanted: deque[Wanted] = deque(maxlen=WAITING)
         self._reference: Reference | None = None
         self._written = 0  # bytes of this rank's file
         self._wake, self._closing = Event(), Event()
@@ -177,13 +186,12 @@ class BatchReporter:
             self._reference = reference_of(taken.before)
             self._written = 0
         for batch in taken.batches:
-            detail = self._described(batch)
-            if self._put is not None:
-                self._put(detail)
-                if batch.worst_rank:
-                    self._wanted.append((time.monotonic(), batch.worst_rank, detail))
-            elif batch.worst_rank == self._rank:
-                self._write(detail)
+            if batch.worst_rank == self._rank:
+                tell = self._write if self._put is None else self._put
+                tell(self._described(batch))
+            elif self._put is not None:
+                wanted = Wanted(time.monotonic(), batch.worst_rank, (batch.segment, batch.step))
+                self._wanted.append(wanted)
 
     def _described(self, batch: StepBatch) -> BatchDetail:
         if batch.event is not None:
@@ -220,13 +228,13 @@ class BatchReporter:
         """Tell what other ranks have written of the steps of which they had the highest loss."""
         now, waiting = time.monotonic(), list(self._wanted)
         self._wanted.clear()
-        found = {rank: self._read(rank) for rank in {rank for _, rank, _ in waiting}}
-        for since, rank, own in waiting:
-            detail = found[rank].get((own.segment, own.step))
+        found = {rank: self._read(rank) for rank in {each.rank for each in waiting}}
+        for wanted in waiting:
+            detail = found[wanted.rank].get(wanted.place)
             if detail is not None and self._put is not None:
                 self._put(detail)
-            elif now - since < PATIENCE_S:
-                self._wanted.append((since, rank, own))
+            elif now - wanted.since < PATIENCE_S:
+                self._wanted.append(wanted)
 
     def _read(self, rank: int) -> dict[tuple[int, int], BatchDetail]:
         found: dict[tuple[int, int], BatchDetail] = {}

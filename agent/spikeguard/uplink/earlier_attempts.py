@@ -1,4 +1,4 @@
-"""The outboxes that attempts left which are dead: found, thinned, sent by whoever lives.
+"""The outboxes that attempts left which are dead: found, cut down, sent by whoever lives.
 
 What is none of ours stays where it is.
 """
@@ -69,11 +69,9 @@ def earlier_outboxes(
 
 def shrink_to(limit: int, outboxes: Sequence[Outbox]) -> int:
     """Drop what is over `limit` bytes, the oldest attempt's first; returns the bytes that stay."""
-    for shrink in (Outbox.thin, Outbox.drop):
-        for outbox in outboxes:
-            while sum(each.size for each in outboxes) > limit and shrink(outbox):
-                pass
     for outbox in outboxes:
+        while sum(each.size for each in outboxes) > limit and outbox.drop():
+            pass
         if outbox.dropped:
             outbox.tell_dropped()
     return sum(each.size for each in outboxes)

@@ -20,12 +20,10 @@ from spikeguard_protocol import (
     Samples,
     encode,
 )
-from spikeguard_protocol.encoding import float_to_json
+from spikeguard_protocol.encoding import SpooledLine, float_to_json
 from spikeguard_protocol.messages import MAX_SIGNALS, MAX_TEXT, VERSION
-from spikeguard_protocol.sealed_lines import SpooledLine
 
 FULL, DAMAGED = "the outbox was full", "it was damaged on disk"
-DETAIL = ("LayerNorms", "BatchDetail")  # records that never reach the detector
 
 
 class Text(NamedTuple):

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from spikeguard.commands.inbox import Inbox
+from spikeguard.commands.orders import Inbox
 from spikeguard.faults import Faults, log
 from spikeguard.ranks.rank_group import World
 from spikeguard.settings import Connection, Settings

@@ -36,7 +36,7 @@ from spikeguard_protocol import (
     SegmentStarted,
     encode,
 )
-from spikeguard_protocol.sealed_lines import Position
+from spikeguard_protocol.encoding import Position
 
 WAITING = 5_000  # samples between the loop and the disk; of anything else, twice as many
 SEAL_S = 30.0  # from its oldest record to its newest: what is old must not travel as if it were new
@@ -44,7 +44,7 @@ LONG_SEAL_S = 300.0  # the same once `MANY` messages wait
 MANY = 120
 CLOSING_S = 5.0  # for a disk that takes its time
 DRAIN_S = 0.05  # a SIGKILL costs no more samples than this
-PAUSE_S = 0.0002  # after each record, and each message thinned: the loop gets the interpreter back
+PAUSE_S = 0.0002  # after each record, and each message: the loop gets the interpreter back
 SEGMENTS = 64  # newest ones that a server which lost them is told of again
 RECORDS_AT_ONCE = 100  # one record more at a time for so many that wait
 OLDEST_S = 9e8  # a clock that stood at 1970 dates a record further back than a message may say
@@ -247,7 +247,7 @@ class Outbox(Backlog):
             with self._io:
                 self._flush()
         before = self.dropped.total()
-        while not self._closing.is_set() and self._is_full() and (self.thin() or self.drop()):
+        while not self._closing.is_set() and self._is_full() and self.drop():
             time.sleep(PAUSE_S)
         if self.dropped.total() > before:
             self.tell_dropped()
@@ -307,19 +307,11 @@ class Outbox(Backlog):
         allowed = self._limit - sum(box.size for box in self._earlier)
         return self.size > allowed or self.memory_size > MEMORY_BYTES
 
-    def thin(self) -> bool:
-        """Take samples and detail out of the oldest message that has them; whether one had."""
-        with self._io:
-            free = (each for each in self._sealed if each.texts is None and not each.thinned)
-            oldest = next(free, None)
-            if oldest is not None:
-                self._thin(oldest)
-            return oldest is not None
-
     def drop(self) -> bool:
-        """Remove the oldest message that is not in the sender's hands; whether there was one."""
+        """Look at the oldest message that is not in the sender's hands, and remove it unless the
+        others mean nothing without it; whether there was one."""
         with self._io:
-            oldest = next((each for each in self._sealed if each.texts is None), None)
-            if oldest is not None:
+            free = (each for each in self._sealed if each.texts is None and not each.stays)
+            if (oldest := next(free, None)) is not None:
                 self._drop(oldest)
             return oldest is not None

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spikeguard.commands.inbox import Inbox
+from spikeguard.commands.orders import Inbox
 from spikeguard.faults import Faults
 from spikeguard.settings import Settings
 from spikeguard.uplink.outbox import Outbox

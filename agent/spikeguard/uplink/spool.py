@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from spikeguard_protocol.sealed_lines import (
+from spikeguard_protocol.encoding import (
     Position,
     SpooledLine,
     read_spooled,
@@ -26,7 +26,7 @@ from spikeguard_protocol.sealed_lines import (
 )
 
 MOST_BYTES = 16 * 2**20  # of a file that is read; the rest of a longer one is damaged
-LOCK, FRESH = "lock", "fresh"
+LOCK = "lock"
 _NAME = re.compile(r"([0-9]{12,15})\.jsonl")
 _NOTE_BYTES = 240  # a note overwrites the one before as a whole
 _ADD = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -141,18 +141,6 @@ class Spool:
             data = file.read(MOST_BYTES)
         return read_spooled(data, spool_name(self.attempt, message))
 
-    def replace(self, message: int, lines: Sequence[bytes]) -> None:
-        """Have the message hold `lines` instead, on the disk before the old ones go."""
-        data, fresh = b"".join(lines), self._path(message).with_name(FRESH)
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            if os.write(handle, data) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fdatasync(handle)
-        finally:
-            os.close(handle)
-        fresh.replace(self._path(message))
-
     def remove(self, message: int) -> None:
         """It is needed no more."""
         if message == self._writing:
@@ -176,8 +164,7 @@ class Spool:
         lock, self._lock = self._lock, -1
         if used_up and lock >= 0 and self.folder is not None:
             with suppress(OSError):
-                for name in (FRESH, LOCK):
-                    (self.folder / name).unlink(missing_ok=True)
+                (self.folder / LOCK).unlink(missing_ok=True)
                 self.folder.rmdir()
         if lock >= 0:
             with suppress(OSError):  # what a network's file system reports as it closes

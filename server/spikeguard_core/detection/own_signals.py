@@ -198,7 +198,6 @@ USUAL_LIMITS: Mapping[str, OwnChoice] = {
     Signal.TOKENS_PER_SECOND.value: OwnChoice(usual_part=0.5, rows=50),
     LOSS_SCALE: OwnChoice(below=1.5, rows=10),
     OptionalSignal.UNCHANGED_PARAMETERS.value: OwnChoice(above=MOST_UNCHANGED - 1e-9),
-    OptionalSignal.BUFFERS_NOT_FINITE.value: OwnChoice(above=0.5, rows=1),
     SKIPPED_SHARE: OwnChoice(above=0.2, rows=1),
 }
 WHAT_TO_CHECK: Mapping[str, str] = {
@@ -206,8 +205,6 @@ WHAT_TO_CHECK: Mapping[str, str] = {
     LOSS_SCALE: "gradients overflow fp16 at any scale: compute in bf16, or lower the rate",
     OptionalSignal.UNCHANGED_PARAMETERS.value: "updates round to nothing in bf16: keep the weights "
     "in fp32, or round stochastically",
-    OptionalSignal.BUFFERS_NOT_FINITE.value: "running statistics of a normalisation layer: restore "
-    "them from a checkpoint",
     SKIPPED_SHARE: "updates of the newest 200 steps that a gradient scaler or the agent kept out: "
     "fp16 overflows (a lower growth of the scale, or bf16), or the learning rate",
 }

@@ -20,7 +20,6 @@ TOKEN_ENTROPY = OptionalSignal.TOKEN_ENTROPY.value
 UNSEEN_TOKENS = OptionalSignal.UNSEEN_TOKENS.value
 WORST_SEQUENCE = OptionalSignal.LOSS_SEQUENCE_MAX.value
 STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
-BUFFERS_NOT_FINITE = OptionalSignal.BUFFERS_NOT_FINITE.value
 UNCHANGED_PARAMETERS = OptionalSignal.UNCHANGED_PARAMETERS.value
 ADAM_BETA2 = OptionalSignal.ADAM_BETA2.value
 REPLICAS_APART = "replicas_apart"  # ranks whose weights were not those of the most; by the agent
@@ -43,7 +42,6 @@ WATCHED: tuple[str, ...] = (
     WORST_SEQUENCE,
     STEP_SKIPPED,
     UNCHANGED_PARAMETERS,
-    BUFFERS_NOT_FINITE,
     REPLICAS_APART,
     REPLICA_APART,
     RANKS_LOST_STEP,

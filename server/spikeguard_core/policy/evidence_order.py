@@ -34,7 +34,6 @@ EVIDENCE_ORDER: Final[Mapping[Diagnosis, tuple[EvidencePart, ...]]] = {
     Diagnosis.WEIGHT_CORRUPTION: _PLACE,
     Diagnosis.LOSS_SCALE_OVERFLOW: _PLACE,
     Diagnosis.STALLED_WEIGHTS: _STATE,
-    Diagnosis.SPOILT_BUFFERS: _STATE,
     Diagnosis.REPLICAS_APART: _STATE,
     Diagnosis.UNKNOWN: _DATA,  # the commonest cause, and the soonest seen
 }

@@ -31,7 +31,6 @@ class Diagnosis(StrEnum):
     WEIGHT_CORRUPTION = Cause.WEIGHT_CORRUPTION.value
     LOSS_SCALE_OVERFLOW = Cause.LOSS_SCALE_OVERFLOW.value
     STALLED_WEIGHTS = Cause.STALLED_WEIGHTS.value
-    SPOILT_BUFFERS = Cause.SPOILT_BUFFERS.value
     REPLICAS_APART = "replicas_apart"  # ranks that hold different weights
     UNKNOWN = Cause.UNKNOWN.value
 
@@ -249,20 +248,6 @@ _STALLED = Remedy(
         "while nearly all parameters stay as they are.",
     ),
 )
-_SPOILT = Remedy(
-    Diagnosis.SPOILT_BUFFERS,
-    back=GoBack.BEFORE_CAUSE,
-    because="Training does not mend them, and every checkpoint since then holds them.",
-    left_alone=f"{_NOT_THE_DATA} If it comes back with the same batches, they are skipped then.",
-    checks=(
-        "Which buffers are they? The job's log and guard.faults name them. Where they can be set "
-        "anew in the job (BatchNorm's reset_running_stats()), nothing has to be trained again.",
-    ),
-    follow_ups=(
-        "Find the batch that spoilt the buffers before step {first_step}, and evaluate no "
-        "checkpoint from after it: what reads them is not finite.",
-    ),
-)
 _APART = replace(
     _WEIGHTS,
     diagnosis=Diagnosis.REPLICAS_APART,
@@ -319,7 +304,6 @@ _ACTING: tuple[Remedy, ...] = (
     _by_its_batches(_LAYER),
     _OVERFLOW,
     _STALLED,
-    _by_its_batches(_SPOILT),
     _APART,
     _by_its_batches(_UNKNOWN),
 )

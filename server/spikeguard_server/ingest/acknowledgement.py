@@ -7,9 +7,7 @@ database's clock, again and again until a result is stored.
 from __future__ import annotations
 
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, CommandEvent
-from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_protocol import Ack, CommandState, IncidentEnded, IncidentId, Order
-from spikeguard_protocol.paths import incident_page_path
+from spikeguard_protocol import Ack, CommandState, Order
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.halt import not_halted
 from spikeguard_server.ingest.message_context import Intake
@@ -38,17 +36,7 @@ def acknowledgement_of(intake: Intake) -> Ack:
         attentive=attentive,
         protected=_protected(intake, commands) if near else (),
         live_attempts=live,
-        ended=None if intake.closed is None else _ended(intake, intake.closed),
     )
-
-
-def _ended(intake: Intake, incident: Incident) -> IncidentEnded:
-    """The incident that closed with this very message, for a note where the job keeps its own."""
-    assert incident.outcome is not None
-    id = IncidentId(intake.run.id, incident.number)
-    public = intake.settings.public_url.rstrip("/")
-    address = f"{public}{incident_page_path(id)}"
-    return IncidentEnded(str(id), incident.outcome.value, address)
 
 
 def _live_attempts(intake: Intake) -> int:

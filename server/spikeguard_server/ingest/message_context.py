@@ -87,7 +87,6 @@ class Intake:
     left_out: bool = False  # whether the audit says that there was no room for more of them
     copied: int = 0  # samples that this message had copied to incidents
     led_up: int = 0  # of `stored`, the first ones that came before the newest incident opened
-    closed: Incident | None = None  # the incident that closed with this message
     over: bool = False  # whether the run ended with this message, as it was meant to
     _incident: Incident | None = None
 

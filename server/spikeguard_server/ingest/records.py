@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.lifecycle.command_life import CommandEvent
@@ -17,13 +16,10 @@ from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
     BatchDetail,
-    BatchesSkipped,
-    CommandId,
     CommandResult,
     Gap,
     LayerNorms,
     Message,
-    ProtocolError,
     Record,
     Samples,
     SegmentPoint,
@@ -48,8 +44,6 @@ from spikeguard_server.store.batches import prune_batches, write_batches
 from spikeguard_server.store.chunks import SegmentKey, appended
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import write
-from spikeguard_server.store.incidents import find_incident
-from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.runs import (
     ENDED,
     attempt_number,
@@ -64,7 +58,6 @@ from spikeguard_server.store.samples import (
     write_layer_norms,
     write_samples,
 )
-from spikeguard_server.store.skipped import store_skipped
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.targets import delete_target, forget_memory, save_target
 
@@ -74,20 +67,16 @@ ON_PURPOSE = ("finished", "stopped")
 def take_records(intake: Intake, message: Message) -> None:
     """Let every record of `message` have its effect."""
     targets = {r.step for r in message.records if isinstance(r, TargetSaved)}
-    skipped, details = list[BatchesSkipped](), list[BatchDetail]()
+    details = list[BatchDetail]()
     for record in message.records:
         intake.check_cost()
         match record:
             case Samples():
                 _take_samples(intake, record, targets)
-            case BatchesSkipped():
-                skipped.append(record)
             case BatchDetail():
                 details.append(record)
             case _:
                 _take(intake, record)
-    if skipped:
-        take_skipped(intake, skipped)
     if details:
         write_batches(intake.connection, intake.run_id, intake.attempt.number, details)
         newest = max(details, key=lambda detail: (detail.segment, detail.step))
@@ -309,28 +298,3 @@ def _end(intake: Intake, ended: AttemptEnded) -> None:
         if intake.failure is None:
             write_events(intake, intake.detection.end())
         end_aftermath(intake)
-
-
-MAX_NUMBER = 2**31 - 1
-
-
-def take_skipped(intake: Intake, records: Sequence[BatchesSkipped]) -> None:
-    """Store `records`; a command of another run is none that anybody here knows."""
-    incidents = {record.command: _incident(intake, record.command) for record in records}
-    known = [r if incidents[r.command] is not None else replace(r, command=None) for r in records]
-    if not store_skipped(intake.connection, intake.run_id, known, intake.now):
-        return
-    for number in sorted({number for number in incidents.values() if number is not None}):
-        closed = find_incident(intake.connection, intake.run_id, number)
-        if closed is not None and closed.outcome is not None:
-            want_report(intake.connection, intake.run_id, number, intake.now)
-
-
-def _incident(intake: Intake, command: str | None) -> int | None:
-    """The number of the incident that `command` belongs to."""
-    try:
-        named = CommandId.parse(command or "")
-    except ProtocolError:
-        return None
-    mine = named.incident.run == intake.run.id
-    return named.incident.number if mine and named.incident.number <= MAX_NUMBER else None

@@ -120,7 +120,7 @@ def _opened(intake: Intake, incident: Incident) -> None:
 def _closed(intake: Intake, incident: Incident) -> None:
     """Nothing may be carried out for its sake any more, and what was is judged."""
     assert incident.outcome is not None
-    intake.run.open_incident, intake.closed = None, incident
+    intake.run.open_incident = None
     copy_stored(intake, incident)
     for command in commands_of(intake.connection, intake.run_id, incident.number):
         if can(command.state, EVENT_OF_OUTCOME[incident.outcome]):

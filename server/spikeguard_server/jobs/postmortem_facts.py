@@ -7,7 +7,7 @@ that it can be written anew long after the samples are gone. `report` makes the 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from itertools import groupby
@@ -26,7 +26,6 @@ from spikeguard_core.policy.situation import Situation
 from spikeguard_protocol import (
     STANDARD_SIGNALS,
     BatchDetail,
-    BatchRange,
     OptionalSignal,
     SegmentId,
     SegmentPoint,
@@ -35,7 +34,6 @@ from spikeguard_protocol import (
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.report.facts import (
     AttemptFact,
-    LeftOutFact,
     PostMortem,
     RecordedCurve,
 )
@@ -65,9 +63,7 @@ from spikeguard_server.store.responses import read_responses
 from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.samples import sample_of
 from spikeguard_server.store.situations import current_lineage
-from spikeguard_server.store.skipped import skipped_by
 
-MOST_LEFT_OUT = 24  # entries in a post-mortem
 MOST_VALUES = 1_000_000  # of all kept samples together: some 150 MB while it is written
 
 
@@ -92,7 +88,6 @@ def postmortem_facts(
             for command in commands_of(connection, run.run_id, number)
         ],
     )
-    left_out, left_out_count = _left_out(connection, run.run_id, commands)
     return PostMortem(
         run=run.id,
         incident=incident,
@@ -109,8 +104,6 @@ def postmortem_facts(
         newest_step=run.last_step or incident.newest_step,
         next_onset=None if after is None else after.onset_step,
         responses=tuple(read_responses(connection, run.run_id, number)),
-        left_out=left_out,
-        left_out_count=left_out_count,
         data=data_record_of(connection, run.run_id, incident, policy),
         precursors=tuple(precursors_of(connection, row)),
         attempts=_attempts(connection, run.run_id, took_part),
@@ -199,20 +192,6 @@ def _cost(
         capabilities=frozenset(), step_time_s=pace_s, tokens_per_step=tokens,
     )  # fmt: skip
     return cost_of(command.action, then, policy)
-
-
-def _left_out(
-    connection: sql.Connection, run_id: UUID, commands: Iterable[CommandRow]
-) -> tuple[tuple[LeftOutFact, ...], int]:
-    """What the incident's commands left out, by position: the first few, and how many."""
-    rows, count = skipped_by(connection, run_id, [str(c.id) for c in commands], MOST_LEFT_OUT)
-    found = (
-        LeftOutFact(
-            BatchRange(r.batch_first, r.batch_end), r.rank, r.command, tuple(r.names), r.names_cut
-        )
-        for r in rows
-    )
-    return tuple(found), count
 
 
 def _batch(connection: sql.Connection, row: IncidentRow) -> BatchDetail | None:

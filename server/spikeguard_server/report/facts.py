@@ -19,7 +19,6 @@ from spikeguard_core.policy.data_sources import NOTHING_NAMED, DataRecord
 from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
 from spikeguard_protocol import (
     BatchDetail,
-    BatchRange,
     Rollback,
     RunId,
     SegmentId,
@@ -38,17 +37,6 @@ class RecordedCurve:
     steps: tuple[int, ...]  # rising
     values: Mapping[str, tuple[float | None, ...]]  # one value a step; None = not measured
     kept_to: int | None = None  # last step the present weights descend from; None = all of them
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOutFact:
-    """Batches that one rank left out by a command of the incident."""
-
-    batches: BatchRange
-    rank: int
-    command: str  # public id
-    names: tuple[str, ...] = ()  # of what lay there
-    names_cut: int = 0  # that are missing, or were shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +110,6 @@ class PostMortem:
     newest_step: int = 0  # of the run, when it was written
     next_onset: int | None = None  # step at which the run's next incident began
     responses: tuple[ResponseRow, ...] = ()  # oldest first; the newest of many
-    left_out: tuple[LeftOutFact, ...] = ()  # by position; the first of `left_out_count`
-    left_out_count: int = 0
     data: DataRecord = NOTHING_NAMED  # what is named of it, and of earlier incidents'
     precursors: tuple[Precursor, ...] = ()
     attempts: tuple[AttemptFact, ...] = ()

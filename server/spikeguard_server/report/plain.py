@@ -51,8 +51,6 @@ def _body(facts: PostMortem, title: str) -> dict[str, Any]:
         "revisions": postmortem_json(facts.revisions),
         "revision_count": max(facts.revision_count, len(facts.revisions)),
         "commands": [_command(command) for command in facts.commands],
-        "left_out": postmortem_json(facts.left_out),
-        "left_out_count": facts.left_out_count,
         "cost": {**postmortem_json(spent_by(facts)), "currency": facts.currency},
         "attempts": postmortem_json(facts.attempts),
         "follow_ups": list(followups_of(facts)),

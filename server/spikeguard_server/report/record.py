@@ -13,10 +13,9 @@ from spikeguard_protocol.phrases import action_phrase, ended_phrase, response_ph
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, ResponseRow
 from spikeguard_server.report.document import Block, Bullets, Links, Paragraph, Table
-from spikeguard_server.report.facts import AttemptFact, LeftOutFact, PostMortem
+from spikeguard_server.report.facts import AttemptFact, PostMortem
 from spikeguard_server.report.wording import ENDINGS, count, plural, time_of
 
-MOST_NAMES = 8  # of one entry
 MOST_TURNS = 16  # of the timeline on the page
 SHORT_S = 600.0  # an incident that took less is told by the second
 
@@ -61,31 +60,6 @@ def _command_reason(command: CommandRow) -> str:
     if command.result:
         words.append(f"The agent reported: {command.result.rstrip('.')}.")
     return " ".join(words)
-
-
-def left_out_of(facts: PostMortem) -> tuple[Block, ...]:
-    """Nothing where no command left anything out, or nobody told."""
-    if not facts.left_out:
-        return ()
-    rows = tuple(
-        (str(entry.batches), str(entry.rank), entry.command, _documents(entry))
-        for entry in facts.left_out
-    )
-    table = Table(("batches", "rank", "by", "what lay there"), rows, frozenset({1}))
-    more = facts.left_out_count - len(rows)
-    if more <= 0:
-        return (table,)
-    said = f"And {count(more)} more: `spikeguard journal DIRECTORY` shows the ranges."
-    return (table, Paragraph(said))
-
-
-def _documents(entry: LeftOutFact) -> str:
-    if not entry.names:
-        return "not named"
-    shown = ", ".join(entry.names[:MOST_NAMES])
-    more = max(0, len(entry.names) - MOST_NAMES)
-    cut = f"; {entry.names_cut} cut" if entry.names_cut else ""
-    return f"{shown}, and {more} more{cut}" if more else f"{shown}{cut}"
 
 
 def timeline_of(facts: PostMortem) -> Table:

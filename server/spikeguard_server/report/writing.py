@@ -29,7 +29,6 @@ from spikeguard_server.report.plot_choice import caption_of
 from spikeguard_server.report.record import (
     attempts_table,
     command_blocks,
-    left_out_of,
     links_of,
     responses_of,
     timeline_of,
@@ -76,7 +75,6 @@ def _appendix(facts: PostMortem) -> list[Section]:
         Section("Classification", classification_of(facts)),
         Section("Causes considered", causes_considered(facts)),
         Section("Commands", command_blocks(facts)),
-        Section("Batches left out", left_out_of(facts)),
         Section("Cost in parts", cost_parts(facts)),
         Section("What people said", responses_of(facts)),
         Section("Attempts", (attempts_table(facts.attempts),) if facts.attempts else ()),

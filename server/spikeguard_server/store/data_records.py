@@ -1,7 +1,6 @@
 """The sources in the data of a run's incidents, as its record names them.
 
-Law: reads only, and bounded: the batches about an onset, and the first names of the first batches
-of every command.
+Law: reads only, and bounded: the batches about an onset.
 """
 
 from __future__ import annotations
@@ -18,19 +17,14 @@ from spikeguard_core.policy.data_sources import NOTHING_NAMED, DataRecord, Incid
 from spikeguard_core.policy.finding import diagnose
 from spikeguard_core.policy.remedies import DATA
 from spikeguard_core.policy.settings import Policy
-from spikeguard_protocol import BatchDetail, CommandId, ProtocolError
+from spikeguard_protocol import BatchDetail
 from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.incidents import SELECT, find_row, rows
 from spikeguard_server.store.tables.core import incidents
-from spikeguard_server.store.tables.skipped import skipped_batches
 
-MOST_NAMES: Final = 16  # of a batch on one rank
-MOST_BATCHES: Final = 64  # of a command, counted on every rank
-MOST_ROWS: Final = 1_000
-MOST_LOOKED_AT: Final = 50_000  # rows of the run, the newest: of 1,000 ranks 50 batches
 MOST_EARLIER: Final = 10  # incidents that are compared, the newest
 
-_C, _I = skipped_batches.c, incidents.c
+_I = incidents.c
 _CAUSES: Final = tuple(diagnosis.value for diagnosis in DATA)
 
 
@@ -51,9 +45,6 @@ def data_record_of(
         row.number: _worst(read_batches(connection, run_id, row.place, row.incident.onset_step, 0))
         for row in (*before, mine)
     }
-    if not all(names.values()):
-        left_out = _left_out(connection, run_id)
-        names = {number: told or left_out.get(number, ()) for number, told in names.items()}
     earlier = (IncidentData(row.number, names[row.number]) for row in before)
     near = read_batches(connection, run_id, mine.place, incident.onset_step)
     calm = (batch.names for batch in near if batch.step < incident.onset_step)
@@ -76,33 +67,3 @@ def _worst(batches: Sequence[BatchDetail]) -> tuple[str, ...]:
     if batch.worst is not None and not batch.names_cut and len(batch.names) == batch.sequences:
         return batch.names[batch.worst : batch.worst + 1]
     return batch.names
-
-
-def _left_out(connection: sql.Connection, run_id: UUID) -> dict[int, tuple[str, ...]]:
-    """Incident -> names of what its commands left out."""
-    order = (_C.told_at.desc(), _C.batch_first.desc(), _C.rank.desc())
-    mine = sql.select(skipped_batches).where(_C.run_id == run_id).order_by(*order)
-    told = mine.limit(MOST_LOOKED_AT).subquery().c
-    place = sql.func.row_number().over(
-        partition_by=told.command, order_by=(told.batch_first, told.rank)
-    )
-    names = told.names[1:MOST_NAMES].label("names")
-    named = told.command.is_not(None) & (sql.func.cardinality(told.names) > 0)
-    entries = (
-        sql.select(told.command, names, told.told_at, place.label("place")).where(named).subquery()
-    ).c
-    first = sql.select(entries.command, entries.names).where(entries.place <= MOST_BATCHES)
-    found: dict[int, tuple[str, ...]] = {}
-    for row in connection.execute(first.order_by(entries.told_at.desc()).limit(MOST_ROWS)):
-        number = _incident_of(row.command)
-        if number is not None:
-            found[number] = (*found.get(number, ()), *row.names)
-    return found
-
-
-def _incident_of(command: str) -> int | None:
-    """The incident that a command belongs to; None where the job wrote something else."""
-    try:
-        return CommandId.parse(command).incident.number
-    except ProtocolError:
-        return None

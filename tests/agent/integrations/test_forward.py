@@ -11,8 +11,6 @@ import pytest
 
 from spikeguard import Forward
 from spikeguard.uplink.tracker import WAITING
-from spikeguard_protocol import Ack, IncidentEnded
-from tests.agent.heard import hear
 from tests.agent.job import Job
 from tests.agent.wire import await_that
 
@@ -114,38 +112,3 @@ def test_a_tracker_that_hangs_costs_a_bounded_queue_and_no_step(tmp_path: Path) 
 def test_something_that_is_no_tracker_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="SummaryWriter"):
         Forward(3)
-
-
-class Notes:
-    """What each tracker was told beside numbers."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, str]] = []
-
-    def tensorboard(self) -> Any:
-        tracker = TensorBoard()
-        tracker.add_text = lambda name, text, _: self.told.append((name, text))  # type: ignore[attr-defined]
-        return tracker
-
-    def wandb(self) -> Any:
-        tracker = Wandb()
-        update = lambda told: self.told.extend(told.items())  # noqa: E731
-        tracker.summary = SimpleNamespace(update=update)  # type: ignore[attr-defined]
-        return tracker
-
-
-@pytest.mark.parametrize("kind", ["tensorboard", "wandb"])
-def test_an_end_is_noted_where_the_team_looks(kind: str, tmp_path: Path) -> None:
-    """With the address of the post-mortem; a tracker that fails harms nothing."""
-    notes = Notes()
-    job = Job(tmp_path, forward=Forward(getattr(notes, kind)()))
-    job.train_to(3)
-    ended = IncidentEnded("gpt#1", "recovered", "https://guard.example/incident/default/gpt/1")
-    hear(job.guard, Ack(3, ended=ended))
-    job.guard.finish()
-    ((name, text),) = notes.told
-    assert name == "spikeguard/gpt#1"
-    assert text == (
-        "spikeguard incident gpt#1 closed: recovered; post-mortem: "
-        "https://guard.example/incident/default/gpt/1"
-    )

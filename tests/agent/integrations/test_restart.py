@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.utils.data import DistributedSampler
 
 from spikeguard import AttachError, Mitigation, ResumeError, guard_of
-from spikeguard.data.skips import Skips
 from spikeguard.errors import EXIT_ROLL_BACK
 from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
 from spikeguard.settings import Settings
+from spikeguard.state.lineage import Skips
 from spikeguard_protocol import (
     Ack,
     Apply,

@@ -128,25 +128,6 @@ def test_steps_skipped_now_and_then_after_a_spike_are_no_overflow(fused: bool) -
     assert {ranking[0].cause for ranking in rankings} == {Cause.UNKNOWN}
 
 
-def test_buffers_that_are_not_finite_are_warned_of_and_named_as_the_cause_of_what_follows() -> None:
-    """The count is told a measurement late; a target has to be from before it was taken."""
-
-    def spoilt(step: int) -> Sample:
-        up = 0.0 if step < 300 else 0.02 * (step - 299)
-        measured = {"buffers_not_finite": 2.0 * (step > 250)} if step % 10 == 0 else {}
-        return Sample(step, {"loss": LOSSES[step - 1] + up} | measured)
-
-    events = Monitor().observe([spoilt(step) for step in range(1, ROWS)])
-    (warning,) = [event for event in events if isinstance(event, Precursor)]
-    assert (warning.signal, warning.step, warning.value) == ("buffers_not_finite", 260, 2.0)
-    opened = next(event for event in events if isinstance(event, Opened))
-    likely = opened.causes[0]
-    assert likely.cause is Cause.SPOILT_BUFFERS
-    assert "2 buffers were not finite by step 260" in likely.reasons[0]
-    assert likely.mark is not None
-    assert likely.mark.first_step == 241
-
-
 def test_weights_that_stood_still_before_the_onset_are_named_as_the_cause() -> None:
     def stalled(step: int) -> Sample:
         up = 0.0 if step < 300 else 0.02 * (step - 299)

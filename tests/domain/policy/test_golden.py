@@ -206,8 +206,6 @@ GOLDEN = [
         cause=blamed(Cause.LOSS_SCALE_OVERFLOW)),
     Row("updates round to nothing", None, DIVERGENT, about=SETTLED,
         cause=blamed(Cause.STALLED_WEIGHTS)),
-    Row("buffers are not finite", WITHOUT_A_SKIP, about=SETTLED,
-        cause=blamed(Cause.SPOILT_BUFFERS, mark=Mark(1199))),
     # ---- it came back ----
     Row("elsewhere", Rollback("ckpt-1000", 1000, BatchRange(1406, 1411), 0.5, 250),
         about=came_back(1400, 1407), history=rolled(NEAR), step=1430),

@@ -24,7 +24,7 @@ import pytest
 import sqlalchemy as sql
 import yaml
 
-from spikeguard.commands.inbox import Inbox
+from spikeguard.commands.orders import Inbox
 from spikeguard.faults import Faults
 from spikeguard.settings import Settings as AgentSettings
 from spikeguard.uplink.outbox import Outbox

@@ -13,7 +13,6 @@ from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
     BatchDetail,
-    BatchesSkipped,
     BatchRange,
     CommandResult,
     Gap,
@@ -50,7 +49,6 @@ RECORDS: tuple[Record, ...] = (
     TargetSaved("step-1", 0, 1, 1, Medium.MEMORY),
     TargetDeleted("step-1"),
     CommandResult("gpt#1.1", ResultState.REFUSED, "gone", 9),
-    BatchesSkipped(BatchRange(3, 4), 0, POINT, None, ("doc-17",)),
     Gap(2, 3, "full", 20),
     AttemptEnded("finished"),
 )

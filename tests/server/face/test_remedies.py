@@ -9,7 +9,6 @@ from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
     BatchDetail,
-    BatchesSkipped,
     BatchRange,
     CommandResult,
     ResultState,
@@ -58,17 +57,14 @@ def bad_data(job: Job, segment: int) -> dict[str, Any]:
     raise AssertionError(f"nothing was proposed: {incident}")
 
 
-def leave_out(job: Job, command: dict[str, Any], segment: int, names: tuple[str, ...]) -> None:
-    """Go back by `command` to a new segment and name what it leaves out there."""
+def go_back(job: Job, command: dict[str, Any], segment: int) -> None:
+    """By `command`, to a new segment."""
     train(job, 1, segment - 1, excess=3.0)  # its answer delivers the command
     target, here = command["arguments"]["step"], job.step
     parent = SegmentPoint(SegmentId(job.attempt, segment - 1), target)
-    point = SegmentPoint(SegmentId(job.attempt, segment), target)
-    first, _ = command["arguments"]["skip"]
     job.send(
         SegmentStarted(segment, SegmentReason.ROLLBACK, parent, target, command["id"]),
         CommandResult(command["id"], ResultState.APPLIED, "rolled back", here),
-        BatchesSkipped(BatchRange(first, first + 1), 0, point, command["id"], names),
     )
     job.step = target
 
@@ -98,7 +94,8 @@ def test_a_source_behind_two_incidents_is_named_before_approving_and_the_next_mo
         train(job, 100, 0)
     first = bad_data(job, 0)
     assert not [check for check in first["proposal"]["checks"] if "shard" in check]
-    leave_out(job, approve(job), 1, ("shard-17:204", "shard-3:9"))
+    name_batches(job, 0, first["onset_step"], ("shard-17:204", "shard-3:9"))
+    go_back(job, approve(job), 1)
     assert "Find the source" in job.incident()["remedy"]["follow_ups"][-1]
     for _ in range(3):
         train(job, 100, 1)
@@ -120,7 +117,7 @@ def test_a_source_behind_two_incidents_is_named_before_approving_and_the_next_mo
         log_in(browser, live.tokens[Role.OPERATOR], "Ada")
         for page in ("incident/{}/{}/2", f"confirm/{{}}/{{}}/2/{proposal['number']}"):
             assert twice in browser.get(f"/{page.format(job.project, job.run)}").text
-    leave_out(job, approve(job), 2, ("shard-8:88", "shard-8:1"))
+    go_back(job, approve(job), 2)
     said = job.incident()["remedy"]["follow_ups"][-1]
     assert said.startswith(twice)
     job.send(AttemptEnded("finished"))

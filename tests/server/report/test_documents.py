@@ -16,14 +16,13 @@ from markdown_it import MarkdownIt as CommonMark
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK
 from spikeguard_core.suspicion import Suspicion
 from spikeguard_protocol import (
-    BatchRange,
     Cause,
     CommandState,
     Outcome,
     SegmentReason,
 )
 from spikeguard_server.http.pages.picture_cache import PictureCache
-from spikeguard_server.report import LeftOutFact, PostMortem, ReportFormat, render
+from spikeguard_server.report import PostMortem, ReportFormat, render
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.symptoms import spent_by
 from spikeguard_server.report.thinning import kept_indices
@@ -421,27 +420,6 @@ def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_com
     assert stays.count("closed as healed by itself, but steps") == 2
     assert "came back to its trend" not in stays.split("# Appendix")[0]
     assert "The loss came back to its trend by itself" in markdown(lifted(0.005))
-
-
-def test_what_was_left_out_is_named_and_names_do_no_harm(rolled_back: PostMortem) -> None:
-    """A table of its own, with what there is more of; without any there is none."""
-    nasty = "<script>alert(1)</script> | `x`"
-    entries = tuple(
-        LeftOutFact(BatchRange(n, n + 1), 0, f"{rolled_back.id[:-2]}#3.1", names, cut)
-        for n, names, cut in ((401, (nasty, *"abcdefgh"), 5), (402, ("doc-7",), 0), (403, (), 0))
-    )
-    facts = replace(words(rolled_back), left_out=entries, left_out_count=40)
-    text = markdown(facts)
-    assert "## Batches left out" in text
-    assert "a, b, c, d, e, f, g, and 1 more; 5 cut" in text
-    assert "not named" in text
-    assert "And 37 more" in text
-    assert "spikeguard journal DIRECTORY" in text
-    assert "<script" not in html(facts)
-    assert "<script" not in text.replace("\\<script", "")
-    told = body(facts)
-    assert (told["left_out"][1]["names"], told["left_out_count"]) == (["doc-7"], 40)
-    assert "Batches left out" not in markdown(words(rolled_back))
 
 
 def test_of_a_gradient_that_was_not_finite_no_loss_is_said_to_have_risen(

@@ -124,9 +124,3 @@ def test_twenty_endings_of_a_project_are_its_base_rates(engine: sql.Engine) -> N
     assert opened is not None
     assert opened.kind is Kind.LINGERING
     assert opened.confidence > 0.55
-
-
-def test_the_agent_is_told_once_that_its_incident_ended(spiked: sql.Engine) -> None:
-    job, _, _ = waiting(spiked)
-    told = [job.train(step, step + 19, healthy).ended for step in range(561, 701, 20)]
-    assert [each.incident for each in told if each is not None] == ["gpt#1"]

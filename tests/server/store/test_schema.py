@@ -24,12 +24,11 @@ from spikeguard_server.store.tables.core import metadata
 from spikeguard_server.store.tables.notices import deliveries
 from spikeguard_server.store.tables.policies import policies
 from spikeguard_server.store.tables.run_counts import deleted_runs
-from spikeguard_server.store.tables.skipped import skipped_batches
 from tests.agent.wire import await_that
 from tests.server.face.serving import serving
 from tests.server.store.jobs import execute
 
-PARTS = (deliveries, policies, skipped_batches, deleted_runs)
+PARTS = (deliveries, policies, deleted_runs)
 LATER = """
 from alembic import op
 

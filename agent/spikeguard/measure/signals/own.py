@@ -31,8 +31,13 @@ _MADE = {
     REPLICAS_APART,
     LOST_STEP,
 }
-LOSS_SCALE = OptionalSignal.LOSS_SCALE.value  # the loop may log that of a scaler of its own
-_TAKEN = frozenset({*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *_MADE} - {LOSS_SCALE})
+_OF_THE_LOOP = {  # signals with a meaning that only the model, or a scaler of its own, can show
+    OptionalSignal.LOSS_SCALE.value,
+    OptionalSignal.ATTENTION_LOGIT_MAX.value,
+    OptionalSignal.ACTIVATION_NORM_MAX.value,
+    OptionalSignal.ACTIVATION_OUTLIER_MAX.value,
+}
+_TAKEN = frozenset({*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *_MADE} - _OF_THE_LOOP)
 
 
 class OwnSignals:

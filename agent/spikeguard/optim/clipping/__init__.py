@@ -15,4 +15,4 @@ from spikeguard.optim.clipping.rules import (
     ClipSignal as ClipSignal,
     Rule as Rule,
 )
-from spikeguard.optim.clipping.zclip import Hybrid as Hybrid, ZClip as ZClip
+from spikeguard.optim.clipping.zclip import ZClip as ZClip

@@ -26,7 +26,6 @@ from torch import Tensor
 from spikeguard.optim.clipping.rules import (
     Clipped,
     ClipSignal,
-    averaged,
     factor_to,
     positive,
     scaled_by,
@@ -56,7 +55,6 @@ class AdaGC:
         self._warm_up, self._patience = positive("warm_up", warm_up), positive("patience", patience)
         self._first = positive("warm_up_norm", warm_up_norm)
         self._state: Tensor | None = None  # (4, n): average, count, balance, log of the outside
-        self._rate: Tensor | None = None
 
     def judge(self, norm: Tensor, each: Tensor | None) -> Clipped:
         if each is None:
@@ -86,13 +84,11 @@ class AdaGC:
         self._state = torch.stack([average, count, balance, logs])
         share = (factor < 1.0).sum() / there.sum().clamp_min(1)
         left = torch.linalg.vector_norm(each * factor)
-        self._rate = averaged(self._rate, share)
         signals: dict[str, Tensor] = {
             ClipSignal.NORM: left,
             ClipSignal.CLIPPED: share,
             ClipSignal.FACTOR: scaled_by(norm, left),
             ClipSignal.LIMIT: self._most_left(warm, limit, norm),
-            ClipSignal.CLIP_RATE: self._rate,
         }
         return Clipped(factor, signals)
 
@@ -112,7 +108,7 @@ class AdaGC:
         return onto(self._state, each.device)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"state": self._state, "rate": self._rate}
+        return {"state": self._state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._state, self._rate = state["state"], state["rate"]
+        self._state = state["state"]

@@ -13,14 +13,13 @@ from torch.distributed.tensor import DTensor
 from spikeguard.faults import Faults
 from spikeguard.optim.clipping.adagc import AdaGC
 from spikeguard.optim.clipping.rules import ClipSignal, Rule, under
-from spikeguard.optim.clipping.zclip import Hybrid, ZClip
+from spikeguard.optim.clipping.zclip import ZClip
 from spikeguard.ranks.model_parts import onto, parameters
 
 # The fixed maximum of the paper's ZClip is the loop's own `max_norm` here.
 BY_NAME: Mapping[str, Callable[[], Rule]] = {
     "zclip": lambda: ZClip(max_threshold=None),
     "adagc": AdaGC,
-    "hybrid": lambda: Hybrid(ZClip(max_threshold=None)),
 }
 
 

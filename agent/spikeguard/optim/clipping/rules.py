@@ -14,8 +14,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-RATE_DECAY = 0.99  # of the reported rates: about the last 100 steps
-
 
 class ClipSignal(StrEnum):
     """What a rule reports beside the standard signals, each for the step it judged."""
@@ -27,9 +25,6 @@ class ClipSignal(StrEnum):
     Z = "grad_norm_z"  # standard deviations above the mean, before clipping
     MEAN = "grad_norm_mean"
     STD = "grad_norm_std"
-    CLIP_RATE = "clip_rate"  # share of recent steps (tensors) that were clipped
-    SPIKE_RATE = "spike_rate"  # share of recent steps beyond z_threshold
-    PARAMETERS = "parameters_clipped"  # share of the tensors, where a rule clips the norm too
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +103,3 @@ def scaled_by(norm: Tensor, clipped: Tensor) -> Tensor:
     """What the global norm was multiplied by; 1 where it is zero or not finite."""
     ratio = clipped / norm.clamp_min(1e-30)
     return torch.where(torch.isfinite(norm) & (norm > 0.0), ratio, torch.ones_like(ratio))
-
-
-def averaged(average: Tensor | None, value: Tensor) -> Tensor:
-    """Exponential average over about 100 steps, starting at zero."""
-    before = torch.zeros_like(value) if average is None else average.to(value.device)
-    return before * RATE_DECAY + value * (1.0 - RATE_DECAY)

@@ -1,4 +1,4 @@
-"""ZClip: clip a gradient norm that stands out from those before it; and its hybrid with AdaGC.
+"""ZClip: clip a gradient norm that stands out from those before it.
 
 Source: Kumar et al., ZClip, arXiv 2504.02507 (2025): figure 3 has what a z-score is brought to,
 tables 6 and 7 the defaults 2.5 and 0.97; held against the authors' published code
@@ -22,15 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeguard.optim.clipping.adagc import AdaGC
 from spikeguard.optim.clipping.baseline import Baseline
 from spikeguard.optim.clipping.rules import (
     Clipped,
     ClipSignal,
-    averaged,
     factor_to,
     positive,
-    scaled_by,
     within,
 )
 
@@ -56,7 +53,6 @@ class ZClip:
         positive("patience", patience)
         within("decay", decay, 0.0, 1.0)
         self._baseline = Baseline(z_threshold, decay, warm_up, patience)
-        self._rates: Tensor | None = None  # clipped, spikes
 
     def judge(self, norm: Tensor, _each: Tensor | None = None) -> Clipped:
         at = self._baseline.judge(norm)
@@ -65,57 +61,19 @@ class ZClip:
         factor = factor_to(norm, limit.clamp_max(self._most))
         # what enters: the norm as the z-score made it, not as the fixed maximum cut it
         self._baseline.learn(norm, at, torch.minimum(norm, limit))
-        hits = torch.stack([factor < 1.0, at.outside]).float()
-        self._rates = averaged(self._rates, hits)
         signals: dict[str, Tensor] = {
             ClipSignal.NORM: norm * factor,
-            ClipSignal.CLIPPED: hits[0],
+            ClipSignal.CLIPPED: (factor < 1.0).float(),
             ClipSignal.FACTOR: factor,
             ClipSignal.LIMIT: at.edge.clamp_max(self._most),
             ClipSignal.Z: at.z,
             ClipSignal.MEAN: at.mean,
             ClipSignal.STD: at.std,
-            ClipSignal.CLIP_RATE: self._rates[0],
-            ClipSignal.SPIKE_RATE: self._rates[1],
         }
         return Clipped(factor, signals)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"baseline": self._baseline.state_dict(), "rates": self._rates}
+        return {"baseline": self._baseline.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._baseline.load_state_dict(state["baseline"])
-        self._rates = state["rates"]
-
-
-class Hybrid:
-    """AdaGC for each parameter, then ZClip for the norm of what is left; one pass over gradients.
-
-    `clip_rate` and `grad_clipped` are ZClip's; `parameters_clipped`: the share that AdaGC clipped.
-    """
-
-    per_parameter = True
-
-    def __init__(self, zclip: ZClip | None = None, adagc: AdaGC | None = None) -> None:
-        self._zclip, self._adagc = zclip or ZClip(), adagc or AdaGC()
-
-    def judge(self, norm: Tensor, each: Tensor | None) -> Clipped:
-        local = self._adagc.judge(norm, each)
-        whole = self._zclip.judge(local.signals[ClipSignal.NORM])
-        ratio = scaled_by(norm, whole.signals[ClipSignal.NORM])
-        signals = {
-            **whole.signals,
-            ClipSignal.FACTOR: ratio,
-            ClipSignal.LIMIT: torch.minimum(
-                whole.signals[ClipSignal.LIMIT], local.signals[ClipSignal.LIMIT]
-            ),
-            ClipSignal.PARAMETERS: local.signals[ClipSignal.CLIPPED],
-        }
-        return Clipped(local.factor * whole.factor, signals)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"zclip": self._zclip.state_dict(), "adagc": self._adagc.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._zclip.load_state_dict(state["zclip"])
-        self._adagc.load_state_dict(state["adagc"])

@@ -1,5 +1,4 @@
-"""Clues in what no loss shows: an fp16 loss scale that overflows, bf16 weights that stand still,
-buffers that are not finite.
+"""Clues in what no loss shows: an fp16 loss scale that overflows, bf16 weights that stand still.
 
 Invariants: pure. All are read from what the agent counts; where it does not, nothing is said.
 """
@@ -12,7 +11,6 @@ from collections.abc import Iterator
 from spikeguard_core.detection.noise import median
 from spikeguard_core.diagnosis.cause.measured import calm_values
 from spikeguard_core.diagnosis.evidence import (
-    BUFFERS_NOT_FINITE,
     STEP_SKIPPED,
     UNCHANGED_PARAMETERS,
     Evidence,
@@ -25,10 +23,9 @@ FEWEST = 3  # steps skipped in a row that are no search for a scale any more
 
 
 def clues_of_precision(evidence: Evidence) -> Iterator[Clue]:
-    """Whether a scaler found no scale, updates rounded to nothing, or buffers were spoilt."""
+    """Whether a scaler found no scale, or updates rounded to nothing."""
     yield from _overflow(evidence)
     yield from _stalled(evidence)
-    yield from _spoilt(evidence)
 
 
 def _overflow(evidence: Evidence) -> Iterator[Clue]:
@@ -59,16 +56,3 @@ def _stalled(evidence: Evidence) -> Iterator[Clue]:
         "updates round to nothing in this number format"
     )
     yield Clue(Cause.STALLED_WEIGHTS, 9.0, reason)
-
-
-def _spoilt(evidence: Evidence) -> Iterator[Clue]:
-    """A count is told one measurement after it was taken, so all was well two before the first."""
-    rows = [r for r in evidence.whole(BUFFERS_NOT_FINITE).rows() if r[0] <= evidence.onset_step]
-    steps = [step for step, _ in rows]
-    first = next((n for n, (_, count) in enumerate(rows) if count >= 1.0), None)
-    if first is None:
-        return
-    count = rows[first][1]
-    which = "1 buffer was" if count == 1.0 else f"{count:g} buffers were"
-    reason = f"{which} not finite by step {steps[first]}, before the onset"
-    yield Clue(Cause.SPOILT_BUFFERS, 9.0, reason, Mark(steps[max(0, first - 2)] + 1))

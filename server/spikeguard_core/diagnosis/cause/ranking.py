@@ -33,9 +33,8 @@ PRIOR: dict[Cause, float] = {  # logarithms of odds against `unknown`
     Cause.LAYER_FAULT: -3.0,
     Cause.NON_FINITE_SOURCE: -1.5,
     Cause.WEIGHT_CORRUPTION: -2.5,
-    Cause.LOSS_SCALE_OVERFLOW: -6.0,  # nothing but their own clue speaks for these three
+    Cause.LOSS_SCALE_OVERFLOW: -6.0,  # nothing but their own clue speaks for these two
     Cause.STALLED_WEIGHTS: -6.0,
-    Cause.SPOILT_BUFFERS: -6.0,
 }
 READERS: tuple[Callable[[Evidence], Iterator[Clue]], ...] = (
     clues_of_loss,

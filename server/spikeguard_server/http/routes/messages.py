@@ -25,8 +25,7 @@ from spikeguard_protocol import (
     plain_json,
     to_json,
 )
-from spikeguard_protocol.batches import BatchRange
-from spikeguard_protocol.identity import NAME_PATTERN
+from spikeguard_protocol.identity import NAME_PATTERN, BatchRange
 from spikeguard_protocol.orders import Ack
 from spikeguard_server.errors import (
     Busy,

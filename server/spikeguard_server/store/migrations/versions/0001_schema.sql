@@ -531,24 +531,6 @@ CREATE TABLE command_revisions (
         FOREIGN KEY (run_id, incident, command) REFERENCES commands (run_id, incident, number)
 );
 
-CREATE TABLE skipped_batches (
-    run_id uuid NOT NULL,
-    batch_first bigint NOT NULL,
-    rank bigint NOT NULL,
-    batch_end bigint NOT NULL,
-    attempt text NOT NULL,
-    segment bigint NOT NULL,
-    step bigint NOT NULL,
-    command text,
-    names text[] NOT NULL,
-    names_cut bigint NOT NULL,
-    told_at timestamptz NOT NULL,
-    CONSTRAINT skipped_batches_pkey PRIMARY KEY (run_id, batch_first, rank),
-    CONSTRAINT skipped_batches_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
-);
-CREATE INDEX skipped_batches_run_id_told_at_batch_first_rank_idx
-    ON skipped_batches (run_id, told_at, batch_first, rank);
-
 -- What lay in the batches near an onset, as the agent told it: `detail` is the record's JSON, in
 -- which a loss that is not finite is a word. Rows that no incident is near go with the next ones.
 CREATE TABLE batch_details (

@@ -1,8 +1,10 @@
-"""What is told of a step: from its row, still on the way from the device, to the outbox.
+"""What goes to the server at a step boundary, and what has come from it.
 
-Law: the loop hands over references and goes on. Records are put together and checked by the
-outbox's own thread, out of values that nobody changes any more. Order is that of the loop: a
-step's sample lies in the outbox before whatever was saved or done after it.
+A step's row, still on its way from the device, goes to the outbox: the loop hands over references,
+and the outbox's thread makes the records of values that nobody changes any more, in the loop's
+order. What the server said is taken up at once, or once all ranks have heard it.
+Law: meets other ranks in `together` alone, which reads what was said K steps ago and waits for
+nobody. What a message changes in the loop (detail, what is protected, an order) changes here.
 """
 
 from __future__ import annotations
@@ -14,17 +16,22 @@ from functools import partial
 from typing import NamedTuple
 
 from spikeguard.commands.emergency import EmergencyRule
+from spikeguard.commands.executor import Executor
 from spikeguard.doctor.doctor import Seen
+from spikeguard.faults import log
+from spikeguard.loop.capabilities import no_replicas
 from spikeguard.loop.context import Parts
 from spikeguard.loop.local_watch import LocalWatch
+from spikeguard.loop.startup import introduction
 from spikeguard.measure.flight_recorder import FlightRecorder
 from spikeguard.measure.readback import DEPTH, Pending, Row, arrived, copied, take
 from spikeguard.ranks.agreement import LAG, Agreed, Agreement
-from spikeguard.ranks.vote import Word, alone
+from spikeguard.ranks.rank_group import in_step
+from spikeguard.ranks.vote import Pin, Word, alone
 from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import (
+    Answer,
     CommandResult,
-    IncidentEnded,
     Record,
     Samples,
     SegmentId,
@@ -53,26 +60,18 @@ def said_of(result: CommandResult) -> str:
     return f"spikeguard {result.command} {result.state.value} at step {result.step}{why}"
 
 
-def said_of_end(ended: IncidentEnded) -> str:
-    """The same of an incident that closed, with where its post-mortem stands."""
-    where = f"; post-mortem: {ended.address}" if ended.address else ""
-    return f"spikeguard incident {ended.incident} closed: {ended.outcome.replace('_', ' ')}{where}"
-
-
 class Reporter:
     """Holds the rows of the last steps until their values have arrived."""
 
     def __init__(self, parts: Parts, forward: Forward | None) -> None:
         self._p, self._forward, self._outbox = parts, forward, parts.outbox
         self._rows: deque[Row] = deque()
-        self._recorder = FlightRecorder(parts.settings)
+        self._recorder = FlightRecorder(parts.settings.flight_recorder)
         self._watch = self._local_watch(parts)
         self._emergency: EmergencyRule | None = None
         if parts.settings.emergency_drops and parts.world.leads:
             progress, run = parts.progress, parts.journal.run
             self._emergency = EmergencyRule(parts.settings, run, progress, parts.rates, parts.inbox)
-        if forward is not None:
-            parts.inbox.tell = lambda ended: forward.note(ended.incident, said_of_end(ended))
 
     def _local_watch(self, parts: Parts) -> LocalWatch | None:
         """Where there is no server, on rank 0: who tells of a spike in its place."""
@@ -131,7 +130,7 @@ class Reporter:
         layered, agreement.layered = agreement.layered, []
         for row, told in layered:
             norms = Pending(tuple(told), list(told.values()), None)
-            self._pass_on_detail(row._replace(layers=norms, activations=None))
+            self._pass_on_detail(row._replace(layers=norms))
 
     def leave(self, agreement: Agreement[Row], word: Word) -> None:
         """This rank makes no further step of this pass: its last rows go into its last votes."""
@@ -211,7 +210,133 @@ class Reporter:
 
     def _pass_on_detail(self, row: Row) -> None:
         outbox = self._outbox
-        if outbox is None or (row.layers is None and row.activations is None):
+        if outbox is None or row.layers is None:
             return
         for detail in self._recorder.pass_on(row, self._p.collector.attentive):
             outbox.put(detail)
+
+
+# ---- what has come from the server ---------------------------------------------------------------
+
+
+REMEDY = "restart the job to have orders carried out and checkpoints written again"
+
+
+class OrderPolling:
+    """Between the inbox and what it is about."""
+
+    def __init__(self, parts: Parts, reporter: Reporter, executor: Executor) -> None:
+        self._p, self._reporter, self._executor = parts, reporter, executor
+        self.ending = False  # a pass ended whose last steps are still to come
+        self._lost_at: int | None = None  # the step at which the ranks agreed no more
+        self._pinned: tuple[Pin, ...] = ()
+
+    def alone(self) -> None:
+        """In a job of one process: take up what the server said, and go on while it asks."""
+        parts = self._p
+        inbox = parts.inbox
+        inbox.changed = False  # first: what comes from here on is looked at next time
+        try:
+            parts.collector.attentive = inbox.attentive
+            if (snapshots := parts.recovery.snapshots) is not None:
+                snapshots.protected = inbox.protected
+            self._executor.finish_step()
+            if inbox.orders or inbox.unreadable:
+                self._executor.act_alone()
+        finally:
+            waits = inbox.orders or inbox.unreadable or self._executor.returning
+            if waits or parts.collector.attentive:
+                inbox.changed = True
+
+    def together(self, agreement: Agreement[Row]) -> None:
+        """The same where all ranks have to know it first."""
+        returning = self._executor.returning
+        if agreement.broken:
+            self._executor.finish_step()
+            self._go_on_apart(agreement)
+            return
+        with self._p.faults.shield("agreement"), in_step(self._p.world):
+            voter, recovery = agreement.voter, self._p.recovery
+            voter.snapshot_bytes = recovery.snapshots.bytes if recovery.snapshots is not None else 0
+            voter.snapshot_interval = self._p.cadence.wanted()
+            settled = self._reporter.deliver_together(agreement, self._word())
+            for agreed in settled:
+                self._apply(agreement, agreed)
+            if returning:
+                self._executor.finish_step()
+            elif settled and not agreement.broken:
+                self._executor.act_together(settled[-1].word.serial)
+        if self.ending and not self._p.feed.held:
+            self.leave(agreement)
+
+    def _go_on_apart(self, agreement: Agreement[Row]) -> None:
+        """In the place of the vote once the ranks agree no more; meets none of them.
+
+        One of them waited for the others in vain, so no rank knows what the others do: nothing is
+        carried out and no checkpoint is written. Rank 0 tells what it measures and refuses orders.
+        """
+        parts, inbox, reason = self._p, self._p.inbox, self._p.world.ties.reason
+        if news := self._lost_at is None:
+            self._lost_at = parts.progress.steps
+        why = f"the ranks lost step at step {self._lost_at}"
+        if news:
+            if reason and parts.world.leads:
+                log.warning("at step %d: %s", self._lost_at, reason)
+            if not reason:
+                parts.faults.note("lost_step", f"{why}: {REMEDY}")
+            parts.facts = {**parts.facts, "ranks": reason or f"{why}; {REMEDY}"}
+            self._reporter.report(introduction(parts, self._executor.capabilities()))
+        self._reporter.go_on_apart(agreement)
+        parts.collector.attentive = inbox.attentive
+        if inbox.deliveries or inbox.unreadable:
+            self._executor.refuse_all(f"{why}: {reason or REMEDY}")
+
+    def leave(self, agreement: Agreement[Row]) -> None:
+        """A pass over the data ended: all its steps are made, or the last ones are to come."""
+        self.ending = bool(self._p.feed.held)
+        if not self.ending and not agreement.broken:
+            with self._p.faults.shield("agreement"):
+                self._reporter.leave(agreement, self._word())
+
+    def _word(self) -> Word:
+        return Word(self._executor.announce(), self._p.inbox.attentive, self._pins())
+
+    def _apply(self, agreement: Agreement[Row], agreed: Agreed[Row]) -> None:
+        """What all ranks learn at this boundary."""
+        parts, reduced, finding = self._p, agreed.reduced, agreed.finding
+        parts.collector.attentive = agreed.word.attentive
+        parts.collector.compares &= agreement.replicas.compares
+        if finding.said:
+            parts.faults.note("replicas", finding.said)
+        if agreement.replicas.unlike and parts.recovery.unlike():
+            log.warning("[rank %d] %s", parts.world.rank, finding.said)
+            if parts.recovery.snapshots is None and parts.rewind.answer is Answer.YES:
+                parts.rewind = no_replicas()
+            parts.feed.unusual = True
+        if agreed.row is not None and (finding.equal is not None or finding.ranks):
+            parts.recovery.compared(agreed.row.step, not finding.ranks)
+        if reduced.other_data:
+            self._executor.correct_rollback()
+        if reduced.snapshot_bytes:
+            parts.recovery.agree_on_size(reduced.snapshot_bytes)
+        self.adapt(reduced.snapshot_interval)
+        if agreed.word.pins != self._pinned:
+            self._protect_pins(agreed.word.pins)
+
+    def adapt(self, interval: int) -> None:
+        """Take snapshots at `interval` steps from here on, on all ranks; 0: as before."""
+        if self._p.cadence.agree(interval):
+            self._p.feed.unusual = True  # the table is to be told anew
+
+    def _pins(self) -> tuple[Pin, ...]:
+        """Of the snapshots that the server wants kept, known to every rank by step and segment."""
+        wanted, snapshots = self._p.inbox.protected, self._p.recovery.snapshots
+        if not wanted or snapshots is None:
+            return ()
+        return tuple((t.step, t.segment.number) for t in snapshots.targets if t.name in wanted)
+
+    def _protect_pins(self, pins: tuple[Pin, ...]) -> None:
+        self._pinned, snapshots = pins, self._p.recovery.snapshots
+        if snapshots is not None:
+            held = [t for t in snapshots.targets if (t.step, t.segment.number) in pins]
+            snapshots.protected = frozenset(t.name for t in held)
