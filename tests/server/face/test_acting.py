@@ -240,7 +240,8 @@ def test_a_rate_that_is_lowered_to_a_cap_keeps_it_where_a_person_takes_another_t
 
 
 def test_targets_that_something_speaks_against_are_listed_last() -> None:
-    """Newest first among equals; what is proposed comes before all."""
+    """Newest first among equals; what is proposed comes before all, and then what is from before
+    the onset."""
 
     def target(step: int, health: Health) -> TargetOption:
         return TargetOption.model_construct(
@@ -250,10 +251,14 @@ def test_targets_that_something_speaks_against_are_listed_last() -> None:
     healths = {400: Health.SUSPECT, 350: Health.PENDING, 300: Health.SUSPECT, 250: Health.HEALTHY}
     listed = [target(step, health) for step, health in healths.items()]
     options = OptionsBody.model_construct(targets=listed)
-    for proposed, order in ((None, [350, 250, 400, 300]), ("step-300", [300, 350, 250, 400])):
+    for proposed, onset, order in (
+        (None, None, [350, 250, 400, 300]),
+        ("step-300", None, [300, 350, 250, 400]),
+        ("step-250", 310, [250, 300, 350, 400]),
+    ):
         fields = Fields("rollback", proposed or "")
         form = ActForm("/act/p/gpt", fields, None if proposed is None else fields)
-        assert [shown["step"] for shown in targets_shown(form, options)] == order
+        assert [shown["step"] for shown in targets_shown(form, options, onset)] == order
 
 
 def test_what_a_run_cannot_do_is_said_before_anybody_is_asked(
