@@ -159,9 +159,10 @@ def _recoverable(situation: Situation, policy: Policy) -> Opinion | None:
     incident, offered = situation.incident, situation.offered
     if incident.kind is not Kind.RECOVERABLE:
         return None
-    asked = offered is not None and not isinstance(offered.action, Watch)
-    if asked and incident.confidence < policy.sure_confidence:  # what swings is asked about once
-        return Opinion(offered.action, said_of(situation), offered.cause, by_person=True)
+    if offered is not None and offered.verb is not Verb.WATCH:
+        cause = None if offered.cause is None else Diagnosis(offered.cause)
+        if incident.confidence < policy.sure_confidence:  # what swings is asked about once
+            return Opinion(offered.action, said_of(situation), cause, by_person=True)
     until = _watched_until(situation)
     if until is not None and situation.step < until:
         return Opinion(None, f"Healing, and watched until step {until}. {said_of(situation)}")
