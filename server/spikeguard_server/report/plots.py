@@ -294,9 +294,9 @@ def _span(facts: Pictured) -> tuple[int, int] | None:
 
 def _draw_peak(axes: Axes, facts: Pictured) -> None:
     incident = facts.incident
-    if incident.peak_loss is None or not math.isfinite(_drawable(incident.peak_loss)):
+    if incident.peak_loss is None or not rose(incident):
         return
-    if not rose(incident):
+    if not math.isfinite(_drawable(incident.peak_loss)):
         return
     at = (incident.peak_step, incident.peak_loss)
     axes.plot(*at, "o", color=LIGHT["alarm"], markersize=4, zorder=6)
@@ -330,13 +330,8 @@ def _draw_rollbacks(axes: Axes, facts: Pictured) -> None:
 
 def _arrow_back(axes: Axes, facts: Pictured, start: int, end: int, height: float) -> None:
     across = axes.get_xaxis_transform()
-    style = {
-        "arrowstyle": "-|>",
-        "color": LIGHT["undone"],
-        "linewidth": 1.2,
-        "shrinkA": 0,
-        "shrinkB": 0,
-    }
+    style = {"arrowstyle": "-|>", "color": LIGHT["undone"], "linewidth": 1.2}
+    style |= {"shrinkA": 0, "shrinkB": 0}
     axes.annotate(
         "", (end, height), (start, height), xycoords=across, textcoords=across, arrowprops=style
     )
