@@ -89,13 +89,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_297,
     "spikeguard_client": 1_347,
     "spikeguard": 20_634,
-    "spikeguard_core": 11_604,
+    "spikeguard_core": 11_636,
     "spikeguard_replay": 3_625,
-    "spikeguard_server": 30_945,
-    "spikeguard_dashboard": 3_240,
+    "spikeguard_server": 30_981,
+    "spikeguard_dashboard": 3_246,
     "spikeguard_trainer": 2_269,
     "benchmarks": 14_123,
-    "tests": 48_721,
+    "tests": 48_788,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
