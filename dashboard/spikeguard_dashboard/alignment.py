@@ -1,8 +1,8 @@
 """Curves of several runs on one axis: by step, or by the tokens trained before each.
 
 Law: pure. Only what still stands is compared: a stretch that a rollback undid is left out. Where
-there are more points than `FEW`, a line goes through the middle of each bin and a band from its
-lowest to its highest value; the server keeps both in whatever it thins.
+there are more points than `FEW`, a line goes through the middle of each bin, or its highest value
+where that stands out of what bins usually hold, and a band from its lowest to its highest.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spikeguard_client.shapes import RunDetail
 from spikeguard_dashboard.history import Kept, Key
 from spikeguard_dashboard.series import Series
 
 FEW, BINS = 400, 240
+STANDS_OUT = 5.0  # times the usual height of a bin's highest value over its middle
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +91,14 @@ def binned(points: Sequence[tuple[float, float]], ends: tuple[float, float]) -> 
     bins: dict[int, list[float]] = {}
     for at, value in inside:
         bins.setdefault(min(BINS - 1, int((at - low) / width)), []).append(value)
-    return [
+    found = [
         Bin(low + (number + 0.5) * width, min(held), statistics.median_low(held), max(held))
         for number, held in sorted(bins.items())
+    ]
+    usual = statistics.median(one.high - one.middle for one in found)
+    return [
+        replace(one, middle=one.high) if one.high - one.middle > STANDS_OUT * usual else one
+        for one in found
     ]
 
 

@@ -20,6 +20,7 @@ from spikeguard_dashboard.palette import palette
 LIGHT: Final = ("#0b62a4", "#c44e00", "#00795a", "#a3437c", "#9a6a00", "#4a4f57")
 DARK: Final = ("#5cb8f0", "#ff8a4c", "#35c79b", "#e79bc4", "#f0b73c", "#c3ccd8")
 STYLES: Final = ("solid", "dashed", "dotted", "solid", "dashed", "dotted")  # as CSS has them
+ROW_PX: Final = 11  # of the marks of one run
 _DASHES: Final = {"solid": (1, 0), "dashed": (7, 4), "dotted": (2, 3)}  # pixels
 
 
@@ -64,13 +65,12 @@ def comparison_chart(lines: Sequence[Line], look: Look) -> Spec:
     datasets: dict[str, list[Row]] = {"rows": rows}
     colour = _colour(lines, look)
     layers = [_band(look, colour), _lines(lines, look, colour)]
-    for name, shape, found in (
-        ("marks", "diamond", [_mark(line, one) for line in lines for one in line.marks]),
-        ("lost", "triangle-up", [_lost(line, at) for line in lines for at in line.lost]),
-    ):
+    marks = [("diamond", [_mark(line, one) for one in line.marks]) for line in lines]
+    lost = ("triangle-up", [_lost(line, at) for line in lines for at in line.lost])
+    for row, (shape, found) in enumerate((*marks, lost)):  # one below the other: none hides another
         if found:
-            datasets[name] = found
-            layers.append(_points(name, shape, look, colour))
+            datasets[f"marks {row}"] = found
+            layers.append(_points(f"marks {row}", shape, look, colour, 8 + ROW_PX * row))
     chart = alt.LayerChart(layer=layers).properties(
         height=look.height, width="container",
         autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
@@ -147,11 +147,11 @@ def _lines(lines: Sequence[Line], look: Look, colour: alt.Color) -> Any:
     )  # fmt: skip
 
 
-def _points(name: str, shape: str, look: Look, colour: alt.Color) -> Any:
+def _points(name: str, shape: str, look: Look, colour: alt.Color, y_px: int) -> Any:
     chart = alt.Chart(alt.NamedData(name)).mark_point(
         shape=shape, size=80, filled=True, opacity=1.0, clip=True
     )
-    top = alt.YValue(8 if shape == "diamond" else 22)  # type: ignore[no-untyped-call]
+    top = alt.YValue(y_px)  # type: ignore[no-untyped-call]
     return chart.encode(x=_x(look), y=top, color=colour, tooltip=_tooltips())
 
 

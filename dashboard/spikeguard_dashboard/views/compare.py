@@ -206,7 +206,7 @@ def _said(choice: _Choice) -> Html:
     axis = "tokens trained" if choice.axis == TOKENS else "step"
     meanings = (
         f"by {axis}",
-        "line: the middle of what lies there",
+        "line: the middle of what lies there, or a spike's height",
         "band: from the lowest to the highest value",
         "diamond: an incident began",
         "triangle: not a finite number",

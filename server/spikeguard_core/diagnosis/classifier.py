@@ -9,6 +9,7 @@ What is expected of the excess is `forecast.py`'s.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from spikeguard_core.detection.noise import NORMAL_MAD, median
 from spikeguard_core.detection.settings import DetectionSettings
@@ -42,10 +43,12 @@ SUREST = 0.97
 HIGH_ROWS = 3  # that a height takes
 HIGH_PART = 9.0  # times the loss before, above it
 CLEAR = 10.0  # scales above 0 of a level whose size tells something
+PARTED_ROWS = 5  # in the band, between two rises out of it
 SWINGS = 3  # rises that noise does not explain, after the peak
 NOT_FALLING_ROWS = 24  # after which an excess that has not fallen is not expected to
 GUESS_ROWS = 12  # batches of odd data in a row may lie as high as guessing
 LEFT_BEHIND, AT_GUESS = 0.7, 0.95  # of the loss at which the run began
+UNSETTLED = 0.55  # confidence in damage whose interval holds zero
 RETURNED = 0.7  # that what came back after a command lasts, before its course is seen
 
 
@@ -65,6 +68,15 @@ def hold(before: Judgement, now: Judgement, changes: int) -> Judgement:
     if now.kind is before.kind or now.confidence >= least:
         return now
     return Judgement(before.kind, 0.5, now.reason)
+
+
+def while_unsettled(judgement: Judgement, outlook: Outlook | None) -> Judgement:
+    """An excess whose told interval holds zero shows no damage and no healing: nobody is asked for
+    its sake, and who was asked before still is."""
+    shown = outlook is None or outlook.excess >= outlook.doubt
+    if shown or judgement.kind is not Kind.LINGERING:
+        return judgement
+    return replace(judgement, confidence=min(judgement.confidence, UNSETTLED))
 
 
 def at_level_before(episode: Episode) -> Judgement:
@@ -213,7 +225,7 @@ def _healing(episode: Episode, outlook: Outlook) -> str:
     if episode.since_turn < PLATEAU_ROWS and outlook.lasting > 0.5:
         return f"{_above(episode, outlook)}, too early to say more"
     rows, back = outlook.rows_left, _calm_for(episode)
-    if not math.isfinite(rows) or _fell(episode, outlook):
+    if not math.isfinite(rows) or _fell(episode, outlook) or outlook.excess < outlook.doubt:
         return f"{_above(episode, outlook)}{back}"
     slope = -outlook.slope / episode.gap
     slower = ", ever slower" if -outlook.slope * rows > 2.0 * outlook.excess else ""
@@ -224,8 +236,19 @@ def _healing(episode: Episode, outlook: Outlook) -> str:
 
 
 def _calm_for(episode: Episode) -> str:
-    calm = episode.calm_rows
-    return f", in its band for {_steps(episode, calm)}" if calm > 1 else ""
+    calm, times = episode.calm_rows, _excursions(episode)
+    again = f" after {times} rises out of it" if times > 1 else ""
+    return f", in its band for {_steps(episode, calm)}{again}" if calm > 1 else ""
+
+
+def _excursions(episode: Episode) -> int:
+    """How often the loss rose well out of its band, of the rows that are kept."""
+    assert episode.trend is not None
+    times, calm, band = 0, PARTED_ROWS, episode.trend.band * episode.scale
+    for excess in episode.recent:
+        times += calm >= PARTED_ROWS and excess > 2.0 * band
+        calm = 0 if excess > 2.0 * band else calm + (excess <= band)
+    return times
 
 
 def _steps(episode: Episode, rows: int) -> str:
@@ -237,6 +260,8 @@ def _steps(episode: Episode, rows: int) -> str:
 def _too_slow(episode: Episode, outlook: Outlook) -> str:
     if _fell(episode, outlook):
         return _above(episode, outlook)
+    if outlook.excess < outlook.doubt:
+        return f"{_above(episode, outlook)}, which may be none"
     if outlook.fall < outlook.error:
         return f"{_above(episode, outlook)} and has stopped falling"
     slope = -outlook.slope / episode.gap

@@ -31,7 +31,7 @@ class BaseRates:
         heal, rest = f"{self.recoverable:.0%} heal", f"{self.lingering:.0%} linger"
         rates = f"{heal}, {rest} and {self.divergent:.0%} diverge"
         if self.endings < ENOUGH:
-            own = f"this project has {self.endings} endings of its own and needs {ENOUGH}"
+            own = f"this project's own count from {ENOUGH} on, {self.endings} so far"
             return f"Of spikes in general {rates} (published figures; {own})."
         own = f"its {self.endings} endings, and the published rates as {ENOUGH} more"
         return f"Of this project's spikes {rates} ({own})."

@@ -20,6 +20,7 @@ from spikeguard_core.diagnosis.classifier import (
     at_level_before,
     classify,
     hold,
+    while_unsettled,
 )
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART
 from spikeguard_core.diagnosis.forecast import Outlook, look_ahead, tolerance_of
@@ -103,6 +104,8 @@ class Course:
         before, now = episode.judgement, classify(episode, outlook, settings)
         episode.judgement = hold(before, now, episode.changes)
         episode.changes += episode.judgement.kind is not before.kind
+        if not episode.slow:
+            episode.judgement = while_unsettled(episode.judgement, outlook)
         if episode.stayed and episode.judgement.kind is Kind.RECOVERABLE and not episode.calm_rows:
             # A second spike that falls to where the loss stayed has not healed.
             episode.judgement = replace(episode.judgement, kind=Kind.LINGERING)

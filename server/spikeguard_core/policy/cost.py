@@ -8,8 +8,8 @@ What counts, in every view. A trained step is lost, once, where one of these bef
   scaler kept it out), so that the weights stalled;
 - it stalled: its update rounded to nothing, as in pure bf16. Of all parameters at least the share
   `standstill.LIMIT` stayed as they were, at the newest measurement up to that step;
-- it was spent in damage: between the onset and the last step whose loss stood out of the trend, as
-  far as no rollback undid it. A run that ends damaged was in damage up to its end.
+- it was spent in damage: between the onset and the last two rows in a row whose loss stood out of
+  the trend, as far as no rollback undid it. A run that ends damaged was in damage up to its end.
 
 Seconds are those that the lost steps took, as measured; a step that did not measure it, and every
 step of a forecast, counts as the pace: the median of `PACE_STEPS` steps before the onset, which is

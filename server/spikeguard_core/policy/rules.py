@@ -156,8 +156,13 @@ def _alone(situation: Situation, policy: Policy) -> Opinion | None:
 
 
 def _recoverable(situation: Situation, policy: Policy) -> Opinion | None:
-    if situation.incident.kind is not Kind.RECOVERABLE:
+    incident, offered = situation.incident, situation.offered
+    if incident.kind is not Kind.RECOVERABLE:
         return None
+    if offered is not None and offered.verb is not Verb.WATCH:
+        cause = None if offered.cause is None else Diagnosis(offered.cause)
+        if incident.confidence < policy.sure_confidence:  # what swings is asked about once
+            return Opinion(offered.action, said_of(situation), cause, by_person=True)
     until = _watched_until(situation)
     if until is not None and situation.step < until:
         return Opinion(None, f"Healing, and watched until step {until}. {said_of(situation)}")
@@ -166,17 +171,16 @@ def _recoverable(situation: Situation, policy: Policy) -> Opinion | None:
 
 def _unsure(situation: Situation, policy: Policy) -> Opinion | None:
     """Nobody is asked below the confidence at which the policy acts. What somebody may be reading
-    outlasts noise, and is taken back once it has lost its reason."""
+    outlasts noise. A cause whose damage training does not heal is reason enough."""
     incident, least = situation.incident, policy.act_confidence
     asked = _asked_already(situation)
     if incident.confidence >= (least - RETREAT if asked else least):
         return None
-    said = f"{incident.kind} has a probability of {incident.confidence:.0%} and acting takes"
-    if asked:
-        return Opinion(
-            None, f"The proposal lost its reason: {said} {least:.0%}. {said_of(situation)}"
-        )
-    return Opinion(None, f"Too early: {said} {least:.0%}. {said_of(situation)}")
+    if lasting_cause(incident.causes) is not None:
+        return None
+    said = f"{incident.kind} has a probability of {incident.confidence:.0%}, acting takes"
+    early = "No longer" if asked else "Too early"
+    return Opinion(None, f"{early}: {said} {least:.0%}. {said_of(situation)}")
 
 
 def _too_early(situation: Situation, policy: Policy) -> Opinion | None:

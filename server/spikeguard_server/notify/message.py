@@ -22,6 +22,7 @@ from spikeguard_core.policy.finding import FirstMove
 from spikeguard_protocol import IncidentState, Kind, Signal
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.phrases import PARAGRAPH, sure_phrase
+from spikeguard_server.report.causes import CAUSES
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.wording import ENDINGS, count, duration, number, word
 
@@ -276,9 +277,6 @@ def _waiting(waiting: Waiting) -> str:
     if waiting.a_minute is None:
         adds = "; how many steps each minute adds is not known"
     return f"Can wait {duration(waiting.can_wait_s)}{adds}. Then it expires: nothing is done"
-
-
-CAUSES = ("Likely cause (", "The cause is not known")
 
 
 def _is_said(paragraph: str, spike: SpikeNews) -> bool:

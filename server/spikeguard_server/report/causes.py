@@ -16,6 +16,7 @@ from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.symptoms import lead_of
 from spikeguard_server.report.wording import plural, word
 
+CAUSES = ("Likely cause (", "The cause is not known")  # how a paragraph on the cause begins
 MOST_REASONS = 3  # on the page; the appendix has all
 MOST_OTHERS = 4
 MOST_AGAINST = 2
@@ -79,7 +80,7 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
     lead = lead_of(facts)
     if lead is not None:
         items += _lead(lead.signal, lead.step, lead.steps, rose(incident))
-    if incident.first_layer is not None:
+    if incident.first_layer is not None and not _said(incident.first_layer.sentence, items):
         items.append(f"The first layer to move: {incident.first_layer.sentence}.")
     if incident.recurred_batches is not None:
         items.append(f"It came back at {batches_phrase(incident.recurred_batches)}.")
@@ -88,6 +89,10 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
     if incident.stuck:
         items.append("It was stuck: update after update was dropped, the weights stood still.")
     return (Bullets(tuple(items)),) if items else ()
+
+
+def _said(sentence: str, items: list[str]) -> bool:
+    return any(sentence[1:] in item for item in items)
 
 
 def of_data(facts: PostMortem) -> bool:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import rose
-from spikeguard_core.policy.finding import diagnose
 from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
 from spikeguard_protocol.phrases import action_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
-from spikeguard_server.report.causes import because_of
+from spikeguard_server.report.causes import CAUSES, because_of
 from spikeguard_server.report.cost_table import lost_words
 from spikeguard_server.report.document import Block, Bullets, Paragraph
 from spikeguard_server.report.facts import PostMortem
@@ -180,25 +179,24 @@ def what_was_done(facts: PostMortem) -> tuple[Block, ...]:
         return (Paragraph("Nothing but watching was proposed: such spikes heal by themselves."),)
     carried = [c for c in known if c.state in EXECUTED]
     rest = [c for c in known if c.state not in EXECUTED]
-    cause = diagnose(facts.incident, facts.policy).sentence
-    told = [_told(c, cause) for c in (*carried, *rest)[:3]]
+    told = [_told(c) for c in (*carried, *rest)[:3]]
     items, more = [*own, *told], len(known) - len(told)
     if more > 0:
         items.append(f"And {plural(more, 'more command')}, in the appendix.")
     return (Bullets(tuple(items)),)
 
 
-def _told(command: CommandRow, cause: str) -> str:
+def _told(command: CommandRow) -> str:
     what = action_phrase(command.action)
     head = f"{what[:1].upper()}{what[1:]}: {COMMAND_STATE_WORDS[command.state]}."
-    return f"{head} Why: {_reason(command, cause)}{_consent(command)}"
+    return f"{head} Why: {_reason(command)}{_consent(command)}"
 
 
-def _reason(command: CommandRow, cause: str) -> str:
-    """Without the paragraph on the `cause`, which has a section of its own; of a long one the
-    first sentences."""
+def _reason(command: CommandRow) -> str:
+    """Without the paragraph on the cause, which has a section of its own; of a long one the first
+    sentences."""
     parts = paragraphs(command.reason)
-    said = " ".join([part for part in parts if part != cause] or parts)
+    said = " ".join([part for part in parts if not part.startswith(CAUSES)] or parts)
     return said if len(said) <= MOST_REASON else _cut(said)
 
 

@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from PIL import Image
 
+from spikeguard_core.lifecycle.damage import rose
 from spikeguard_protocol import Signal
 from spikeguard_protocol.escaping import html_text
 from spikeguard_server.report.facts import Pictured, RecordedCurve
@@ -45,6 +46,7 @@ COLOURS_OF_PNG = 256
 DECADES = 20.0  # from the least value to the largest: beyond it ticks would lie too close
 MOST_MARKS = 40  # of values that are not finite, a stretch
 BESIDE = 0.45  # of the axis, that words beside an arrow need on a phone
+ONSETS_WORDS = 0.25  # the same, of the words at the onset
 PEAKS_WORDS = 0.45  # the same, of the words at a peak and those at the onset
 LARGEST = 1e100  # beyond it the differences that a scale is made of overflow
 LOG_RATIO = 6.0  # a loss that spans more than this is drawn on a logarithmic scale
@@ -292,7 +294,9 @@ def _span(facts: Pictured) -> tuple[int, int] | None:
 
 def _draw_peak(axes: Axes, facts: Pictured) -> None:
     incident = facts.incident
-    if incident.peak_loss is None or not math.isfinite(_drawable(incident.peak_loss)):
+    if incident.peak_loss is None or not rose(incident):
+        return
+    if not math.isfinite(_drawable(incident.peak_loss)):
         return
     at = (incident.peak_step, incident.peak_loss)
     axes.plot(*at, "o", color=LIGHT["alarm"], markersize=4, zorder=6)
@@ -326,13 +330,8 @@ def _draw_rollbacks(axes: Axes, facts: Pictured) -> None:
 
 def _arrow_back(axes: Axes, facts: Pictured, start: int, end: int, height: float) -> None:
     across = axes.get_xaxis_transform()
-    style = {
-        "arrowstyle": "-|>",
-        "color": LIGHT["undone"],
-        "linewidth": 1.2,
-        "shrinkA": 0,
-        "shrinkB": 0,
-    }
+    style = {"arrowstyle": "-|>", "color": LIGHT["undone"], "linewidth": 1.2}
+    style |= {"shrinkA": 0, "shrinkB": 0}
     axes.annotate(
         "", (end, height), (start, height), xycoords=across, textcoords=across, arrowprops=style
     )
@@ -361,7 +360,7 @@ def _peak_in_the_way(facts: Pictured, peak: int, onset: int, left: bool) -> bool
 
 def _label_onset(axes: Axes, facts: Pictured) -> None:
     onset = facts.incident.onset_step
-    left = _fraction(facts, onset) > 0.15
+    left = _fraction(facts, onset) > ONSETS_WORDS
     peak = facts.incident.peak_step
     below = peak is not None and _peak_in_the_way(facts, peak, onset, left)
     axes.annotate(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from statistics import fmean
 
 from spikeguard_core.diagnosis.change_effect import Effect, above_trend
@@ -221,15 +222,19 @@ def _stalled_steps(curve: RecordedCurve, steps: range) -> set[int]:
 
 
 def _damaged_steps(curve: RecordedCurve, incident: Incident, steps: range) -> range:
-    """From the onset to the last step whose loss stood out, on this segment. Nothing bounds how far
-    apart the two lie."""
+    """From the onset to the last two rows in a row that stood out, on this segment: a row alone,
+    long after, is noise. Nothing bounds how far apart the two lie."""
     losses = curve.values.get(Signal.LOSS, ())
-    out = [
-        step
+    rows = [
+        (step, _stood_out(step, value, incident))
         for step, value in zip(curve.steps, losses, strict=False)
-        if value is not None and step in steps and _stood_out(step, value, incident)
+        if value is not None and step in steps
     ]
-    return range(min(out), max(out) + 1) if out else range(0)
+    first = next((step for step, out in rows if out), None)
+    if first is None:
+        return range(0)
+    ends = [step for (_, before), (step, out) in pairwise(rows) if before and out]
+    return range(first, (ends[-1] if ends else first) + 1)
 
 
 def _open_steps(facts: PostMortem) -> list[range]:
@@ -329,8 +334,8 @@ def _level_from(trend: Trend, rows: list[tuple[int, float]]) -> int | None:
 
 
 def _kept_after(facts: PostMortem) -> list[tuple[int, float]]:
-    """(step, loss) of the kept steps up to `aftermath_of` the onset, or to the run's last before,
-    or to its next incident; none while samples up to there still come."""
+    """(step, loss) of the kept steps up to `aftermath_of` the onset, or to the close where that is
+    later, or to the run's next incident; none while samples up to there still come."""
     if facts.followed_to is not None:
         return []
     kept: dict[int, float] = {}
@@ -339,7 +344,9 @@ def _kept_after(facts: PostMortem) -> list[tuple[int, float]]:
         column = curve.values.get(Signal.LOSS, ())
         pairs = zip(curve.steps, column, strict=True)
         kept |= {step: v for step, v in pairs if v is not None and step <= last}
-    peak, most = facts.incident.peak_step, aftermath_of(facts.incident.onset_step)
-    end = peak + most + 1 if facts.next_onset is None else min(peak + most + 1, facts.next_onset)
+    incident = facts.incident
+    peak, closed = incident.peak_step, incident.closed_step or 0
+    end = max(peak + aftermath_of(incident.onset_step), closed) + 1
+    end = end if facts.next_onset is None else min(end, facts.next_onset)
     after = sorted(step for step in kept if peak < step < end)
     return [(step, kept[step]) for step in after]

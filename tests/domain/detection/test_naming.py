@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from spikeguard_core.diagnosis.classifier import classify
+from spikeguard_core.diagnosis.classifier import classify, while_unsettled
 from spikeguard_core.diagnosis.forecast import look_ahead
 from spikeguard_core.diagnosis.incident_tracker import Episode
 from spikeguard_core.diagnosis.kind_rates import learnt
 from spikeguard_core.events import Closed, Event, Judgement, Revised, Trend
 from spikeguard_core.monitor.monitor import DetectionSettings, Monitor
+from spikeguard_core.policy.finding import RETREAT
+from spikeguard_core.policy.settings import DEFAULT_POLICY
 from spikeguard_protocol import Kind, Outcome
 from tests.domain.detection.curves import ar_noise, closed, opened, plateau, samples, spiked
 
@@ -45,7 +48,7 @@ def test_base_rates_are_the_published_ones_until_a_project_has_twenty_endings() 
     few = learnt({Kind.DIVERGENT: 19})
     assert (few.recoverable, few.lingering, few.divergent) == (0.80, 0.15, 0.05)
     assert few.lasting_odds == 1.0
-    assert "(published figures; this project has 19 endings of its own" in few.sentence
+    assert "(published figures; this project's own count from 20 on, 19 so far)" in few.sentence
     own = learnt({Kind.DIVERGENT: 20, Kind.OUTLIER_BATCH: 99})
     assert own.recoverable == pytest.approx(16 / 40)
     assert "40% heal, 8% linger and 52% diverge" in own.sentence
@@ -203,3 +206,25 @@ def test_a_loss_that_swings_is_not_renamed_at_every_swing(seed: int) -> None:
     told = [e for e in Monitor().observe(samples(list(losses))) if isinstance(e, Revised)]
     assert sum(a.judgement.kind is not b.judgement.kind for a, b in pairwise(told)) <= 12
     assert told[-1].judgement.kind is not Kind.RECOVERABLE
+
+
+def test_an_excess_whose_interval_holds_zero_is_not_sure_enough_to_be_acted_on() -> None:
+    """Whoever was asked before still is: it is no sign of healing either."""
+    lingers = Judgement(Kind.LINGERING, 0.95, "x")
+    settings = DetectionSettings()
+    episode = episode_of([1.0] + [0.3] * 200)
+    outlook = look_ahead(episode, settings)
+    assert outlook is not None
+    assert outlook.excess > outlook.doubt
+    assert while_unsettled(lingers, outlook) == lingers
+    vague = while_unsettled(lingers, replace(outlook, doubt=outlook.excess * 1.5))
+    least = DEFAULT_POLICY.act_confidence
+    assert least - RETREAT <= vague.confidence < least
+
+
+def test_a_loss_that_rose_out_of_its_band_again_and_again_is_told_with_the_times() -> None:
+    burst = [1.0, 0.5, *[0.0] * 15]
+    episode = episode_of(burst * 4 + [0.0] * 40)
+    found = classify(episode, look_ahead(episode, DetectionSettings()), DetectionSettings())
+    assert found.kind is Kind.RECOVERABLE
+    assert found.reason.endswith("after 4 rises out of it")

@@ -366,7 +366,7 @@ def test_a_proposal_whose_reason_is_gone_is_taken_back_and_says_so() -> None:
     fading = incident(confidence=0.45)
     proposal = propose(situation(fading, past=waiting), DEFAULT_POLICY)
     assert proposal.action is None
-    assert proposal.reason.startswith("The proposal lost its reason: lingering")
+    assert proposal.reason.startswith("No longer: lingering")
     noise = replace(fading, confidence=0.55)
     assert propose(situation(noise, past=waiting), DEFAULT_POLICY).action is not None
 

@@ -94,6 +94,20 @@ def test_the_cost_of_a_proposal_is_that_of_the_moment(job: Job) -> None:
     assert all(cost["seconds"] == pytest.approx(0.5 * cost["steps"]) for cost in seen)
 
 
+def test_a_signal_that_the_run_never_sent_is_refused_with_those_there_are(
+    live: Live, job: Job
+) -> None:
+    """A standard one, which pages ask for beside it, is answered."""
+    job.train(2, mine=1.0)
+    with live.client(Role.VIEWER) as client:
+        refused = client.get(f"{job.path}/series", params={"signals": "nope"})
+    assert refused.status_code == 422
+    error = refused.json()["error"]
+    assert error["field"] == "signals"
+    assert "mine" in error["remedy"]
+    assert get(live, f"{job.path}/series", signals="nope,lr")["segments"]
+
+
 def test_what_is_not_finite_comes_back_as_it_went(live: Live, job: Job) -> None:
     job.train(2, mine=math.nan)
     job.train(1, mine=math.inf)

@@ -204,6 +204,25 @@ def test_the_cost_is_what_the_rollback_undid(rolled_back: PostMortem) -> None:
     assert cost["batches_skipped"] == 5
 
 
+def test_a_single_row_that_stands_out_long_after_makes_no_damage_of_what_lies_between(
+    healed: PostMortem,
+) -> None:
+    """And where the loss was later is told of the newest rows before a late close."""
+    curve, incident, trend = healed.curves[0], healed.incident, healed.incident.trend
+    assert trend is not None
+    onset, end = incident.onset_step, curve.steps[-1]
+
+    def loss(step: int) -> float:
+        high = onset <= step < onset + 30 or step == end - 5
+        return trend.at(step) + (10.0 * trend.scale if high else 0.0)
+
+    drawn = replace(curve, values={**curve.values, "loss": tuple(map(loss, curve.steps))})
+    late = replace(incident, closed_step=end, peak_step=onset)
+    told = body(replace(healed, curves=(drawn,), commands=(), incident=late))
+    assert told["cost"]["in_damage"] == 30
+    assert told["symptoms"]["later_step"] == end
+
+
 def test_steps_in_damage_that_no_rollback_undid_count_up_to_the_end_of_a_run_that_ends_damaged(
     rolled_back: PostMortem,
 ) -> None:

@@ -13,6 +13,7 @@ from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.orders import Plan, Refusal, plan_of
 from spikeguard_protocol import Health, Verb
+from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_protocol.phrases import action_phrase
 from spikeguard_server.errors import Unprocessable, WrongState
 from spikeguard_server.http.bodies.incidents import cost_body
@@ -92,12 +93,18 @@ def verbs_shown(form: ActForm, options: OptionsBody) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def targets_shown(form: ActForm, options: OptionsBody) -> list[dict[str, Any]]:
-    """The proposed target, then the newest of those that nothing speaks against, then the rest."""
+def targets_shown(
+    form: ActForm, options: OptionsBody, onset: int | None = None
+) -> list[dict[str, Any]]:
+    """The proposed target, then those from before the onset, then the rest; of each the newest of
+    those that nothing speaks against first."""
     most = MOST_SHOWN if form.all else SHOWN
     proposed = "" if form.proposed is None else form.proposed.to
     doubtful, chosen = (Health.SUSPECT, Health.DAMAGED), form.chosen(options)
-    ranked = sorted(options.targets, key=lambda t: (t.name != proposed, t.health in doubtful))
+    last = MAX_STEP if onset is None else onset - 1
+    ranked = sorted(
+        options.targets, key=lambda t: (t.name != proposed, t.step > last, t.health in doubtful)
+    )
     found = [t for i, t in enumerate(ranked) if i < most or t.name == form.fields.to]
     return [
         {

@@ -51,8 +51,7 @@ from spikeguard_server.store.reads.history import ShownTarget
 FOLLOWED = IN_FLIGHT | {CommandState.APPLIED}
 _CODE = re.compile(r"`([^`]+)`")
 _TONES = {
-    **dict.fromkeys(("approved", "delivered"), "wait"),
-    **dict.fromkeys(("applied", "judged"), "good"),
+    **dict.fromkeys(("applied", "judged", "healed", "recovered", "outlier"), "good"),
     **dict.fromkeys(("refused", "failed", "unknown", "undelivered"), "alarm"),
 }
 
@@ -299,7 +298,7 @@ def short_duration(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * size:
+        if seconds >= 1.5 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} s"
 
@@ -334,7 +333,7 @@ def loss_expected(incident: Mapping[str, Any]) -> tuple[str, str] | None:
         case _ if Signal.UPDATE_DROPPED in incident["evidence"]["worst_z"]:
             left = "as it is now, as long as no update reaches the weights"
         case Kind.DIVERGENT:
-            left = f"at step {step:,} higher still, or it never settles"
+            left = f"at step {step:,} still off its trend"
         case _:
             left = there
     return there, left

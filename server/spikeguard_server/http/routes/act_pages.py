@@ -171,7 +171,7 @@ def _page(
         fields = asked if asked.verb else first_fields(body, proposed)
         form = ActForm(act_path(run), fields, proposed, all)
         plan, refusal = _plan(fields, options, refusal) if review else (None, refusal)
-        targets = targets_shown(form, body)
+        targets = targets_shown(form, body, options.onset_step)
         facts = _history(connection, run, options.run.run_id)
     may_act = caller.role in DECIDERS and caller.person is not None
     html = act_page(

@@ -24,7 +24,13 @@ from spikeguard_server.store.reads.history import existing_run, run_named
 from spikeguard_server.store.reads.runs import (
     read_run,
 )
-from spikeguard_server.store.reads.series import MAX_POINTS, Window, read_series, read_signals
+from spikeguard_server.store.reads.series import (
+    MAX_POINTS,
+    Window,
+    read_series,
+    read_signals,
+    refuse_unknown,
+)
 
 router = APIRouter(tags=["runs"])
 Signals = Annotated[
@@ -84,6 +90,7 @@ def get_series(
     wanted = window(signals, first, last, points)
     with services.snapshot() as connection:
         row = run_named(connection, run)
+        refuse_unknown(wanted, row)
         series, trend = read_series(connection, row.run_id, wanted), None
         if row.open_incident is not None:
             trend = trend_body(read_incident(connection, row.run_id, run, row.open_incident))

@@ -105,6 +105,7 @@ class Options:
     now: datetime
     saved_at: Mapping[str, datetime]  # of the targets, by name
     incident: int | None  # the open one
+    onset_step: int | None  # its newest onset
     waiting: CommandRow | None  # its command that waits
 
 
@@ -125,7 +126,8 @@ def read_options(connection: sql.Connection, row: Row) -> Options:
         waiting = next((one for one in reversed(asked) if one.state in WAITING), None)
     return Options(
         run, attempt, situation, policy, now, _saved_at(connection, run),
-        None if incident is None else incident.number, waiting,
+        None if incident is None else incident.number,
+        None if incident is None else incident.incident.newest_onset_step, waiting,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ thinned part by part, so that nothing a job sends makes a look at it take all me
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import STANDARD_SIGNALS
+from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS
 from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
 from spikeguard_server.errors import Unprocessable
 from spikeguard_server.store.chunks import (
@@ -41,6 +42,7 @@ from spikeguard_server.store.reads.history import (
     read_segments,
 )
 from spikeguard_server.store.roll_ups import BLOCK, SPAN
+from spikeguard_server.store.runs import RunRow
 
 MAX_SIGNALS = 16  # a call
 MAX_POINTS = 20_000
@@ -78,6 +80,18 @@ def read_signals(text: str) -> tuple[str, ...]:
             field="signals",
         )
     return names
+
+
+def refuse_unknown(window: Window, run: RunRow) -> None:
+    """Raise `Unprocessable` where `run` sent none of the signals and no run sends them as such."""
+    own: list[str] = json.loads(run.own_names or "[]")
+    if {*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *own}.isdisjoint(window.signals):
+        there = ", ".join([*STANDARD_SIGNALS, *own])
+        raise Unprocessable(
+            f"The run sent no signal called {', '.join(window.signals)}",
+            f"Ask for some of {there}",
+            field="signals",
+        )
 
 
 def read_series(connection: sql.Connection, run_id: UUID, window: Window) -> dict[str, Any]:
