@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from spikeguard_core.detection.judged import Array, Block, Judged, Scale
@@ -42,6 +41,7 @@ from spikeguard_core.detection.noise import (
     medians,
     noise_of,
     widths,
+    windows,
 )  # fmt: skip
 
 SHORT = 4  # rows of each median that makes a slope
@@ -152,7 +152,7 @@ class Baseline:
         """Judge rows that follow; more than one only while `settled`."""
         known, rows = len(self.values), len(values)
         line = np.concatenate([np.array(self.values), values])
-        level = medians(sliding_window_view(line, LOCAL)[known - LOCAL :][:rows])
+        level = medians(windows(line, LOCAL, known, rows))
         if self.falling and known >= 3 * SHORT:
             level = level + LAG * self._slope(line, known, rows)
         lift = self._lift_of(line, known, rows, LOCAL)
@@ -266,9 +266,8 @@ class Baseline:
         wide = min(WIDE, known - near)
         if not self.falling or wide < FEWEST_WIDE:
             return np.full(rows, -np.inf)
-        newest = medians(sliding_window_view(line, near)[known - near :][:rows])
-        before = medians(sliding_window_view(line, wide)[known - near - wide :][:rows])
-        return newest - before
+        newest = medians(windows(line, near, known, rows))
+        return newest - medians(windows(line, wide, known - near, rows))
 
     def _scales(
         self, line: Array, known: int, level: Array

@@ -57,6 +57,15 @@ def medians(values: Array) -> Array:
     return (ordered[:, half - 1] + ordered[:, half]) / 2
 
 
+def windows(line: Array, size: int, first: int, rows: int) -> Array:
+    """The `size` values before each of `rows` places in `line` from `first` on, shape (rows, size).
+
+    Of a single row it is a slice: a view of windows costs more than the judgement of that row."""
+    if rows == 1:
+        return line[None, first - size : first]
+    return sliding_window_view(line, size)[first - size :][:rows]
+
+
 def _quantile(ordered: Array, known: NDArray[np.int64], part: float) -> Array:
     """Of each row's first `known` ordered values the lower of the two that a quantile lies
     between."""

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
 from uuid import UUID
@@ -40,7 +40,7 @@ from spikeguard_server.store.detectors import (
     snapshot,
     update_of_state,
 )
-from spikeguard_server.store.engine import Statement, ask
+from spikeguard_server.store.engine import write
 from spikeguard_server.store.incidents import base_rates_by_project
 from spikeguard_server.store.runs import line_to
 from spikeguard_server.store.samples import read_samples
@@ -140,7 +140,6 @@ class Detection:
     _mark: tuple[int, bytes] | None = None  # newest step and bytes that a snapshot was kept of
     _bytes: bytes | None = None  # of the monitor as it stands, once somebody asked
     snapshots: int = 0  # that this message kept
-    unwritten: list[Statement] = field(default_factory=list)  # those that are not written yet
     _rows: int = 0  # judged since the last of them
     relearned: bool = False  # from the samples, since another release wrote the state
 
@@ -175,8 +174,9 @@ class Detection:
         self._moved()
 
     def observe(
-        self, samples: SampleColumns, *, every: int, targets: Collection[int]
-    ) -> list[Event]:
+        self, connection: sql.Connection, samples: SampleColumns, *, every: int,
+        targets: Collection[int],
+    ) -> list[Event]:  # fmt: skip
         """Take the samples that are new here; keep snapshots on the way."""
         begin, count = bisect_right(samples.steps, self.place.step), len(samples.steps)
         if begin:
@@ -192,11 +192,11 @@ class Detection:
             self.changed, self._bytes, self.failures = True, None, 0
             self._rows += end - begin
             if due:
-                self.keep(at_target=step in targets)
+                self.keep(connection, at_target=step in targets)
             begin = end
         return events
 
-    def keep(self, *, at_target: bool = False) -> None:
+    def keep(self, connection: sql.Connection, *, at_target: bool = False) -> None:
         """Keep a snapshot of where the monitor stands; not where a message asks for many."""
         near = self._rows < SNAPSHOT_ROWS
         if self.snapshots >= (FREE_SNAPSHOTS if near else MOST_SNAPSHOTS):
@@ -204,7 +204,7 @@ class Detection:
         self.snapshots, self._rows = self.snapshots + 1, 0
         state = self._state()
         self._mark = (self.place.step, state)
-        self.unwritten.append(snapshot(self.run_id, self.place, state, at_target=at_target))
+        write(connection, snapshot(self.run_id, self.place, state, at_target=at_target))
 
     def write_down(self) -> None:
         """Let the bytes alone say it: the samples behind them may be dropped some day."""
@@ -239,11 +239,11 @@ class Detection:
         self._moved()
         return self.monitor.end()
 
-    def updates(self) -> list[Statement]:
-        """The statements that write where the monitor stands, if anything changed, and what was
-        kept on the way. Asked once, at the end of the transaction."""
+    def save(self, connection: sql.Connection) -> None:
+        """Write where the monitor stands, if anything changed; once, at the end of the
+        transaction."""
         if not self.changed:
-            return self.unwritten
+            return
         self.version += 1
         state: bytes | None = None
         if not self._led:
@@ -257,12 +257,7 @@ class Detection:
             self.version, here.attempt, here.segment, here.step, self._state_step, self._anchor,
             self.failures, state,
         )  # fmt: skip
-        return [*self.unwritten, update_of_state(self.run_id, row)]
-
-    def save(self, connection: sql.Connection) -> None:
-        """Write where the monitor stands, if anything changed."""
-        if updates := self.updates():
-            ask(connection, *updates)
+        write(connection, update_of_state(self.run_id, row))
 
     def _moved(self) -> None:
         """More than samples led here."""

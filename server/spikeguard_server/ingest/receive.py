@@ -33,7 +33,7 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import commands_about
 from spikeguard_server.store.deleted_runs import Former, former_run
 from spikeguard_server.store.detectors import thinning
-from spikeguard_server.store.engine import ask
+from spikeguard_server.store.engine import ask, write
 from spikeguard_server.store.message_opening import Opening, open_message
 from spikeguard_server.store.runs import (
     LIVE,
@@ -111,15 +111,12 @@ def _receive(engine: sql.Engine, received: Received) -> Ack:
 
 def _save(intake: Intake) -> None:
     """Write what has changed, and commit, in one wait."""
-    writes = intake.detection.updates()
+    connection = intake.connection
     if intake.detection.snapshots:
-        writes.append(thinning(intake.run_id, intake.settings.detector_snapshots_kept))
-    ask(
-        intake.connection,
-        *writes,
-        update_of_both(intake.run, intake.attempt),
-        ("COMMIT", {}),  # SQLAlchemy's own finds it done
-    )
+        write(connection, thinning(intake.run_id, intake.settings.detector_snapshots_kept))
+    intake.detection.save(connection)
+    both = update_of_both(intake.run, intake.attempt)
+    ask(connection, both, ("COMMIT", {}))  # SQLAlchemy's own finds it done
 
 
 def _open(connection: sql.Connection, received: Received) -> Intake:

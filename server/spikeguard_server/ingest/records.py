@@ -119,7 +119,7 @@ def _start_segment(intake: Intake, started: SegmentStarted) -> None:
     _rewind(intake, started)
     parent = started.parent
     intake.detection.enter(Place(number, started.segment, parent.step if parent else 0))
-    intake.detection.keep()
+    intake.detection.keep(intake.connection)
 
 
 def return_to_newest_segment(intake: Intake) -> None:
@@ -137,13 +137,11 @@ def return_to_newest_segment(intake: Intake) -> None:
     if past is not None:
         intake.detection.rewind(past)
     intake.detection.enter(here)
-    intake.detection.keep()
+    intake.detection.keep(intake.connection)
 
 
 def _past(intake: Intake, here: Place) -> Monitor | None:
     """What the monitor knew there; the audit says where that is less than all."""
-    write(intake.connection, *intake.detection.unwritten)
-    intake.detection.unwritten.clear()
     past = past_monitor(intake.connection, intake.run_id, here)
     if past is not None and past.shortened is not None and not intake.shortened:
         intake.shortened = True
@@ -191,7 +189,7 @@ def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) ->
     if intake.failure is not None:
         return
     events = intake.detection.observe(
-        SampleColumns(samples.steps, samples.signals, samples.positions),
+        intake.connection, SampleColumns(samples.steps, samples.signals, samples.positions),
         every=intake.settings.detector_snapshot_steps, targets=targets,
     )  # fmt: skip
     monitor = intake.detection.monitor
@@ -278,7 +276,7 @@ def _save_target(intake: Intake, saved: TargetSaved) -> None:
     save_target(intake.connection, intake.run_id, intake.attempt.number, saved, intake.now)
     here = Place(intake.attempt.number, saved.segment, saved.step)
     if intake.current and intake.detection.place == here:
-        intake.detection.keep(at_target=True)
+        intake.detection.keep(intake.connection, at_target=True)
 
 
 def _end(intake: Intake, ended: AttemptEnded) -> None:

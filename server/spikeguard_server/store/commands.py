@@ -389,11 +389,10 @@ def move_command(
 
 
 def _update(command: CommandRow, columns: Mapping[str, Any]) -> Statement:
-    changed = ", ".join(f"{name} = %s" for name in columns)
+    changed = " = %s, ".join(columns) + " = %s"
     which = "WHERE run_id = %s AND incident = %s AND number = %s"
-    return f"UPDATE commands SET {changed} {which}", (
-        *columns.values(), command.run_id, *command.key,
-    )  # fmt: skip
+    values = (*columns.values(), command.run_id, *command.key)
+    return f"UPDATE commands SET {changed} {which}", values
 
 
 def correct_result(connection: sql.Connection, command: CommandRow, actor: str, said: str) -> None:

@@ -26,6 +26,7 @@ IDLE_TRANSACTION_TIMEOUT_S = 60
 TRUSTED_S = 1.0
 _RESTED = "rested_since"
 _UNWRITTEN = "unwritten"
+_CURSORS = "cursors"  # by text: each knows how the values of its statement are written and read
 Statement = tuple[str, Mapping[str, Any] | Sequence[Any]]  # with its values
 
 
@@ -39,6 +40,7 @@ def open_engine(settings: Settings) -> sql.Engine:
     }
     engine = sql.create_engine(
         settings.database_url,
+        isolation_level="AUTOCOMMIT",  # the driver waits for its own BEGIN; ours leaves by `ask`
         pool_size=settings.pool_size,
         max_overflow=0,
         hide_parameters=True,  # they hold keys of channels, and errors are logged
@@ -53,18 +55,16 @@ def open_engine(settings: Settings) -> sql.Engine:
     sql.event.listen(engine, "checkin", _rests)
     sql.event.listen(engine, "checkout", _check)
     sql.event.listen(engine, "handle_error", _judge)
+    sql.event.listen(engine, "begin", _begin)
     return engine
 
 
-def _rests(connection: Any, record: Any) -> None:
-    del connection
+def _rests(_: Any, record: Any) -> None:
     record.info[_RESTED] = monotonic()
-    record.info.pop(_UNWRITTEN, None)  # of whoever began no transaction
 
 
-def _check(connection: psycopg.Connection[Any], record: Any, proxy: Any) -> None:
+def _check(connection: psycopg.Connection[Any], record: Any, _: Any) -> None:
     """Raise `DisconnectionError`, upon which the pool takes another one, if it is dead."""
-    del proxy
     if connection.closed:
         raise DisconnectionError
     if monotonic() - record.info.get(_RESTED, monotonic()) < TRUSTED_S:
@@ -82,9 +82,16 @@ def _judge(context: sql.ExceptionContext) -> None:
         context.is_disconnect = True  # upon which the pool lets go of them all
 
 
+def _begin(connection: sql.Connection) -> None:
+    """The transaction begins with what is waited for first, unless the driver begins it. What an
+    earlier one did not come to write is forgotten."""
+    by_driver = "isolation_level" in connection.get_execution_options()
+    connection.info[_UNWRITTEN] = [] if by_driver else [("BEGIN", ())]
+
+
 def write(connection: sql.Connection, *statements: Statement) -> None:
-    """Have the database carry out `statements`, which return nothing: with whatever this
-    transaction waits for next, its commit at the latest."""
+    """Have the database carry out `statements`, which return nothing: with whatever the transaction
+    that began waits for next, its commit at the latest."""
     connection.info.setdefault(_UNWRITTEN, []).extend(statements)
 
 
@@ -100,8 +107,7 @@ def _forget(connection: sql.Connection, *_: Any) -> None:
 
 for _moment in ("before_cursor_execute", "commit"):
     sql.event.listen(sql.Engine, _moment, _flush)
-for _moment in ("rollback", "rollback_savepoint"):
-    sql.event.listen(sql.Engine, _moment, _forget)
+sql.event.listen(sql.Engine, "rollback_savepoint", _forget)
 
 
 class Prepared:
@@ -125,19 +131,21 @@ def ask(
     """The rows of each of `statements`, none of one that returns none, after one wait: they leave
     by psycopg's pipeline, behind what is to be written.
 
-    Begins a transaction where none is open. Arrays of numbers come as `store.packing` reads them.
+    Those that return rows are different ones. Arrays of numbers come as `store.packing` reads them.
     `prepare`: the text is one of few, and the database keeps its plan. What fails raises as
     SQLAlchemy would raise it; statements behind it are not carried out.
     """
     raw: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
+    known: dict[str, Any] = connection.info.setdefault(_CURSORS, {}) if prepare else {}
     unwritten: list[Statement] = connection.info.pop(_UNWRITTEN, [])
     cursors = []
     try:
         with raw.pipeline():
             for text, values in (*unwritten, *statements):
-                cursor = raw.cursor(binary=True)
-                # The driver's type of a number goes by its size, a prepared statement by its types.
-                cursor.adapters.register_dumper(int, Int8BinaryDumper)
+                if (cursor := known.get(text)) is None:
+                    cursor = known[text] = raw.cursor(binary=True)
+                    # The driver takes the type of a number by its size: each another statement.
+                    cursor.adapters.register_dumper(int, Int8BinaryDumper)
                 cursors.append(cursor.execute(text, values, prepare=prepare))
         asked = cursors[len(unwritten) :]
         return [[] if cursor.rownumber is None else cursor.fetchall() for cursor in asked]

@@ -35,6 +35,7 @@ def read_layers(
         connection,
         (_BEFORE, {**which, "step": before[0], "rows": before[1]}),
         (_AFTER, {**which, "step": after[0], "rows": after[1]}),
+        prepare=False,  # or the connection keeps the rows, which are large, until it asks again
     )
     return list(_layers_of(sorted(chain(*found), key=itemgetter(0, 1))))
 
