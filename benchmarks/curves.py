@@ -8,10 +8,11 @@ chosen on; five shapes and one noise were kept apart at first, and are told apar
 from __future__ import annotations
 
 import json
+import math
 import sys
 from argparse import ArgumentParser
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -64,19 +65,57 @@ def _recall(found: Iterable[Seen]) -> Row:
     return _share(len(seen), len(delays)) | {"median_delay": median}
 
 
+def _by(found: Sequence[Seen], key: Callable[[Draw], Any]) -> dict[str, Row]:
+    groups = defaultdict[Any, list[Seen]](list)
+    for one in found:
+        groups[key(one[0])].append(one)
+    return {str(name): _recall(groups[name]) for name in _ordered(groups)}
+
+
+def _ordered(names: Iterable[Any]) -> list[Any]:
+    known = list(names)
+    return sorted(known) if all(isinstance(one, int | float) for one in known) else known
+
+
+CELLS: dict[str, Callable[[Draw], Any]] = {
+    "size": lambda draw: draw.size,
+    "length": lambda draw: draw.length,
+    "place": lambda draw: draw.onset,
+    "shape": lambda draw: draw.shape,
+    "noise": lambda draw: draw.noise,
+    "size x length": lambda draw: f"{draw.size:g} x {draw.length}",
+}
+
+
 def _false(draws: Sequence[Draw], found: Sequence[list[tuple[str, int]]]) -> Row:
     rows = sum(draw.rows for draw in draws)
     ways = Counter(way for one in found for way, _ in one)
+    cells = _false_by(draws, found, lambda draw: f"{draw.shape} x {draw.noise}")
+    held = [(d, len(f)) for d, f in zip(draws, found, strict=True) if d.held_out]
+    held_rows = sum(draw.rows for draw, _ in held)
     return {
         "rows": rows,
-        "incidents": ways.total(),
-        "per_100k": 1e5 * ways.total() / rows,
+        "incidents": sum(ways.values()),
+        "per_100k": 1e5 * sum(ways.values()) / rows,
+        "per_100k_never_tuned": 1e5 * sum(count for _, count in held) / max(held_rows, 1),
         "by_way": dict(ways),
+        "by_noise": _false_by(draws, found, lambda draw: draw.noise),
+        "by_shape": _false_by(draws, found, lambda draw: draw.shape),
+        "by_cell": cells,
     }
 
 
+def _false_by(
+    draws: Sequence[Draw], found: Sequence[list[tuple[str, int]]], key: Callable[[Draw], str]
+) -> dict[str, int]:
+    counts = Counter[str]()
+    for draw, one in zip(draws, found, strict=True):
+        counts[key(draw)] += len(one)
+    return {name: count for name, count in counts.most_common() if count}
+
+
 def _rivals(draws: Sequence[Draw], found: Sequence[Seen], most: int) -> dict[str, Row]:
-    """Each rule as published and with its threshold moved."""
+    """Each rule as published and with its threshold moved, and the cells in which it sees more."""
     kept = [draw for draw in draws if draw.shape != APART]
     quiet = np.stack([draw.curve().values for draw in kept])
     spikes = [one for one in found if one[0].shape != APART]
@@ -98,6 +137,7 @@ def _rivals(draws: Sequence[Draw], found: Sequence[Seen], most: int) -> dict[str
                 delays = sees(rival.alarms(curves[place])(threshold), place, WITHIN)
                 both += group
                 theirs += (delays >= 0).tolist()
+            ours = [0 <= one.delay <= WITHIN for _, one in both]
             bound = [is_bound(draw, 10.0) for draw, _ in both]
             table[name][way] = {
                 "threshold": threshold,
@@ -106,8 +146,32 @@ def _rivals(draws: Sequence[Draw], found: Sequence[Seen], most: int) -> dict[str
                 "from 10 deviations and 3 rows": _share(
                     sum(t for t, b in zip(theirs, bound, strict=True) if b), sum(bound)
                 ),
+                "cells": _cells([draw for draw, _ in both], ours, theirs),
             }
     return table
+
+
+def _cells(draws: Sequence[Draw], ours: Sequence[bool], theirs: Sequence[bool]) -> list[Row]:
+    """Cells in which a rival sees more than we do, with the chance of that by noise alone: a sign
+    test over the curves that only one of the two sees, from the row on that the bars hold for."""
+    rows = list[Row]()
+    for kind, key in CELLS.items():
+        only = defaultdict[Any, list[int]](lambda: [0, 0])
+        for draw, us, them in zip(draws, ours, theirs, strict=True):
+            if us is not them and is_late(draw):
+                only[key(draw)][int(them)] += 1
+        for name, (us_alone, them_alone) in only.items():
+            if them_alone > us_alone:
+                chance = _sign_test(us_alone, them_alone)
+                cell = {"by": kind, "cell": str(name), "ours": us_alone, "theirs": them_alone}
+                rows.append(cell | {"chance": chance})
+    return sorted(rows, key=lambda row: row["chance"])
+
+
+def _sign_test(fewer: int, more: int) -> float:
+    """Probability of so many more, if both were as likely."""
+    count = fewer + more
+    return sum(math.comb(count, k) for k in range(more, count + 1)) / 2.0**count
 
 
 def measure(quick: bool, workers: int) -> tuple[Row, list[Row]]:
@@ -133,14 +197,33 @@ def measure(quick: bool, workers: int) -> tuple[Row, list[Row]]:
 
 
 def _spikes(spikes: Sequence[Seen]) -> Row:
-    kept = [one for one in spikes if one[0].held_out]
-    row = {"all": _recall(spikes)}
-    for size in (10, 20):
-        row[f"from {size} deviations"] = _recall(s for s in spikes if is_bound(s[0], size))
-        row[f"from {size} deviations, never tuned"] = _recall(
-            s for s in kept if is_bound(s[0], size)
-        )
+    row: Row = {
+        "from 10 deviations": _recall(s for s in spikes if is_bound(s[0], 10.0)),
+        "from 20 deviations": _recall(s for s in spikes if is_bound(s[0], 20.0)),
+        "from 10 deviations, never tuned": _recall(
+            s for s in spikes if is_bound(s[0], 10.0) and s[0].held_out
+        ),
+        "from 20 deviations, never tuned": _recall(
+            s for s in spikes if is_bound(s[0], 20.0) and s[0].held_out
+        ),
+        "all": _recall(spikes),
+    }
+    bound = [s for s in spikes if s[0].size >= 10.0 and s[0].length >= 3]
+    late = [s for s in bound if is_late(s[0])]
+    row |= {
+        "by size": _by([s for s in spikes if is_late(s[0]) and s[0].length >= 3], CELLS["size"]),
+        "by length": _by([s for s in spikes if _long(s)], CELLS["length"]),
+        "by place": _by(bound, CELLS["place"]),
+        "by shape": _by(late, CELLS["shape"]),
+        "by noise": _by(late, CELLS["noise"]),
+        "by end": _by(late, lambda draw: {"heal": "tail", "box": "at once"}[draw.event]),
+        "by spacing": _by(late, lambda draw: draw.spacing),
+    }
     return row
+
+
+def _long(seen: Seen) -> bool:
+    return seen[0].size >= 10.0 and is_late(seen[0])
 
 
 def _event(event: str, told: Sequence[Seen]) -> Row:
@@ -180,6 +263,14 @@ def _losses_before(named: Sequence[Seen]) -> Row:
 
 def _bars(result: Row) -> list[Row]:
     spikes, events = result["spikes"], result["events"]
+    cells = sum(len(kind) for name, kind in spikes.items() if name.startswith("by "))
+    limit = 0.05 / (len(RIVALS) * cells)
+    beyond = [
+        cell
+        for rival in result["rivals"].values()
+        for cell in rival["at an equal false rate"]["cells"]
+        if cell["chance"] < limit
+    ]
     false = result["calm"]["per_100k"]
     shares = [
         ("recall from 10 deviations and 3 rows", spikes["from 10 deviations"], 0.97),
@@ -196,6 +287,10 @@ def _bars(result: Row) -> list[Row]:
     bars.append(
         {"bar": "false incidents in 100,000 calm rows", "most": MOST_FALSE, "found": false,
          "held": false <= MOST_FALSE}
+    )  # fmt: skip
+    bars.append(
+        {"bar": "cells in which a rival sees more", "most": 0, "found": len(beyond),
+         "held": not beyond}
     )  # fmt: skip
     return bars
 
@@ -237,22 +332,25 @@ def _wrong(draw: Draw, one: Scored) -> list[str]:
 
 def show(result: Row) -> None:
     """Print the tables for a person."""
-    false, before = result["calm"], result["loss_before"]
+    false = result["calm"]
     print(
         f"calm rows {false['rows']:,}: {false['incidents']} false incidents, "
-        f"{false['per_100k']:.2f} in 100,000: {false['by_way']}"
+        f"{false['per_100k']:.2f} in 100,000 "
+        f"({false['per_100k_never_tuned']:.2f} where nothing was tuned)"
     )
-    for name, row in {**result["spikes"], **result["events"]}.items():
+    for name, count in {**false["by_way"], **false["by_noise"], **false["by_cell"]}.items():
+        print(f"    {name}: {count}")
+    for name, row in result["spikes"].items():
+        _show_share(name, row) if "share" in row else _show_group(name, row)
+    for name, row in result["events"].items():
         _show_share(name, row)
         for part in ("second", "divergent 3 rows after ten times the loss"):
             if part in row:
                 _show_share(f"  {name}: {part}", row[part])
     for name in ("all", "never tuned"):
         _show_share(f"kind at the end, {name}", result["kind"][name])
-    for name, row in result["kind"]["by event"].items():
-        _show_share(f"  {name}", row)
-    for name, row in before.items():
-        _show_share(f"loss before, {name}", row)
+    _show_group("kind by event", result["kind"]["by event"])
+    _show_group("loss before", result["loss_before"])
     for name, ways in result["rivals"].items():
         for way, row in ways.items():
             print(
@@ -260,9 +358,18 @@ def show(result: Row) -> None:
                 f"recall {row['all']['share']:.3f}, bound "
                 f"{row['from 10 deviations and 3 rows']['share']:.3f}"
             )
+            if way != "as published":
+                for cell in [cell for cell in row["cells"] if cell["chance"] < 0.01]:
+                    print(f"    sees more: {cell}")
     for bar in result["bars"]:
         limit = f"at least {bar['least']}" if "least" in bar else f"at most {bar['most']}"
         print(f"{'held  ' if bar['held'] else 'MISSED'} {bar['bar']}: {bar['found']:.4g} ({limit})")
+
+
+def _show_group(name: str, rows: Mapping[str, Row]) -> None:
+    print(f"{name}:")
+    for part, row in rows.items():
+        _show_share(f"  {part}", row)
 
 
 def _show_share(name: str, row: Row) -> None:

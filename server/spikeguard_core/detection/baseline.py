@@ -2,10 +2,12 @@
 
 Everything is counted in calm rows, never in steps. For the next row:
 
-    level  median of the newest 8 rows; of a falling loss, carried on by their slope
+    level  median of the newest 8 rows; of a falling loss, carried on by their slope, and of fewer
+           than 64 rows at least where a curve fitted to them leads
     noise  the mean of the smaller two thirds of the first or of the third differences of the
            newest 48 rows, whichever is less, as of independent rows: neither a steep descent nor
-           its bend is noise. At least 0.8 of what is usual here, and 0.2 % of the level
+           its bend is noise. Of fewer rows their deviation about a fitted curve. At least 0.8 of
+           what is usual here, and 0.2 % of the level
     scale  noise times the larger of two factors: how much wider the rows lie about the level
            (autocorrelation, up to 3), and how heavy the upper tail is (up to 10)
     z      (value - level) / scale, and less while fewer than 64 rows are known
@@ -30,16 +32,17 @@ from spikeguard_core.detection.noise import (
     BLOCKS,
     FEWEST_BLOCKS,
     LOCAL,
-    NOISE,
     NORMAL_90,
     NORMAL_MAD,
     RATIOS,
     YOUNG,
+    Course,
     at_ends,
     deviation_of_moves,
     median,
     medians,
     noise_of,
+    noise_of_few,
     widths,
     windows,
 )  # fmt: skip
@@ -75,7 +78,9 @@ class Baseline:
     count: int = 0  # calm rows since the baseline began
     start: float = 0.0  # largest level among the first rows, without its sign
     noise: float = 0.0
+    measured: float = 0.0  # the noise of the newest rows alone
     wider: float = 1.0  # by which rows lie wider than the noise
+    course: Course = field(default_factory=Course)  # of fewer than 64 rows
     ratios: list[float] = field(default_factory=list)
     heights: list[float] = field(default_factory=list)  # ratios of the block that is not full yet,
     last: float = 0.0  # the row before it,
@@ -148,13 +153,16 @@ class Baseline:
         apart: NDArray[np.bool_] = distances >= APART * self.gap
         return apart
 
-    def judge(self, values: Array) -> Judged:
-        """Judge rows that follow; more than one only while `settled`."""
+    def judge(self, values: Array, held: int = 0) -> Judged:
+        """Judge rows that follow, `held` rows after the newest known; more than one row only while
+        `settled`."""
         known, rows = len(self.values), len(values)
         line = np.concatenate([np.array(self.values), values])
         level = medians(windows(line, LOCAL, known, rows))
         if self.falling and known >= 3 * SHORT:
             level = level + LAG * self._slope(line, known, rows)
+        if self.falling:
+            level = np.maximum(level, self.course.ahead) + held * self.course.fall
         lift = self._lift_of(line, known, rows, LOCAL)
         long_lift = self._lift_of(line, known, rows, NEAR)
         scale, noise, ends = self._scales(line, known, level)
@@ -278,7 +286,8 @@ class Baseline:
         if not at:
             return np.full(rows, self.scale), np.full(rows, self.noise), {}
         levels, abouts = at_ends(line, known, at)
-        noises = [self.noise, *self._noises(levels, abouts)]
+        both = [(self.noise, self.measured), *self._noises(levels, abouts)]
+        noises, measured = [noise for noise, _ in both], [about for _, about in both]
         lengths = np.diff([0, *at, rows])
         noise = np.repeat(noises, lengths)
         ratios = (line[known:] - level) / noise
@@ -286,45 +295,53 @@ class Baseline:
         pairs = np.minimum(heights, [self.last, *heights[:-1]]).reshape(len(at), BLOCK)
         heights = heights.reshape(len(at), BLOCK)
         columns = heights.max(axis=1), heights.min(axis=1), pairs.max(axis=1)
-        found = zip(noises, *(column.tolist() for column in columns), levels, strict=False)
+        found = zip(
+            noises, measured, *(column.tolist() for column in columns), levels, strict=False
+        )
         blocks = [Block._make([*those, 0.0, 0.0, then, 0]) for *those, then in found]
         wider = widths(
             np.concatenate([self.ratios, ratios]), len(self.ratios) + np.array(at),
             [*self.blocks, *blocks], noises[1:],
         )  # fmt: skip
-        after = zip(map(Scale, noises[1:], wider), blocks, strict=True)
+        after = zip(map(Scale, noises[1:], measured[1:], wider), blocks, strict=True)
         ends = {self.count + end: both for end, both in zip(at, after, strict=True)}
         return noise * np.repeat([self.wider, *wider], lengths), noise, ends
 
-    def _noises(self, levels: Sequence[float], abouts: Sequence[float]) -> list[float]:
+    def _noises(
+        self, levels: Sequence[float], abouts: Sequence[float]
+    ) -> list[tuple[float, float]]:
         """The noise after each of the next blocks, which end at these levels and are of these
         noises by themselves."""
-        known, heights = [one.noise for one in self.blocks], [abs(b.level) for b in self.blocks]
-        noises = [self.noise]
+        known, heights = [one.measured for one in self.blocks], [abs(b.level) for b in self.blocks]
+        noises, measured = list[tuple[float, float]](), self.measured
         for level, about in zip(levels, abouts, strict=True):
-            known, heights = [*known, noises[-1]][-BLOCKS:], [*heights, abs(level)][-BLOCKS:]
-            noises.append(self._noise_after(level, about, known, heights))
-        return noises[1:]
+            known, heights = [*known, measured][-BLOCKS:], [*heights, abs(level)][-BLOCKS:]
+            noise, measured = self._noise_after(level, about, known, heights)
+            noises.append((noise, measured))
+        return noises
 
     def _noise_after(
         self, level: float, noise: float, noises: Sequence[float], heights: Sequence[float]
-    ) -> float:
+    ) -> tuple[float, float]:
         """The noise after rows of this level, and of this noise by themselves, where blocks of
-        these noises and heights are known."""
+        these noises and heights are known; and the same without what is usual."""
         start = FLOOR_START * min(self.start, MOST_START)
         noise = max(self.floor_part * abs(level), start, self.floor, noise)
         if len(noises) < FEWEST_BLOCKS:
-            return noise
+            return noise, noise
         usual = median(noises)
         if self.falling and (then := median(heights)) > abs(level):  # noise falls with the loss
             usual *= abs(level) / then
-        return max(noise, LEAST_NOISE * usual)
+        return max(noise, LEAST_NOISE * usual), noise
 
     def _look_at_scale(self) -> None:
-        about = noise_of(np.array(self.values[-NOISE - 3 :]))
-        known, noises = self.noise, [one.noise for one in self.blocks]
+        values = np.array(self.values)
+        few = noise_of_few(values) if self.count < YOUNG else (noise_of(values), Course())
+        about, self.course = few
+        known, noises = self.noise, [one.measured for one in self.blocks]
         heights = [abs(one.level) for one in self.blocks]
-        self.noise = noise = self._noise_after(self.level, about, noises, heights)
+        noise, self.measured = self._noise_after(self.level, about, noises, heights)
+        self.noise = noise
         if self.count < YOUNG and known < noise:  # what was far over too little noise is less
             self.ratios = [known / noise * ratio for ratio in self.ratios]
         at = np.array([len(self.ratios)])
@@ -349,9 +366,9 @@ class Baseline:
 
     def _end_block(self, step: int, known: tuple[Scale, Block] | None) -> None:
         if known is None:
-            block = _block(self.noise, self.last, self.heights, self.level)
+            block = _block(self.noise, self.measured, self.last, self.heights, self.level)
         else:
-            (self.noise, self.wider), block = known
+            (self.noise, self.measured, self.wider), block = known
         block = block._replace(lift=self.rising, long_lift=self.long_rising, step=step)
         self.blocks = [*self.blocks, block][-BLOCKS:]
         self.last, self.heights = self.heights[-1], []
@@ -361,6 +378,8 @@ class Baseline:
             self._look_at_scale()
 
 
-def _block(noise: float, last: float, heights: Sequence[float], level: float) -> Block:
+def _block(
+    noise: float, measured: float, last: float, heights: Sequence[float], level: float
+) -> Block:
     pair = max(min(a, b) for a, b in zip([last, *heights], heights, strict=False))
-    return Block(noise, max(heights), min(heights), pair, 0.0, 0.0, level, 0)
+    return Block(noise, measured, max(heights), min(heights), pair, 0.0, 0.0, level, 0)

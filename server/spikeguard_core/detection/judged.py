@@ -16,6 +16,7 @@ class Block(NamedTuple):
     """What 16 calm rows showed. Heights are residuals over the noise."""
 
     noise: float
+    measured: float  # noise that was known at its begin, by the newest rows alone
     top: float  # the highest row
     bottom: float  # the lowest
     pair: float  # the highest of lower rows of neighbours
@@ -29,6 +30,7 @@ class Scale(NamedTuple):
     """One deviation, as a product."""
 
     noise: float
+    measured: float  # the noise of the newest rows alone
     wider: float  # by which rows lie wider than the noise
 
     @property

@@ -1,11 +1,11 @@
 """The tests of the loss: whether a row, with those around it, begins an incident.
 
-    jump     2 rows in a row at z 4.4, one of them at 6, or 3 whose middle one is at 5; and higher
+    jump     2 rows in a row at z 4.4, one of them at 6, or 3 whose middle one is at 4.7; and higher
              than any pair of calm rows here by 40 %, two rows alone also than the deepest calm
-             rows by 50 %; one of them above the median of the newest 4 calm rows; a rise of 5
-             noises from one row to the next, or a row at z 13
+             rows by 20 %; one of them above the median of the newest 4 calm rows; a rise of
+             5.5 noises from one row to the next, or a row at z 13
     lift     the median of 8 rows lies 3.5 scales above that of the 32 before, or that of 16 rows
-             2.2; and higher than any lift among calm rows by 80 %
+             2.3; and higher than any lift among calm rows by 80 %
              both: and by 3.4 times what the level usually rises in 16 rows
     downward 2 rows in a row whose size is 10 times the level's, and 100 scales below it
     zero     3 losses of exactly 0 after losses well above 0
@@ -36,7 +36,7 @@ from spikeguard_core.events import Trend
 from spikeguard_protocol import BatchRange
 
 BEFORE = 24  # calm rows that tell the loss before
-FEW_ROWS = 45.0  # of few rows a lift has to be higher: times 1 + (45 / rows) squared
+FEW_ROWS = 60.0  # of few rows a lift has to be higher: times 1 + (60 / rows) squared
 MOST_FALL = 0.5  # of the level that a forecast may fall by
 SLOPE_BLOCKS = 4  # whose levels show a slope
 RECENT = 40  # rows that are looked back at when an incident opens
@@ -108,7 +108,7 @@ class LossTest:
                 baseline.learn(step, value)
             self.last_z = 0.0
             return Verdict.UNKNOWN, 0.0
-        judged = baseline.judge(np.array([value]))
+        judged = baseline.judge(np.array([value]), len(self.held))
         z = self.last_z = float(judged.z[0])
         row = Suspect(step, value, z, batches)
         if value == 0.0 and (self.zeros or baseline.level > ZERO_Z * baseline.scale):
@@ -310,7 +310,7 @@ class LossTest:
         values = [self.baseline.values[-1], *(one.value for one in self.held)]
         sign = math.copysign(1.0, self.held[-1].z)
         move = max(sign * (after - before) for before, after in pairwise(values))
-        return move / self.baseline.noise
+        return (move - sign * self.baseline.course.fall) / self.baseline.noise
 
     def _release(self, row: Suspect, judged: Judged, settings: DetectionSettings) -> Verdict:
         """The rows that were held are confirmed by nothing: keep them as calm."""

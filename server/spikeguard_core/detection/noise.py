@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -31,6 +33,10 @@ ON_GRID = 0.01  # steps by which a rounded row may miss a multiple of its step
 FEWEST_STEPS = 4  # moves that show it: one that never moves, and jumps, is not rounded
 ORDERS = 1, 3  # of differences: a descent enlarges the first, and of few rows the third say less
 MOVES_PART, NORMAL_MOVES = 2 / 3, 0.434  # of the moves, and their mean where noise is normal
+FIT_NEWEST, FIT_FEWEST = 0.8, 16  # part of few rows that a parabola is fitted to, and fewest rows
+FIT_PART = 0.9  # of the deviation about it that counts
+FIT_MOST = 2.5  # times the noise by third differences: else the course has another shape
+LEAST_FREE = 0.05  # of a row's variance: the first row is nearly on any fit
 NORMAL_90 = 1.2816  # quantile of the normal distribution
 TOP_QUANTILE, NORMAL_TOP = 0.6, 1.861  # of the highest of 16 rows, and where noise is normal
 
@@ -75,7 +81,7 @@ def _quantile(ordered: Array, known: NDArray[np.int64], part: float) -> Array:
 
 def _moves(rows: Array, order: int) -> Array:
     """Sizes of the differences of rows of this order, as of the deviation of independent rows."""
-    with np.errstate(over="ignore", invalid="ignore"):  # of values near the largest float
+    with np.errstate(over="ignore", invalid="ignore"):
         moves = np.abs(np.diff(rows, order))
     return moves / math.sqrt(math.comb(2 * order, order))
 
@@ -88,11 +94,55 @@ def _deviations(moves: Array) -> Array:
     return means / NORMAL_MOVES
 
 
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Where few rows are heading, by a curve fitted to them."""
+
+    ahead: float = -math.inf  # the next row
+    fall: float = 0.0  # change to it, at most 0
+
+
 def noise_of(rows: Array) -> float:
     """Standard deviation of rows about their course, at least that of their rounding."""
     by_rounding = float(_rounding(rows[None, -NOISE:])[0])
     of = [float(_deviations(_moves(rows, order)[None, -NOISE:])[0]) for order in ORDERS]
     return max(by_rounding, min(of))
+
+
+@np.errstate(over="ignore", invalid="ignore")  # of values near the largest float
+def noise_of_few(rows: Array) -> tuple[float, Course]:
+    """The same of the first rows, by a curve fitted to them where they follow one; and where that
+    leads."""
+    third = float(_deviations(_moves(rows, ORDERS[-1])[None, -NOISE:])[0])
+    deviation, course = _fit(rows)
+    if not FIT_PART * deviation < FIT_MOST * third:
+        return noise_of(rows), Course()
+    by_rounding = float(_rounding(rows[None, -NOISE:])[0])
+    return max(by_rounding, FIT_PART * deviation), course
+
+
+def _fit(rows: Array) -> tuple[float, Course]:
+    """Deviation of the newest rows about the parabola, in the logarithm of a row's number, that
+    fits them best; and the course along it."""
+    curves, free, ahead = _parabolas(len(rows))
+    newest = rows[-len(curves) :]
+    parts = curves.T @ newest
+    rest = np.abs(newest - curves @ parts) / free
+    here, then = float(curves[-1] @ parts), float(ahead @ parts)
+    return float(_deviations(rest[None])[0]), Course(then, min(0.0, then - here))
+
+
+@lru_cache(2 * NOISE)
+def _parabolas(count: int) -> tuple[Array, Array, Array]:
+    """Of so many rows: three orthonormal curves that make up any parabola in the logarithm of a
+    row's number, shape (newest rows, 3); the part of a deviation that is left of each row about the
+    one that fits best; and the three at the next row."""
+    newest = min(count, max(FIT_FEWEST, math.ceil(FIT_NEWEST * count)))
+    numbers = np.log(np.arange(count - newest + 1.0, count + 2.0))
+    powers = np.vander(numbers / numbers[-1], 3)
+    curves, made_of = np.linalg.qr(powers[:-1])
+    ahead: Array = np.linalg.solve(made_of.T, powers[-1])
+    return curves, np.sqrt(np.maximum(LEAST_FREE, 1.0 - (curves**2).sum(axis=1))), ahead
 
 
 def _rounding(rows: Array) -> Array:
@@ -108,9 +158,12 @@ def _rounding(rows: Array) -> Array:
 
 def deviation_of_moves(levels: Sequence[float]) -> float:
     """Deviation of the moves from one level to the next about their course, as of independent
-    levels, by second differences."""
+    levels: by second differences, or of few about a parabola where that is less."""
     second = [abs(a - 2.0 * b + c) for a, b, c in zip(levels, levels[1:], levels[2:], strict=False)]
-    return NORMAL_MAD / math.sqrt(3.0) * median(second)
+    deviation = NORMAL_MAD / math.sqrt(3.0) * median(second)
+    if len(levels) < FIT_FEWEST:
+        deviation = min(deviation, math.sqrt(2.0) * _fit(np.array(levels))[0])
+    return deviation
 
 
 def widths(

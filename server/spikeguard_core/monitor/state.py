@@ -31,7 +31,7 @@ from spikeguard_core.diagnosis.evidence import RANKS_LOST_STEP, Traces
 from spikeguard_core.diagnosis.incident_tracker import Episode
 from spikeguard_core.diagnosis.silent_failures import SkippedRows
 
-STATE_VERSION = 20
+STATE_VERSION = 21
 _Form: TypeAlias = Callable[[Any], Any]  # a value of the state from or to its form in JSON
 _MAGIC = b"spikeguard-monitor "
 _DOUBLES = "<f8"
