@@ -89,12 +89,12 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_297,
     "spikeguard_client": 1_347,
     "spikeguard": 19_695,
-    "spikeguard_core": 11_605,
+    "spikeguard_core": 11_679,
     "spikeguard_replay": 3_625,
     "spikeguard_server": 30_665,
     "spikeguard_dashboard": 3_242,
     "spikeguard_trainer": 2_269,
-    "benchmarks": 13_487,
+    "benchmarks": 13_594,
     "tests": 44_348,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
