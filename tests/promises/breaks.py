@@ -392,8 +392,8 @@ BREAKS = {
     ),
     "healing-is-watched": Break(
         f"{CORE}/policy/rules.py",
-        "    if situation.incident.kind is not Kind.RECOVERABLE:\n",
-        "    if situation.incident.kind is not Kind.OUTLIER_BATCH:\n",
+        "    if incident.kind is not Kind.RECOVERABLE:\n",
+        "    if incident.kind is not Kind.OUTLIER_BATCH:\n",
     ),
     "waiting-has-its-price": Break(
         f"{CORE}/policy/cost.py",

@@ -105,8 +105,7 @@ class Baseline:
     @property
     def gap(self) -> float:
         """Median distance of the newest rows, in steps; 1 where it is not known."""
-        newest = self.steps[-LOCAL:]
-        return max(1.0, median([b - a for a, b in pairwise(newest)] or [1.0]))
+        return max(1.0, median(np.diff(self.steps[-LOCAL:]).tolist() or [1.0]))
 
     @property
     def level(self) -> float:

@@ -83,11 +83,6 @@ class LossTest:
     rows: list[tuple[int, float]] = field(default_factory=list)  # newest finite rows
 
     @property
-    def knows(self) -> bool:
-        """Whether rows can be judged."""
-        return self.baseline.knows
-
-    @property
     def waits(self) -> bool:
         """Whether a row waits for the next."""
         return bool(self.held or self.zeros)
@@ -190,7 +185,7 @@ class LossTest:
         of them, whichever is flatter, and flatter still where it flattened; over `ahead` steps it
         falls by no more than it was seen to.
         """
-        if not self.knows:
+        if not self.baseline.knows:
             return None
         known = [(at, value) for at, value in self.baseline.before(KEPT) if at <= step]
         if not known:

@@ -241,7 +241,7 @@ class Course:
         episode, state = self.episode, self.state
         test = state.test
         test.clear()
-        if not test.knows or not episode.recent or episode.verb is Verb.ROLLBACK:
+        if not test.baseline.knows or not episode.recent or episode.verb is Verb.ROLLBACK:
             return
         test.settle(*episode.newest_rows())
 

@@ -115,7 +115,7 @@ class Monitor:
             return None if loss is None else math.inf
         if episode is not None:
             return episode.deviations(step, loss)
-        return test.last_z if test.knows else None
+        return test.last_z if test.baseline.knows else None
 
     def heading(self, step: int) -> Trend | None:
         """The trend of the loss from `step` on, as an incident that began there is judged by."""

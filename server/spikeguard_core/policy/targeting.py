@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from operator import attrgetter
 
 from spikeguard_core.diagnosis.lineage import Lineage
 from spikeguard_core.lifecycle.command_life import EXECUTED
@@ -195,7 +196,7 @@ def worth_keeping(
         return frozenset(kept)
     known = cause if incident is None else _struck(incident, diagnose(incident, policy).mark)
     for last in {last_usable_step(step, policy) for step in (cause, known)}:
-        before = sorted((t for t in targets if t.step <= last), key=_step)
+        before = sorted((t for t in targets if t.step <= last), key=attrgetter("step"))
         on_disk = [t for t in before if t.medium is Medium.DISK]
         wanted = (*before[-1:], *on_disk[-1:], *_healthy(on_disk)[-1:])
         kept |= {t.name for t in wanted}
@@ -205,7 +206,7 @@ def worth_keeping(
 def left_if_job_dies(targets: Sequence[Target], incident: Incident, policy: Policy) -> str:
     """What a restart could go back to if the job died now: disk outlives it, memory does not."""
     struck = _struck(incident, diagnose(incident, policy).mark)
-    last, known = last_usable_step(struck, policy), sorted(_whole(targets), key=_step)
+    last, known = last_usable_step(struck, policy), sorted(_whole(targets), key=attrgetter("step"))
     on_disk = [t for t in known if t.medium is Medium.DISK]
     good = [t for t in on_disk if t.step <= last]
     in_memory = [t for t in known if t.medium is Medium.MEMORY and t.step <= last]
@@ -222,7 +223,7 @@ def left_if_job_dies(targets: Sequence[Target], incident: Incident, policy: Poli
         said = f"{said}; step {in_memory[-1].step:,} is in memory only and would be gone"
     damaged = [t for t in targets if t.damage is not None and t.medium is Medium.DISK]
     if damaged:
-        oldest = min(damaged, key=_step)
+        oldest = min(damaged, key=attrgetter("step"))
         said = f"{said}; {oldest.name} is damaged: {oldest.damage}"
     return f"If the job dies now: {said}"
 
@@ -244,7 +245,7 @@ def _usable(situation: Situation, policy: Policy, mark: Mark | None = None) -> l
 def _before(situation: Situation, policy: Policy, mark: Mark | None) -> list[Target]:
     """Targets from before the cause, oldest first."""
     last = last_usable_step(_struck(situation.incident, mark), policy)
-    return sorted((t for t in situation.targets if t.step <= last), key=_step)
+    return sorted((t for t in situation.targets if t.step <= last), key=attrgetter("step"))
 
 
 def _but(chosen: Target, situation: Situation, policy: Policy, mark: Mark | None) -> str:
@@ -262,10 +263,6 @@ def _but(chosen: Target, situation: Situation, policy: Policy, mark: Mark | None
 def _whole(targets: Iterable[Target]) -> list[Target]:
     """Those in which no damage was found."""
     return [target for target in targets if target.damage is None]
-
-
-def _step(target: Target) -> int:
-    return target.step
 
 
 def _struck(incident: Incident, mark: Mark | None) -> int:
@@ -302,9 +299,9 @@ def _far_back(usable: list[Target], situation: Situation, policy: Policy) -> Cho
 def _newest_healthy(usable: list[Target], incident: Incident, policy: Policy) -> ChosenTarget:
     healthy = _healthy(usable)
     if healthy:
-        target = max(healthy, key=_step)
+        target = max(healthy, key=attrgetter("step"))
         return ChosenTarget(target, f"{_placed(target, incident, policy)}, the newest healthy one")
-    target = max(usable, key=_step)
+    target = max(usable, key=attrgetter("step"))
     return ChosenTarget(
         target,
         f"{_placed(target, incident, policy)}; no target from before the spike has proved healthy, "
