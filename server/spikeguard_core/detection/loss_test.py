@@ -2,7 +2,7 @@
 
     jump     2 rows in a row at z 4.4, one of them at 6, or 3 whose middle one is at 4.7; and higher
              than any pair of calm rows here by 40 %, two rows alone also than the deepest calm
-             rows by 20 %; one of them above the median of the newest 4 calm rows; a rise of
+             rows by 50 %; one of them above the median of the newest 4 calm rows; a rise of
              5.5 noises from one row to the next, or a row at z 13
     lift     the median of 8 rows lies 3.5 scales above that of the 32 before, or that of 16 rows
              2.3; and higher than any lift among calm rows by 80 %

@@ -20,7 +20,7 @@ class DetectionSettings:
     run_z: float = 4.7  # the middle one of three rows in a row that confirm one another
     usual_part: float = 1.4  # times the highest pair of calm rows: more than is usual here
     usual_most: float = 10.0  # no pair is usual above this
-    pair_below: float = 1.2  # of two rows alone: times the mean of the three deepest calm blocks
+    pair_below: float = 1.5  # of two rows alone: times the mean of the three deepest calm blocks
     outlier_z: float = 8.0  # from which one row alone is an event,
     outlier_part: float = 0.05  # and by this part of the loss,
     outlier_below: float = 5.2  # times the mean of the three deepest calm blocks,
