@@ -17,7 +17,9 @@ def formula() -> list[Row]:
         ["term", "what it is"],
         [
             "`level`",
-            f"median of the newest {of.LOCAL} calm rows; of a loss, plus {at.LAG:g} x `slope`",
+            f"median of the newest {of.LOCAL} calm rows; of a loss, plus {at.LAG:g} x `slope`, "
+            f"and while fewer than {of.YOUNG} rows are known not below where the curve of `noise` "
+            "leads",
         ],
         [
             "`slope`",
@@ -29,7 +31,12 @@ def formula() -> list[Row]:
             f"the mean size of the smaller two thirds of the first differences of the newest "
             f"{rows} calm rows, over √2, or of their third differences, over √20, whichever is "
             f"less; divided by {of.NORMAL_MOVES:g}, so that it is the standard deviation of "
-            f"independent normal rows. At least {floor} of the level, {at.LEAST_NOISE:g} of the "
+            f"independent normal rows. While fewer than {of.YOUNG} rows are known "
+            f"{of.FIT_PART:g} of the same mean of the distances from a curve, over √(1 - leverage), if that is less "
+            f"than {of.FIT_MOST:g} times what third differences give; the curve is the parabola in "
+            "the logarithm of a row's number that fits the newest "
+            f"{100 * of.FIT_NEWEST:g} % of the rows best (at least {of.FIT_FEWEST}, or all). "
+            f"At least {floor} of the level, {at.LEAST_NOISE:g} of the "
             f"usual noise of the newest {of.BLOCKS * of.BLOCK} rows, {100 * at.FLOOR_START:g} % of "
             "the loss at the start, and 0.29 (1/√12) of the last digit's step where values are "
             "rounded",
@@ -75,8 +82,8 @@ def tests() -> list[Row]:
             f"row before; and more than {s.rise_part:g} rises (see *lift*; at most "
             f"{s.rise_most:g} scales); one of them lies above the median of the newest {at.SHORT} "
             f"calm rows, or {s.falling_part:g} times the noise above the row before it; and one "
-            f"of them {s.steep_part:g} times the noise above the row before it, or at z "
-            f"{s.steep_z:g}",
+            f"of them {s.steep_part:g} times the noise above the row before it (while fewer than "
+            f"{of.YOUNG} are known above where the curve leads from there), or at z {s.steep_z:g}",
             "spikes, at most one row late, or two where rows lie deep below the level as well",
         ],
         [
