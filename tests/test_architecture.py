@@ -89,13 +89,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_297,
     "spikeguard_client": 1_347,
     "spikeguard": 19_695,
-    "spikeguard_core": 11_670,
+    "spikeguard_core": 11_673,
     "spikeguard_replay": 3_625,
     "spikeguard_server": 30_665,
     "spikeguard_dashboard": 3_242,
     "spikeguard_trainer": 2_269,
     "benchmarks": 13_602,
-    "tests": 44_348,
+    "tests": 44_355,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -23,7 +23,7 @@ from spikeguard_server.jobs.stability import look_at_stability
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from tests.agent.wire import await_that
-from tests.dashboard.glass import Glass, behind_glass
+from tests.dashboard.recording_proxy import RecordingProxy, recording
 from tests.server.conftest import Databases, databases, postgres
 from tests.server.face.conftest import VERBS, Job, Live, ticking, tokens_of
 from tests.server.face.test_judgements import approve, roll_back
@@ -39,7 +39,7 @@ FOUND = {"finding.rate_high": "AdamW: a rate of 0.6", "finding.of_a_newer_agent"
 
 
 @pytest.fixture(scope="session")
-def glass(databases: Databases) -> Iterator[Glass]:
+def proxy(databases: Databases) -> Iterator[RecordingProxy]:
     settings = Settings(database_url=databases.make("dashboard"), tick_s=1.0)
     engine = open_engine(settings)
     with listen("127.0.0.1", 0) as listener, ticking(settings, engine, listener):
@@ -48,15 +48,15 @@ def glass(databases: Databases) -> Iterator[Glass]:
         waits(live)
         recovers(live)
         trains_twice(live)
-        with behind_glass(url, live.session("Ada Lovelace")) as glass:
-            yield glass
+        with recording(url, live.session("Ada Lovelace")) as proxy:
+            yield proxy
     engine.dispose()
 
 
 @pytest.fixture(autouse=True)
 def _clean(request: pytest.FixtureRequest) -> None:
-    if "glass" in request.fixturenames:
-        request.getfixturevalue("glass").clean()
+    if "proxy" in request.fixturenames:
+        request.getfixturevalue("proxy").clean()
 
 
 def waits(live: Live) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from spikeguard_trainer.stage.ports import free_port
 from tests.dashboard.conftest import RUN
-from tests.dashboard.glass import Glass
+from tests.dashboard.recording_proxy import RecordingProxy
 
 START_S, SHOW_MS = 120.0, 120_000
 SETTLE_MS = 400  # from an answer to what the browser shows of it
@@ -63,19 +63,19 @@ def wait_until_healthy(address: str, process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture(scope="module")
-def address(glass: Glass, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address(proxy: RecordingProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("home")
-    with dashboard(glass.address, home, free_port()) as address:
+    with dashboard(proxy.address, home, free_port()) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
-def ada(browser: Any, address: str, glass: Glass) -> Iterator[Any]:
+def ada(browser: Any, address: str, proxy: RecordingProxy) -> Iterator[Any]:
     """The browser of somebody who has."""
     context = browser.new_context()
     value = {
         "name": "spikeguard_dashboard",
-        "value": glass.session,
+        "value": proxy.session,
         "url": address,
         "httpOnly": True,
     }
@@ -96,12 +96,12 @@ def opened(context: Any, url: str) -> Iterator[Any]:
         page.close()
 
 
-def await_refreshes(page: Any, glass: Glass, count: int) -> None:
+def await_refreshes(page: Any, proxy: RecordingProxy, count: int) -> None:
     """Until the page has asked for something more often than `count` times, and shown it. Any
     page asks once for all that it shows, and the one before it may still do so."""
-    before = Counter(glass.asked)
+    before = Counter(proxy.asked)
     deadline = time.monotonic() + START_S
-    while _most_often(Counter(glass.asked) - before) <= count:
+    while _most_often(Counter(proxy.asked) - before) <= count:
         assert time.monotonic() < deadline, "the page asks for nothing any more"
         page.wait_for_timeout(50)
     page.wait_for_timeout(SETTLE_MS)
@@ -131,7 +131,7 @@ def lose_the_first(page: Any, chunk: str, lost: list[str]) -> None:
     page.route(chunk, route)
 
 
-def test_nothing_runs_out_of_a_phones_width(ada: Any, address: str, glass: Glass) -> None:
+def test_nothing_runs_out_of_a_phones_width(ada: Any, address: str, proxy: RecordingProxy) -> None:
     """From runs to an incident, and from there to the page that decides, by links in the dark.
 
     A chart whose code could not be fetched at first is asked for again. New data appears by
@@ -162,25 +162,25 @@ def test_nothing_runs_out_of_a_phones_width(ada: Any, address: str, glass: Glass
         fits_a_phone(page)
         decide = page.get_by_role("link", name="Look at it and decide")
         assert decide.bounding_box()["y"] < PHONE["height"]  # who is woken need not scroll
-        stays_as_it_is_but_for_new_data(page, glass)
+        stays_as_it_is_but_for_new_data(page, proxy)
         decide.click()
         page.wait_for_url("**/incident/default/llama-8b-c4/1")
 
 
-def stays_as_it_is_but_for_new_data(page: Any, glass: Glass) -> None:
-    await_refreshes(page, glass, 1)
+def stays_as_it_is_but_for_new_data(page: Any, proxy: RecordingProxy) -> None:
+    await_refreshes(page, proxy, 1)
     page.evaluate("document.querySelectorAll('.marks').forEach(mark => mark.dataset.same = 1)")
     before = page.locator("canvas.marks, svg.marks").count()
-    await_refreshes(page, glass, 1)
+    await_refreshes(page, proxy, 1)
     assert page.locator(".marks[data-same]").count() == before > 0
     back = {"summary": "It is on its way back"}
-    glass.change(f"{RUN}/incidents/1", lambda incident: incident.update(back))
+    proxy.change(f"{RUN}/incidents/1", lambda incident: incident.update(back))
     page.get_by_text("it is on its way back").wait_for()
     assert page.locator(".marks[data-same]").count() == before
 
 
 def test_an_outage_is_said_and_mends_itself_and_two_ticked_runs_are_compared(
-    ada: Any, address: str, glass: Glass
+    ada: Any, address: str, proxy: RecordingProxy
 ) -> None:
     """Under an address that says so. No usage statistics go anywhere, and no button offers to
     deploy."""
@@ -192,10 +192,10 @@ def test_an_outage_is_said_and_mends_itself_and_two_ticked_runs_are_compared(
         table = page.get_by_test_id("stDataFrame")
         table.wait_for()  # its answer has come: there is one to keep
         assert page.get_by_text("Deploy").count() == 0
-        glass.broken = 503, {"error": STARTING}
+        proxy.broken = 503, {"error": STARTING}
         page.get_by_text("The server is starting. What you see is").wait_for()
         page.get_by_role("heading", name="3 runs").wait_for()
-        glass.broken = None
+        proxy.broken = None
         page.get_by_text("The server is starting").first.wait_for(state="detached")
         page.wait_for_timeout(SETTLE_MS)
         box = table.bounding_box()
@@ -203,7 +203,7 @@ def test_an_outage_is_said_and_mends_itself_and_two_ticked_runs_are_compared(
             page.mouse.click(box["x"] + 18, box["y"] + 35 * row + 18)
         compare = page.get_by_role("link", name="Compare")
         compare.wait_for()
-        await_refreshes(page, glass, 1)
+        await_refreshes(page, proxy, 1)
         page.set_viewport_size(PHONE)
         compare.click()
         page.wait_for_url("**/compare?run=default/llama-8b-c4&run=vision/vit-g*")

@@ -11,24 +11,24 @@ from spikeguard_dashboard.client import PageClient
 from spikeguard_dashboard.settings import SettingError, read_settings
 from spikeguard_protocol import IncidentId, RunId
 from tests.dashboard.conftest import RUN
-from tests.dashboard.glass import Glass
+from tests.dashboard.recording_proxy import RecordingProxy
 
 
-def test_a_token_that_is_refused_says_to_sign_in_again(glass: Glass) -> None:
-    glass.broken = 401, "no"
+def test_a_token_that_is_refused_says_to_sign_in_again(proxy: RecordingProxy) -> None:
+    proxy.broken = 401, "no"
     with pytest.raises(ApiError) as caught:
-        PageClient(glass.address, glass.session).run_page({})
+        PageClient(proxy.address, proxy.session).run_page({})
     assert "Sign in again" in caught.value.remedy
 
 
-def test_columns_of_unequal_length_are_refused(glass: Glass) -> None:
-    glass.change(
+def test_columns_of_unequal_length_are_refused(proxy: RecordingProxy) -> None:
+    proxy.change(
         f"{RUN}/incidents/1/series",
         lambda answer: answer["segments"][0]["values"]["loss"].pop(),
     )
     incident = IncidentId(RunId("default", "llama-8b-c4"), 1)
     with pytest.raises(ApiError) as caught:
-        PageClient(glass.address, glass.session).incident_curves(incident, ["loss"])
+        PageClient(proxy.address, proxy.session).incident_curves(incident, ["loss"])
     assert caught.value.code == "not_understood"
 
 

@@ -17,7 +17,7 @@ import spikeguard_dashboard
 from spikeguard_protocol.findings import RULES
 from tests.agent.integrations.lazy import LazyModule
 from tests.dashboard.conftest import FOUND, RUN
-from tests.dashboard.glass import Glass
+from tests.dashboard.recording_proxy import RecordingProxy
 
 if TYPE_CHECKING:
     import streamlit as st
@@ -54,11 +54,11 @@ def _components_are_sought_once() -> Iterator[None]:
 
 
 @pytest.fixture
-def address(glass: Glass, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("SPIKEGUARD_SERVER", glass.address)
-    _signed_in(monkeypatch, glass.session)
+def address(proxy: RecordingProxy, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("SPIKEGUARD_SERVER", proxy.address)
+    _signed_in(monkeypatch, proxy.session)
     monkeypatch.delenv("SPIKEGUARD_PUBLIC_URL", raising=False)
-    return glass.address
+    return proxy.address
 
 
 def _signed_in(monkeypatch: pytest.MonkeyPatch, session: str) -> None:
@@ -115,8 +115,8 @@ def said(test: streamlit_testing.AppTest) -> str:
 
 
 @pytest.mark.usefixtures("address")
-def test_the_first_page_lists_runs_with_what_they_need_first(glass: Glass) -> None:
-    glass.change("/v1/runs", lambda answer: answer["items"][1].update(state="silent", age_s=912.0))
+def test_the_first_page_lists_runs_with_what_they_need_first(proxy: RecordingProxy) -> None:
+    proxy.change("/v1/runs", lambda answer: answer["items"][1].update(state="silent", age_s=912.0))
     text = said(streamlit_testing.AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
     assert text.index("llama-8b-c4") < text.index("vision/vit-g")
     assert "a decision on incident 1" in text
@@ -125,8 +125,10 @@ def test_the_first_page_lists_runs_with_what_they_need_first(glass: Glass) -> No
 
 
 @pytest.mark.usefixtures("address")
-def test_the_table_shows_runs_with_values_that_are_not_finite_and_their_tags(glass: Glass) -> None:
-    glass.change("/v1/runs", lambda answer: answer["items"][1].update(last_loss="nan"))
+def test_the_table_shows_runs_with_values_that_are_not_finite_and_their_tags(
+    proxy: RecordingProxy,
+) -> None:
+    proxy.change("/v1/runs", lambda answer: answer["items"][1].update(last_loss="nan"))
     test = opened(runs_script)
     said(test)
     table = test.dataframe[0].value
@@ -139,12 +141,14 @@ def test_the_table_shows_runs_with_values_that_are_not_finite_and_their_tags(gla
 
 
 @pytest.mark.usefixtures("address")
-def test_filters_of_the_address_and_of_the_fields_are_asked_of_the_server(glass: Glass) -> None:
+def test_filters_of_the_address_and_of_the_fields_are_asked_of_the_server(
+    proxy: RecordingProxy,
+) -> None:
     test = opened(runs_script, search="vit", state="silent", tag="c4")
     test.text_input(key="search").set_value("llama").run()
     said(test)
     assert "Filtered by state, tag" in [caption.value for caption in test.caption]
-    asked = [path for path in glass.asked if path.startswith("/v1/runs?")]
+    asked = [path for path in proxy.asked if path.startswith("/v1/runs?")]
     assert "search=llama" in asked[-1]
     assert "state=silent" in asked[-1]
     assert "tag=c4" in asked[-1]
@@ -167,28 +171,28 @@ def test_runs_are_compared_by_step_or_tokens_without_what_was_undone() -> None:
 @pytest.mark.parametrize("script", [runs_script, run_script])
 @pytest.mark.usefixtures("address")
 def test_incidents_that_cannot_be_shown_are_not_passed_over(
-    script: Callable[[], None], glass: Glass
+    script: Callable[[], None], proxy: RecordingProxy
 ) -> None:
     """A list of incidents that is missing would read as a run without any."""
-    glass.change("/v1/incidents", lambda answer: answer["items"][0].pop("kind"))
+    proxy.change("/v1/incidents", lambda answer: answer["items"][0].pop("kind"))
     text = said(opened(script, run="llama-8b-c4"))
     assert "missing required field <code>kind</code>" in text
     assert "llama-8b-c4" in text
 
 
 @pytest.mark.usefixtures("address")
-def test_a_run_shows_what_warned_and_came_to_nothing(glass: Glass) -> None:
-    warned = glass.read(RUN)["precursors"][0]
+def test_a_run_shows_what_warned_and_came_to_nothing(proxy: RecordingProxy) -> None:
+    warned = proxy.read(RUN)["precursors"][0]
     text = said(opened(run_script, run="default/llama-8b-c4"))
     for part in ("Warnings", "Update norm", f"{warned['step']:,}"):
         assert part in text
-    glass.change(RUN, lambda run: run["precursors"].clear())
+    proxy.change(RUN, lambda run: run["precursors"].clear())
     assert "Warnings" not in said(opened(run_script, run="default/llama-8b-c4"))
 
 
 @pytest.mark.usefixtures("address")
-def test_a_run_shows_changes_from_outside_with_their_effect(glass: Glass) -> None:
-    (note,) = glass.read(RUN)["notes"]
+def test_a_run_shows_changes_from_outside_with_their_effect(proxy: RecordingProxy) -> None:
+    (note,) = proxy.read(RUN)["notes"]
     text = said(opened(run_script, run="default/llama-8b-c4"))
     for part in (
         "Changes from outside",
@@ -197,24 +201,24 @@ def test_a_run_shows_changes_from_outside_with_their_effect(glass: Glass) -> Non
         note["outcome"],
     ):
         assert part in text
-    glass.change(RUN, lambda run: run["notes"].clear())
+    proxy.change(RUN, lambda run: run["notes"].clear())
     assert "Changes from outside" not in said(opened(run_script, run="default/llama-8b-c4"))
 
 
 @pytest.mark.usefixtures("address")
-def test_a_run_that_goes_on_warns_of_what_needs_a_hand(glass: Glass) -> None:
+def test_a_run_that_goes_on_warns_of_what_needs_a_hand(proxy: RecordingProxy) -> None:
     text = said(opened(run_script, run="default/llama-8b-c4"))
     warned = "skip update: no</span> AdamW takes no found_inf. AdamW does with fused"
     assert text.count(warned) == 1
-    glass.change(RUN, lambda run: run.update(state="ended"))  # nobody can do anything
+    proxy.change(RUN, lambda run: run.update(state="ended"))  # nobody can do anything
     assert warned not in said(opened(run_script, run="default/llama-8b-c4"))
 
 
 @pytest.mark.usefixtures("address")
-def test_what_an_agent_says_of_its_abilities_is_text_on_the_page(glass: Glass) -> None:
+def test_what_an_agent_says_of_its_abilities_is_text_on_the_page(proxy: RecordingProxy) -> None:
     script = "<script>alert(1)</script>"
     row = dict.fromkeys(("name", "answer", "reason", "remedy", "cost"), script)
-    glass.change(RUN, lambda run: run["attempts"][0].update(abilities=[row]))
+    proxy.change(RUN, lambda run: run["attempts"][0].update(abilities=[row]))
     test = opened(run_script, run="default/llama-8b-c4")
     assert not test.exception
     page = "".join(element.proto.body for element in test.get("html"))
@@ -223,34 +227,34 @@ def test_what_an_agent_says_of_its_abilities_is_text_on_the_page(glass: Glass) -
 
 
 @pytest.mark.usefixtures("address")
-def test_what_the_doctor_found_stands_on_the_page_of_the_run(glass: Glass) -> None:
+def test_what_the_doctor_found_stands_on_the_page_of_the_run(proxy: RecordingProxy) -> None:
     text = said(opened(run_script, run="default/llama-8b-c4"))
     rule = RULES["rate_high"]
     for part in (*FOUND.values(), rule.title, rule.remedy, rule.source):
         assert part in text
-    glass.change(RUN, lambda run: run["attempts"][0]["settings"].clear())
+    proxy.change(RUN, lambda run: run["attempts"][0]["settings"].clear())
     assert rule.title not in said(opened(run_script, run="default/llama-8b-c4"))
 
 
 @pytest.mark.usefixtures("address")
-def test_how_stable_a_run_is_and_what_grows_stand_on_its_page(glass: Glass) -> None:
-    run = glass.read(RUN)
+def test_how_stable_a_run_is_and_what_grows_stand_on_its_page(proxy: RecordingProxy) -> None:
+    run = proxy.read(RUN)
     told = (run["stability"]["advice"], run["trends"][0]["sentence"])
     text = said(opened(run_script, run="default/llama-8b-c4"))
     assert [part for part in told if part not in text] == []
-    glass.change(RUN, lambda run: run.update(stability=None, trends=[]))
+    proxy.change(RUN, lambda run: run.update(stability=None, trends=[]))
     text = said(opened(run_script, run="default/llama-8b-c4"))
     assert [part for part in told if part in text] == []
 
 
 @pytest.mark.usefixtures("address")
-def test_a_window_of_steps_is_asked_of_the_server(glass: Glass) -> None:
+def test_a_window_of_steps_is_asked_of_the_server(proxy: RecordingProxy) -> None:
     test = opened(run_script, run="llama-8b-c4")
     said(test)
     test.button_group(key="window").set_value("Last 200").run()
     said(test)
-    last = glass.read(RUN)["last_step"]
-    asked = [path for path in glass.asked if "/series" in path]
+    last = proxy.read(RUN)["last_step"]
+    asked = [path for path in proxy.asked if "/series" in path]
     assert f"first={last - 199}&last={last}" in asked[-1]
 
 
@@ -264,13 +268,13 @@ def test_an_incident_tells_its_story_and_leads_to_the_page_that_decides(address:
 @pytest.mark.parametrize("session", ["", "a-session-that-has-ended-0123456789"])
 @pytest.mark.parametrize("script", [runs_script, run_script, incident_script, compare_script])
 def test_who_has_not_signed_in_sees_only_the_way_to_sign_in(
-    script: Callable[[], None], session: str, address: str, glass: Glass,
+    script: Callable[[], None], session: str, address: str, proxy: RecordingProxy,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     _signed_in(monkeypatch, session)
     text = said(opened(script, run="llama-8b-c4", number="1"))
     assert f"{address}/login?next=" in text
-    assert set(glass.asked) <= {"/v1/me"}
+    assert set(proxy.asked) <= {"/v1/me"}
 
 
 @pytest.mark.usefixtures("address")
@@ -294,15 +298,15 @@ def test_an_unknown_run_is_said_in_the_servers_words() -> None:
 @pytest.mark.parametrize(
     "body", [{"items": [{}], "next_cursor": None}, {"hello": "I am another service"}]
 )
-def test_a_strangers_answer_is_no_stack_trace(glass: Glass, body: object) -> None:
-    glass.broken = 200, body
+def test_a_strangers_answer_is_no_stack_trace(proxy: RecordingProxy, body: object) -> None:
+    proxy.broken = 200, body
     text = said(streamlit_testing.AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
     assert "not in the form that this version expects" in text
 
 
 @pytest.mark.usefixtures("address")
-def test_a_broken_field_deep_inside_is_named_and_no_stack_trace(glass: Glass) -> None:
-    glass.change(INCIDENT, lambda found: found["evidence"]["first_moves"].update(loss="soon"))
+def test_a_broken_field_deep_inside_is_named_and_no_stack_trace(proxy: RecordingProxy) -> None:
+    proxy.change(INCIDENT, lambda found: found["evidence"]["first_moves"].update(loss="soon"))
     text = said(opened(incident_script, run="llama-8b-c4", number="1"))
     assert "not in the form that this version expects" in text
     assert "Expected <code>int</code>, got <code>str</code>" in text
@@ -321,9 +325,9 @@ def test_a_wrong_setting_is_said_on_the_page(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("address")
-def test_names_and_reasons_from_outside_do_not_become_html(glass: Glass) -> None:
+def test_names_and_reasons_from_outside_do_not_become_html(proxy: RecordingProxy) -> None:
     nasty = "<img src=x onerror=alert(1)>"
-    glass.change(INCIDENT, lambda found: found.update(title=nasty, summary=nasty))
+    proxy.change(INCIDENT, lambda found: found.update(title=nasty, summary=nasty))
     test = opened(incident_script, run="llama-8b-c4", number="1")
     assert all(nasty not in element.proto.body for element in test.get("html"))
     assert nasty in said(test)

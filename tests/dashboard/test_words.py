@@ -10,7 +10,7 @@ from msgspec import convert
 from spikeguard_client.shapes import Incident
 from spikeguard_dashboard import words
 from tests.dashboard.conftest import RUN
-from tests.dashboard.glass import Glass
+from tests.dashboard.recording_proxy import RecordingProxy
 
 
 @pytest.mark.parametrize(
@@ -36,15 +36,15 @@ from tests.dashboard.glass import Glass
     ],
 )  # fmt: skip
 def test_an_incident_is_told_by_what_happened_in_it(
-    glass: Glass, changes: dict[str, Any], said: str
+    proxy: RecordingProxy, changes: dict[str, Any], said: str
 ) -> None:
-    plain = {**glass.read(f"{RUN}/incidents/1"), "loss_rose": False, **changes}
+    plain = {**proxy.read(f"{RUN}/incidents/1"), "loss_rose": False, **changes}
     told = words.story(convert(plain, Incident, strict=False))
     assert said.casefold() in told.casefold()
     assert ("rose from" in told) == ("summary" not in changes)
 
 
-def test_the_story_of_a_closed_incident_says_how_it_ended(glass: Glass) -> None:
-    plain = glass.read("/v1/runs/default/llama-8b-old/incidents/1")
+def test_the_story_of_a_closed_incident_says_how_it_ended(proxy: RecordingProxy) -> None:
+    plain = proxy.read("/v1/runs/default/llama-8b-old/incidents/1")
     said = words.story(convert(plain, Incident, strict=False))
     assert said.endswith(f"; closed at step {plain['closed_step']:,}: recovered.")

@@ -335,13 +335,15 @@ class Baseline:
 
     def _look_at_scale(self) -> None:
         values = np.array(self.values)
-        few = noise_of_few(values) if self.count < YOUNG else (noise_of(values), Course())
-        about, self.course = few
+        if self.settled:
+            about, self.course = noise_of(values), Course()
+        else:
+            about, self.course = noise_of_few(values)
         known, noises = self.noise, [one.measured for one in self.blocks]
         heights = [abs(one.level) for one in self.blocks]
         noise, self.measured = self._noise_after(self.level, about, noises, heights)
         self.noise = noise
-        if self.count < YOUNG and known < noise:  # what was far over too little noise is less
+        if not self.settled and known < noise:  # what was far over too little noise is less
             self.ratios = [known / noise * ratio for ratio in self.ratios]
         at = np.array([len(self.ratios)])
         (self.wider,) = widths(np.array(self.ratios), at, self.blocks, [noise])

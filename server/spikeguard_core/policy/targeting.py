@@ -43,6 +43,7 @@ from spikeguard_protocol import (
 )
 
 # Outcomes after which the weights are known to be good, or are accepted as they are.
+_STEP = attrgetter("step")
 FORGIVEN = frozenset(
     {Outcome.HEALED, Outcome.RECOVERED, Outcome.LEVEL_ACCEPTED, Outcome.OUTLIER, Outcome.WITHDRAWN}
 )
@@ -196,7 +197,7 @@ def worth_keeping(
         return frozenset(kept)
     known = cause if incident is None else _struck(incident, diagnose(incident, policy).mark)
     for last in {last_usable_step(step, policy) for step in (cause, known)}:
-        before = sorted((t for t in targets if t.step <= last), key=attrgetter("step"))
+        before = sorted((t for t in targets if t.step <= last), key=_STEP)
         on_disk = [t for t in before if t.medium is Medium.DISK]
         wanted = (*before[-1:], *on_disk[-1:], *_healthy(on_disk)[-1:])
         kept |= {t.name for t in wanted}
@@ -206,7 +207,7 @@ def worth_keeping(
 def left_if_job_dies(targets: Sequence[Target], incident: Incident, policy: Policy) -> str:
     """What a restart could go back to if the job died now: disk outlives it, memory does not."""
     struck = _struck(incident, diagnose(incident, policy).mark)
-    last, known = last_usable_step(struck, policy), sorted(_whole(targets), key=attrgetter("step"))
+    last, known = last_usable_step(struck, policy), sorted(_whole(targets), key=_STEP)
     on_disk = [t for t in known if t.medium is Medium.DISK]
     good = [t for t in on_disk if t.step <= last]
     in_memory = [t for t in known if t.medium is Medium.MEMORY and t.step <= last]
@@ -223,7 +224,7 @@ def left_if_job_dies(targets: Sequence[Target], incident: Incident, policy: Poli
         said = f"{said}; step {in_memory[-1].step:,} is in memory only and would be gone"
     damaged = [t for t in targets if t.damage is not None and t.medium is Medium.DISK]
     if damaged:
-        oldest = min(damaged, key=attrgetter("step"))
+        oldest = min(damaged, key=_STEP)
         said = f"{said}; {oldest.name} is damaged: {oldest.damage}"
     return f"If the job dies now: {said}"
 
@@ -245,7 +246,7 @@ def _usable(situation: Situation, policy: Policy, mark: Mark | None = None) -> l
 def _before(situation: Situation, policy: Policy, mark: Mark | None) -> list[Target]:
     """Targets from before the cause, oldest first."""
     last = last_usable_step(_struck(situation.incident, mark), policy)
-    return sorted((t for t in situation.targets if t.step <= last), key=attrgetter("step"))
+    return sorted((t for t in situation.targets if t.step <= last), key=_STEP)
 
 
 def _but(chosen: Target, situation: Situation, policy: Policy, mark: Mark | None) -> str:
@@ -299,9 +300,9 @@ def _far_back(usable: list[Target], situation: Situation, policy: Policy) -> Cho
 def _newest_healthy(usable: list[Target], incident: Incident, policy: Policy) -> ChosenTarget:
     healthy = _healthy(usable)
     if healthy:
-        target = max(healthy, key=attrgetter("step"))
+        target = max(healthy, key=_STEP)
         return ChosenTarget(target, f"{_placed(target, incident, policy)}, the newest healthy one")
-    target = max(usable, key=attrgetter("step"))
+    target = max(usable, key=_STEP)
     return ChosenTarget(
         target,
         f"{_placed(target, incident, policy)}; no target from before the spike has proved healthy, "

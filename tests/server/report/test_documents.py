@@ -241,13 +241,18 @@ def test_steps_in_damage_that_no_rollback_undid_count_up_to_the_end_of_a_run_tha
     assert cost["money"] > 0
 
 
+def values_on_trend(facts: PostMortem) -> dict[str, tuple[float | None, ...]]:
+    """The first curve's values, with a loss that never left its trend."""
+    curve, trend = facts.curves[0], facts.incident.trend
+    assert trend is not None
+    return {**curve.values, "loss": tuple(trend.at(step) for step in curve.steps)}
+
+
 def test_dropped_updates_count_each_once_and_with_the_time_that_they_took(
     healed: PostMortem,
 ) -> None:
     curve, onset = healed.curves[0], healed.incident.onset_step
-    trend = healed.incident.trend
-    assert trend is not None
-    calm = {**curve.values, "loss": tuple(trend.at(step) for step in curve.steps)}
+    calm = values_on_trend(healed)
     out = tuple(float(onset <= step < onset + 40) for step in curve.steps)
     took = tuple(3.0 for _ in curve.steps)
     dropping = replace(curve, values={**calm, "update_dropped": out, "step_time": took})
@@ -262,9 +267,7 @@ def test_steps_whose_updates_round_to_nothing_count_from_measurement_to_measurem
 ) -> None:
     """The share of unchanged parameters is measured every ten steps here, at 0.97 for forty."""
     curve, onset = healed.curves[0], healed.incident.onset_step
-    trend = healed.incident.trend
-    assert trend is not None
-    calm = {**curve.values, "loss": tuple(trend.at(step) for step in curve.steps)}
+    calm = values_on_trend(healed)
     shares = tuple(
         None if (step - onset) % 10 else (0.97 if 0 <= step - onset < 40 else 0.6)
         for step in curve.steps

@@ -1,4 +1,4 @@
-"""A real server as behind a glass: what is asked of it is kept, and a test may change an answer."""
+"""A proxy before a real server: it keeps what is asked, and a test may change an answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Change = Callable[[Any], None]
 
 
 @dataclass
-class Glass:
+class RecordingProxy:
     """What was asked through it since a test began, and what the test has done to it."""
 
     server: str
@@ -60,8 +60,8 @@ class Glass:
 
 
 @contextmanager
-def behind_glass(server: str, session: str) -> Iterator[Glass]:
-    """That server on another port."""
-    glass = Glass(server, session)
-    with answering(glass.answer) as glass.address:
-        yield glass
+def recording(server: str, session: str) -> Iterator[RecordingProxy]:
+    """That server on another port, asked through the proxy."""
+    proxy = RecordingProxy(server, session)
+    with answering(proxy.answer) as proxy.address:
+        yield proxy
