@@ -95,7 +95,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_dashboard": 3_242,
     "spikeguard_trainer": 2_269,
     "benchmarks": 13_602,
-    "tests": 44_355,
+    "tests": 44_365,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -344,6 +344,16 @@ def test_the_command_line_orders_by_target_and_edits_what_it_approves(
 HIDDEN = re.compile(r'type="hidden" name="(\w+)" value="([^"]*)"')
 
 
+def test_the_page_lists_what_is_proposed_then_targets_from_before_the_onset(
+    live: Live, project: str, spiking: Job
+) -> None:
+    """The newest first among equals, and last what was saved amid the damage."""
+    spiking.send(spiking.steps(10, 1.0), spiking.saved())
+    with live.browser(live.operator(project)) as page:
+        shown = page.get(f"/act/{project}/gpt?verb=rollback").text
+    assert re.findall(r"<b>Step ([\d,]+)</b>", shown) == ["300", "200", "100", "400", "490"]
+
+
 def test_the_page_shows_what_would_be_done_and_does_it_once(
     live: Live, project: str, spiking: Job
 ) -> None:
