@@ -150,7 +150,7 @@ def test_a_server_that_forgot_gets_declared_gaps(tmp_path: Path) -> None:
         await_that(lambda: (0, 20) in wire.column("loss"))
         job.guard.finish()
         numbers = [m.sequence for m in wire.messages[wire.attempt]]
-    assert numbers == list(range(1, len(numbers) + 1))
+    assert numbers == sorted(set(numbers))
     assert wire.records(Gap)
 
 

@@ -14,6 +14,7 @@ from spikeguard_protocol import (
     Ack,
     Action,
     CommandResult,
+    Gap,
     Message,
     Order,
     Samples,
@@ -22,6 +23,15 @@ from spikeguard_protocol import (
 )
 
 Kind = TypeVar("Kind")
+
+
+def reached(last: int, message: Message) -> int | None:
+    """The highest number that is stored once `message` is, after `last`; None if it leaves a hole,
+    as the server has it."""
+    told = [(gap.first, gap.last) for gap in message.records if isinstance(gap, Gap)]
+    for first, end in sorted([*told, (message.sequence, message.sequence)]):
+        last = max(last, end) if first <= last + 1 else last
+    return last if message.sequence <= last else None
 
 
 class Wire:
@@ -85,13 +95,17 @@ class Wire:
             if special is not None:
                 return special
             stored = self.messages.setdefault(message.attempt, [])
-            if message.sequence > len(stored) + 1:
+            last = 0
+            for each in stored:
+                last = reached(last, each) or last
+            now = reached(last, message)
+            if now is None:
                 error = {"code": "sequence_gap", "field": None, "message": "", "remedy": ""}
-                plain = {"error": error, "expected": len(stored) + 1}
+                plain = {"error": error, "expected": last + 1}
                 return 409, {}, json.dumps(plain).encode()
-            if message.sequence == len(stored) + 1:
+            if now > last:
                 stored.append(message)
-            return 200, self.headers, self.bend(encode(self._ack(message.attempt, len(stored))))
+            return 200, self.headers, self.bend(encode(self._ack(message.attempt, now)))
 
     def _ack(self, attempt: str, sequence: int) -> Ack:
         stored = [r for m in self.messages[attempt] for r in m.records]
