@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spikeguard_trainer.demo.story import Story, ending, undecided
+from spikeguard_trainer.demo.story import ending
 
 COMMAND: dict[str, Any] = {
     "id": "demo#1.1",
@@ -42,20 +42,6 @@ INCIDENT: dict[str, Any] = {
 }
 
 
-def test_each_thing_is_told_once_with_its_reason_and_who_decided() -> None:
-    story = Story()
-    told = story.tell(INCIDENT)
-    assert all(part in "\n".join(told) for part in ("demo#1", "step 250", "z inf"))
-    assert "1 step after onset" in "\n".join(told)
-    kinds = [line for line in told if "kind at step" in line]
-    assert ["recoverable" in kinds[0], "divergent" in kinds[1], len(kinds)] == [True, True, 2]
-    assert story.tell(INCIDENT) == []
-    approved = {**COMMAND, "state": "approved", "decided_by": "ada"}
-    assert any("by ada" in line for line in story.tell({**INCIDENT, "commands": [approved]}))
-    closed = {**INCIDENT, "state": "closed", "closed_step": 400, "outcome": "recovered"}
-    assert any("CLOSED demo#1 at step 400: recovered" in line for line in story.tell(closed))
-
-
 def _closed(outcome: str, **command: Any) -> dict[str, Any]:
     commands = [{**COMMAND, **command}] if command else []
     return {**INCIDENT, "state": "closed", "outcome": outcome, "commands": commands}
@@ -87,18 +73,3 @@ def test_the_last_words_fit_what_became_of_it(
     assert well is content
     if incident["outcome"] in ("healed", "recovered"):
         assert "not decided" not in lines[-1]
-
-
-def test_the_run_goes_on_until_a_person_has_decided_and_it_is_settled() -> None:
-    assert undecided([], 300, 250)
-    assert not undecided([], 351, 250)
-    assert undecided([INCIDENT], 9000, 250)
-    for state in ("approved", "applied"):
-        assert undecided([{**INCIDENT, "commands": [{**COMMAND, "state": state}]}], 9000, 250)
-    for state in ("rejected", "expired"):
-        assert not undecided([{**INCIDENT, "commands": [{**COMMAND, "state": state}]}], 300, 250)
-    watch = {**COMMAND, "verb": "watch", "arguments": {"steps": 9}, "state": "expired"}
-    assert undecided([{**INCIDENT, "commands": [watch]}], 300, 250)
-    again = [{**COMMAND, "state": "rejected"}, {**COMMAND, "number": 2}]
-    assert undecided([{**INCIDENT, "commands": again}], 300, 250)
-    assert not undecided([_closed("healed")], 300, 250)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import threading
 import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from spikeguard_trainer.options import parse_options
-from spikeguard_trainer.steplog import COLUMNS, Progress, StepLog
+from spikeguard_trainer.steplog import COLUMNS
 
 from . import jobs
 
@@ -34,11 +32,6 @@ def test_a_wrong_option_is_named_with_its_limit_and_ends_with_status_2(
         parse_options(["--out", str(tmp_path), *option])
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
-
-
-def test_a_preset_fills_in_what_is_not_given(tmp_path: Path) -> None:
-    options = parse_options(["--out", str(tmp_path / "a"), "--preset", "tiny", "--lr", "0.1"])
-    assert (options.lr, options.steps, options.name) == (0.1, 400, "a")
 
 
 @pytest.mark.slow
@@ -73,17 +66,6 @@ def test_what_cannot_start_is_said_in_one_line_with_status_1(
     assert said.count("\n") == 1
 
 
-def test_step_numbers_that_go_back_are_counted_and_told(tmp_path: Path) -> None:
-    stream = io.StringIO()
-    log = StepLog(tmp_path / "log.csv", Progress(100, 10, shown=True, stream=stream))
-    for step in (1, 2, 3, 2, 3):
-        log.add(step, step - 1, torch.tensor(1.5), torch.tensor(float("nan")), 0.1)
-    log.close()
-    assert (log.rows, log.returns) == (5, 1)
-    assert "back to step 1 from step 3" in stream.getvalue()
-    assert [(r["step"], r["grad_norm"]) for r in jobs.rows(tmp_path)][-1] == ("3", "nan")
-
-
 def test_a_run_that_is_held_trains_on_past_its_end_until_it_is_let_go(tmp_path: Path) -> None:
     hold, out = tmp_path / "hold", tmp_path / "run"
     hold.touch()
@@ -106,12 +88,3 @@ def test_a_run_that_is_held_trains_on_past_its_end_until_it_is_let_go(tmp_path: 
 
 def _text(file: Path) -> str:
     return file.read_text() if file.exists() else ""
-
-
-def test_ranks_are_not_held_by_a_file(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(SystemExit):
-        parse_options(["--out", str(tmp_path), "--hold", str(tmp_path / "hold")])
-    assert "--hold is for one rank" in capsys.readouterr().err

@@ -123,14 +123,6 @@ def test_lr_bump_is_neither_kept_nor_undone_by_the_scheduler(tmp_path: Path) -> 
         calm.scheduler.step()
 
 
-def test_lr_bump_is_taken_back_when_the_step_fails(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "lr_bump@10:1:7")
-    before = lab.rates()
-    with pytest.raises(RuntimeError), lab.injector.strike(10, 9):
-        raise RuntimeError
-    assert lab.rates() == before
-
-
 def test_moment_reset_shrinks_the_second_moment_and_keeps_the_step_counter(tmp_path: Path) -> None:
     lab = Lab(tmp_path, "moment_reset@10:1:16")
     before = lab.second_moments()
