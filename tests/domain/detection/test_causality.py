@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.events import Event
+from spikeguard_core.events import Closed, Event, Opened
 from spikeguard_core.monitor.monitor import Monitor, UnknownStateVersion
 from spikeguard_core.policy.detection import choose
 from tests.domain.detection.curves import descent, opened, plateau, samples, spiked
@@ -109,9 +109,13 @@ def test_every_rule_hears_the_same_in_batches_and_after_a_reload() -> None:
 @settings(max_examples=10)
 @given(runs(), st.lists(st.integers(1, 60), min_size=1, max_size=5))
 def test_batches_change_nothing(rows: list[Sample], sizes: list[int]) -> None:
+    """Nor is more than one incident ever open."""
     one, many = Monitor(), Monitor()
-    assert repr(told(one, rows, [1])) == repr(told(many, rows, sizes))
+    events = told(one, rows, [1])
+    assert repr(events) == repr(told(many, rows, sizes))
     assert one.dump() == many.dump()
+    moves = [type(event).__name__ for event in events if isinstance(event, Opened | Closed)]
+    assert moves == ["Opened", "Closed"] * (len(moves) // 2) + ["Opened"] * (len(moves) % 2)
 
 
 @settings(max_examples=10)
@@ -125,23 +129,12 @@ def test_a_stop_and_reload_changes_nothing(rows: list[Sample], data: st.DataObje
     assert repr(before + second.observe(rows[cut:])) == repr(whole.observe(rows))
 
 
-@settings(max_examples=10)
-@given(runs())
-def test_at_most_one_incident_is_open(rows: list[Sample]) -> None:
-    monitor, depth = Monitor(), 0
-    for row in rows:
-        for event in monitor.observe([row]):
-            depth += {"Opened": 1, "Closed": -1}.get(type(event).__name__, 0)
-            assert depth in (0, 1)
-        assert monitor.open == bool(depth)
-
-
 def test_the_state_stays_a_few_kilobytes() -> None:
     """Every standard signal at every step, and an incident that stays open."""
     rng = np.random.default_rng(0)
     names = ["update_norm", "update_norm_sampled", "grad_norm", "adam_v_norm", "param_norm"]
     monitor, sizes = Monitor(), list[int]()
-    losses = spiked(plateau(3500), 3000, 3.0, 400)
+    losses = spiked(plateau(2500), 2000, 3.0, 400)
     for step, loss in enumerate(losses, start=1):
         norms = {name: float(np.exp(rng.normal())) for name in names}
         monitor.observe([Sample(step, {"loss": loss, **norms})])

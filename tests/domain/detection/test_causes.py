@@ -603,15 +603,6 @@ def test_batches_that_pass_without_harm_the_second_time_are_cleared() -> None:
     assert after[Cause.BAD_BATCH] < before[Cause.BAD_BATCH] / 5
 
 
-def test_a_ranking_holds_every_cause_once_and_adds_up_to_one() -> None:
-    for event in told(corrupted):
-        if isinstance(event, Opened | Revised | Closed):
-            assert {one.cause for one in event.causes} == set(Cause)
-            assert math.isclose(sum(one.confidence for one in event.causes), 1.0)
-            sure = [one.confidence for one in event.causes]
-            assert sure == sorted(sure, reverse=True)
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_no_measurement_is_too_strange_to_be_ranked(seed: int) -> None:
     """Zeros, huge values, gaps of any length, whatever is not finite."""

@@ -42,11 +42,6 @@ def test_a_rollback_that_holds_closes_as_recovered() -> None:
     assert not monitor.open
 
 
-def test_a_rollback_is_not_judged_before_the_onset_is_past() -> None:
-    monitor = rolled_back()
-    assert not closed(monitor.observe(samples(plateau(ONSET - 451, seed=5), first=451)))
-
-
 @pytest.mark.parametrize("waited", [2, 100, 350])
 def test_the_same_rollback_is_judged_the_same_however_late_it_was_decided(waited: int) -> None:
     """By steps past the onset on the new segment; it was applied at a step of the old one."""

@@ -174,13 +174,6 @@ UNFED = Ability(
     "the loop does not take its items from guard.batches()",
     "Iterate over guard.batches(loader)",
 )
-AHEAD = Ability(
-    "rollback",
-    Answer.YES,
-    "the loop fetches 1 item ahead of guard.step()",
-    "Fetch the next item after guard.step()",
-    "what was fetched ahead is trained first",
-)
 
 
 def test_a_loop_that_cannot_go_back_is_told_from_where_to_restart_and_what_helps() -> None:
@@ -191,17 +184,6 @@ def test_a_loop_that_cannot_go_back_is_told_from_where_to_restart_and_what_helps
         assert "The loop does not take its items from guard.batches()." in asked.reason
         assert "Iterate over guard.batches(loader)." in asked.reason
         assert "restart the job from ckpt-1150 (disk, step 1150, 50 steps before" in asked.reason
-
-
-def test_a_rollback_says_what_it_loses_in_a_loop_that_fetches_ahead() -> None:
-    asked = ask(situation(abilities=(AHEAD,)))
-    assert rollback(asked) == rollback(ask(situation()))
-    assert asked.reason.endswith(
-        "The loop fetches 1 item ahead of guard.step(). What was fetched ahead is trained first. "
-        "Fetch the next item after guard.step()."
-    )
-    sound = replace(AHEAD, remedy="", reason="", cost="the steps since then are trained again")
-    assert ask(situation(abilities=(sound,))).reason == ask(situation()).reason
 
 
 # --- an approval that comes late ---

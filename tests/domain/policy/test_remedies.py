@@ -13,7 +13,6 @@ from spikeguard_core.policy.data_sources import DataRecord, IncidentData
 from spikeguard_core.policy.finding import (
     FirstMove,
     checks_of,
-    diagnose,
     first_move_of,
     follow_ups_of,
 )
@@ -39,7 +38,6 @@ from tests.domain.policy.situations import SEGMENT, blamed, done, incident, situ
 
 BY_HAND = frozenset({Diagnosis.LOSS_SCALE_OVERFLOW, Diagnosis.STALLED_WEIGHTS})
 RAISED = Mark(1198, 1204, ratio=40.0)
-NEAR = Rollback("mem-1190", 1190, BatchRange(1198, 1205))
 
 
 def about(cause: Cause, sure: float = 0.9, mark: Mark | None = None, **changes: Any) -> Situation:
@@ -271,26 +269,6 @@ def test_batches_with_which_it_did_not_come_back_are_not_skipped(
     assert ("came back once" in proposal.reason) is (changes.get("recurred_batches", 1) is not None)
 
 
-def test_weights_changed_by_no_update_are_no_batchs_doing_wherever_they_change_again() -> None:
-    asked = returned(Cause.WEIGHT_CORRUPTION, Rollback("mem-1190", 1190), settled=True)
-    assert ask(asked)[0].skip is None
-    off = changed(lr_too_high={"again": "nothing"})
-    asked = returned(Cause.LR_TOO_HIGH, Rollback("mem-1190", 1190), settled=True)
-    assert ask(asked, off)[0].skip is None
-
-
-def test_a_cause_that_is_not_sure_is_not_acted_on_as_if_it_were() -> None:
-    """The hedge is made in the open, with its price."""
-    action, proposal = ask(about(Cause.LR_TOO_HIGH, 0.4))
-    assert action.skip is not None
-    assert action.lr_factor is None
-    assert "not known; nearest is learning rate too high (40%)" in proposal.reason
-    assert "although nothing points to the data: that costs 10 s of training" in proposal.reason
-    data, told = ask(about(Cause.BAD_BATCH, 0.5))
-    assert data.skip is not None
-    assert "although the data is only 50% likely" in told.reason
-
-
 # --- the next morning ---
 
 
@@ -328,16 +306,6 @@ def test_a_remedy_that_is_switched_off_leaves_going_back_and_says_so() -> None:
     assert "the policy does not act on it" in proposal.reason
 
 
-def test_a_remedy_can_be_asked_to_be_surer_and_take_another_shape() -> None:
-    asked = about(Cause.LR_TOO_HIGH, 0.9)
-    assert diagnose(asked.incident, changed(lr_too_high={"sure": 0.95})).known is False
-    shaped = changed(lr_too_high={"back": "healthy", "lr_factor": 0.7, "lr_steps": 900})
-    action, _ = ask(asked, shaped)
-    assert (action.lr_factor, action.lr_steps) == (0.7, 900)
-    bold = changed(weight_corruption={"stop_after": 3}, unknown={"skip": "nothing"})
-    assert ask(about(Cause.UNKNOWN), bold)[0].skip is None
-
-
 @pytest.mark.parametrize(
     ("remedies", "field"),
     [
@@ -359,26 +327,6 @@ def test_a_wrong_remedy_is_named_with_its_limit(remedies: Any, field: str) -> No
 
 
 # --- nobody is asked without a reason ---
-
-
-def test_a_proposal_whose_reason_is_gone_is_taken_back_and_says_so() -> None:
-    waiting = (done(NEAR, CommandState.PROPOSED),)
-    fading = incident(confidence=0.45)
-    proposal = propose(situation(fading, past=waiting), DEFAULT_POLICY)
-    assert proposal.action is None
-    assert proposal.reason.startswith("No longer: lingering")
-    noise = replace(fading, confidence=0.55)
-    assert propose(situation(noise, past=waiting), DEFAULT_POLICY).action is not None
-
-
-def test_the_same_action_for_another_cause_is_explained_anew() -> None:
-    """Two faults outside the data ask for the same rollback; what was said of one is not true."""
-    _, corrupted = ask(about(Cause.WEIGHT_CORRUPTION))
-    _, poisoned = ask(about(Cause.NON_FINITE_SOURCE))
-    assert corrupted.action == poisoned.action
-    assert corrupted.action is not None
-    assert poisoned.replaces(corrupted.action, corrupted.cause)
-    assert not poisoned.replaces(corrupted.action, poisoned.cause)
 
 
 def test_what_moved_long_before_or_before_the_known_cause_is_not_the_first_to_move() -> None:
