@@ -11,7 +11,6 @@ import pytest
 from msgspec import convert
 
 from spikeguard_client.shapes import Series as Answer
-from spikeguard_core import events
 from spikeguard_dashboard.charts import (
     Marker,
     Panel,
@@ -22,7 +21,7 @@ from spikeguard_dashboard.charts import (
 )
 from spikeguard_dashboard.history import Kept
 from spikeguard_dashboard.palette import DARK, LIGHT, Palette
-from spikeguard_dashboard.series import Series, Trend, series_of
+from spikeguard_dashboard.series import Series, series_of
 
 ATTEMPT, ONSET = "9f2c51d07ab34e86", 1246
 MAIN = (ATTEMPT, 0)
@@ -96,13 +95,6 @@ def test_the_band_follows_the_trend_beyond_the_onset() -> None:
     assert last["step"] == ONSET + 149
     assert last["level"] == pytest.approx(found.trend.at(last["step"]))
     assert last["high"] - last["low"] == pytest.approx(6 * found.trend.scale)
-
-
-def test_the_trend_is_the_servers_own() -> None:
-    ours, theirs = Trend(300, 2.5, -0.004, 0.03), events.Trend(300, 2.5, -0.004, 0.03)
-    assert [ours.at(step) for step in range(0, 2000, 7)] == [
-        theirs.at(step) for step in range(0, 2000, 7)
-    ]
 
 
 def test_of_names_that_would_run_into_each_other_on_a_phone_the_newest_is_shown() -> None:

@@ -206,26 +206,6 @@ def test_a_mitigation_is_offered_where_it_is_registered_and_ordered_by_its_name(
     assert made["arguments"]["lr_steps"] is None
 
 
-def test_a_rate_that_is_lowered_to_a_cap_keeps_it_where_a_person_takes_another_target(
-    live: Live, project: str, calm: Job
-) -> None:
-    """In the form it lasts up to the same step; what the job gets has the cap."""
-    ada, run = client_of(live, project), calm.id
-    error = refusal(lambda: ada.order(run, "rollback", "x", target="step-200", cap=2e-3))
-    assert (error.status, error.error["field"]) == (422, "cap")
-    with live.browser(live.operator(project)) as page:
-        asked = "verb=rollback&to=step-300&factor=0.1&steps=60&cap=0.002"
-        shown = page.get(f"/act/{project}/gpt?{asked}").text
-        older = "verb=rollback&amp;to=step-200&amp;factor=0.1&amp;steps=160&amp;cap=0.002"
-        assert older in shown
-        plan = page.get(f"/act/{project}/gpt?{older.replace('amp;', '')}&review=true").text
-    least = "no lower than \N{MULTIPLICATION SIGN} 0.1 of the schedule"
-    assert f"learning rate at most 0.002 ({least}) for 160 steps" in plan
-    ada.order(run, "rollback", "x", target="step-200", factor=0.1, steps=160, cap=2e-3)
-    [order] = orders(calm)
-    assert order.action == Rollback("step-200", 200, None, 0.1, 160, 2e-3)
-
-
 def test_a_target_that_is_not_healthy_is_allowed_with_a_warning_that_names_it(
     live: Live, project: str, calm: Job
 ) -> None:

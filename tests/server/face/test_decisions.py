@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spikeguard_protocol import AttemptEnded, AttemptStarted, Role
+from spikeguard_protocol import AttemptEnded, Role
 
 if TYPE_CHECKING:
     import httpx
@@ -40,16 +40,6 @@ def state_of(job: Job, command: dict[str, Any]) -> dict[str, Any]:
     """The command as it stands now."""
     found: list[dict[str, Any]] = job.incident()["commands"]
     return next(entry for entry in found if entry["id"] == command["id"])
-
-
-def test_nothing_is_proposed_beyond_the_limits_that_the_job_told(job: Job) -> None:
-    verbs = ("rollback", "scale_lr", "watch", "stop")
-    limits = {"skip_batches_most": "3", "rollback_steps_most": "5000"}
-    job.send(AttemptStarted(None, 1, verbs, "test", 4096, limits))
-    proposal = job.spike().incident()["proposal"]
-    first, end = proposal["arguments"]["skip"]
-    assert end - first == 3
-    assert "The job skips at most 3 batches by one order" in proposal["reason"]
 
 
 def test_an_approval_carries_the_name_and_becomes_an_order(

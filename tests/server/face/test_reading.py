@@ -75,25 +75,6 @@ def test_what_can_be_done_in_a_job_is_shown_with_its_attempt(live: Live, job: Jo
         assert attempt["settings"] == {"optimizer": "AdamW"}
 
 
-def test_the_cost_of_a_proposal_is_that_of_the_moment(job: Job) -> None:
-    job.spike()
-    before = job.incident()["proposal"]
-    job.train(5, excess=3.0)
-    after = job.incident()["proposal"]
-    assert before["cost"]["steps"] == job.step - 5 - before["arguments"]["step"]
-    assert after["cost"]["steps"] == job.step - after["arguments"]["step"]
-    assert after["cost"]["seconds"] == pytest.approx(after["cost"]["steps"] * 0.5)
-    assert after["cost"]["tokens"] == after["cost"]["steps"] * 4096
-    assert after["cost"]["money"] is None
-    assert after["cost"]["waiting_steps"] == 120  # a minute, at half a second a step
-    seen = [after["cost"]]  # one proposal has one pace, however the machine's load varies
-    for step_time in (1.5, 4.5, 12.0):
-        job.train(60, excess=3.0, step_time=step_time)
-        seen.append(job.incident()["proposal"]["cost"])
-    assert {(cost["step_time_s"], cost["step_time_of"]) for cost in seen} == {(0.5, 200)}
-    assert all(cost["seconds"] == pytest.approx(0.5 * cost["steps"]) for cost in seen)
-
-
 def test_a_signal_that_the_run_never_sent_is_refused_with_those_there_are(
     live: Live, job: Job
 ) -> None:
@@ -283,21 +264,6 @@ def end(job: Job) -> None:
     """End the job, and wait for its post-mortem."""
     job.send(AttemptEnded("stopped"))
     job.reported()
-
-
-def test_a_gradient_that_is_not_finite_is_called_that(live: Live, job: Job) -> None:
-    job.train(400)
-    job.train(1, grad_norm=30.0)
-    job.train(20, grad_norm=math.nan)
-    found = job.incident()
-    (listed,) = get(live, "/v1/incidents", run=f"default/{job.run}")["items"]
-    for body in (found, listed):
-        assert (body["symptom"], body["title"]) == ("non_finite_gradient", "non-finite gradient")
-        assert body["summary"] == "A gradient was not finite; the loss did not rise"
-        assert body["loss_rose"] is False
-    moves = found["evidence"]["first_moves"]
-    first = {"signal": "grad_norm", "step": moves["grad_norm"]}
-    assert found["first_signal"] == listed["first_signal"] == first
 
 
 @pytest.mark.parametrize(("reason", "told"), [("RuntimeError", True), ("finished", False)])

@@ -25,7 +25,6 @@ from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.report import PostMortem, ReportFormat, render
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.symptoms import spent_by
-from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.writing import document_of
 from tests.hostile import HOSTILE, acted_on
 from tests.server.store.jobs import healthy
@@ -281,12 +280,6 @@ def test_steps_whose_updates_round_to_nothing_count_from_measurement_to_measurem
     assert "rounded to nothing" not in markdown(healed)
 
 
-def test_a_healed_incident_cost_no_step_and_shows_no_rollback(healed: PostMortem) -> None:
-    assert body(healed)["cost"]["steps"] == 0
-    assert healed.incident.outcome is Outcome.HEALED
-    assert "rollback" not in svg_of(healed)
-
-
 def test_values_that_are_not_finite_are_words_and_marks(broken: PostMortem) -> None:
     assert body(broken)["evidence"] is not None
     assert "nan" in body(broken)["curves"][0]["values"]["loss"]
@@ -362,12 +355,6 @@ def test_nobody_is_blamed_for_not_answering_but_where_there_was_time_to(
         assert "paged" not in said(state, 14400)
 
 
-def test_where_no_fact_asks_for_anything_nothing_is_made_up(healed: PostMortem) -> None:
-    quiet = replace(healed, commands=())
-    assert body(quiet)["follow_ups"] == []
-    assert "Nothing on record asks for a follow-up." in html(words(quiet))
-
-
 def test_a_run_that_was_stuck_is_called_so(broken: PostMortem) -> None:
     worst = {**broken.incident.worst_z, "update_dropped": math.inf}
     facts = replace(broken, incident=replace(broken.incident, worst_z=worst))
@@ -386,16 +373,6 @@ def test_the_picture_draws_what_was_undone_apart(rolled_back: PostMortem) -> Non
     assert "rollback to step 300" in svg
     assert "onset 401" in svg
     assert "earlier trend" in svg
-
-
-def test_thinning_keeps_extremes_ends_and_what_is_not_finite() -> None:
-    values: list[float | None] = [math.sin(i / 50) for i in range(10_000)]
-    values[4_321], values[5_000], values[6_000] = 9.0, -9.0, math.nan
-    kept = kept_indices(values, 300)
-    assert len(kept) <= 320
-    assert {0, 4_321, 5_000, 6_000, 9_999} <= set(kept)
-    assert kept == sorted(kept)
-    assert kept_indices(values[:50], 300) == list(range(50))
 
 
 def test_what_came_after_the_close_belongs_to_no_figure_of_the_incident(
@@ -457,16 +434,6 @@ def test_of_a_gradient_that_was_not_finite_no_loss_is_said_to_have_risen(
     said = markdown(replace(healed, incident=incident))
     assert "a gradient was not finite; the loss did not rise" in said
     assert "the loss rose from" not in said
-
-
-def test_a_loss_that_rose_behind_a_gradient_is_not_said_to_have_stayed(
-    rolled_back: PostMortem,
-) -> None:
-    """The incident opened on a gradient that was not finite; the loss rose two steps later."""
-    early = replace(rolled_back.incident, first_moves={"grad_norm": 399}, signal="grad_norm")
-    text = render(replace(rolled_back, incident=early), ReportFormat.MARKDOWN)
-    assert "never moved" not in str(text)
-    assert "the loss rose later" in str(text)
 
 
 def test_the_picture_shows_the_learning_rate_that_rose_and_not_the_first_groups(

@@ -73,15 +73,6 @@ def test_a_spike_that_comes_back_after_a_rollback_is_the_same_incident(
     assert state_of(spiked, command) == "judged"
 
 
-def test_the_first_result_stands(spiked: sql.Engine) -> None:
-    job, command, revision = waiting(spiked)
-    approve(spiked, command, revision, "Ada")
-    job.train(561, 570, spiking(ONSET))
-    job.report(str(command), ResultState.REFUSED, 570, "the target is gone")
-    job.report(str(command), ResultState.APPLIED, 571)
-    assert state_of(spiked, command) == "refused"
-
-
 def test_a_result_for_another_run_or_an_unknown_command_changes_nothing(
     spiked: sql.Engine,
 ) -> None:
@@ -195,18 +186,6 @@ def test_an_approved_command_is_not_delivered_after_its_time(spiked: sql.Engine)
     ack = job.send()
     assert str(command) not in [order.command for order in ack.orders]
     assert state_of(spiked, command) == "approved"
-
-
-def test_a_policy_may_approve_by_itself_and_signs_with_its_version(engine: sql.Engine) -> None:
-    rule = ApprovalRule(ApprovalMode.AUTO, budget=1, cooldown_s=0.0)
-    approval = {**DEFAULT_POLICY.approval, Verb.ROLLBACK: rule}
-    with engine.begin() as connection:
-        write_policy(connection, "default", replace(DEFAULT_POLICY, approval=approval), "root")
-    job = Job(engine)
-    job.start()
-    job.train(1, 560, spiking(ONSET), batch=40)
-    signed = "select state, decided_by, automatic from commands where verb = 'rollback'"
-    assert rows(engine, signed) == [("delivered", "policy 2", True)]
 
 
 def test_a_policy_approves_what_it_proposed_in_its_cooldown_once_that_is_over(

@@ -39,15 +39,6 @@ def test_a_proposal_expires_to_nothing_though_the_run_goes_on(spiked: sql.Engine
     assert str(command) not in [order.command for order in job.send().orders]
 
 
-def test_an_overdue_proposal_gives_way_to_a_fresh_one_without_a_ticker(spiked: sql.Engine) -> None:
-    job, command, _ = waiting(spiked)
-    execute(spiked, "update commands set expires_at = now()")
-    job.train(561, 570, spiking(ONSET))
-    assert state_of(spiked, command) == "expired"
-    fresh = "select replaces, state from commands order by number desc limit 1"
-    assert rows(spiked, fresh) == [(command.number, "proposed")]
-
-
 def test_an_order_to_an_attempt_that_fell_silent_is_unknown(spiked: sql.Engine) -> None:
     job, command, revision = waiting(spiked)
     approve(spiked, command, revision, "Ada")
