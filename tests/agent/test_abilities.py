@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections import deque
 from dataclasses import replace
-from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,8 +27,7 @@ from spikeguard_protocol import (
     abilities_from_settings,
 )
 
-from .heard import parts_of
-from .job import FAST, Job, Loader, assert_same, order, result
+from .job import FAST, Job, Loader, order, result
 from .wire import Wire, await_that, served
 
 TABLE = "what can be done in this job:"
@@ -69,20 +66,6 @@ def test_attach_ends_with_one_table_and_the_loop_fills_it_in(
         record.message.startswith("rollback: yes. to snapshots") for record in caplog.records
     )
     job.guard.finish()
-
-
-def test_what_needs_a_hand_makes_the_table_a_warning_with_its_remedy(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        model = nn.Linear(4, 1)
-        optimizer = torch.optim.LBFGS(model.parameters())
-        guard = attach(model, optimizer, run="test", directory=tmp_path, settings=FAST)
-    (table,) = tables(caplog)
-    said = " ".join(table.message.split())
-    assert "skip update no LBFGS takes no found_inf" in said
-    assert "do with fused=True" in said
-    guard.finish()
 
 
 def test_the_server_is_told_with_the_introduction(tmp_path: Path) -> None:
@@ -213,51 +196,6 @@ def test_an_entry_of_state_answers_for_what_it_reaches(tmp_path: Path) -> None:
 
     guard = attach(model, optimizer, run="test", directory=tmp_path, state=[Adapter()])
     assert restored(guard) is None
-
-
-def test_the_state_of_an_optimizer_inside_goes_back_as_the_remedy_says(tmp_path: Path) -> None:
-    """Though it shares its groups with the one around it."""
-
-    class Around(torch.optim.Optimizer):
-        def __init__(self, parameters: Any) -> None:
-            super().__init__(parameters, {"lr": 0.1})
-            self.inner = torch.optim.SGD(self.param_groups, lr=0.1, momentum=0.9)
-            self.param_groups = self.inner.param_groups
-
-        def step(self, closure: Any = None) -> None:  # type: ignore[override]
-            self.inner.step(closure)
-
-    model = nn.Linear(4, 4)
-    optimizer = Around(model.parameters())
-    row = restored(attach(model, optimizer, run="test", directory=tmp_path))
-    assert row is not None
-    assert "the state of SGD in Around.inner" in row.reason
-    guard = attach(
-        model, optimizer, run="test", directory=tmp_path, state=[optimizer.inner], settings=FAST
-    )
-
-    items = iter(guard.batches(repeat(torch.ones(2, 4))))
-
-    def train_to(step: int) -> list[Any]:
-        while guard.steps < step:
-            guard.loss(model(next(items)).square().mean()).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            guard.step()
-        return [
-            *model.parameters(),
-            *(s["momentum_buffer"] for s in optimizer.inner.state.values()),
-        ]
-
-    train_to(10)
-    expected = copy.deepcopy(train_to(15))
-    ring = parts_of(guard).recovery.snapshots
-    assert ring is not None
-    tree = parts_of(guard).recovery.load(ring.targets[-1])
-    parts_of(guard).recovery.restore(ring.targets[-1], tree, 1)
-    assert_same(train_to(15), expected)
-    assert optimizer.inner.param_groups is optimizer.param_groups
-    guard.finish()
 
 
 def test_a_hook_with_state_of_its_own_is_named(tmp_path: Path) -> None:

@@ -8,9 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +17,7 @@ from spikeguard import CheckpointDirectory, UserCheckpoints
 from spikeguard_protocol import Ack, BatchRange, Medium, Rollback
 
 from .heard import hear, parts_of
-from .job import FAST, Job, assert_same, order, target_at
+from .job import Job, assert_same, order, target_at
 from .wire import await_that
 
 FRAMEWORKS = {  # as their own checkpoints lie in an output folder
@@ -317,24 +315,3 @@ def test_what_a_rollback_gave_up_stays_until_its_incident_is_over_and_a_night_ha
     assert held() == [70]
     await_that(lambda: not given_up.exists())
     again.guard.finish()
-
-
-def test_a_snapshot_that_cannot_be_copied_leaves_no_other_reported_as_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = Job(tmp_path, settings=replace(FAST, snapshot_every=5, snapshots=1))
-    told: list[Any] = []
-    recovery_of = parts_of(job.guard).recovery
-    monkeypatch.setattr(recovery_of, "report", told.append)
-    job.train_to(6)
-    recovery_of.snapshots._pinned = 0
-    (held,) = recovery_of.snapshots.targets
-
-    def fail(*_: Any) -> None:
-        raise RuntimeError("no memory")
-
-    monkeypatch.setattr(recovery_of, "_staged", fail)
-    job.train_to(11)
-    assert told[-1].name == held.name
-    assert type(told[-1]).__name__ == "TargetDeleted"
-    job.guard.finish()

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn, optim
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate
+from torch import nn, optim
 
 from spikeguard import AttachError, CheckpointDirectory, Guard, UserCheckpoints, attach
 from spikeguard_protocol import Verb
@@ -229,49 +223,3 @@ def test_an_optimizer_whose_state_cannot_go_back_is_not_saved(
         assert Verb.ROLLBACK in guard.capabilities
         guard.finish()
         assert guard.faults == {}
-
-
-@pytest.fixture
-def _one_rank(tmp_path: Path) -> Iterator[None]:
-    meeting = f"file://{tmp_path / 'meeting'}"
-    dist.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-@pytest.mark.usefixtures("_one_rank")
-def test_one_process_takes_dtensors_beside_plain_ones_and_a_dtensor_for_its_loss(
-    tmp_path: Path,
-) -> None:
-    """Clipped as one, every sample told, and a NaN in the loss alone is skipped."""
-    torch.manual_seed(2)
-    model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.Linear(8, 4, bias=False))
-    mesh = init_device_mesh("cpu", (1,))
-    fully_shard(model[0], mesh=mesh)
-    groups = [{"params": [p]} for p in model.parameters()]
-    optimizer = optim.AdamW(groups, lr=1e-2, fused=True)
-    with served(Wire()) as wire:
-        guard = attach(
-            model, optimizer, run="test", settings=FAST, directory=tmp_path / "g", server=wire.url
-        )
-        moved, last = [], list(model.parameters())[1]
-        for step in range(3):
-            value = model(torch.randn(2, 4)).square().mean()
-            value.backward()
-            said = math.nan if step == 1 else value.item()
-            loss: Tensor = DTensor.from_local(torch.tensor(said), mesh, [Replicate()])
-            assert guard.loss(loss) is loss
-            guard.clip_grad_norm_(1e-3)
-            found = [p.grad for p in model.parameters() if p.grad is not None]
-            clipped = [g.to_local() if isinstance(g, DTensor) else g for g in found]
-            norm = torch.stack([g.norm() for g in clipped]).norm()
-            assert float(norm) == pytest.approx(1e-3, rel=1e-3)
-            before = last.detach().clone()
-            optimizer.step()
-            moved.append(not torch.equal(before, last))
-            optimizer.zero_grad()
-            guard.step()
-        await_that(lambda: len(wire.column("loss")) == 3)
-        guard.finish()
-    assert moved == [True, False, True]
-    assert guard.faults == {}

@@ -29,7 +29,6 @@ from spikeguard_protocol import (
     abilities_from_settings,
 )
 
-from .heard import parts_of
 from .job import FAST, order, result, target_at
 from .wire import Wire, await_that, served
 
@@ -280,21 +279,6 @@ def prefetched(items: Iterable[Tensor], depth: int) -> Iterator[Tensor]:
     threading.Thread(target=fetch, daemon=True).start()
     while (item := waiting.get()) is not None:
         yield item
-
-
-def test_a_thread_that_prefetches_loses_nothing_at_a_restart(tmp_path: Path) -> None:
-    trained: list[int] = []
-    for steps in (50, 100):
-        loop = Loop(tmp_path)
-        loop.guard.resume()
-        for item in islice(prefetched(loop.guard.batches(Stateful(100)), 6), 50):
-            loop.train(item)
-        assert loop.guard.steps == steps
-        assert parts_of(loop.guard).feed.items_per_step is None
-        assert "once the loop has trained what it holds" in loop.row("rollback").cost
-        trained += loop.trained
-        loop.guard.finish()
-    assert trained == list(range(100))
 
 
 # --- ordinary loops: nothing to say ---

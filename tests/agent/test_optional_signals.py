@@ -75,15 +75,6 @@ def test_tokens_sequences_and_updates_equal_those_computed_the_plain_way(tmp_pat
     assert expected[UNSEEN, 1] == 1.0 > expected[UNSEEN, 2] > 0.0
 
 
-def test_pure_bf16_training_that_stops_moving_shows_as_unchanged(tmp_path: Path) -> None:
-    """At a rate of 1e-7 most bf16 weights round back to what they were."""
-    with served(Wire()) as wire:
-        job = TextJob(tmp_path, server=wire.url, dtype=torch.bfloat16, lr=1e-7)
-        job.train_to(9)
-        job.guard.finish()
-        assert wire.column("unchanged_parameters")[0, 9] > 0.9
-
-
 def test_known_tokens_go_back_in_a_rollback_and_through_a_checkpoint(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         for attempt in range(2):
@@ -112,14 +103,6 @@ def test_known_tokens_go_back_in_a_rollback_and_through_a_checkpoint(tmp_path: P
     told = [wire.records(Samples, attempt) for attempt in wire.messages]
     shares = [[v for s in one for v in s.signals.get(UNSEEN, ())] for one in told]
     assert shares == [[1.0, 1.0, 1.0], [0.5, 1.0, 1.0]]
-
-
-def test_at_the_end_nothing_is_taken_any_more(tmp_path: Path) -> None:
-    job = TextJob(tmp_path)
-    job.train_to(1)
-    job.guard.finish()
-    job.guard.tokens(torch.arange(4))
-    assert job.guard._optional.tokens._shown == []
 
 
 def test_what_cannot_be_measured_is_counted_and_the_loop_goes_on(tmp_path: Path) -> None:

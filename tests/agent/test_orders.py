@@ -57,19 +57,6 @@ def test_an_order_that_cannot_be_obeyed_is_refused_with_a_reason(
     job.guard.finish()
 
 
-def test_an_order_of_the_run_itself_is_carried_out_like_one_of_an_incident(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.train_to(30)
-    watched = order(job, Watch(5), command="test#0.1")
-    job.train_step()
-    assert result(job, watched).state is ResultState.APPLIED
-    stopped = order(job, Stop(), command="test#0.2")
-    job.train_step()
-    assert result(job, stopped).state is ResultState.APPLIED
-    assert job.guard.state().results.keys() == {"test#0.1", "test#0.2"}
-    job.guard.finish()
-
-
 def test_going_back_is_refused_where_reading_the_data_again_takes_too_long(tmp_path: Path) -> None:
     """A loader without a state, 2 ms an item: 20 items are over 10 ms, and under 600 s."""
 
@@ -212,18 +199,6 @@ def test_without_a_journal_nothing_is_carried_out(tmp_path: Path) -> None:
     assert "journal" in result(job, command).reason
     assert job.guard.state().skipped == ()
     job.guard.finish()
-
-
-def test_a_scaled_rate_newer_than_the_checkpoint_survives_a_crash(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.train_to(30)
-    order(job, ScaleLr(0.5, 100))
-    job.train_to(40)
-    job.guard.finish()
-    second = Job(tmp_path)
-    assert second.guard.resume() == 25
-    assert second.guard.state().lr_scale == LrScale(0.5, 31, 100)
-    second.guard.finish()
 
 
 def test_a_rate_lowered_with_a_rollback_survives_a_crash_right_after_it(

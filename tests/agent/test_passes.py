@@ -115,21 +115,6 @@ def test_a_restart_in_a_later_pass_reads_what_it_would_have_read(
     assert again.guard.faults == {}
 
 
-def test_a_checkpoint_between_two_passes_goes_on_with_the_next(tmp_path: Path) -> None:
-    whole = Loop(tmp_path / "whole", LOADERS["generator"]())
-    whole.run(whole.guard.epochs(3), stop=99)
-    first = Loop(tmp_path, LOADERS["generator"]())
-    for _ in first.guard.epochs(1):
-        for batch in first.guard.batches(first.loader):
-            first.train(batch)
-        assert first.guard.checkpoint() is not None
-    first.guard.finish()
-    again = Loop(tmp_path, LOADERS["generator"]())
-    assert again.guard.resume() == PASS
-    again.run(again.guard.epochs(3), stop=99)
-    assert {**first.seen, **again.seen} == whole.seen
-
-
 def test_a_loop_that_counts_its_epochs_anew_reads_the_rest_of_the_pass_and_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,17 +129,6 @@ def test_a_loop_that_counts_its_epochs_anew_reads_the_rest_of_the_pass_and_is_to
         again.run(range(3), told=True, stop=99)
     assert {**first.seen, **again.seen} == whole.seen
     assert "Write `for epoch in guard.epochs(E)`" in caplog.text
-
-
-def test_a_loop_that_sets_its_samplers_itself_keeps_its_numbers(tmp_path: Path) -> None:
-    loop = Loop(tmp_path, distributed())
-    sampler: Any = loop.loader.sampler
-    for epoch in loop.guard.epochs(2):
-        sampler.set_epoch(100 + epoch)
-        for batch in loop.guard.batches(loop.loader):
-            loop.train(batch)
-        assert sampler.epoch == 100 + epoch
-    loop.guard.finish()
 
 
 # --- a run that is under way ---

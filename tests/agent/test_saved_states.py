@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import spikeguard
 import spikeguard.state.dcp_files
 from spikeguard import (
     AttachError,
-    AttemptAborted,
     CheckpointDirectory,
     Settings,
     UserCheckpoints,
@@ -35,16 +33,6 @@ from .heard import hear
 from .job import Job, assert_same, order, target_at
 from .test_exactness import Without
 from .wire import Wire, await_that, served
-
-
-def test_a_snapshot_that_grew_beyond_the_limit_is_not_taken(tmp_path: Path) -> None:
-    job = Job(tmp_path, settings=Settings(snapshot_every=5, snapshot_bytes=2**20))
-    job.ema.average = [torch.zeros(2**20)]
-    job.ema.update = lambda: None  # type: ignore[method-assign]
-    job.train_to(12)
-    assert job.guard.state().snapshots is None
-    assert list(job.guard.faults) == ["snapshots"]
-    job.guard.finish()
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
@@ -127,17 +115,6 @@ def test_the_jobs_own_functions_save_and_load_model_and_optimizer(tmp_path: Path
     assert [folder.name for folder in asked] == [kept.targets()[0].name] * 2
 
 
-def test_a_load_of_the_jobs_own_that_fails_half_way_ends_the_attempt(tmp_path: Path) -> None:
-    job_of: list[Job] = []
-    kept, _ = through_the_job(job_of, tmp_path / "checkpoints", ["load"])
-    job_of.append(job := Job(tmp_path, checkpoints=kept))
-    job.train_to(30)
-    order(job, Rollback(target_at(job, 25, Medium.DISK), 25))
-    with pytest.raises(AttemptAborted, match="failed half-way"):
-        job.train_step()
-    job.guard.finish()
-
-
 def test_a_checkpoint_is_written_while_the_loop_trains_on(tmp_path: Path) -> None:
     """It holds the state of its own step, and is told of once it is whole."""
     with served(Wire()) as wire:
@@ -168,22 +145,6 @@ def test_protection_comes_from_the_server(tmp_path: Path) -> None:
         job.guard.finish()
 
 
-def test_a_checkpoint_without_its_manifest_is_none(tmp_path: Path) -> None:
-    """A crash between the ranks' files and the manifest: passed over, and swept at the start."""
-    job = Job(tmp_path)
-    job.train_to(51)
-    job.guard.finish()
-    newest = CheckpointDirectory(tmp_path / "checkpoints").targets()[-1]
-    folder = tmp_path / "checkpoints" / newest.name
-    (folder / "manifest.json").unlink()
-    for path in (*folder.iterdir(), folder):
-        os.utime(path, (0, 0))
-    again = Job(tmp_path)
-    assert not (tmp_path / "checkpoints" / newest.name).exists()
-    assert again.guard.resume() == 25
-    again.guard.finish()
-
-
 def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.train_to(26)
@@ -210,14 +171,6 @@ def test_checkpoints_of_another_format_keep_a_run_from_beginning_anew(
     with pytest.raises(spikeguard.ResumeError, match=f"empty folder.*has format {other} "):
         again.guard.resume()
     again.guard.finish()
-
-
-def test_a_disk_that_is_full_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").write_text("a file is in the way")
-    job = Job(tmp_path)
-    job.train_to(30)
-    assert job.guard.faults["checkpoint"] == 1
-    job.guard.finish()
 
 
 def test_a_sibling_that_began_in_an_abandoned_stretch_is_never_resumed(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from dataclasses import replace
@@ -153,14 +152,6 @@ def test_a_server_that_is_gone_asks_for_nothing(monkeypatch: pytest.MonkeyPatch)
     assert not box.attentive
     box.hear(Ack(2, attentive=True))
     assert box.attentive
-
-
-def test_a_second_live_attempt_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    box = Inbox()
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        for live in (1, 2, 2, 3, 1, 2):
-            box.hear(Ack(1, live_attempts=live))
-    assert [r.message.split()[0] for r in caplog.records] == ["2", "2"]
 
 
 def test_gradient_norms_by_parameter_come_while_the_server_watches(tmp_path: Path) -> None:

@@ -170,22 +170,6 @@ def test_nothing_of_the_optimizer_runs_and_its_schedule_counts_on(
     assert training.optimizer.steps == 3  # type: ignore[attr-defined]
 
 
-def test_a_finished_guard_leaves_the_step_as_it_was(tmp_path: Path) -> None:
-    """Also under a wrapper that somebody else has put around it meanwhile."""
-    training = Training("stacks", set(), directory=tmp_path)
-    training.guard.finish()
-    assert "step" not in vars(training.optimizer)
-    guard = attach(
-        training.model, training.optimizer, run="test", settings=BY_SYNC, directory=tmp_path
-    )
-    optim.lr_scheduler.LinearLR(training.optimizer)
-    guard.finish()
-    training.spoilt = {1}
-    training.backward()
-    training.optimizer.step()
-    assert not all(torch.isfinite(p).all() for p in training.model.parameters())
-
-
 def test_a_step_with_a_closure_ends_behind_it(tmp_path: Path) -> None:
     """The loss comes back as from a step that was made; the next one trains on."""
     training = Training("stacks", {2}, directory=tmp_path)

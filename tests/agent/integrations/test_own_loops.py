@@ -155,48 +155,6 @@ def test_accelerate_takes_several_optimizers_as_it_has_wrapped_them(tmp_path: Pa
     assert guard.faults == {}
 
 
-def test_a_clip_rule_under_lightning_judges_norms_without_the_loss_scale(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A fused optimizer unscales within its step: before it the norm is 65,536 times as large."""
-    from lightning.pytorch.plugins import MixedPrecision
-
-    from spikeguard.integrations.lightning import Watched
-
-    class Line(lightning.LightningModule):  # type: ignore[misc]  # Any to mypy
-        def __init__(self) -> None:
-            super().__init__()
-            self.line = nn.Linear(4, 1)
-
-        def training_step(self, rows: torch.Tensor) -> torch.Tensor:
-            loss: torch.Tensor = self.line(rows).float().square().mean()
-            return loss
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.AdamW(self.parameters(), fused=True)
-
-    watched = Watched(tmp_path / "kept", every=100, run="test", clip="adagc", settings=FAST)
-    with served(Wire()) as wire:
-        monkeypatch.setenv("SPIKEGUARD_SERVER", wire.url)
-        trainer = lightning.Trainer(
-            callbacks=[watched],
-            max_steps=4,
-            accelerator="cpu",
-            plugins=[MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))],
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-        )
-        rows: Any = torch.full((8, 4), 0.01)
-        trainer.fit(Line(), watched.loader(torch.utils.data.DataLoader(rows)))
-        factors, norms = wire.column("clip_factor"), wire.column("grad_norm")
-        assert set(wire.column("loss_scale").values()) == {65_536.0}
-    assert watched.guard is not None
-    assert watched.guard.faults == {}
-    assert list(factors.values()) == [1.0] * 4  # below the maximum of the first steps, 1.0
-    assert max(norms.values()) < 1.0
-
-
 def test_what_lightning_fabric_wraps_is_watched_and_kept_as_if_it_were_not(tmp_path: Path) -> None:
     fabric = lightning.Fabric(accelerator="cpu", devices=1)
     inner = nn.Linear(4, 4)

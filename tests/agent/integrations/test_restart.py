@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,6 @@ from spikeguard.settings import Settings
 from spikeguard.state.lineage import Skips
 from spikeguard_protocol import (
     Ack,
-    Apply,
     AttemptStarted,
     BatchRange,
     CheckpointNow,
@@ -223,25 +221,6 @@ class Projected(torch.optim.SGD):
 
 class Opaque:
     """Of no class that `torch.load(weights_only=True)` takes."""
-
-
-def truncated(guard: Any) -> Rollback:
-    """A disk has lost the end of a file of the target."""
-    found = Path().rglob(target_at(guard, 10))
-    folder = next(iter(found))
-    largest = max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
-    os.truncate(largest, largest.stat().st_size // 2)
-    return back_to_ten(guard)
-
-
-@each
-def test_a_rollback_to_a_checkpoint_that_cannot_be_read_ends_no_job(
-    attempt: Any, tmp_path: Path
-) -> None:
-    guard, _ = attempt(tmp_path / "out", 17, truncated)
-    answer = guard.state().results[COMMAND]
-    assert (guard.steps, answer.state) == (30, ResultState.REFUSED)
-    assert "is damaged: " in answer.reason
 
 
 def test_a_rollback_to_what_the_framework_would_not_load_is_refused(
@@ -445,26 +424,6 @@ def test_a_stop_ends_the_frameworks_loop_in_good_order(attempt: Any, tmp_path: P
     guard, _ = attempt(tmp_path / "out", 12, lambda _: Stop())
     assert guard.steps == 13
     assert guard.state().results[COMMAND].state is ResultState.APPLIED
-
-
-@each
-def test_a_mitigation_is_on_for_the_ordered_steps(attempt: Any, tmp_path: Path) -> None:
-    held: list[Any] = []
-    told: list[tuple[str, int]] = []
-
-    def ordered(guard: Any) -> Apply:
-        held.append(guard)
-        return Apply("swap-data", 5)
-
-    swap = Mitigation(
-        "swap-data",
-        lambda: told.append(("on", held[0].steps)),
-        lambda: told.append(("off", held[0].steps)),
-    )
-    guard, _ = attempt(tmp_path / "out", 12, ordered, mitigations=[swap])
-    assert told == [("on", 13), ("off", 18)]
-    assert guard.state().results[COMMAND].state is ResultState.APPLIED
-    assert guard.faults == {}
 
 
 @each

@@ -435,49 +435,6 @@ def behind(sample: Sample, left_out: int) -> Sample:
     return replace(sample, batches=BatchRange(first, first + 1))
 
 
-def test_a_signal_that_moves_now_and_then_did_not_move_first() -> None:
-    def early(step: int) -> Mapping[str, float]:
-        if step >= ONSET:
-            return {"loss": 6.0, "grad_norm": 30.0}
-        odd = {"grad_norm": 9.0, "update_norm": 900.0}
-        return odd if ONSET - step in (12, 25, 40) else {}
-
-    events = told(early)
-    opened = next(event for event in events if isinstance(event, Opened))
-    assert opened.first_moves["grad_norm"] == ONSET
-    assert "update_norm" not in opened.first_moves
-
-
-def test_a_move_that_was_over_before_is_none_of_the_incidents() -> None:
-    """However few rows ago that was by its own count: it is measured once in ten steps."""
-
-    def early(step: int) -> Mapping[str, float]:
-        spike = {"loss": 6.0} if step >= ONSET else {}
-        return spike | ({"adam_v_norm": 900.0} if step // 10 == ONSET // 10 - 3 else {})
-
-    slow = tuple(name for name in measured(1) if name not in ("loss", "adam_v_norm"))
-    rows = [row(s, early, slow if s % 10 == 5 else (*slow, "adam_v_norm")) for s in range(1, 360)]
-    monitor = Monitor()
-    events = [event for sample in rows for event in monitor.observe([sample])]
-    opened = next(event for event in events if isinstance(event, Opened))
-    assert opened.first_moves == {"loss": ONSET}
-
-
-def test_a_rate_is_blamed_less_the_longer_the_loss_stayed_calm_at_it() -> None:
-    """A schedule that begins anew raises it too."""
-
-    def confidence(before: int) -> float:
-        def raised(step: int) -> Mapping[str, float]:
-            rate = {"lr": 3e-2} if step >= ONSET - before else {}
-            return rate | ({"loss": 3.0 + 0.5 * (step - ONSET)} if step > ONSET else {})
-
-        return of(newest(told(raised)), Cause.LR_TOO_HIGH)
-
-    assert confidence(1) > 0.9
-    assert confidence(1) == pytest.approx(confidence(3), abs=0.02)
-    assert confidence(3) > confidence(8) > confidence(14)
-
-
 def test_the_rate_of_another_group_that_jumped_is_blamed_and_no_device() -> None:
     """It is told only while it is not the first group's."""
 

@@ -39,14 +39,6 @@ SHAPES = sorted(
 )
 
 
-UNITS = {  # field -> what its description names
-    "IncidentBody": {"pre_loss": "nats", "peak_loss": "nats", "excess": "nats"},
-    "EvidenceBody": {"worst_z": "robust deviations"},
-    "TrendBody": {"level": "nats", "slope": "nats", "scale": "nats", "band": "scales"},
-    "RunBody": {"age_s": "seconds"},
-}
-
-
 @pytest.fixture(scope="module")
 def document(live: Live) -> dict[str, Any]:
     """The document as anybody reads it."""
@@ -108,13 +100,6 @@ def test_an_example_is_true_to_its_shape(shape: type[Shape]) -> None:
     assert isinstance(extra, dict)
     for shown in extra["examples"]:  # type: ignore[union-attr]
         shape.model_validate(shown)
-
-
-def test_what_is_measured_names_its_unit(document: dict[str, Any]) -> None:
-    shapes = document["components"]["schemas"]
-    for shape, wanted in UNITS.items():
-        for field, unit in wanted.items():
-            assert unit in shapes[shape]["properties"][field]["description"], (shape, field)
 
 
 def _shape_has_example(document: dict[str, Any], content: dict[str, Any]) -> bool:

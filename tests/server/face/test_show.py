@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-from spikeguard_cli.curve import Curve, drawn
 from spikeguard_protocol import AttemptEnded, Role
 from spikeguard_server.jobs.stability import look_at_stability
 from tests.agent.wire import await_that
@@ -96,10 +95,3 @@ def test_a_browser_is_led_to_the_decision_or_else_to_the_incident(job: Job, type
         .splitlines()[0]
         .endswith(f"next={first_view}")
     )
-
-
-def test_a_loss_that_is_not_finite_is_marked_and_breaks_the_curve() -> None:
-    values = [2.0, 2.1, float("nan"), 2.2, None, 2.0]
-    lines = drawn(Curve(range(6), values), 21, 2, {2: "onset"})
-    assert lines[0] == "nan, inf" + " " * 5 + "x"
-    assert drawn(Curve(range(2), [float("nan"), None]), 21, 2, {}) == []

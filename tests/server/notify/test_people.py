@@ -124,18 +124,6 @@ def test_who_acknowledges_is_not_told_again_until_that_is_taken_back(
     assert sorted(told(calm)[4:]) == ["asked", "first", "second"]
 
 
-def test_an_acknowledgement_of_what_nobody_was_told_tells_nobody(
-    calm: Desk, listener: Listener
-) -> None:
-    calm.webhook(listener, kinds=["divergent"])
-    spike(calm)
-    calm.tell()
-    acknowledged(calm)
-    calm.tell()
-    assert told(calm) == []
-    assert listener.received == []
-
-
 def test_quiet_hours_hold_what_can_wait_until_they_end(desk: Desk, listener: Listener) -> None:
     now = datetime.now(UTC)
     begin, end = now - timedelta(hours=1), now + timedelta(hours=2)

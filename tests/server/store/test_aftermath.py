@@ -86,16 +86,6 @@ def test_a_run_that_spikes_without_end_keeps_post_mortems_only_as_far_as_somebod
     assert again == first
 
 
-def test_a_run_that_ends_before_is_reported_as_far_as_it_came(spiked: sql.Engine) -> None:
-    job, _, until = recovered(spiked)
-    symptoms, _ = report(spiked)
-    assert symptoms["later_step"] is None
-    job.train(701, 720, segment=1, shift=20)
-    job.send(AttemptEnded("finished"))
-    symptoms, _ = report(spiked)
-    assert symptoms["later_step"] == until - AFTERMATH_STEPS + aftermath_of(ONSET)
-
-
 def test_a_run_that_crashed_is_waited_for_until_it_counts_as_ended(spiked: sql.Engine) -> None:
     job, _, _ = recovered(spiked)
     job.send(AttemptEnded("RuntimeError"))

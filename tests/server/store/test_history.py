@@ -12,7 +12,6 @@ from tests.server.store.jobs import (
     healthy,
     rows,
     spiking,
-    value,
 )
 
 
@@ -40,15 +39,3 @@ def test_the_detector_goes_on_from_where_the_run_was_and_is_not_blind(engine: sq
     new.start(SegmentPoint(SegmentId(FIRST, 0), 250))
     new.train(251, 280, spiking(258))
     assert rows(engine, "select onset_step, attempt, segment from incidents") == [(258, 2, 0)]
-
-
-def test_a_parent_that_never_reached_the_server_leaves_the_baseline_alone(
-    engine: sql.Engine,
-) -> None:
-    job = Job(engine)
-    job.start()
-    job.train(1, 200)
-    new = Job(engine, attempt=SECOND, age_s=0.0)
-    new.start(SegmentPoint(SegmentId("00000000000000ff", 3), 300))
-    new.train(301, 330, spiking(320))
-    assert value(engine, "select onset_step from incidents") == 320
