@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from html import unescape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from starlette.responses import PlainTextResponse
@@ -181,37 +181,29 @@ def test_incidents_that_cannot_be_shown_are_not_passed_over(
 
 
 @pytest.mark.usefixtures("address")
-def test_a_run_shows_what_warned_and_came_to_nothing(proxy: RecordingProxy) -> None:
-    warned = proxy.read(RUN)["precursors"][0]
+def test_a_run_shows_all_there_is_to_say_of_it_and_no_more(proxy: RecordingProxy) -> None:
+    """What warned and came to nothing, changes from outside with their effect, what the doctor
+    found, how stable it is, what grows, what was ordered of it and what needs a hand."""
+    run, rule = proxy.read(RUN), RULES["rate_high"]
+    headings = ["Warnings", "Changes from outside", rule.title, run["stability"]["advice"]]
+    headings += [run["trends"][0]["sentence"], "Ordered of the run itself"]
+    headings += ["skip update: no</span> AdamW takes no found_inf. AdamW does with fused"]
+    below = ["Update norm", f"{run['precursors'][0]['step']:,}"]
+    below += ["new data mix, 30 % code (week 10)", "expected lower", run["notes"][0]["outcome"]]
+    below += [*FOUND.values(), rule.remedy, rule.source, "the file system goes down; step-2200"]
     text = said(opened(run_script, run="default/llama-8b-c4"))
-    for part in ("Warnings", "Update norm", f"{warned['step']:,}"):
-        assert part in text
-    proxy.change(RUN, lambda run: run["precursors"].clear())
-    assert "Warnings" not in said(opened(run_script, run="default/llama-8b-c4"))
+    assert [part for part in (*headings, *below) if part not in text] == []
+    assert text.count(headings[-1]) == 1
 
+    def empty(run: Any) -> None:
+        run.update(precursors=[], notes=[], stability=None, trends=[])
+        run.update(state="ended")  # nobody can do anything
+        run["attempts"][0]["settings"].clear()
 
-@pytest.mark.usefixtures("address")
-def test_a_run_shows_changes_from_outside_with_their_effect(proxy: RecordingProxy) -> None:
-    (note,) = proxy.read(RUN)["notes"]
+    proxy.change(RUN, empty)
+    proxy.change(f"{RUN}/commands", lambda answer: answer["items"].clear())
     text = said(opened(run_script, run="default/llama-8b-c4"))
-    for part in (
-        "Changes from outside",
-        "new data mix, 30 % code (week 10)",
-        "expected lower",
-        note["outcome"],
-    ):
-        assert part in text
-    proxy.change(RUN, lambda run: run["notes"].clear())
-    assert "Changes from outside" not in said(opened(run_script, run="default/llama-8b-c4"))
-
-
-@pytest.mark.usefixtures("address")
-def test_a_run_that_goes_on_warns_of_what_needs_a_hand(proxy: RecordingProxy) -> None:
-    text = said(opened(run_script, run="default/llama-8b-c4"))
-    warned = "skip update: no</span> AdamW takes no found_inf. AdamW does with fused"
-    assert text.count(warned) == 1
-    proxy.change(RUN, lambda run: run.update(state="ended"))  # nobody can do anything
-    assert warned not in said(opened(run_script, run="default/llama-8b-c4"))
+    assert [part for part in headings if part in text] == []
 
 
 @pytest.mark.usefixtures("address")
@@ -224,27 +216,6 @@ def test_what_an_agent_says_of_its_abilities_is_text_on_the_page(proxy: Recordin
     page = "".join(element.proto.body for element in test.get("html"))
     assert "<script" not in page
     assert page.count("&lt;script&gt;alert(1)") == 4
-
-
-@pytest.mark.usefixtures("address")
-def test_what_the_doctor_found_stands_on_the_page_of_the_run(proxy: RecordingProxy) -> None:
-    text = said(opened(run_script, run="default/llama-8b-c4"))
-    rule = RULES["rate_high"]
-    for part in (*FOUND.values(), rule.title, rule.remedy, rule.source):
-        assert part in text
-    proxy.change(RUN, lambda run: run["attempts"][0]["settings"].clear())
-    assert rule.title not in said(opened(run_script, run="default/llama-8b-c4"))
-
-
-@pytest.mark.usefixtures("address")
-def test_how_stable_a_run_is_and_what_grows_stand_on_its_page(proxy: RecordingProxy) -> None:
-    run = proxy.read(RUN)
-    told = (run["stability"]["advice"], run["trends"][0]["sentence"])
-    text = said(opened(run_script, run="default/llama-8b-c4"))
-    assert [part for part in told if part not in text] == []
-    proxy.change(RUN, lambda run: run.update(stability=None, trends=[]))
-    text = said(opened(run_script, run="default/llama-8b-c4"))
-    assert [part for part in told if part in text] == []
 
 
 @pytest.mark.usefixtures("address")
@@ -331,14 +302,6 @@ def test_names_and_reasons_from_outside_do_not_become_html(proxy: RecordingProxy
     test = opened(incident_script, run="llama-8b-c4", number="1")
     assert all(nasty not in element.proto.body for element in test.get("html"))
     assert nasty in said(test)
-
-
-@pytest.mark.usefixtures("address")
-def test_a_run_says_what_was_ordered_of_it_without_an_incident() -> None:
-    text = said(opened(run_script, run="default/llama-8b-c4"))
-    assert "Ordered of the run itself" in text
-    assert "the file system goes down; step-2200" in text
-    assert "Ordered of the run itself" not in said(opened(run_script, run="vision/vit-g"))
 
 
 def test_below_a_base_path_every_page_carries_the_script_that_loads_it_anew(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spikeguard_core.detection.sample import Sample
-from spikeguard_core.events import Closed, Event, Opened, Recurred, Revised
+from spikeguard_core.events import Closed, Event, Opened, Recurred
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
@@ -131,25 +131,6 @@ def test_ranks_found_apart_during_a_spike_are_part_of_it() -> None:
     incident = folded(events)
     assert (incident.apart, incident.apart_since) == (True, 201)
     assert incident.reason.startswith("apart: 1 rank")
-
-
-def test_a_healed_spike_that_is_watched_on_gives_way_to_ranks_apart() -> None:
-    events = Monitor().observe(rows(1, 460, lambda step: step >= 400, range(330, 340)))
-    first, second = of(events, Opened)
-    assert isinstance(first, Opened)
-    assert isinstance(second, Opened)
-    assert (first.signal, second.signal, second.onset_step) == ("loss", "replicas_apart", 351)
-    assert next(event for event in events if isinstance(event, Closed)).outcome is Outcome.HEALED
-
-
-def test_where_they_were_never_seen_equal_nothing_is_trusted_that_is_remembered() -> None:
-    events = Monitor().observe(rows(1, 120, lambda _: True))
-    (opened,) = of(events, Opened)
-    assert isinstance(opened, Opened)
-    assert (opened.step, opened.onset_step) == (50, 11)
-    assert "equal" not in opened.judgement.reason
-    told = [event for event in events if isinstance(event, Revised)]
-    assert {event.apart_since for event in told} == {11}
 
 
 def test_other_data_after_a_rollback_is_an_incident_while_the_loss_is_calm() -> None:

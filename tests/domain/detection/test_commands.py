@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spikeguard_core.detection.sample import Sample
-from spikeguard_core.events import Closed, Event, Opened, Recurred, Revised
+from spikeguard_core.events import Closed, Event, Recurred, Revised
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import BatchRange, Kind, Outcome, Verb
 from tests.domain.detection.curves import closed, descent, opened, plateau, samples
@@ -82,23 +82,6 @@ def test_a_spike_that_returns_has_recurred(lift: float) -> None:
     assert recurred[0].step <= ONSET + 2
     assert monitor.open
     assert not closed(events)
-
-
-def test_what_came_back_is_told_from_its_return_on_and_not_taken_for_healing_at_once() -> None:
-    """It climbs for twelve steps and falls: 150 steps were watched before it was gone back from."""
-    monitor = rolled_back(watched=650)
-    calm = plateau(200, seed=5)
-    climb = [calm[50 + row] + (0.2 * row if row < 12 else 2.0 * 0.7 ** (row - 12))
-             for row in range(100)]  # fmt: skip
-    events = monitor.observe(samples([*calm[:50], *climb], first=451))
-    recurred = next(event for event in events if isinstance(event, Recurred))
-    climbing = [event for event in events if isinstance(event, Revised)
-                and recurred.step < event.step < ONSET + 12]  # fmt: skip
-    assert climbing
-    for judgement in (recurred.judgement, *(event.judgement for event in climbing)):
-        assert (judgement.kind, judgement.confidence) == (Kind.LINGERING, 0.7)
-        assert "still climbing" not in judgement.reason
-    assert closed(events)[0].step > ONSET + 12
 
 
 def test_a_lower_learning_rate_that_helps_closes_as_recovered() -> None:
@@ -232,18 +215,3 @@ def test_a_run_that_is_stuck_again_after_a_rollback_came_back() -> None:
     assert again.onset_batches == BatchRange(204, 205)
     assert "stuck" in again.judgement.reason
     assert all(e.judgement.kind is Kind.DIVERGENT for e in events if isinstance(e, Revised))
-
-
-@pytest.mark.parametrize("rows", range(2, 9))
-def test_a_level_that_is_told_is_one_that_was_measured(rows: int) -> None:
-    """Also while few steps are known of a loss that grows threefold in each."""
-    monitor, calm = Monitor(), plateau(ONSET - 1)
-    monitor.observe(samples(calm))
-    growing = [4.0 * 3.0**row for row in range(rows)]
-    told = [event for event in monitor.observe(samples(growing, first=ONSET))
-            if isinstance(event, Opened | Revised)]  # fmt: skip
-    measured = [loss - 3.0 for loss in growing]
-    for event in told:
-        assert event.excess is not None
-        assert min(abs(event.excess - one) for one in measured) < 0.1
-    assert told

@@ -54,20 +54,6 @@ def test_a_fifth_of_the_steps_skipped_is_warned_of_once(fused: bool) -> None:
     assert (warning.step, warning.value) == (162, 41 / 200)
 
 
-def test_a_second_time_long_after_the_first_is_warned_of_again() -> None:
-    overflows = {*range(50, 150, 2), *range(550, 700, 2)}
-    losses = plateau(800)
-    rows = [
-        Sample(step, {"loss": loss, "step_skipped": float(step in overflows)})
-        for step, loss in enumerate(losses, start=1)
-    ]
-    one, many = Monitor(), Monitor()
-    events = many.observe(rows)
-    assert [getattr(event, "signal", "") for event in events] == ["skipped_share"] * 2
-    assert events == [event for single in rows for event in one.observe([single])]
-    assert many.dump() == one.dump()
-
-
 def test_a_policy_names_another_share_of_skipped_steps() -> None:
     monitor = Monitor()
     monitor.use(choose({"signals": {"skipped_share": {"above": 0.1, "rows": 1}}}))
