@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from spikeguard import Settings
 from spikeguard_protocol import (
     Action,
     AttemptStarted,
@@ -187,33 +185,3 @@ def test_an_order_that_cannot_be_read_is_refused_by_its_name_and_holds_up_no_mes
         assert result.reason.startswith("this agent cannot read the order: "), name
         assert reason in result.reason, name
     assert job.guard.state().lr_scale is None
-
-
-def test_every_order_stands_in_the_jobs_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "spikeguard")
-    with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(3)
-        ordered(wire, job, ScaleLr(0.01, 7), ScaleLr(0.5, 70))
-        job.guard.finish()
-        said = {r.levelname: r.getMessage() for r in caplog.records if "ordered" in r.getMessage()}
-        assert (
-            "the server ordered test#1.1, scale_lr(factor=0.01, steps=7): refused at step"
-            in (said["WARNING"])
-        )
-        assert "test#1.2, scale_lr(factor=0.5, steps=70): applied at step" in said["INFO"]
-        caplog.clear()
-        again = Job(tmp_path, server=wire.url)
-        again.guard.resume()
-        again.train_step()
-        again.guard.finish()
-    assert "the learning rate stays x0.5 until step" in caplog.text
-
-
-def test_defaults_allow_whatever_the_usual_policy_proposes() -> None:
-    usual = Settings()
-    assert set(usual.allowed_verbs) == set(Verb)
-    assert (usual.lr_steps_most, usual.skip_batches_most) >= (500, 1_000)
-    assert usual.rollback_steps_most >= 1_000

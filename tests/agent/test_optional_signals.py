@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from spikeguard import CheckpointDirectory, Settings, attach
 from spikeguard.measure.norms import sampled_rows
 from spikeguard.measure.signals.tokens import ENTROPY, UNSEEN
 from spikeguard.measure.update_norms import SHARE
-from spikeguard_protocol import OPTIONAL_SIGNALS, Samples
+from spikeguard_protocol import OPTIONAL_SIGNALS
 
-from .heard import parts_of
 from .text_job import TextJob
 from .wire import Wire, served
 
@@ -73,36 +70,6 @@ def test_tokens_sequences_and_updates_equal_those_computed_the_plain_way(tmp_pat
     assert sent == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert 0.0 < expected["unchanged_parameters", 9] < 1.0
     assert expected[UNSEEN, 1] == 1.0 > expected[UNSEEN, 2] > 0.0
-
-
-def test_known_tokens_go_back_in_a_rollback_and_through_a_checkpoint(tmp_path: Path) -> None:
-    with served(Wire()) as wire:
-        for attempt in range(2):
-            torch.manual_seed(1)
-            model = nn.Linear(4, 4)
-            guard = attach(
-                model,
-                torch.optim.AdamW(model.parameters()),
-                run="text",
-                server=wire.url,
-                directory=tmp_path / "guard",
-                checkpoints=CheckpointDirectory(tmp_path / "saved", every=0, background=False),
-                settings=Settings(send_interval_s=0.02, flush_s=60.0, snapshot_every=0),
-            )
-            assert guard.resume() == attempt
-            guard.tokens(torch.arange(8 * (1 + attempt)))
-            guard.step()
-            assert guard.checkpoint()
-            kept = copy.deepcopy(parts_of(guard).collector.state_dict())
-            guard.tokens(torch.arange(40, 44))
-            guard.step()
-            parts_of(guard).collector.load_state_dict(kept)
-            guard.tokens(torch.arange(40, 44))
-            guard.step()
-            guard.finish()
-    told = [wire.records(Samples, attempt) for attempt in wire.messages]
-    shares = [[v for s in one for v in s.signals.get(UNSEEN, ())] for one in told]
-    assert shares == [[1.0, 1.0, 1.0], [0.5, 1.0, 1.0]]
 
 
 def test_what_cannot_be_measured_is_counted_and_the_loop_goes_on(tmp_path: Path) -> None:

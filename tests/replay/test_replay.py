@@ -89,32 +89,11 @@ def test_a_loss_that_was_not_finite_is_what_the_loss_went_to(
     assert "closed at step 80: healed" in text
 
 
-def test_the_list_is_for_a_person(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(REPLAY, str(log))
-    text = capsys.readouterr().out
-    assert "600 samples, 1 incident" in text
-    assert "recoverable" in text
-    assert "began at step 301 in loss" in text
-    assert "healed" in text
-
-
 def test_the_plot_is_a_picture(log: Path, tmp_path: Path) -> None:
     picture = tmp_path / "out.png"
     run(REPLAY, str(log), "--plot", str(picture))
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 20_000
-
-
-def test_the_picture_goes_on_to_the_end_of_a_loss_that_stays_nan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[tuple[float, float]] = []
-    saved = lambda figure, _: drawn.append(figure.axes[0].get_xlim())  # noqa: E731
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", saved)
-    rows = [f"{n},{2.5 + n % 7 / 100 if n < 60 else 'nan'}" for n in range(1, 100)]
-    (tmp_path / "run.csv").write_text("\n".join(["step,loss", *rows]) + "\n")
-    run(REPLAY, str(tmp_path / "run.csv"), "--plot", "out.png")
-    assert drawn[0][1] >= 99
 
 
 def test_a_plot_that_cannot_be_written_says_so(log: Path, tmp_path: Path) -> None:

@@ -8,11 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from spikeguard_core.diagnosis.classifier import classify
-from spikeguard_core.diagnosis.forecast import look_ahead
-from spikeguard_core.diagnosis.incident_tracker import Episode
 from spikeguard_core.diagnosis.kind_rates import learnt
-from spikeguard_core.events import Closed, Event, Judgement, Revised, Trend
+from spikeguard_core.events import Closed, Event, Judgement, Revised
 from spikeguard_core.monitor.monitor import DetectionSettings, Monitor
 from spikeguard_protocol import Kind, Outcome
 from tests.domain.detection.curves import ar_noise, closed, opened, plateau, samples, spiked
@@ -20,20 +17,6 @@ from tests.domain.detection.curves import ar_noise, closed, opened, plateau, sam
 SETTINGS = DetectionSettings()
 SEEDS = range(4)
 ONSET = 900
-
-
-def episode_of(excess: Sequence[float], scale: float = 0.02, gap: float = 1.0) -> Episode:
-    """An incident on a flat trend of 2 nats."""
-    trend = Trend(step=1_000, level=2.0, slope=0.0, scale=scale)
-    first = Judgement(Kind.RECOVERABLE, 0.55, "")
-    episode = Episode(1_001, None, "loss", trend, gap, False, first)
-    for row, value in enumerate(excess, start=1):
-        episode.see(1_000 + row, 2.0 + float(value), SETTINGS)
-    return episode
-
-
-def power_law(rows: int, power: float, height: float = 1.0) -> list[float]:
-    return list(height / np.arange(1, rows + 1) ** power)
 
 
 HEALERS, LASTERS = {Kind.RECOVERABLE: 40}, {Kind.RECOVERABLE: 2, Kind.LINGERING: 38}
@@ -50,33 +33,6 @@ def test_base_rates_are_the_published_ones_until_a_project_has_twenty_endings() 
     assert "40% heal, 8% linger and 52% diverge" in own.sentence
     assert "(its 20 endings, and the published rates as 20 more)" in own.sentence
     assert learnt(HEALERS).lasting_odds < 1.0 < learnt(LASTERS).lasting_odds
-
-
-def test_a_project_whose_spikes_last_takes_one_for_lasting_sooner() -> None:
-    """And one whose spikes heal later; what is seen of a spike outweighs both."""
-
-    def judged(excess: list[float], endings: dict[Kind, int]) -> Judgement:
-        settings = DetectionSettings(lasting_odds=learnt(endings).lasting_odds)
-        episode = episode_of(excess)
-        return classify(episode, look_ahead(episode, settings), settings)
-
-    kinds = {Kind.RECOVERABLE: 1.0, Kind.LINGERING: 0.0}
-
-    def heals(rows: int, endings: dict[Kind, int]) -> float:
-        found = judged(power_law(rows, 0.3), endings)
-        return abs(kinds[found.kind] - 1.0 + found.confidence)
-
-    for rows in (1, 12, 30):
-        assert heals(rows, HEALERS) > heals(rows, {}) > heals(rows, LASTERS)
-    assert (judged([1.0], {}).kind, judged([1.0], {}).confidence) == (Kind.RECOVERABLE, 0.55)
-    stays = judged([1.0] + [0.3] * 200, HEALERS)
-    assert {judged([1.0], LASTERS).kind, stays.kind} == {Kind.LINGERING}
-    events = Monitor(DetectionSettings(lasting_odds=learnt(LASTERS).lasting_odds)).observe(
-        samples(spiked(plateau(500), 300, 1.0, 20))
-    )
-    (event,) = opened(events)
-    assert event.judgement.kind is Kind.LINGERING
-    assert "most such spikes of this project last" in event.judgement.reason
 
 
 def noisy(extra: np.ndarray, seed: int, noise: float) -> list[float]:

@@ -8,53 +8,11 @@ import httpx
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from spikeguard_protocol import (
-    Ack,
-    AttemptEnded,
-    AttemptStarted,
-    BatchDetail,
-    BatchRange,
-    CommandResult,
-    Gap,
-    LayerNorms,
-    Medium,
-    Message,
-    Order,
-    ProtocolError,
-    Record,
-    ResultState,
-    Rollback,
-    Samples,
-    SegmentId,
-    SegmentPoint,
-    SegmentReason,
-    SegmentStarted,
-    TargetDeleted,
-    TargetSaved,
-    from_json,
-    to_json,
-)
+from spikeguard_protocol import Message, ProtocolError, Record, from_json, to_json
+from tests.protocol.test_encoding import ACK, RECORDS, message
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Live
-
-ATTEMPT = "00c0ffee00c0ffee"
-POINT = SegmentPoint(SegmentId(ATTEMPT, 0), 7)
-RECORDS: tuple[Record, ...] = (
-    AttemptStarted(POINT, 8, ("rollback",), "0.1", settings={"clip": "1.0"}),
-    SegmentStarted(0, SegmentReason.RESUME, POINT, 7),
-    Samples(0, (1, 2), {"loss": (float("nan"), None)}, (None, BatchRange(0, 1))),
-    LayerNorms(0, 1, "grad_norm", {"h.0": float("inf")}),
-    BatchDetail(0, 1, 0, 1, ("doc-17",)),
-    TargetSaved("step-1", 0, 1, 1, Medium.MEMORY),
-    TargetDeleted("step-1"),
-    CommandResult("gpt#1.1", ResultState.REFUSED, "gone", 9),
-    Gap(2, 3, "full", 20),
-    AttemptEnded("finished"),
-)
-MESSAGE = Message("default", "gpt", ATTEMPT, 1, 0.5, RECORDS)
-ROLLBACK = Rollback("step-1", 1, BatchRange(3, 5), 0.5, 100)
-ACK = Ack(4, (Order("gpt#1.1", ATTEMPT, ROLLBACK, 60.0, None),), True, ("step-1",))
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +47,7 @@ def test_the_call_for_messages_names_both_shapes(document: dict[str, Any]) -> No
 
 def test_every_record_and_every_order_fits_its_schema(document: dict[str, Any]) -> None:
     assert {type(record) for record in RECORDS} == set(get_args(Record))
-    assert fits(document, "Message", to_json(MESSAGE))
+    assert fits(document, "Message", to_json(message(*RECORDS)))
     assert fits(document, "Ack", to_json(ACK))
 
 
@@ -127,6 +85,6 @@ def changed(body: dict[str, Any], *path: str | int, value: Any) -> dict[str, Any
 def test_what_the_reader_refuses_the_schema_refuses(
     document: dict[str, Any], path: tuple[str | int, ...], value: Any
 ) -> None:
-    body = changed(to_json(MESSAGE), *path, value=value)
+    body = changed(to_json(message(*RECORDS)), *path, value=value)
     assert not readable(Message, body)
     assert not fits(document, "Message", body)
