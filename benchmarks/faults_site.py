@@ -24,21 +24,20 @@ import psutil
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
-from benchmarks.ingest_servers import HOST
+from benchmarks.ingest_servers import HOST, new_database, prepare
 from spikeguard_core.policy.settings import (
     ApprovalMode,
     ApprovalRule,
     Policy,
     policy_to_mapping,
 )
-from spikeguard_protocol import Role, Verb
-from spikeguard_server.access.grants import Grant, issue_token, put_policy
+from spikeguard_protocol import Verb
+from spikeguard_server.access.grants import put_policy
 from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.cli.serve import serve
 from spikeguard_server.cli.sockets import listen
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
-from spikeguard_server.store.migrations import migrate
 from spikeguard_trainer.stage.ports import free_port
 
 READY_S = 60.0
@@ -213,11 +212,12 @@ class Site:
 
 def new_site(database: Database, name: str, replicas: int, **settings: float) -> Site:
     """An empty migrated database `name`, whose policy approves rollbacks, and its replicas."""
-    with database.control() as connection:
-        connection.execute(sql.text(f"CREATE DATABASE {name}"))
-    url = database.url.replace("/postgres?", f"/{name}?")
+    url = new_database(database.url, name)
     made = replace(Settings(database_url=url, tick_s=0.2), **settings)  # type: ignore[arg-type]
-    token = _prepare(made)
+    token = prepare(url)
+    engine = open_engine(made)
+    automatic_rollbacks(engine)
+    engine.dispose()
     log = database.directory.parent / f"{name}.log"
     return Site(database, name, [Replica(made, log) for _ in range(replicas)], token, url)
 
@@ -228,16 +228,6 @@ def automatic_rollbacks(engine: sql.Engine) -> None:
     policy = Policy(approval={**Policy().approval, Verb.ROLLBACK: auto})
     with engine.begin() as connection:
         put_policy(connection, "default", policy_to_mapping(policy), "benchmark")
-
-
-def _prepare(settings: Settings) -> str:
-    engine = open_engine(settings)
-    migrate(engine)
-    automatic_rollbacks(engine)
-    with engine.begin() as connection:
-        token = issue_token(connection, Grant(Role.AGENT), "benchmark")[0]
-    engine.dispose()
-    return token
 
 
 @contextmanager

@@ -29,12 +29,23 @@ BRIEF = replace(FAST, timeout_s=2.0, flush_s=0.2)  # where all is waited for in 
 FAR = 500  # steps
 
 
-class Loader:
+class Counted:
+    """A loader whose state is how many items were read of it."""
+
+    read = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"read": self.read}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.read = state["read"]
+
+
+class Loader(Counted):
     """Micro-batches as a pure function of the position; has a state."""
 
     def __init__(self, micro_batches: int = 1) -> None:
         self.micro_batches = micro_batches
-        self.read = 0
         self.seen: list[int] = []
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -44,12 +55,6 @@ class Loader:
         self.seen.append(self.read)
         self.read += 1
         return batch_at(self.read - 1)
-
-    def state_dict(self) -> dict[str, int]:
-        return {"read": self.read}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.read = state["read"]
 
 
 def batch_at(number: int) -> Tensor:

@@ -21,7 +21,7 @@ from spikeguard.optim.clipping import AdaGC, Rule, ZClip
 from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
 
 from .heard import hear
-from .job import target_at
+from .job import Counted, target_at
 from .ranks import here
 
 ROWS, WORDS, WIDTH = 8, 11, 10  # a batch of all ranks; sizes that no number of ranks divides
@@ -59,12 +59,12 @@ class Network(nn.Module):
         return self.head(x)  # type: ignore[no-any-return]
 
 
-class Words:
+class Words(Counted):
     """This rank's rows of each micro-batch, a pure function of its number."""
 
     def __init__(self, rank: int, size: int, micro: int, left_out: Collection[int]) -> None:
         self.rank, self.size, self.micro = rank, size, micro
-        self.left_out, self.read = left_out, 0
+        self.left_out = left_out
 
     def __iter__(self) -> Words:
         return self
@@ -76,12 +76,6 @@ class Words:
         whole = np.random.default_rng(self.read - 1).integers(0, WORDS, (ROWS, 4))
         share = ROWS // self.size
         return torch.from_numpy(whole[self.rank * share : (self.rank + 1) * share])
-
-    def state_dict(self) -> dict[str, int]:
-        return {"read": self.read}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.read = state["read"]
 
 
 class SpreadJob:

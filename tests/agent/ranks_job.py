@@ -25,6 +25,7 @@ from spikeguard import AttemptAborted, CheckpointDirectory, Mitigation, Settings
 from spikeguard.commands import executor
 from spikeguard.commands.recovery import Recovery
 from spikeguard.ranks.agreement import Agreement
+from tests.agent.job import Counted
 from tests.agent.wire import await_that
 
 FACTOR = {"by": 1.0}  # of the loss, while the mitigation is on
@@ -39,11 +40,11 @@ HELD = {  # the step at which rank 0 waits until what the server orders has come
 SPOILT = {"nan": (29,), "drops": range(20, 24)}  # steps before those whose gradients are not finite
 
 
-class RankLoader:
+class RankLoader(Counted):
     """This rank's rows of each position."""
 
     def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size, self.read = rank, size, 0
+        self.rank, self.size = rank, size
 
     def __iter__(self) -> RankLoader:
         return self
@@ -52,12 +53,6 @@ class RankLoader:
         self.read += 1
         whole = np.random.default_rng(self.read - 1).standard_normal((ROWS, 8))
         return torch.from_numpy(np.split(whole, self.size)[self.rank]).float()
-
-    def state_dict(self) -> dict[str, int]:
-        return {"read": self.read}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.read = state["read"]
 
 
 def train(

@@ -31,7 +31,7 @@ from spikeguard_protocol import BatchRange, Medium, ResultState, Rollback
 
 from .device import CUDA, device
 from .heard import leave_out, parts_of
-from .job import FAST, Job, order, result, target_at
+from .job import FAST, Counted, Job, order, result, target_at
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 
@@ -82,11 +82,8 @@ class Stream(IterableDataset[Tensor]):
             yield torch.full((8,), self.number / 80)
 
 
-class Buffer(IterableDataset[Tensor]):
+class Buffer(Counted, IterableDataset[Tensor]):
     """A shuffle buffer over a stream; its state says how far the stream is, not what it holds."""
-
-    def __init__(self) -> None:
-        self.read = 0
 
     def __iter__(self) -> Iterator[Tensor]:
         drawn, buffer = random.Random(5), list[int]()
@@ -95,12 +92,6 @@ class Buffer(IterableDataset[Tensor]):
             self.read += 1
             if len(buffer) > 16:
                 yield torch.full((4, 8), buffer.pop(drawn.randrange(16)) / 80)
-
-    def state_dict(self) -> dict[str, int]:
-        return {"read": self.read}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.read = state["read"]
 
 
 def shuffled(**given: Any) -> DataLoader[Tensor]:

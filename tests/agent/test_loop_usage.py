@@ -29,7 +29,7 @@ from spikeguard_protocol import (
     abilities_from_settings,
 )
 
-from .job import FAST, order, result, target_at
+from .job import FAST, Counted, order, result, target_at
 from .wire import Wire, await_that, served
 
 pytestmark = pytest.mark.slow
@@ -48,23 +48,13 @@ class Numbers:
         return (torch.full((1, 1), float(number)) for number in range(self.count))
 
 
-class Stateful(Numbers):
+class Stateful(Counted, Numbers):
     """The same with a state."""
-
-    def __init__(self, count: int = 400) -> None:
-        super().__init__(count)
-        self.read = 0
 
     def __iter__(self) -> Iterator[Tensor]:
         while self.read < self.count:
             self.read += 1
             yield torch.full((1, 1), float(self.read - 1))
-
-    def state_dict(self) -> dict[str, int]:
-        return {"read": self.read}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.read = state["read"]
 
 
 class Rows(torch.utils.data.Dataset[Tensor]):

@@ -118,17 +118,6 @@ def test_batches_change_nothing(rows: list[Sample], sizes: list[int]) -> None:
     assert moves == ["Opened", "Closed"] * (len(moves) // 2) + ["Opened"] * (len(moves) % 2)
 
 
-@settings(max_examples=10)
-@given(runs(), st.data())
-def test_a_stop_and_reload_changes_nothing(rows: list[Sample], data: st.DataObject) -> None:
-    cut = data.draw(st.integers(0, len(rows)))
-    first, whole = Monitor(), Monitor()
-    before = first.observe(rows[:cut])
-    second = Monitor.load(first.dump())
-    assert second.dump() == first.dump()
-    assert repr(before + second.observe(rows[cut:])) == repr(whole.observe(rows))
-
-
 def test_the_state_stays_a_few_kilobytes() -> None:
     """Every standard signal at every step, and an incident that stays open."""
     rng = np.random.default_rng(0)

@@ -316,6 +316,13 @@ _RUNS = count(1)
 _PROJECTS = count(1)
 
 
+@pytest.fixture(scope="session")
+def document(live: Live) -> dict[str, Any]:
+    """The OpenAPI document as anybody reads it."""
+    found: dict[str, Any] = httpx.get(f"{live.url}/openapi.json", timeout=120).json()
+    return found
+
+
 @pytest.fixture
 def project() -> str:
     """One of the test's own: policies and switches are a project's."""

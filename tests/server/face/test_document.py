@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import httpx
 import pytest
 
 from spikeguard_server.errors import ERRORS
@@ -18,9 +17,6 @@ from spikeguard_server.http.bodies import (
 )
 from spikeguard_server.http.bodies.run_shapes import Shape
 from spikeguard_server.identity.permissions import TABLE
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Live
 
 UNLISTED = {
     ("GET", path) for path in ("/", "/docs", "/docs/{file}", "/openapi.json", "/pages/style.css")
@@ -37,13 +33,6 @@ SHAPES = sorted(
     },
     key=lambda shape: shape.__name__,
 )
-
-
-@pytest.fixture(scope="module")
-def document(live: Live) -> dict[str, Any]:
-    """The document as anybody reads it."""
-    found: dict[str, Any] = httpx.get(f"{live.url}/openapi.json", timeout=120).json()
-    return found
 
 
 def calls(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:

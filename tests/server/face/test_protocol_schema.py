@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
-import httpx
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from spikeguard_protocol import Message, ProtocolError, Record, from_json, to_json
 from tests.protocol.test_encoding import ACK, RECORDS, message
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Live
-
-
-@pytest.fixture(scope="module")
-def document(live: Live) -> dict[str, Any]:
-    """The document as anybody reads it."""
-    found: dict[str, Any] = httpx.get(f"{live.url}/openapi.json", timeout=120).json()
-    return found
 
 
 def fits(document: dict[str, Any], kind: str, body: Any) -> bool:
