@@ -189,7 +189,7 @@ def test_a_cause_is_told_by_the_marks_that_it_leaves(
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
-        (lambda step: corrupted(step) | ({"update_norm": 3000.0} if step == ONSET - 1 else {}),
+        (lambda step: {**corrupted(step), **only_at(ONSET - 1, update_norm=3000.0)(step)},
          Cause.WEIGHT_CORRUPTION),
         (climbing, Cause.NON_FINITE_SOURCE),
     ],

@@ -82,12 +82,6 @@ def test_a_signal_that_never_changed_is_not_told_of_for_its_last_digits() -> Non
     assert len(warned(watching("up").observe(rows(flat + [1.5] * 20)))) == 1
 
 
-def test_the_threshold_of_the_policy_counts() -> None:
-    values = moved(1.7, 0.02, 0.5)
-    assert warned(watching("up", precursor_threshold=900).observe(rows(values))) == []
-    assert len(warned(watching("up", precursor_threshold=3).observe(rows(values)))) == 1
-
-
 def test_an_incident_of_a_signal_opens_beside_a_calm_loss_and_ends_with_it() -> None:
     values = dipped(500, 560)
     events = watching("down", opens="incident").observe(rows(values))
