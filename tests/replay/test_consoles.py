@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from dataclasses import dataclass
@@ -135,45 +134,40 @@ def test_lines_of_several_ranks_are_told_apart(tmp_path: Path) -> None:
     assert rows_in(log_at(tmp_path / "b.log", *srun)) == rows_in(log)
 
 
-def test_a_number_before_a_colon_may_be_the_step(tmp_path: Path) -> None:
-    log = log_at(tmp_path / "a.log", *(f"{step}: loss {2.5}" for step in range(10, 200, 10)))
-    assert [step for step, _ in rows_in(log)] == [*range(10, 200, 10)]
+BARS = "\r".join(  # drawn anew after each carriage return: every one is a row, one a step stays
+    f"\x1b[32mEpoch 0: {step}%|#  | {step}/100 [00:01<00:09, loss={3 - step / 100}]\x1b[0m"
+    for step in (1, 1, 2, 3)
+)
+DICT = " {n}%|#   | {n}/100 [00:01<00:09]\n{{'loss': {n}, 'epoch': 0.1}}"
+RECORD = "INFO [step={n}/9,epoch=0]\n    train/CE loss=2.5\n    optim/LR=0.1"
+TENS = range(10, 200, 10)
+Rows = list[tuple[int, dict[str, float]]]
+READ: dict[str, tuple[list[str], Rows]] = {
+    "a number before a colon": (
+        [f"{n}: loss 2.5" for n in TENS],
+        [(n, {"loss": 2.5}) for n in TENS],
+    ),
+    "colours and bars": ([BARS], [(n, {"loss": 3 - n / 100}) for n in (1, 2, 3)]),
+    "a dict below a bar": (
+        [DICT.format(n=n) for n in TENS],
+        [(n, {"loss": float(n)}) for n in TENS],
+    ),
+    "a record over several lines": (
+        [RECORD.format(n=n) for n in (1, 2)],
+        [(n, {"loss": 2.5, "lr": 0.1}) for n in (1, 2)],
+    ),
+    "JSON among other lines": (
+        ["start", *(f'INFO metrics {{"step": {n}, "train": {{"loss": 2.5}}}}' for n in range(3))],
+        [(n, {"loss": 2.5}) for n in range(3)],
+    ),
+}
 
 
-def test_colours_and_progress_bars_hide_nothing(tmp_path: Path) -> None:
-    """A bar is redrawn after a carriage return; every drawing is a row, one a step stays."""
-    bars = "\r".join(
-        f"\x1b[32mEpoch 0: {step}%|#  | {step}/100 [00:01<00:09, loss={3 - step / 100}]\x1b[0m"
-        for step in (1, 1, 2, 3)
-    )
-    assert rows_in(log_at(tmp_path / "a.log", bars)) == [
-        (1, {"loss": 2.99}), (2, {"loss": 2.98}), (3, {"loss": 2.97}),
-    ]  # fmt: skip
-
-
-def test_a_printed_dict_takes_its_step_from_the_bar_above_it(tmp_path: Path) -> None:
-    lines = [
-        text
-        for step in range(10, 60, 10)
-        for text in (
-            f" {step}%|#   | {step}/100 [00:01<00:09]",
-            f"{{'loss': {step}, 'epoch': 0.1}}",
-        )
-    ]
-    assert rows_in(log_at(tmp_path / "a.log", *lines)) == [
-        (step, {"loss": float(step)}) for step in range(10, 60, 10)
-    ]
-
-
-def test_a_record_over_several_lines_is_one_row(tmp_path: Path) -> None:
-    lines = [
-        text
-        for step in (1, 2)
-        for text in (f"INFO [step={step}/9,epoch=0]", "    train/CE loss=2.5", "    optim/LR=0.1")
-    ]
-    assert rows_in(log_at(tmp_path / "a.log", *lines)) == [
-        (step, {"loss": 2.5, "lr": 0.1}) for step in (1, 2)
-    ]
+@pytest.mark.parametrize(("lines", "rows"), READ.values(), ids=READ)
+def test_rows_are_read_however_a_console_shows_them(
+    lines: list[str], rows: Rows, tmp_path: Path
+) -> None:
+    assert rows_in(log_at(tmp_path / "a.log", *lines)) == rows
 
 
 def test_what_deepspeed_skipped_so_far_becomes_the_share_of_steps_skipped(tmp_path: Path) -> None:
@@ -185,10 +179,3 @@ def test_what_deepspeed_skipped_so_far_becomes_the_share_of_steps_skipped(tmp_pa
     rows = rows_in(log_at(tmp_path / "a.log", *lines))
     assert [values["step_skipped"] for _, values in rows] == [0.0, 0.0, 0.1, 0.0]
     assert rows[0][1]["lr"] == 0.1
-
-
-def test_json_among_other_lines_is_read(tmp_path: Path) -> None:
-    lines = [f"INFO metrics {json.dumps({'step': n, 'train': {'loss': 2.5}})}" for n in range(3)]
-    assert rows_in(log_at(tmp_path / "a.log", "start", *lines)) == [
-        (n, {"loss": 2.5}) for n in range(3)
-    ]

@@ -117,12 +117,26 @@ def test_starts_in_one_file_that_end_early_are_no_epochs(log: Callable[[str], Pa
     assert [n for n, _ in rows_in(log(text))][-1] == 59
 
 
-def test_validation_between_megatrons_lines_takes_no_line_of_training(
-    log: Callable[[str], Path],
+TOLD = "valid loss at iteration {n} | lm loss value: 9.1E+00 | lm loss PPL: 8.1E+03 |\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("    step  loss  lr\n" + rows_of("{n}     {n}  {loss}   0.5"), {"lr": 0.5}),
+        ("Zeit\tstep\tloss\ttokens\n"
+         + rows_of("26.11.2026 10:00:0{n}\t{n}\t{loss}\t4.136.960").replace("3.", "3,"), {}),
+        (rows_of('{{"loss": "{loss}", "global_step/max_steps": "{n}/90"}}'), {}),
+        (rows_of(TOLD + " iteration {n}/ 90 | lm loss: {loss} | grad norm: 0.5 |"),
+         {"grad_norm": 0.5}),
+    ],
+    ids=["a data frame", "decimal commas", "ms-swift", "Megatron"],
+)  # fmt: skip
+def test_steps_are_told_from_whatever_stands_beside_them(
+    log: Callable[[str], Path], text: str, values: dict[str, float]
 ) -> None:
-    told = "valid loss at iteration {n} | lm loss value: 9.1E+00 | lm loss PPL: 8.1E+03 |\n"
-    text = rows_of(told + " iteration {n}/ 90 | lm loss: {loss} | grad norm: 0.5 |")
-    assert [n for n, _ in rows_in(log(text))] == [*range(1, 9)]
+    """An index, dates and thousands, a share, the validation between."""
+    assert rows_in(log(text)) == [(n, {"loss": 3.5 - n / 16, **values}) for n in range(1, 9)]
 
 
 def test_a_header_without_a_row_is_told_as_such(log: Callable[[str], Path]) -> None:
@@ -293,20 +307,6 @@ def test_a_bar_that_stands_still_merges_no_rows(log: Callable[[str], Path]) -> N
     assert read.signals["loss"].values.tolist() == [float(f"2.{n}") for n in range(1, 9)]
 
 
-def test_a_printed_data_frame_is_read(log: Callable[[str], Path]) -> None:
-    rows = "".join(f"{n}     {n * 10}  2.5        0.5\n" for n in range(5))
-    assert rows_in(log("    step  loss  grad_norm\n" + rows)) == [
-        (n * 10, {"loss": 2.5, "grad_norm": 0.5}) for n in range(5)
-    ]
-
-
-def test_a_decimal_comma_is_told_among_dates_and_thousands(log: Callable[[str], Path]) -> None:
-    rows = "".join(f"26.11.2026 10:00:0{n}\t1.01{n}\t2,{n}5\t4.136.960\n" for n in range(9))
-    assert rows_in(log("Zeit\tstep\tloss\ttokens\n" + rows)) == [
-        (1010 + n, {"loss": float(f"2.{n}5")}) for n in range(9)
-    ]
-
-
 @pytest.mark.parametrize("cell", ["", "None", "null", "N/A", "NA", "-", "  "])
 def test_a_blank_cell_was_not_measured(log: Callable[[str], Path], cell: str) -> None:
     assert rows_in(log(f"step,loss,lr\n1,2,{cell}\n2,3,0.5\n")) == [
@@ -405,13 +405,6 @@ def test_a_json_document_is_read_for_its_records(
 ) -> None:
     path = log(json.dumps(document, indent=indent))
     assert rows_in(path) == [(1, {"loss": 2.5}), (2, {"loss": 2.25})]
-
-
-def test_the_steps_of_ms_swift_are_written_as_a_share(log: Callable[[str], Path]) -> None:
-    rows = ({"loss": "2.5", "global_step/max_steps": f"{n}/90"} for n in (5, 10))
-    assert rows_in(log("\n".join(map(json.dumps, rows)))) == [
-        (5, {"loss": 2.5}), (10, {"loss": 2.5}),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
