@@ -9,14 +9,12 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import fields
-from enum import StrEnum
 from pathlib import Path
 
 import pytest
 
 from benchmarks.reference import client_shapes
 from benchmarks.reference.pages import FOLDER, PAGES
-from benchmarks.reference.source import meaning_of
 from spikeguard import Settings as AgentSettings
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.policy.detection import Detection
@@ -60,12 +58,6 @@ def test_the_clients_types_are_made_of_the_document() -> None:
 
 def test_no_page_is_left_from_before() -> None:
     assert {path.name for path in FOLDER.iterdir()} == set(PAGES)
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_what_a_page_links_to_is_there(name: str) -> None:
-    for target in re.findall(r"\]\(([^)#]+)", written(name)):
-        assert (FOLDER / target).exists(), target
 
 
 def constants(folder: Path) -> Iterator[str]:
@@ -140,16 +132,3 @@ def test_every_row_says_what_it_is() -> None:
         for line in re.findall(r"^\| `.*$", written(name), re.MULTILINE):
             cells = re.split(r"(?<!\\)\|", line)[1:-1]
             assert cells[min(at, len(cells) - 1)].strip(), (name, line)
-
-
-class Bare(StrEnum):
-    """Words of which one has no comment."""
-
-    TOLD = "told"  # this one
-    UNTOLD = "untold"
-
-
-def test_a_word_without_a_meaning_is_an_error_that_names_it() -> None:
-    assert meaning_of(Bare, "TOLD") == "this one"
-    with pytest.raises(KeyError, match=r"Bare\.UNTOLD"):
-        meaning_of(Bare, "UNTOLD")

@@ -14,9 +14,7 @@ import pytest
 from markdown_it import MarkdownIt as CommonMark
 
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK
-from spikeguard_core.suspicion import Suspicion
 from spikeguard_protocol import (
-    Cause,
     CommandState,
     Outcome,
     SegmentReason,
@@ -25,7 +23,6 @@ from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.report import PostMortem, ReportFormat, render
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.symptoms import spent_by
-from spikeguard_server.report.writing import document_of
 from tests.hostile import HOSTILE, acted_on
 from tests.server.store.jobs import healthy
 
@@ -355,15 +352,6 @@ def test_nobody_is_blamed_for_not_answering_but_where_there_was_time_to(
         assert "paged" not in said(state, 14400)
 
 
-def test_a_run_that_was_stuck_is_called_so(broken: PostMortem) -> None:
-    worst = {**broken.incident.worst_z, "update_dropped": math.inf}
-    facts = replace(broken, incident=replace(broken.incident, worst_z=worst))
-    assert ": updates dropped at step" in document_of(facts).title
-    assert "pdate after update was dropped" in markdown(facts)
-    assert "a run that is stuck trains nothing" in followups(facts)
-    assert "stuck" not in markdown(broken)
-
-
 # --- pictures ---
 
 
@@ -436,20 +424,6 @@ def test_of_a_gradient_that_was_not_finite_no_loss_is_said_to_have_risen(
     assert "the loss rose from" not in said
 
 
-def test_the_picture_shows_the_learning_rate_that_rose_and_not_the_first_groups(
-    healed: PostMortem,
-) -> None:
-    risen = (Suspicion(Cause.LR_TOO_HIGH, 0.95, ("the learning rate of group 1 rose 100-fold",)),)
-    one = healed.curves[0]
-    lasts = len(one.steps)
-    rates = {"lr": (3e-4,) * lasts, "lr_group_1": (3e-5,) * (lasts - 1) + (3e-3,)}
-    facts = replace(
-        healed, incident=replace(healed.incident, causes=risen),
-        curves=(replace(one, values={**one.values, **rates}),),
-    )  # fmt: skip
-    assert "Loss and learning rate of group 1 around" in markdown(facts)
-
-
 def test_a_page_that_decides_does_without_a_picture_that_cannot_be_drawn(
     rolled_back: PostMortem,
 ) -> None:
@@ -457,15 +431,3 @@ def test_a_page_that_decides_does_without_a_picture_that_cannot_be_drawn(
     bent = replace(rolled_back.curves[-1], values=words)
     picture = IncidentPicture(rolled_back.id, rolled_back.incident, (bent,))
     assert PictureCache().svg("default", picture) == b""
-
-
-def test_a_long_reason_ends_with_a_sentence_and_the_rest_is_in_the_appendix(
-    rolled_back: PostMortem,
-) -> None:
-    long = " ".join(f"Sentence {number} says why." for number in range(60))
-    command = replace(rolled_back.commands[-1], reason=long)
-    said = markdown(replace(rolled_back, commands=(*rolled_back.commands[:-1], command)))
-    page, appendix = said.split("# Appendix")
-    assert re.search(r"Why: Sentence 0 says why\..* says why\.", page)
-    assert "Sentence 59" not in page
-    assert "Sentence 59 says why." in appendix
