@@ -32,57 +32,23 @@ AFTER = 700  # rows that follow an event
 T3_DEVIATION = 1.1343  # robust standard deviation of Student's t with 3 degrees
 
 
-def _flat(row: Array) -> Array:
-    return np.full(len(row), 2.0)
-
-
-def _power(row: Array) -> Array:
-    return 1.7 + 9.0 * (row + 1.0) ** -0.35
-
-
-def _exponential(row: Array) -> Array:
-    return 1.2 + 8.0 * np.exp(-row / 60.0)
-
-
-def _hump(row: Array) -> Array:
-    return 2.2 + 6.0 * (row + 1.0) ** -0.5 + 0.25 * np.exp(-(((row - 90.0) / 40.0) ** 2))
-
-
-def _cosine(row: Array) -> Array:
-    return 2.4 + 0.4 * (1.0 + np.cos(np.pi * np.minimum(row, 3000.0) / 3000.0))
-
-
-def _classification(row: Array) -> Array:
-    return 0.05 + 2.25 * np.exp(-row / 250.0)
-
-
-def _sums(row: Array) -> Array:
-    return 2000.0 + 9000.0 * (row + 1.0) ** -0.4
-
-
-def _below_zero(row: Array) -> Array:
-    return 3.0 - 1.1 * np.log(row + 1.0)
-
-
-def _zero_then_noise(row: Array) -> Array:
-    return np.zeros(len(row))
-
-
 def _stairs(row: Array) -> Array:
     epoch = np.floor(row / 180.0)
     return 1.4 + 1.6 * 0.8**epoch + 0.0002 * (row - 180.0 * epoch)
 
 
 SHAPES: dict[str, Callable[[Array], Array]] = {
-    "flat": _flat,
-    "power law": _power,
-    "exponential": _exponential,
-    "warm-up hump": _hump,
-    "cosine": _cosine,
-    "classification": _classification,
-    "sums": _sums,
-    "below zero": _below_zero,
-    "zero then noise": _zero_then_noise,
+    "flat": lambda row: np.full(len(row), 2.0),
+    "power law": lambda row: 1.7 + 9.0 * (row + 1.0) ** -0.35,
+    "exponential": lambda row: 1.2 + 8.0 * np.exp(-row / 60.0),
+    "warm-up hump": lambda row: (
+        2.2 + 6.0 * (row + 1.0) ** -0.5 + 0.25 * np.exp(-(((row - 90.0) / 40.0) ** 2))
+    ),
+    "cosine": lambda row: 2.4 + 0.4 * (1.0 + np.cos(np.pi * np.minimum(row, 3000.0) / 3000.0)),
+    "classification": lambda row: 0.05 + 2.25 * np.exp(-row / 250.0),
+    "sums": lambda row: 2000.0 + 9000.0 * (row + 1.0) ** -0.4,
+    "below zero": lambda row: 3.0 - 1.1 * np.log(row + 1.0),
+    "zero then noise": lambda row: np.zeros(len(row)),
     "stairs": _stairs,
 }
 
@@ -97,31 +63,17 @@ def _warm_restarts(row: Array) -> Array:
     return (2.0 + 3.0 * (row + 1.0) ** -0.4) * (1.0 + 0.025 * np.where(row < 600.0, 0.0, rise))
 
 
-def _annealing(row: Array) -> Array:
-    """The learning rate is constant and then falls to zero, from row 1,500 on."""
-    return 2.3 + 7.0 * (row + 1.0) ** -0.45 - 0.25 * np.clip((row - 1500.0) / 700.0, 0.0, 1.0)
-
-
-def _late_insight(row: Array) -> Array:
-    """A plateau near guessing, then a sudden fall about row 800."""
-    return 0.15 + 2.15 / (1.0 + np.exp((row - 800.0) / 30.0))
-
-
-def _perplexity(row: Array) -> Array:
-    return np.exp(2.0 + 7.0 * (row + 1.0) ** -0.45)
-
-
-def _slow_wave(row: Array) -> Array:
-    """The data come in an order: waves of 1,000 rows and 1.5 %."""
-    return (2.5 + 2.0 * (row + 1.0) ** -0.5) * (1.0 + 0.015 * np.sin(row * 2.0 * np.pi / 1000.0))
-
-
 HELD_OUT_SHAPES: dict[str, Callable[[Array], Array]] = {
     "warm restarts": _warm_restarts,
-    "annealing": _annealing,
-    "late insight": _late_insight,
-    "perplexity": _perplexity,
-    "slow wave": _slow_wave,
+    "annealing": lambda row: (  # the rate is constant and then falls to zero, from row 1,500 on
+        2.3 + 7.0 * (row + 1.0) ** -0.45 - 0.25 * np.clip((row - 1500.0) / 700.0, 0.0, 1.0)
+    ),
+    # a plateau near guessing, then a sudden fall about row 800
+    "late insight": lambda row: 0.15 + 2.15 / (1.0 + np.exp((row - 800.0) / 30.0)),
+    "perplexity": lambda row: np.exp(2.0 + 7.0 * (row + 1.0) ** -0.45),
+    "slow wave": lambda row: (  # the data come in an order: waves of 1,000 rows and 1.5 %
+        (2.5 + 2.0 * (row + 1.0) ** -0.5) * (1.0 + 0.015 * np.sin(row * 2.0 * np.pi / 1000.0))
+    ),
 }
 ALL_SHAPES = SHAPES | HELD_OUT_SHAPES
 ZERO_ROWS = 8  # of the shape that begins with exact zeros
