@@ -27,27 +27,8 @@ from tests.server.store.jobs import FIRST, SECOND, Job, execute, healthy, rows, 
 from tests.server.store.test_commands import ONSET, state_of, waiting
 from tests.server.store.test_ticker import pass_time
 
+BEFORE = SegmentPoint(SegmentId(FIRST, 0), 560)
 End = Callable[[sql.Engine, Job, CommandId, int], object]
-
-
-def heal(_: sql.Engine, job: Job, __: CommandId, ___: int) -> None:
-    job.train(561, 700, healthy)
-
-
-def finish(_: sql.Engine, job: Job, __: CommandId, ___: int) -> None:
-    job.send(AttemptEnded("finished"))
-
-
-def crash(_: sql.Engine, job: Job, __: CommandId, ___: int) -> None:
-    job.send(AttemptEnded("RuntimeError"))
-
-
-def restart(engine: sql.Engine, _: Job, __: CommandId, ___: int) -> None:
-    Job(engine, attempt=SECOND, age_s=0.0).start(SegmentPoint(SegmentId(FIRST, 0), 560))
-
-
-def say_no(engine: sql.Engine, _: Job, command: CommandId, revision: int) -> None:
-    reject(engine, command, revision, "Ada", "we know this data")
 
 
 def let_it_lapse(engine: sql.Engine, job: Job, _: CommandId, __: int) -> None:
@@ -58,14 +39,19 @@ def let_it_lapse(engine: sql.Engine, job: Job, _: CommandId, __: int) -> None:
 @pytest.mark.parametrize(
     ("end", "state", "because"),
     [
-        (heal, "withdrawn_healed", "what had moved came back by itself"),
-        (finish, "run_ended", "the attempt ended: finished"),
-        (crash, "void", "the attempt ended: RuntimeError"),
-        (restart, "void", "attempt 2 took over"),
-        (say_no, "rejected", None),
+        (lambda _, job, *__: job.train(561, 700, healthy), "withdrawn_healed",
+         "what had moved came back by itself"),
+        (lambda _, job, *__: job.send(AttemptEnded("finished")), "run_ended",
+         "the attempt ended: finished"),
+        (lambda _, job, *__: job.send(AttemptEnded("RuntimeError")), "void",
+         "the attempt ended: RuntimeError"),
+        (lambda engine, *_: Job(engine, attempt=SECOND, age_s=0.0).start(BEFORE), "void",
+         "attempt 2 took over"),
+        (lambda engine, _, command, revision: reject(engine, command, revision, "Ada", "known"),
+         "rejected", None),
         (let_it_lapse, "expired", "nobody answered in time"),
     ],
-)
+)  # fmt: skip
 def test_each_end_has_its_own_name_and_its_reason(
     spiked: sql.Engine, end: End, state: str, because: str | None
 ) -> None:
