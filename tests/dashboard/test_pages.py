@@ -53,7 +53,7 @@ def _components_are_sought_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def address(proxy: RecordingProxy, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("SPIKEGUARD_SERVER", proxy.address)
     _signed_in(monkeypatch, proxy.session)
@@ -114,7 +114,6 @@ def said(test: streamlit_testing.AppTest) -> str:
     return unescape("\n".join(element.proto.body for element in test.get("html")))
 
 
-@pytest.mark.usefixtures("address")
 def test_the_first_page_lists_runs_with_what_they_need_first(proxy: RecordingProxy) -> None:
     proxy.change("/v1/runs", lambda answer: answer["items"][1].update(state="silent", age_s=912.0))
     text = said(streamlit_testing.AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
@@ -124,7 +123,6 @@ def test_the_first_page_lists_runs_with_what_they_need_first(proxy: RecordingPro
     assert "silent for 15 min" in text
 
 
-@pytest.mark.usefixtures("address")
 def test_the_table_shows_runs_with_values_that_are_not_finite_and_their_tags(
     proxy: RecordingProxy,
 ) -> None:
@@ -140,7 +138,6 @@ def test_the_table_shows_runs_with_values_that_are_not_finite_and_their_tags(
     assert table["Tags"][0] == ["c4"]
 
 
-@pytest.mark.usefixtures("address")
 def test_filters_of_the_address_and_of_the_fields_are_asked_of_the_server(
     proxy: RecordingProxy,
 ) -> None:
@@ -155,7 +152,6 @@ def test_filters_of_the_address_and_of_the_fields_are_asked_of_the_server(
     assert "sort=urgency" in asked[-1]
 
 
-@pytest.mark.usefixtures("address")
 def test_runs_are_compared_by_step_or_tokens_without_what_was_undone() -> None:
     runs = ["llama-8b-c4", "llama-8b-old"]
     test = streamlit_testing.AppTest.from_function(compare_script, default_timeout=TIMEOUT_S)
@@ -169,7 +165,6 @@ def test_runs_are_compared_by_step_or_tokens_without_what_was_undone() -> None:
 
 
 @pytest.mark.parametrize("script", [runs_script, run_script])
-@pytest.mark.usefixtures("address")
 def test_incidents_that_cannot_be_shown_are_not_passed_over(
     script: Callable[[], None], proxy: RecordingProxy
 ) -> None:
@@ -180,7 +175,6 @@ def test_incidents_that_cannot_be_shown_are_not_passed_over(
     assert "llama-8b-c4" in text
 
 
-@pytest.mark.usefixtures("address")
 def test_a_run_shows_all_there_is_to_say_of_it_and_no_more(proxy: RecordingProxy) -> None:
     """What warned and came to nothing, changes from outside with their effect, what the doctor
     found, how stable it is, what grows, what was ordered of it and what needs a hand."""
@@ -206,7 +200,6 @@ def test_a_run_shows_all_there_is_to_say_of_it_and_no_more(proxy: RecordingProxy
     assert [part for part in headings if part in text] == []
 
 
-@pytest.mark.usefixtures("address")
 def test_what_an_agent_says_of_its_abilities_is_text_on_the_page(proxy: RecordingProxy) -> None:
     script = "<script>alert(1)</script>"
     row = dict.fromkeys(("name", "answer", "reason", "remedy", "cost"), script)
@@ -218,7 +211,6 @@ def test_what_an_agent_says_of_its_abilities_is_text_on_the_page(proxy: Recordin
     assert page.count("&lt;script&gt;alert(1)") == 4
 
 
-@pytest.mark.usefixtures("address")
 def test_a_window_of_steps_is_asked_of_the_server(proxy: RecordingProxy) -> None:
     test = opened(run_script, run="llama-8b-c4")
     said(test)
@@ -229,7 +221,6 @@ def test_a_window_of_steps_is_asked_of_the_server(proxy: RecordingProxy) -> None
     assert f"first={last - 199}&last={last}" in asked[-1]
 
 
-@pytest.mark.usefixtures("address")
 def test_an_incident_tells_its_story_and_leads_to_the_page_that_decides(address: str) -> None:
     text = said(opened(incident_script, run="llama-8b-c4", number="1"))
     assert "the loss rose from 2." in text
@@ -248,24 +239,20 @@ def test_who_has_not_signed_in_sees_only_the_way_to_sign_in(
     assert set(proxy.asked) <= {"/v1/me"}
 
 
-@pytest.mark.usefixtures("address")
 def test_a_closed_incident_leads_to_its_post_mortem(address: str) -> None:
     text = said(opened(incident_script, run="llama-8b-old", number="1"))
     assert f'{address}/incident/default/llama-8b-old/1/postmortem"' in text
 
 
-@pytest.mark.usefixtures("address")
 def test_a_page_without_its_subject_says_how_to_write_the_address() -> None:
     assert "/run?run=default/gpt-124m-7" in said(opened(run_script))
     assert "names no incident" in said(opened(incident_script, run="a", number="three"))
 
 
-@pytest.mark.usefixtures("address")
 def test_an_unknown_run_is_said_in_the_servers_words() -> None:
     assert "There is no run nope" in said(opened(run_script, run="nope"))
 
 
-@pytest.mark.usefixtures("address")
 @pytest.mark.parametrize(
     "body", [{"items": [{}], "next_cursor": None}, {"hello": "I am another service"}]
 )
@@ -275,7 +262,6 @@ def test_a_strangers_answer_is_no_stack_trace(proxy: RecordingProxy, body: objec
     assert "not in the form that this version expects" in text
 
 
-@pytest.mark.usefixtures("address")
 def test_a_broken_field_deep_inside_is_named_and_no_stack_trace(proxy: RecordingProxy) -> None:
     proxy.change(INCIDENT, lambda found: found["evidence"]["first_moves"].update(loss="soon"))
     text = said(opened(incident_script, run="llama-8b-c4", number="1"))
@@ -284,7 +270,6 @@ def test_a_broken_field_deep_inside_is_named_and_no_stack_trace(proxy: Recording
     assert "<code>$.evidence.first_moves[...]</code>" in text
 
 
-@pytest.mark.usefixtures("address")
 def test_whatever_else_goes_wrong_while_drawing_is_no_stack_trace() -> None:
     assert "could not be shown (KeyError)" in said(opened(broken_script))
 
@@ -295,7 +280,6 @@ def test_a_wrong_setting_is_said_on_the_page(monkeypatch: pytest.MonkeyPatch) ->
     assert "http://HOST:PORT" in text
 
 
-@pytest.mark.usefixtures("address")
 def test_names_and_reasons_from_outside_do_not_become_html(proxy: RecordingProxy) -> None:
     nasty = "<img src=x onerror=alert(1)>"
     proxy.change(INCIDENT, lambda found: found.update(title=nasty, summary=nasty))
