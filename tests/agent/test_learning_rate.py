@@ -47,11 +47,6 @@ def rates(schedule: Callable[[Any], Any], *, tensor: bool, scaled: bool) -> tupl
     return shown, used
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.parametrize("tensor", [False, True])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_no_scheduler_sees_the_scale(schedule: Callable[[Any], Any], tensor: bool) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from spikeguard_replay.commands import REPLAY
+from tests.domain.detection.test_causes import corrupted
 from tests.replay.running import run
 
 ONSET, ROWS = 301, 360
@@ -76,11 +77,6 @@ def raised(step: int) -> Mapping[str, float]:
         return {}
     moved = {"lr": 3e-2, "param_norm": 52.99 + 0.1 * (step - 298)}
     return moved | ({"loss": 3.0 + 0.4 * (step - ONSET), "grad_norm": 4.0} if step > 300 else {})
-
-
-def corrupted(step: int) -> Mapping[str, float]:
-    weights = {"param_norm": 54.0 + 0.01 * step} if step >= ONSET - 1 else {}
-    return weights | ({"loss": 6.0, "grad_norm": 8.0} if step >= ONSET else {})
 
 
 @pytest.mark.parametrize("convert", [per_rate, not_per_rate, relative])

@@ -21,6 +21,7 @@ from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.migrations import migrate
+from tests.server.notify.listener import Listener, listening
 
 _NUMBERS = count()
 TEMPLATE = "migrated"
@@ -109,3 +110,10 @@ def engine(database_url: str) -> Iterator[sql.Engine]:
 
 def _named(url: str, database: str) -> str:
     return url.replace("/postgres?", f"/{database}?")
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    """Takes what webhooks send."""
+    with listening() as found:
+        yield found

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from spikeguard_protocol import Role
-from tests.server.notify.listener import Listener, listening
+from tests.server.notify.listener import Listener
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Live
 
 SECRET = "a secret of more than sixteen signs"
-
-
-@pytest.fixture
-def listener() -> Iterator[Listener]:
-    with listening() as found:
-        yield found
 
 
 def webhook(listener: Listener, **rules: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from spikeguard_protocol import Role
 from spikeguard_server.access.approval_links import ApprovalLink, read_link, write_link
 from spikeguard_server.errors import Forbidden
 from tests.server.face.conftest import LINK_KEY
-from tests.server.notify.listener import Listener, listening
+from tests.server.notify.listener import Listener
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
 LABEL = "Decide without signing in"
 SECRET = "a secret of more than sixteen signs"
 LINK = ApprovalLink("an-id", "default", "gpt", 1, 1, 2, 1000)
-
-
-@pytest.fixture
-def listener() -> Iterator[Listener]:
-    with listening() as found:
-        yield found
 
 
 def linked(live: Live, job: Job, listener: Listener, **rules: Any) -> str:

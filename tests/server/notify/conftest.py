@@ -17,7 +17,7 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.store.channels import write_channel
 from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
-from tests.server.notify.listener import Listener, listening
+from tests.server.notify.listener import Listener
 from tests.server.store.jobs import Job, rows
 from tests.server.store.test_commands import spike
 
@@ -113,9 +113,3 @@ def desk(databases: Databases, story: int) -> Iterator[Desk]:
 def calm(engine: sql.Engine) -> Desk:
     """The desk of a database in which nothing has happened."""
     return Desk(engine, Job(engine))
-
-
-@pytest.fixture
-def listener() -> Iterator[Listener]:
-    with listening() as found:
-        yield found
