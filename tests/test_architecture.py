@@ -94,8 +94,8 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_server": 30_665,
     "spikeguard_dashboard": 3_242,
     "spikeguard_trainer": 2_269,
-    "benchmarks": 13_602,
-    "tests": 44_365,
+    "benchmarks": 13_385,
+    "tests": 42_379,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
