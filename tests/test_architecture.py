@@ -159,8 +159,7 @@ def test_replay_needs_the_core_and_numpy_alone() -> None:
 @pytest.mark.parametrize("package", STDLIB_ONLY)
 def test_the_protocol_and_the_command_line_need_the_standard_library_only(package: str) -> None:
     for path in _files(PACKAGES[package]):
-        extra = {"mcp"} if path.name == "mcp_command.py" else set()  # where the command runs
-        foreign = _tops(path) - sys.stdlib_module_names - PACKAGES.keys() - extra
+        foreign = _tops(path) - sys.stdlib_module_names - PACKAGES.keys()
         assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
 
 

@@ -73,7 +73,6 @@ class Run(TypedDict):
     incidents: int
     waiting_approval: bool
     live_attempts: int  # above 1 nobody gets orders
-    archived_at: str | None  # lists and metrics leave it out since
     look_at_job: str | None  # what to look at where its job may have died
     open_kind: str | None  # of the open incident
     tags: list[str]  # in order

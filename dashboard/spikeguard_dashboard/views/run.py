@@ -78,8 +78,6 @@ def _draw(visit: Visit, run: RunId) -> None:
 
 def _head(run: RunDetail) -> Html:
     chips = [markup.chip(run["state"])]
-    if run["archived_at"]:
-        chips.append(markup.chip("ended", "archived"))
     if run["live_attempts"] > 1:
         text = f"{run['live_attempts']} attempts alive: no commands are given"
         chips.append(markup.chip("silent", text))

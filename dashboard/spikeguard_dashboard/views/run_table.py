@@ -67,7 +67,7 @@ def _row(run: Run, address: str) -> tuple[Any, ...]:
         run["last_step"],
         words.figure(run["last_loss"]),
         _needs(run),
-        words.plain(run["state"]) + (", archived" if run["archived_at"] else ""),
+        words.plain(run["state"]),
         words.figure(run["last_grad_norm"]),
         words.big(run["tokens_per_second"]),
         words.duration(run["age_s"]) if run["state"] != "ended" else words.NOTHING,

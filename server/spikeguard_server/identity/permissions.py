@@ -90,8 +90,6 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("GET", "/v1/runs"): _READ.by(Scope.LIST),
     ("GET", _RUN): _READ,
     ("DELETE", _RUN): _ADMIN,
-    ("POST", _RUN + "/archive"): _DECIDE,
-    ("POST", _RUN + "/unarchive"): _DECIDE,
     ("GET", _RUN + "/series"): _READ,
     ("GET", _RUN + "/audit"): _READ,
     ("GET", _RUN + "/notes"): _READ,

@@ -242,8 +242,6 @@ def _store(intake: Intake, message: Message) -> None:
     if alive_at > intake.now - intake.silent_after:
         if attempt.lost:
             run_lifecycle.found(intake)
-        if run.archived_at is not None:
-            run_lifecycle.unarchive(intake)
         if not intake.current:
             _take_back(intake)
     if run.state != LIVE and intake.current and attempt.ended_at is None:

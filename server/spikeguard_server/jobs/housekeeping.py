@@ -17,7 +17,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_cli.access_commands import expiry_words
-from spikeguard_server.ingest.archive import REMOVE_S, finish_deletion
+from spikeguard_server.ingest.deletion import REMOVE_S, finish_deletion
 from spikeguard_server.ingest.timeouts import write_down
 from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings

@@ -107,7 +107,6 @@ class RunBody(Shape):
     incidents: int
     waiting_approval: bool
     live_attempts: int = Field(description="above 1 nobody gets orders")
-    archived_at: datetime | None = Field(description="lists and metrics leave it out since")
     look_at_job: str | None = Field(description="what to look at where its job may have died")
     open_kind: Kind | None = Field(description="of the open incident")
     tags: list[str] = Field(description="in order")

@@ -40,7 +40,7 @@ LONGEST_SETTING: Final = 300  # characters
 _MEASURED = (
     "project", "name", "created_at", "last_message_at", "age_s", "last_step", "last_loss",
     "last_grad_norm", "tokens_per_second", "open_incident", "incidents", "waiting_approval",
-    "live_attempts", "archived_at", "open_kind", "tags", "stability",
+    "live_attempts", "open_kind", "tags", "stability",
 )  # fmt: skip
 _ATTEMPT = (
     "id", "number", "started_at", "last_message_at", "ended_at", "end_reason", "world_size",

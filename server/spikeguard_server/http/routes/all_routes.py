@@ -6,10 +6,10 @@ from fastapi import APIRouter, FastAPI
 
 from spikeguard_server.http.routes import (
     act_pages,
-    archive,
     audit,
     channels,
     commands,
+    deletion,
     health,
     inbox,
     incident_pages,
@@ -36,7 +36,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     messages.router,
     run_list.router,
     runs.router,
-    archive.router,
+    deletion.router,
     audit.router,
     notes.router,
     interventions.router,

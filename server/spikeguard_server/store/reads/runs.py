@@ -147,7 +147,6 @@ class RunsWanted:
 
     project: str | None = None  # None = every one
     state: str | None = None  # live, silent, ended
-    archived: bool = False  # those alone; else those that are not
     search: str = ""  # stands somewhere in project/name, whatever the case
     tags: tuple[str, ...] = ()  # all of them
     open_kind: str | None = None  # of the open incident; `ANY`: whatever it is
@@ -267,11 +266,7 @@ def list_runs_by_attention(
 
 
 def _wanted(wanted: RunsWanted, silent_after: timedelta) -> list[sql.ColumnElement[bool]]:
-    archived = runs.c.archived_at
-    conditions: list[sql.ColumnElement[bool]] = [
-        archived.is_not(None) if wanted.archived else archived.is_(None),
-        *map(has_tag, wanted.tags),
-    ]
+    conditions: list[sql.ColumnElement[bool]] = [*map(has_tag, wanted.tags)]
     if wanted.project is not None:
         conditions.append(runs.c.project == wanted.project)
     if wanted.state is not None:

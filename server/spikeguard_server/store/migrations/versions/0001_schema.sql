@@ -28,7 +28,6 @@ CREATE TABLE runs (
     own_names text,
     tokens_per_second float8,
     followed_to bigint,
-    archived_at timestamptz,
     CONSTRAINT runs_pkey PRIMARY KEY (run_id)
 ) WITH (fillfactor = 50);
 CREATE INDEX runs_project_name_idx ON runs (project, name);
