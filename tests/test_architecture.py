@@ -56,7 +56,6 @@ CORE_MAY = {  # inside the core: what each package may import of the others
     "detection": _FACTS,
     "diagnosis": _FACTS | {"detection"},
     "monitor": _FACTS | {"detection", "diagnosis"},
-    "stability": set[str](),
     "lifecycle": _FACTS | {"diagnosis"},
     "notification": {"setting_fields"},
     "policy": _FACTS

@@ -144,8 +144,6 @@ class RunGauges:
     kind: str | None = None  # of the open incident
     incident: int | None = None  # its number
     approval_age_s: float | None = None  # of its oldest proposal that waits for a person
-    stability_score: float | None = None  # 0 to 1
-    spike_score: float | None = None
     own_z: Mapping[str, float] = field(default_factory=dict)  # of the user's own signals
 
     @property
@@ -340,14 +338,6 @@ _RUN_GAUGES: Final = {
     "spikeguard_run_tokens_per_second": (
         "Tokens that it trains on in a second.",
         "tokens_per_second",
-    ),
-    "spikeguard_run_stability_score": (
-        "Stability of its newest 10,000 steps, 0 to 1; 1: every share is within its target.",
-        "stability_score",
-    ),
-    "spikeguard_run_spike_score": (
-        "OLMo-core's spike score: the share of these steps in which loss or norm spikes.",
-        "spike_score",
     ),
     "spikeguard_run_data_age_seconds": (
         "Seconds since a run's last message, until it ends.",

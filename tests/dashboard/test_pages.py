@@ -237,17 +237,6 @@ def test_what_the_doctor_found_stands_on_the_page_of_the_run(proxy: RecordingPro
 
 
 @pytest.mark.usefixtures("address")
-def test_how_stable_a_run_is_and_what_grows_stand_on_its_page(proxy: RecordingProxy) -> None:
-    run = proxy.read(RUN)
-    told = (run["stability"]["advice"], run["trends"][0]["sentence"])
-    text = said(opened(run_script, run="default/llama-8b-c4"))
-    assert [part for part in told if part not in text] == []
-    proxy.change(RUN, lambda run: run.update(stability=None, trends=[]))
-    text = said(opened(run_script, run="default/llama-8b-c4"))
-    assert [part for part in told if part in text] == []
-
-
-@pytest.mark.usefixtures("address")
 def test_a_window_of_steps_is_asked_of_the_server(proxy: RecordingProxy) -> None:
     test = opened(run_script, run="llama-8b-c4")
     said(test)

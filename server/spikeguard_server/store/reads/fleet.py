@@ -27,7 +27,6 @@ from spikeguard_server.store.fleet_totals import CLOSED, DROPPED, FINAL, FINISHE
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.tables.core import commands, incidents, runs
 from spikeguard_server.store.tables.notices import channels, conversations, notices
-from spikeguard_server.store.tables.run_stability import run_stability
 from spikeguard_server.store.tokens import expiring_agents
 
 _ALL = sql.true()
@@ -192,14 +191,12 @@ _LIVE = (
         runs,
         sql.case((_ENDED, None), else_=_seconds_since(runs.c.last_message_at)).label("age_s"),
         _KIND.scalar_subquery().label("kind"),
-        run_stability.c.stability,
         _WAITED.scalar_subquery().label("approval_age_s"),
         _PLACES.c.place,
         _PLACES.c.to_show,
         _PLACES.c.incidents_to_show,
     )
     .join(_PLACES, _PLACES.c.run_id == runs.c.run_id)
-    .outerjoin(run_stability, run_stability.c.run_id == runs.c.run_id)
     .where((_PLACES.c.place <= MAX_RUNS) | _SPIKES & (_PLACES.c.place <= MAX_INCIDENTS))
     .order_by(_PLACES.c.place)
 )
@@ -224,8 +221,6 @@ def _gauges(row: sql.Row[Any]) -> RunGauges:
         last_grad_norm=row.last_grad_norm,
         last_z=row.last_z,
         own_z=json.loads(row.own_z or "{}"),
-        stability_score=(row.stability or {}).get("score"),
-        spike_score=(row.stability or {}).get("spike_score"),
         tokens_per_second=row.tokens_per_second,
         age_s=row.age_s,
     )

@@ -41,15 +41,6 @@ CREATE TABLE run_tags (
     CONSTRAINT run_tags_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
 );
 
-CREATE TABLE run_stability (
-    run_id uuid NOT NULL,
-    step bigint NOT NULL,
-    stability jsonb,
-    trends jsonb NOT NULL,
-    CONSTRAINT run_stability_pkey PRIMARY KEY (run_id),
-    CONSTRAINT run_stability_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
-) WITH (fillfactor = 50);
-
 CREATE TABLE attempts (
     run_id uuid NOT NULL,
     number integer NOT NULL,
