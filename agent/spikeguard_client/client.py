@@ -18,7 +18,6 @@ from spikeguard_client.shapes import (
     Incident,
     IncidentDetail,
     Intervention,
-    Layers,
     Me,
     NewToken,
     Note,
@@ -187,10 +186,6 @@ class Client:
     def incident_series(self, incident: IncidentId) -> Series:
         """The samples around a spike, which outlive the run's own."""
         return self._calls.get(Series, f"{incident_path(incident)}/series")
-
-    def incident_layers(self, incident: IncidentId, signal: str = "grad_norm") -> Layers:
-        """Norms by layer around a spike's onset, as far as the agent sent them."""
-        return self._calls.get(Layers, f"{incident_path(incident)}/layers", signal=signal)
 
     def incident_batch(self, incident: IncidentId) -> BatchEvidence:
         """What lay in the batches near a spike's onset, as far as the agent told of it."""

@@ -491,28 +491,6 @@ class Series(TypedDict):
     trend: Trend | None
 
 
-class LayerMap(TypedDict):
-    """Norms by layer as a map: each against its own usual norm, many layers as few rows."""
-
-    rows: list[str]  # a layer, a block or some blocks, in the model's order
-    ratios: list[list[float | None]]  # by row, as long as `steps`
-    layers: int  # that the rows stand for
-    first_row: int | None  # of the layer that moved first; null: none did
-    sentence: str  # which layer moved first, without its full stop
-
-
-class Layers(TypedDict):
-    """Norms by layer at the steps that were told, of the segment in which the spike began."""
-
-    signal: str
-    onset_step: int
-    segment: SegmentRef
-    layers: list[str]
-    steps: list[int]
-    norms: list[list[float | None]]  # by step, as long as `layers`
-    map: LayerMap | None  # the same to look at; null: nothing was told
-
-
 class TokenHistogram(TypedDict):
     """The tokens of a batch beside those of the batches before, in shares of 1."""
 

@@ -33,7 +33,7 @@ NAMES: Final[Mapping[str, str]] = {  # in the document -> in the client, those u
     "ActionTally": "ActionTally",
     "InboxItem": "InboxItem", "InboxBody": "Inbox",
     "IncidentDetail": "IncidentDetail", "SegmentSeries": "SegmentSeries", "SeriesBody": "Series",
-    "LayerMapBody": "LayerMap", "LayersBody": "Layers", "TokenHistogramBody": "TokenHistogram",
+    "TokenHistogramBody": "TokenHistogram",
     "BatchDetailBody": "BatchDetail", "BatchEvidence": "BatchEvidence",
     "ChangeBody": "Change",
     "AuditEntry": "AuditEntry", "Me": "Me", "SessionBody": "Session", "SignInLink": "SignInLink",

@@ -85,14 +85,6 @@ class Metrics:
             "Messages that wait or are being taken.",
             registry=registry,
         )
-        self.message_bytes = Counter(
-            "spikeguard_ingest_bytes", "Bytes of messages received.", registry=registry
-        )
-        self.pool = Gauge(
-            "spikeguard_database_connections",
-            "Connections to the database in use by this process.",
-            registry=registry,
-        )
         self.database_failures = Counter(
             "spikeguard_database_failures",
             "What the database did not do, by cause.",
@@ -275,13 +267,6 @@ def _tokens(registry: CollectorRegistry, left_s: Sequence[float]) -> None:
         "Training jobs' tokens that end within 14 days.",
         len(left_s),
     )
-    if left_s:
-        _gauge(
-            registry,
-            "spikeguard_agent_token_left_seconds",
-            "Seconds until the first of training jobs' tokens that end within 14 days does.",
-            min(left_s),
-        )
 
 
 def _notices(registry: CollectorRegistry, fleet: Fleet) -> None:

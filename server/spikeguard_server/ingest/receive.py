@@ -264,7 +264,7 @@ def _answer(intake: Intake, incident: Incident, message: Message) -> None:
     if (
         intake.current
         and intake.attempt.ended_at is None
-        and not is_history(message, intake.settings)
+        and not is_history(message)
         and answer_incident(intake, incident, known)
     ):
         known = commands_about(intake.connection, intake.run_id, intake.now, incident.number)
