@@ -72,8 +72,6 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("GET", "/healthz"): _PUBLIC,
     ("GET", "/readyz"): _PUBLIC,
     ("GET", "/openapi.json"): _PUBLIC,
-    ("GET", "/docs"): _PUBLIC,  # shows the document, and calls nothing
-    ("GET", "/docs/{file}"): _PUBLIC,
     ("GET", "/login"): _PUBLIC,
     ("POST", "/login"): _PUBLIC,
     ("POST", "/logout"): _PUBLIC,

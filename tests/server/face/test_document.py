@@ -22,9 +22,7 @@ from spikeguard_server.identity.permissions import TABLE
 if TYPE_CHECKING:
     from tests.server.face.conftest import Live
 
-UNLISTED = {
-    ("GET", path) for path in ("/", "/docs", "/docs/{file}", "/openapi.json", "/pages/style.css")
-}
+UNLISTED = {("GET", path) for path in ("/", "/openapi.json", "/pages/style.css")}
 MODULES = (shapes, incident_shapes, access_shapes, channel_shapes, policy_shapes)
 SHAPES = sorted(
     {

@@ -19,7 +19,7 @@ from spikeguard_server.http.routes import (
     messages,
     notes,
     oidc,
-    openapi_page,
+    openapi_document,
     pages,
     policy,
     responses,
@@ -57,7 +57,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     links.router,
     scrape.router,
     health.router,
-    openapi_page.router,
+    openapi_document.router,
 )
 
 
