@@ -148,7 +148,7 @@ def test_a_target_from_before_the_spike_says_why_it_is_suspect_and_the_proposed_
     text = unescape(re.sub("<[^>]+>", "", checkpoints(live, job)))
     assert job.incident()["onset_step"] == 401
     assert "after step 400: suspect the spike began 1 step after it" in text
-    assert "after step 300: healthy proposed kept" in text
+    assert "after step 300: healthy proposed kept for a decision" in text
     assert text.count("proposed") == text.count("after it") == 1
 
 
