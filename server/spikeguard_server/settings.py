@@ -79,10 +79,6 @@ class Settings:
         900.0, 1, 1e9, "of silence, after which the result of an order is unknown"
     )
     ended_after_s: float = _number(86_400.0, 1, 1e9, "of silence, after which the run is over")
-    detector_snapshot_steps: int = _number(
-        1000, 1, 1e9, "between two snapshots of a run's detector"
-    )
-    detector_snapshots_kept: int = _number(500, 2, 1e9, "newest snapshots of a run's detector")
     monitors_kept: int = _number(2000, 1, 1e9, "runs whose detectors stay in memory, 100 kB each")
     notify_every_s: float = _number(1.0, 0.02, 3600, "between two looks at what is to be sent")
     notify_networks: str = _text(

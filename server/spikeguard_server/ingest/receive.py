@@ -113,7 +113,7 @@ def _save(intake: Intake) -> None:
     """Write what has changed, and commit, in one wait."""
     connection = intake.connection
     if intake.detection.snapshots:
-        write(connection, thinning(intake.run_id, intake.settings.detector_snapshots_kept))
+        write(connection, thinning(intake.run_id))
     intake.detection.save(connection)
     both = update_of_both(intake.run, intake.attempt)
     ask(connection, both, ("COMMIT", {}))  # SQLAlchemy's own finds it done
