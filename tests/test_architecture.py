@@ -85,16 +85,16 @@ AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_500,
-    "spikeguard_cli": 3_297,
-    "spikeguard_client": 1_347,
+    "spikeguard_cli": 3_074,
+    "spikeguard_client": 1_279,
     "spikeguard": 19_695,
-    "spikeguard_core": 11_673,
-    "spikeguard_replay": 3_625,
-    "spikeguard_server": 30_665,
-    "spikeguard_dashboard": 3_242,
+    "spikeguard_core": 11_380,
+    "spikeguard_replay": 3_603,
+    "spikeguard_server": 30_131,
+    "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
     "benchmarks": 13_602,
-    "tests": 44_365,
+    "tests": 43_737,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
